@@ -255,8 +255,9 @@ def _geometry(meter: NoiseScaleMeter, settings: Accumulation, optimizer: torch.o
             f"rule {settings.rule!r} looks at geometry {name!r}, and the meter has {', '.join(meter.geometries)}; "
             f"build it with geometry={name!r}"
         )
-    if meter.state_dict()[name]["window"] is not None:
+    if meter.window is not None and meter.window >= 1:
         raise ConfigError("a rule sees the steps since its last look: build the meter without window")
+    meter.average_over(None)
     if settings.micro_batches < meter.probe.micro_batches:
         raise ConfigError(
             f"source {meter.probe.source!r} needs {meter.probe.micro_batches} micro-batches in a step, and there is "

@@ -143,6 +143,7 @@ def measure_run(
         geometry=options.geometry,
         parts=options.parts,
         every=options.every or 1,
+        window=None,
         count=lambda args, kwargs: loop.in_pass,
     )
     loop.passes.probe = noise_scale.probe

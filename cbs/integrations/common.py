@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import numpy as np
 import torch.distributed as dist
 from torch import nn
 
@@ -54,7 +53,7 @@ def build(
 
 
 def of_last_look(controller: BatchSizeController) -> dict[str, float]:
-    """What :func:`logged` has, of the controller's last look, and the batch size in force beside the one advised."""
+    """What :meth:`NoiseScaleMeter.log` has, of the controller's last look, and the batch sizes in force and advised."""
     last = controller.rows[-1] if len(controller.rows) > 1 else {}
     values = {"simple": last.get("value"), "low": last.get("low"), "high": last.get("high")}
     sizes = {"": controller.stage.batch_size, "/advised": controller.advised.batch_size}
@@ -65,20 +64,9 @@ def of_last_look(controller: BatchSizeController) -> dict[str, float]:
     )
 
 
-def logged(noise_scale: NoiseScaleMeter) -> dict[str, float]:
-    """``noise_scale/simple`` with the ends of its interval, ``/low`` and ``/high``; what is undefined is left out.
-
-    Under a geometry other than ``l2`` the first is called by its name.
-    """
-    estimate = noise_scale.estimate()
-    geometry = noise_scale.geometries[0]
-    values = {"simple" if geometry == "l2" else geometry: estimate.value, "low": estimate.low, "high": estimate.high}
-    return {f"noise_scale/{name}": value for name, value in values.items() if value is not None}
-
-
 def to_text(steps: Steps) -> str:
     """The state as text, which any checkpoint can hold."""
-    return json.dumps(steps.state_dict(), default=np.ndarray.tolist)
+    return json.dumps(steps.state_dict())
 
 
 def from_text(steps: Steps, text: str) -> None:

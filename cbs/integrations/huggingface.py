@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
 from cbs.errors import ConfigError, needed
-from cbs.integrations.common import Steps, build, from_text, logged, to_text
+from cbs.integrations.common import Steps, build, from_text, to_text
 from cbs.noise_scale import NoiseScaleMeter
 
 with needed("huggingface", "callbacks of the Trainer"):
@@ -135,7 +135,7 @@ class NoiseScaleCallback(TrainerCallback, ExportableState):
 
     def _logged(self) -> dict[str, float]:
         assert self.meter is not None
-        return logged(self.meter)
+        return self.meter.log()
 
     def _arguments(self) -> dict[str, Any]:
         """The options in a form that JSON can hold."""

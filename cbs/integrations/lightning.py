@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from typing import Any
 
 from torch import nn
 
+from cbs.beside import BESIDE
 from cbs.errors import ConfigError, needed
-from cbs.integrations.common import Steps, build, from_text, logged, to_text
+from cbs.integrations.common import Steps, build, from_text, to_text
 from cbs.noise_scale import NoiseScaleMeter
 
 with needed("lightning", "callbacks of Lightning"):
@@ -77,6 +79,10 @@ class NoiseScaleCallback(Callback):
         assert self._batches is not None
         self._batches(batch)
 
+    def on_before_backward(self, trainer: Any, pl_module: Any, loss: Any) -> None:
+        if self.meter is not None:
+            self.meter.probe.differentiate(loss)
+
     def on_after_backward(self, trainer: Any, pl_module: Any) -> None:
         self._differentiated = True
 
@@ -111,7 +117,7 @@ class NoiseScaleCallback(Callback):
 
     def _logged(self) -> dict[str, float]:
         assert self.meter is not None
-        return logged(self.meter)
+        return self.meter.log()
 
     def _detach(self) -> None:
         if self.meter is not None:
@@ -123,20 +129,30 @@ class _Batches(nn.Module):
     """Stands in for the module that a training loop calls, as Lightning calls none.
 
     ``training_step`` may run any part of the LightningModule any number of times. What makes a pass is the batch, so
-    this module is called with every batch, before ``training_step``.
+    this module is called with every batch, before ``training_step``. Beside the passes of training it runs that itself,
+    whose logs are then dropped.
 
     Args:
         module: the LightningModule in whatever the strategy wraps it.
         named: the LightningModule, by whose names parameters go.
     """
 
-    def __init__(self, module: nn.Module, named: nn.Module) -> None:
+    def __init__(self, module: nn.Module, named: Any) -> None:
         super().__init__()
         self.module = module
         self.named = named
 
     def forward(self, batch: Any) -> None:
-        pass
+        if not BESIDE.get():
+            return
+        step = self.named.training_step
+        silent = dict.fromkeys(("log", "log_dict"), lambda *_, **__: None)
+        vars(self.named).update(silent)
+        try:
+            step(*[batch, 0][: len(inspect.signature(step).parameters)])
+        finally:
+            for name in silent:
+                del vars(self.named)[name]
 
     def named_parameters(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Parameter]]:
         return self.named.named_parameters(*args, **kwargs)

@@ -31,10 +31,12 @@ def copies(values: Sequence[Tensor]) -> tuple[int, float]:
         values: what there is to know of the examples, each of shape ``[examples, numbers]``.
     """
     rows = torch.cat([value.double() for value in values], dim=1)
+    if len(rows) < 8:
+        return 0, 0.0
     spread = rows.std(0)
     rows = rows[:, (spread > 1e-6 * rows.abs().mean(0)) & spread.isfinite()]
     examples = len(rows)
-    if examples < 8 or not rows.shape[1]:
+    if not rows.shape[1]:
         return 0, 0.0
     rows = (rows - rows.mean(0)) / rows.std(0)
     # drawn, as evenly spaced ones may all be the first of their copies

@@ -15,6 +15,9 @@ from cbs.noise_scale.interval import Array, ratio_interval
 MOST_BLOCKS = 256
 """More blocks than these are merged in pairs."""
 
+LEAST = 64
+"""Steps that a window holds that is a share of the run, however short that is: fewer have no good interval."""
+
 _STEPS, _EXAMPLES, _MOMENTS = range(3)
 """Entries of a block: how many steps, their examples, and from ``_MOMENTS`` on the sums over them of the signals, then
 of the noises, of all parameter tensors."""
@@ -31,7 +34,8 @@ class MomentAverages:
     it says or up to one block more, at most a 127th of it once it spans more than 256 steps.
 
     Args:
-        window: examples to look back; everything so far when absent.
+        window: examples to look back, or, below 1, the share of all examples so far, of at least :data:`LEAST` steps;
+            everything so far when absent.
 
     Attributes:
         steps: steps so far.
@@ -42,9 +46,11 @@ class MomentAverages:
         ConfigError: if it is not positive.
     """
 
-    def __init__(self, *, window: int | None = None) -> None:
+    def __init__(self, *, window: float | None = None) -> None:
         if window is not None and not window > 0:
-            raise ConfigError(f"window of the averages must be a positive number of examples, got {window}")
+            raise ConfigError(
+                f"window of the averages must be a positive number of examples, or a share below 1, got {window}"
+            )
         self.window = window
         self.reset()
 
@@ -128,11 +134,11 @@ class MomentAverages:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything, as plain numbers and arrays."""
+        """Everything, as plain numbers and lists of them."""
         names = ("window", "steps", "examples", "skipped")
         return {name: getattr(self, name) for name in names} | {
             "length": self._length,
-            "blocks": np.array(self._blocks, dtype=np.float64),
+            "blocks": [block.tolist() for block in self._blocks],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -162,5 +168,14 @@ class MomentAverages:
         last += block
 
     def _forget(self) -> None:
-        while self.window and len(self._blocks) > 1 and self._held - self._blocks[0][_EXAMPLES] >= self.window:
-            self._held -= int(self._blocks.popleft()[_EXAMPLES])
+        if self.window is None:
+            return
+        share = self.window < 1
+        examples = self.window * self.examples if share else self.window
+        steps = sum(int(block[_STEPS]) for block in self._blocks) if share else 0
+        while len(self._blocks) > 1:
+            gone_steps, gone = (int(self._blocks[0][entry]) for entry in (_STEPS, _EXAMPLES))
+            if self._held - gone < examples or (share and steps - gone_steps < LEAST):
+                return
+            self._blocks.popleft()
+            steps, self._held = steps - gone_steps, self._held - gone

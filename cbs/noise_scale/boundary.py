@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -12,8 +13,26 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
+_sending = 0
+
 Arrived = Callable[[Sequence[GradientEdge], Sequence[Tensor | None]], None]
 """Called in a backward pass with the ends of a forward pass and the gradients that arrive at them."""
+
+
+@contextmanager
+def sending() -> Iterator[None]:
+    """Within the block, backward passes run that are not those of training."""
+    global _sending
+    _sending += 1
+    try:
+        yield
+    finally:
+        _sending -= 1
+
+
+def is_sending() -> bool:
+    """Whether a gradient is one of such a pass; hooks that watch training leave it alone."""
+    return _sending > 0
 
 
 class Boundary(torch.autograd.Function):

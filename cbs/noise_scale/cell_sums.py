@@ -94,7 +94,7 @@ class CellSums:
             self._compared.append((index, torch.linalg.vector_norm(rest - held[last]), self._size[index]))
         elif self._complete:  # of an example without a gradient
             self._compared.append((index, torch.linalg.vector_norm(rest), self._size.get(index, rest.new_zeros(()))))
-        held[last] = held.get(last, rest)
+        held[last] = rest  # whether or not it is compared
         for part in range(self._parts_done.get(index, 0), cells.number // cells.of_part):
             self._finish(index, part)
         return True
@@ -153,4 +153,5 @@ class CellSums:
 
 def _wide(tensor: Tensor) -> Tensor:
     """In float32 at least."""
-    return tensor.detach().to(torch.promote_types(tensor.dtype, torch.float32))
+    dense = tensor.to_dense() if tensor.layout is not torch.strided else tensor
+    return dense.detach().to(torch.promote_types(tensor.dtype, torch.float32))

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from cbs.errors import ConfigError
+from cbs.noise_scale.boundary import sending
 
 COUPLED = (
     "the loss couples examples: its derivative by the output of one of them depends on those of others, as with "
@@ -33,13 +34,11 @@ class Coupling:
     what ``Tensor.backward`` and all trainers do. A loss without second derivatives cannot be looked at.
 
     Attributes:
-        looking: whether gradients flow that are not those of training.
         idle: examples of which the loss has no derivative, and all examples, of the latest backward pass.
     """
 
     def __init__(self) -> None:
         self.idle = (0, 0)
-        self.looking = False
         self._failure: ConfigError | None = None
         self._restore: Callable[[], None] = lambda: None
 
@@ -60,12 +59,10 @@ class Coupling:
             self.forget()
             roots = [tensors] if isinstance(tensors, Tensor) else list(tensors)
             if len(roots) == 1 and roots[0].numel() == 1:
-                self.looking = True
                 for leaf in outputs()[:LEAVES]:
                     # a function without a second derivative, or an output that goes through a layer on to another one
-                    with suppress(RuntimeError, NotImplementedError, ConfigError):
+                    with sending(), suppress(RuntimeError, NotImplementedError, ConfigError):
                         self._differentiate(roots[0], leaf, examples, subsets)
-                self.looking = False
             original(tensors, *args, **kwargs)
 
         def restore() -> None:

@@ -29,6 +29,21 @@ def only(rows: Tensor, kept: Tensor) -> Tensor:
     return rows.masked_fill(gone.to(rows.device).view(-1, *[1] * (rows.ndim - 1)), 0)
 
 
+def spacing() -> float:
+    """That of the numbers beside 1 that autocast computes in now; 0 without it."""
+    device = torch.accelerator.current_accelerator()
+    kinds = {"cpu", "cpu" if device is None else device.type}
+    types = [torch.get_autocast_dtype(kind) for kind in kinds if torch.is_autocast_enabled(kind)]
+    return max((torch.finfo(dtype).eps for dtype in types), default=0.0)
+
+
+def asleep(kind: Any) -> Any:
+    """What stands in a copy of a model for what watches the model; copies are not watched."""
+    found = kind.__new__(kind)
+    found.active = False
+    return found
+
+
 class Call(NamedTuple):
     """A call of a module in a forward pass: its name, and the tensors of its output that have rows of examples."""
 
@@ -49,11 +64,14 @@ class Cut:
         examples: number of examples of the pass under way.
 
     Attributes:
+        active: whether anything is noticed; it is not in a copy of the model.
+        coarsest: largest spacing of the numbers beside 1 that calls compute in, under autocast.
         calls: of the latest pass.
         names: of the modules whose calls are the cut; empty while there is none.
     """
 
     def __init__(self, model: nn.Module, examples: Callable[[], int]) -> None:
+        self.active, self.coarsest = True, 0.0
         self.calls: list[Call] = []
         self.names: set[str] = set()
         self._model = model
@@ -121,7 +139,15 @@ class Cut:
         self.names = set()
         return False
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Cut:
+        return asleep(Cut)
+
+    def __reduce__(self) -> Any:
+        return asleep, (Cut,)
+
     def _watching(self) -> bool:
+        if not self.active:
+            return False
         if self._recorded is not None:
             return True
         within_backward = torch._C._current_graph_task_id() != -1
@@ -129,6 +155,7 @@ class Cut:
 
     def _enter(self, _module: nn.Module, _args: Any) -> None:
         if self._watching():
+            self.coarsest = max(self.coarsest, spacing())
             self._open.append(len(self.calls if self._recorded is None else self._recorded))
 
     def _leave(self, name: str, _module: nn.Module, _args: Any, output: Any) -> None:

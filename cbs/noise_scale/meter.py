@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, overload
 
@@ -23,8 +23,29 @@ from cbs.noise_scale.probe import AUTO, Probe
 
 LEVELS = ("between", "within")
 
+SHARE = 0.2
+"""Of the examples so far, by default."""
+
 _FLUSH = 64
 """Steps whose moments stay on the device before they are moved to the host in one go."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """What one step says, unbiased and noisy: means over many steps are divided, not ratios averaged.
+
+    Attributes:
+        signal: of all parameters, a tensor of one number on their device.
+        noise: likewise.
+    """
+
+    signal: Tensor
+    noise: Tensor
+
+    @property
+    def ratio(self) -> float:
+        """``noise / signal``; waits for the device."""
+        return float(self.noise / self.signal)
 
 
 class NoiseScaleMeter(AbstractContextManager["NoiseScaleMeter"]):
@@ -52,7 +73,7 @@ class NoiseScaleMeter(AbstractContextManager["NoiseScaleMeter"]):
         model: what is called in the training loop.
         optimizer: needed by geometries that belong to one, and for estimates by parameter group.
         source: where the small-batch side comes from, a name in :data:`~cbs.noise_scale.sources.SOURCES`; ``"auto"``
-            takes ``split`` where every layer of the model can be watched, and ``accumulation`` where not.
+            takes ``split``, and ``accumulation`` from the step on that shows that it must.
         geometry: what is measured, a name in :data:`~cbs.noise_scale.geometries.GEOMETRIES`, ``"matched"`` for that of
             the optimizer, or several of them.
         parts: parts a backward pass is split into by ``split``, all equally large: the next larger number where this
@@ -61,8 +82,11 @@ class NoiseScaleMeter(AbstractContextManager["NoiseScaleMeter"]):
             neighbours that make a group, a tensor with the group of every example of a forward pass, or a function of
             its ``(args, kwargs)`` that returns one. The group is then the example: it is what noise scales count, and
             :meth:`nested` tells the noise between groups from that within them.
-        every: measure one step in that many; the others run as if nothing was attached.
-        window: average over the latest ``window`` examples.
+        every: measure one step in that many; the others run as if nothing was attached. By default as many as keep its
+            cost below 5 % of a long run: all of the first 64 and one in 14 after them for ``split`` in two, fewer the
+            more groups there are, and all where measuring costs no backward pass.
+        window: average over the latest ``window`` examples, or over that share of all so far (and 64 measured steps at
+            least), as noise scales grow along a run; ``None`` for the whole run.
         count: number of examples of a forward pass, from its arguments ``(args, kwargs)``; the first dimension of the
             first tensor by default.
 
@@ -82,8 +106,8 @@ class NoiseScaleMeter(AbstractContextManager["NoiseScaleMeter"]):
         geometry: str | Sequence[str] = "l2",
         parts: int = 2,
         groups: Groups = 1,
-        every: int = 1,
-        window: int | None = None,
+        every: int | None = None,
+        window: float | None = SHARE,
         count: CountExamples = first_dimension,
     ) -> None:
         names = [geometry] if isinstance(geometry, str) else list(geometry)
@@ -98,15 +122,27 @@ class NoiseScaleMeter(AbstractContextManager["NoiseScaleMeter"]):
         self._averages = {entry.name: new_averages() for entry in self.probe.geometries}
         self._levels = {name: new_averages() for name in LEVELS}
         self._members = 1
+        self._renewals = 0
+        self._known: dict[Any, Any] = {}
         self._new_averages = new_averages
         self._pending: list[dict[str, Moments]] = []
+
+    def average_over(self, window: float | None) -> None:
+        """Start again with averages over another window."""
+        self._new_averages = partial(MomentAverages, window=window)
+        self.reset()
+
+    @property
+    def window(self) -> float | None:
+        """What it averages over."""
+        return self._averages[self.geometries[0]].window
 
     @property
     def geometries(self) -> tuple[str, ...]:
         """Names of what is measured."""
         return tuple(self._averages)
 
-    def step(self, *, loss_scale: float | Tensor = 1.0, gradients_unscaled: bool = False) -> None:
+    def step(self, *, loss_scale: float | Tensor = 1.0, gradients_unscaled: bool = False) -> Step | None:
         """Measure the step whose gradients are in ``.grad``; call it once per optimizer step.
 
         It belongs after the last backward pass of a step and before anything that changes gradients.
@@ -114,6 +150,9 @@ class NoiseScaleMeter(AbstractContextManager["NoiseScaleMeter"]):
         Args:
             loss_scale: with a GradScaler, ``scaler.get_scale()``. Steps whose gradients overflowed are left out.
             gradients_unscaled: whether ``scaler.unscale_`` was called already.
+
+        Returns:
+            What this step says in the first geometry; ``None`` where it was not measured.
 
         Raises:
             ConfigError: if there was no backward pass, or the gradients were changed since.
@@ -124,10 +163,17 @@ class NoiseScaleMeter(AbstractContextManager["NoiseScaleMeter"]):
                 "the noise scale saw no backward pass in this step; build NoiseScaleMeter before the forward pass, "
                 "on the module that is called in the training loop"
             )
-        if moments:
-            self._pending.append(moments)
+        if self._renewals != self.probe.renewals:
+            self._renewals = self.probe.renewals
+            self.reset()
+        if not moments:
+            return None
+        self._known.clear()
+        self._pending.append(moments)
         if len(self._pending) >= _FLUSH:
             self._flush()
+        found = moments[self.geometries[0]]
+        return Step(signal=found.signal.sum(), noise=found.noise.sum())
 
     @overload
     def estimate(self, by: None = None, *, geometry: str | None = None, confidence: float = 0.95) -> Estimate: ...
@@ -148,7 +194,7 @@ class NoiseScaleMeter(AbstractContextManager["NoiseScaleMeter"]):
         geometry: str | None = None,
         confidence: float = 0.95,
     ) -> Estimate | dict[str, Estimate]:
-        """The noise scale with its interval, over everything or the window.
+        """The noise scale with its interval, over the window.
 
         Args:
             by: ``None`` for all parameters together; ``"layer"`` for every module that holds parameters,
@@ -160,6 +206,14 @@ class NoiseScaleMeter(AbstractContextManager["NoiseScaleMeter"]):
         Raises:
             ConfigError: if the geometry is not measured, or parameter groups are asked for without an optimizer.
         """
+        asked = by, geometry, confidence
+        if asked not in self._known:
+            self._known[asked] = self._estimated(*asked)
+        return self._known[asked]
+
+    def _estimated(
+        self, by: Literal["layer", "parameter", "parameter_group"] | None, geometry: str | None, confidence: float
+    ) -> Estimate | dict[str, Estimate]:
         self._flush()
         name = geometry or self.geometries[0]
         if name not in self._averages:
@@ -207,6 +261,17 @@ class NoiseScaleMeter(AbstractContextManager["NoiseScaleMeter"]):
     def _counted(self, found: Estimate) -> Estimate:
         return found if self._members == 1 else replace(found, unit=f"groups of {self._members} examples")
 
+    def log(self) -> dict[str, float]:
+        """``noise_scale/simple`` with the ends of its interval, ``/low`` and ``/high``, for a tracker of experiments;
+        what is undefined is left out. Under a geometry other than ``l2`` the first is called by its name."""
+        found, geometry = self.estimate(), self.geometries[0]
+        values = {"simple" if geometry == "l2" else geometry: found.value, "low": found.low, "high": found.high}
+        return {f"noise_scale/{name}": value for name, value in values.items() if value is not None}
+
+    def paused(self) -> AbstractContextManager[None]:
+        """Do not watch inside the block, as for passes that are not part of a step."""
+        return self.probe.paused()
+
     check = staticmethod(check)
 
     @property
@@ -218,6 +283,7 @@ class NoiseScaleMeter(AbstractContextManager["NoiseScaleMeter"]):
     def reset(self) -> None:
         """Forget what was measured."""
         self._pending = []
+        self._known.clear()
         self._averages = {name: self._new_averages() for name in self._averages}
         self._levels = {name: self._new_averages() for name in self._levels}
 
@@ -244,6 +310,7 @@ class NoiseScaleMeter(AbstractContextManager["NoiseScaleMeter"]):
                 f"this one {', '.join(sorted(self._averages))}"
             )
         self._pending = []
+        self._known.clear()
         for name, averages in self._averages.items():
             averages.load_state_dict(state[name])
         for name, saved in levels.items():

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from cbs.config import Choice
 from cbs.errors import ConfigError
-from cbs.noise_scale.probe import MATCHED
+from cbs.noise_scale.probe import FALLBACK as ACCUMULATION
+from cbs.noise_scale.probe import MATCHED, PER_EXAMPLE, PERIOD
 
 EXAMPLES_PER_MEASUREMENT = 64
 
@@ -52,8 +53,9 @@ class ProbeOptions:
         )
 
     def interval(self, batch_size: int) -> int:
-        """Steps from one measurement to the next: every step from 64 examples on, below that one step in 64 examples.
-
-        Small steps are many and cheap, and what a measurement costs hardly depends on the batch size.
-        """
-        return max(1, EXAMPLES_PER_MEASUREMENT // batch_size) if self.every is None else self.every
+        """Steps from one measurement to the next: so many that it costs less than 5 % of a run, and where steps are
+        small and many one in 64 examples."""
+        if self.every is not None:
+            return self.every
+        passes = {ACCUMULATION: 0, PER_EXAMPLE: batch_size - 1}.get(self.source, self.parts - 1)
+        return max(1, PERIOD * passes, EXAMPLES_PER_MEASUREMENT // batch_size)

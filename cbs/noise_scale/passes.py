@@ -24,6 +24,7 @@ TWO_BACKWARD = (
     "two backward passes after one forward pass: the noise scale cannot tell them apart; run the model once for each, "
     "or add the losses"
 )
+SPARSE = "a gradient is sparse, and cannot be measured; build the module with sparse=False"
 
 
 def first_dimension(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
@@ -31,8 +32,16 @@ FALLBACK = "accumulation"
 REPLICAS = "replicas"
 MATCHED = "matched"
 ALL = "all"
+ALL_OF_THE_FIRST, PERIOD = 64, 14
+"""By default steps are measured that many in which a backward pass more runs, and then one in so many: a backward pass
+is about two thirds of a step, and two thirds in 14 are less than 5 %."""
+
 COMPILED_WITHOUT = (AUTO, SPLIT, PER_EXAMPLE)
-"""Sources that look into layers, which compiled code does not call."""
+"""Sources that run backward passes more than once, which compiled ones do not."""
+
+
+class NoiseScaleWarning(UserWarning):
+    """What is measured is not what was, or not with what was meant; training goes on."""
 
 
 class Probe(AbstractContextManager["Probe"]):
@@ -42,8 +51,8 @@ class Probe(AbstractContextManager["Probe"]):
     step), call :meth:`step`. Arguments are those of :class:`~cbs.noise_scale.meter.NoiseScaleMeter`, and
 
     Args:
-        source: ``"auto"`` is ``split`` where every layer of the model can be watched, ``accumulation`` where not, as
-            the model or its first step shows, and ``replicas`` for sharded models.
+        source: ``"auto"`` is ``split`` where that can be, ``accumulation`` from the step on that shows that it cannot,
+            and ``replicas`` for sharded models. After its first step it raises nothing; a warning says what it does.
         geometries: names in :data:`~cbs.noise_scale.geometries.GEOMETRIES`, or ``package.module:class`` of your own;
             ``"matched"`` for that of the optimizer, ``"all"`` for all that suit it.
 
@@ -56,6 +65,7 @@ class Probe(AbstractContextManager["Probe"]):
         why: what made it fall back to another source than it would have taken; empty if nothing.
         automatic: whether it chooses its source.
         stopped: why nothing is measured any more; empty while it is.
+        renewals: how often other parameters were trained than before.
 
     Raises:
         ConfigError: if a name is unknown, the model has nothing to train, or does not suit the source.
@@ -70,44 +80,49 @@ class Probe(AbstractContextManager["Probe"]):
         geometries: Sequence[str] = ("l2",),
         parts: int = 2,
         groups: Groups = 1,
-        every: int = 1,
+        every: int | None = None,
         count: CountExamples = first_dimension,
     ) -> None:
-        trainable = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
-        if not trainable:
-            raise ConfigError("the model has no trainable parameter; there is no gradient to measure")
-        for what, value, least in (("parts", parts, 2), ("every", every, 1)):
+        for what, value, least in (("parts", parts, 2), ("every", 1 if every is None else every, 1)):
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise ConfigError(f"{what} must be a whole number of at least {least}, got {value}")
-        self.names = [name.replace("_orig_mod.", "") for name in trainable]  # what torch.compile puts in front
-        self.parameters = list(trainable.values())
-        names = _resolve(geometries, self.parameters, optimizer)
-        self.geometries = [build_geometry(name) for name in names]
+        self._model, self._optimizer, self._geometry_names = model, optimizer, geometries
         self._every, self._step, self.stopped = every, 0, ""
-        for geometry in self.geometries:
-            geometry.bind(self.parameters, optimizer)
-
+        self.renewals, self._left_out, self._why_left_out, self._since = 0, 0, "", ""
+        compiled = self._bind()
         self._parts, self._count, self._grouping = parts, count, Grouping(groups)
-        self._model = model
-        self._may_fall_back = self.automatic = source == AUTO
+        self.automatic = source == AUTO
         self._sharded = any(is_sharded(parameter) for parameter in self.parameters)
         if self._sharded:
             if source not in (AUTO, REPLICAS):
                 raise ConfigError(f"source {source!r} cannot see sharded parameters; use source 'replicas'")
             source = REPLICAS
         try:
-            if any("_orig_mod." in name for name in trainable) and source in COMPILED_WITHOUT:
-                raise ConfigError(f"layers of a compiled model cannot be watched; use the source {FALLBACK!r}")
+            if compiled and source in COMPILED_WITHOUT:
+                raise ConfigError(f"a compiled model runs its backward pass once only; use the source {FALLBACK!r}")
             self._watch(SPLIT if source == AUTO else source)
         except ConfigError as error:
             if source != AUTO:
                 raise
             self._watch(FALLBACK, str(error))
+            self._warn(self.caveat)
         self._ranks = self._source.ranks or data_parallel_groups(model)
+
+    def _bind(self) -> bool:
+        """Find the parameters that are trained, and what to measure of them; whether the model is compiled."""
+        trainable = {name: parameter for name, parameter in self._model.named_parameters() if parameter.requires_grad}
+        if not trainable:
+            raise ConfigError("the model has no trainable parameter; there is no gradient to measure")
+        self.names = [name.replace("_orig_mod.", "") for name in trainable]  # what torch.compile puts in front
+        self.parameters = list(trainable.values())
+        names = _resolve(self._geometry_names, self.parameters, self._optimizer)
+        self.geometries = [build_geometry(name) for name in names]
+        for geometry in self.geometries:
+            geometry.bind(self.parameters, self._optimizer)
+        return any("_orig_mod." in name for name in trainable)
 
     def _watch(self, source: str, why: str = "") -> None:
         self.why = why
-        self._may_fall_back = self._may_fall_back and not why
         built: Source = SOURCES.make(
             source,
             self._model,
@@ -127,6 +142,43 @@ class Probe(AbstractContextManager["Probe"]):
         """Measure with ``accumulation`` from now on, because of ``why``."""
         self._source.detach()
         self._watch(FALLBACK, why)
+        self._warn(self.caveat)
+
+    def differentiate(self, loss: Tensor) -> None:
+        """Take a loss for the end of the forward pass under way, where no module returns it, before its backward
+        pass."""
+        self._source.differentiate(loss)
+
+    def _leave_out(self, why: str) -> None:
+        """Go on without a step that cannot be measured."""
+        self._left_out += 1
+        self._why_left_out = why
+        self._warn(f"a step is left out, and so are others like it: {why}")
+
+    def _warn(self, what: str) -> None:
+        warnings.warn(f"noise scale: {what}", NoiseScaleWarning, stacklevel=4)
+
+    def _other_parameters(self) -> bool:
+        """Whether other parameters are trained than when the model was attached."""
+        if self._sharded:
+            return False
+        trained = [parameter for parameter in self._model.parameters() if parameter.requires_grad]
+        return [id(tensor) for tensor in trained] != [id(tensor) for tensor in self.parameters] and bool(trained)
+
+    def _renew(self) -> None:
+        """Measure those that are trained now."""
+        known = {id(tensor) for tensor in self.parameters}
+        self._source.detach()
+        self._bind()
+        self._watch(self.source, self.why)
+        self.start_at(self._step)
+        self.renewals += 1
+        new = [name for name, tensor in zip(self.names, self.parameters, strict=True) if id(tensor) not in known]
+        what = (
+            f"{len(new)} more parameter tensors are trained, as {new[0]!r}" if new else "fewer parameters are trained"
+        )
+        self._since = f"measured from step {self._step + 1} on, as {what} since"
+        self._warn(self._since)
 
     def stop(self, why: str) -> None:
         """Measure nothing from the coming step on, because of ``why``; the training goes on."""
@@ -137,7 +189,9 @@ class Probe(AbstractContextManager["Probe"]):
     def caveat(self) -> str:
         """What to say beside every number; empty if nothing."""
         own = f"measured with {FALLBACK!r}, which needs two micro-batches or more in a step, because {self.why}"
-        return "; ".join(filter(None, (self.stopped, own * bool(self.why and not self.stopped), self._source.caveat)))
+        left_out = f"{self._left_out} steps left out: {self._why_left_out}" * bool(self._left_out)
+        said = (self.stopped, own * bool(self.why and not self.stopped), self._since, left_out, self._source.caveat)
+        return "; ".join(filter(None, said))
 
     def step(self, *, loss_scale: float = 1.0, gradients_unscaled: bool = False) -> dict[str, Moments] | None:
         """The moments of the step whose gradients are in ``.grad``, per geometry.
@@ -153,26 +207,36 @@ class Probe(AbstractContextManager["Probe"]):
         """
         watching, sample = self.watching, self._source.sample
         failure, small = None, None
+        first = self._step == 0
         try:
             small = self._source.collect()
         except ConfigError as error:
             failure = error
         self._source.end_step()
-        if watching and self._may_fall_back:
+        if watching and self.automatic and self.source == SPLIT:
             failure = self._agree(failure)
-        if failure is not None and self._may_fall_back:
-            self.fall_back(str(failure))
-            watching, failure = False, None
+            if failure is not None:
+                self.fall_back(str(failure))
+                watching, failure = False, None
         self.start_at(self._step + 1)
+        if watching and failure is None and small is not None:
+            try:
+                sample.compare(divisor=loss_scale if gradients_unscaled else 1.0, ranks=self._ranks)
+            except ConfigError as error:
+                failure = error
         if failure is not None:
             sample.forget()
-            raise failure
+            if first or not self.automatic:
+                raise failure
+            self._leave_out(str(failure))
+            return {}
         if not watching:
+            return {}
+        if self._other_parameters():
+            self._renew()
             return {}
         if small is None:
             return None
-        self._may_fall_back = False
-        sample.compare(divisor=loss_scale if gradients_unscaled else 1.0, ranks=self._ranks)
         within = combine(small.within, self._ranks) if small.within else None
         small = combine(small, self._ranks)
         sizes = small.sizes.counted_in(self._source.members)
@@ -203,7 +267,13 @@ class Probe(AbstractContextManager["Probe"]):
     def start_at(self, step: int) -> None:
         """Go on as after ``step`` steps: it decides which of the following are measured."""
         self._step = step
-        self._source.active = not self.stopped and step % self._every == 0
+        self._source.active = not self.stopped and self._is_due(step)
+
+    def _is_due(self, step: int) -> bool:
+        if self._every is not None:
+            return step % self._every == 0
+        passes = self._source.backward_passes
+        return step * passes < ALL_OF_THE_FIRST or step % max(1, PERIOD * passes) == 0
 
     def measure_every(self, every: int) -> None:
         """Measure one step in so many from now on, counted from the first of all."""

@@ -21,7 +21,7 @@ class Replay:
     Args:
         module: that is called.
         args: its arguments.
-        kwargs: likewise.    """
+        kwargs: likewise."""
 
     def __init__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._module = module.module if isinstance(module, DistributedDataParallel) else module
@@ -31,6 +31,11 @@ class Replay:
         leaves = tree_leaves(self._arguments)
         self._rows = next((leaf.shape[0] for leaf in leaves if isinstance(leaf, Tensor) and leaf.ndim), 0)
         self._state = State(module, random=True)
+
+    def inputs(self, examples: int) -> list[Tensor]:
+        """The arguments that have a row for every example, or several."""
+        leaves = [leaf for leaf in tree_leaves(self._arguments) if isinstance(leaf, Tensor) and leaf.ndim]
+        return [leaf for leaf in leaves if leaf.shape[0] == self._rows and self._rows % examples == 0]
 
     def run(self, kept: Tensor, others: Tensor) -> Any:
         """The output with all examples but those kept replaced by others, computed in float32 where training runs under

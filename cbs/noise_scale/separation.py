@@ -38,13 +38,19 @@ class Separation:
         return stay if order is None else torch.empty_like(stay).index_copy_(0, order, stay)
 
     def verify(
-        self, run: Callable[[Tensor, Tensor], Sequence[Call]], examples: int, members: int, order: Tensor | None
+        self,
+        run: Callable[[Tensor, Tensor], Sequence[Call]],
+        inputs: Sequence[Tensor],
+        examples: int,
+        members: int,
+        order: Tensor | None,
     ) -> None:
         """Look at a pass.
 
         Args:
             run: runs it again with all examples replaced but some, from those and which the others are, both of shape
                 ``[examples]``; returns the calls whose output the loss is made of.
+            inputs: of the pass, with rows of examples.
             examples, members, order: of the pass, see :class:`~cbs.noise_scale.grouping.Grouping`.
 
         Raises:
@@ -65,8 +71,9 @@ class Separation:
                 )
             for old, new in zip(before, found, strict=True):
                 self._compare(old, new, kept)
-        rows = [_flat(tensor, examples) for call in before for tensor in call.tensors]
-        self.copies = copies(rows) if rows and members == 1 else (0, 0.0)
+        outputs = [tensor for call in before for tensor in call.tensors]
+        alike = [copies([_flat(tensor, examples)]) for tensor in (*outputs, *inputs)] if members == 1 else []
+        self.copies = max(alike, key=lambda found: found[1], default=(0, 0.0))
 
     def _compare(self, call: Call, other: Call, kept: Tensor) -> None:
         (name, before), after = call, other.tensors

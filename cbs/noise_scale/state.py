@@ -9,9 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+_OF_MODULES = {*vars(nn.Module())}
+"""Attributes of all modules, as their hooks."""
+
 
 class State:
-    """What a forward pass changes besides gradients.
+    """What a forward pass changes besides gradients: buffers, and attributes of modules that are numbers, tensors
+    without a gradient, lists, dictionaries or sets of anything, or are replaced.
 
     Args:
         module: whose buffers; :meth:`restore` puts them back, those too that others have taken the place of.
@@ -24,6 +28,12 @@ class State:
             for name, owner in module.named_modules()
             for key, buffer in owner._buffers.items()
             if buffer is not None
+        ]
+        self._attributes = [
+            (vars(owner), key, value, _copied(value))
+            for owner in module.modules()
+            for key, value in vars(owner).items()
+            if key not in _OF_MODULES
         ]
         self._random = _random_states(module) if random else None
 
@@ -53,12 +63,31 @@ class State:
         for holder, _, key, buffer, value in self._buffers:
             holder[key] = buffer
             buffer.copy_(value)
+        for holder, key, value, kept in self._attributes:
+            holder[key] = value
+            if kept is None or value is kept:
+                continue
+            if isinstance(value, Tensor):
+                value.copy_(kept)
+            elif isinstance(value, list):
+                value[:] = kept
+            else:
+                value.clear()
+                value.update(kept)
         if self._random is not None:
             random.setstate(self._random["python"])
             np.random.set_state(self._random["numpy"])
             torch.set_rng_state(self._random["torch"])
             for device, state in self._random["devices"].items():
                 torch.get_device_module(device).set_rng_state(state, device)
+
+
+def _copied(value: Any) -> Any:
+    """A copy of what can change in its place; ``None`` where that is not looked at."""
+    if isinstance(value, Tensor):
+        plain = value.layout is torch.strided and not value.requires_grad and not isinstance(value, nn.Parameter)
+        return value.detach().clone() if plain else None
+    return type(value)(value) if type(value) in (list, dict, set) else None
 
 
 def _random_states(module: nn.Module) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from torch.nn.functional import cross_entropy
 
 from cbs.errors import ConfigError
 from cbs.noise_scale import NoiseScaleMeter
+from cbs.noise_scale.cell_sums import CellSums
 
 EXAMPLES = 5
 
@@ -113,17 +114,14 @@ def test_losses_that_couple_examples(model: nn.Module, ids: Tensor, loss: object
 def test_a_layer_that_is_measured_wrongly_is_named(
     model: nn.Module, ids: Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from cbs.noise_scale.layers.linear import Linear
+    right = CellSums.put
 
-    right = Linear.contributions
+    def wrong(self: CellSums, cell: int, gradients: list[Tensor | None]) -> None:
+        place = next(place for place, (name, _) in enumerate(model.named_parameters()) if name == "inner.weight")
+        right(self, cell, [2 * slope if index == place else slope for index, slope in enumerate(gradients)])
 
-    def wrong(self: Linear, groups: int, saved: tuple[Tensor, ...], gradient: Tensor) -> object:
-        """Examples in another order than their gradients."""
-        return right(self, groups, (saved[0].flip(0),) if self.name == "inner" else saved, gradient)
-
-    monkeypatch.setattr(Linear, "contributions", wrong)
-    monkeypatch.setattr("cbs.noise_scale.layers.completeness.Completeness.check", lambda *_: None)
-    monkeypatch.setattr("cbs.noise_scale.gradient_sample.GradientSample.compare", lambda *_, **__: None)
+    monkeypatch.setattr(CellSums, "put", wrong)
+    monkeypatch.setattr(CellSums, "wrong", lambda *_: None)
     found = NoiseScaleMeter.check(model, mean_loss, ids, source="per_example")
     assert not found.ok
     assert not any(layer.agrees for layer in found.layers if layer.layer == "inner")

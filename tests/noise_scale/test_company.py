@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy, normalize
 
 from cbs.errors import ConfigError
 from cbs.noise_scale import NoiseScaleMeter
-from cbs.noise_scale.layers.alike import copies
+from cbs.noise_scale.alike import copies
 
 EXAMPLES = 16
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from cbs.errors import ConfigError
 from cbs.noise_scale import NoiseScaleMeter
-from cbs.noise_scale.probe import Probe
+from cbs.noise_scale.probe import NoiseScaleWarning, Probe
 
 
 class Mixing(nn.Module):
@@ -45,8 +45,7 @@ def test_it_falls_back_after_the_first_step_and_says_so() -> None:
     assert noise_scale.probe.micro_batches == 2
     assert found.steps == 20
     assert "measured with 'accumulation'" in found.note
-    assert "'last' sees of one example depends on others" in found.note
-    assert "forward" not in vars(model.first)
+    assert "the model's output for one example depends on others" in found.note
 
 
 def test_with_one_micro_batch_there_is_nothing_to_measure_and_the_note_says_why() -> None:
@@ -58,14 +57,38 @@ def test_with_one_micro_batch_there_is_nothing_to_measure_and_the_note_says_why(
     assert "two micro-batches or more in a step" in found.note
 
 
-def test_later_it_is_an_error() -> None:
+def test_later_it_falls_back_too_and_warns_once() -> None:
     torch.manual_seed(0)
     model = Mixing(mixes=False)
     noise_scale = NoiseScaleMeter(model)
     train(noise_scale, model, 9)
     model.mixes = True
-    with pytest.raises(ConfigError, match="depends on others"):
-        train(noise_scale, model, 1)
+    with pytest.warns(NoiseScaleWarning, match="depends on others") as said:
+        train(noise_scale, model, 3)
+    assert len(said) == 1
+    assert noise_scale.probe.source == "accumulation"
+    assert noise_scale.estimate().steps == 11
+
+
+@pytest.mark.parametrize("source", ["auto", "split"])
+def test_after_the_first_step_it_raises_nothing_unless_it_was_named(source: str) -> None:
+    model = Mixing(mixes=False)
+    noise_scale = NoiseScaleMeter(model, source=source)
+    train(noise_scale, model, 2)
+
+    def clipped() -> None:
+        model(torch.randn(8, 3)).square().mean().backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+        noise_scale.step()
+
+    if source == "split":
+        with pytest.raises(ConfigError, match="clipped"):
+            clipped()
+        return
+    with pytest.warns(NoiseScaleWarning, match="a step is left out"):
+        clipped()
+    assert noise_scale.estimate().steps == 2
+    assert "1 steps left out: .grad is" in noise_scale.estimate().note
 
 
 def test_a_source_that_was_asked_for_is_not_replaced() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from cbs.noise_scale.geometries.base import as_real
 from cbs.noise_scale.moments import Sizes
 from cbs.noise_scale.sources import SOURCES
 
@@ -34,7 +35,9 @@ def small_statistics(
     r""":math:`\sum_j T(c_j)/w_j` of every parameter tensor, :math:`w_j` the share of the examples."""
     examples = sum(map(len, groups))
     return [
-        sum(statistic(gradient) * examples / len(group) for gradient, group in zip(column, groups, strict=True))
+        sum(
+            statistic(as_real(gradient)) * examples / len(group) for gradient, group in zip(column, groups, strict=True)
+        )
         for column in zip(*gradients, strict=True)
     ]
 
@@ -132,5 +135,6 @@ def assert_exact(
 
 def assert_near(value: Tensor, wanted: Tensor, rtol: float) -> None:
     """Fail unless the difference is small beside the wanted tensor."""
-    difference = torch.linalg.vector_norm(value.double() - wanted.double())
-    assert difference <= rtol * torch.linalg.vector_norm(wanted.double()), (value, wanted)
+    value, wanted = as_real(value).double(), as_real(wanted).double()
+    difference = torch.linalg.vector_norm(value - wanted)
+    assert difference <= rtol * torch.linalg.vector_norm(wanted), (value, wanted)

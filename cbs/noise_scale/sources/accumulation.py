@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from cbs.errors import ConfigError
-from cbs.noise_scale.passes import TWO_BACKWARD, TWO_FORWARD
+from cbs.noise_scale.boundary import is_sending
+from cbs.noise_scale.passes import SPARSE, TWO_BACKWARD, TWO_FORWARD
 from cbs.noise_scale.small_batch import Small
 from cbs.noise_scale.sources import SOURCES
 from cbs.noise_scale.sources.base import Source
@@ -52,12 +53,10 @@ class Accumulation(Source):
 
     def _hook(self, index: int) -> Callable[[Tensor], None]:
         def take(gradient: Tensor | None) -> None:
-            if not self.active or gradient is None:
+            if not self.active or gradient is None or is_sending():
                 return
             if gradient.layout is not torch.strided:
-                self._failure = ConfigError(
-                    "a gradient is sparse, and cannot be measured; build the module with sparse=False"
-                )
+                self._failure = ConfigError(SPARSE)
                 return
             self.sample.add(index, gradient)
             number = self._passes.number

@@ -30,6 +30,7 @@ class Source(ABC):
 
     Attributes:
         micro_batches: micro-batches a training loop should at least make of a step.
+        backward_passes: that a measured step takes beside its own, as the latest has shown.
         active: whether the passes of this step are watched; while it is off, the model runs as if nothing was attached.
             Changed between steps only.
         sample: entries of the gradients that its backward passes found.
@@ -37,6 +38,7 @@ class Source(ABC):
     """
 
     micro_batches = 1
+    backward_passes = 0
     ranks: Sequence[Any] = ()
 
     def __init__(
@@ -94,6 +96,10 @@ class Source(ABC):
         for handle in self._handles:
             handle.remove()
         self._handles = []
+
+    def differentiate(self, loss: Tensor) -> None:  # noqa: B027 - most need not know
+        """Take a loss for the end of the forward pass under way, where no module returns it, before its backward
+        pass."""
 
     @abstractmethod
     def collect(self) -> Small | None:

@@ -10,17 +10,18 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.hooks import RemovableHandle
 
 from cbs.beside import BESIDE
 from cbs.errors import ConfigError, reason
-from cbs.noise_scale.boundary import bounded, differentiable, tensors_of
+from cbs.noise_scale.boundary import bounded, differentiable, is_sending, sending, tensors_of
 from cbs.noise_scale.cell_sums import CellSums
 from cbs.noise_scale.coupling import Coupling
-from cbs.noise_scale.cut import Call, Cut, has_rows, only
+from cbs.noise_scale.cut import Call, Cut, asleep, has_rows, only, spacing
 from cbs.noise_scale.grouping import Cells
-from cbs.noise_scale.passes import TWO_BACKWARD, TWO_FORWARD
+from cbs.noise_scale.passes import SPARSE, TWO_BACKWARD, TWO_FORWARD
 from cbs.noise_scale.replay import Replay
 from cbs.noise_scale.separation import Separation
 from cbs.noise_scale.small_batch import Small
@@ -28,28 +29,29 @@ from cbs.noise_scale.sources import SOURCES
 from cbs.noise_scale.sources.base import Source
 
 CHECKED = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
-"""Measured steps in which what is assumed is checked, and every multiple of the last: what examples do to each other may
-depend on the batch and on what the model has learnt."""
+"""Measured steps in which what is assumed is checked, and every multiple of the last: what examples do to each other
+may depend on the batch and on what the model has learnt."""
 
 IDLE = 0.5
 """Share of examples without a gradient beyond which that is said."""
 
 TWICE = "the model is differentiated twice (create_graph=True), which only the source 'accumulation' can watch"
 ELSEWHERE = (
-    "a gradient reaches {!r} on another way than through the output of the model that the noise scale was given, as by a "
-    "penalty on the weights in the loss or a layer called by itself; use the source 'accumulation'"
+    "a gradient reaches {!r} on another way than through the output of the model that the noise scale was given, as by "
+    "a penalty on the weights in the loss, a layer called by itself or a hook; use the source 'accumulation'"
 )
 NO_CUT = (
-    "the loss is computed inside the model, and not from outputs of its modules that have examples first; return these, "
-    "or use the source 'accumulation'"
+    "the loss is computed inside the model, and not from outputs of its modules that have examples first; return these, or "
+    "use the source 'accumulation'"
 )
 NOT_CALLED = (
-    "a gradient reaches {!r} without a forward pass of the model; give the noise scale the module that the training loop "
-    "calls"
+    "a gradient reaches {!r} without a forward pass of the model; give the noise scale the module that the training "
+    "loop calls"
 )
+COMPILED = "the model is called from compiled code, which runs a backward pass once only; use the source 'accumulation'"
 TRANSFORM = (
-    "the model is called under a transform of torch.func (vmap, grad, jvp), which cannot be measured; apply the transform "
-    "to a copy of the model"
+    "the model is called under a transform of torch.func (vmap, grad, jvp), which cannot be measured; apply the "
+    "transform to a copy of the model"
 )
 
 
@@ -89,9 +91,9 @@ class InsideBackward(Source):
         self._separation = Separation()
         self._coupling = Coupling()
         self._measured = 0
-        self._sending = False
-        self._has_rows = True
-        self._eps = 0.0
+        self.backward_passes = self._groups - 1
+        self._has_rows, self._compiled = True, False
+        self._eps = max(torch.finfo(parameter.dtype).eps for parameter in self._parameters)
 
     @property
     def caveat(self) -> str:
@@ -122,15 +124,16 @@ class InsideBackward(Source):
         try:
             if self._failure is not None:
                 raise self._failure
-            if self._task is None:
+            if not self._reached:
                 return None
             passes = self._passes
             if self._due():
-                wrong = self._cells.wrong(self._eps)
+                wrong = self._cells.wrong(max(self._eps, self._cut.coarsest))
                 if wrong is not None:
                     raise ConfigError(ELSEWHERE.format(self._names[wrong]))
-                if self._replay is not None:
-                    self._separation.verify(self._run_again, passes.examples, passes.members, passes.order)
+                if self._replay is not None and passes.examples > passes.members:
+                    inputs = self._replay.inputs(passes.examples)
+                    self._separation.verify(self._run_again, inputs, passes.examples, passes.members, passes.order)
                 self._coupling.verify()
             self._measured += not self._separation.undecided
             return self._cells.small(within=passes.members > 1)
@@ -138,7 +141,8 @@ class InsideBackward(Source):
             self._forget()
 
     def differentiate(self, loss: Tensor) -> None:
-        """Take a loss for the end of the forward pass under way, where no module returns it, before its backward pass."""
+        """Take a loss for the end of the forward pass under way, where no module returns it, before its backward
+        pass."""
         if not self._watching() or loss.grad_fn is None:
             return
         held, current = weakref.ref(loss), self._pass  # its history holds the hook
@@ -150,13 +154,17 @@ class InsideBackward(Source):
 
         loss.register_hook(arrive)
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> InsideBackward:
+        return asleep(type(self))
+
+    def __reduce__(self) -> Any:
+        return asleep, (type(self),)
+
     def _watch(self) -> list[RemovableHandle]:
         for name, module in self._model.named_modules():
-            if getattr(module, "scale_grad_by_freq", False):
-                raise ConfigError(
-                    f"embedding {name!r} divides gradients by how often a word is in the batch (scale_grad_by_freq), so "
-                    "that an example has no gradient of its own; use the source 'accumulation'"
-                )
+            why = _mixes(module)
+            if why:
+                raise ConfigError(f"module {name!r} ({type(module).__name__}) {why}; use the source 'accumulation'")
         inner = self._model.module if isinstance(self._model, DistributedDataParallel) else self._model
         self._cut = Cut(inner, lambda: self._passes.examples)
         self._cut.attach()
@@ -172,6 +180,7 @@ class InsideBackward(Source):
         """Start a new step."""
         self._failure: ConfigError | None = None
         self._task: int | None = None
+        self._reached = False
         self._done: set[int] = set()
         self._replay: Replay | None = None
         self._pass = Pass(0, 0, 1, None)
@@ -195,13 +204,16 @@ class InsideBackward(Source):
         return self.active and torch.is_grad_enabled() and not beside and not torch.compiler.is_compiling()
 
     def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._cut.begin()
-        self._replay = None
         if self._watching():
-            self._eps = _eps(self._parameters)
+            self._cut.begin()
+            self._replay = None
+            self._eps = max(self._eps, spacing())
             self._replay = Replay(module, args, kwargs) if self._due() else None
 
     def _leave(self, _module: nn.Module, _args: tuple[Any, ...], output: Any) -> Any:
+        if torch.compiler.is_compiling():
+            self._compiled = True
+            return None
         if not self._watching():
             return None
         passes = self._passes
@@ -221,7 +233,7 @@ class InsideBackward(Source):
             self._cut.add(rows if len(rows) < len(leaves) else [])
         self._pass = Pass(passes.number, passes.examples, passes.members, passes.order)
         bound = bounded(output, partial(self._arrived, self._pass))
-        if self._due():
+        if self._due() and passes.examples > passes.members:
             self._outputs = [leaf for leaf in differentiable(bound) if has_rows(leaf, passes.examples)]
             self._look_at_loss()
         return bound
@@ -249,8 +261,8 @@ class InsideBackward(Source):
     def _arrived(self, current: Pass, edges: Sequence[GradientEdge], gradients: Sequence[Tensor | None]) -> None:
         """The gradients of training have arrived at the ends of a forward pass, and not gone on yet."""
         roots = [(edge, slope) for edge, slope in zip(edges, gradients, strict=True) if slope is not None]
-        if not self.active or self._failure or self._sending or self._coupling.looking or not roots:
-            return
+        if not self.active or self._failure or is_sending() or not roots:
+            return None
         shared, task = self._passes.shared, torch._C._current_graph_task_id()
         if torch.is_grad_enabled():
             return self._fail(TWICE)
@@ -264,6 +276,7 @@ class InsideBackward(Source):
         if task != self._task:
             self._cells.begin(cells, complete=self._due(), several=shared)
             self._task = task
+        self.backward_passes = max(1, cells.number - 1)
         none = torch.zeros(examples, dtype=torch.bool)
         try:
             whole = any(not has_rows(slope, examples) for _, slope in roots)
@@ -279,26 +292,25 @@ class InsideBackward(Source):
         examples = len(kept)
         masked = [only(slope, kept) if has_rows(slope, examples) else slope for _, slope in roots]
         trained = [tensor for tensor in self._parameters if tensor.requires_grad]
-        self._sending = True
-        try:
-            with self._cut.keeping(kept):
-                found = iter(
-                    torch.autograd.grad(
-                        [edge for edge, _ in roots], trained, masked, retain_graph=True, allow_unused=True
-                    )
-                )
-        finally:
-            self._sending = False
+        edges = [edge for edge, _ in roots]
+        with sending(), self._cut.keeping(kept):
+            found = iter(torch.autograd.grad(edges, trained, masked, retain_graph=True, allow_unused=True))
         return [next(found) if tensor.requires_grad else None for tensor in self._parameters]
 
     def _hook(self, index: int) -> Callable[[Tensor], None]:
         def look(gradient: Tensor | None) -> None:
-            if not self.active or gradient is None or self._sending:
+            if not self.active or gradient is None or is_sending():
                 return
+            if gradient.layout is not torch.strided:
+                self._fail(SPARSE)
+                return
+            self._reached = True
             self.sample.add(index, gradient)
             if self._failure is not None:
                 return
-            if self._passes.number == 0:
+            if self._compiled:
+                self._fail(COMPILED)
+            elif self._passes.number == 0:
                 self._fail(NOT_CALLED.format(self._names[index]))
             elif torch._C._current_graph_task_id() != self._task or not self._cells.found(index, gradient):
                 self._fail(ELSEWHERE.format(self._names[index]))
@@ -306,11 +318,13 @@ class InsideBackward(Source):
         return look
 
 
-def _eps(parameters: Sequence[Tensor]) -> float:
-    """Of the coarsest type of number that a pass computes in."""
-    types = {tensor.dtype for tensor in parameters}
-    types |= {torch.get_autocast_dtype(kind) for kind in {tensor.device.type for tensor in parameters} if torch.is_autocast_enabled(kind)}
-    return max(torch.finfo(dtype).eps for dtype in types)
+def _mixes(module: nn.Module) -> str:
+    """Why an example has no gradient of its own, where the kind of a module shows it; empty else."""
+    if isinstance(module, _BatchNorm) and (module.training or module.running_mean is None):
+        return "mixes the examples of a batch, so that a group has no gradient of its own"
+    if getattr(module, "scale_grad_by_freq", False):
+        return "divides gradients by how often a word is in the batch, so that a group has no gradient of its own"
+    return ""
 
 
 def _any(gradient: Tensor | None) -> bool:
@@ -319,13 +333,13 @@ def _any(gradient: Tensor | None) -> bool:
 
 @SOURCES.register("split")
 class Split(InsideBackward):
-    """The batch of every forward pass is split into a few groups within the backward pass, which costs one more of these
-    for every group but one."""
+    """The batch of every forward pass is split into a few groups within the backward pass, which costs one more of
+    these for every group but one."""
 
 
 @SOURCES.register("per_example")
 class PerExample(InsideBackward):
-    """Gradients of single examples within the backward pass, as Gray et al. 2024 (arXiv 2411.00999, section 3) take them.
+    """Gradients of single examples within the backward pass, as of Gray et al. 2024 (arXiv 2411.00999, section 3).
 
     Of all group sizes, one example gives the estimate of least variance. Costs one backward pass per example.
     """
