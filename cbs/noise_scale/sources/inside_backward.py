@@ -41,8 +41,8 @@ ELSEWHERE = (
     "a penalty on the weights in the loss, a layer called by itself or a hook; use the source 'accumulation'"
 )
 NO_CUT = (
-    "the loss is computed inside the model, and not from outputs of its modules that have examples first; return these, or "
-    "use the source 'accumulation'"
+    "the loss is computed inside the model, and not from outputs of its modules that have examples first; return these, "
+    "or use the source 'accumulation'"
 )
 NOT_CALLED = (
     "a gradient reaches {!r} without a forward pass of the model; give the noise scale the module that the training "
