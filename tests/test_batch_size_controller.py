@@ -50,6 +50,7 @@ class Stream:
         self.state_dict = lambda: {"l2": self._averages.state_dict()}
         self.load_state_dict = lambda state: self._averages.load_state_dict(state["l2"])
         self.reset = self._averages.reset
+        self.window, self.average_over = None, lambda window: None
 
     def _start_at(self, step: int) -> None:
         self.started.append(step)
@@ -257,7 +258,7 @@ def trained(noise: float, steps: int, micro_batches: int = 2, **options: Any) ->
     model = nn.Linear(5, 1, bias=False)
     nn.init.zeros_(model.weight)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-9)
-    meter = NoiseScaleMeter(model, optimizer)
+    meter = NoiseScaleMeter(model, optimizer, every=1)
     settings = {"micro_batch_size": 4, "micro_batches": micro_batches, "cap": 64, "drives": True}
     controller = BatchSizeController(meter, optimizer, **(settings | options))
     data = regression(noise, 4, torch.Generator().manual_seed(1))
