@@ -78,7 +78,7 @@ def truth(model: nn.Module, examples: int = 20_000) -> tuple[float, float]:
 @pytest.mark.parametrize("source", SOURCES)
 def test_every_source_finds_the_truth(source: str) -> None:
     model = small_model()
-    noise_scale = NoiseScaleMeter(model, source=source)
+    noise_scale = NoiseScaleMeter(model, source=source, every=1, window=None)
     train(noise_scale, model, batches(400), parts=2)
     found = noise_scale.estimate(confidence=0.9999)
     signal, noise = truth(model)
@@ -327,3 +327,65 @@ def test_the_drop_in_needs_torch_and_numpy_alone() -> None:
     code = f"import sys; from cbs.noise_scale import NoiseScaleMeter; print([n for n in {heavy} if n in sys.modules])"
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert answer.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(("source", "measured"), [("split", 64 + 10), ("per_example", 10 + 2), ("accumulation", 200)])
+def test_by_default_measuring_costs_little_of_a_long_run(source: str, measured: int) -> None:
+    """Steps of two passes of eight examples; one example more than seven others is a backward pass more each."""
+    model = small_model()
+    noise_scale = NoiseScaleMeter(model, source=source, window=None)
+    train(noise_scale, model, batches(200), parts=2)
+    assert noise_scale.estimate().steps == measured
+
+
+def test_by_default_the_average_follows_the_run() -> None:
+    """The noise grows tenfold after 300 of 400 steps; a fifth of the examples are 80 steps."""
+    model = small_model()
+    late, whole = (NoiseScaleMeter(model, source="accumulation", window=window) for window in (0.2, None))
+    assert NoiseScaleMeter(model, source="accumulation").window == late.window
+    for step, (batch, _) in enumerate(batches(400)):
+        for part in batch.chunk(2):
+            losses = (1.0 if step < 300 else 10.0) * model(part).square().mean()
+            (losses / 2).backward()
+        late.step()
+        whole.step()
+        model.zero_grad()
+    assert (late.estimate().steps, whole.estimate().steps) == (80, 400)
+    assert late.estimate().noise > 2.5 * whole.estimate().noise
+
+
+def test_what_a_step_says_and_what_goes_to_a_tracker() -> None:
+    model = small_model()
+    noise_scale = NoiseScaleMeter(model, source="accumulation", every=2)
+    seen = []
+    for batch, _ in batches(40):
+        with noise_scale.paused():
+            model(batch).sum().backward()  # no part of a step
+        model.zero_grad()
+        for part in batch.chunk(2):
+            (model(part).square().mean() / 2).backward()
+        seen.append(noise_scale.step())
+        model.zero_grad()
+    assert [step is not None for step in seen] == [True, False] * 20
+    means = [sum(float(getattr(step, name)) for step in seen[::2]) / 20 for name in ("signal", "noise")]
+    found = noise_scale.estimate()
+    assert (found.signal, found.noise) == pytest.approx(means)
+    assert seen[0].ratio == pytest.approx(float(seen[0].noise / seen[0].signal))
+    assert noise_scale.log()["noise_scale/simple"] == found.value
+    assert noise_scale.estimate() is found
+    for part in batches(1)[0][0].chunk(2):
+        (model(part).square().mean() / 2).backward()
+    noise_scale.step()
+    assert noise_scale.estimate().steps == found.steps + 1
+
+
+def test_a_checkpoint_is_read_by_torch_load_as_it_is() -> None:
+    model = small_model()
+    noise_scale = NoiseScaleMeter(model)
+    train(noise_scale, model, batches(30))
+    file = io.BytesIO()
+    torch.save(noise_scale.state_dict(), file)
+    file.seek(0)
+    other = NoiseScaleMeter(small_model())
+    other.load_state_dict(torch.load(file, weights_only=True))
+    assert other.estimate() == noise_scale.estimate()
