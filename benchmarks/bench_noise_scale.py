@@ -181,7 +181,7 @@ def main() -> None:
             "vmap(grad) beside": vmap_stepper(shape, beside=True),
             "vmap(grad) as backward": vmap_stepper(shape, beside=False),
         }
-        rounds = 42 if name == "small" else 14
+        rounds = 14
         print(f"\n{name} GPT, {BATCH} examples of {shape.context} tokens: one training step")
         print(table(measure(candidates, rounds=rounds, clock=time.process_time), "plain"))
         accumulated = {
@@ -194,7 +194,7 @@ def main() -> None:
     for name in OTHERS:
         sources = {source or "plain": of_other(name, source) for source in (None, "split", "per_example")}
         print(f"\n{name}, {BATCH} examples: one training step")
-        print(table(measure(sources, rounds=9, clock=time.process_time), "plain"))
+        print(table(measure(sources, rounds=5, clock=time.process_time), "plain"))
 
 
 if __name__ == "__main__":

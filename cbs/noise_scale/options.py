@@ -53,7 +53,7 @@ class ProbeOptions:
         )
 
     def interval(self, batch_size: int) -> int:
-        """Steps from one measurement to the next: so many that it costs less than 5 % of a run, and where steps are
+        """Steps from one measurement to the next: so many that it costs about 5 % of a run, and where steps are
         small and many one in 64 examples."""
         if self.every is not None:
             return self.every

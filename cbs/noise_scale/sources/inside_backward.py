@@ -41,7 +41,7 @@ ELSEWHERE = (
     "a penalty on the weights in the loss, a layer called by itself or a hook; use the source 'accumulation'"
 )
 NO_CUT = (
-    "the loss is computed inside the model, and not from outputs of its modules that have examples first; return these, "
+    "the loss is computed inside the model, not from outputs of its modules that have examples first; return these, "
     "or use the source 'accumulation'"
 )
 NOT_CALLED = (
