@@ -83,7 +83,7 @@ class NoiseScaleMeter(AbstractContextManager["NoiseScaleMeter"]):
             its ``(args, kwargs)`` that returns one. The group is then the example: it is what noise scales count, and
             :meth:`nested` tells the noise between groups from that within them.
         every: measure one step in that many; the others run as if nothing was attached. By default as many as keep its
-            cost at about 5 % of a long run: all of the first 64 and one in 14 after them for ``split`` in two, fewer the
+            cost at 5 % of a long run: all of the first 64 and one in 14 after them for ``split`` in two, fewer the
             more groups there are, and all where measuring costs no backward pass.
         window: average over the latest ``window`` examples, or over that share of all so far (and 64 measured steps at
             least), as noise scales grow along a run; ``None`` for the whole run.

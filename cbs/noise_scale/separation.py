@@ -12,10 +12,13 @@ from cbs.noise_scale.alike import copies
 from cbs.noise_scale.cut import Call
 from cbs.noise_scale.grouping import neighbours
 
+FIRST = 4
+"""Halves that are replaced in the first check, for models in which only some of the examples decide about others."""
+
 
 class Separation:
-    """Runs a pass three times more, twice with half of the examples replaced by others of the batch: the rows of those
-    that stayed have to be the same, and those of the others have to change.
+    """Runs a pass three times more, and the first time nine times, once as it was and else with half of the examples
+    replaced by others of the batch: the rows of those that stayed have to be the same, and those of the others change.
 
     Attributes:
         why_not: why the latest pass could not be looked at; empty if it could.
@@ -56,15 +59,18 @@ class Separation:
         Raises:
             ConfigError: if the rows of one example depend on others, or on none.
         """
-        half, others = self.some(examples, members, order), neighbours(examples, members, order)
-        self._checks += 1
+        others, kept_ones = neighbours(examples, members, order), [torch.ones(examples, dtype=torch.bool)]
+        for _ in range(1 if self._checks else FIRST):
+            half = self.some(examples, members, order)
+            kept_ones += [half, ~half]
+            self._checks += 1
         self.why_not, self.undecided = "", False
         try:
-            before, *after = (run(kept, others) for kept in (torch.ones_like(half), half, ~half))
+            before, *after = (run(kept, others) for kept in kept_ones)
         except Exception as error:  # noqa: BLE001 - a model may raise anything, and what it says is passed on
             self.why_not = f"the model does not run on other examples: {reason(error)}"
             return
-        for found, kept in zip(after, (half, ~half), strict=True):
+        for found, kept in zip(after, kept_ones[1:], strict=True):
             if [call.name for call in found] != [call.name for call in before]:
                 raise ConfigError(
                     "which modules are called depends on all examples of a batch; use the source 'accumulation'"
