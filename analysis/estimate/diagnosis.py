@@ -48,13 +48,13 @@ ON_THE_CURVE = 0.1
 _ROUNDING = 1e-6
 """Of ``ln B_crit``: without noise an interval is a point, and refits leave it by what the fit leaves open."""
 
-EXCESS_RMS = 0.05
+EXCESS_RMS = 0.03
 """Distance of the points from a fitted curve, in ln S, up to which the interval holds it: a remark, not a verdict."""
 
 
-FORM_DOUBT = 0.12
+FORM_DOUBT = 0.165
 """Probability of lying outside the interval, were all forms of the curve equally likely, that is too large: up to it
-silent errors stay below 5 % in the worlds of ``docs/fits.md``."""
+silent errors stay at 5 % or below in the worlds of ``docs/fits.md``, but for the two that it names."""
 
 WIDE = 10.0
 """Upper over lower end of an interval that says too little to choose a batch size by."""
@@ -66,7 +66,7 @@ GROWTH = 1.5
 """Steps at a batch size over those at a smaller one that noise hardly explains."""
 
 COARSE = 0.1
-"""Part of its steps by which those of a run may be too large: on the average half of it, as far as `EXCESS_RMS`."""
+"""Part of its steps by which those of a run may be too large: on the average half of it."""
 
 EARLY = 0.1
 """Log steps by which noisy evaluations may pass the target too early: half as much is nearly the same everywhere."""

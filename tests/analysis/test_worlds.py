@@ -239,6 +239,7 @@ def test_a_bend_buys_coverage_where_examples_rise_with_width_where_they_do_not()
         "square root of 1 + 3/x",
         "two optimizers, knees 0.7 and 1.5",
         "3 batch sizes a factor 4 apart, exponent 0.7",
+        "square root of 1 + 3/x^2",
     ],
 )
 def test_curves_off_the_power_law_are_held_or_doubted(name: str) -> None:
@@ -249,9 +250,21 @@ def test_curves_off_the_power_law_are_held_or_doubted(name: str) -> None:
     assert (found["ratio_silent"] or 0.0) <= 0.1
 
 
+@pytest.mark.parametrize(
+    ("name", "verdict"),
+    [("large batches 20 % slower", "points are off the curve"), ("square root of 1 + 3/x^2", "depends on the form")],
+)
+def test_worlds_off_every_power_law_are_seldom_ok(name: str, verdict: str) -> None:
+    """3 and 29 % of 150 sweeps are."""
+    found = worlds.summary(worlds.measure([name], sweeps=20, resamples=200, processes=1, seeds=(3,)))
+    assert found["ok"] <= 0.5
+    assert found["verdicts"][verdict] >= 10
+
+
 def test_a_hyperbola_is_neither_always_doubted_nor_held_by_a_wide_interval() -> None:
-    found = worlds.summary(worlds.measure(["exponent 1"], sweeps=20, resamples=200, processes=1, seeds=(3,)))
+    """43 % of 150 sweeps are ok."""
+    found = worlds.summary(worlds.measure(["exponent 1"], sweeps=20, resamples=500, processes=1, seeds=(3,)))
     assert set(found["verdicts"]) <= {"ok", "depends on the form"}
-    assert found["ok"] >= 0.2
+    assert found["ok"] >= 0.35
     assert found["coverage"] >= 0.9
     assert found["half_width"] <= 0.27

@@ -1,7 +1,8 @@
 """What the other forms of the curve say of the critical batch size, and which batch sizes would tell them apart.
 
 The interval holds them in proportion to what is believed of them beforehand. Here they are taken as equally likely
-beforehand, so that an answer that rests on the belief alone is noticed.
+beforehand, each scattered around its own critical batch size as the power law is around its own, so that an answer that
+rests on the belief alone is noticed.
 """
 
 from __future__ import annotations
@@ -53,9 +54,11 @@ def other_forms(fit: Fit, ends: Interval) -> OtherForms | None:
     low, high = ends
     if low is None or high is None:
         return None
-    critical = fit.resampled.critical
-    alike = 1.0 / np.array([form.form.belief for form in fit.forms])[fit.form_of]
-    outside = float(alike[(critical < low) | (critical > high)].sum() / alike.sum())
+    likely = np.array([form.likelihood for form in fit.forms])
+    apart = np.array([form.estimate.critical for form in fit.forms]) / fit.power.critical
+    with np.errstate(invalid="ignore"):
+        at = apart[:, None] * fit.resampled_power.critical
+    outside = float(likely @ (~((at >= low) & (at <= high))).mean(axis=1) / likely.sum())
     now = float(fit.estimate.critical)
     says = sorted((float(form.estimate.critical), form.form.words) for form in fit.forms if form.likelihood >= _LIKELY)
     named = [(words, value) for value, words in (says[0], says[-1]) if abs(math.log(value / now)) > math.log(_APART)]

@@ -54,13 +54,16 @@ def test_the_likelihood_of_a_form_is_that_of_its_residuals_whatever_the_noise_is
     assert min(found) < 0.7 * max(found)
 
 
-def test_the_probability_of_lying_outside_is_that_of_resamples_that_count_alike_for_every_form() -> None:
+def test_the_probability_of_lying_outside_counts_forms_by_their_likelihood_alone() -> None:
+    """Each scatters around its own critical batch size by the factors by which the power law does."""
     fit, _ = fitted(175 * (1 + 40 / SIZES), 0.06)
     low, high = interval(fit.resampled.critical, 0.95)
     outside = total = 0.0
-    for value, place in zip(fit.resampled.critical, fit.form_of, strict=True):
-        outside += (not low <= value <= high) / FORMS[place].belief
-        total += 1 / FORMS[place].belief
+    for form in fit.forms:
+        for value in fit.resampled_power.critical:
+            at = float(form.estimate.critical) * value / float(fit.power.critical)
+            outside += form.likelihood * (not low <= at <= high)
+            total += form.likelihood
     found = other_forms(fit, (low, high))
     assert found is not None
     assert found.outside == pytest.approx(outside / total)
