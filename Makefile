@@ -27,7 +27,7 @@ lint: $(STAMP)  ## style, layering, types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-cache
-	$(BIN)/mypy
+	$(BIN)/mypy --num-workers 2
 
 test: lint  ## lint, then the tests
 	$(PYTEST)
