@@ -17,6 +17,7 @@ from hypothesis import settings
 
 import cli
 from sweeps.running.cluster import Resources, connected
+from tests.sweeps import alone
 
 # One thread in processes that tests start, too; time says nothing about a test on a machine that others use; and the
 # examples of hypothesis are the same in every run.
@@ -108,3 +109,9 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
         return int(stop.value.code or 0), captured.out, captured.err
 
     return call
+
+
+@pytest.fixture
+def children_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a command asks of a child runs in this process: see :class:`tests.sweeps.alone.ChildHere`."""
+    alone.children_here(monkeypatch)

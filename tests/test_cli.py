@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -284,6 +285,7 @@ def test_an_analysis_without_figures_does_without_drawing_and_training(tmp_path)
         (["throughput", "quick", "--seconds", "0"], ["seconds", "above 0"]),
     ],
 )
+@pytest.mark.usefixtures("children_here")
 def test_a_mistake_is_one_clear_line_and_exit_code_2(run, arguments, words, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     code, out, err = run(*arguments, *(["--dry-run"] if arguments[0] == "sweep" else []))
@@ -329,6 +331,7 @@ def test_an_unusable_results_folder_is_one_clear_line(run, tmp_path, content):
     assert str(folder) in err
 
 
+@pytest.mark.usefixtures("children_here")
 def test_dry_run_counts_trials_and_runs_nothing(run, tmp_path):
     words = "sweep --recipe quick --optim adamw --optim sgd --batch-sizes 4,8 --seeds 1 --dry-run"
     arguments = words.split()
@@ -419,7 +422,10 @@ def test_commands_follow_the_width_of_the_screen(run, tmp_path, monkeypatch, col
         assert number(fit[key]) in out
 
 
+@pytest.mark.usefixtures("children_here")
 def test_a_model_that_fails_is_one_clear_line_before_anything_is_launched(run, tmp_path, monkeypatch):
+    monkeypatch.setattr("sweeps.running.ahead.Ahead", lambda _: contextlib.nullcontext())
+    monkeypatch.setattr("sweeps.launch.sweep", lambda *_, **__: pytest.fail("it would have been launched"))
     (tmp_path / "clumsy.py").write_text(
         "from cbs.workloads import build_workload\n"
         "from cbs import Choice\n"

@@ -15,6 +15,7 @@ import typer
 import cli
 from cbs.store import MANIFEST, METADATA_KEY, Store
 from tests.factories import sweep
+from tests.sweeps.alone import children_here
 
 COMMANDS: dict[str, list[list[str]]] = {
     "analyze": [
@@ -202,8 +203,10 @@ def test_every_command_is_tried() -> None:
     ],
     ids=lambda spoil: spoil.__name__,
 )
-def test_no_command_does_harm(spoil: Callable[[Store, Path], None], world, run) -> None:
+def test_no_command_does_harm(spoil: Callable[[Store, Path], None], world, run, monkeypatch) -> None:
     store, outside = world
+    if spoil not in (code_of_the_folder, code_as_an_optimizer):  # what a child of its own would import
+        children_here(monkeypatch)
     second = shutil.copytree(store.root, store.root.parent / "second", symlinks=True)
     spoil(store, outside)
     before = content(outside)
@@ -227,6 +230,7 @@ def test_no_command_does_harm(spoil: Callable[[Store, Path], None], world, run) 
         assert "<script" not in page.read_text()
 
 
+@pytest.mark.usefixtures("children_here")
 def test_code_runs_once_it_is_named_on_the_command_line(world, run) -> None:
     store, outside = world
     code_of_the_folder(store, outside)

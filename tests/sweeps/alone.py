@@ -1,16 +1,22 @@
 """Sweeps in this process, one trial after the other: what Ray makes of them, without the seconds that it takes to
-start."""
+start; and what is asked of a child, without those in which it imports torch."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import importlib
+import sys
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from cbs.errors import CbsError, reason
 from cbs.training import run_trial
 from sweeps.running import dispatch
 from sweeps.running.ahead import Ahead
+from sweeps.running.child import Failed
 from sweeps.running.cluster import Resources
 from sweeps.running.dispatch import Run
 
@@ -29,3 +35,42 @@ def without_ray() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dispatch, "run_search", one_after_the_other)
         yield
+
+
+class ChildHere:
+    """Stands for :class:`sweeps.running.child.Child` where what is said to a person is tested: its functions run in this
+    process."""
+
+    def __init__(self, first: str | None = None) -> None:
+        self.first = first
+
+    def __enter__(self) -> ChildHere:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def call(
+        self,
+        function: str,
+        *args: Any,
+        heard: Callable[[Any], None] = lambda message: None,
+        silence: float | None = None,
+    ) -> Any:
+        module, _, name = function.partition(":")
+        path = list(sys.path)
+        try:
+            return getattr(importlib.import_module(module), name)(SimpleNamespace(say=heard), *args)
+        except CbsError:
+            raise
+        except Exception as error:  # noqa: BLE001 - as a child tells it
+            raise Failed(f"{type(error).__name__}: {reason(error)}") from None
+        finally:
+            sys.path[:] = path
+
+
+def children_here(patch: pytest.MonkeyPatch) -> None:
+    """From here on children are none of their own."""
+    for module in ("child", "patience"):
+        patch.setattr(f"sweeps.running.{module}.Child", ChildHere)
+    patch.setattr("sweeps.throughput.Child", ChildHere)

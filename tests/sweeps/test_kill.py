@@ -24,7 +24,7 @@ from cbs.training import run_trial
 from sweeps.running.bounds import BOUNDS
 from sweeps.running.scratch import remove_stale_folders
 from tests.sweeps import faulty
-from tests.sweeps.alone import without_ray
+from tests.sweeps.alone import children_here, without_ray
 
 ROOT = Path(__file__).resolve().parents[2]
 # Some 30 trials of a tenth of a second each: enough that a kill comes in the middle.
@@ -95,8 +95,9 @@ def fits(folder: Path) -> list[dict]:
 
 
 def in_this_process(folder: Path, what: Sequence[str] = COMMAND) -> Path:
-    """The same command without Ray."""
+    """The same command without Ray or a child that times its steps."""
     with without_ray(), pytest.MonkeyPatch.context() as patch:
+        children_here(patch)
         patch.setattr(sys, "argv", ["cbs", *what, "-o", str(folder)])
         with pytest.raises(SystemExit) as stop:
             cli.main()
@@ -111,7 +112,7 @@ def undisturbed(tmp_path_factory) -> Path:
 
 def kill_driver(folder: Path, after: int) -> int:
     """Start the sweep, SIGKILL its main process once ``after`` more trials are stored, wait for its Ray to go."""
-    process, before = start(folder), stored(folder)
+    process, before = start(folder, workers=1), stored(folder)
     wait_for(lambda: process.poll() is not None or stored(folder) >= before + after, "no trial finished")
     assert process.poll() is None, "the sweep ended before it could be killed"
     end(process)

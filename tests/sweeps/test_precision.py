@@ -27,7 +27,7 @@ from sweeps.search.forecast import End, ended
 from sweeps.search.limits import Limits
 from sweeps.search.search import Search
 
-GOAL = 0.25
+GOAL = 0.35
 WORLD = World(1.0, 0.5, 0.1, 3)
 SMALL = sweep(WORLD).replace(batch_sizes=FEW)
 BOTH = SMALL.replace(optimizers=tuple(map(parse_choice, ("adamw", "sgd"))))

@@ -198,6 +198,7 @@ def test_the_command_writes_a_table_that_recommend_reads(
     assert {row.devices for row in rows} == {1}
 
 
+@pytest.mark.usefixtures("children_here")
 def test_recommend_probes_on_its_own(run, results: Path, tmp_path: Path) -> None:
     code, out, err = run("recommend", results, "--probe", "-o", tmp_path / "out", "--no-figures")
     assert code == 0
