@@ -38,8 +38,8 @@ def without_ray() -> Iterator[None]:
 
 
 class ChildHere:
-    """Stands for :class:`sweeps.running.child.Child` where what is said to a person is tested: its functions run in this
-    process."""
+    """Stands for :class:`sweeps.running.child.Child` where what is said to a person is tested: its functions run in
+    this process."""
 
     def __init__(self, first: str | None = None) -> None:
         self.first = first
