@@ -64,7 +64,7 @@ def registered(name: str, source: str) -> str:
 
 
 def test_all_registries_say_what_they_hold() -> None:
-    assert len(REGISTRIES) == 16
+    assert len(REGISTRIES) == 15
     for registry in REGISTRIES.values():
         said = (registry._derived_from, registry._instance_of, registry._makes)
         assert sum(each is not None for each in said) == 1, registry.kind
@@ -82,7 +82,7 @@ def test_what_it_cannot_hold_is_refused_when_registered_or_else_when_made(name: 
     assert ("registered in" in str(caught.value)) == early
 
 
-@pytest.mark.parametrize("name", sorted(set(REGISTRIES) - set(MADE) - {"FIGURES", "FORMS", "OPTIMIZERS", "LAYERS"}))
+@pytest.mark.parametrize("name", sorted(set(REGISTRIES) - set(MADE) - {"FIGURES", "FORMS", "OPTIMIZERS"}))
 def test_a_class_that_lacks_a_method_of_its_base_is_refused(name: str, add: Add) -> None:
     base = REGISTRIES[name]._derived_from
     source = f"from {base.__module__} import {base.__name__}\n\nclass mine({base.__name__}): ..."
@@ -143,7 +143,6 @@ COMMANDS = {
     "GEOMETRIES": "noise-scale --probe split(geometry=mine)",
     "SOURCES": "noise-scale --probe mine",
     "DIAGNOSTICS": "sweep --diagnostic mine --dry-run",
-    "LAYERS": "noise-scale --probe split",
 }
 """A command that needs the entry, or all entries, of a registry."""
 
