@@ -122,7 +122,7 @@ def run(source: str, groups: Any, steps: int, *, between: float, within: float, 
     """Linear regression at a point where gradients are the inputs: of mean ``(1, 0, 0)`` and known variance."""
     torch.manual_seed(3)
     model = nn.Linear(3, 1, bias=False).double()
-    meter = NoiseScaleMeter(model, source=source, groups=groups)
+    meter = NoiseScaleMeter(model, source=source, groups=groups, every=1, window=None)
     generator = torch.Generator().manual_seed(4)
     for _ in range(steps):
         for _ in range(micro):
@@ -150,7 +150,7 @@ def test_both_levels_are_in_their_intervals(source: str, between: float, within:
         assert estimate.high / estimate.low < 2.2
     assert "groups of 3 examples" in str(meter.estimate())
     assert str(found).count("[") == 3
-    again = NoiseScaleMeter(nn.Linear(3, 1, bias=False).double(), source=source, groups=MEMBERS)
+    again = NoiseScaleMeter(nn.Linear(3, 1, bias=False).double(), source=source, groups=MEMBERS, window=None)
     again.load_state_dict(meter.state_dict())
     assert again.nested() == found
 
