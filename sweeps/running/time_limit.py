@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
+from types import FrameType
 
 _SOON = 1e-2
 """Seconds; a timer of 0 never ends."""
@@ -27,7 +28,7 @@ def time_limit(seconds: float | None, began: float) -> Iterator[None]:
     Raises:
         KeyboardInterrupt: in the block, once the time is over.
     """
-    before, report = signal.signal(signal.SIGALRM, signal.default_int_handler), sys.unraisablehook
+    report = sys.unraisablehook
 
     def once_more(dropped: sys.UnraisableHookArgs) -> None:
         if issubclass(dropped.exc_type, KeyboardInterrupt):
@@ -35,7 +36,16 @@ def time_limit(seconds: float | None, began: float) -> Iterator[None]:
         else:
             report(dropped)
 
-    sys.unraisablehook = once_more
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        caller = frame
+        while caller is not None:
+            if caller.f_code is once_more.__code__:  # Python would drop it here, too
+                signal.setitimer(signal.ITIMER_REAL, _SOON)
+                return
+            caller = caller.f_back
+        signal.default_int_handler(number, frame)
+
+    before, sys.unraisablehook = signal.signal(signal.SIGALRM, interrupt), once_more
     if seconds is not None:
         signal.setitimer(signal.ITIMER_REAL, max(began + seconds - time.monotonic(), _SOON))
     try:

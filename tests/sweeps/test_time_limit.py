@@ -71,6 +71,19 @@ def test_an_interrupt_that_python_drops_comes_once_more(limit: float | None) -> 
     assert sys.unraisablehook is before
 
 
+def test_an_interrupt_that_comes_while_a_dropped_one_is_noted_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow, started = signal.setitimer, time.monotonic()
+
+    def slowly(*args: float) -> object:
+        busy = sys._getframe(1).f_code.co_name == "once_more"
+        return slow(*args), time.sleep(0.2 * busy)  # as on a machine with other work
+
+    monkeypatch.setattr(signal, "setitimer", slowly)
+    with pytest.raises(KeyboardInterrupt), time_limit(None, 0.0):
+        time.sleep(30.0 * isinstance(_Slow(lambda: signal.raise_signal(signal.SIGINT)), _Slow))
+    assert time.monotonic() - started < 15.0
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_other_errors_that_python_drops_are_reported_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[type[BaseException]] = []
