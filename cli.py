@@ -27,7 +27,7 @@ import cbs
 from cbs.errors import CbsError, ConfigError, reason
 
 if TYPE_CHECKING:
-    from cbs.step_times import StepTime
+    from cbs.trial.step_times import StepTime
 
 PACKAGES = ("sweeps.commands", "analysis.commands")
 

@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from cbs.batch_schedules import ClosedLoop, OpenLoop, Run, build_batch_schedule
-from cbs.batch_schedules.base import GRAD_SQ_NORM, Observed
-from cbs.choices import Choice
-from cbs.config import Schedule
-from cbs.schedules import build_schedule
+from cbs.registry.choices import Choice
+from cbs.schedules.batch_size import ClosedLoop, OpenLoop, Run, build_batch_schedule
+from cbs.schedules.batch_size.base import GRAD_SQ_NORM, Observed
+from cbs.schedules.learning_rate import build_schedule
 from cbs.theory.noisy_quadratic import NoisyQuadratic
 from cbs.theory.noisy_quadratic.ceiling import ceiling, fewest_examples
+from cbs.trial.config import Schedule
 
 MODEL = NoisyQuadratic.power_law(200, power=1.0)
 TARGET, FIRST, BUDGET = 0.05, 8, 24_000

@@ -13,7 +13,7 @@ from interleaved import measure, table
 from torch.nn.functional import cross_entropy
 
 from cbs.diagnostics import DIAGNOSTICS
-from cbs.text.gpt import GPT, SIZES
+from cbs.workloads.text_parts.gpt import GPT, SIZES
 
 CASES = {"30k": (4, 64, 256), "3m": (8,)}
 VOCABULARY = 128

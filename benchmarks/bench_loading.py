@@ -21,9 +21,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cbs.config import Choice, Schedule, TrialConfig
-from cbs.store import METADATA_KEY, SCHEMA_VERSION
-from cbs.target import Target
+from cbs.trial.config import Choice, Schedule, TrialConfig
+from cbs.trial.store import METADATA_KEY, SCHEMA_VERSION
+from cbs.trial.target import Target
 
 SWEEPS, EVALUATIONS, SEEDS = 8, 500, 5
 OPTIMIZERS = ("adamw", "lamb", "merit", "muon", "sgd")
@@ -36,7 +36,7 @@ import json, resource, sys, time
 from analysis.estimate.estimates import answers
 from analysis.read.results import load
 from analysis.config import AnalysisConfig
-from cbs.store import find_sweeps, read_record
+from cbs.trial.store import find_sweeps, read_record
 path, what = sys.argv[1:]
 if what == "read":
     begin = time.process_time()
@@ -58,7 +58,7 @@ else:
 
 
 def write_sweep(root: Path, index: int) -> None:
-    """One sweep of 2,500 trials in the layout of results/README.md, without the cost of :class:`cbs.store.Store`."""
+    """One sweep of 2,500 trials in the layout of results/README.md, without the cost of a ``Store``."""
     rng = np.random.default_rng(index)
     root.mkdir(parents=True)
     manifest = {"schema_version": SCHEMA_VERSION, "name": root.name, "protocol": {"prune_factor": None}}

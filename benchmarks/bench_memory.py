@@ -13,7 +13,7 @@ import torch
 from bench_noise_scale import build, loss
 from interleaved import measure, table
 
-from cbs.text.gpt import SIZES
+from cbs.workloads.text_parts.gpt import SIZES
 from sweeps.running.memory import keep_freed_memory, set_thresholds
 
 

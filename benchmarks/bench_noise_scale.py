@@ -18,7 +18,7 @@ from torch.nn.functional import cross_entropy
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from cbs.noise_scale.probe import Probe
-from cbs.text.gpt import GPT, GPTShape
+from cbs.workloads.text_parts.gpt import GPT, GPTShape
 
 SHAPES = {
     "small": GPTShape(width=64, layers=2, heads=4, context=64),

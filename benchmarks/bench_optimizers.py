@@ -20,7 +20,7 @@ from torch import nn
 
 from cbs.optimizers import LAMB, MERIT, Muon, hidden_matrices
 from cbs.optimizers.lars import LARS
-from cbs.text.gpt import GPT, SIZES, GPTShape
+from cbs.workloads.text_parts.gpt import GPT, SIZES, GPTShape
 
 SHAPES = {
     "30k": (SIZES["30k"], 128),

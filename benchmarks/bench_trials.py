@@ -11,13 +11,13 @@ import tempfile
 import time
 from pathlib import Path
 
-from cbs.config import Choice
-from cbs.record import TrialResult
-from sweeps.launch import resolve, sweep
+from cbs.trial.config import Choice
+from cbs.trial.record import TrialResult
+from sweeps.launching.launch import resolve, sweep
 from sweeps.outlook.progress import Progress
 from sweeps.running.cluster import Resources
 from sweeps.search.search import Search
-from sweeps.spec import Sweep
+from sweeps.spec.spec import Sweep
 
 SEEDS, HUNDRED = 20, 100
 

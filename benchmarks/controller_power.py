@@ -13,9 +13,9 @@ import math
 
 import numpy as np
 
-from cbs.accumulation import Accumulation, Look
-from cbs.batch_schedules import Stage
-from cbs.batch_sizes import observed
+from cbs.schedules.accumulation import Accumulation, Look
+from cbs.schedules.batch_size import Stage
+from cbs.training.batch_sizes import observed
 
 BATCH = 64
 WINDOWS = (50, 100, 200, 400)

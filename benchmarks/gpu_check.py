@@ -19,16 +19,16 @@ import numpy as np
 import torch
 from torch import nn
 
-from cbs import device, seeding
-from cbs.checkpoint import Checkpoint
-from cbs.config import Choice, TrialConfig
+from cbs.compute import device, seeding
 from cbs.optimizers import build_optimizer
-from cbs.record import TrialResult
-from cbs.store import Store
-from cbs.target import Target
-from cbs.training import run_trial
+from cbs.training.run import run_trial
+from cbs.trial.checkpoint import Checkpoint
+from cbs.trial.config import Choice, TrialConfig
+from cbs.trial.record import TrialResult
+from cbs.trial.store import Store
+from cbs.trial.target import Target
 from cbs.workloads import Workload, build_workload
-from sweeps.noise_scale import check
+from sweeps.measuring.noise_scale import check
 from sweeps.running.worker import Setup, Worker
 
 TEXT = TrialConfig(

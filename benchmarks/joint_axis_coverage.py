@@ -30,14 +30,14 @@ from analysis.estimate.fitting.exponent import ALONE
 from analysis.estimate.result import Answer
 from analysis.estimate.studies import one_study
 from analysis.read.groups import Group
-from cbs.choices import Choice
-from cbs.config import TrialConfig
-from cbs.record import TrialResult, TrialStatus
-from cbs.target import Target
-from sweeps.axes import pooled, with_axes
+from cbs.registry.choices import Choice
+from cbs.trial.config import TrialConfig
+from cbs.trial.record import TrialResult, TrialStatus
+from cbs.trial.target import Target
 from sweeps.search.forecast import End, play
 from sweeps.search.search import Search
-from sweeps.spec import Sweep
+from sweeps.spec.axes import pooled, with_axes
+from sweeps.spec.spec import Sweep
 
 MOMENTA = (0.8, 0.9, 0.95, 0.98)
 SIZES = tuple(4 * 2**power for power in range(0, 9, 2))

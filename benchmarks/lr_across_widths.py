@@ -24,12 +24,12 @@ from pathlib import Path
 import torch
 
 from analysis.present.style import grid, log_axis, shades, style
-from cbs.config import Choice, EvaluationPlan, Schedule, TrialConfig
 from cbs.optimizers import OPTIMIZERS
-from cbs.target import Target
-from cbs.training import run_trial
+from cbs.training.run import run_trial
+from cbs.trial.config import Choice, EvaluationPlan, Schedule, TrialConfig
+from cbs.trial.target import Target
 from cbs.workloads import build_workload
-from sweeps.telescoping.plan import vertex
+from sweeps.search.telescoping import vertex
 
 BASE = 32
 BATCH_SIZE = 64

@@ -22,13 +22,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.search_worlds import MIN_EXAMPLES, MIN_STEPS, World, sweep
-from cbs.config import TrialConfig
-from cbs.store import Store
-from sweeps.manifest import merged_manifest
-from sweeps.precision import Rounds, to_precision
+from cbs.trial.config import TrialConfig
+from cbs.trial.store import Store
+from sweeps.folder.manifest import merged_manifest
+from sweeps.launching.precision import Rounds, to_precision
 from sweeps.search.forecast import End, play
 from sweeps.search.search import Search
-from sweeps.spec import Sweep
+from sweeps.spec.spec import Sweep
 
 TRUTH = MIN_EXAMPLES / MIN_STEPS
 FEW = (4, 16, 64, 256, 1024)
@@ -37,7 +37,7 @@ CASES = ((0.10, 0.15), (0.03, 0.05), (0.10, 0.25))
 
 
 def trainer(folder: Path, end_of: Callable[[TrialConfig], End], most: int | None = None) -> Callable[[Sweep], Search]:
-    """What :func:`sweeps.launch.sweep` does, by a law: results are read from the folder and stored there.
+    """What :func:`sweeps.launching.launch.sweep` does, by a law: results are read from the folder and stored there.
 
     Args:
         folder: of the sweep.

@@ -30,10 +30,10 @@ from analysis.questions.schedule_plan import plan_schedule
 from analysis.questions.schedule_plan.of_sweep import of_sweep
 from analysis.questions.schedule_plan.plans import Ask, Outcome
 from benchmarks.calibration.cases import CASES, PLAN, SEEDS, TARGET, Case
-from cbs.config import Schedule, TrialConfig
-from cbs.record import Measurement, TrialResult, TrialStatus, WorkloadInfo
-from cbs.store import Store
 from cbs.theory.noisy_quadratic import tuned
+from cbs.trial.config import Schedule, TrialConfig
+from cbs.trial.record import Measurement, TrialResult, TrialStatus, WorkloadInfo
+from cbs.trial.store import Store
 
 RATIO = math.sqrt(2.0)
 """Between learning rates."""

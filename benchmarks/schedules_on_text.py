@@ -29,9 +29,9 @@ from scipy.stats import t as student
 from analysis.phrases import with_interval
 from analysis.present.style import grid, handle, label_points, looks, mark, style
 from analysis.present.style.scales import log_axis
-from cbs.config import Choice
-from cbs.record import TrialStatus
-from cbs.store import Store
+from cbs.trial.config import Choice
+from cbs.trial.record import TrialStatus
+from cbs.trial.store import Store
 
 EXAMPLES = {"constant_lr": 16_384, "cosine": 8192}
 """That are compared; all of a cosine's."""

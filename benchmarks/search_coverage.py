@@ -30,9 +30,9 @@ from analysis.config import AnalysisConfig
 from analysis.questions.fit_table import fit_table
 from benchmarks.calibration.truth import fitted
 from benchmarks.search_worlds import DEFAULT, DIVERGES_AFTER, MIN_EXAMPLES, MIN_STEPS, World, sweep
-from cbs.config import TrialConfig
-from cbs.record import TrialResult, TrialStatus
 from cbs.theory.noisy_quadratic import NoisyQuadratic, modes_of, passages
+from cbs.trial.config import TrialConfig
+from cbs.trial.record import TrialResult, TrialStatus
 from sweeps.search.forecast import End, play
 from sweeps.search.search import Search
 

@@ -25,7 +25,7 @@ import numpy as np
 from benchmarks.calibration.truth import fitted
 from benchmarks.search_coverage import answer
 from benchmarks.search_worlds import DEFAULT, DIVERGES_AFTER, MIN_EXAMPLES, MIN_STEPS, SIZES, World, sweep
-from cbs.config import TrialConfig
+from cbs.trial.config import TrialConfig
 from sweeps.search.forecast import End, play
 from sweeps.search.search import Search
 

@@ -26,7 +26,7 @@ import numpy as np
 from benchmarks.calibration.cases import CASES, PLAN, TARGET, Case
 from benchmarks.calibration.replicates import seeds_of
 from benchmarks.search_coverage import HEADINGS, answer, cells_of
-from cbs.config import TrialConfig
+from cbs.trial.config import TrialConfig
 from sweeps.search.forecast import End, play
 from sweeps.search.search import Search
 

@@ -25,13 +25,13 @@ from itertools import product
 
 import numpy as np
 
-from cbs.choices import Choice
-from cbs.config import TrialConfig
-from cbs.target import Target
-from sweeps.cell import Cell
+from cbs.registry.choices import Choice
+from cbs.trial.config import TrialConfig
+from cbs.trial.target import Target
 from sweeps.search.forecast import End, play
 from sweeps.search.search import Search
-from sweeps.spec import Sweep
+from sweeps.spec.cell import Cell
+from sweeps.spec.spec import Sweep
 
 DISTANCES = (1 / 30, 1.0, 3.0, 8.0, 30.0, 100.0, 1000.0)
 SLOPES = (0.0, 0.5, 1.0)

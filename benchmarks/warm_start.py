@@ -13,9 +13,9 @@ import statistics
 from dataclasses import dataclass
 
 from benchmarks.search_worlds import SIZES, World, found, sweep
-from sweeps.prior import Prior
 from sweeps.search.forecast import play
 from sweeps.search.search import Search
+from sweeps.spec.prior import Prior
 
 ADAMW = "adamw"
 

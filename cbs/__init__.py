@@ -9,20 +9,20 @@ import importlib
 from typing import Any
 
 _HOMES = {
-    "Choice": "cbs.config",
-    "EvaluationPlan": "cbs.config",
-    "Schedule": "cbs.config",
-    "TrialConfig": "cbs.config",
-    "Target": "cbs.target",
-    "Measurement": "cbs.record",
-    "TrialResult": "cbs.record",
-    "TrialStatus": "cbs.record",
-    "Store": "cbs.store",
+    "Choice": "cbs.trial.config",
+    "EvaluationPlan": "cbs.trial.config",
+    "Schedule": "cbs.trial.config",
+    "TrialConfig": "cbs.trial.config",
+    "Target": "cbs.trial.target",
+    "Measurement": "cbs.trial.record",
+    "TrialResult": "cbs.trial.record",
+    "TrialStatus": "cbs.trial.record",
+    "Store": "cbs.trial.store",
     "CbsError": "cbs.errors",
-    "BatchSizeController": "cbs.batch_size_controller",
-    "run_trial": "cbs.training",
-    "report": "cbs.reporting",
-    "report_settings": "cbs.reporting",
+    "BatchSizeController": "cbs.schedules.controller",
+    "run_trial": "cbs.training.run",
+    "report": "cbs.training.reporting",
+    "report_settings": "cbs.training.reporting",
 }
 
 __all__ = [*_HOMES]  # pyright: ignore[reportUnsupportedDunderAll]

@@ -1,7 +1,7 @@
 """Errors a person can act on.
 
 Every error raised for misuse derives from :class:`CbsError` and carries one line that says what is wrong, where, and
-what to do. A trial that diverges or runs out of memory is not misuse: it is data, see :mod:`cbs.record`.
+what to do. A trial that diverges or runs out of memory is not misuse: it is data, see :mod:`cbs.trial.record`.
 """
 
 from __future__ import annotations

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from cbs.choices import parse_choice
-from cbs.config import Choice, EvaluationPlan, Schedule, TrialConfig
-from cbs.record import GeometryColumns, Measurement, TrialResult, TrialStatus, WorkloadInfo
-from cbs.store import Store
-from cbs.target import Target
+from cbs.registry.choices import parse_choice
+from cbs.trial.config import Choice, EvaluationPlan, Schedule, TrialConfig
+from cbs.trial.record import GeometryColumns, Measurement, TrialResult, TrialStatus, WorkloadInfo
+from cbs.trial.store import Store
+from cbs.trial.target import Target
 
 TARGET = Target(metric="validation_loss", value=2.4)
 SLOPE = 0.3

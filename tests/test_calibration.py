@@ -25,14 +25,14 @@ from benchmarks.calibration.replicates import record, replicate, seeds_of, share
 from benchmarks.calibration.simulated import crossing, simulated, steps_of
 from benchmarks.calibration.summary import against, holds, points, silent
 from benchmarks.calibration.truth import Best, Truth, best_of, exact, fine_grid, fitted
-from cbs import seeding
-from cbs.record import TrialStatus
-from cbs.store import Store
+from cbs.compute import seeding
 from cbs.theory.noisy_quadratic import modes_of
-from cbs.training import run_trial
+from cbs.training.run import run_trial
+from cbs.trial.record import TrialStatus
+from cbs.trial.store import Store
 from cbs.workloads import build_workload
 from cbs.workloads.noisy_quadratic import NoiseStream
-from sweeps.cell import Cell
+from sweeps.spec.cell import Cell
 
 SMALL = {
     name: dataclasses.replace(case, dimension=40, batch_sizes=sizes, budget=(300, 6000))
@@ -355,7 +355,7 @@ def test_replicates_take_turns() -> None:
 def test_a_replicate_through_ray_has_the_same_records(tmp_path: Path) -> None:
     """Training in this process with shared examples stands for ``cbs sweep``: the same trials, each with the same
     status and steps, and bitwise the same losses as far as both were trained before they were pruned."""
-    from sweeps import launch
+    from sweeps.launching import launch
     from sweeps.running.cluster import Resources
 
     case, truth = CASES["preconditioned"], known(CASES["preconditioned"])

@@ -15,13 +15,13 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from cbs.checkpoint import Checkpoint
 from cbs.checksum import KEY, json_bytes, parquet_bytes, read_json, read_parquet
 from cbs.errors import DamagedError, ResultsError
 from cbs.spectrum import record
 from cbs.spectrum.record import Measure, Sample, Spectrum
-from cbs.store import Store
-from tests.test_store import CONFIG, result_of
+from cbs.trial.checkpoint import Checkpoint
+from cbs.trial.store import Store
+from tests.trial.test_store import CONFIG, result_of
 
 FLIPS = 300
 STORED = ("record.parquet", "steps.parquet", "timing.json")

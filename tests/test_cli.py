@@ -22,7 +22,7 @@ from cbs.errors import ConfigError
 from cbs.noise_scale.geometries import GEOMETRIES
 from cbs.noise_scale.sources import SOURCES
 from cbs.optimizers import OPTIMIZERS
-from cbs.parsing import parse_batch_sizes, parse_seeds
+from cbs.registry.parsing import parse_batch_sizes, parse_seeds
 from cbs.workloads import WORKLOADS
 from sweeps.recipes import RECIPES
 from tests.factories import Truth, sweep
@@ -308,7 +308,7 @@ def test_a_cluster_that_is_not_there_is_one_clear_line_within_seconds(run, tmp_p
 
 def test_an_output_that_cannot_be_written_is_one_clear_line_before_anything_is_timed(run, tmp_path, monkeypatch):
     (tmp_path / "file").touch()
-    monkeypatch.setattr("sweeps.launch.resolve", lambda *_: pytest.fail("data would have been loaded"))
+    monkeypatch.setattr("sweeps.launching.launch.resolve", lambda *_: pytest.fail("data would have been loaded"))
     code, _, err = run("sweep", "--workload", "noisy_quadratic", "-o", tmp_path / "file" / "results")
     assert code == 2
     assert one_line(err)
@@ -425,7 +425,7 @@ def test_commands_follow_the_width_of_the_screen(run, tmp_path, monkeypatch, col
 @pytest.mark.usefixtures("children_here")
 def test_a_model_that_fails_is_one_clear_line_before_anything_is_launched(run, tmp_path, monkeypatch):
     monkeypatch.setattr("sweeps.running.ahead.Ahead", lambda _: contextlib.nullcontext())
-    monkeypatch.setattr("sweeps.launch.sweep", lambda *_, **__: pytest.fail("it would have been launched"))
+    monkeypatch.setattr("sweeps.launching.launch.sweep", lambda *_, **__: pytest.fail("it would have been launched"))
     (tmp_path / "clumsy.py").write_text(
         "from cbs.workloads import build_workload\n"
         "from cbs import Choice\n"
@@ -552,7 +552,7 @@ def test_ctrl_c_is_one_line(run, monkeypatch, tmp_path):
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("sweeps.noise_scale.measure_run", interrupted)
+    monkeypatch.setattr("sweeps.measuring.noise_scale.measure_run", interrupted)
     code, out, err = run(*QUADRATIC, "-o", tmp_path)
     assert (code, out) == (130, "")
     assert err.startswith("cbs: stopped; to run it again: cbs noise-scale --workload noisy_quadratic")

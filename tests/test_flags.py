@@ -18,8 +18,8 @@ import pytest
 
 import cli
 from cbs.spectrum.record import Spectrum
-from cbs.step_times import StepTime
-from sweeps.throughput import Timing
+from cbs.trial.step_times import StepTime
+from sweeps.measuring.throughput import Timing
 
 COMMANDS = cli.commands()
 SPECTRUM = Spectrum(
@@ -308,8 +308,8 @@ FLAGS = {
     ),
     "noise-scale": Flags(
         {
-            "sweeps.noise_scale.measure": dict,
-            "sweeps.noise_scale.check": answer,
+            "sweeps.measuring.noise_scale.measure": dict,
+            "sweeps.measuring.noise_scale.check": answer,
             **PRESENT,
         },
         cases=OUTPUT
@@ -352,9 +352,9 @@ FLAGS = {
     ),
     "optimizers": Flags(
         {
-            "cbs.optimizers.catalogue.catalogue": list,
-            "sweeps.listing.overview": "the list",
-            "sweeps.listing.routed": dict,
+            "sweeps.spec.catalogue.catalogue": list,
+            "sweeps.spec.listing.overview": "the list",
+            "sweeps.spec.listing.routed": dict,
         },
         cases={
             "names": (["muon"], "catalogue(['muon'])"),
@@ -370,7 +370,7 @@ FLAGS = {
             **PRESENT,
             "analysis.read.throughput.read_throughput": "the table",
             "sweeps.commands.throughput.measured": MEASURED,
-            "cbs.step_times.write_step_times": None,
+            "cbs.trial.step_times.write_step_times": None,
         },
         base=["--throughput", "times.csv"],
         cases=RESULTS
@@ -416,8 +416,8 @@ FLAGS = {
     ),
     "spectrum": Flags(
         {
-            "sweeps.spectrum.measure_spectrum": SPECTRUM,
-            "sweeps.spectrum.summary": list,
+            "sweeps.measuring.spectrum.measure_spectrum": SPECTRUM,
+            "sweeps.measuring.spectrum.summary": list,
             "cbs.spectrum.record.write": "the file",
         },
         base=["results"],
@@ -438,25 +438,25 @@ FLAGS = {
     ),
     "sweep": Flags(
         {
-            "sweeps.launch.resolve": lambda asked, target: asked,
-            "sweeps.launch.sweep": answer,
+            "sweeps.launching.launch.resolve": lambda asked, target: asked,
+            "sweeps.launching.launch.sweep": answer,
             "sweeps.running.patience.timed_apart": None,
             "sweeps.running.child.Child": lambda *_: nullcontext(),
             "sweeps.running.ahead.Ahead": lambda *_: nullcontext(),
             "os.cpu_count": 4,
-            "cbs.device.count": 1,
+            "cbs.compute.device.count": 1,
             "sweeps.running.cluster.check_listening": None,
             "sweeps.external.call.taken": None,
-            "sweeps.telescoping.stages.telescope": dict,
-            "sweeps.warm_start.started": lambda asked, *_: asked,
-            "sweeps.telescoping.stages.report_lines": list,
+            "sweeps.launching.telescoping.telescope": dict,
+            "sweeps.search.warm_start.started": lambda asked, *_: asked,
+            "sweeps.launching.telescoping.report_lines": list,
             "sweeps.outlook.report.dry_run_report": dict,
             "sweeps.outlook.report.dry_run_lines": list,
             "sweeps.outlook.report.outcome_report": {"failures": {"trials": 0}, "trials": []},
             "sweeps.outlook.report.write_reasons": None,
             "sweeps.running.time_limit.time_limit": nullcontext,
-            "sweeps.mirror.Mirror": lambda *_: nullcontext(),
-            "sweeps.precision.to_precision": lambda *_, **__: Mock(searches=[None], to_json=dict),
+            "sweeps.launching.mirror.Mirror": lambda *_: nullcontext(),
+            "sweeps.launching.precision.to_precision": lambda *_, **__: Mock(searches=[None], to_json=dict),
             "time.monotonic": 0.0,
             "sweeps.outlook.report.outcome_lines": list,
         },
@@ -517,11 +517,11 @@ FLAGS = {
         },
     ),
     "status": Flags(
-        {"sweeps.ledger.ledgers": list},
+        {"sweeps.launching.ledger.ledgers": list},
         cases={"results": (["elsewhere"], "elsewhere"), "--json": (["--json"], "printed: []")},
     ),
     "merge": Flags(
-        {"sweeps.merge.merge": answer},
+        {"sweeps.launching.merge.merge": answer},
         base=["one", "other", "-o", "both"],
         cases={
             "results": (["third"], "third"),
@@ -530,7 +530,7 @@ FLAGS = {
         },
     ),
     "clean": Flags(
-        {"sweeps.ledger.clean": list},
+        {"sweeps.launching.ledger.clean": list},
         cases={
             "results": (["elsewhere"], "elsewhere"),
             "--failed": (["--failed"], "failed=True"),
@@ -540,8 +540,8 @@ FLAGS = {
     ),
     "throughput": Flags(
         {
-            "sweeps.throughput.measured_apart": [Timing(optimizer="adamw", batch_size=4, seconds=3.0)],
-            "cbs.step_times.write_step_times": None,
+            "sweeps.measuring.throughput.measured_apart": [Timing(optimizer="adamw", batch_size=4, seconds=3.0)],
+            "cbs.trial.step_times.write_step_times": None,
         },
         base=["quick"],
         cases={

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks import gpu_check
-from cbs import device
+from cbs.compute import device
 
 
 def test_without_a_gpu_it_says_so(monkeypatch, capsys):

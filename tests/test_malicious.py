@@ -13,7 +13,7 @@ import pytest
 import typer
 
 import cli
-from cbs.store import MANIFEST, METADATA_KEY, Store
+from cbs.trial.store import MANIFEST, METADATA_KEY, Store
 from tests.factories import sweep
 from tests.sweeps.alone import children_here
 

@@ -8,19 +8,19 @@ import re
 import tomllib
 from pathlib import Path
 
+from setuptools import find_packages
+
 import cbs
 
+TOPS = ("cbs", "sweeps", "analysis")
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
-def test_every_package_of_the_tree_is_listed():
-    found = {
-        ".".join(init.parent.relative_to(ROOT).parts)
-        for top in ("cbs", "sweeps", "analysis")
-        for init in (ROOT / top).rglob("__init__.py")
-    }
-    assert found == set(PROJECT["tool"]["setuptools"]["packages"])
+def test_every_folder_of_modules_is_a_package_and_is_installed():
+    folders = {".".join(module.parent.relative_to(ROOT).parts) for top in TOPS for module in (ROOT / top).rglob("*.py")}
+    installed = find_packages(str(ROOT), include=PROJECT["tool"]["setuptools"]["packages"]["find"]["include"])
+    assert set(installed) == folders
 
 
 def test_the_version_is_the_same_everywhere():

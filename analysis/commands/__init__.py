@@ -4,7 +4,7 @@ A module here has a function ``command`` and becomes the command of its own name
 it needs beyond typer is imported when it runs, so ``cbs --help`` stays quick; names in help texts are read from the
 sources of the registries. Nothing here trains: the context's object, which the command line hands over, times steps:
 path of a folder of results, and the code it names that may run -> seconds per step on this machine, of every optimizer
-and batch size, as :class:`~cbs.step_times.StepTime`.
+and batch size, as :class:`~cbs.trial.step_times.StepTime`.
 """
 
 from __future__ import annotations

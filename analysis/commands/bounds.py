@@ -94,7 +94,7 @@ def _given(
     **constants: float,
 ) -> Any:
     from analysis.questions.bounds.given import given_bounds
-    from cbs.parsing import parse_batch_sizes, parse_numbers
+    from cbs.registry.parsing import parse_batch_sizes, parse_numbers
     from cbs.theory.steps_bounds import Problem
 
     missing = [name for name in ("epsilon", "lr", "smoothness", "noise", "gap") if name not in constants]

@@ -76,7 +76,7 @@ def command(
     from analysis.questions.prediction import predict
     from analysis.questions.quadratic import quadratic
     from cbs.errors import ConfigError
-    from cbs.parsing import parse_batch_sizes, parse_numbers
+    from cbs.registry.parsing import parse_batch_sizes, parse_numbers
     from cbs.theory.noisy_quadratic import NoisyQuadratic
 
     if spectrum is not None:

@@ -20,8 +20,8 @@ _NOTHING = pd.DataFrame(columns=COLUMNS)
 def attention_logits(columns: Sequence[Columns], steps_to_target: Sequence[float], batch_size: int) -> pd.DataFrame:
     """Curves of the largest attention logit of every layer, up to the step at which the first seed was at the target.
 
-    Of the per-step columns of one trial per seed, see :func:`cbs.store.read_steps`, and its steps to target; trials
-    without those of the diagnostic are left out.
+    Of the per-step columns of one trial per seed, see :func:`cbs.trial.store.read_steps`, and its steps to target;
+    trials without those of the diagnostic are left out.
 
     Returns:
         One row per layer and point: ``layer`` from 1 on, ``step`` and ``examples`` where the point ends,

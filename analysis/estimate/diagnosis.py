@@ -15,7 +15,7 @@ from analysis.estimate.fitting.quality import LeaveOneOut
 from analysis.estimate.studies import Point, easier_or_equal
 from analysis.estimate.study_fits import FarSeed
 from analysis.read.groups import Group
-from cbs.target import Target
+from cbs.trial.target import Target
 
 
 class Verdict(StrEnum):

@@ -32,9 +32,9 @@ from analysis.estimate.study_fits import FarSeed, beliefs, fit_studies, sample
 from analysis.read.groups import Group
 from analysis.read.results import Results
 from cbs.errors import ConfigError
-from cbs.record import CLIPPED
-from cbs.store import finite_or_none, read_steps
-from cbs.target import Target
+from cbs.trial.record import CLIPPED
+from cbs.trial.store import finite_or_none, read_steps
+from cbs.trial.target import Target
 
 _ROUNDING = 1e-6
 

@@ -20,7 +20,7 @@ import pandas as pd
 from analysis.arrays import Array, Quantity
 from cbs.noise_scale.correction import correction, product_ends
 from cbs.noise_scale.interval import ratio_interval
-from cbs.record import GeometryColumns
+from cbs.trial.record import GeometryColumns
 
 Columns = Mapping[str, Array]
 """Per-step columns of a trial by name, each of shape ``[steps]``."""

@@ -1,8 +1,8 @@
 """The best learning rate of one batch size, between the points of the grid.
 
-It is the vertex of the parabola through the winner (:func:`cbs.lr_choice.best_lr`) and its two neighbours, in seed-mean
-ln steps over ln lr, which lies within half a grid step of the winner. A neighbour that ran and did not reach the
-target on every seed is only known to be worse; then the vertex lies between two ends.
+It is the vertex of the parabola through the winner (:func:`cbs.trial.lr_choice.best_lr`) and its two neighbours, in
+seed-mean ln steps over ln lr, which lies within half a grid step of the winner. A neighbour that ran and did not reach
+the target on every seed is only known to be worse; then the vertex lies between two ends.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 from analysis.arrays import Array
 from analysis.estimate.studies import Study
-from cbs.lr_choice import best_lr_many, vertex
+from cbs.trial.lr_choice import best_lr_many, vertex
 
 _SHAPE = 1 / (6 * math.sqrt(3))
 """Standard deviation, in grid steps, that no optimum is known better than. Steps that rise up to twice as fast on one

@@ -17,8 +17,8 @@ from analysis.estimate.noise import PLAIN, NoiseScale, NoiseScales, near
 from analysis.estimate.studies import Point, Study
 from analysis.plain import plain, shown
 from analysis.read.groups import Group
-from cbs.record import GeometryColumns
-from cbs.target import Target
+from cbs.trial.record import GeometryColumns
+from cbs.trial.target import Target
 
 
 @dataclass(frozen=True, kw_only=True)

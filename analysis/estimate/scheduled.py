@@ -23,7 +23,7 @@ from analysis.arrays import UNKNOWN, Array, Quantity
 from analysis.estimate.curves import Curve
 from analysis.estimate.fitting import Fit
 from analysis.estimate.fitting.form_fits import widening
-from cbs.store import finite_or_none
+from cbs.trial.store import finite_or_none
 
 _HALVINGS = 80
 

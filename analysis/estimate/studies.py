@@ -19,10 +19,10 @@ from analysis.arrays import Array
 from analysis.estimate.lead import lead
 from analysis.plain import shown
 from analysis.read.groups import Group
-from cbs.choices import parse_choice
-from cbs.lr_choice import at_edges, best_lr, censored
-from cbs.record import TrialStatus
-from cbs.target import Target
+from cbs.registry.choices import parse_choice
+from cbs.trial.lr_choice import at_edges, best_lr, censored
+from cbs.trial.record import TrialStatus
+from cbs.trial.target import Target
 
 STOPPED = "STOPPED_AT_OWN_TARGET"
 """Status at a target harder than the sweep's own: the trial stopped before it could reach it."""
@@ -75,7 +75,7 @@ class Study:
 
     @property
     def winner(self) -> int | None:
-        """Row of the best learning rate, see :func:`cbs.lr_choice.best_lr`."""
+        """Row of the best learning rate, see :func:`cbs.trial.lr_choice.best_lr`."""
         return best_lr(self.steps, self.ran)
 
     @property
@@ -189,8 +189,8 @@ def studies(
 ) -> Iterator[Study]:
     """The studies of one group, whose trials are ``rows``, by increasing batch size.
 
-    ``steps`` are those of all trials to ``target`` (:meth:`cbs.target.Target.crossings`), ``apart`` the ratios of the
-    steps around them (:meth:`cbs.target.Target.apart`), ``evaluations`` the columns of
+    ``steps`` are those of all trials to ``target`` (:meth:`cbs.trial.target.Target.crossings`), ``apart`` the ratios of
+    the steps around them (:meth:`cbs.trial.target.Target.apart`), ``evaluations`` the columns of
     :attr:`analysis.read.results.Results.evaluations`.
     """
     trial, at, values = evaluations

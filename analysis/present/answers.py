@@ -16,7 +16,7 @@ from analysis.estimate.result import Answer
 from analysis.estimate.studies import Point
 from analysis.phrases import DASH, number, percent, share_in_percent, with_interval
 from analysis.present.table import ESCAPED, Column, Table, files, quantity, text_of
-from cbs.target import Target
+from cbs.trial.target import Target
 
 _OF_HYPERBOLA = ("critical_batch_size", "min_steps", "min_examples")
 

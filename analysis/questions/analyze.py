@@ -15,7 +15,7 @@ from analysis.estimate.result import Answer, scopes
 from analysis.plain import plain, shown
 from analysis.questions.suggest import Suggestion, suggest
 from analysis.read.results import load
-from cbs.target import Target
+from cbs.trial.target import Target
 
 SCOPE = ("sweep", "workload", "metric", "target")
 """Columns that every table begins with, see :class:`Scope`."""

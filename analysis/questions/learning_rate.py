@@ -15,7 +15,7 @@ from analysis.plain import plain, shown
 from analysis.questions.analyze import Findings
 from analysis.questions.protocols import Protocol, protocols
 from analysis.read.results import load
-from cbs.target import Target
+from cbs.trial.target import Target
 
 MULTIPLES = (2, 4, 8)
 """How many times larger a batch the factors are for."""

@@ -8,10 +8,10 @@ from typing import Any
 
 from analysis.plain import shown
 from analysis.read.trainers import read_schedule
-from cbs.batch_schedules.base import Run, of_table
-from cbs.batch_schedules.text import parse_amount
-from cbs.config import Schedule
 from cbs.errors import ConfigError, DataError, reason
+from cbs.schedules.batch_size.base import Run, of_table
+from cbs.schedules.batch_size.text import parse_amount
+from cbs.trial.config import Schedule
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,12 +27,12 @@ from analysis.read.results import load
 from analysis.read.scheduled import Scheduled
 from analysis.read.scheduled_times import trial_times
 from analysis.read.throughput import Throughput
-from cbs.choices import labels
 from cbs.errors import ResultsError
-from cbs.lr_choice import best_lr
-from cbs.record import examples_at
-from cbs.store import read_steps
-from cbs.target import Target
+from cbs.registry.choices import labels
+from cbs.trial.lr_choice import best_lr
+from cbs.trial.record import examples_at
+from cbs.trial.store import read_steps
+from cbs.trial.target import Target
 
 FEWEST_SEEDS = 2
 """With fewer the noise of a schedule's runs is known from the constant batch sizes alone."""

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-from cbs.config import COMMAND
-from cbs.record import TrialStatus
+from cbs.trial.config import COMMAND
+from cbs.trial.record import TrialStatus
 
 _SOONER = 0.9
 """Of the steps of the longest trial of a batch size; evaluations may lie a little apart."""

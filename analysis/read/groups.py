@@ -19,9 +19,9 @@ import pandas as pd
 
 from analysis.plain import flat
 from analysis.read.stated import STATED, completed
-from cbs.choices import Choice, called, differences, parse_choice
-from cbs.record import TrialStatus
-from cbs.target import Target
+from cbs.registry.choices import Choice, called, differences, parse_choice
+from cbs.trial.record import TrialStatus
+from cbs.trial.target import Target
 
 AXES = ("lr", "batch_size", "seed", "tuned")
 _EXECUTION = ("max_steps", "micro_batch_size", "device", "compile", "probe", "diagnostics", "diagnostics_every")
@@ -74,7 +74,7 @@ class Group:
         stops_at_target: whether trials stopped once they reached ``target``; imported ones ran on.
         prune_factor: multiple of the best steps beyond which the sweep stopped trials; ``None`` where it did not.
         example_unit, tokens_per_example, metric_unit, data_hash: what is counted, and on what data, see
-            :class:`cbs.record.WorkloadInfo`.
+            :class:`cbs.trial.record.WorkloadInfo`.
         tuned: names of the options of the optimizer that were tuned at every batch size (``cbs sweep --axis``).
     """
 

@@ -21,11 +21,11 @@ from analysis.read.cut_short import cut_short
 from analysis.read.groups import AXES, UNSHOWN, Group, as_text, grouped, without_duplicates
 from analysis.read.scheduled import Scheduled, with_schedule
 from analysis.read.stated import warmup, warmup_steps, with_stated
-from cbs.choices import Choice, value_text
 from cbs.errors import ConfigError, ResultsError
-from cbs.record import TrialStatus
-from cbs.store import Store, find_sweeps, read_record
-from cbs.target import Target
+from cbs.registry.choices import Choice, value_text
+from cbs.trial.record import TrialStatus
+from cbs.trial.store import Store, find_sweeps, read_record
+from cbs.trial.target import Target
 
 _CHUNK = 64
 """Records read by one thread at a time: handing them out one by one costs a third of the reading."""
@@ -124,7 +124,7 @@ def _protocol(store: Store) -> dict[str, Any]:
 
 
 def _other_code(store: Store) -> Iterator[str]:
-    """What a sweep says of trials that were run by other code than the later ones, see :mod:`sweeps.manifest`."""
+    """What a sweep says of trials that were run by other code than the later ones (:mod:`sweeps.folder.manifest`)."""
     runs = store.manifest().get("runs")
     for run in runs if isinstance(runs, list) else ():
         if isinstance(run, dict) and isinstance(run.get("code_changes"), list):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from analysis.read.groups import UNSHOWN, grouped, without_duplicates
-from cbs.choices import Choice, parse_choice
+from cbs.registry.choices import Choice, parse_choice
 
 
 @dataclass(frozen=True, kw_only=True)

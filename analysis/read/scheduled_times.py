@@ -12,8 +12,8 @@ from analysis.phrases import plural
 from analysis.read.results import Results
 from analysis.read.throughput import Measured, of_logs
 from cbs.errors import ResultsError
-from cbs.step_times import StepTime
-from cbs.store import read_timing
+from cbs.trial.step_times import StepTime
+from cbs.trial.store import read_timing
 
 _MACHINE = ("device", "host", "threads")
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from cbs.config import COMMAND, OF_TRAINER, UNKNOWN
+from cbs.trial.config import COMMAND, OF_TRAINER, UNKNOWN
 
 STATED = "stated"
 """Where a configuration that was read has them."""
@@ -19,8 +19,8 @@ def with_stated(config: dict[str, Any], stated: dict[str, Any], *, foreign: bool
 
     Args:
         config: of the record.
-        stated: likewise, see :attr:`cbs.record.TrialResult.stated`; the warmup stands in examples in what is returned,
-            as that of other trials does.
+        stated: likewise, see :attr:`cbs.trial.record.TrialResult.stated`; the warmup stands in examples in what is
+            returned, as that of other trials does.
         foreign: whether the trial was imported.
     """
     if foreign or config["workload"]["name"] == COMMAND:

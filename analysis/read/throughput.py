@@ -1,6 +1,6 @@
 """How long a step takes: from a table that somebody measured, or from an assumption that is stated wherever it is used.
 
-A table (CSV, TSV or Parquet) has the columns of :mod:`cbs.step_times`, one row per measurement.
+A table (CSV, TSV or Parquet) has the columns of :mod:`cbs.trial.step_times`, one row per measurement.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from analysis.arrays import Array
 from analysis.phrases import plural
 from analysis.read.cells import empty, positive, whole
 from analysis.read.table import Sheet, read_table
-from cbs.choices import read_choice
 from cbs.errors import ConfigError, DataError
-from cbs.step_times import LEVEL, SPREAD, StepTime
+from cbs.registry.choices import read_choice
+from cbs.trial.step_times import LEVEL, SPREAD, StepTime
 
 SHRINKING = 0.5
 """Seconds of a step over those of one with fewer examples, below which one is a slip, or a warming machine."""
@@ -40,7 +40,7 @@ _COLUMNS: dict[str, Callable[[Any], Any]] = {
     "seconds_high": lambda cell: None if empty(cell) else positive(cell),
     "repetitions": lambda cell: None if empty(cell) else whole(cell, 2),
 }
-"""What a cell of each column of :mod:`cbs.step_times` may be."""
+"""What a cell of each column of :mod:`cbs.trial.step_times` may be."""
 
 
 class Throughput(Protocol):
@@ -294,7 +294,7 @@ def powers_of_two(most: int) -> list[int]:
 
 def of_logs(logs: Array) -> tuple[float, tuple[float, float] | None]:
     """Geometric mean of repeated measurements, given as natural logs of shape ``[n]``, and its interval at
-    :data:`~cbs.step_times.LEVEL` by Student's t; ``None`` where there is one alone."""
+    :data:`~cbs.trial.step_times.LEVEL` by Student's t; ``None`` where there is one alone."""
     middle, count = float(np.mean(logs)), len(logs)
     if count < 2:
         return math.exp(middle), None

@@ -5,10 +5,10 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 
-from cbs.config import Choice, EvaluationPlan
-from cbs.target import Target
 from cbs.theory.noisy_quadratic import NoisyQuadratic
-from sweeps.spec import ScheduleRule, Sweep
+from cbs.trial.config import Choice, EvaluationPlan
+from cbs.trial.target import Target
+from sweeps.spec.spec import ScheduleRule, Sweep
 
 TARGET = Target(metric="validation_loss", value=0.1)
 PLAN = EvaluationPlan()
@@ -26,7 +26,7 @@ class Case:
         method, momentum, power: the same in :mod:`cbs.theory.noisy_quadratic`.
         dimension: curvatures of the quadratic. Plain gradient descent takes steps in proportion to it.
         batch_sizes: a factor 2 apart, around the critical one.
-        budget: steps and examples, see :class:`sweeps.spec.Sweep`.
+        budget: steps and examples, see :class:`sweeps.spec.spec.Sweep`.
     """
 
     name: str

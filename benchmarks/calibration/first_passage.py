@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from cbs.config import EvaluationPlan
 from cbs.theory.noisy_quadratic import NoisyQuadratic
+from cbs.trial.config import EvaluationPlan
 
 DIVERGED = 5.0
 """Multiple of the first distance to the target beyond which a trial has diverged."""

@@ -22,12 +22,12 @@ from analysis.estimate.noise import pooled_ratio
 from benchmarks.calibration.cases import TARGET, Case
 from benchmarks.calibration.first_passage import Walk
 from benchmarks.calibration.truth import Best, Truth, at_nearest
-from cbs import seeding
-from cbs.config import Choice, TrialConfig
+from cbs.compute import seeding
 from cbs.noise_scale.hessian import hessian_moments
-from cbs.record import TrialResult
 from cbs.theory import noise_scale as theory
-from cbs.training import run_trial
+from cbs.training.run import run_trial
+from cbs.trial.config import Choice, TrialConfig
+from cbs.trial.record import TrialResult
 from cbs.workloads import build_workload
 from cbs.workloads.noisy_quadratic import NoisyQuadratic, Quadratic
 

@@ -13,17 +13,17 @@ from analysis.questions.analyze import analyze
 from benchmarks.calibration.cases import SEEDS, Case
 from benchmarks.calibration.shared_stream import SharedStream
 from benchmarks.calibration.truth import Truth, fine_grid
-from cbs.store import Store
-from cbs.training import run_trial
+from cbs.training.run import run_trial
+from cbs.trial.store import Store
 from cbs.workloads import Workload
 from cbs.workloads.noisy_quadratic import NoisyQuadratic
-from sweeps.cell import Cell
-from sweeps.launch import resolve
-from sweeps.manifest import merged_manifest
+from sweeps.folder.manifest import merged_manifest
+from sweeps.launching.launch import resolve
 from sweeps.search.pruning import beyond
 from sweeps.search.search import Search
-from sweeps.spec import Sweep
-from sweeps.workload import built
+from sweeps.spec.cell import Cell
+from sweeps.spec.spec import Sweep
+from sweeps.spec.workload import built
 
 GRIDS = ("fine", "default")
 """Five learning rates a factor 2^(1/4) apart around the best of all, or the search of ``cbs sweep`` as it is."""

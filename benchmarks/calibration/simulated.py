@@ -17,7 +17,7 @@ from analysis.questions.fit_table import fit_table
 from benchmarks.calibration.cases import PLAN, SEEDS, TARGET, Case
 from benchmarks.calibration.replicates import record
 from benchmarks.calibration.truth import Truth, fine_grid
-from cbs.config import EvaluationPlan
+from cbs.trial.config import EvaluationPlan
 
 PRUNED = 1.3
 """Multiple of the best steps of a seed beyond which a trial counts as not having reached the target, as in a sweep."""

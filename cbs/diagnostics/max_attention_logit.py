@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from cbs.beside import BESIDE
+from cbs.compute.beside import BESIDE
 from cbs.diagnostics import DIAGNOSTICS
 from cbs.errors import ConfigError
 

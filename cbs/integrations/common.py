@@ -8,11 +8,11 @@ from typing import Any
 import torch.distributed as dist
 from torch import nn
 
-from cbs.batch_size_controller import BatchSizeController
 from cbs.errors import ConfigError
 from cbs.noise_scale import NoiseScaleMeter
 from cbs.noise_scale.distributed import data_parallel_groups, initialized
 from cbs.noise_scale.probe import REPLICAS
+from cbs.schedules.controller import BatchSizeController
 
 Steps = NoiseScaleMeter | BatchSizeController
 """What takes in the steps of a run, and goes into its checkpoints."""

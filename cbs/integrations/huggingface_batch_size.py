@@ -8,11 +8,11 @@ from typing import Any
 from transformers import TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import has_length
 
-from cbs.batch_size_controller import BatchSizeController
 from cbs.errors import ConfigError
 from cbs.integrations.common import of_last_look
 from cbs.integrations.huggingface import NoiseScaleCallback
 from cbs.noise_scale import NoiseScaleMeter
+from cbs.schedules.controller import BatchSizeController
 
 
 class BatchSizeCallback(NoiseScaleCallback):
@@ -33,10 +33,10 @@ class BatchSizeCallback(NoiseScaleCallback):
 
     Args:
         cap: largest batch size in examples, over all ranks.
-        rule: see :class:`~cbs.accumulation.Accumulation`.
+        rule: see :class:`~cbs.schedules.accumulation.Accumulation`.
         drives: whether the Trainer is made to follow.
         warmup_examples: there is no look before.
-        log: see :class:`~cbs.batch_size_controller.BatchSizeController`.
+        log: see :class:`~cbs.schedules.controller.BatchSizeController`.
         options: see :class:`~cbs.integrations.huggingface.NoiseScaleCallback`.
 
     Attributes:

@@ -6,10 +6,10 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from cbs.batch_plan import read_plan
-from cbs.batch_size_controller import multiplied
 from cbs.errors import ConfigError, needed
 from cbs.integrations.huggingface_batch_size import batches_of_an_epoch, place_in_epoch
+from cbs.schedules.controller import multiplied
+from cbs.schedules.plan import read_plan
 
 with needed("huggingface", "callbacks of the Trainer"):
     from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -33,7 +33,7 @@ class StagesCallback(TrainerCallback, ExportableState):
     ``ignore_data_skip`` alone; its place in the plan is in the checkpoint.
 
     Args:
-        plan: file that ``cbs schedule plan --export transformers`` wrote, see :mod:`cbs.batch_plan`.
+        plan: file that ``cbs schedule plan --export transformers`` wrote, see :mod:`cbs.schedules.plan`.
 
     Attributes:
         examples: seen so far, of all ranks.

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from cbs.beside import BESIDE
+from cbs.compute.beside import BESIDE
 from cbs.errors import ConfigError, needed
 from cbs.integrations.common import Steps, build, from_text, to_text
 from cbs.noise_scale import NoiseScaleMeter

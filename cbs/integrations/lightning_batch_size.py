@@ -5,11 +5,11 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-from cbs.batch_size_controller import BatchSizeController
 from cbs.errors import ConfigError
 from cbs.integrations.common import of_last_look
 from cbs.integrations.lightning import NoiseScaleCallback
 from cbs.noise_scale import NoiseScaleMeter
+from cbs.schedules.controller import BatchSizeController
 
 
 class BatchSizeCallback(NoiseScaleCallback):
@@ -28,11 +28,11 @@ class BatchSizeCallback(NoiseScaleCallback):
 
     Args:
         cap: largest batch size in examples, over all ranks.
-        rule: see :class:`~cbs.accumulation.Accumulation`.
+        rule: see :class:`~cbs.schedules.accumulation.Accumulation`.
         drives: whether the Trainer is made to follow.
         warmup_examples: there is no look before.
         micro_batch_size: examples of a batch on one rank; that of the data loader by default.
-        log: see :class:`~cbs.batch_size_controller.BatchSizeController`.
+        log: see :class:`~cbs.schedules.controller.BatchSizeController`.
         options: see :class:`~cbs.integrations.lightning.NoiseScaleCallback`.
 
     Attributes:

@@ -6,13 +6,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
 
-from cbs.config import Choice
 from cbs.errors import ConfigError
 from cbs.noise_scale.geometries import Geometry
 from cbs.noise_scale.options import ProbeOptions
 from cbs.noise_scale.passes import CountExamples, first_dimension
 from cbs.noise_scale.probe import Probe
-from cbs.record import GeometryColumns
+from cbs.trial.config import Choice
+from cbs.trial.record import GeometryColumns
 
 _SIGNAL, _NOISE = "grad_sq_norm", "noise_trace"
 L2_COLUMNS = ("small_batch_size", "small_grad_sq_norm", "big_grad_sq_norm", _SIGNAL, _NOISE)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from cbs.beside import BESIDE
+from cbs.compute.beside import BESIDE
 from cbs.noise_scale.boundary import differentiable, tensors_of
 
 MOST = 16

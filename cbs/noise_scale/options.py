@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cbs.config import Choice
 from cbs.errors import ConfigError
 from cbs.noise_scale.probe import FALLBACK as ACCUMULATION
 from cbs.noise_scale.probe import MATCHED, PER_EXAMPLE, PERIOD
+from cbs.trial.config import Choice
 
 EXAMPLES_PER_MEASUREMENT = 64
 

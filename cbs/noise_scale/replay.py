@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._pytree import tree_leaves, tree_map
 
-from cbs.beside import beside
+from cbs.compute.beside import beside
 from cbs.errors import ConfigError
 from cbs.noise_scale.grouping import pick
 from cbs.noise_scale.state import State

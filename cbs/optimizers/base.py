@@ -14,12 +14,12 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from cbs.config import Choice
 from cbs.errors import CbsError, ConfigError
 from cbs.optimizers.contract import check_size, needs_dense_gradients
 from cbs.optimizers.scaling import resolve, scaled_options
 from cbs.optimizers.widths import scale_for_width
 from cbs.registry import Registry
+from cbs.trial.config import Choice
 
 NOT_OPTIONS = frozenset(
     {"self", "model", "params", "lr", "foreach", "fused", "capturable", "differentiable", "maximize"}

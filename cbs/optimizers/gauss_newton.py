@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
-from cbs import seeding
+from cbs.compute import seeding
 from cbs.optimizers.adamw import adamw
 from cbs.optimizers.base import optimizer
 from cbs.optimizers.composite import CompositeOptimizer

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import ParamsT
 
-from cbs import seeding
+from cbs.compute import seeding
 from cbs.optimizers.base import optimizer
 from cbs.optimizers.contract import check_choice, check_count, check_decay, evaluated, state_dtype
 from cbs.optimizers.problem import Batch, Problem, ProblemOptimizer, count_examples, micro_batches

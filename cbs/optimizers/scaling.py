@@ -26,8 +26,8 @@ from typing import Any
 
 import torch
 
-from cbs.config import Choice
 from cbs.errors import ConfigError
+from cbs.trial.config import Choice
 
 SCALED_OPTIONS = {"beta2_half_life": "betas", "weight_decay_timescale": "weight_decay"}
 """Options in examples and the option of an optimizer that each stands for."""

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cbs import seeding
+from cbs.compute import seeding
 from cbs.optimizers.base import optimizer, trainable
 from cbs.optimizers.composite import CompositeOptimizer
 from cbs.optimizers.contract import check_count, evaluated

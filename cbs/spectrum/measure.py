@@ -9,16 +9,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cbs import seeding
-from cbs.beside import evaluating
+from cbs.compute import seeding
+from cbs.compute.beside import evaluating
 from cbs.errors import ConfigError
 from cbs.spectrum.curvature import curvature_product, flat
 from cbs.spectrum.gradients import LEAST, Sampler
 from cbs.spectrum.lanczos import lanczos, outside, without
 from cbs.spectrum.record import GAUSS_NEWTON, HESSIAN, Measure, Sample
-from cbs.training_loop import TrainingLoop
+from cbs.training.loop import TrainingLoop
+from cbs.training.problem import problem_of
 from cbs.workloads.base import Batch, PredictiveWorkload, TrainingStream
-from cbs.workloads.problem import problem_of
 
 AUTO = "auto"
 CURVATURES = (AUTO, GAUSS_NEWTON, HESSIAN)

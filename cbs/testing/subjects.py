@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, one_hot
 
-from cbs.averaging.weights import trained_weights
 from cbs.optimizers.problem import Problem, ProblemOptimizer
+from cbs.training.averaging.weights import trained_weights
 
 Shapes = dict[str, tuple[int, ...]]
 
@@ -112,8 +112,8 @@ def subject(
 
 
 def _registered(name: str, lr: float | None, options: dict[str, Any]) -> Subject:
-    from cbs.config import Choice
     from cbs.optimizers import OPTIMIZERS, build_optimizer
+    from cbs.trial.config import Choice
 
     def build(model: nn.Module, lr: Any, **more: Any) -> torch.optim.Optimizer:
         return build_optimizer(Choice(name=name, options={**options, **more}), model, lr)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from cbs.config import Choice
 from cbs.registry import Imported, Registry
+from cbs.trial.config import Choice
 from cbs.workloads.base import TrainingStream, Workload
 from cbs.workloads.streams import RandomExamples
 

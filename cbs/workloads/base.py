@@ -7,7 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from cbs.target import Direction
+from cbs.trial.target import Direction
 
 Batch = Any
 """A tensor, or a tuple or dictionary of tensors, whose first dimension counts examples."""

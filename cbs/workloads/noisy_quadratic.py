@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from cbs.errors import ConfigError
-from cbs.target import Direction
+from cbs.trial.target import Direction
 from cbs.workloads import WORKLOADS
 
 _BLOCK = 64

@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from cbs.errors import ConfigError, DataError, UnknownNameError
-from cbs.target import Direction
-from cbs.text import GPT, SIZES, Corpus, GPTShape, embedded_corpus, load_corpus
-from cbs.text.corpus import check_ids
-from cbs.text.gpt import BaseModel
+from cbs.trial.target import Direction
 from cbs.workloads import WORKLOADS
 from cbs.workloads.streams import RandomIndices
+from cbs.workloads.text_parts import GPT, SIZES, Corpus, GPTShape, embedded_corpus, load_corpus
+from cbs.workloads.text_parts.corpus import check_ids
+from cbs.workloads.text_parts.gpt import BaseModel
 
 VALIDATION_CHUNK = 128
 """Most sequences per forward pass of the validation; small models are faster while the logits fit the cache."""
@@ -54,7 +54,7 @@ def text(
     """A GPT that predicts the next byte or token; see :class:`TextWorkload`.
 
     Args:
-        size: a name of :data:`cbs.text.gpt.SIZES`.
+        size: a name of :data:`cbs.workloads.text_parts.gpt.SIZES`.
         width: width of the model; ``None`` for that of the size.
         layers: number of blocks; ``None`` for that of the size.
         heads: attention heads per block; ``None`` for as many as keep the head size of the size.
@@ -63,8 +63,9 @@ def text(
             :mod:`cbs.optimizers.widths`. The base model has the head size of the size.
         base_width: with ``"mup"``, the width at which it is the standard parametrization; ``None`` for 32, that of the
             size "30k".
-        data: file or folder with the text, see :func:`cbs.text.files.load_corpus` for the formats and for the options
-            ``validation``, ``tokenizer``, ``text_field`` and ``dtype``; ``None`` for the embedded corpus.
+        data: file or folder with the text, see :func:`cbs.workloads.text_parts.files.load_corpus` for the formats and
+            for the options ``validation``, ``tokenizer``, ``text_field`` and ``dtype``; ``None`` for the embedded
+            corpus.
         validation: file or folder with the validation text; ``None`` to split ``data``.
         tokenizer: path of a ``tokenizer.json``; ``None`` for bytes.
         text_field: field or column that holds the text.
@@ -187,7 +188,7 @@ class TextWorkload:
         self.validation_examples = validation_sequences
 
     def build_model(self) -> nn.Module:
-        """A :class:`~cbs.text.gpt.GPT` drawn from torch's global random state."""
+        """A :class:`~cbs.workloads.text_parts.gpt.GPT` drawn from torch's global random state."""
         return GPT(self.shape, self.corpus.vocab_size, self.base)
 
     def training_stream(self, generator: torch.Generator) -> WindowStream:

@@ -26,7 +26,7 @@ def command(
 
     Example: cbs clean results/ --dry-run
     """
-    from sweeps.ledger import clean
+    from sweeps.launching.ledger import clean
 
     found = [str(path) for path in clean(results, failed=failed, dry_run=dry_run)]
     if as_json:

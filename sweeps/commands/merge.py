@@ -25,7 +25,7 @@ def command(
 
     Example: cbs merge results/here results/there -o results/both
     """
-    from sweeps.merge import merge
+    from sweeps.launching.merge import merge
 
     done = merge(results, output, shlex.join(["cbs", *sys.argv[1:]]))
     typer.echo(json.dumps(done.to_json(), indent=2) if as_json else "\n".join(done.lines()))

@@ -70,7 +70,7 @@ def command(
     from rich.progress import Progress
 
     from analysis.present.results.noise_scale_run import MeasuredRun
-    from sweeps import noise_scale
+    from sweeps.measuring import noise_scale
 
     if not 0.0 < confidence < 1.0:
         raise ConfigError(f"--confidence must be between 0 and 1, got {confidence:g}")

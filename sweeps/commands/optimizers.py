@@ -44,11 +44,11 @@ def command(
     if names and libraries:
         raise ConfigError("--libraries lists all there are; give it without names")
     with errors.status("counting the state of each optimizer"):
-        from cbs.config import Choice
-        from cbs.optimizers import OPTIMIZERS, catalogue
-        from sweeps import listing
-        from sweeps.overrides import override
+        from cbs.optimizers import OPTIMIZERS
+        from cbs.trial.config import Choice
         from sweeps.recipes import RECIPES
+        from sweeps.spec import catalogue, listing
+        from sweeps.spec.overrides import override
 
         entries = catalogue.catalogue(names)
         if libraries:

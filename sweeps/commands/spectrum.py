@@ -48,7 +48,7 @@ def command(
 
     from cbs.spectrum.measure import Effort
     from cbs.spectrum.record import write
-    from sweeps.spectrum import POINTS, measure_spectrum, summary
+    from sweeps.measuring.spectrum import POINTS, measure_spectrum, summary
 
     effort = Effort(
         curvature=curvature,

@@ -23,7 +23,7 @@ def command(
 
     Example: cbs status results/quick
     """
-    from sweeps.ledger import ledgers
+    from sweeps.launching.ledger import ledgers
 
     found = ledgers(results)
     if as_json:

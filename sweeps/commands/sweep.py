@@ -89,7 +89,7 @@ def command(
         typer.Option(
             "--schedule",
             metavar="NAME",
-            help=f"Batch-size schedule; repeat for several: {listed('cbs.batch_schedules')}, or your own "
+            help=f"Batch-size schedule; repeat for several: {listed('cbs.schedules.batch_size')}, or your own "
             "package.module:name; with options as 'seesaw(alpha=1.5)' or --set schedule.alpha=1.5. Default: constant.",
         ),
     ] = None,
@@ -233,31 +233,31 @@ def command(
 
         # it imports the same as this process, at the same time
         timer = context.with_resource(Child("sweeps.running.trials:warm")) if timed else None
-        from cbs import device
+        from cbs.compute import device
         from cbs.errors import ConfigError, Unfinished
-        from cbs.parsing import parse_batch_sizes, parse_duration
-        from cbs.store import Store
-        from sweeps import launch
-        from sweeps.axes import with_axes
+        from cbs.registry.parsing import parse_batch_sizes, parse_duration
+        from cbs.trial.store import Store
         from sweeps.external.asked import program_of
         from sweeps.external.trainer import trained_by
-        from sweeps.flags import with_flags
-        from sweeps.manifest import all_code_changes
-        from sweeps.mirror import Mirror
+        from sweeps.folder.manifest import all_code_changes
+        from sweeps.launching import launch
+        from sweeps.launching import telescoping as stages
+        from sweeps.launching.mirror import Mirror
+        from sweeps.launching.precision import check_goal, to_precision
         from sweeps.outlook.progress import Progress
         from sweeps.outlook.report import dry_run_lines, dry_run_report, outcome_lines, outcome_report, write_reasons
-        from sweeps.overrides import override
-        from sweeps.precision import check_goal, to_precision
         from sweeps.recipes import RECIPES
         from sweeps.running.ahead import Ahead
         from sweeps.running.cluster import Resources, check_listening
         from sweeps.running.patience import patience, timed_apart
         from sweeps.running.time_limit import time_limit
         from sweeps.search.limits import Limits
-        from sweeps.telescoping import stages
+        from sweeps.search.warm_start import started
+        from sweeps.spec.axes import with_axes
+        from sweeps.spec.flags import with_flags
+        from sweeps.spec.overrides import override
+        from sweeps.spec.workload import calling_theirs
         from sweeps.trackers import TRACKERS
-        from sweeps.warm_start import started
-        from sweeps.workload import calling_theirs
 
     limits = Limits(
         math.inf if max_time is None else time.monotonic() + parse_duration(max_time),

@@ -13,7 +13,7 @@ from analysis.phrases import plural, with_interval
 from cbs.registry import listed
 
 if TYPE_CHECKING:
-    from cbs.step_times import StepTime
+    from cbs.trial.step_times import StepTime
 
 
 def command(
@@ -43,7 +43,7 @@ def command(
 
     Example: cbs throughput results/quick -o throughput.csv --batch-sizes 4..512
     """
-    from cbs.step_times import write_step_times
+    from cbs.trial.step_times import write_step_times
 
     write_step_times(measured(source, batch_sizes, seconds, code or ()), output)
     typer.echo(output)
@@ -59,16 +59,16 @@ def measured(
         source: a folder of results, or a recipe.
         batch_sizes: as typed; ``None`` for those of the source.
         seconds: to spend on each.
-        code: what the folder names and may run, see :func:`sweeps.throughput.measured_apart`.
+        code: what the folder names and may run, see :func:`sweeps.measuring.throughput.measured_apart`.
 
     Raises:
         ConfigError: if none fits, a value is out of its domain, or the folder names other code.
     """
     with errors.status("starting"):
         from cbs.errors import ConfigError
-        from cbs.parsing import parse_batch_sizes
-        from cbs.step_times import StepTime
-        from sweeps.throughput import Timing, measured_apart
+        from cbs.registry.parsing import parse_batch_sizes
+        from cbs.trial.step_times import StepTime
+        from sweeps.measuring.throughput import Timing, measured_apart
 
     sizes = None if batch_sizes is None else list(parse_batch_sizes(batch_sizes))
 

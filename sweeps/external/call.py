@@ -7,9 +7,9 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from cbs.choices import parse_value
 from cbs.errors import CbsError, ConfigError
 from cbs.registry import Imported
+from cbs.registry.choices import parse_value
 
 _AS_TEXT = ("folder", "optimizer")
 

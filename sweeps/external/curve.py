@@ -16,10 +16,10 @@ import numpy as np
 from analysis.arrays import Array
 from analysis.read.importers import IMPORTERS, Run
 from analysis.read.importers.trials import clean, measurements
-from cbs.config import TrialConfig
 from cbs.errors import ConfigError, DataError, reason
-from cbs.record import Measurement
-from cbs.reporting import REPORTS, SETTINGS, checked
+from cbs.training.reporting import REPORTS, SETTINGS, checked
+from cbs.trial.config import TrialConfig
+from cbs.trial.record import Measurement
 from sweeps.external.process import OUTPUT
 from sweeps.external.trainer import REPORT, Trainer
 
@@ -168,7 +168,7 @@ class Curve:
 
 
 def stated(folder: Path) -> dict[str, Any]:
-    """What the program of a trial said of its settings, see :func:`cbs.reporting.report_settings`.
+    """What the program of a trial said of its settings, see :func:`cbs.training.reporting.report_settings`.
 
     Raises:
         DataError: if that is no JSON object of such settings.

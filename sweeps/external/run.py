@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from analysis.read.importers.trials import no_steps
-from cbs.config import TrialConfig
-from cbs.ending import Ending, Monitor, ended, ended_at_start, exhausted
 from cbs.errors import DataError, ResultsError, reason
-from cbs.record import TrialResult, TrialStatus, WorkloadInfo
-from cbs.reporting import FOLDER
+from cbs.training.reporting import FOLDER
+from cbs.trial.config import TrialConfig
+from cbs.trial.ending import Ending, Monitor, ended, ended_at_start, exhausted
+from cbs.trial.record import TrialResult, TrialStatus, WorkloadInfo
 from sweeps.external.curve import Curve, stated
 from sweeps.external.process import Process
 from sweeps.external.trainer import Trainer
@@ -38,7 +38,7 @@ def run_command(
         folder: for the program, and for what it prints; kept. What an earlier try left there is moved aside, or stays
             where the program can resume.
         path: folder the program starts in.
-        monitor: see :data:`cbs.ending.Monitor`; asked about the latest evaluation only.
+        monitor: see :data:`cbs.trial.ending.Monitor`; asked about the latest evaluation only.
         alive: called with the latest step whenever the program has written anything.
 
     Returns:

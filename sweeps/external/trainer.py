@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cbs.choices import Choice, value_text
-from cbs.config import COMMAND, OF_TRAINER, TrialConfig
 from cbs.errors import ConfigError
-from cbs.target import Target
-from sweeps.cell import Cell
+from cbs.registry.choices import Choice, value_text
+from cbs.trial.config import COMMAND, OF_TRAINER, TrialConfig
+from cbs.trial.target import Target
 from sweeps.external import call
-from sweeps.overrides import override
-from sweeps.spec import ENDLESS, Sweep
+from sweeps.spec.cell import Cell
+from sweeps.spec.overrides import override
+from sweeps.spec.spec import ENDLESS, Sweep
 
 if TYPE_CHECKING:
     from analysis.read.importers import Settings

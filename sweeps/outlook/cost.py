@@ -12,17 +12,17 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
-from cbs import device, seeding
-from cbs.beside import evaluating
-from cbs.config import EvaluationPlan, TrialConfig
-from cbs.device import pick
+from cbs.compute import device, seeding
+from cbs.compute.beside import evaluating
+from cbs.compute.device import pick
 from cbs.errors import CbsError, ConfigError, out_of_memory, reason
-from cbs.training_loop import TrainingLoop
+from cbs.training.loop import TrainingLoop
+from cbs.trial.config import EvaluationPlan, TrialConfig
 from cbs.workloads import Workload
-from sweeps.cell import Cell
 from sweeps.outlook.own_code import EXAMPLES, doubts
-from sweeps.spec import Sweep
-from sweeps.workload import built
+from sweeps.spec.cell import Cell
+from sweeps.spec.spec import Sweep
+from sweeps.spec.workload import built
 
 MOST_SECONDS = 12.0
 """Of timing on the wall clock, all optimizers together; a single step may take longer."""

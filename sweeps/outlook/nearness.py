@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from cbs.errors import ConfigError
-from cbs.record import TrialResult, TrialStatus
-from cbs.target import Target
+from cbs.trial.record import TrialResult, TrialStatus
+from cbs.trial.target import Target
 
 _ERROR = re.compile(r"err|wer\b|cer\b", re.IGNORECASE)
 """In the name of a metric that may be a fraction or percent, and is better below."""

@@ -15,14 +15,14 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
-from cbs import seeding
-from cbs.beside import evaluating
-from cbs.config import TrialConfig
-from cbs.device import pick
+from cbs.compute import seeding
+from cbs.compute.beside import evaluating
+from cbs.compute.device import pick
 from cbs.errors import ConfigError
-from cbs.micro_batches import split_batch
 from cbs.optimizers import build_optimizer
-from cbs.training_loop import TrainingLoop
+from cbs.training.loop import TrainingLoop
+from cbs.training.micro_batches import split_batch
+from cbs.trial.config import TrialConfig
 from cbs.workloads import Workload
 from cbs.workloads.base import Batch
 

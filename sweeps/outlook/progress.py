@@ -13,12 +13,12 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from cbs.record import TrialResult, TrialStatus
-from sweeps.cell import Study
+from cbs.trial.record import TrialResult, TrialStatus
 from sweeps.outlook.cost import Cost
 from sweeps.outlook.nearness import Nearness
 from sweeps.outlook.remaining import Estimator
 from sweeps.search.search import Search
+from sweeps.spec.cell import Study
 
 LINE_SECONDS = 15.0
 """Least time between two lines where there is no terminal."""

@@ -16,16 +16,16 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from cbs.config import TrialConfig
-from cbs.record import TrialResult, TrialStatus
-from sweeps.cell import Cell, Study, told
+from cbs.trial.config import TrialConfig
+from cbs.trial.record import TrialResult, TrialStatus
 from sweeps.outlook.cost import Cost, StepCost, prior_steps
 from sweeps.search.bracket import ALIKE
 from sweeps.search.forecast import End, Played, play
 from sweeps.search.lattice import middle
 from sweeps.search.lr_law import SLOPE
 from sweeps.search.search import Search, outcome
-from sweeps.spec import ENDLESS, Sweep
+from sweeps.spec.cell import Cell, Study, told
+from sweeps.spec.spec import ENDLESS, Sweep
 
 CURVATURE, NOISE = 0.25, 0.05
 OVERHEAD, START = 0.1, 6.0

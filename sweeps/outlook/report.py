@@ -10,16 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from cbs.files import whole_file
-from cbs.record import TrialResult, TrialStatus
-from cbs.store import MANIFEST, Store
-from sweeps.cell import Cell
+from cbs.trial.record import TrialResult, TrialStatus
+from cbs.trial.store import MANIFEST, Store
 from sweeps.outlook.cost import Cost
 from sweeps.outlook.nearness import Nearness
 from sweeps.outlook.progress import duration
 from sweeps.outlook.remaining import START, Pace, outlook
 from sweeps.search.limits import Limits
 from sweeps.search.search import Search
-from sweeps.spec import ENDLESS, Sweep
+from sweeps.spec.cell import Cell
+from sweeps.spec.spec import ENDLESS, Sweep
 
 PLAN = "plan.jsonl"
 """File in the folder of a sweep: one line for every trial that it asked for, with the reason."""
@@ -121,7 +121,7 @@ def outcome_report(
         search: the sweep.
         folder: of it.
         further: of its optimizers into the same folder, later ones with all the seeds of those before where they share
-            a study; see :mod:`sweeps.precision`.
+            a study; see :mod:`sweeps.launching.precision`.
         limits: of the sweep; which one ended it is told where trials are missing.
     """
     searches = [search, *further]

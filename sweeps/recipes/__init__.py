@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from cbs.registry import Registry
-from sweeps.spec import Sweep
+from sweeps.spec.spec import Sweep
 
 RECIPES: Registry[Callable[[], Sweep]] = Registry("recipe", "sweeps.recipes", makes=Sweep)
 

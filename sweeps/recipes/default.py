@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from cbs.config import Choice
-from cbs.target import Target
+from cbs.trial.config import Choice
+from cbs.trial.target import Target
 from sweeps.recipes import RECIPES
-from sweeps.spec import Sweep
+from sweeps.spec.spec import Sweep
 
 
 @RECIPES.register("default")

@@ -104,7 +104,7 @@ class Resources:
         if self.address is None and self.cpus > cores:
             raise ConfigError(f"a trial of {self.cpus} cores does not fit on this machine, which has {cores}")
         if self.address is None and gpus:
-            from cbs import device
+            from cbs.compute import device
 
             found = device.count()
             if gpus > found:

@@ -10,20 +10,20 @@ from typing import Any
 
 import ray
 
-from cbs.config import TrialConfig
 from cbs.errors import CbsError, ResultsError, Unfinished, reason
-from cbs.record import TrialStatus, without_curve
-from cbs.store import Store
-from sweeps.cell import Cell
+from cbs.trial.config import TrialConfig
+from cbs.trial.record import TrialStatus, without_curve
+from cbs.trial.store import Store
+from sweeps.folder.bounds import Bounds
+from sweeps.folder.lock import Lock
 from sweeps.outlook.nearness import check_start
 from sweeps.outlook.progress import Progress
 from sweeps.running.ahead import Ahead
-from sweeps.running.bounds import Bounds
 from sweeps.running.cluster import EngineLost, Resources, connected
 from sweeps.running.control import address, refused, watched
-from sweeps.running.lock import Lock
 from sweeps.search.limits import Limits
 from sweeps.search.search import Search
+from sweeps.spec.cell import Cell
 from sweeps.trackers.tracking import Tracking
 
 MAX_DEATHS = 2

@@ -11,7 +11,7 @@ import torch
 from cbs.errors import ConfigError
 from sweeps.outlook.cost import Cost, measure_cost
 from sweeps.running.child import Channel, Child, Died, Failed
-from sweeps.spec import Sweep
+from sweeps.spec.spec import Sweep
 
 LEAST_SECONDS = 300.0
 """Data are loaded and a model is built before the first step."""

@@ -10,23 +10,23 @@ from typing import Any
 
 import torch
 
-from cbs.checkpoint import Checkpoint
-from cbs.config import COMMAND, TrialConfig
-from cbs.device import pick
+from cbs.compute.device import pick
 from cbs.errors import CbsError, out_of_memory, reason
-from cbs.micro_batches import PassTooLarge
-from cbs.ranks import joined
-from cbs.record import Measurement, TrialResult, TrialStatus
-from cbs.store import Store
-from cbs.training import run_trial
-from cbs.training_loop import UNMEASURED
-from sweeps.running.bounds import Bound
+from cbs.training.loop import UNMEASURED
+from cbs.training.micro_batches import PassTooLarge
+from cbs.training.ranks import joined
+from cbs.training.run import run_trial
+from cbs.trial.checkpoint import Checkpoint
+from cbs.trial.config import COMMAND, TrialConfig
+from cbs.trial.record import Measurement, TrialResult, TrialStatus
+from cbs.trial.store import Store
+from sweeps.folder.bounds import Bound
 from sweeps.running.child import Channel
 from sweeps.running.memory import keep_freed_memory
 from sweeps.running.worker import Place, Setup
 from sweeps.search.pruning import beyond
-from sweeps.settings import changed, settings
-from sweeps.workload import built
+from sweeps.spec.settings import changed, settings
+from sweeps.spec.workload import built
 
 REPORT_SECONDS = 0.5
 """Least time between two signs of life."""
@@ -46,7 +46,7 @@ def run(
         channel: hears ``step`` and ``value`` of the trial.
         setup: see there.
         place: of this process among the ranks of the trial.
-        trial: :meth:`cbs.config.TrialConfig.to_dict`.
+        trial: :meth:`cbs.trial.config.TrialConfig.to_dict`.
         best_steps: fewest steps to target of the trial's cell so far.
 
     Returns:

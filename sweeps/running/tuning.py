@@ -16,7 +16,7 @@ from typing import Any
 from ray import tune
 from ray.tune.search import Searcher
 
-from cbs.config import COMMAND, TrialConfig
+from cbs.trial.config import COMMAND, TrialConfig
 from sweeps.running.cluster import Resources, check_placement
 from sweeps.running.dispatch import Run, check_home
 from sweeps.running.scratch import check_room, temporary_folder

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from cbs.errors import CbsError
-from cbs.record import TrialStatus
+from cbs.trial.record import TrialStatus
+from sweeps.folder.fitting import Fitting
 from sweeps.running.child import Child, Died
-from sweeps.running.fitting import Fitting
 from sweeps.running.memory import killed_for_memory
 
 LAST_WORDS = 3.0

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cbs.lr_choice import best_lr_many, censored, standings, vertex
+from cbs.trial.lr_choice import best_lr_many, censored, standings, vertex
 from sweeps.search.lattice import FARTHEST, OCTAVE, Lattice
 
 SEED_DEVIATION, SEED_WEIGHT = 0.05, 3.0

@@ -13,8 +13,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from sweeps.prior import Prior
 from sweeps.search.lr_law import Expected, expected
+from sweeps.spec.prior import Prior
 
 MOVED = math.log(2.0)
 """Standard deviation of ln lr between two sweeps of one optimizer, as it is believed beforehand."""

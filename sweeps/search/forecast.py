@@ -13,10 +13,10 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from cbs.config import TrialConfig
-from cbs.record import Measurement, TrialResult, TrialStatus
-from sweeps.cell import Cell
+from cbs.trial.config import TrialConfig
+from cbs.trial.record import Measurement, TrialResult, TrialStatus
 from sweeps.search.search import Search
+from sweeps.spec.cell import Cell
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from cbs.record import TrialResult
+from cbs.trial.record import TrialResult
 
 
 @dataclass

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cbs.record import TrialResult, TrialStatus
+from cbs.trial.record import TrialResult, TrialStatus
 
 
 def beyond(step: int, best_steps: float | None, prune_factor: float | None) -> bool:

@@ -12,10 +12,10 @@ from __future__ import annotations
 import math
 import random
 
-from cbs.choices import value_text
-from sweeps.axes import pooled
-from sweeps.cell import Study
-from sweeps.spec import Sweep
+from cbs.registry.choices import value_text
+from sweeps.spec.axes import pooled
+from sweeps.spec.cell import Study
+from sweeps.spec.spec import Sweep
 
 _PRIMES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29)
 

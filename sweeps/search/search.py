@@ -16,11 +16,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from cbs.config import TrialConfig
-from cbs.lr_choice import best_lr, censored
-from cbs.record import TrialResult, TrialStatus
-from sweeps.cell import Cell, Study
-from sweeps.prior import Prior
+from cbs.trial.config import TrialConfig
+from cbs.trial.lr_choice import best_lr, censored
+from cbs.trial.record import TrialResult, TrialStatus
 from sweeps.search import bracket
 from sweeps.search.bracket import Ask, Outcome, Rules, Seen
 from sweeps.search.elsewhere import expected_from
@@ -28,7 +26,9 @@ from sweeps.search.lattice import OCTAVE, Lattice, middle
 from sweeps.search.lr_law import Expected, expected
 from sweeps.search.pruning import settle
 from sweeps.search.quasirandom import drawn_lrs
-from sweeps.spec import Sweep
+from sweeps.spec.cell import Cell, Study
+from sweeps.spec.prior import Prior
+from sweeps.spec.spec import Sweep
 
 START = OCTAVE // 2
 """Positions to which the learning rate that the law expects is rounded: few enough that batch sizes share some."""

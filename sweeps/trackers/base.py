@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from cbs.record import TrialResult
+from cbs.trial.record import TrialResult
 
 
 class Tracker(ABC):

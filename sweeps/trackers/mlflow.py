@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from cbs.errors import needed
-from cbs.record import TrialResult
+from cbs.trial.record import TrialResult
 from sweeps.trackers import TRACKERS
 from sweeps.trackers.base import Tracker, called, curve, outcome, settings
 

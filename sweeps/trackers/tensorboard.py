@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 from cbs.files import refuse_links
-from cbs.record import TrialResult
+from cbs.trial.record import TrialResult
 from sweeps.trackers import TRACKERS
 from sweeps.trackers.base import Tracker, curve, outcome, settings
 

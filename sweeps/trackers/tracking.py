@@ -8,8 +8,8 @@ from pathlib import Path
 
 from cbs.errors import CbsError, ConfigError, ResultsError, reason
 from cbs.files import refuse_links
-from cbs.record import TrialResult
-from cbs.store import Store
+from cbs.trial.record import TrialResult
+from cbs.trial.store import Store
 from sweeps.trackers import TRACKERS, Tracker
 
 WRITTEN = "tracked"

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from cbs.errors import needed
-from cbs.record import TrialResult
+from cbs.trial.record import TrialResult
 from sweeps.trackers import TRACKERS
 from sweeps.trackers.base import Tracker, called, curve, outcome, settings
 

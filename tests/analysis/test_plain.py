@@ -9,7 +9,7 @@ from enum import StrEnum
 import numpy as np
 
 from analysis.plain import plain, shown
-from cbs.target import Target
+from cbs.trial.target import Target
 
 
 class Colour(StrEnum):

@@ -11,17 +11,17 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from cbs.checkpoint import Checkpoint
-from cbs.config import Choice, TrialConfig
 from cbs.diagnostics import DIAGNOSTICS, build_diagnostics
 from cbs.diagnostics.max_attention_logit import MaxAttentionLogit
 from cbs.errors import ConfigError
 from cbs.noise_scale.columns import L2_COLUMNS
-from cbs.record import Measurement
-from cbs.step_columns import StepColumns
-from cbs.store import Store, read_steps
-from cbs.target import Target
-from cbs.training import run_trial
+from cbs.training.run import run_trial
+from cbs.training.step_columns import StepColumns
+from cbs.trial.checkpoint import Checkpoint
+from cbs.trial.config import Choice, TrialConfig
+from cbs.trial.record import Measurement
+from cbs.trial.store import Store, read_steps
+from cbs.trial.target import Target
 from cbs.workloads import build_workload
 
 CONFIG = TrialConfig(

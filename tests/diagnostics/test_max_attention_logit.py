@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 from cbs.diagnostics import max_attention_logit as module
 from cbs.diagnostics.max_attention_logit import MaxAttentionLogit, largest_logit
 from cbs.errors import ConfigError
-from cbs.text.gpt import GPT, GPTShape
+from cbs.workloads.text_parts.gpt import GPT, GPTShape
 from tests.references import attention as twin
 
 KINDS = ("none", "causal", "bool", "float", "padding", "square")

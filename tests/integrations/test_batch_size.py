@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import nn
 
-from cbs.accumulation import replay
 from cbs.errors import ConfigError
+from cbs.schedules.accumulation import replay
 
 transformers = pytest.importorskip("transformers")
 lightning = pytest.importorskip("lightning.pytorch")

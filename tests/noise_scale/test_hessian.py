@@ -12,13 +12,13 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import cross_entropy
 
-from cbs import seeding
-from cbs.config import Choice
+from cbs.compute import seeding
 from cbs.errors import ConfigError
 from cbs.noise_scale.hessian import hessian_moments
-from cbs.text.gpt import GPT, SIZES
 from cbs.theory import noise_scale as theory
+from cbs.trial.config import Choice
 from cbs.workloads import build_workload
+from cbs.workloads.text_parts.gpt import GPT, SIZES
 
 
 def agrees(found: list[float], truth: float) -> bool:

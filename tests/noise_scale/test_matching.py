@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import nn
 
-from cbs.config import Choice
 from cbs.errors import ConfigError
 from cbs.noise_scale import GEOMETRIES
 from cbs.noise_scale.matching import leaves, matched
 from cbs.optimizers import OPTIMIZERS, CompositeOptimizer, build_optimizer, optimizer
 from cbs.optimizers.geometry import geometry_of
+from cbs.trial.config import Choice
 
 
 def model() -> nn.Module:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
-from cbs import seeding
+from cbs.compute import seeding
 from cbs.errors import ConfigError
 from cbs.noise_scale import Estimate, NoiseScaleMeter
 

@@ -18,13 +18,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from cbs import seeding
-from cbs.config import Choice
+from cbs.compute import seeding
 from cbs.noise_scale.averages import MomentAverages
 from cbs.noise_scale.hessian import hessian_moments
 from cbs.noise_scale.moments import Moments
 from cbs.noise_scale.probe import Probe
 from cbs.theory import noise_scale as theory
+from cbs.trial.config import Choice
 from cbs.workloads import build_workload
 
 SHAPE = (6, 10)

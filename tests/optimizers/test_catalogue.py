@@ -12,12 +12,12 @@ import pytorch_optimizer
 import torch
 from rich.console import Console
 
-from cbs.config import Choice
 from cbs.errors import UnknownNameError
 from cbs.optimizers import LAMB, MERIT, OPTIMIZERS, build_optimizer
-from cbs.optimizers.catalogue import Entry, catalogue, state_bytes_per_parameter
-from cbs.text import GPT, SIZES
-from sweeps.listing import details, overview
+from cbs.trial.config import Choice
+from cbs.workloads.text_parts import GPT, SIZES
+from sweeps.spec.catalogue import Entry, catalogue, state_bytes_per_parameter
+from sweeps.spec.listing import details, overview
 
 
 @pytest.fixture(scope="module")
@@ -59,14 +59,14 @@ def test_says_in_which_precision_muon_iterates_here_and_what_the_other_takes(
     assert {name for name, ratio in measured.items() if ratio is not None} == {"muon", "muon_plus", "orscale", "scion"}
     assert 1e-3 < measured["muon"] < 1e4
     assert catalogue(["muon"], measured=False)[0].bfloat16_time is None
-    monkeypatch.setattr("cbs.optimizers.catalogue.bfloat16_time", lambda: 0.3)
+    monkeypatch.setattr("sweeps.spec.catalogue.bfloat16_time", lambda: 0.3)
     (entry,) = catalogue(["muon"])
     assert entry.to_json()["bfloat16_time"] == 0.3
     for fast, said in (
         (True, "auto is bfloat16 for matrices of more than 16,384 entries"),
         (False, "auto is float32 on"),
     ):
-        monkeypatch.setattr("sweeps.listing.FAST_BFLOAT16", fast)
+        monkeypatch.setattr("sweeps.spec.listing.FAST_BFLOAT16", fast)
         page = " ".join(printed(details(entry)).split())
         assert said in page
         assert "in bfloat16 takes 0.3 times what it takes in float32" in page
@@ -88,8 +88,8 @@ def test_measuring_leaves_the_random_state_alone() -> None:
 
 
 def test_the_command_it_shows_for_an_option_is_accepted(entries: list[Entry]) -> None:
-    from sweeps.overrides import override
     from sweeps.recipes import RECIPES
+    from sweeps.spec.overrides import override
 
     for entry in entries:
         if not entry.spec.defaults:

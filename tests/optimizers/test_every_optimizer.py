@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 
 import cbs.optimizers
-from cbs.config import Choice, EvaluationPlan, TrialConfig
 from cbs.errors import ConfigError
 from cbs.noise_scale import GEOMETRIES, matched
 from cbs.optimizers import LAMB, MERIT, OPTIMIZERS, Muon, OrScale, build_optimizer
@@ -21,10 +20,11 @@ from cbs.optimizers.problem import Problem, ProblemOptimizer
 from cbs.optimizers.scaling import SCALED_OPTIONS
 from cbs.optimizers.signsgd import SignSGD
 from cbs.optimizers.spectral import orthogonalization
-from cbs.record import TrialResult
-from cbs.target import Target
 from cbs.testing import conformance_test
-from cbs.training import run_trial
+from cbs.training.run import run_trial
+from cbs.trial.config import Choice, EvaluationPlan, TrialConfig
+from cbs.trial.record import TrialResult
+from cbs.trial.target import Target
 from cbs.workloads.streams import RandomExamples
 from tests.optimizers.known_failures import OWN
 

@@ -11,12 +11,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from cbs import seeding
+from cbs.compute import seeding
 from cbs.optimizers.gauss_newton import GaussNewton, divide, gauss_newton
 from cbs.optimizers.problem import ModelFunction, Problem
 from cbs.optimizers.second_order.line_search import FRACTIONS, best_fraction, mean_loss
 from cbs.optimizers.second_order.linearization import Linearization, full, layers, prox_linear
-from cbs.text import GPT, GPTShape
+from cbs.workloads.text_parts import GPT, GPTShape
 from tests.references.gauss_newton import GaussNewtonTwin, dense, full_gradient
 
 DOUBLE = torch.float64

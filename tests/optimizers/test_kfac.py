@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from cbs import run_trial
-from cbs.config import Choice, Schedule, TrialConfig
 from cbs.optimizers.kfac import KFAC
 from cbs.optimizers.problem import ModelFunction, Problem, count_examples, examples, micro_batches
 from cbs.optimizers.second_order.kronecker import inverse_of_product, inverse_of_sum
 from cbs.optimizers.second_order.layer_uses import is_supported, patches, recorded_uses
-from cbs.target import Target
+from cbs.trial.config import Choice, Schedule, TrialConfig
+from cbs.trial.target import Target
 from tests.references.kfac import KfacTwin
 
 DOUBLE = torch.float64

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from cbs.config import Choice
 from cbs.optimizers import build_optimizer
 from cbs.optimizers.layout import LAYOUTS, as_matrices, as_parameter, fans
+from cbs.trial.config import Choice
 
 SHAPES = {
     "out_in": [(5, 3), (5, 3, 2, 2), (5, 3, 4)],

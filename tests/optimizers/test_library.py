@@ -17,16 +17,16 @@ import torch
 from torch import Tensor, nn
 
 from cbs import run_trial
-from cbs.config import Choice, TrialConfig
 from cbs.errors import ConfigError, UnknownNameError
 from cbs.noise_scale.matching import matched
 from cbs.optimizers import OPTIMIZERS, OptimizerSpec, build_optimizer, library
 from cbs.optimizers.base import NOT_OPTIONS
 from cbs.optimizers.library import INSTALL, UNUSABLE, LibraryOptimizers, _classes, _spec, construct
 from cbs.optimizers.widths import POWERS
-from cbs.record import TrialStatus
-from cbs.target import Target
 from cbs.testing import checks, examine
+from cbs.trial.config import Choice, TrialConfig
+from cbs.trial.record import TrialStatus
+from cbs.trial.target import Target
 from tests.optimizers.known_failures import LIBRARY
 
 pytest.importorskip("pytorch_optimizer")

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from cbs.config import Choice
 from cbs.optimizers import build_optimizer
+from cbs.trial.config import Choice
 
 STEPS, LR = 20, 0.05
 

@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import nn
 
-from cbs.config import Choice
 from cbs.errors import ConfigError
 from cbs.optimizers import build_optimizer
 from cbs.optimizers.composite import CompositeOptimizer
@@ -17,7 +16,8 @@ from cbs.optimizers.layout import as_matrices
 from cbs.optimizers.muon import Muon
 from cbs.optimizers.muon_plus import MuonPlus
 from cbs.optimizers.orscale import OrScale
-from cbs.text import GPT, GPTShape
+from cbs.trial.config import Choice
+from cbs.workloads.text_parts import GPT, GPTShape
 
 SHAPES = [(8, 24), (24, 8), (8, 8), (1, 5), (32, 96), (96, 32)]
 

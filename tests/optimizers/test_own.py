@@ -9,12 +9,12 @@ import torch
 from torch import nn
 
 from cbs import run_trial
-from cbs.config import Choice, TrialConfig
 from cbs.errors import ConfigError, UnknownNameError
 from cbs.noise_scale import matched
 from cbs.optimizers import OPTIMIZERS, build_optimizer
-from cbs.record import TrialStatus
-from cbs.target import Target
+from cbs.trial.config import Choice, TrialConfig
+from cbs.trial.record import TrialStatus
+from cbs.trial.target import Target
 from sweeps.recipes import RECIPES
 
 MODULE = '''

@@ -13,10 +13,10 @@ import torch
 from torch import nn
 from torch.nn.utils.parametrizations import orthogonal, weight_norm
 
-from cbs.config import Choice
 from cbs.errors import ConfigError
 from cbs.optimizers import OPTIMIZERS, build_optimizer
 from cbs.optimizers.routing import hidden_matrices, route
+from cbs.trial.config import Choice
 
 ROUTED = [name for name in OPTIMIZERS.names() if "matrices" in OPTIMIZERS[name].defaults]
 

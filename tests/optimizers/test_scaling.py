@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from cbs.config import Choice
 from cbs.errors import ConfigError
 from cbs.optimizers import OPTIMIZERS, build_optimizer
 from cbs.optimizers.scaling import decay_at, resolve
+from cbs.trial.config import Choice
 
 DEFAULTS = {"betas": (0.9, 0.99), "weight_decay": 0.0}
 

@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from cbs.config import Choice
 from cbs.errors import ConfigError
 from cbs.noise_scale.geometries.nuclear import Nuclear
 from cbs.noise_scale.matching import matched
@@ -23,6 +22,7 @@ from cbs.optimizers.orscale import OrScale
 from cbs.optimizers.scion import RootMeanSquareBall, SignBall, SpectralBall
 from cbs.optimizers.spectral import orthogonalization
 from cbs.optimizers.spectral.orthogonalization import fast_dtype, newton_schulz, orthogonalize, polar_factor
+from cbs.trial.config import Choice
 from tests.references.muon import MuonTwin, polar, singular_value_after
 from tests.references.muon import newton_schulz as slow_newton_schulz
 from tests.references.orscale import OrScaleTwin

@@ -10,16 +10,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from cbs import seeding
-from cbs.config import Choice
+from cbs.compute import seeding
 from cbs.errors import ConfigError
 from cbs.noise_scale.matching import leaves
 from cbs.optimizers import OPTIMIZERS, build_optimizer
 from cbs.optimizers.lamb import LAMB
 from cbs.optimizers.problem import ProblemOptimizer
 from cbs.optimizers.widths import POWERS, Width, scale_for_width, widths_against
-from cbs.text.gpt import GPT, BaseModel, GPTShape
+from cbs.trial.config import Choice
 from cbs.workloads.text import text
+from cbs.workloads.text_parts.gpt import GPT, BaseModel, GPTShape
 
 SHAPE = GPTShape(width=16, layers=1, heads=2, context=6)
 BASE = BaseModel(width=4, head_size=8)

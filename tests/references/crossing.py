@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from cbs.target import Target
+from cbs.trial.target import Target
 
 
 def crossing(target: Target, steps: Sequence[float], values: Sequence[float]) -> float | None:

@@ -10,15 +10,15 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from cbs.config import Choice, TrialConfig
 from cbs.errors import ConfigError, ResultsError
 from cbs.spectrum import record
 from cbs.spectrum.measure import Effort, measure
 from cbs.spectrum.record import GAUSS_NEWTON, HESSIAN, START, TARGET, Sample, Spectrum
-from cbs.target import Target
 from cbs.theory.noisy_quadratic import NoisyQuadratic, modes_of, tuned
 from cbs.theory.noisy_quadratic.measured import measured_quadratic
-from cbs.training_loop import TrainingLoop
+from cbs.training.loop import TrainingLoop
+from cbs.trial.config import Choice, TrialConfig
+from cbs.trial.target import Target
 from cbs.workloads import build_workload
 
 SIZE = 24

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from cbs.errors import CbsError, reason
-from cbs.training import run_trial
+from cbs.training.run import run_trial
 from sweeps.running import dispatch
 from sweeps.running.ahead import Ahead
 from sweeps.running.child import Failed
@@ -73,4 +73,4 @@ def children_here(patch: pytest.MonkeyPatch) -> None:
     """From here on children are none of their own."""
     for module in ("child", "patience"):
         patch.setattr(f"sweeps.running.{module}.Child", ChildHere)
-    patch.setattr("sweeps.throughput.Child", ChildHere)
+    patch.setattr("sweeps.measuring.throughput.Child", ChildHere)

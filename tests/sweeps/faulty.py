@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from cbs.config import Choice
+from cbs.trial.config import Choice
 from cbs.workloads import Workload, build_workload
 
 

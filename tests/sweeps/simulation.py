@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import random
 
-from cbs.config import Choice, TrialConfig
-from cbs.record import Measurement, TrialResult, TrialStatus
-from cbs.target import Target
-from sweeps.cell import Cell
+from cbs.trial.config import Choice, TrialConfig
+from cbs.trial.record import Measurement, TrialResult, TrialStatus
+from cbs.trial.target import Target
 from sweeps.search.pruning import beyond
 from sweeps.search.search import Search
-from sweeps.spec import Sweep
+from sweeps.spec.cell import Cell
+from sweeps.spec.spec import Sweep
 
 MIN_STEPS, MIN_EXAMPLES, NOISE = 100.0, 3000.0, 0.03
 

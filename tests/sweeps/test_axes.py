@@ -22,14 +22,14 @@ from analysis.questions.learning_rate import learning_rates
 from analysis.questions.suggest.earlier_command import adding
 from analysis.read.results import load
 from benchmarks.joint_axis_coverage import MOMENTA, TRUTH, World, replicate, sweep
-from cbs.choices import Choice
 from cbs.errors import ConfigError, ResultsError
-from cbs.store import Store
-from sweeps.axes import pooled, with_axes
-from sweeps.manifest import merged_manifest
-from sweeps.precision import look
+from cbs.registry.choices import Choice
+from cbs.trial.store import Store
+from sweeps.folder.manifest import merged_manifest
+from sweeps.launching.precision import look
 from sweeps.search.forecast import play
 from sweeps.search.search import Search
+from sweeps.spec.axes import pooled, with_axes
 from tests.analysis.estimate.test_studies import study
 from tests.sweeps.simulation import small_sweep
 

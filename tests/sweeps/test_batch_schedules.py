@@ -7,20 +7,20 @@ from pathlib import Path
 import pytest
 
 from analysis.questions.suggest.earlier_command import adding
-from cbs.choices import parse_choice
-from cbs.config import Choice
 from cbs.errors import ConfigError
-from cbs.record import TrialResult, TrialStatus
-from cbs.store import Store
-from sweeps.cell import Cell
-from sweeps.launch import output_folder, resolve
-from sweeps.manifest import merged_manifest
+from cbs.registry.choices import parse_choice
+from cbs.trial.config import Choice
+from cbs.trial.record import TrialResult, TrialStatus
+from cbs.trial.store import Store
+from sweeps.folder.manifest import merged_manifest
+from sweeps.launching.launch import output_folder, resolve
+from sweeps.launching.telescoping import planned
 from sweeps.outlook.remaining import Pace, outlook
 from sweeps.outlook.report import dry_run_report
-from sweeps.overrides import override
 from sweeps.search.search import Search
-from sweeps.spec import ScheduleRule, Sweep
-from sweeps.telescoping.stages import planned
+from sweeps.spec.cell import Cell
+from sweeps.spec.overrides import override
+from sweeps.spec.spec import ScheduleRule, Sweep
 
 SEESAW, LATE = parse_choice("seesaw(alpha=3)"), parse_choice("late_switch(to=16)")
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from cbs.store import Store
+from cbs.trial.store import Store
+from sweeps.folder.bounds import BOUNDS, Bound, Bounds
 from sweeps.running import bounds
-from sweeps.running.bounds import BOUNDS, Bound, Bounds
 
 
 @pytest.fixture(autouse=True)

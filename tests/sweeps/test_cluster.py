@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import ray
 
-from cbs import device
+from cbs.compute import device
 from cbs.errors import ConfigError, ResultsError, Unfinished
 from sweeps.running import cluster, scratch, tuning
 from sweeps.running.child import Child

@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import nn
 
-from cbs import device
-from cbs.config import Choice, EvaluationPlan
+from cbs.compute import device
 from cbs.errors import ConfigError
-from cbs.record import Measurement, TrialResult, TrialStatus
-from cbs.target import Target
+from cbs.trial.config import Choice, EvaluationPlan
+from cbs.trial.record import Measurement, TrialResult, TrialStatus
+from cbs.trial.target import Target
 from sweeps.outlook import cost
 from sweeps.outlook.cost import Cost, StepCost, evaluations, measure_cost, prior_steps
 from sweeps.outlook.progress import duration
@@ -21,8 +21,8 @@ from sweeps.outlook.remaining import Estimator, Pace, outlook
 from sweeps.running.cluster import Resources
 from sweeps.search.forecast import End, play
 from sweeps.search.search import Search
-from sweeps.spec import ENDLESS
-from sweeps.workload import built
+from sweeps.spec.spec import ENDLESS
+from sweeps.spec.workload import built
 from tests.sweeps.simulation import run_search, small_sweep
 
 STEP = StepCost(fixed=0.002, per_example=0.0001, evaluation=0.0)
@@ -246,7 +246,7 @@ def test_what_a_person_waits_for_ends_on_the_wall_clock_and_says_what_was_not_ti
 
 
 def slow_text():
-    from cbs.config import Choice
+    from cbs.trial.config import Choice
 
     return Choice(name="text", options={"context": 8})
 

@@ -11,9 +11,9 @@ import pytest
 import typer
 
 import cli
-from cbs.config import Choice, TrialConfig
-from cbs.record import TrialStatus
-from cbs.target import Target
+from cbs.trial.config import Choice, TrialConfig
+from cbs.trial.record import TrialStatus
+from cbs.trial.target import Target
 from sweeps.external.asked import program_of
 from sweeps.external.run import run_command
 

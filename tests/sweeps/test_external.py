@@ -17,19 +17,19 @@ from typing import Any
 import pytest
 
 from cbs import report_settings
-from cbs.choices import Choice
-from cbs.config import OF_TRAINER, TrialConfig
 from cbs.errors import ConfigError
-from cbs.record import TrialResult, TrialStatus
-from cbs.target import Target
-from cbs.training import run_trial
-from sweeps.cell import Cell
+from cbs.registry.choices import Choice
+from cbs.training.run import run_trial
+from cbs.trial.config import OF_TRAINER, TrialConfig
+from cbs.trial.record import TrialResult, TrialStatus
+from cbs.trial.target import Target
 from sweeps.external.call import taken
 from sweeps.external.curve import Curve, stated
 from sweeps.external.process import OUTPUT, Process
 from sweeps.external.run import _free_port, run_command
 from sweeps.external.trainer import Trainer, trained_by
-from sweeps.spec import Sweep
+from sweeps.spec.cell import Cell
+from sweeps.spec.spec import Sweep
 
 UNITS = {"metric": "loss", "direction": "below", "metric_unit": "nats", "example_unit": "tree"}
 PLACES = "{batch_size} {lr} {seed} {folder}"
@@ -416,9 +416,10 @@ def test_a_program_that_resumes_and_counts_from_its_first_step_again_is_refused(
 
 OWN_LOOP = """
 import torch
-from cbs import report, seeding
-from cbs.config import Choice, EvaluationPlan
-from cbs.target import Target
+from cbs import report
+from cbs.compute import seeding
+from cbs.trial.config import Choice, EvaluationPlan
+from cbs.trial.target import Target
 from cbs.workloads import build_workload
 
 

@@ -13,18 +13,18 @@ import pytest
 from ray import tune
 from rich.console import Console
 
-from cbs.config import Choice
 from cbs.errors import ConfigError, ResultsError, Unfinished
-from cbs.record import TrialResult, TrialStatus
-from cbs.store import Store
-from cbs.training import run_trial
-from sweeps.launch import resolve, sweep
-from sweeps.ledger import ledger
+from cbs.training.run import run_trial
+from cbs.trial.config import Choice
+from cbs.trial.record import TrialResult, TrialStatus
+from cbs.trial.store import Store
+from sweeps.launching.launch import resolve, sweep
+from sweeps.launching.ledger import ledger
 from sweeps.outlook.progress import Progress
 from sweeps.outlook.report import outcome_lines, outcome_report
 from sweeps.running import dispatch
 from sweeps.running.cluster import Resources
-from sweeps.spec import Sweep
+from sweeps.spec.spec import Sweep
 from tests.sweeps.test_kill import reached
 
 pytestmark = pytest.mark.usefixtures("local_ray")

@@ -18,10 +18,10 @@ import pytest
 
 import analysis
 import cli
-from cbs.record import TrialStatus
-from cbs.store import Store
-from cbs.training import run_trial
-from sweeps.running.bounds import BOUNDS
+from cbs.training.run import run_trial
+from cbs.trial.record import TrialStatus
+from cbs.trial.store import Store
+from sweeps.folder.bounds import BOUNDS
 from sweeps.running.scratch import remove_stale_folders
 from tests.sweeps import faulty
 from tests.sweeps.alone import children_here, without_ray

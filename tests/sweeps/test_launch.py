@@ -11,18 +11,18 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from cbs.config import Choice
 from cbs.errors import ConfigError, ResultsError
 from cbs.optimizers import OPTIMIZERS
-from cbs.record import TrialStatus
-from cbs.store import Store
+from cbs.trial.config import Choice
+from cbs.trial.record import TrialStatus
+from cbs.trial.store import Store
 from sweeps.external.trainer import Trainer, trained_by
-from sweeps.launch import output_folder, resolve, sweep
+from sweeps.launching.launch import output_folder, resolve, sweep
 from sweeps.outlook.cost import Cost
 from sweeps.outlook.progress import Progress
 from sweeps.running.cluster import Resources
 from sweeps.search.search import Search
-from sweeps.spec import Sweep
+from sweeps.spec.spec import Sweep
 from tests.sweeps.alone import without_ray
 
 pytestmark = pytest.mark.usefixtures("local_ray")
@@ -164,7 +164,7 @@ def test_a_trial_that_raises_is_a_result_and_is_tried_again(tmp_path, monkeypatc
 BROKEN = """
 from pathlib import Path
 from cbs.workloads import build_workload
-from cbs.config import Choice
+from cbs.trial.config import Choice
 
 def broken(flag, folder):
     workload = build_workload(Choice(name="noisy_quadratic", options={"dimension": 20}))

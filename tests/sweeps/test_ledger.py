@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from cbs.record import TrialStatus
-from cbs.store import Store
-from sweeps.ledger import clean, ledger, ledgers
-from sweeps.running.lock import LOCK, Lock
+from cbs.trial.record import TrialStatus
+from cbs.trial.store import Store
+from sweeps.folder.lock import LOCK, Lock
+from sweeps.launching.ledger import clean, ledger, ledgers
 from tests.factories import sweep
 
 

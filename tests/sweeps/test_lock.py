@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 
 from cbs.errors import ResultsError
-from cbs.store import Store
-from sweeps import launch
+from cbs.trial.store import Store
+from sweeps.folder.lock import LOCK, STALE_SECONDS, Lock, owner
+from sweeps.launching import launch
 from sweeps.running import dispatch, tuning
 from sweeps.running.cluster import Resources
 from sweeps.running.dispatch import Run
-from sweeps.running.lock import LOCK, STALE_SECONDS, Lock, owner
 from tests.sweeps.simulation import small_sweep
 
 
@@ -59,7 +59,7 @@ def test_a_folder_is_free_again_after_an_error(store):
 
 def test_the_lock_of_a_killed_process_is_taken_at_once(store):
     code = (
-        "import time; from cbs.store import Store; from sweeps.running.lock import Lock\n"
+        "import time; from cbs.trial.store import Store; from sweeps.folder.lock import Lock\n"
         f"lock = Lock(Store({str(store.root)!r}), 'killed').__enter__(); print('held', flush=True); time.sleep(100)"
     )
     holder = subprocess.Popen(

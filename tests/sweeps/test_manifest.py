@@ -13,11 +13,11 @@ import torch
 
 import cbs
 from analysis.read.results import load
-from cbs.config import Choice
 from cbs.errors import ResultsError
-from cbs.store import Store
-from sweeps.manifest import all_code_changes, code_changes, latest_run, merged_manifest, own_code, provenance
-from sweeps.spec import Sweep
+from cbs.trial.config import Choice
+from cbs.trial.store import Store
+from sweeps.folder.manifest import all_code_changes, code_changes, latest_run, merged_manifest, own_code, provenance
+from sweeps.spec.spec import Sweep
 from tests.factories import sweep as write_sweep
 from tests.sweeps import test_own_code
 from tests.sweeps.simulation import small_sweep
@@ -68,7 +68,7 @@ def test_a_change_of_code_is_told_and_the_trials_before_it_listed(
     assert "code_changes" not in merged_manifest(store, asked, "second")["runs"][-1]
     (store.trials / "earlier").mkdir()
     module.write_text("other")
-    monkeypatch.setattr("sweeps.manifest._versions", lambda: {"torch": "0.1", "ray": "0.1"})
+    monkeypatch.setattr("sweeps.folder.manifest._versions", lambda: {"torch": "0.1", "ray": "0.1"})
     run = merged_manifest(store, asked, "second")["runs"][-1]
     torch_change, own = run["code_changes"]
     assert re.fullmatch(r"torch \S+, then 0.1", torch_change)

@@ -13,17 +13,17 @@ import pytest
 from analysis.config import AnalysisConfig
 from analysis.questions.analyze import analyze
 from cbs.errors import ConfigError, ResultsError
-from cbs.record import TrialResult, TrialStatus
-from cbs.store import Store, find_sweeps
-from sweeps import merge as merging
-from sweeps.ledger import ledger
-from sweeps.manifest import merged_manifest
-from sweeps.merge import merge
+from cbs.trial.record import TrialResult, TrialStatus
+from cbs.trial.store import Store, find_sweeps
+from sweeps.folder.lock import Lock
+from sweeps.folder.manifest import merged_manifest
+from sweeps.launching import merge as merging
+from sweeps.launching.ledger import ledger
+from sweeps.launching.merge import merge
+from sweeps.launching.precision import ROUNDS
 from sweeps.outlook.report import PLAN, reasons, write_reasons
-from sweeps.precision import ROUNDS
-from sweeps.running.lock import Lock
 from sweeps.search.search import Search
-from sweeps.spec import Sweep
+from sweeps.spec.spec import Sweep
 from tests.sweeps.simulation import run_search, simulate, small_sweep
 
 SWEEP = small_sweep(optimizers=small_sweep().optimizers[:1])

@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from cbs.errors import ConfigError, ResultsError
-from cbs.store import Store
-from sweeps import mirror
-from sweeps.mirror import OWNER, Mirror
-from sweeps.running.lock import LOCK
+from cbs.trial.store import Store
+from sweeps.folder.lock import LOCK
+from sweeps.launching import mirror
+from sweeps.launching.mirror import OWNER, Mirror
 from tests import factories
 
 

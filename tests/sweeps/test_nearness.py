@@ -10,20 +10,20 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from cbs.choices import parse_choice
-from cbs.config import TrialConfig
 from cbs.errors import ConfigError
-from cbs.record import Measurement, TrialResult, TrialStatus
-from cbs.store import Store
-from cbs.target import Target
-from sweeps.launch import sweep
-from sweeps.manifest import merged_manifest
+from cbs.registry.choices import parse_choice
+from cbs.trial.config import TrialConfig
+from cbs.trial.record import Measurement, TrialResult, TrialStatus
+from cbs.trial.store import Store
+from cbs.trial.target import Target
+from sweeps.folder.manifest import merged_manifest
+from sweeps.launching.launch import sweep
 from sweeps.outlook.nearness import Nearness, meant_perhaps
 from sweeps.outlook.progress import Progress
 from sweeps.outlook.report import outcome_lines, outcome_report
 from sweeps.running.dispatch import Run
 from sweeps.search.search import Search
-from sweeps.spec import Sweep
+from sweeps.spec.spec import Sweep
 from tests.sweeps.simulation import small_sweep
 
 ACCURACY = Target(metric="accuracy", value=90, direction="above")

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cbs.config import Choice
 from cbs.errors import ConfigError
-from sweeps.cell import Cell
-from sweeps.overrides import override
+from cbs.trial.config import Choice
+from sweeps.spec.cell import Cell
+from sweeps.spec.overrides import override
 from tests.sweeps.simulation import small_sweep
 
 

@@ -11,19 +11,19 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from cbs.choices import Choice
-from cbs.config import Schedule, TrialConfig
 from cbs.errors import ConfigError
 from cbs.optimizers import OPTIMIZERS
-from cbs.target import Target
-from cbs.training import run_trial
-from cbs.training_loop import TrainingLoop
+from cbs.registry.choices import Choice
+from cbs.training.loop import TrainingLoop
+from cbs.training.run import run_trial
+from cbs.trial.config import Schedule, TrialConfig
+from cbs.trial.target import Target
 from cbs.workloads import RandomExamples, build_workload
-from sweeps.launch import resolve
+from sweeps.launching.launch import resolve
 from sweeps.outlook.cost import measure_cost
 from sweeps.outlook.own_code import doubts
-from sweeps.spec import Sweep
-from sweeps.workload import _built
+from sweeps.spec.spec import Sweep
+from sweeps.spec.workload import _built
 
 HERE = __name__
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from cbs.config import Choice
 from cbs.errors import ConfigError
-from cbs.target import Target
+from cbs.trial.config import Choice
+from cbs.trial.target import Target
 from sweeps.outlook.cost import Cost, StepCost
 from sweeps.running.patience import LEAST_SECONDS, UNTIMED_SECONDS, patience, timed_apart
 from tests.sweeps.simulation import small_sweep

@@ -13,19 +13,19 @@ import pytest
 
 from benchmarks.precision_coverage import CASES, FEW, TRUTH, covered, replicate, trainer, width
 from benchmarks.search_worlds import World, sweep
-from cbs.choices import parse_choice
 from cbs.errors import ConfigError, ResultsError
-from cbs.parsing import parse_duration
-from cbs.store import Store
-from sweeps import launch
-from sweeps.cell import Cell
+from cbs.registry.choices import parse_choice
+from cbs.registry.parsing import parse_duration
+from cbs.trial.store import Store
+from sweeps.launching import launch
+from sweeps.launching.precision import FEWEST_STEPS, MOST_ROUNDS, ROUNDS, check_goal, half_width, to_precision
 from sweeps.outlook.progress import Progress
 from sweeps.outlook.report import outcome_lines, outcome_report
-from sweeps.precision import FEWEST_STEPS, MOST_ROUNDS, ROUNDS, check_goal, half_width, to_precision
 from sweeps.running.dispatch import Run
 from sweeps.search.forecast import End, ended
 from sweeps.search.limits import Limits
 from sweeps.search.search import Search
+from sweeps.spec.cell import Cell
 
 GOAL = 0.35
 WORLD = World(1.0, 0.5, 0.1, 3)
@@ -221,7 +221,7 @@ def test_auto_ends_where_a_larger_batch_size_tells_nothing(tmp_path):
 
 
 def test_what_cannot_be_had_ends_after_so_many_rounds(tmp_path, monkeypatch):
-    monkeypatch.setattr("sweeps.precision.MOST_ROUNDS", 3)
+    monkeypatch.setattr("sweeps.launching.precision.MOST_ROUNDS", 3)
     done = to_precision(SMALL, 1e-4, tmp_path, trainer(tmp_path, WORLD.end))
     assert len(done.rounds) == 4
     assert done.reasons["adamw"].startswith("3 rounds are over")

@@ -5,9 +5,9 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cbs.record import TrialStatus
-from sweeps.cell import Cell
+from cbs.trial.record import TrialStatus
 from sweeps.search.pruning import beyond, settle
+from sweeps.spec.cell import Cell
 from tests.sweeps.simulation import simulate, small_sweep
 
 CELL = Cell("adamw", 64, 0)

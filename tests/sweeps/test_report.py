@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from cbs.choices import parse_choice
+from cbs.registry.choices import parse_choice
 from sweeps.outlook.progress import Progress
 from sweeps.outlook.report import dry_run_lines, dry_run_report, outcome_lines, outcome_report
 from sweeps.search.search import Search

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from cbs.config import Choice
 from cbs.errors import ConfigError
-from sweeps.launch import resolve
-from sweeps.spec import ScheduleRule, Sweep
-from sweeps.workload import calling_theirs
+from cbs.trial.config import Choice
+from sweeps.launching.launch import resolve
+from sweeps.spec.spec import ScheduleRule, Sweep
+from sweeps.spec.workload import calling_theirs
 
 SWEEP = Sweep(
     name="tiny",

@@ -7,14 +7,14 @@ from unittest.mock import Mock
 
 import pytest
 
-from cbs.choices import parse_choice
-from cbs.record import TrialStatus
-from cbs.store import Store
-from sweeps.cell import Cell, Study
+from cbs.registry.choices import parse_choice
+from cbs.trial.record import TrialStatus
+from cbs.trial.store import Store
 from sweeps.outlook.progress import Progress
 from sweeps.running.dispatch import Run
 from sweeps.search.forecast import End, ended, play
 from sweeps.search.search import Search
+from sweeps.spec.cell import Cell, Study
 from tests.sweeps import simulation
 from tests.sweeps.simulation import run_search, simulate, small_sweep, true_steps
 

@@ -10,7 +10,7 @@ from benchmarks.calibration.cases import CASES
 from benchmarks.search_coverage import GRIDS, Momentum, answer, replicate, trials
 from benchmarks.search_quadratic import end_of
 from benchmarks.search_worlds import World
-from sweeps.cell import Cell
+from sweeps.spec.cell import Cell
 
 
 def covered(replicates: int, noise: float, distance: float) -> tuple[float, float]:

@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import pytest
 
-from cbs.choices import parse_choice
-from cbs.config import Choice
 from cbs.errors import ConfigError
-from sweeps.cell import Cell
+from cbs.registry.choices import parse_choice
+from cbs.trial.config import Choice
 from sweeps.recipes import RECIPES
-from sweeps.spec import ScheduleRule
+from sweeps.spec.cell import Cell
+from sweeps.spec.spec import ScheduleRule
 from tests.sweeps.simulation import small_sweep
 
 

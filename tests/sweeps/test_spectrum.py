@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from cbs.config import Choice, TrialConfig
 from cbs.errors import ConfigError, ResultsError
-from cbs.record import TrialStatus
 from cbs.spectrum.measure import Effort
 from cbs.spectrum.record import read
-from cbs.store import Store
-from cbs.target import Target
-from cbs.training import run_trial
-from sweeps.spectrum import measure_spectrum, runs_of
+from cbs.training.run import run_trial
+from cbs.trial.config import Choice, TrialConfig
+from cbs.trial.record import TrialStatus
+from cbs.trial.store import Store
+from cbs.trial.target import Target
+from sweeps.measuring.spectrum import measure_spectrum, runs_of
 from tests.factories import trial
 
 WORKLOAD = Choice(name="noisy_quadratic", options={"dimension": 6})

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from cbs.config import Choice, TrialConfig
 from cbs.errors import ConfigError
-from cbs.record import TrialResult
-from cbs.target import Target
-from sweeps import launch
+from cbs.trial.config import Choice, TrialConfig
+from cbs.trial.record import TrialResult
+from cbs.trial.target import Target
+from sweeps.launching import launch
+from sweeps.launching import telescoping as stages
 from sweeps.recipes import RECIPES
 from sweeps.search.search import Search
-from sweeps.spec import Sweep
-from sweeps.telescoping import stages
+from sweeps.spec.spec import Sweep
 from tests.sweeps import simulation
 
 WIDTHS = (16, 32, 64)
@@ -29,7 +29,7 @@ def small(**changes: object) -> Sweep:
 
 
 class Sweeps:
-    """In place of :func:`sweeps.launch.sweep`: trials follow a law and are kept by folder; may be killed."""
+    """In place of :func:`sweeps.launching.launch.sweep`: trials follow a law and are kept by folder; may be killed."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, kill_after: int | None = None) -> None:
         self.kept: dict[Path, dict[str, TrialResult]] = {}

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from cbs.errors import ConfigError, ResultsError
-from sweeps.telescoping.plan import POINTS, Stage, Telescoped, around, first_grid, telescope, vertex
+from sweeps.search.telescoping import POINTS, Stage, Telescoped, around, first_grid, telescope, vertex
 
 WIDTHS = (16, 32, 64, 128)
 FIRST = first_grid((1e-3, 2e-3, 4e-3, 8e-3, 16e-3, 32e-3))

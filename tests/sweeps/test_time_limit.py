@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sweeps import launch
+from sweeps.launching import launch
 from sweeps.running.cluster import uninterrupted
 from sweeps.running.time_limit import time_limit
 from tests.sweeps.simulation import small_sweep

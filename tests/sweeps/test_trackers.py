@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from analysis.read.importers import import_runs
-from cbs.config import TrialConfig
 from cbs.errors import ConfigError, MissingDependencyError, ResultsError, UnknownNameError
-from cbs.record import TrialResult, TrialStatus, without_curve
-from cbs.store import Store
+from cbs.trial.config import TrialConfig
+from cbs.trial.record import TrialResult, TrialStatus, without_curve
+from cbs.trial.store import Store
 from sweeps.trackers import TRACKERS
 from sweeps.trackers.base import Tracker, called, curve, outcome, settings
 from sweeps.trackers.tracking import WRITTEN, Tracking

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from cbs.config import Choice
 from cbs.errors import ConfigError
 from cbs.optimizers import OPTIMIZERS
-from sweeps.launch import output_folder, resolve
-from sweeps.spec import Sweep
+from cbs.trial.config import Choice
+from sweeps.launching.launch import output_folder, resolve
+from sweeps.spec.spec import Sweep
 
 
 def tiny(**changes: object) -> Sweep:

@@ -13,17 +13,17 @@ import pytest
 from analysis.read.importers import Settings, import_runs
 from benchmarks.search_worlds import World
 from benchmarks.warm_start import KINDS, Elsewhere, measure
-from cbs.choices import Choice
 from cbs.errors import ConfigError, ResultsError
-from cbs.store import Store
-from sweeps.manifest import merged_manifest
+from cbs.registry.choices import Choice
+from cbs.trial.store import Store
+from sweeps.folder.manifest import merged_manifest
 from sweeps.outlook.report import reasons
-from sweeps.prior import Prior
 from sweeps.search.elsewhere import MOVED, expected_from
 from sweeps.search.lr_law import expected
 from sweeps.search.search import Search
-from sweeps.spec import Sweep
-from sweeps.warm_start import started
+from sweeps.search.warm_start import started
+from sweeps.spec.prior import Prior
+from sweeps.spec.spec import Sweep
 from tests.factories import Truth
 from tests.factories import sweep as write_sweep
 from tests.sweeps.simulation import run_search, small_sweep

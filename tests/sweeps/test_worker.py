@@ -15,16 +15,16 @@ import numpy as np
 import pytest
 import torch
 
-from cbs.checkpoint import Checkpoint
-from cbs.config import Choice, TrialConfig
 from cbs.errors import CbsError
-from cbs.store import Store
-from cbs.target import Target
-from cbs.training import run_trial
+from cbs.training.run import run_trial
+from cbs.trial.checkpoint import Checkpoint
+from cbs.trial.config import Choice, TrialConfig
+from cbs.trial.store import Store
+from cbs.trial.target import Target
 from cbs.workloads import Workload, build_workload
+from sweeps.folder.fitting import FILE, Fitting
 from sweeps.running import worker
 from sweeps.running.child import Died
-from sweeps.running.fitting import FILE, Fitting
 from sweeps.running.worker import Place, Setup, Worker
 
 CONFIG = TrialConfig(

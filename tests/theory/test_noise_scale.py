@@ -8,9 +8,9 @@ import torch
 from scipy.special import hyp2f1
 from scipy.stats import foldnorm
 
-from cbs import seeding
-from cbs.config import Choice
+from cbs.compute import seeding
 from cbs.theory import noise_scale as theory
+from cbs.trial.config import Choice
 from cbs.workloads import build_workload
 
 RNG = np.random.default_rng(0)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from cbs.config import Choice
+from cbs.compute.seeding import generator, seeded
 from cbs.errors import ConfigError
-from cbs.seeding import generator, seeded
+from cbs.trial.config import Choice
 from cbs.workloads import WORKLOADS, Workload, build_workload
 
 

@@ -10,14 +10,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cbs import seeding
-from cbs.config import Choice, EvaluationPlan, TrialConfig
+from cbs.compute import seeding
 from cbs.errors import ConfigError
-from cbs.record import TrialStatus
-from cbs.target import Target
 from cbs.theory.noisy_quadratic import Modes, modes_of
 from cbs.theory.noisy_quadratic import NoisyQuadratic as Theory
-from cbs.training import run_trial
+from cbs.training.run import run_trial
+from cbs.trial.config import Choice, EvaluationPlan, TrialConfig
+from cbs.trial.record import TrialStatus
+from cbs.trial.target import Target
 from cbs.workloads import build_workload
 from cbs.workloads.noisy_quadratic import NoisyQuadratic, Quadratic
 

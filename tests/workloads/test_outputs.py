@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.func import hessian
 
-from cbs import seeding
-from cbs.config import Choice
+from cbs.compute import seeding
+from cbs.trial.config import Choice
 from cbs.workloads import WORKLOADS, build_workload
 from cbs.workloads.base import PredictiveWorkload
 

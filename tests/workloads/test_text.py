@@ -11,19 +11,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from cbs import seeding
-from cbs.config import Choice, Schedule, TrialConfig
+from cbs.compute import seeding
 from cbs.errors import CbsError, ConfigError, DataError, UnknownNameError
-from cbs.record import TrialStatus
-from cbs.target import Target
-from cbs.text import GPT, SIZES, GPTShape, corpus
-from cbs.text.gpt import BaseModel
-from cbs.training import run_trial
-from cbs.training_loop import TrainingLoop
+from cbs.training.loop import TrainingLoop
+from cbs.training.run import run_trial
+from cbs.trial.config import Choice, Schedule, TrialConfig
+from cbs.trial.record import TrialStatus
+from cbs.trial.target import Target
 from cbs.workloads import WORKLOADS, Workload, build_workload
 from cbs.workloads.text import TextWorkload, text
-from sweeps.overrides import override
+from cbs.workloads.text_parts import GPT, SIZES, GPTShape, corpus
+from cbs.workloads.text_parts.gpt import BaseModel
 from sweeps.recipes import RECIPES
+from sweeps.spec.overrides import override
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ from scipy.special import ndtr
 
 from analysis.arrays import Array
 from analysis.estimate.fitting.data import Trials
-from cbs.lr_choice import best_lr_many
+from cbs.trial.lr_choice import best_lr_many
 
 _FEW_SEEDS = 8
 _ALIKE = 4.0

@@ -26,7 +26,7 @@ from scipy.special import erfcx
 from analysis.arrays import Array
 from analysis.estimate.curves import Curve
 from analysis.estimate.fitting.least_squares import Exponent, fit_curves
-from cbs.lr_choice import best_lr
+from cbs.trial.lr_choice import best_lr
 
 LEAST_DEVIATION = 1e-3
 """Least standard deviation of ln S: a tenth of a percent, finer than steps to target are ever known."""
@@ -59,7 +59,7 @@ class Trials:
 
     @functools.cached_property
     def winner(self) -> int | None:
-        """Row of the best learning rate, see :func:`cbs.lr_choice.best_lr`."""
+        """Row of the best learning rate, see :func:`cbs.trial.lr_choice.best_lr`."""
         return best_lr(self.steps, self.ran)
 
     def without(self, seed: int) -> Trials:

@@ -8,7 +8,7 @@ import numpy as np
 
 from analysis.arrays import Array
 from analysis.estimate.fitting.data import Trials
-from cbs.lr_choice import best_lr_many, standings
+from cbs.trial.lr_choice import best_lr_many, standings
 
 _DRAWS = 100
 

@@ -15,7 +15,7 @@ from analysis.estimate.studies import Study
 from analysis.present import style
 from analysis.present.figures import figure, tidy
 from analysis.questions.analyze import Analysis
-from cbs.record import TrialStatus
+from cbs.trial.record import TrialStatus
 
 _COLUMNS = ["optimizer", "batch_size", "lr", "steps", "seeds_reached", "seeds", "steps_lower_bound", "diverged"]
 _HOLLOW = {"markersize": 3, "markerfacecolor": "white"}

@@ -29,8 +29,8 @@ from analysis.questions.analyze import Analysis
 from analysis.questions.suggest import suggest
 from analysis.read.results import Results, load
 from cbs.files import refuse_links, whole_file
-from cbs.store import Store
-from cbs.target import Target
+from cbs.trial.store import Store
+from cbs.trial.target import Target
 
 LINES = 120
 """Rows of points beyond which their tables are folded."""

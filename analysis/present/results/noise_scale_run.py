@@ -9,7 +9,7 @@ from typing import Any
 from analysis.phrases import number, percent
 from analysis.present import Presentation, presentation
 from analysis.present.table import Column, Table, files, pivot
-from cbs.choices import Choice
+from cbs.registry.choices import Choice
 
 CORRECTED = "_corrected"
 """Ends the name of a geometry whose noise scale is corrected for the batch size."""
@@ -17,7 +17,7 @@ CORRECTED = "_corrected"
 
 @dataclass(frozen=True)
 class MeasuredRun:
-    """A run that was measured: ``values`` are what :meth:`cbs.noise_scale_run.NoiseScaleRun.to_json` gives."""
+    """A run that was measured: ``values`` are what :meth:`cbs.training.noise_scale_run.NoiseScaleRun.to_json` gives."""
 
     values: dict[str, Any]
 
@@ -69,7 +69,7 @@ def _interval(*row: Any) -> tuple[float | None, float | None]:
 
 
 def scales(run: dict[str, Any]) -> Table:
-    """One row per phase and geometry of a :meth:`cbs.noise_scale_run.NoiseScaleRun.to_json`.
+    """One row per phase and geometry of a :meth:`cbs.training.noise_scale_run.NoiseScaleRun.to_json`.
 
     ``examples`` is the middle of the phase (its end for the Hessian-weighted scale, which is taken there).
     """

@@ -8,8 +8,8 @@ from typing import Any
 
 from analysis.plain import shown
 from cbs.errors import ConfigError
-from cbs.store import finite_or_none
 from cbs.theory.steps_bounds import Bound, PowerBound, Problem, momentum, sgd
+from cbs.trial.store import finite_or_none
 
 NESTEROV = {"sgd": False, "momentum": False, "muon": True}
 """Optimizers that constants can be given for, and whether they look ahead unless told."""

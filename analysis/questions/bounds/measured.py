@@ -20,7 +20,7 @@ from analysis.questions.bounds.settings import Setting, setting_of
 from analysis.questions.bounds.variants import Scaled, Variant, bests_of, scalings
 from analysis.questions.protocols import at_learning_rate
 from cbs.errors import ConfigError
-from cbs.target import Target
+from cbs.trial.target import Target
 
 
 @dataclass(frozen=True, kw_only=True)

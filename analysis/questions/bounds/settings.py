@@ -7,10 +7,10 @@ from numbers import Real
 from typing import Any
 
 from analysis.read.groups import Group
-from cbs.choices import Choice
 from cbs.errors import ConfigError
-from cbs.store import Store
+from cbs.registry.choices import Choice
 from cbs.theory.steps_bounds import relative_best
+from cbs.trial.store import Store
 
 
 @dataclass(frozen=True, kw_only=True)

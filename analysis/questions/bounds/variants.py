@@ -23,7 +23,7 @@ from analysis.estimate.result import Answer, Critical
 from analysis.questions.bounds.checks import Check, Told
 from analysis.questions.bounds.settings import Setting
 from analysis.questions.comparison.ratios import narrowing, shuffled
-from cbs.store import finite_or_none
+from cbs.trial.store import finite_or_none
 
 SOUND = (Verdict.OK, Verdict.FAR_SEED, Verdict.EXPONENT_BELIEVED, Verdict.DEPENDS_ON_FORM, Verdict.TOO_WIDE)
 """Verdicts with which an interval holds; forms of the curve are in it in so far as they are believed."""

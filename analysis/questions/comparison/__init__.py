@@ -22,7 +22,7 @@ from analysis.questions.comparison.ratios import (
 from analysis.questions.courses import plane
 from analysis.read.throughput import Throughput
 from cbs.errors import ConfigError
-from cbs.target import Target
+from cbs.trial.target import Target
 
 
 @dataclass(frozen=True, kw_only=True)

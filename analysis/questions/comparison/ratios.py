@@ -26,9 +26,9 @@ from analysis.estimate.fitting import Fit, interval
 from analysis.estimate.fitting.form_fits import widening
 from analysis.estimate.result import Answer
 from analysis.plain import plain, shown
-from cbs.choices import read_choice
 from cbs.errors import ConfigError
-from cbs.store import finite_or_none
+from cbs.registry.choices import read_choice
+from cbs.trial.store import finite_or_none
 
 DEFAULT_REFERENCE = "adamw"
 

@@ -24,10 +24,10 @@ from analysis.estimate.studies import Study, one_study
 from analysis.questions.analyze import Analysis
 from analysis.questions.fit_table.rows import read
 from analysis.read.groups import Group
-from cbs.choices import Choice
 from cbs.errors import ConfigError, DataError
-from cbs.record import TrialStatus
-from cbs.target import Target
+from cbs.registry.choices import Choice
+from cbs.trial.record import TrialStatus
+from cbs.trial.target import Target
 
 _FEWEST_OF_A_GRAIN = 4
 """Different numbers of steps below which a common divisor of a tenth of them may be chance."""

@@ -22,7 +22,7 @@ from analysis.questions.prediction.variations import Task
 from analysis.read.results import load
 from cbs.errors import ConfigError, ResultsError
 from cbs.spectrum.record import START, TARGET, Sample, read
-from cbs.store import find_sweeps, read_record
+from cbs.trial.store import find_sweeps, read_record
 
 APART = 0.1
 """Relative difference between metric and training loss that is told."""

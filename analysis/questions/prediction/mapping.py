@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cbs.choices import Choice
-from cbs.config import UNKNOWN
+from cbs.registry.choices import Choice
+from cbs.trial.config import UNKNOWN
 
 DEFAULTS: dict[str, dict[str, Any]] = {
     "sgd": {"momentum": 0.9, "nesterov": False},

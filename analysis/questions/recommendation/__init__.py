@@ -44,7 +44,7 @@ from analysis.questions.recommendation.plans import (
     Wish,
 )
 from analysis.read.throughput import Throughput
-from cbs.target import Target
+from cbs.trial.target import Target
 
 NEAR = 1.05
 """A batch size is near the best when it takes at most this multiple of the best."""

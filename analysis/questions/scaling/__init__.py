@@ -24,7 +24,7 @@ from analysis.questions.scaling.fits import Law, comparisons, laws, options, var
 from analysis.questions.scaling.points import AXES, ScalingPoint, at_data, in_tokens, points_of, runs_of, unlike
 from analysis.read.results import load
 from cbs.errors import ConfigError, ResultsError
-from cbs.target import Target
+from cbs.trial.target import Target
 
 _OWN = 0.25
 """Spread of ln S_min over that of ln B_crit below which an exponent against the data is 1 within a quarter, whatever

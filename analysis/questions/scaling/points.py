@@ -17,7 +17,7 @@ from analysis.estimate.diagnosis import Verdict
 from analysis.estimate.forms import Runs
 from analysis.estimate.result import Answer
 from analysis.plain import flat
-from cbs.target import Target
+from cbs.trial.target import Target
 
 AXES = ("data", "parameters", "loss", "compute")
 FLOPS_PER_PARAMETER_AND_TOKEN = 6

@@ -32,10 +32,10 @@ from analysis.questions.schedule_plan.outcome import outcomes, verdict
 from analysis.questions.schedule_plan.plans import LAW, Ask, PlannedStage, SchedulePlan, SchedulePlans
 from analysis.questions.schedule_plan.sizes import allowed, best_constant, chosen, costs, price_of
 from analysis.questions.schedule_plan.source import Source
-from cbs.batch_schedules import OpenLoop, Run
-from cbs.batch_schedules.base import of_table
-from cbs.config import Schedule
 from cbs.errors import ConfigError
+from cbs.schedules.batch_size import OpenLoop, Run
+from cbs.schedules.batch_size.base import of_table
+from cbs.trial.config import Schedule
 
 FURTHEST = 4.0
 """A budget of at most so many times the examples that were measured; beyond, a plan would be a guess."""

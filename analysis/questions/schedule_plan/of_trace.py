@@ -22,7 +22,7 @@ from analysis.phrases import number
 from analysis.questions.schedule_plan.source import Source, of_noise_scale, together
 from analysis.read.cells import LARGEST
 from cbs.errors import DataError, ResultsError, reason
-from cbs.store import read_steps
+from cbs.trial.store import read_steps
 
 MOST = 5
 """Phases that a run is cut into; fewer where one of them has no interval."""

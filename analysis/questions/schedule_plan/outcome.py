@@ -29,7 +29,7 @@ from analysis.questions.schedule_plan.lr_rules import LearningRates
 from analysis.questions.schedule_plan.plans import Ask, Outcome
 from analysis.questions.schedule_plan.sizes import seconds
 from analysis.questions.schedule_plan.source import Source
-from cbs.batch_schedules import OpenLoop
+from cbs.schedules.batch_size import OpenLoop
 
 OFF = 0.06
 """Standard deviation of ln S of the constant batch size that a plan is compared with about the curve, beyond what plan

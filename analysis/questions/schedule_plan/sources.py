@@ -11,8 +11,8 @@ from analysis.questions.schedule_plan.of_curve import of_curve
 from analysis.questions.schedule_plan.of_sweep import of_sweep
 from analysis.questions.schedule_plan.of_trace import of_trace
 from analysis.questions.schedule_plan.source import Source
-from cbs.batch_schedules.text import parse_amount
 from cbs.errors import ConfigError
+from cbs.schedules.batch_size.text import parse_amount
 
 
 def sources(

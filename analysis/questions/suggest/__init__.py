@@ -25,9 +25,9 @@ from analysis.plain import shown
 from analysis.questions.suggest.design import GOAL, best_per_example, examples, two_sided, width_factor
 from analysis.questions.suggest.earlier_command import adding
 from analysis.read.groups import Group
-from cbs.lr_choice import at_edges
-from cbs.store import Store
-from cbs.target import Target
+from cbs.trial.lr_choice import at_edges
+from cbs.trial.store import Store
+from cbs.trial.target import Target
 
 SEEDS = 3
 """Seeds an interval is worth comparing with."""

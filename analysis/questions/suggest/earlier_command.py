@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from cbs.batch_schedules import batch_schedule_options
-from cbs.choices import Choice, parse_choice, value_text
-from cbs.store import Store
+from cbs.registry.choices import Choice, parse_choice, value_text
+from cbs.schedules.batch_size import batch_schedule_options
+from cbs.trial.store import Store
 
 SWITCHES = ("--auto", "--dry-run", "--json", "--shard")
 """Options without a value."""

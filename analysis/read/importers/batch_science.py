@@ -28,7 +28,7 @@ from analysis.read.importers.files import read_mapping
 from analysis.read.importers.settings import Settings, fact
 from analysis.read.table import Sheet, read_table
 from cbs.errors import DataError
-from cbs.record import TrialStatus
+from cbs.trial.record import TrialStatus
 
 STUDY, TRIAL, CURVE = "study.json", "metadata.json", "measurements.csv"
 _REMEDY = "unpack the archive again"

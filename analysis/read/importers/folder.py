@@ -15,8 +15,8 @@ import cbs
 from analysis.read.importers.settings import Settings
 from cbs.errors import ResultsError, reason
 from cbs.files import whole_folder
-from cbs.record import TrialResult
-from cbs.store import MANIFEST, Store
+from cbs.trial.record import TrialResult
+from cbs.trial.store import MANIFEST, Store
 
 _REMEDY = "; choose another folder with --output"
 

@@ -19,8 +19,8 @@ from analysis.read.importers.files import digest
 from analysis.read.importers.settings import Settings
 from analysis.read.importers.trials import ENDED_EARLY, trial
 from cbs.errors import ConfigError, DataError, reason
-from cbs.record import TrialResult
-from cbs.store import MANIFEST
+from cbs.trial.record import TrialResult
+from cbs.trial.store import MANIFEST
 
 AUTO = "auto"
 _SHOWN = 5

@@ -13,8 +13,8 @@ from analysis.plain import shown
 from analysis.read import cells
 from analysis.read.table import header_of
 from cbs.errors import ConfigError
-from cbs.record import TrialStatus
-from cbs.target import Target
+from cbs.trial.record import TrialStatus
+from cbs.trial.target import Target
 
 FACTS = ("batch_size", "optimizer", "lr", "seed", "workload", "parameters", "status")
 """What can be told about a run, by the names that columns, patterns and ``--set`` use."""

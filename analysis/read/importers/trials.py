@@ -14,9 +14,9 @@ import pandas as pd
 from analysis.arrays import Array
 from analysis.read.importers.base import Run
 from analysis.read.importers.settings import Settings
-from cbs.config import OF_TRAINER, Choice, TrialConfig
 from cbs.errors import DataError
-from cbs.record import Measurement, TrialResult, TrialStatus, WorkloadInfo
+from cbs.trial.config import OF_TRAINER, Choice, TrialConfig
+from cbs.trial.record import Measurement, TrialResult, TrialStatus, WorkloadInfo
 
 ENDED_EARLY = (TrialStatus.DIVERGED, TrialStatus.FAILED, TrialStatus.OUT_OF_MEMORY, TrialStatus.PRUNED)
 """What a source may say of a run that has no evaluation, or of one that its curve does not tell."""

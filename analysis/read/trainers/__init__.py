@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from analysis.arrays import Quantity
-from cbs.batch_schedules.text import parse_table
 from cbs.errors import ConfigError
 from cbs.registry import Registry
+from cbs.schedules.batch_size.text import parse_table
 
 
 @dataclass(frozen=True, kw_only=True)

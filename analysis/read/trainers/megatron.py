@@ -12,8 +12,8 @@ import itertools
 import shlex
 
 from analysis.read.trainers import TRAINERS, Read, Told, Trainer
-from cbs.batch_schedules.text import parse_table
 from cbs.errors import ConfigError
+from cbs.schedules.batch_size.text import parse_table
 
 _FLAG = "--step-batch-size-schedule"
 _NO_LENGTH = "Megatron-LM reads thresholds as tokens, by its own --seq-length: give --tokens-per-example"

@@ -7,8 +7,8 @@ The factors of the learning rate go with it where all of them are known.
 from __future__ import annotations
 
 from analysis.read.trainers import TRAINERS, Read, Told, Trainer
-from cbs.batch_plan import BatchPlan, plan_from_text, plan_to_text
-from cbs.batch_schedules import Stage
+from cbs.schedules.batch_size import Stage
+from cbs.schedules.plan import BatchPlan, plan_from_text, plan_to_text
 
 
 @TRAINERS.register("transformers")

@@ -14,7 +14,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.hooks import RemovableHandle
 
-from cbs.beside import BESIDE
+from cbs.compute.beside import BESIDE
 from cbs.errors import ConfigError, reason
 from cbs.noise_scale.boundary import bounded, differentiable, is_sending, sending, tensors_of
 from cbs.noise_scale.cell_sums import CellSums

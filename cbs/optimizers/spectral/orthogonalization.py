@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cbs.device import FAST_BFLOAT16
+from cbs.compute.device import FAST_BFLOAT16
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 """Coefficients of Jordan et al. 2024: steep at 0 and good to within a third, without converging to 1."""

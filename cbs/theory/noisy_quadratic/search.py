@@ -241,6 +241,6 @@ def passages(settings: Modes, target: float, batch_size: float) -> np.ndarray:
 
 
 def _between(step: int, before: float, after: float, target: float) -> float:
-    """Where the loss passes the target within a step, interpolated in log step as :mod:`cbs.target` does."""
+    """Where the loss passes the target within a step, interpolated in log step as :mod:`cbs.trial.target` does."""
     share = (before - target) / (before - after)
     return share if step == 1 else float((step - 1) * (step / (step - 1)) ** share)

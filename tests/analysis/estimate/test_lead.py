@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from analysis.estimate.lead import lead
-from cbs.target import Target
+from cbs.trial.target import Target
 
 STEPS, BUDGET = 800.0, 4000
 TARGET = Target(metric="loss", value=3.0)

@@ -13,7 +13,7 @@ from analysis.arrays import Quantity as Estimated
 from analysis.config import AnalysisConfig
 from analysis.estimate.laws.learning_rate import LEAST, Law, Trend, learning_rate_law
 from analysis.estimate.studies import Study
-from cbs.lr_choice import censored
+from cbs.trial.lr_choice import censored
 
 SIZES = tuple(2**power for power in range(1, 10))
 GRID = 1e-9 * 2.0 ** np.arange(40)

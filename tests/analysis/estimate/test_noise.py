@@ -14,11 +14,11 @@ import pytest
 from analysis.arrays import Quantity
 from analysis.estimate import noise
 from analysis.estimate.noise import UNSAID, NoiseScale, NoiseScales, correct, near, pooled_ratio
-from cbs.config import Choice, TrialConfig
 from cbs.errors import ResultsError
 from cbs.noise_scale.interval import ratio_interval
-from cbs.record import TrialStatus
-from cbs.store import Store, read_steps
+from cbs.trial.config import Choice, TrialConfig
+from cbs.trial.record import TrialStatus
+from cbs.trial.store import Store, read_steps
 from tests.factories import TARGET, Truth, geometry_columns, trial
 
 

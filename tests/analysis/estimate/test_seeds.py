@@ -18,8 +18,8 @@ from analysis.estimate.result import Answer
 from analysis.estimate.studies import Study
 from analysis.estimate.study_fits import LEAST_FACTOR, far_seeds
 from analysis.read.groups import Group
-from cbs.config import Choice
-from cbs.target import Target
+from cbs.trial.config import Choice
+from cbs.trial.target import Target
 from tests.factories import Truth, tables
 
 SIZES = (2, 4, 8, 16, 32, 64, 128, 256)

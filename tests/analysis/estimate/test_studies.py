@@ -20,8 +20,8 @@ from analysis.estimate.studies import (
     within_reach,
 )
 from analysis.read.results import load
-from cbs.record import TrialStatus
-from cbs.target import Target
+from cbs.trial.record import TrialStatus
+from cbs.trial.target import Target
 from tests.factories import TARGET, Truth, sweep
 
 

@@ -33,7 +33,7 @@ from analysis.present.style.scales import CONTRAST, ink, literal, width, wrapped
 from analysis.questions.analyze import Analysis
 from analysis.venues import VENUES, named
 from cbs.errors import ConfigError
-from cbs.target import Target
+from cbs.trial.target import Target
 from tests.factories import Truth, geometry_columns, sweep
 
 QUICK = AnalysisConfig(resamples=200)

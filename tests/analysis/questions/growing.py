@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
-from cbs.choices import Choice
-from cbs.config import EvaluationPlan, Schedule, TrialConfig
-from cbs.record import TrialStatus
-from cbs.store import Store
-from cbs.target import Target
+from cbs.registry.choices import Choice
+from cbs.trial.config import EvaluationPlan, Schedule, TrialConfig
+from cbs.trial.record import TrialStatus
+from cbs.trial.store import Store
+from cbs.trial.target import Target
 from tests.factories import trial
 
 TARGET = Target(metric="validation_loss", value=2.0)

@@ -21,7 +21,7 @@ from analysis.config import AnalysisConfig
 from analysis.estimate.definitions import DEFINITIONS
 from analysis.estimate.diagnosis import Verdict
 from cbs.errors import ConfigError, ResultsError, UnknownNameError
-from cbs.target import Target
+from cbs.trial.target import Target
 from tests.factories import TARGET, Truth, sweep
 
 SIZES = (2, 8, 32, 128, 512)

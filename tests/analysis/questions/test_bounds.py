@@ -21,9 +21,9 @@ from analysis.questions.bounds.measured import MeasuredBound, MeasuredBounds, me
 from analysis.questions.bounds.settings import COVERED, FREE_LENGTH, read_setting
 from analysis.questions.bounds.variants import Scaled, told
 from analysis.questions.fit_table import fit_table
-from cbs.choices import Choice, parse_choice
 from cbs.errors import ConfigError
 from cbs.optimizers import OPTIMIZERS
+from cbs.registry.choices import Choice, parse_choice
 from cbs.theory.steps_bounds import PowerBound, Problem, relative_best
 from tests.certified import sato2025
 from tests.factories import LRS, Truth, sweep

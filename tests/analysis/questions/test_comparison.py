@@ -31,9 +31,9 @@ from analysis.questions.comparison.ratios import (
 from analysis.questions.courses import undominated
 from analysis.questions.fit_table import fit_table
 from analysis.read.results import load
-from cbs.choices import Choice
 from cbs.errors import ConfigError
-from cbs.store import finite_or_none
+from cbs.registry.choices import Choice
+from cbs.trial.store import finite_or_none
 from tests.factories import Truth, sweep, tables
 from tests.references.comparison import exceeds_by_pairs, undominated_by_pairs
 

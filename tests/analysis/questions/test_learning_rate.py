@@ -20,7 +20,7 @@ from analysis.questions.protocols import Protocol, protocols, snapped
 from analysis.questions.suggest.earlier_command import parsed
 from analysis.read.results import load
 from cbs.errors import ConfigError
-from cbs.store import Store
+from cbs.trial.store import Store
 from tests.factories import Truth, sweep
 
 SIZES = (2, 8, 32, 128, 512)

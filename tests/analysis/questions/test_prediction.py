@@ -19,17 +19,17 @@ from analysis.questions.prediction import predict
 from analysis.questions.prediction.mapping import DEFAULTS, Mapped, mapped, unlike
 from analysis.questions.prediction.result import Predictions
 from analysis.questions.prediction.variations import jackknifed
-from cbs.config import Choice, EvaluationPlan, TrialConfig
 from cbs.errors import ConfigError, ResultsError
 from cbs.optimizers import OPTIMIZERS
 from cbs.spectrum import record
 from cbs.spectrum.measure import Effort
-from cbs.store import Store
-from cbs.target import Target
 from cbs.theory.noisy_quadratic import NoisyQuadratic, tuned
-from cbs.training import run_trial
+from cbs.training.run import run_trial
+from cbs.trial.config import Choice, EvaluationPlan, TrialConfig
+from cbs.trial.store import Store
+from cbs.trial.target import Target
 from cbs.workloads import build_workload
-from sweeps.spectrum import measure_spectrum
+from sweeps.measuring.spectrum import measure_spectrum
 from tests import factories
 
 CONFIG = AnalysisConfig(resamples=200)

@@ -20,7 +20,7 @@ from analysis.questions.recommendation.plans import Wish
 from analysis.read.results import load
 from analysis.read.throughput import Assumed, Measured
 from cbs.errors import ConfigError
-from cbs.step_times import StepTime
+from cbs.trial.step_times import StepTime
 from tests.factories import Truth, sweep
 
 SIZES = (4, 16, 64, 256, 1024)

@@ -24,11 +24,11 @@ from analysis.present.figures.scaling import Against
 from analysis.questions.scaling import Scaling, scale
 from analysis.questions.scaling.points import runs_of
 from analysis.read.results import load
-from cbs.config import Choice, EvaluationPlan, Schedule, TrialConfig
 from cbs.errors import CbsError, ConfigError, ResultsError
-from cbs.record import Measurement, TrialResult, TrialStatus, WorkloadInfo
-from cbs.store import Store
-from cbs.target import Target
+from cbs.trial.config import Choice, EvaluationPlan, Schedule, TrialConfig
+from cbs.trial.record import Measurement, TrialResult, TrialStatus, WorkloadInfo
+from cbs.trial.store import Store
+from cbs.trial.target import Target
 
 QUICK = AnalysisConfig(resamples=200)
 TARGETS = (3.0, 2.7, 2.4)

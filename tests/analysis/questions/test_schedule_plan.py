@@ -32,7 +32,7 @@ from benchmarks.calibration.cases import CASES
 from benchmarks.schedule_plans import compared
 from benchmarks.schedule_plans import sweep as simulated_sweep
 from cbs.errors import CbsError, ConfigError, DataError, ResultsError
-from cbs.step_times import StepTime
+from cbs.trial.step_times import StepTime
 from tests.analysis.questions.growing import TARGET, Growing, growing_sweep
 from tests.factories import Truth, sweep
 

@@ -23,15 +23,15 @@ from analysis.questions.schedule_stages import stages
 from analysis.questions.schedules import Schedules, Standing, course_of, schedules
 from analysis.read.results import load
 from analysis.read.throughput import Assumed, Measured
-from cbs.batch_schedules.text import parse_table
-from cbs.choices import parse_choice
-from cbs.config import Choice, EvaluationPlan, Schedule, TrialConfig
 from cbs.errors import ResultsError
-from cbs.record import TrialStatus
-from cbs.step_times import StepTime
-from cbs.store import Store
-from cbs.target import Target
-from cbs.training import run_trial
+from cbs.registry.choices import parse_choice
+from cbs.schedules.batch_size.text import parse_table
+from cbs.training.run import run_trial
+from cbs.trial.config import Choice, EvaluationPlan, Schedule, TrialConfig
+from cbs.trial.record import TrialStatus
+from cbs.trial.step_times import StepTime
+from cbs.trial.store import Store
+from cbs.trial.target import Target
 from tests.factories import Truth, curve, sweep, trial
 
 CONFIG = AnalysisConfig(resamples=300)

@@ -30,17 +30,17 @@ from analysis.questions.suggest import Suggestion, _beyond, _sides, suggest
 from analysis.questions.suggest.design import GOAL, best_per_example, variance, width_factor
 from analysis.questions.suggest.earlier_command import SWITCHES, adding, parsed
 from analysis.read.results import load
-from cbs.config import Choice, TrialConfig
-from cbs.record import TrialResult
-from cbs.store import Store
-from cbs.target import Target
-from cbs.training import run_trial
-from sweeps.launch import resolve
-from sweeps.manifest import merged_manifest
-from sweeps.overrides import override
+from cbs.training.run import run_trial
+from cbs.trial.config import Choice, TrialConfig
+from cbs.trial.record import TrialResult
+from cbs.trial.store import Store
+from cbs.trial.target import Target
+from sweeps.folder.manifest import merged_manifest
+from sweeps.launching.launch import resolve
 from sweeps.recipes import RECIPES
 from sweeps.search.search import Search
-from sweeps.spec import Sweep
+from sweeps.spec.overrides import override
+from sweeps.spec.spec import Sweep
 from tests.factories import LRS, Truth, sweep, tables
 from tests.sweeps.simulation import simulate
 

@@ -20,8 +20,8 @@ from analysis.questions.recommendation.plans import Wish
 from analysis.questions.scaling import scale
 from analysis.read.throughput import Measured
 from cbs.errors import ConfigError
-from cbs.step_times import StepTime
-from cbs.store import Store
+from cbs.trial.step_times import StepTime
+from cbs.trial.store import Store
 from tests.factories import Truth, sweep
 
 SIZES, LRS = (4, 16, 64, 256), (1e-3, 2e-3, 4e-3)

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from analysis.read.alike import without_copies
-from cbs.choices import Choice
+from cbs.registry.choices import Choice
 
 CURVE = [5.0, 4.0, 3.5, 3.25, 3.0]
 

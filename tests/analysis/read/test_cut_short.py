@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from analysis.read.results import load
-from cbs.config import Choice, TrialConfig
-from cbs.record import TrialStatus
-from cbs.store import Store
+from cbs.trial.config import Choice, TrialConfig
+from cbs.trial.record import TrialStatus
+from cbs.trial.store import Store
 from tests import factories
 
 SPENT, REACHED = TrialStatus.BUDGET_EXHAUSTED, TrialStatus.REACHED

@@ -12,11 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from analysis.read.results import load
-from cbs.choices import parse_choice
-from cbs.config import Choice, Schedule, TrialConfig
 from cbs.errors import ConfigError, ResultsError
-from cbs.record import TrialStatus
-from cbs.store import Store
+from cbs.registry.choices import parse_choice
+from cbs.trial.config import Choice, Schedule, TrialConfig
+from cbs.trial.record import TrialStatus
+from cbs.trial.store import Store
 from tests.factories import TARGET, sweep, trial
 
 

@@ -10,9 +10,9 @@ import pytest
 from analysis.config import AnalysisConfig
 from analysis.questions.analyze import analyze
 from analysis.read.results import Results, load
-from cbs.config import OF_TRAINER, Choice, Schedule, TrialConfig
-from cbs.record import TrialResult, TrialStatus
-from cbs.store import Store
+from cbs.trial.config import OF_TRAINER, Choice, Schedule, TrialConfig
+from cbs.trial.record import TrialResult, TrialStatus
+from cbs.trial.store import Store
 from tests import factories
 
 TARGET = factories.TARGET

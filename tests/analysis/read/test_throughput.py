@@ -16,7 +16,7 @@ from scipy import stats
 from analysis.commands import times_of
 from analysis.read.throughput import Assumed, Measured, of_logs, read_throughput
 from cbs.errors import ConfigError, DataError, ResultsError
-from cbs.step_times import StepTime, write_step_times
+from cbs.trial.step_times import StepTime, write_step_times
 
 ONE_DEVICE = Measured(
     tuple(StepTime(batch_size=size, seconds=seconds) for size, seconds in ((4, 0.1), (16, 0.2), (64, 0.8)))

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from analysis.arrays import UNKNOWN, Quantity
 from analysis.questions.schedule_stages import stages
 from analysis.read.trainers import TRAINERS, Read, Told, read_schedule, write_schedule
-from cbs.batch_schedules.base import Run, of_table
-from cbs.config import Schedule
 from cbs.errors import ConfigError
+from cbs.schedules.batch_size.base import Run, of_table
+from cbs.trial.config import Schedule
 
 TOLD = Told(
     table=((0, 16), (1000, 32), (5000, 128)), steps=(63, 125, 39), examples=10_000, tokens_per_example=64,

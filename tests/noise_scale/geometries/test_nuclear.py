@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch import nn
 
-from cbs.config import Choice
 from cbs.errors import ConfigError
 from cbs.noise_scale import GEOMETRIES
 from cbs.noise_scale.geometries import Geometry
 from cbs.noise_scale.moments import Sizes
 from cbs.optimizers import CompositeOptimizer, Muon, build_optimizer, hidden_matrices
-from cbs.text.gpt import GPT, SIZES
+from cbs.trial.config import Choice
+from cbs.workloads.text_parts.gpt import GPT, SIZES
 
 
 def bound(parameters: list[nn.Parameter], optimizer: torch.optim.Optimizer | None = None) -> Geometry:

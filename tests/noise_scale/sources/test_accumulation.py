@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from cbs import seeding
-from cbs.config import Choice
+from cbs.compute import seeding
 from cbs.errors import ConfigError
 from cbs.noise_scale import NoiseScaleMeter, Probe
 from cbs.noise_scale.moments import Moments
+from cbs.trial.config import Choice
 from cbs.workloads import build_workload
 
 

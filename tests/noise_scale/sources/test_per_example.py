@@ -5,7 +5,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from cbs.noise_scale.probe import Probe
-from cbs.text.gpt import GPT, GPTShape
+from cbs.workloads.text_parts.gpt import GPT, GPTShape
 from tests.references.per_example import Euclidean, assert_exact
 
 

@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from cbs.errors import ConfigError
 from cbs.noise_scale.moments import Sizes
 from cbs.noise_scale.small_batch import Small
-from cbs.text.gpt import GPT, GPTShape
+from cbs.workloads.text_parts.gpt import GPT, GPTShape
 from tests.references.per_example import (
     Elementwise,
     Euclidean,

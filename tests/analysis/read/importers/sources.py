@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis.read.importers import Settings
-from cbs.store import Store
+from cbs.trial.store import Store
 from tests.factories import SLOPE
 
 GIVEN = {"metric": "loss", "direction": "below", "target": 2.4, "metric_unit": "nats", "example_unit": "sequence"}

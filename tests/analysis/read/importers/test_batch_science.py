@@ -14,7 +14,7 @@ from analysis.estimate.estimates import answers
 from analysis.read.importers import import_runs
 from analysis.read.results import load
 from cbs.errors import DataError
-from cbs.store import Store
+from cbs.trial.store import Store
 from tests.analysis.read.importers.sources import batch_science, settings, write_csv
 from tests.references.batch_science import steps_to_result
 

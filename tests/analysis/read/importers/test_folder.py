@@ -14,7 +14,7 @@ from analysis.estimate.estimates import answers
 from analysis.read.importers import folder, import_runs
 from analysis.read.results import load
 from cbs.errors import CbsError, ConfigError, DataError, ResultsError
-from cbs.store import Store
+from cbs.trial.store import Store
 from tests.analysis.read.importers.sources import CURVES, long_rows, settings, trainer_state, write_csv
 from tests.factories import sweep
 

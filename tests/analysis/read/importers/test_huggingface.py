@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from analysis.read.importers import import_runs
 from cbs.errors import ConfigError, DataError
-from cbs.store import Store
+from cbs.trial.store import Store
 from tests.analysis.read.importers.sources import CURVES, curves_of, settings, trainer_state
 
 BOTH = {"optimizer": "adamw", "lr": "1e-3"}

@@ -16,8 +16,8 @@ from analysis.estimate.estimates import answers
 from analysis.read.importers import import_runs
 from analysis.read.results import load
 from cbs.errors import ConfigError, DataError
-from cbs.record import TrialStatus
-from cbs.store import Store
+from cbs.trial.record import TrialStatus
+from cbs.trial.store import Store
 from tests.analysis.read.importers.sources import CURVES, curves_of, long_rows, settings, write_csv
 from tests.factories import LRS, Truth, sweep
 

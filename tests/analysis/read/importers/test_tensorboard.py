@@ -10,7 +10,7 @@ import pytest
 
 from analysis.read.importers import import_runs
 from cbs.errors import DataError, MissingDependencyError
-from cbs.store import Store
+from cbs.trial.store import Store
 from tests.analysis.read.importers.sources import CURVES, curves_of, settings
 
 pytest.importorskip("tensorboard")

@@ -16,7 +16,7 @@ import pytest
 
 from analysis.read.importers import import_runs
 from cbs.errors import DataError, MissingDependencyError
-from cbs.store import Store
+from cbs.trial.store import Store
 from tests.analysis.read.importers.sources import CURVES, Curve, curves_of, settings, write_csv
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("wandb") is None, reason="wandb is not installed")

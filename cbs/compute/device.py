@@ -1,0 +1,145 @@
+"""The device that a process computes on, whatever its maker: all that differs between kinds of devices is said here.
+
+torch calls them accelerators: ``cuda`` (NVIDIA, and AMD under ROCm), ``xpu`` (Intel) and ``mps`` (Apple). A machine has
+devices of one kind; a process whose visible devices were narrowed down, as Ray does, counts those that are left.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+
+import torch
+from torch import Tensor
+
+from cbs.errors import ConfigError
+
+CPU = torch.device("cpu")
+_BACKENDS = {"cuda": "nccl", "xpu": "xccl", "cpu": "gloo"}
+"""Of process groups; a kind that is not named has none."""
+
+_told = dict(getattr(torch.cpu, "get_capabilities", dict)())
+FAST_BFLOAT16 = bool(_told.get("amx_bf16") or (_told.get("avx512_bf16") and "AMD" in str(_told.get("cpu_name"))))
+"""Whether the processor multiplies bfloat16 matrices faster than float32; ``False`` if torch is too old to tell."""
+
+
+def kind() -> str:
+    """Of the accelerator of this machine; ``"cpu"`` where there is none."""
+    found = torch.accelerator.current_accelerator(check_available=True)
+    return "cpu" if found is None else found.type
+
+
+def count() -> int:
+    """Accelerators that this process sees."""
+    return torch.accelerator.device_count() if kind() != "cpu" else 0
+
+
+def pick(asked: str, precision: str, index: int = 0) -> torch.device:
+    """The device a configuration asks for, made the current one of this process.
+
+    Args:
+        asked: one of :data:`cbs.trial.config.DEVICES`.
+        precision: ``"float32"`` or ``"bfloat16"``.
+        index: which of several.
+
+    Raises:
+        ConfigError: if this machine does not have it, or it cannot do the precision.
+    """
+    there = kind()
+    if asked not in ("auto", "cpu", there):
+        raise ConfigError(f"device {asked!r} was asked for, but torch finds no such device; use --set device=auto")
+    device = CPU
+    if asked != "cpu" and there != "cpu":
+        if index >= count():
+            raise ConfigError(f"device {there}:{index} was asked for, but this process sees {count()} of them")
+        torch.accelerator.set_device_index(index)
+        device = torch.device(there, index)
+    if precision == "bfloat16" and not has_bfloat16(device):
+        raise ConfigError(f"precision bfloat16 needs a device that has it, not {name(device)}; use precision=float32")
+    return device
+
+
+def has_bfloat16(device: torch.device) -> bool:
+    """Whether autocast to bfloat16 makes a step faster there: on a processor it does not."""
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    return device.type != "cpu" and torch.amp.is_autocast_available(device.type)
+
+
+def autocast(device: torch.device, precision: str) -> AbstractContextManager[object]:
+    """What forward passes run under at a precision of :class:`cbs.trial.config.TrialConfig`."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16")
+
+
+def name(device: torch.device) -> str:
+    """What its maker calls it; ``"cpu"`` for the processor."""
+    module = torch.get_device_module(device)
+    return str(module.get_device_name(device)) if hasattr(module, "get_device_name") else device.type
+
+
+def names() -> list[str]:
+    """Of all accelerators that this process sees."""
+    return [name(torch.device(kind(), index)) for index in range(count())]
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until the device is done."""
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)
+
+
+def release(device: torch.device) -> None:
+    """Give memory back that nothing refers to any more."""
+    gc.collect()
+    if device.type != "cpu":
+        torch.accelerator.empty_cache()
+
+
+def backend(device: torch.device) -> str:
+    """Of process groups whose ranks compute on such devices.
+
+    Raises:
+        ConfigError: if torch has none.
+    """
+    if device.type not in _BACKENDS:
+        raise ConfigError(f"torch has no process groups for {device.type}; use one worker per trial")
+    return _BACKENDS[device.type]
+
+
+def random_states() -> list[Tensor]:
+    """Of the global generators of all accelerators that this process sees; none without one."""
+    if kind() == "cpu":
+        return []
+    module = torch.get_device_module(kind())
+    if kind() == "mps":  # one device, and functions without its index
+        return [module.get_rng_state()]
+    return [module.get_rng_state(index) for index in range(count())]
+
+
+def set_random_states(states: Sequence[Tensor]) -> None:
+    """Go back to :func:`random_states`, as far as there are as many devices."""
+    if kind() == "mps":
+        for state in states:
+            torch.get_device_module("mps").set_rng_state(state)
+        return
+    for index, state in enumerate(states[: count()]):
+        torch.get_device_module(kind()).set_rng_state(state, index)
+
+
+def bfloat16_time(size: int = 256, rounds: int = 5) -> float:
+    """Time of a product of bfloat16 matrices over that of float32 ones on one core of this processor, the least of some
+    in turns."""
+    least, threads = dict.fromkeys((torch.bfloat16, torch.float32), math.inf), torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        for dtype in list(least) * (rounds + 1):  # the first of each warms up, and is hardly the least
+            matrix = torch.ones(size, size, dtype=dtype)
+            begun = time.perf_counter()
+            torch.mm(matrix, matrix)
+            least[dtype] = min(least[dtype], time.perf_counter() - begun)
+    finally:
+        torch.set_num_threads(threads)
+    return least[torch.bfloat16] / least[torch.float32]

@@ -1,0 +1,70 @@
+"""One seed, several independent random streams.
+
+The initial weights, the order of the data and anything random inside the training step each draw from their own stream,
+so changing one (another learning rate, another probe) leaves the others as they were.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+
+from cbs.compute import device
+
+
+def derive(seed: int, purpose: str) -> int:
+    """A 63-bit seed for ``purpose``, independent of the seeds of all other purposes."""
+    digest = hashlib.sha256(f"{seed}/{purpose}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 1
+
+
+def generator(seed: int, purpose: str) -> torch.Generator:
+    """A CPU generator for ``purpose``."""
+    return torch.Generator().manual_seed(derive(seed, purpose))
+
+
+@contextmanager
+def seeded(seed: int, purpose: str) -> Iterator[None]:
+    """Run a block with the global random state set for ``purpose`` and restored afterwards."""
+    before = states()
+    start(seed, purpose)
+    try:
+        yield
+    finally:
+        set_states(before)
+
+
+def start(seed: int, purpose: str) -> None:
+    """Set the global random state of torch, of all its devices, of numpy and of Python for ``purpose``."""
+    number = derive(seed, purpose)
+    torch.manual_seed(number)
+    np.random.seed(number % 2**32)
+    random.seed(number)
+
+
+def states() -> dict[str, Any]:
+    """The global random state that :func:`start` sets, in tensors and plain values."""
+    numpys = np.random.get_state(legacy=False)
+    assert isinstance(numpys, dict)
+    key = torch.from_numpy(numpys["state"]["key"].astype(np.int64))
+    return {
+        "torch": torch.get_rng_state(),
+        "devices": device.random_states(),
+        "numpy": numpys | {"state": numpys["state"] | {"key": key}},
+        "python": random.getstate(),
+    }
+
+
+def set_states(found: dict[str, Any]) -> None:
+    """Go back to :func:`states`."""
+    torch.set_rng_state(found["torch"])
+    device.set_random_states(found["devices"])
+    numpys = found["numpy"]
+    np.random.set_state(numpys | {"state": numpys["state"] | {"key": numpys["state"]["key"].numpy()}})
+    random.setstate(found["python"])

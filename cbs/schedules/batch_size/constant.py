@@ -1,0 +1,12 @@
+"""The trial's own batch size throughout."""
+
+from __future__ import annotations
+
+from cbs.schedules.batch_size import BATCH_SCHEDULES
+from cbs.schedules.batch_size.base import OpenLoop, Run, Stage
+
+
+@BATCH_SCHEDULES.register("constant")
+def constant(run: Run) -> OpenLoop:
+    """One stage; the same as no batch schedule."""
+    return OpenLoop(starts=(0,), stages=(Stage(run.batch_size),))

@@ -1,0 +1,44 @@
+r"""Growth that waits for the gradient to become small (Umeda and Iiduka, arXiv 2508.05302).
+
+As soon as :math:`|\nabla f| \le \epsilon_m` the batch size grows by :math:`\delta` and the learning rate by
+:math:`\gamma`, and :math:`\epsilon_{m+1} = \epsilon_0 \sqrt{b_0/b_{m+1}}`. There the gradient of all data is evaluated
+every 1000 steps and not counted; here :math:`|\nabla f|^2` is the mean of the unbiased estimates of the probe, and the
+*upper* end of its interval must be below :math:`\epsilon_m^2`.
+"""
+
+from __future__ import annotations
+
+import math
+
+from cbs.schedules.batch_size import BATCH_SCHEDULES
+from cbs.schedules.batch_size.base import GRAD_SQ_NORM, ClosedLoop, Observed, Run, Stage, number
+from cbs.schedules.batch_size.growth import checked_growth, grown
+from cbs.schedules.batch_size.looking import Looking, looking
+
+
+@BATCH_SCHEDULES.register("growth_by_gradient")
+@looking(without=("lr_exponent",), cap=4096)
+def growth_by_gradient(
+    run: Run, *, first_norm: float, delta: float = 2.0, gamma: float = 1.4, how: Looking
+) -> ClosedLoop:
+    """Growth by the norm of the gradient.
+
+    Args:
+        run: starts with its own batch size.
+        first_norm: epsilon_0, the norm of the gradient at which the first growth happens.
+        delta, gamma: see :mod:`cbs.schedules.batch_size.growth`.
+        how: see :class:`~cbs.schedules.batch_size.looking.Looking`; the learning rate goes with ``gamma``.
+    """
+    delta, gamma = checked_growth(delta, gamma)
+    first = number("first_norm", first_norm)
+
+    def decide(examples: int, seen: Observed) -> Stage:
+        stage = seen.stage
+        if seen.high is None or (how.cap is not None and stage.batch_size >= how.cap):
+            return stage
+        if seen.high > first**2 * run.batch_size / stage.batch_size:
+            return stage
+        growths = round(math.log(stage.batch_size / run.batch_size) / math.log(delta)) + 1
+        return Stage(*grown(run, growths, delta, gamma, how.cap))
+
+    return how.loop(run, GRAD_SQ_NORM, decide)

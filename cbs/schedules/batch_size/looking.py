@@ -1,0 +1,72 @@
+"""The options that every rule has which looks at the run, said once."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any
+
+from cbs.schedules.batch_size.base import ClosedLoop, Observed, Run, Stage, cap_of, capped, exponent, scaled
+
+
+@dataclass(frozen=True, kw_only=True)
+class Looking:
+    """How a rule looks, and how far it goes.
+
+    Attributes:
+        cap: largest batch size.
+        lr_exponent: the learning rate goes with this power of the batch size.
+        measurements, confidence: see :class:`~cbs.schedules.batch_size.base.ClosedLoop`.
+    """
+
+    cap: int | None = None
+    lr_exponent: float = 0.0
+    measurements: int = 100
+    confidence: float = 0.95
+
+    def stage(self, run: Run, batch_size: int) -> Stage:
+        """The stage of a batch size that is asked for, at most the cap."""
+        return scaled(run, capped(batch_size, self.cap), self.lr_exponent)
+
+    def loop(
+        self, run: Run, looks_at: str, decide: Callable[[int, Observed], Stage], *, from_examples: int = 0
+    ) -> ClosedLoop:
+        """The rule, from the batch size of the run."""
+        return ClosedLoop(
+            first=Stage(run.batch_size),
+            looks_at=looks_at,
+            decide=decide,
+            measurements=self.measurements,
+            from_examples=from_examples,
+            confidence=self.confidence,
+        )
+
+
+def looking(*, without: tuple[str, ...] = (), **defaults: Any) -> Callable[[Callable[..., ClosedLoop]], Any]:
+    """Decorator of a rule ``(run, *, option=..., how: Looking)``: the fields of :class:`Looking` become its options.
+
+    Args:
+        without: fields that are no options of this rule.
+        defaults: of the others, where they are not those of the class.
+    """
+
+    def decorate(rule: Callable[..., ClosedLoop]) -> Callable[..., ClosedLoop]:
+        own = inspect.signature(rule)
+        common = {field.name: defaults.get(field.name, field.default) for field in fields(Looking)}
+        common = {name: default for name, default in common.items() if name not in without}
+
+        @functools.wraps(rule)
+        def call(run: Run, **given: Any) -> ClosedLoop:
+            how = Looking(**{name: given.pop(name, default) for name, default in common.items()})
+            cap_of(run, how.cap)
+            exponent(how.lr_exponent)
+            return rule(run, **given, how=how)
+
+        kept = [parameter for name, parameter in own.parameters.items() if name != "how"]
+        more = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=common[name]) for name in common]
+        call.__signature__ = own.replace(parameters=[*kept, *more])  # type: ignore[attr-defined]
+        return call
+
+    return decorate

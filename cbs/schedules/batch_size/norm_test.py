@@ -1,0 +1,54 @@
+r"""Grow when the noise of the batch outweighs its gradient: the norm test (Byrd et al. 2012; arXiv 2412.21124).
+
+The test :math:`\mathrm{tr}\,\Sigma / B \le \theta^2 |g|^2` fails when :math:`B < B_\mathrm{simple}/\theta^2`; the batch
+size then grows to that. Its kin in other geometries (Naganuma et al., arXiv 2602.03001) has the noise scale in the dual
+norm of the optimizer in place of :math:`B_\mathrm{simple}`, and the learning rate grows by the root of the ratio.
+Noise scales count with the *lower* end of their interval.
+"""
+
+from __future__ import annotations
+
+import math
+
+from cbs.schedules.batch_size import BATCH_SCHEDULES
+from cbs.schedules.batch_size.base import MATCHED_NOISE_SCALE, NOISE_SCALE, ClosedLoop, Observed, Run, Stage, number
+from cbs.schedules.batch_size.looking import Looking, looking
+
+
+@BATCH_SCHEDULES.register("norm_test")
+@looking()
+def norm_test(run: Run, *, theta: float = 0.3, how: Looking) -> ClosedLoop:
+    """The norm test in the Euclidean norm; the batch size never falls.
+
+    Args:
+        run: starts with its own batch size.
+        theta: the noise may be this share of the gradient, in (0, 1).
+        how: see :class:`~cbs.schedules.batch_size.looking.Looking`.
+    """
+    return _test(run, NOISE_SCALE, theta, how)
+
+
+@BATCH_SCHEDULES.register("dual_norm")
+@looking(lr_exponent=0.5)
+def dual_norm(run: Run, *, theta: float = 0.6, how: Looking) -> ClosedLoop:
+    """The norm test in the geometry of the optimizer; the batch size never falls, and there is no look before the end
+    of the warmup.
+
+    Args:
+        run: starts with its own batch size.
+        theta: in (0, 1); 0.6 in the paper.
+        how: see :class:`~cbs.schedules.batch_size.looking.Looking`; the paper looks every 100 steps.
+    """
+    return _test(run, MATCHED_NOISE_SCALE, theta, how)
+
+
+def _test(run: Run, looks_at: str, theta: float, how: Looking) -> ClosedLoop:
+    share = number("theta", theta, below=1.0)
+
+    def decide(examples: int, seen: Observed) -> Stage:
+        if seen.low is None:
+            return seen.stage
+        asked = how.stage(run, math.ceil(seen.low / share**2))
+        return asked if asked.batch_size > seen.stage.batch_size else seen.stage
+
+    return how.loop(run, looks_at, decide, from_examples=run.lr_schedule.warmup_examples)

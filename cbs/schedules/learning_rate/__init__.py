@@ -1,0 +1,48 @@
+"""Learning-rate schedules as functions of examples, not steps; one file each, found by name.
+
+A schedule is a multiplier of the peak learning rate, applied to the update that ends at so many examples. Because it
+knows nothing of steps, it means the same at every batch size.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable
+from numbers import Real
+
+from cbs.errors import ConfigError
+from cbs.registry import Imported, Registry
+from cbs.schedules.learning_rate.base import Multiplier
+from cbs.trial.config import Schedule
+
+SCHEDULES: Registry[Callable[..., Multiplier]] = Registry("schedule", "cbs.schedules.learning_rate", makes=Callable)
+"""``entry(schedule, *, option=default, ...)`` returns the multiplier from the end of the warmup on."""
+
+SCHEDULES.fallback = Imported("schedule")
+
+__all__ = ["SCHEDULES", "Multiplier", "build_schedule", "schedule_options"]
+
+
+def build_schedule(schedule: Schedule) -> Multiplier:
+    """The multiplier that a configuration names, after a linear warmup from 0.
+
+    Raises:
+        ConfigError: if the name or an option is unknown, an option or ``decay_examples`` is missing, a value is
+            refused, or what the entry returns is no multiplier.
+    """
+    after: Multiplier = SCHEDULES.make(schedule.name, schedule, **schedule.options)
+    warmup = schedule.warmup_examples
+    first = after(warmup + 1)
+    if not isinstance(first, Real) or not 0.0 <= first < math.inf:
+        raise ConfigError(
+            f"schedule {schedule.name!r} must return a function of the examples seen whose values are numbers of at "
+            f"least 0; got {first!r}"
+        )
+    return lambda examples: examples / warmup if examples < warmup else after(examples)
+
+
+def schedule_options(*names: str) -> list[str]:
+    """The options that schedules of these names take, or any of all, sorted."""
+    entries = [SCHEDULES[name] for name in names or SCHEDULES.names()]
+    return sorted({option for entry in entries for option in [*inspect.signature(entry).parameters][1:]})

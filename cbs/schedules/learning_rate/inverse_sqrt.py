@@ -1,0 +1,30 @@
+"""Decay with the square root of the examples (Vaswani et al. 2017, arXiv 1706.03762; Zhai et al. 2022, arXiv
+2106.04560), which needs no length."""
+
+from __future__ import annotations
+
+import math
+
+from cbs.errors import ConfigError
+from cbs.schedules.learning_rate import SCHEDULES
+from cbs.schedules.learning_rate.base import Multiplier, positive
+from cbs.trial.config import Schedule
+
+
+@SCHEDULES.register("inverse_sqrt")
+def inverse_sqrt(schedule: Schedule, *, timescale_examples: int | None = None) -> Multiplier:
+    r""":math:`\sqrt{\tau / (\tau + t)}` of the way down, t the examples since the warmup.
+
+    Args:
+        schedule: ``decay_examples`` plays no part; ``final_fraction`` is what it tends to.
+        timescale_examples: tau; ``None`` for ``warmup_examples``, which makes it the root of warmup over examples.
+
+    Raises:
+        ConfigError: if the timescale is refused, or neither it nor a warmup is given.
+    """
+    if timescale_examples is None and not schedule.warmup_examples:
+        raise ConfigError("schedule 'inverse_sqrt' needs a warmup or timescale_examples")
+    asked = schedule.warmup_examples if timescale_examples is None else timescale_examples
+    tau = positive(schedule, "timescale_examples", asked)
+    final, start = schedule.final_fraction, schedule.warmup_examples
+    return lambda examples: final + (1.0 - final) * math.sqrt(tau / (tau + examples - start))

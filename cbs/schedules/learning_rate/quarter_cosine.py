@@ -1,0 +1,19 @@
+"""Decay along a quarter of a cosine wave, as Seesaw has it (Meterez et al. 2025, arXiv 2510.14717)."""
+
+from __future__ import annotations
+
+import math
+
+from cbs.schedules.learning_rate import SCHEDULES
+from cbs.schedules.learning_rate.base import Multiplier, decay, decay_end
+from cbs.trial.config import Schedule
+
+
+@SCHEDULES.register("quarter_cosine")
+def quarter_cosine(schedule: Schedule) -> Multiplier:
+    r""":math:`\cos(\pi x/2)` of the way down, x the share of ``decay_examples`` after the warmup that passed."""
+
+    def left(share: float) -> float:
+        return math.cos(0.5 * math.pi * share)
+
+    return decay(schedule, left, start=schedule.warmup_examples, end=decay_end(schedule))

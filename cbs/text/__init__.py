@@ -1,9 +1,0 @@
-"""What the ``text`` workload is made of: a GPT, the embedded corpus, and readers for a person's own data."""
-
-from __future__ import annotations
-
-from cbs.text.corpus import Corpus, embedded_corpus
-from cbs.text.files import load_corpus
-from cbs.text.gpt import GPT, SIZES, GPTShape
-
-__all__ = ["GPT", "SIZES", "Corpus", "GPTShape", "embedded_corpus", "load_corpus"]

@@ -1,0 +1,218 @@
+"""The noise scale along a short training run, phase by phase and geometry by geometry."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from cbs.compute import seeding
+from cbs.compute.device import pick
+from cbs.compute.pass_sizes import even_sizes
+from cbs.errors import ConfigError
+from cbs.noise_scale.averages import MomentAverages
+from cbs.noise_scale.correction import corrected
+from cbs.noise_scale.estimate import Estimate
+from cbs.noise_scale.geometries import build_geometry
+from cbs.noise_scale.hessian import SYMBOL, hessian_moments
+from cbs.noise_scale.matching import matched
+from cbs.noise_scale.meter import NoiseScaleMeter
+from cbs.noise_scale.options import ProbeOptions
+from cbs.training.loop import TrainingLoop
+from cbs.training.micro_batches import split_batch
+from cbs.trial.config import TrialConfig
+from cbs.workloads import TrainingStream, Workload, build_workload
+
+HESSIAN = "hessian"
+_GROUPS = 4
+"""Groups of a batch spent on the Hessian: with two, the noise is so skew that 95 % intervals hold in 93 %."""
+
+CORRECTED = "_corrected"
+"""Added to the name of a geometry whose noise scale is corrected for the batch size."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phase:
+    """A stretch of consecutive steps.
+
+    Attributes:
+        first_step, last_step: optimizer updates, both included.
+        first_examples, last_examples: examples seen before the first and after the last of them.
+        train_loss: mean over the steps.
+        noise_scales: by geometry, in examples; beside a geometry of norms stands the same corrected for the batch size,
+            as in ``l1_corrected``; ``hessian`` is taken at the end of the phase.
+        layers: noise scale by layer, in the first geometry.
+    """
+
+    first_step: int
+    last_step: int
+    first_examples: int
+    last_examples: int
+    train_loss: float
+    noise_scales: dict[str, Estimate]
+    layers: dict[str, Estimate]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoiseScaleRun:
+    """What :func:`measure_run` found.
+
+    Attributes:
+        config: what was trained.
+        source: where the small-batch side came from.
+        matched: geometry of the optimizer.
+        symbols: of the noise scales by the names they have in ``phases``, in the mathematics of LaTeX.
+        example_unit: what one example is.
+        tokens_per_example: tokens in an example, or ``None``.
+        phases: in order.
+    """
+
+    config: TrialConfig
+    source: str
+    matched: str
+    symbols: dict[str, str]
+    example_unit: str
+    tokens_per_example: int | None
+    phases: tuple[Phase, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        plain = dataclasses.asdict(self)
+        return plain | {"config": self.config.to_dict(), "phases": list(plain["phases"])}
+
+
+def phase_ends(steps: int, phases: int) -> list[int]:
+    """Last step of every phase: each phase is as long as all before it, because the noise scale moves fastest early.
+
+    Raises:
+        ConfigError: if there are too few steps.
+    """
+    if phases < 1:
+        raise ConfigError(f"phases must be at least 1, got {phases}")
+    ends = [math.ceil(steps / 2**back) for back in reversed(range(phases))]
+    if ends[0] < 2 or len(set(ends)) < phases:
+        raise ConfigError(f"{steps} steps are too few for {phases} phases; take at least {2**phases} steps")
+    return ends
+
+
+def measure_run(
+    config: TrialConfig,
+    *,
+    workload: Workload | None = None,
+    phases: int = 4,
+    hessian_draws: int = 0,
+    confidence: float = 0.95,
+    progress: Callable[[], None] = lambda: None,
+) -> NoiseScaleRun:
+    """Train for ``config.max_steps`` steps and measure the noise scale in every phase.
+
+    The target of the configuration plays no part.
+
+    Args:
+        config: what to train; its probe says where the small-batch side comes from and in which geometries to measure.
+        workload: the built workload of ``config.workload``, to save loading its data again.
+        phases: number of phases, each as long as all before it.
+        hessian_draws: batches spent at the end of every phase on the Hessian-weighted noise scale; 0 for none.
+        confidence: of the intervals.
+        progress: called after every step, and after every batch spent on the Hessian.
+
+    Raises:
+        ConfigError: if the configuration cannot run, or the loss stops being finite.
+    """
+    if config.probe is None:
+        raise ConfigError("the configuration has no probe; there is nothing to measure")
+    if config.batch_schedule is not None:
+        raise ConfigError("the noise scale along a run is measured at one batch size; leave the batch schedule out")
+    if hessian_draws < 0:
+        raise ConfigError(f"hessian draws must be at least 0, got {hessian_draws}")
+    ends = phase_ends(config.max_steps, phases)
+    workload = workload or build_workload(config.workload)
+    options = ProbeOptions.of(config.probe)
+    loop = TrainingLoop(dataclasses.replace(config, probe=None), workload, pick(config.device, config.precision))
+    found = []
+
+    noise_scale = NoiseScaleMeter(
+        loop.trained,
+        loop.optimizer,
+        source=options.source,
+        geometry=options.geometry,
+        parts=options.parts,
+        every=options.every or 1,
+        window=None,
+        count=lambda args, kwargs: loop.in_pass,
+    )
+    loop.passes.probe = noise_scale.probe
+    loop.before_clipping = noise_scale.step
+    fresh = workload.training_stream(seeding.generator(config.seed, "hessian"))
+    step = 0
+    with seeding.seeded(config.seed, "training"):
+        for end in ends:
+            first = step + 1
+            while step < end:
+                step += 1
+                loop.train_step(step)
+                progress()
+            losses = loop.columns.flush()[:, 0]
+            if not np.isfinite(losses).all():
+                bad = first + int(np.argmin(np.isfinite(losses)))
+                raise ConfigError(
+                    f"the training loss is not finite at step {bad}; lower the learning rate ({config.lr:g})"
+                )
+            estimates: dict[str, Estimate] = {}
+            for geometry in noise_scale.probe.geometries:
+                name = geometry.name
+                estimates[name] = noise_scale.estimate(geometry=name, confidence=confidence)
+                if geometry.exponent == 2 and "l2" in estimates:
+                    estimates[f"{name}{CORRECTED}"] = corrected(estimates[name], estimates["l2"], config.batch_size)
+            if hessian_draws:
+                with noise_scale.probe.paused():
+                    estimates[HESSIAN] = _hessian(loop, fresh, hessian_draws, confidence, progress)
+            found.append(
+                Phase(
+                    first_step=first,
+                    last_step=end,
+                    first_examples=(first - 1) * config.batch_size,
+                    last_examples=end * config.batch_size,
+                    train_loss=float(losses.mean()),
+                    noise_scales=estimates,
+                    layers=noise_scale.estimate("layer", confidence=confidence),
+                )
+            )
+            noise_scale.reset()
+    noise_scale.detach()
+    return NoiseScaleRun(
+        config=config,
+        source=noise_scale.probe.source,
+        matched=build_geometry(matched(loop.optimizer)).name,
+        symbols={HESSIAN: SYMBOL}
+        | {entry.name: entry.symbol for entry in noise_scale.probe.geometries}
+        | {entry.name + CORRECTED: rf"{entry.symbol}^{{\mathrm{{corr}}}}" for entry in noise_scale.probe.geometries},
+        example_unit=workload.example_unit,
+        tokens_per_example=workload.tokens_per_example,
+        phases=tuple(found),
+    )
+
+
+def _hessian(
+    loop: TrainingLoop, stream: TrainingStream, draws: int, confidence: float, progress: Callable[[], None]
+) -> Estimate:
+    """The Hessian-weighted noise scale where the loop stands, from batches it does not train on."""
+
+    def loss(batch: Any) -> Tensor:
+        return loop.workload.example_losses(loop.model, batch).mean()
+
+    averages = MomentAverages()
+    size = max(_GROUPS, loop.config.batch_size)
+    sizes = even_sizes(size, _GROUPS)
+    for _ in range(draws):
+        batch, curvature = (loop.to_device(stream.next(size)) for _ in range(2))
+        groups = [part for _, part in split_batch(batch, sizes)]
+        moments = hessian_moments(loop.model, loss, groups, curvature, sizes)
+        averages.add(size, moments.signal.cpu().numpy(), moments.noise.cpu().numpy())
+        progress()
+    return averages.estimate(confidence=confidence)

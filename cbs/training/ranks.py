@@ -1,0 +1,192 @@
+"""The workers of one trial: data-parallel ranks that take each step together, on the same examples as one worker.
+
+Every rank draws the whole batch and takes its own part of it. With :math:`B_r` of the :math:`B` examples of a step on
+rank r of W, a rank's loss is :math:`W B_r / B` times its mean, so that the mean over ranks, which is what DDP and FSDP2
+make of gradients, is the gradient of the mean loss over the step.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from cbs.compute import device as devices
+from cbs.compute.pass_sizes import even_sizes
+from cbs.compute.sharding import check_shardable, sharded
+from cbs.errors import ConfigError
+from cbs.training.micro_batches import split_batch
+from cbs.trial.config import TrialConfig
+from cbs.workloads.base import Batch
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Which rank this process is, and what ranks do together; without a process group, all of it is the identity.
+
+    Attributes:
+        rank: of this process, from 0 on. The first one validates, judges and stores.
+        world: number of ranks.
+        shard: whether each holds a part of the model and of the optimizer's state (FSDP2), or all of it (DDP).
+    """
+
+    rank: int = 0
+    world: int = 1
+    shard: bool = False
+
+    @property
+    def first(self) -> bool:
+        return self.rank == 0
+
+    def check(self, config: TrialConfig) -> None:
+        """Refuse what ranks would not do alike, or not at all.
+
+        Raises:
+            ConfigError: with what to change.
+        """
+        if self.shard:
+            check_shardable(config)
+        if self.world == 1:
+            return
+        self._check_shares(config.batch_size, config.probe is not None)
+        if config.diagnostics:
+            raise ConfigError(
+                f"diagnostics see one worker's examples, not the {self.world} workers' of a step: leave them out"
+            )
+
+    def share(self, batch: Batch, batch_size: int, *, equal: bool) -> tuple[int, Batch]:
+        """How many examples of a step this rank has, and these examples.
+
+        Args:
+            batch: of the step.
+            batch_size: examples in it.
+            equal: whether all ranks must have as many.
+
+        Raises:
+            ConfigError: if that cannot be.
+        """
+        if self.world == 1:
+            return batch_size, batch
+        self._check_shares(batch_size, equal)
+        sizes = even_sizes(batch_size, self.world)
+        return next(itertools.islice(split_batch(batch, sizes), self.rank, None))
+
+    def _check_shares(self, batch_size: int, equal: bool) -> None:
+        if batch_size < self.world:
+            raise ConfigError(f"a batch of {batch_size} cannot be shared by {self.world} workers: give fewer")
+        # shards are put together in every pass: ranks need equally many of these
+        if (equal or self.shard) and batch_size % self.world:
+            raise ConfigError(
+                f"the noise scale and --shard need equal shares of a step, and batch size {batch_size} is no multiple "
+                f"of {self.world} workers: change one of them, or set probe=none and leave out --shard"
+            )
+
+    @contextmanager
+    def averaging(self, trained: nn.Module, *, last: bool) -> Iterator[None]:
+        """Run a forward and backward pass; in the last of a step, gradients are averaged over ranks."""
+        if self.world == 1 or last:
+            yield
+            return
+        from torch.distributed.fsdp import FSDPModule
+
+        if isinstance(trained, nn.parallel.DistributedDataParallel):
+            with trained.no_sync():
+                yield
+            return
+        assert isinstance(trained, FSDPModule)
+        trained.set_requires_gradient_sync(False)
+        try:
+            yield
+        finally:
+            trained.set_requires_gradient_sync(True)
+
+    def purpose(self, what: str) -> str:
+        """Of a random stream that differs between ranks, as dropout does between examples."""
+        return what if self.first else f"{what} of rank {self.rank}"
+
+    def placed(self, model: nn.Module, device: torch.device) -> nn.Module:
+        """The model on the device, as an optimizer is built on it: a part of it where ranks shard."""
+        return sharded(model, device, self.world) if self.shard else model.to(device)
+
+    def wrapped(self, model: nn.Module) -> nn.Module:
+        """The model as it is trained: its gradients are averaged over the ranks."""
+        if self.world == 1 or self.shard:
+            return model
+        # Statistics of batches are those of the first rank, which validates.
+        return nn.parallel.DistributedDataParallel(model, broadcast_buffers=False)
+
+    def mean(self, value: Tensor) -> Tensor:
+        """Over ranks, of a tensor of the same shape on each; it may be overwritten."""
+        if self.world > 1:
+            dist.all_reduce(value)
+            value = value / self.world
+        return value
+
+    def agreed(self, value: float, device: torch.device) -> float:
+        """What the first rank says."""
+        if self.world == 1:
+            return value
+        told = torch.tensor(value, dtype=torch.float64, device=device)
+        dist.broadcast(told, 0)
+        return float(told)
+
+    def check_alike(self, model: nn.Module) -> None:
+        """Check that the weights are bitwise the same on all ranks.
+
+        Raises:
+            ConfigError: if they are not, as where an optimizer draws random numbers.
+        """
+        if self.world == 1 or self.shard:
+            return
+        own = torch.stack([weight.detach().double().sum() for weight in model.parameters()])
+        low, high = own.clone(), own
+        dist.all_reduce(low, dist.ReduceOp.MIN)
+        dist.all_reduce(high, dist.ReduceOp.MAX)
+        if not torch.equal(low.nan_to_num(), high.nan_to_num()):
+            raise ConfigError(
+                "the weights of a trial's workers have come apart: its optimizer does not do the same on each; use one "
+                "worker per trial"
+            )
+
+
+ALONE = Ranks()
+
+
+@contextmanager
+def joined(rank: int, world: int, meeting: str, device: torch.device, seconds: float, shard: bool) -> Iterator[Ranks]:
+    """Be a rank for the length of the block; alone where ``world`` is 1.
+
+    Args:
+        rank: from 0 on.
+        world: number of ranks.
+        meeting: URL where ranks find each other, as of :func:`torch.distributed.init_process_group`.
+        device: of this rank.
+        seconds: how long a rank waits for the others, at the start and in every sum.
+        shard: whether ranks hold parts of the model.
+
+    Raises:
+        ConfigError: if torch has no process groups, or none for such devices.
+    """
+    if world == 1:
+        yield Ranks()
+        return
+    if not dist.is_available():
+        raise ConfigError("this torch was built without torch.distributed; use one worker per trial")
+    dist.init_process_group(
+        devices.backend(device),
+        init_method=meeting,
+        rank=rank,
+        world_size=world,
+        timeout=timedelta(seconds=seconds),
+        device_id=None if device.type == "cpu" else device,
+    )
+    try:
+        yield Ranks(rank, world, shard)
+    finally:
+        dist.destroy_process_group()

@@ -1,0 +1,113 @@
+"""One configuration in, one result out."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from cbs.compute import device as devices
+from cbs.compute import seeding
+from cbs.errors import ConfigError
+from cbs.optimizers.base import decided
+from cbs.training.loop import TrainingLoop, smaller
+from cbs.training.ranks import ALONE, Ranks
+from cbs.trial.checkpoint import Checkpoint
+from cbs.trial.config import TrialConfig
+from cbs.trial.ending import Monitor
+from cbs.trial.record import Measurement, TrialResult, TrialStatus, WorkloadInfo
+from cbs.workloads import Workload, build_workload
+
+
+def run_trial(
+    config: TrialConfig,
+    *,
+    workload: Workload | None = None,
+    monitor: Monitor | None = None,
+    checkpoint: Checkpoint | None = None,
+    alive: Callable[[int], None] | None = None,
+    most: int | None = None,
+    ranks: Ranks = ALONE,
+) -> TrialResult:
+    """Train until the target is reached, the trial diverges, the budget is spent, or the monitor stops it.
+
+    Bitwise repeatable for a configuration on one machine at one thread count. Divergence and an exhausted budget are
+    statuses of the result, not exceptions.
+
+    Args:
+        config: the trial.
+        workload: the built workload of ``config.workload``, to save loading its data again.
+        monitor: see :data:`cbs.trial.ending.Monitor`.
+        checkpoint: where the trial picks up if it was begun before, and leaves its state now and then; the result is
+            bitwise that of an undisturbed trial. Remove it once the result is stored.
+        alive: called with the number of the step, after every step and every evaluation.
+        most: examples of a forward and backward pass that memory holds, where that is less than configured. The result
+            is the same up to rounding, for models that look at examples one by one.
+        ranks: the workers that call this together, each in a process of its own; all get the same result. The monitor
+            and the checkpoint of the first one count.
+
+    Raises:
+        ConfigError: if the configuration names something unknown or cannot run on this machine.
+        PassTooLarge: if memory is full in a training step, which may fit with a smaller ``most``.
+        torch.OutOfMemoryError: if the device runs out of memory elsewhere.
+    """
+    workload = workload or build_workload(config.workload)
+    if config.target.metric != workload.metric:
+        raise ConfigError(
+            f"target is on {config.target.metric!r}, workload {config.workload.name!r} measures {workload.metric!r}"
+        )
+    device = devices.pick(config.device, config.precision, ranks.rank)
+    saved = checkpoint.load() if checkpoint is not None and ranks.first else None
+    if ranks.agreed(saved is not None, device) and saved is None and checkpoint is not None:
+        saved = checkpoint.load()
+    if saved is not None:
+        most = smaller(most, saved.get("micro_batch_size"))  # goes on as it was, wherever it was
+    loop = TrainingLoop(config, workload, device, ranks, most)
+    if alive is not None:
+        loop.alive = alive
+
+    def judged(latest: Measurement) -> bool:
+        said = ranks.first and monitor is not None and monitor(latest)
+        return bool(ranks.agreed(said, device))
+
+    with seeding.seeded(config.seed, ranks.purpose("training")):
+        fit = saved is None or checkpoint is None or loop.resume(saved, checkpoint)
+        if fit:
+            status, message = loop.run(judged, checkpoint)
+    if not fit:  # the loop is half loaded, and the file out of the way
+        return run_trial(
+            config, workload=workload, monitor=monitor, checkpoint=checkpoint, alive=alive, most=most, ranks=ranks
+        )
+    return TrialResult(
+        config=config,
+        status=status,
+        steps_to_target=config.target.crossing(*loop.curve()) if status is TrialStatus.REACHED else None,
+        evaluations=loop.evaluations,
+        steps=loop.columns.arrays(),
+        geometries=loop.probe.geometries if loop.probe else (),
+        workload=_describe(workload, loop.model),
+        message="; ".join(filter(None, (message, loop.note))),
+        micro_batch_size=None if loop.micro_batch_size == config.micro_batch_size else loop.micro_batch_size,
+        decided=decided(config.optimizer, loop.optimizer),
+        timing={
+            "seconds": loop.training_seconds + loop.evaluation_seconds,
+            "training_seconds": loop.training_seconds,
+            "evaluation_seconds": loop.evaluation_seconds,
+            "device": devices.name(device),
+            "host": platform.node(),
+            "threads": torch.get_num_threads(),
+            **({} if ranks.world == 1 else {"workers": ranks.world}),
+        },
+    )
+
+
+def _describe(workload: Workload, model: nn.Module) -> WorkloadInfo:
+    return WorkloadInfo(
+        example_unit=workload.example_unit,
+        tokens_per_example=workload.tokens_per_example,
+        metric_unit=workload.metric_unit,
+        parameters=sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad),
+        data_hash=workload.data_hash,
+    )

@@ -1,0 +1,302 @@
+"""Everything that determines a trial's result, checked when it is built.
+
+A configuration is a frozen dataclass that survives a round trip through plain dictionaries and has a fingerprint. Two
+trials with the same fingerprint have the same result on the same machine.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+import re
+from dataclasses import dataclass, field
+from numbers import Real
+from typing import Any, Literal
+
+from cbs.errors import ConfigError
+from cbs.registry.choices import Choice, json_options
+from cbs.trial.target import Target
+
+_NOT_IN_NAMES = r'[/\\:*?"<>|]'
+
+DEVICES = ("auto", "cpu", "cuda", "xpu", "mps")
+"""What a trial may ask for: the kinds are those of :mod:`cbs.compute.device`."""
+
+CONSTANT = "constant"
+"""The batch schedule that is none."""
+
+COMMAND = "command"
+"""What a workload is called that another program trains; there is nothing to build."""
+
+UNKNOWN = "unknown"
+"""What is stored in the place of a setting that nobody told."""
+
+OF_TRAINER = ("averaging", "clip_norm", "compile", "device", "evaluation", "micro_batch_size", "precision", "schedule")
+"""Settings that whoever trains makes: of a program that is not ours they are unknown."""
+
+CONFIG_VERSION = 2
+"""Raised when the meaning of a field changes, so that old trials are not taken for new ones."""
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise ConfigError(message)
+
+
+def _is_whole(value: object, minimum: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= minimum
+
+
+def _set_floats(config: object, *names: str) -> None:
+    """Check that fields hold finite numbers and store them as floats, so that 2 and 2.0 have one fingerprint."""
+    for name in names:
+        value = getattr(config, name)
+        is_number = isinstance(value, Real) and not isinstance(value, bool)
+        _require(is_number and math.isfinite(value), f"{name} must be a finite number, got {value!r}")
+        object.__setattr__(config, name, float(value))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """Learning-rate schedule; every length is in examples, so it means the same at every batch size.
+
+    Attributes:
+        name: name in :data:`cbs.schedules.learning_rate.SCHEDULES`.
+        warmup_examples: length of the linear warmup from 0.
+        decay_examples: examples after which the decay is complete; required by schedules that decay.
+        final_fraction: learning rate at the end of the decay, as a fraction of the peak.
+        options: of this schedule alone, such as the power of a polynomial; only JSON values.
+    """
+
+    name: str = "constant"
+    warmup_examples: int = 0
+    decay_examples: int | None = None
+    final_fraction: float = 0.0
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "options", json_options(self.name, self.options))
+        _set_floats(self, "final_fraction")
+        _require(
+            _is_whole(self.warmup_examples, 0),
+            f"warmup_examples must be a whole number of at least 0, got {self.warmup_examples}",
+        )
+        _require(0.0 <= self.final_fraction <= 1.0, f"final_fraction must be in [0, 1], got {self.final_fraction}")
+        if self.decay_examples is not None:
+            _require(
+                _is_whole(self.decay_examples, self.warmup_examples + 1),
+                f"decay_examples must be a whole number above warmup_examples ({self.warmup_examples}), "
+                f"got {self.decay_examples}",
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationPlan:
+    """When the validation metric is measured: at geometric steps, coarser while the target is far away.
+
+    The step after step ``s`` is ``max(s + 1, ceil(growth * s))``. While the distance to the target exceeds
+    ``near_fraction`` of the distance at step 0, ``far_growth`` takes the place of ``growth``.
+    """
+
+    growth: float = 1.04
+    far_growth: float = 1.3
+    near_fraction: float = 0.25
+
+    def __post_init__(self) -> None:
+        _set_floats(self, "growth", "far_growth", "near_fraction")
+        _require(self.growth > 1.0, f"evaluation growth must exceed 1, got {self.growth}")
+        _require(
+            self.far_growth >= self.growth,
+            f"far_growth ({self.far_growth}) must not be below growth ({self.growth})",
+        )
+        _require(self.near_fraction >= 0.0, f"near_fraction must be >= 0, got {self.near_fraction}")
+
+    def next_step(self, step: int, *, near: bool) -> int:
+        """The evaluation step that follows ``step``."""
+        return max(step + 1, math.ceil(step * (self.growth if near else self.far_growth)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialConfig:
+    """One training run.
+
+    Attributes:
+        workload: model, data and metric.
+        optimizer: optimizer and its options, the learning rate excepted.
+        lr: peak learning rate.
+        batch_size: examples per optimizer update, global; with a batch schedule those of the first.
+        seed: determines initial weights, data order and every other random draw.
+        target: the trial ends when it is reached.
+        max_steps: budget in optimizer updates of ``batch_size`` examples; with a batch schedule the examples count, see
+            :attr:`max_examples`.
+        micro_batch_size: examples per forward and backward pass; ``None`` for the whole batch at once.
+        schedule: learning-rate schedule.
+        batch_schedule: batch-size schedule, a name in :data:`cbs.schedules.batch_size.BATCH_SCHEDULES`; ``None``, as
+            ``constant``, for ``batch_size`` throughout.
+        clip_norm: the gradient is scaled down to this norm where it is longer; ``None`` or 0 for never.
+        averaging: whose average of the weights is validated, a name in :data:`cbs.training.averaging.AVERAGES`;
+            ``None`` for the weights that are trained.
+        evaluation: when the validation metric is measured.
+        probe: how the noise scale of every step is measured: a source (see :mod:`cbs.noise_scale.sources`) with the
+            options ``groups``, ``every`` and ``geometry``; ``None`` for not at all.
+        diagnostics: what else is recorded of every step: names in :data:`cbs.diagnostics.DIAGNOSTICS`, sorted.
+        diagnostics_every: one step in that many is recorded, from the first on.
+        precision: ``"float32"``, or ``"bfloat16"`` for autocast, on devices that have it.
+        compile: whether the model goes through ``torch.compile``.
+        device: one of :data:`DEVICES`.
+        divergence_factor: a trial has diverged when its distance to the target exceeds this multiple of the distance
+            at step 0.
+        unknown: of :data:`OF_TRAINER` those that nobody told. They are stored as :data:`UNKNOWN`, and what stands here
+            for them means nothing.
+    """
+
+    workload: Choice
+    optimizer: Choice
+    lr: float
+    batch_size: int
+    seed: int
+    target: Target
+    max_steps: int
+    micro_batch_size: int | None = None
+    schedule: Schedule = field(default_factory=Schedule)
+    batch_schedule: Choice | None = None
+    clip_norm: float | None = None
+    averaging: Choice | None = None
+    evaluation: EvaluationPlan = field(default_factory=EvaluationPlan)
+    probe: Choice | None = field(default_factory=lambda: Choice(name="auto"))
+    diagnostics: tuple[str, ...] = ()
+    diagnostics_every: int = 1
+    precision: Literal["float32", "bfloat16"] = "float32"
+    compile: bool = False
+    device: Literal["auto", "cpu", "cuda", "xpu", "mps"] = "auto"
+    divergence_factor: float = 5.0
+    unknown: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        _set_floats(self, "lr", "divergence_factor")
+        _require(
+            _is_whole(self.batch_size, 1), f"batch_size must be a whole number of at least 1, got {self.batch_size}"
+        )
+        _require(_is_whole(self.max_steps, 1), f"max_steps must be a whole number of at least 1, got {self.max_steps}")
+        _require(
+            _is_whole(self.seed, 0),
+            f"seed must be a whole number of at least 0, got {self.seed}",
+        )
+        _require(self.lr > 0, f"lr must be above 0, got {self.lr}")
+        if self.micro_batch_size is not None:
+            _require(
+                _is_whole(self.micro_batch_size, 1),
+                f"micro_batch_size must be a whole number of at least 1, got {self.micro_batch_size}",
+            )
+        if self.batch_schedule == Choice(name=CONSTANT):
+            object.__setattr__(self, "batch_schedule", None)
+        object.__setattr__(self, "clip_norm", clip_norm_or_none(self.clip_norm))
+        object.__setattr__(self, "diagnostics", sorted_names("diagnostics", self.diagnostics))
+        object.__setattr__(self, "unknown", sorted_names("unknown", self.unknown))
+        told = [name for name in self.unknown if name not in OF_TRAINER]
+        _require(not told, f"{', '.join(told)} must be known")
+        for part in dataclasses.fields(self):
+            if part.name in self.unknown:  # so that what was stored and read again is equal
+                factory = part.default_factory
+                value = part.default if factory is dataclasses.MISSING else factory()
+                object.__setattr__(self, part.name, value)
+        _require(
+            _is_whole(self.diagnostics_every, 1),
+            f"diagnostics_every must be a whole number of at least 1, got {self.diagnostics_every}",
+        )
+        _require(
+            self.precision in ("float32", "bfloat16"), f"unknown precision {self.precision!r}: float32 or bfloat16"
+        )
+        _require(self.device in DEVICES, f"unknown device {self.device!r}: {', '.join(DEVICES)}")
+        _require(self.divergence_factor > 1.0, f"divergence_factor must exceed 1, got {self.divergence_factor}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain dictionaries, lists and scalars; inverse of :meth:`from_dict`."""
+        return without_unused(json.loads(json.dumps(dataclasses.asdict(self))))
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> TrialConfig:
+        """Build from the output of :meth:`to_dict`.
+
+        Raises:
+            ConfigError: if a field is missing, unknown or out of its domain.
+        """
+        nested = {
+            "workload": Choice,
+            "optimizer": Choice,
+            "target": Target,
+            "schedule": Schedule,
+            "evaluation": EvaluationPlan,
+        }
+        if not isinstance(data, dict):
+            raise ConfigError(f"not a trial configuration: {type(data).__name__} in place of names and values")
+        unknown = tuple(key for key in OF_TRAINER if data.get(key) == UNKNOWN)
+        data = {key: value for key, value in data.items() if key not in unknown}
+        try:
+            parts = {key: nested[key](**value) if key in nested else value for key, value in data.items()}
+            choices = {key: Choice(**data[key]) for key in ("probe", "averaging", "batch_schedule") if data.get(key)}
+            return cls(**parts | choices, unknown=unknown)
+        except TypeError as error:
+            raise ConfigError(f"not a trial configuration: {error}") from None
+
+    @property
+    def max_examples(self) -> int:
+        """The budget in examples."""
+        return self.max_steps * self.batch_size
+
+    @property
+    def fingerprint(self) -> str:
+        """16 hexadecimal digits that identify everything in this configuration."""
+        return fingerprint({"version": CONFIG_VERSION, **self.to_dict()})
+
+    @property
+    def trial_id(self) -> str:
+        """Readable, unique and a name of a folder: optimizer, batch size, batch schedule if there is one, learning
+        rate, seed, fingerprint."""
+        scheduled = "" if self.batch_schedule is None else f"-{self.batch_schedule.name}"
+        name = f"{self.optimizer.name}-b{self.batch_size}{scheduled}-lr{self.lr:.4g}-s{self.seed}"
+        return f"{re.sub(_NOT_IN_NAMES, '_', name)}-{self.fingerprint[:8]}"
+
+
+def sorted_names(field_name: str, names: Any) -> tuple[str, ...]:
+    """Names in their one order, so that the same set has one fingerprint.
+
+    Raises:
+        ConfigError: if it is not a list of distinct names.
+    """
+    _require(
+        isinstance(names, list | tuple) and all(isinstance(name, str) and name for name in names),
+        f"{field_name} must be a list of names, got {names!r}",
+    )
+    _require(len(set(names)) == len(names), f"{field_name} holds a name twice: {', '.join(names)}")
+    return tuple(sorted(names))
+
+
+def clip_norm_or_none(value: Any) -> float | None:
+    """A norm to clip gradients to, as a float; ``None`` where it is ``None`` or 0.
+
+    Raises:
+        ConfigError: if it is not a finite number of at least 0.
+    """
+    valid = isinstance(value, Real) and not isinstance(value, bool) and 0.0 <= float(value) < math.inf
+    _require(value is None or valid, f"clip_norm must be a finite number of at least 0 or none, got {value!r}")
+    return float(value) if value else None
+
+
+def without_unused(data: dict[str, Any]) -> dict[str, Any]:
+    """``data`` without the settings that are as they were before there were any: fingerprints stay. Those that are
+    unknown are told as that."""
+    unused: dict[str, Any] = {"diagnostics": [], "diagnostics_every": 1, "clip_norm": None, "averaging": None}
+    unused |= {"batch_schedule": None}
+    kept = {key: value for key, value in data.items() if key not in unused or value != unused[key]}
+    schedule = {key: value for key, value in data["schedule"].items() if key != "options" or value}
+    unknown = dict.fromkeys(kept.pop("unknown"), UNKNOWN)
+    return kept | {"schedule": schedule} | unknown
+
+
+def fingerprint(data: Any) -> str:
+    """16 hexadecimal digits of the SHA-256 of ``data`` as canonical JSON."""
+    text = json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

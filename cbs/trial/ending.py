@@ -1,0 +1,61 @@
+"""When a trial is over: the one rule, for trials that train here and for those that another program trains."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from cbs.trial.config import TrialConfig
+from cbs.trial.record import Measurement, TrialStatus
+
+Monitor = Callable[[Measurement], bool]
+"""Called after every evaluation that did not reach the target; returns True to prune the trial."""
+
+Ending = tuple[TrialStatus, str]
+"""How a trial ended, and a line about it."""
+
+
+def ended_at_start(config: TrialConfig, start: Measurement) -> Ending | None:
+    """How a trial ended that its first evaluation ends; ``None`` where it may go on."""
+    if not math.isfinite(start.value):
+        where = "before the first step" if start.step == 0 else f"at its first evaluation, step {start.step}"
+        return TrialStatus.DIVERGED, f"the metric is not finite {where}"
+    if config.target.reached(start.value):
+        if start.step == 0:
+            return TrialStatus.REACHED, "the target is reached before the first step; choose a harder target"
+        return (
+            TrialStatus.REACHED,
+            f"the target is reached at the first evaluation, step {start.step}: the steps are an upper bound; evaluate "
+            "earlier",
+        )
+    return None
+
+
+def ended(config: TrialConfig, start: Measurement, latest: Measurement, monitor: Monitor | None) -> Ending | None:
+    """How a trial ended at an evaluation after its first; ``None`` where it goes on.
+
+    Args:
+        config: of the trial.
+        start: its first evaluation. Only one before the first step tells how far away the target was: without it a
+            trial has diverged only where the metric is not finite.
+        latest: the evaluation.
+        monitor: may prune.
+    """
+    target = config.target
+    if target.reached(latest.value):
+        return TrialStatus.REACHED, ""
+    if monitor is not None and monitor(latest):
+        return TrialStatus.PRUNED, f"stopped at step {latest.step}: another learning rate needs fewer steps"
+    limit = config.divergence_factor * target.distance(start.value) if start.step == 0 else math.inf
+    if not (math.isfinite(latest.value) and target.distance(latest.value) <= limit):
+        since = f", {start.value:.4g} at the start" if start.step == 0 else ""
+        return TrialStatus.DIVERGED, f"{target.metric} is {latest.value:.4g} at step {latest.step}{since}"
+    return None
+
+
+def exhausted(config: TrialConfig, latest: Measurement) -> Ending:
+    """How a trial ended whose budget holds no further step."""
+    return (
+        TrialStatus.BUDGET_EXHAUSTED,
+        f"{config.target} not reached in {latest.step} steps; last value {latest.value:.4g}",
+    )

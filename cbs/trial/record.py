@@ -1,0 +1,181 @@
+"""What a trial leaves behind: the one result schema, with units."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+
+from cbs.trial.config import TrialConfig
+
+SCHEMA_VERSION = 2
+"""Raised when a stored column or key changes its name, unit or meaning."""
+
+CLIPPED = "clipped"
+"""Column of the steps, of trials that clip gradients: 1 where that was done, else 0."""
+
+
+class TrialStatus(StrEnum):
+    """How a trial ended. None of these is an error of the program."""
+
+    REACHED = "REACHED"
+    """The validation metric passed the target."""
+    PRUNED = "PRUNED"
+    """Stopped, or found afterwards, to be too slow to be the best learning rate of its batch size and seed."""
+    BUDGET_EXHAUSTED = "BUDGET_EXHAUSTED"
+    """``max_steps`` passed without reaching the target."""
+    DIVERGED = "DIVERGED"
+    """A loss, or what a step failed on, was not finite, or the metric moved away from the target by
+    ``divergence_factor``."""
+    OUT_OF_MEMORY = "OUT_OF_MEMORY"
+    """The device ran out of memory; tried again when the sweep is run again."""
+    FAILED = "FAILED"
+    """An exception; its text is in the message; tried again when the sweep is run again."""
+
+    @property
+    def final(self) -> bool:
+        """Whether running the same trial again would give the same status."""
+        return self not in (TrialStatus.OUT_OF_MEMORY, TrialStatus.FAILED)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measurement:
+    """One evaluation of a trial.
+
+    Attributes:
+        step: optimizer updates so far.
+        examples: examples seen so far.
+        value: the validation metric, in the workload's ``metric_unit``.
+        train_loss: mean training loss since the previous evaluation, NaN at step 0.
+        lr: learning rate of the latest update, 0 at step 0.
+    """
+
+    step: int
+    examples: int
+    value: float
+    train_loss: float
+    lr: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkloadInfo:
+    """Facts about a workload that give a trial's numbers their units.
+
+    Attributes:
+        example_unit: what one example is, for example ``"sequence"``.
+        tokens_per_example: tokens in an example, or ``None`` where that means nothing.
+        metric_unit: unit of the validation metric, for example ``"nats/byte"``.
+        parameters: number of trained parameters, or ``None`` where an import does not know it.
+        data_hash: SHA-256 (16 digits) of the data, or ``None`` for synthetic data.
+    """
+
+    example_unit: str
+    tokens_per_example: int | None
+    metric_unit: str
+    parameters: int | None
+    data_hash: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class GeometryColumns:
+    """Where the per-step columns hold the moments of a geometry, and all it takes to make a noise scale of them.
+
+    Attributes:
+        geometry: name.
+        symbol: of the noise scale, in the mathematics of LaTeX, without dollar signs.
+        exponent: the noise scale is ``(mean noise / mean signal) ** exponent``, in examples: 1 where the moments are
+            squared norms, 2 where they are norms.
+        source: empty; in folders of earlier versions the name of a probe that saw a part of the model only.
+        signal, noise: names of the columns.
+    """
+
+    geometry: str
+    symbol: str
+    exponent: int
+    source: str
+    signal: str
+    noise: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialResult:
+    """The record of one trial.
+
+    Attributes:
+        config: what was run.
+        status: how it ended.
+        steps_to_target: first crossing of the target, interpolated in log step; ``None`` unless ``REACHED``.
+        evaluations: the full evaluation curve, step 0 included.
+        steps: per-step columns, each of shape ``[steps]``: ``step``, ``examples``, ``batch_size``, those of a batch
+            schedule (see :mod:`cbs.training.batch_sizes`), ``train_loss``, the columns of the probe, :data:`CLIPPED`
+            and those of diagnostics.
+        geometries: which of these columns are the moments of which geometry.
+        workload: units and facts of the workload; ``None`` when the trial failed before the model was built.
+        message: one line for a person; empty when there is nothing to say.
+        micro_batch_size: examples of a forward and backward pass where memory did not hold as many as configured;
+            ``None`` where it did.
+        stated: what the program that trained said of its own settings, by the names of
+            :func:`cbs.training.reporting.report_settings`; empty for trials of our own, whose configuration says it.
+        decided: options of the optimizer that leave a choice to it (``auto``), with what it took here.
+        timing: wall-clock facts (seconds, host, device). The only part that differs between two runs of one config.
+    """
+
+    config: TrialConfig
+    status: TrialStatus
+    steps_to_target: float | None
+    evaluations: list[Measurement]
+    steps: dict[str, np.ndarray]
+    workload: WorkloadInfo | None
+    geometries: tuple[GeometryColumns, ...] = ()
+    message: str = ""
+    micro_batch_size: int | None = None
+    stated: dict[str, Any] = field(default_factory=dict)
+    decided: dict[str, str] = field(default_factory=dict)
+    timing: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def trial_id(self) -> str:
+        return self.config.trial_id
+
+    @property
+    def examples_to_target(self) -> float | None:
+        """Examples seen at :attr:`steps_to_target`; where the batch size changed, those of the steps are counted."""
+        if self.steps_to_target is None:
+            return None
+        if self.config.batch_schedule is None:
+            return self.steps_to_target * self.config.batch_size
+        return examples_at(self.steps_to_target, self.steps["examples"])
+
+    @property
+    def final_step(self) -> int:
+        """Optimizer updates that were run and evaluated."""
+        return self.evaluations[-1].step if self.evaluations else 0
+
+    @property
+    def final_examples(self) -> int:
+        """Examples seen at :attr:`final_step`, whatever the batch sizes were."""
+        return self.evaluations[-1].examples if self.evaluations else 0
+
+    def replace(self, **changes: Any) -> TrialResult:
+        """A copy with some fields changed."""
+        return dataclasses.replace(self, **changes)
+
+
+def examples_at(step: float, examples: np.ndarray) -> float:
+    """Examples seen at a step, not a whole one in general: a straight line within each step.
+
+    Args:
+        step: from 0 on.
+        examples: seen after every step from the first on, shape ``[steps]``.
+    """
+    return float(np.interp(step, np.arange(len(examples) + 1), np.concatenate([[0], examples])))
+
+
+def without_curve(config: TrialConfig, status: TrialStatus, message: str) -> TrialResult:
+    """The record of a trial that left no curve."""
+    return TrialResult(
+        config=config, status=status, steps_to_target=None, evaluations=[], steps={}, workload=None, message=message
+    )

@@ -1,0 +1,399 @@
+"""A sweep's results on disk.
+
+Layout of one sweep folder::
+
+    sweep.json                      what was asked for, with versions, hardware and provenance
+    trials/<trial id>/record.parquet   the evaluation curve; summary and configuration in the file's metadata
+    trials/<trial id>/steps.parquet    per-step columns (training loss, gradient moments); what a moment is in its field
+    trials/<trial id>/timing.json      wall-clock facts
+    trials/<trial id>/last-lines.txt   only where its process died: what that wrote last
+    checkpoints/<trial id>.pt          state of a long trial that is running or was killed
+    too-large.json                  how many examples memory did not hold, if so (:mod:`sweeps.folder.fitting`)
+    trials/<trial id>.damaged          set aside by a sweep because a file in it could not be read
+
+A trial appears in one piece: it is written to a hidden folder beside its place and renamed into it, so a reader never
+sees half a trial and a kill at any moment loses at most the trials in flight. ``record.parquet`` and ``steps.parquet``
+hold nothing that depends on the clock or the machine's name: the same trial gives the same bytes. Both, ``timing.json``
+and ``sweep.json`` hold a checksum of themselves, which is looked at whenever they are read (:mod:`cbs.checksum`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import math
+import os
+import shutil
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from cbs.checksum import KEY, json_bytes, parquet_bytes, read_json, read_parquet
+from cbs.errors import ConfigError, DamagedError, ResultsError, reason
+from cbs.files import DAMAGED, refuse_links, set_aside, whole_file, whole_folder
+from cbs.trial.config import TrialConfig
+from cbs.trial.record import SCHEMA_VERSION, GeometryColumns, Measurement, TrialResult, TrialStatus, WorkloadInfo
+
+MANIFEST = "sweep.json"
+LAST_LINES = "last-lines.txt"
+METADATA_KEY = b"cbs"
+_RECORD_COLUMNS = {
+    "step": pa.int64(),
+    "examples": pa.int64(),
+    "value": pa.float64(),
+    "train_loss": pa.float64(),
+    "lr": pa.float64(),
+}
+
+
+class Store:
+    """The folder of one sweep.
+
+    Args:
+        root: the folder; created by the first write.
+    """
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        self.root = Path(root)
+
+    @property
+    def trials(self) -> Path:
+        return self.root / "trials"
+
+    def prepare(self) -> None:
+        """:meth:`create` the folder and remove what a killed run left half-written.
+
+        Raises:
+            ResultsError: if it cannot be created or written, or a part of it is a symbolic link.
+        """
+        self.create()
+        for left_over in self.half_written():
+            remove(left_over)
+
+    def create(self) -> None:
+        """Create the folder and check that it can be written.
+
+        Raises:
+            ResultsError: if it cannot be created or written, or a part of it is a symbolic link.
+        """
+        self.check_writable()
+        with _writing(self.root):
+            self.trials.mkdir(parents=True, exist_ok=True)
+        self.check_writable()
+
+    def check_writable(self) -> None:
+        """Check that the folder, or what it would be created in, can be written; creates nothing.
+
+        Raises:
+            ResultsError: if it cannot be, or a part of it is a symbolic link.
+        """
+        for part in (self.trials, self.root / "checkpoints", self.root / MANIFEST):
+            refuse_links(self.root, part)
+        with _writing(self.root):
+            there = next(place for place in (self.trials, *self.trials.parents) if place.exists())
+            probe = there / f".tmp-{uuid.uuid4().hex}"
+            probe.mkdir()
+            probe.rmdir()
+
+    def half_written(self) -> list[Path]:
+        """What a killed process left; nothing is looked for behind a symbolic link."""
+        patterns = (".tmp-*", "trials/.tmp-*", "trials/*/.tmp-*", "checkpoints/.tmp-*")
+        found = (path for pattern in patterns for path in self.root.glob(pattern))
+        return sorted(path for path in found if path.parent == self.root or not path.parent.is_symlink())
+
+    def damaged(self) -> list[Path]:
+        """What was set aside because it could not be read."""
+        patterns = (f"trials/*{DAMAGED}", f"checkpoints/*{DAMAGED}")
+        return sorted(path for pattern in patterns for path in self.root.glob(pattern))
+
+    def write_manifest(self, manifest: dict[str, Any]) -> None:
+        """Write ``sweep.json`` in one piece; the schema version is added."""
+        _write_atomically(self.root / MANIFEST, json_bytes({"schema_version": SCHEMA_VERSION, **manifest}))
+
+    def manifest(self) -> dict[str, Any]:
+        """The content of ``sweep.json``.
+
+        Raises:
+            ResultsError: if it is missing, not JSON, or of another schema version.
+        """
+        path = self.root / MANIFEST
+        try:
+            manifest = read_json(path)
+        except FileNotFoundError:
+            raise ResultsError(f"{self.root} is not a sweep: it has no {MANIFEST}") from None
+        except (OSError, ValueError, RecursionError) as error:
+            remedy = f"restore it from a copy, or mend it and delete its entry {KEY}"
+            raise ResultsError(f"cannot read {path}: {reason(error)}; {remedy}") from None
+        _check_version(manifest.get("schema_version"), path)
+        return manifest
+
+    def trial_ids(self) -> list[str]:
+        """Ids of all stored trials, sorted."""
+        if not self.trials.is_dir():
+            return []
+        names = (entry.name for entry in os.scandir(self.trials) if entry.is_dir())
+        return sorted(name for name in names if not name.startswith(".") and not name.endswith(DAMAGED))
+
+    def checkpoint_path(self, config: TrialConfig) -> Path:
+        """Where a running trial leaves its state; the folder is made."""
+        folder = self.root / "checkpoints"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ResultsError(f"cannot write to {folder}: {reason(error)}") from None
+        return folder / f"{config.trial_id}.pt"
+
+    def contains(self, config: TrialConfig) -> bool:
+        """Whether any result of ``config`` is stored."""
+        return (self.trials / config.trial_id / "record.parquet").exists()
+
+    def save(self, result: TrialResult) -> None:
+        """Store a result in one piece, in place of an earlier result of the same trial.
+
+        Raises:
+            ResultsError: if it cannot be written (full disk, permissions); what was there before stays.
+        """
+        what = f"trial {result.trial_id} to {self.trials}"
+        with whole_folder(self.trials / result.trial_id, what) as draft:
+            for name, table in (("steps", _steps_table(result)), ("record", _record_table(result))):
+                (draft / f"{name}.parquet").write_bytes(parquet_bytes(table))
+            (draft / "timing.json").write_bytes(json_bytes(result.timing))
+            _sync(draft)
+
+    def write_last_lines(self, trial_id: str, lines: Sequence[str]) -> None:
+        """Keep what the process of a trial wrote before it died, beside its record."""
+        _write_atomically(self.trials / trial_id / LAST_LINES, "".join(f"{line}\n" for line in lines).encode())
+
+    def update_record(self, result: TrialResult) -> None:
+        """Rewrite the record of a stored trial in one piece; its per-step columns and timing stay."""
+        refuse_links(self.root, self.trials / result.trial_id)
+        _write_atomically(self.trials / result.trial_id / "record.parquet", parquet_bytes(_record_table(result)))
+
+    def load(self, trial_id: str, *, with_steps: bool = True) -> TrialResult:
+        """Read one trial.
+
+        Args:
+            trial_id: from :meth:`trial_ids`.
+            with_steps: also read the per-step columns; otherwise ``steps`` and ``geometries`` are empty.
+
+        Raises:
+            ResultsError: if a file is missing, damaged or of another schema version.
+        """
+        folder = self.trials / trial_id
+        table, summary = read_record(folder / "record.parquet")
+        steps, geometries = read_steps(folder / "steps.parquet") if with_steps else ({}, ())
+        timing = read_timing(folder / "timing.json")
+        try:
+            return TrialResult(
+                config=TrialConfig.from_dict(summary["config"]),
+                status=TrialStatus(summary["status"]),
+                steps_to_target=summary["steps_to_target"],
+                evaluations=[Measurement(**row) for row in table.to_pylist()],
+                steps=steps,
+                geometries=geometries,
+                workload=None if summary["workload"] is None else WorkloadInfo(**summary["workload"]),
+                message=summary["message"],
+                micro_batch_size=summary.get("micro_batch_size"),
+                stated=dict(summary.get("stated", {})),
+                decided=summary.get("decided", {}),
+                timing=timing,
+            )
+        except (ConfigError, KeyError, TypeError, ValueError) as error:
+            raise DamagedError(folder / "record.parquet", error) from None
+
+    def results(self, *, with_steps: bool = False) -> Iterator[TrialResult]:
+        """All stored trials, in the order of their ids."""
+        for trial_id in self.trial_ids():
+            yield self.load(trial_id, with_steps=with_steps)
+
+    def sound_results(self, told: Callable[[str], None]) -> Iterator[TrialResult]:
+        """:meth:`results` without the per-step columns; a trial with a damaged file is set aside, as if it had never
+        run.
+
+        Args:
+            told: called with a line about each of them.
+        """
+        for trial_id in self.trial_ids():
+            try:
+                found = self.load(trial_id, with_steps=False)
+                _check_steps(self.trials / trial_id / "steps.parquet", found)
+            except DamagedError as error:
+                aside = set_aside(self.trials / trial_id)
+                told(f"{error.problem}; kept as {aside.name}, the trial runs again")
+            else:
+                yield found
+
+
+@contextlib.contextmanager
+def _writing(root: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ResultsError(
+            f"cannot write results to {root}: {reason(error)}; choose another folder with --output"
+        ) from None
+
+
+def read_record(path: Path) -> tuple[pa.Table, dict[str, Any]]:
+    """The evaluation table and the summary of one ``record.parquet``.
+
+    Raises:
+        ResultsError: naming the file and the remedy.
+    """
+    try:
+        table = read_parquet(path).read(use_threads=False)
+    except (OSError, ValueError, pa.ArrowException) as error:
+        raise DamagedError(path, error) from None
+    summary = _parse_summary(table.schema.metadata, path)
+    if set(table.column_names) != set(_RECORD_COLUMNS):
+        raise ResultsError(
+            f"{path} does not have the columns {', '.join(_RECORD_COLUMNS)}; delete its folder and run the sweep again"
+        )
+    return table, summary
+
+
+def read_steps(path: Path) -> tuple[dict[str, np.ndarray], tuple[GeometryColumns, ...]]:
+    """The per-step columns of one ``steps.parquet``, each of shape ``[steps]``, and the geometries among them.
+
+    Raises:
+        ResultsError: naming the file and the remedy.
+    """
+    try:
+        table = read_parquet(path).read()
+        said = [(field.metadata or {}).get(METADATA_KEY) for field in table.schema]
+        geometries = tuple(dict.fromkeys(GeometryColumns(**json.loads(text)) for text in said if text))
+        for geometry in geometries:
+            table.select([geometry.signal, geometry.noise])
+    except (OSError, pa.ArrowException, ValueError, TypeError, KeyError, RecursionError) as error:
+        raise DamagedError(path, error) from None
+    return {name: table[name].to_numpy() for name in table.column_names}, geometries
+
+
+def find_sweeps(path: str | os.PathLike[str]) -> list[Store]:
+    """The sweeps at ``path``: the folder itself, or the folders in it.
+
+    Raises:
+        ResultsError: if the path is missing or holds no sweep.
+    """
+    root = Path(path)
+    if not root.exists():
+        raise ResultsError(f"no results at {root}: the path does not exist; run 'cbs sweep' first")
+    if not root.is_dir():
+        raise ResultsError(f"{root} is a file, not a results folder")
+    if (root / MANIFEST).exists():
+        return [Store(root)]
+    found = sorted(path for path in root.glob(f"*/{MANIFEST}") if not path.parent.name.startswith("."))
+    stores = [Store(manifest.parent) for manifest in found]
+    if not stores:
+        raise ResultsError(f"no sweep in {root}: expected {MANIFEST} in it or in a folder below; run 'cbs sweep' first")
+    return stores
+
+
+def read_timing(path: Path) -> dict[str, Any]:
+    """The wall-clock facts of one ``timing.json``.
+
+    Raises:
+        DamagedError: if it cannot be read.
+    """
+    try:
+        return read_json(path)
+    except (OSError, ValueError, RecursionError) as error:
+        raise DamagedError(path, error) from None
+
+
+def remove(path: Path) -> None:
+    """Delete a file, a folder or a symbolic link, not what the link leads to.
+
+    Raises:
+        ResultsError: if it cannot be deleted.
+    """
+    try:
+        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
+    except OSError as error:
+        raise ResultsError(f"cannot delete {path}: {reason(error)}") from None
+
+
+def _check_steps(path: Path, result: TrialResult) -> None:
+    """Check that the per-step columns of a trial are whole, by the checksum and the footer of their file."""
+    try:
+        rows = read_parquet(path).metadata.num_rows
+    except (OSError, ValueError, pa.ArrowException) as error:
+        raise DamagedError(path, error) from None
+    if rows < result.final_step:
+        raise DamagedError(path, ValueError(f"it has {rows} rows, the trial {result.final_step} steps"))
+
+
+def _record_table(result: TrialResult) -> pa.Table:
+    summary = {
+        "schema_version": SCHEMA_VERSION,
+        "trial_id": result.trial_id,
+        "config": result.config.to_dict(),
+        "status": str(result.status),
+        "steps_to_target": result.steps_to_target,
+        "workload": None if result.workload is None else dataclasses.asdict(result.workload),
+        "message": result.message,
+    }
+    if result.micro_batch_size is not None:
+        summary["micro_batch_size"] = result.micro_batch_size
+    if result.stated:
+        summary["stated"] = result.stated
+    if result.decided:
+        summary["decided"] = result.decided
+    columns = {name: [getattr(row, name) for row in result.evaluations] for name in _RECORD_COLUMNS}
+    arrays = {name: pa.array(columns[name], kind) for name, kind in _RECORD_COLUMNS.items()}
+    return pa.table(arrays).replace_schema_metadata({METADATA_KEY: json.dumps(summary, sort_keys=True)})
+
+
+def _steps_table(result: TrialResult) -> pa.Table:
+    said: dict[str, dict[bytes, str]] = {}
+    for geometry in result.geometries:
+        text = json.dumps(dataclasses.asdict(geometry), sort_keys=True)
+        said |= {name: {METADATA_KEY: text} for name in (geometry.signal, geometry.noise)}
+    arrays = {name: pa.array(values) for name, values in result.steps.items()}
+    fields = [pa.field(name, array.type, metadata=said.get(name)) for name, array in arrays.items()]
+    return pa.table(list(arrays.values()), schema=pa.schema(fields))
+
+
+def _parse_summary(metadata: dict[bytes, bytes] | None, path: Path) -> dict[str, Any]:
+    if not metadata or METADATA_KEY not in metadata:
+        raise ResultsError(f"{path} was not written by cbs; remove it from the results folder")
+    try:
+        summary = json.loads(metadata[METADATA_KEY])
+        if b"\\ud" in metadata[METADATA_KEY]:  # half a character, which no file or terminal takes
+            json.dumps(summary, ensure_ascii=False).encode()
+        _check_version(summary["schema_version"], path)
+        TrialStatus(summary["status"])
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise DamagedError(path, error) from None
+    return summary
+
+
+def _check_version(version: Any, path: Path) -> None:
+    if version != SCHEMA_VERSION:
+        raise ResultsError(
+            f"{path} has schema version {version}, this cbs reads version {SCHEMA_VERSION}; "
+            "analyze it with the cbs that wrote it, or run the sweep again"
+        )
+
+
+def _write_atomically(path: Path, content: bytes) -> None:
+    with whole_file(path) as draft, open(draft, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync(folder: Path) -> None:
+    for path in folder.iterdir():
+        with open(path, "rb") as file:
+            os.fsync(file.fileno())
+
+
+def finite_or_none(value: float | None) -> float | None:
+    """``value``, or ``None`` where JSON has no number for it."""
+    return None if value is None or not math.isfinite(value) else value

@@ -1,0 +1,9 @@
+"""What the ``text`` workload is made of: a GPT, the embedded corpus, and readers for a person's own data."""
+
+from __future__ import annotations
+
+from cbs.workloads.text_parts.corpus import Corpus, embedded_corpus
+from cbs.workloads.text_parts.files import load_corpus
+from cbs.workloads.text_parts.gpt import GPT, SIZES, GPTShape
+
+__all__ = ["GPT", "SIZES", "Corpus", "GPTShape", "embedded_corpus", "load_corpus"]

@@ -1,0 +1,65 @@
+"""How many examples memory was found not to hold, kept in the sweep's folder: no later trial tries them again."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from cbs.compute.pass_sizes import halved
+from cbs.files import whole_file
+from cbs.trial.config import fingerprint
+from cbs.trial.store import Store
+
+FILE = "too-large.json"
+"""What trains, as a fingerprint -> batch size -> fewest examples of a pass that did not fit. It may be deleted."""
+_MATTERS = ("workload", "optimizer", "averaging", "probe", "diagnostics", "precision", "compile", "device")
+"""Fields of a trial that its memory depends on, beside its batch size."""
+
+
+class Fitting:
+    """Sizes of the forward and backward passes of a sweep's trials.
+
+    What was too large at a batch size is so at any larger one. Sizes come from halving a trial's own batch, so the size
+    that a trial ends with depends on what memory holds and not on which trial ran before it.
+
+    Args:
+        folder: of the sweep.
+        workers: of a trial; each holds its share of a step.
+        shard: whether each holds a part of the model only.
+    """
+
+    def __init__(self, folder: str, workers: int, shard: bool = False) -> None:
+        self._path, self._workers, self._shard = Store(folder).root / FILE, workers, shard
+
+    def most(self, trial: dict[str, Any]) -> int | None:
+        """Most examples of a pass of a trial (:meth:`TrialConfig.to_dict`); ``None`` where nothing limits them."""
+        known = self._known().get(self._key(trial), {})
+        too_large = min((size for batch, size in known.items() if int(batch) <= trial["batch_size"]), default=None)
+        return halved(-(-trial["batch_size"] // self._workers), trial.get("micro_batch_size"), too_large)
+
+    def too_large(self, trial: dict[str, Any], examples: int) -> None:
+        """Keep that a pass of so many examples did not fit.
+
+        Raises:
+            ResultsError: if the file cannot be written.
+        """
+        known = self._known()
+        sizes = known.setdefault(self._key(trial), {})
+        batch = str(trial["batch_size"])
+        sizes[batch] = min(examples, sizes.get(batch, examples))
+        with whole_file(self._path) as draft:
+            draft.write_text(json.dumps(known, indent=2, sort_keys=True) + "\n")
+
+    def _key(self, trial: dict[str, Any]) -> str:
+        matters = {name: trial.get(name) for name in _MATTERS}
+        return fingerprint({"workers": self._workers, "shard": self._shard, **matters})
+
+    def _known(self) -> dict[str, dict[str, int]]:
+        """What the file holds, as far as it can be read; what is lost is found again."""
+        try:
+            found = json.loads(self._path.read_text())
+            return {
+                str(key): {str(int(batch)): int(size) for batch, size in sizes.items()} for key, sizes in found.items()
+            }
+        except (OSError, ValueError, TypeError, AttributeError, OverflowError, RecursionError):
+            return {}

@@ -1,0 +1,183 @@
+"""One sweep at a time in a folder: a file that names its owner, who keeps it fresh and says in it how far the sweep is.
+
+The file is what ``cbs status`` reads from another terminal. A lock is stale when its owner's process is gone, which is
+certain where that ran on this machine; elsewhere when nobody has touched it for :data:`STALE_SECONDS`, by the clock
+that dates the files there, since those of two machines need not agree.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import time
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from cbs.errors import ResultsError, reason
+from cbs.files import ended, whole_file
+from cbs.trial.store import Store, remove
+
+LOCK = "sweep.lock"
+BEAT_SECONDS = 5.0
+"""How often the owner touches the file."""
+STALE_SECONDS = 120.0
+"""After so long without a touch the owner is gone, where one cannot look for its process."""
+
+
+@dataclass(frozen=True)
+class Owner:
+    """Who holds a folder.
+
+    Attributes:
+        content: of the file: ``host``, ``pid``, ``machine``, ``born``, ``token``, ``command``, ``started``, ``beat``
+            (seconds since 1970), and ``progress``.
+        age: seconds between the last touch of the file and now; whoever lives touches it again when the clock was set.
+    """
+
+    content: dict[str, Any]
+    age: float
+
+    @property
+    def alive(self) -> bool:
+        if self.content.get("machine") == _machine():
+            return self.content.get("born") == _born(self.content.get("pid"))
+        return self.age <= STALE_SECONDS
+
+    def __str__(self) -> str:
+        said = {key: self.content.get(key, "unknown") for key in ("pid", "host", "command")}
+        return f"process {said['pid']} on {said['host']} ({said['command']})"
+
+
+def owner(root: Path) -> Owner | None:
+    """Who holds the folder, dead or alive; ``None`` for nobody."""
+    path = root / LOCK
+    try:
+        age = abs(_clock(root) - path.stat().st_mtime)
+        content = json.loads(ended(path).read_text())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, RecursionError):
+        content = {}  # cut off, or just being made
+    return Owner(content if isinstance(content, dict) else {}, age)
+
+
+class Lock:
+    """Holds a folder while the block runs.
+
+    Args:
+        store: of the folder, prepared.
+        command: what the owner runs, for people.
+    """
+
+    def __init__(self, store: Store, command: str) -> None:
+        self._path = store.root / LOCK
+        pid = os.getpid()
+        self._mine: dict[str, Any] = {
+            "host": platform.node(),
+            "pid": pid,
+            "machine": _machine(),
+            "born": _born(pid),
+            "token": uuid.uuid4().hex,
+            "command": command,
+            "started": time.time(),
+        }
+        self._beaten = 0.0
+
+    def __enter__(self) -> Lock:
+        for _ in range(3):
+            if self._created():
+                return self
+            there = owner(self._path.parent)
+            if there is not None and there.alive:
+                break
+            stale = self._path.with_name(f".tmp-{LOCK}-{uuid.uuid4().hex}")
+            try:
+                os.rename(self._path, stale)
+            except FileNotFoundError:
+                continue
+            remove(stale)
+        raise ResultsError(
+            f"{self._path.parent} belongs to a sweep that is running: {there}; wait for it, or choose another folder "
+            "with --output"
+        )
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.release()
+
+    def release(self) -> None:
+        """Remove the file, unless another sweep has taken the folder."""
+        there = owner(self._path.parent)
+        if there is not None and there.content.get("token") == self._mine["token"]:
+            remove(self._path)
+
+    @property
+    def due(self) -> bool:
+        """Whether it is time to touch the file again."""
+        return time.monotonic() - self._beaten >= BEAT_SECONDS
+
+    def beat(self, progress: dict[str, Any]) -> None:
+        """Touch the file and say in it how far the sweep is.
+
+        Raises:
+            ResultsError: if another sweep has taken the folder, somebody has removed it, or the file cannot be written.
+        """
+        there = owner(self._path.parent)
+        if there is None:
+            raise ResultsError(f"{self._path} is gone: somebody has removed it, or its folder, while the sweep ran")
+        if there.content.get("token") not in (self._mine["token"], None):
+            raise ResultsError(f"{self._path.parent} was taken over by another sweep: {there}")
+        with whole_file(self._path) as draft:
+            draft.write_text(json.dumps(self._mine | {"beat": time.time(), "progress": progress}, indent=1) + "\n")
+        self._beaten = time.monotonic()
+
+    def _created(self) -> bool:
+        try:
+            descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+        except FileExistsError:
+            return False
+        except OSError as error:
+            raise ResultsError(f"cannot write {self._path}: {reason(error)}") from None
+        with os.fdopen(descriptor, "w") as file:
+            json.dump(self._mine | {"beat": time.time(), "progress": {}}, file)
+        return True
+
+
+def _clock(root: Path) -> float:
+    """The time that a file gets which is written there now; this machine's where none can be."""
+    probe = root / f".tmp-{LOCK}-{uuid.uuid4().hex}"
+    try:
+        probe.touch()
+        now = probe.stat().st_mtime
+        probe.unlink()
+    except OSError:
+        return time.time()
+    return now
+
+
+def _machine() -> str:
+    """What two processes have in common that see each other's numbers: boot and namespace of the system."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {os.stat('/proc/self/ns/pid').st_ino}"
+    except OSError:
+        return platform.node()
+
+
+def _born(pid: Any) -> str | None:
+    """When a process was started, in the system's count; ``None`` where there is no such process."""
+    try:
+        return Path(f"/proc/{int(pid)}/stat").read_text().rpartition(")")[2].split()[19]
+    except (TypeError, ValueError):
+        return None
+    except OSError:
+        if Path("/proc/self/stat").exists():
+            return None
+    try:
+        os.kill(int(pid), 0)
+    except OSError:
+        return None
+    return "alive"

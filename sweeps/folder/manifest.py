@@ -1,0 +1,259 @@
+"""``sweep.json``: what was asked for, by which software, on which machine; enough to repeat it."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import os
+import platform
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+import cbs
+from cbs.compute import device, seeding
+from cbs.errors import ConfigError, ResultsError, reason
+from cbs.registry.choices import Choice, parse_choice
+from cbs.trial.config import COMMAND, CONSTANT
+from cbs.trial.store import MANIFEST, Store
+from cbs.workloads import Workload
+from sweeps.spec.spec import Sweep
+from sweeps.spec.workload import built
+
+_PACKAGES = ("torch", "ray", "numpy", "pyarrow")
+_NUMERIC = ("cbs", "torch", "numpy")
+"""What the numbers of a trial come from."""
+_EXAMPLES = 64
+"""That are looked at where a workload does not identify its data."""
+
+
+def merged_manifest(store: Store, sweep: Sweep, command: str) -> dict[str, Any]:
+    """The manifest of a sweep, joined with the one its folder holds already.
+
+    Axes grow (another optimizer, or one with other options, more seeds); the protocol and the data must be the same.
+
+    Where other code ran there before, the entry of this run says what changed (``code_changes``) and which trials are
+    of before (``earlier_trials``).
+
+    Raises:
+        ResultsError: if the folder holds a sweep of another protocol, another data set or another schema.
+    """
+    data_hash = None if sweep.workload.name == COMMAND else built(sweep.workload).data_hash
+    manifest: dict[str, Any] = {
+        "name": sweep.name,
+        "protocol": sweep.protocol(),
+        "data_hash": data_hash,
+        "axes": sweep.axes(),
+        "runs": [provenance(command) | ({"code": code} if (code := own_code(sweep)) else {})],
+    }
+    if sweep.warm_start:
+        manifest["warm_start"] = {text: prior.to_json() for text, prior in sweep.warm_start.items()}
+    if not (store.root / MANIFEST).exists():
+        if trials := store.trial_ids():
+            raise ResultsError(
+                f"{store.root} holds {len(trials)} trials but no {MANIFEST}, which says by what protocol they ran: put "
+                "it back, or choose another folder with --output"
+            )
+        return manifest
+    stored = plan_of(store)
+    found = difference(stored["protocol"], manifest["protocol"])
+    if found is not None:
+        field, there, asked = found
+        raise ResultsError(
+            f"{store.root} holds a sweep with {field} = {there}, not {asked}; choose another folder with --output"
+        )
+    if stored["data_hash"] != data_hash:
+        raise ResultsError(
+            f"{store.root} holds trials on other data (hash {stored['data_hash']}, now {data_hash}; the embedded "
+            "text differs between Python versions); choose another folder with --output"
+        )
+    manifest["axes"] = union(stored["axes"], manifest["axes"], store.root)
+    (run,) = manifest["runs"]
+    if changes := code_changes(latest_run(stored["runs"]), run):
+        run |= {"code_changes": changes, "earlier_trials": store.trial_ids()}
+    manifest["runs"] = [*stored["runs"], run]
+    if starts := manifest.get("warm_start", {}) | (stored.get("warm_start") or {}):
+        manifest["warm_start"] = starts
+    return manifest
+
+
+def plan_of(store: Store) -> dict[str, Any]:
+    """``sweep.json`` of a sweep that was run, without its schema version; what older ones kept elsewhere is where it
+    belongs now.
+
+    Raises:
+        ResultsError: if it cannot be read, or is no plan of a sweep.
+    """
+    path = store.root / MANIFEST
+    stored = store.manifest()
+    stored.pop("schema_version")
+    protocol = stored.get("protocol")
+    if not isinstance(protocol, dict):
+        raise ResultsError(f"{path} has no protocol; put it back, or choose another folder with --output")
+    # once a part of the protocol, one set of options for every name
+    options = protocol.pop("optimizer_options", {})
+    try:
+        there = [str(Choice(name=name, options=options.get(name, {}))) for name in stored["axes"]["optimizers"]]
+        axes = stored["axes"] | {"optimizers": there}
+        union(axes, axes)
+        runs = [{**run} for run in stored["runs"]]
+        return stored | {"axes": axes, "runs": runs, "data_hash": stored.get("data_hash")}
+    except (KeyError, TypeError, AttributeError, ConfigError) as error:
+        raise ResultsError(f"{path} is no plan of a sweep ({reason(error)}); put it back") from None
+
+
+def provenance(command: str) -> dict[str, Any]:
+    """When, with what and where: command, time, versions, hardware, git commits."""
+    return {
+        "command": command,
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "versions": {"python": platform.python_version(), "cbs": cbs.__version__, **_versions()},
+        "hardware": hardware(),
+        "git": {"cbs": git_commit(Path(cbs.__file__).parent), "working_directory": git_commit(Path.cwd())},
+    }
+
+
+def latest_run(runs: Sequence[Any]) -> dict[str, Any]:
+    """The last entry of ``runs`` under which trials were run; empty where there is none."""
+    return next((run for run in reversed(runs) if isinstance(run, dict) and "merged" not in run), {})
+
+
+def code_changes(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """What of the code that makes the numbers of a trial differs between two entries of ``runs``, as ``torch 2.8.0,
+    then 2.9.0``; what one of them does not say is no difference."""
+
+    def told(run: dict[str, Any]) -> dict[str, str]:
+        parts = [run.get(key) for key in ("versions", "git", "code")]
+        versions, git, code = (part if isinstance(part, dict) else {} for part in parts)
+        kept = {name: versions.get(name) for name in _NUMERIC} | {"commit of cbs": git.get("cbs")} | code
+        return {name: str(value) for name, value in kept.items() if value}
+
+    old, new = told(before), told(now)
+    return [f"{name} {old[name]}, then {new[name]}" for name in old if name in new and old[name] != new[name]]
+
+
+def all_code_changes(store: Store) -> list[str]:
+    """What changed between the runs of a folder, see :func:`merged_manifest`; empty where there is none."""
+    runs = plan_of(store)["runs"] if (store.root / MANIFEST).exists() else []
+    return [change for run in runs for change in run.get("code_changes", [])]
+
+
+def own_code(sweep: Sweep) -> dict[str, str]:
+    """SHA-256 (16 digits) of the source of every module of the user's own that a sweep names, and of the files that its
+    command names; of the first examples of a workload of the user's own that does not identify its data."""
+    names = [choice.name for choice in (sweep.workload, *sweep.optimizers, *sweep.batch_schedules)]
+    options = sweep.workload.options if sweep.workload.name == COMMAND else {}
+    modules = {name.partition(":")[0] for name in (*names, options.get("function", "")) if ":" in name}
+    files = {name: getattr(sys.modules.get(name), "__file__", None) for name in sorted(modules)}
+    files |= {word: word for word in shlex.split(options.get("command", "")) if word.endswith(".py")}
+    found = {name: _source_hash(Path(file)) for name, file in files.items() if file and Path(file).is_file()}
+    if ":" in sweep.workload.name and built(sweep.workload).data_hash is None:
+        found[f"first examples of {sweep.workload.name}"] = _examples_hash(built(sweep.workload))
+    return found
+
+
+def _examples_hash(workload: Workload) -> str:
+    with seeding.seeded(0, "look"):
+        batch = workload.training_stream(seeding.generator(0, "data")).next(_EXAMPLES)
+    digest = hashlib.sha256()
+    for leaf in tree_leaves(batch):
+        digest.update(str(leaf.tolist() if isinstance(leaf, torch.Tensor) else leaf).encode())
+    return digest.hexdigest()[:16]
+
+
+def _source_hash(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()[:16]
+
+
+def hardware() -> dict[str, Any]:
+    """Processor, cores, memory and GPUs of this machine."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else None
+    return {
+        "system": f"{platform.system()} {platform.machine()}",
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "memory_bytes": memory,
+        "gpus": device.names(),
+    }
+
+
+def git_commit(folder: Path) -> str | None:
+    """Commit of the repository around ``folder``, with ``-dirty`` where files differ from it; ``None`` outside one."""
+    try:
+        answer = subprocess.run(
+            ["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return answer.stdout.strip() or None
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for package in _PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next(
+        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.processor()
+    )
+
+
+def difference(stored: Any, wanted: Any, path: str = "") -> tuple[str, Any, Any] | None:
+    """The first field in which two protocols differ, with both values; ``None`` where they are equal."""
+    if isinstance(stored, dict) and isinstance(wanted, dict):
+        for key in sorted({*stored, *wanted}):
+            found = difference(stored.get(key), wanted.get(key), f"{path}.{key}" if path else key)
+            if found:
+                return found
+        return None
+    return None if stored == wanted else (path, stored, wanted)
+
+
+def union(stored: dict[str, Any], wanted: dict[str, Any], where: Path | str = "the folder") -> dict[str, Any]:
+    """The axes of both.
+
+    Raises:
+        ResultsError: if an optimizer is in both, with an option that is tuned in one of them only.
+    """
+    tuned, now_tuned = (axes.get("tuned", {}) for axes in (stored, wanted))
+    names = [{parse_choice(text).name for text in axes["optimizers"]} for axes in (stored, wanted)]
+    for name in sorted(names[0] & names[1]):
+        there, asked = (", ".join(options.get(name, [])) or "nothing" for options in (tuned, now_tuned))
+        if there != asked:
+            raise ResultsError(
+                f"{where} holds trials of {name} with {there} tuned beside the learning rate, not {asked} (--axis); "
+                "choose another folder with --output"
+            )
+    merged: dict[str, Any] = {"tuned": tuned | now_tuned} if tuned or now_tuned else {}
+    if "batch_schedules" in stored or "batch_schedules" in wanted:
+        before, now = (axes.get("batch_schedules", [CONSTANT]) for axes in (stored, wanted))
+        merged["batch_schedules"] = list(dict.fromkeys([*before, *now]))
+    for axis in ("optimizers", "batch_sizes", "lrs", "seeds"):
+        before, now = stored.get(axis), wanted.get(axis)
+        if before is None or now is None:
+            merged[axis] = None
+        else:
+            joined = [*before, *(value for value in now if value not in before)]
+            merged[axis] = joined if axis == "optimizers" else sorted(joined)
+    return merged

@@ -1,0 +1,190 @@
+"""``cbs sweep`` as a function: run what is missing of a sweep and store it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+
+from cbs.compute.seeding import seeded
+from cbs.errors import CbsError, ConfigError, ResultsError, Unfinished
+from cbs.noise_scale.columns import build_probe
+from cbs.optimizers import OPTIMIZERS, build_optimizer
+from cbs.optimizers.problem import check_clipping
+from cbs.registry.choices import Choice
+from cbs.schedules.batch_size import ClosedLoop, build_batch_schedule
+from cbs.schedules.learning_rate import build_schedule
+from cbs.training.averaging import build_averaging
+from cbs.training.checks import check_model
+from cbs.training.loop import run_of
+from cbs.trial.config import COMMAND
+from cbs.trial.store import MANIFEST, Store
+from cbs.trial.target import Target
+from sweeps.folder.lock import Lock
+from sweeps.folder.manifest import merged_manifest
+from sweeps.outlook.nearness import check_start
+from sweeps.outlook.progress import Progress
+from sweeps.outlook.report import reasons, write_reasons
+from sweeps.running.ahead import Ahead
+from sweeps.running.cluster import Resources
+from sweeps.running.patience import UNTIMED_SECONDS
+from sweeps.search.limits import Limits
+from sweeps.search.search import Search
+from sweeps.spec.cell import Cell
+from sweeps.spec.spec import Sweep
+from sweeps.spec.workload import built
+from sweeps.trackers.tracking import Tracking
+
+
+class Interrupted(CbsError):
+    """The sweep was stopped by a signal; everything finished is stored."""
+
+    exit_code = 130
+
+
+def resolve(sweep: Sweep, target: float | None = None) -> Sweep:
+    """Fill in the target from the workload, and check that every part of the sweep can be built.
+
+    Args:
+        sweep: as asked for.
+        target: value of the workload's metric to train to; ``None`` keeps the sweep's target or takes the workload's
+            own.
+
+    Raises:
+        CbsError: for an unknown name, a refused option, or missing data.
+    """
+    if sweep.workload.name == COMMAND:
+        return sweep
+    workload = built(sweep.workload)
+    if target is not None or sweep.target is None:
+        value = workload.default_target if target is None else target
+        sweep = sweep.replace(target=Target(metric=workload.metric, value=value, direction=workload.direction))
+    with seeded(0, "init"):
+        model = check_model(workload.build_model())
+    for one, other in itertools.combinations(sweep.optimizers, 2):
+        if _alike(one, other):
+            raise ConfigError(f"{one} and {other} train alike: options that differ have their default; leave one out")
+    for text, choice in sweep.choices.items():
+        optimizer = build_optimizer(choice, model, sweep.lr_grid(text)[0])
+        if sweep.probe is not None:
+            build_probe(sweep.probe, model, optimizer, sweep.batch_sizes[0]).detach()
+        check_clipping(optimizer, sweep.clip_norm)
+        if sweep.averaging is not None:
+            build_averaging(sweep.averaging, model, optimizer)
+    for study in sweep.studies():
+        trial = sweep.trial(Cell(study.optimizer, study.batch_size, 0), 1.0)
+        build_schedule(trial.schedule)
+        planned = build_batch_schedule(trial.batch_schedule, run_of(trial, workload.tokens_per_example))
+        if isinstance(planned, ClosedLoop) and trial.probe is None:
+            raise ConfigError(f"batch schedule {trial.batch_schedule} looks at the run through its probe; set one")
+    return sweep
+
+
+def _alike(one: Choice, other: Choice) -> bool:
+    """Whether two choices differ in nothing but that one states a default."""
+    if one.name != other.name:
+        return False
+    plain = {
+        key: list(value) if isinstance(value, tuple) else value for key, value in OPTIMIZERS[one.name].defaults.items()
+    }
+    return plain | one.options == plain | other.options
+
+
+def output_folder(sweep: Sweep, recipe: Sweep, results: Path) -> Path:
+    """Where a sweep lands when nobody said: the recipe's name, with a fingerprint once its protocol was changed.
+
+    The same command always gives the same folder, and other optimizers or batch sizes of the same protocol join it.
+    """
+    workload = sweep.workload.name.rpartition(":")[2]
+    if workload == COMMAND:
+        return results / f"{COMMAND}-{sweep.protocol_fingerprint[:6]}"
+    names = [recipe.name, *([workload] if sweep.workload.name != recipe.workload.name else [])]
+    older = results / "-".join([*names, sweep.older_fingerprint[:6]])
+    if older.exists():
+        return older
+    if sweep.protocol_fingerprint == recipe.protocol_fingerprint:
+        return results / recipe.name
+    return results / "-".join([*names, sweep.protocol_fingerprint[:6]])
+
+
+def sweep(
+    sweep: Sweep,
+    output: Path,
+    *,
+    resources: Resources | None = None,
+    progress: Progress | None = None,
+    command: str = "",
+    patience: float = UNTIMED_SECONDS,
+    limits: Limits | None = None,
+    trackers: Sequence[str] = (),
+    ahead: Ahead | None = None,
+) -> Search:
+    """Run every trial of a sweep that ``output`` does not hold yet.
+
+    Args:
+        sweep: the sweep, its target resolved (see :func:`resolve`).
+        output: folder of the sweep; on a cluster it must be visible to every node under the same path.
+        resources: where to run; ``None`` for all cores of this machine.
+        progress: shows what happens; ``None`` for silence.
+        command: the command line, for the record.
+        patience: seconds without a step or an evaluation after which a trial is stopped, where ``resources`` names
+            none; see :mod:`sweeps.running.patience`.
+        limits: when no trial starts any more; it counts the trials that are there.
+        trackers: names in :data:`sweeps.trackers.TRACKERS`; what finishes, and what is there, is written to them.
+        ahead: the Ray of ``resources``, if it is being started.
+
+    Returns:
+        The finished search, with every result; one that is not done where a limit came first.
+
+    Raises:
+        ConfigError: if a trial has reached the target before its first step.
+        ResultsError: if the folder holds a sweep of another protocol or is held by another, or a result cannot be
+            written.
+        Unfinished: if Ray dies for good.
+        Interrupted: on SIGINT, SIGTERM or SIGHUP.
+    """
+    resources, progress, limits = resources or Resources(), progress or Progress.silent(), limits or Limits()
+    store = Store(output)
+    try:
+        store.create()
+        with Lock(store, command) as lock, Tracking(trackers, store, progress.note) as tracking:
+            store.prepare()
+            manifest = merged_manifest(store, sweep, command)
+            store.write_manifest(manifest)
+            if changes := manifest["runs"][-1].get("code_changes"):
+                progress.note(f"{output} holds trials of other code ({', '.join(changes)}); sweep.json lists them")
+            there = [result for result in store.sound_results(progress.note) if result.status.final]
+            for result in there:
+                check_start(result)
+            tracking.add(there)
+            search = Search(sweep, there)
+            limits.add(search.trials())
+            if not search.done and limits.reached is None:
+                from sweeps.running.dispatch import Run, run_search
+
+                silence, again = resources.trial_timeout or patience, _again(output, command)
+                run = Run(search, store, progress, lock, silence, tracking, limits, how_on=again)
+                try:
+                    with progress.showing(search):
+                        run_search(run, resources, ahead)
+                finally:
+                    if (output / MANIFEST).exists():  # else nobody wants the folder any more
+                        write_reasons(reasons(search), output)
+                if run.fatal is not None and not run.again:
+                    raise ConfigError(run.fatal)
+                if run.fatal is not None:
+                    raise ResultsError(f"{run.fatal}; {_again(output, command)}")
+            for cell in search.cells() if search.done else ():
+                for changed in search.settled(cell):
+                    store.update_record(changed)
+                    tracking.add([changed])
+    except Unfinished as error:
+        raise Unfinished(f"{error}; {_again(output, command)}") from error
+    except KeyboardInterrupt:
+        raise Interrupted(f"stopped; {_again(output, command)}") from None
+    return search
+
+
+def _again(output: Path, command: str) -> str:
+    kept = f"every finished trial is kept in {output}; to go on" if (output / MANIFEST).exists() else "to begin anew"
+    return f"{kept}: {command or 'the same call'}"

@@ -1,0 +1,214 @@
+"""What a folder of results holds and what is going on in it, without running anything."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cbs.errors import CbsError, DamagedError, ResultsError
+from cbs.trial.record import TrialStatus
+from cbs.trial.store import Store, find_sweeps, read_record, remove
+from sweeps.folder.lock import LOCK, Owner, owner
+from sweeps.outlook.progress import duration
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ledger:
+    """One sweep.
+
+    Attributes:
+        folder: its path.
+        statuses: stored trials by status.
+        state: ``running``; ``killed`` where a sweep died without taking leave; else ``idle``.
+        owner: who runs it: ``host``, ``pid``, ``command``, ``seconds`` since its start and ``silent`` since it last
+            touched the folder; ``None`` where it is idle.
+        done, planned: trials, as a running sweep says; ``None`` otherwise.
+        running: trials by id with ``step``, ``value``, ``host`` and ``silent``, seconds since their last sign of life.
+        failed: ids of failed trials and why.
+        checkpoints: trials that go on from one.
+        left_over: files and folders that ``cbs clean`` removes.
+        problems: what cannot be read, one line each.
+        command: the last one that ran here.
+    """
+
+    folder: str
+    statuses: dict[str, int]
+    state: str
+    owner: dict[str, Any] | None
+    done: int | None
+    planned: int | None
+    running: dict[str, dict[str, Any]]
+    failed: dict[str, str] = field(default_factory=dict)
+    checkpoints: list[str] = field(default_factory=list)
+    left_over: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    command: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain JSON values."""
+        return asdict(self)
+
+    def lines(self) -> list[str]:
+        """For a person."""
+        counts = ", ".join(f"{count} {name}" for name, count in sorted(self.statuses.items())) or "none"
+        lines = [f"{self.folder}: {self.state}", f"  trials: {counts}"]
+        if self.owner is not None:
+            who = f"process {self.owner['pid']} on {self.owner['host']}"
+            since = f"started {duration(self.owner['seconds'])} ago, last seen {duration(self.owner['silent'])} ago"
+            lines.append(f"  {who}, {since}: {self.owner['command']}")
+        if self.planned is not None:
+            lines.append(f"  {self.done} of {self.planned} planned trials done")
+        for trial_id, at in sorted(self.running.items()):
+            if at.get("step") is None:
+                lines.append(f"  {trial_id}: starting on {at.get('host', 'a node to come')}")
+            else:
+                value = "" if at.get("value") is None else f": {at['value']:.4g}"
+                lines.append(f"  {trial_id}: step {at['step']}{value} on {at['host']}, {duration(at['silent'])} ago")
+        lines += [f"  FAILED {trial_id}: {message}" for trial_id, message in sorted(self.failed.items())]
+        lines += [f"  {problem}" for problem in self.problems]
+        if self.checkpoints:
+            lines.append(f"  to go on from checkpoints: {', '.join(self.checkpoints)}")
+        if self.left_over:
+            lines.append(f"  {len(self.left_over)} left-overs; cbs clean {self.folder} removes them")
+        if self.state != "running" and self.command:
+            lines.append(f"  to go on: {self.command}")
+        return lines
+
+
+def ledgers(path: str | os.PathLike[str]) -> list[Ledger]:
+    """The sweeps at a path.
+
+    Raises:
+        ResultsError: if there are none.
+    """
+    return [ledger(store) for store in find_sweeps(path)]
+
+
+def ledger(store: Store) -> Ledger:
+    """Of one sweep; what cannot be read is a problem in it, not an error."""
+    statuses: Counter[str] = Counter()
+    failed, problems, final = {}, [], set()
+    for trial_id in store.trial_ids():
+        try:
+            _, summary = read_record(store.trials / trial_id / "record.parquet")
+        except CbsError as error:
+            problems.append(error.problem if isinstance(error, DamagedError) else str(error))
+            continue
+        status = TrialStatus(summary["status"])
+        statuses[str(status)] += 1
+        if status is TrialStatus.FAILED:
+            failed[trial_id] = " ".join(str(summary.get("message", "")).split())
+        elif status.final:
+            final.add(trial_id)
+    command = None
+    try:
+        runs = store.manifest().get("runs")
+        last = runs[-1] if isinstance(runs, list) and runs else {}
+        # what merged folders into this one runs nothing here
+        command = last.get("command") if isinstance(last, dict) and "merged" not in last else None
+    except ResultsError as error:
+        problems.append(str(error))
+    holder = owner(store.root)
+    content: dict[str, Any] = holder.content if holder is not None else {}
+    said = content.get("progress")
+    progress: dict[str, Any] = said if isinstance(said, dict) else {}
+    alive = holder is not None and holder.alive
+    waiting = sorted(file.stem for file in (store.root / "checkpoints").glob("*.pt"))
+    return Ledger(
+        folder=str(store.root),
+        statuses=dict(statuses),
+        state="idle" if holder is None else "running" if alive else "killed",
+        owner=None if holder is None else _owner(holder),
+        done=progress.get("done") if alive else None,
+        planned=progress.get("planned") if alive else None,
+        running=_running(progress, content) if alive else {},
+        failed=failed,
+        checkpoints=[trial_id for trial_id in waiting if trial_id not in final],
+        left_over=[str(path) for path in left_over(store)],
+        problems=problems,
+        command=command if isinstance(command, str) and command else None,
+    )
+
+
+def left_over(store: Store, *, failed: bool = False) -> list[Path]:
+    """What nobody needs any more: half-written files, what was set aside, checkpoints of finished trials, the lock of
+    a dead owner. Nothing behind a symbolic link.
+
+    Args:
+        store: of the folder; while a sweep runs there, nothing is left over.
+        failed: also the records of failed trials, which the next sweep replaces anyway.
+    """
+    holder = owner(store.root)
+    if holder is not None and holder.alive:
+        return []
+    found = [*store.half_written(), *store.damaged()]
+    if holder is not None:
+        found.append(store.root / LOCK)
+    folder = store.root / "checkpoints"
+    checkpoints = {} if folder.is_symlink() else {file.stem: file for file in folder.glob("*.pt")}
+    if store.trials.is_symlink():
+        return [path for path in found if path.parent != store.trials]
+    for trial_id in store.trial_ids():
+        if trial_id not in checkpoints and not failed:
+            continue
+        try:
+            _, summary = read_record(store.trials / trial_id / "record.parquet")
+        except CbsError:  # a sweep sets it aside and tells so
+            continue
+        status = TrialStatus(summary["status"])
+        if status.final and trial_id in checkpoints:
+            found.append(checkpoints[trial_id])
+        if failed and status is TrialStatus.FAILED:
+            found.append(store.trials / trial_id)
+    return sorted(set(found))
+
+
+def refuse_owner(store: Store) -> None:
+    """Check that no sweep runs in a folder.
+
+    Raises:
+        ResultsError: naming the one that does.
+    """
+    holder = owner(store.root)
+    if holder is not None and holder.alive:
+        raise ResultsError(f"{store.root} belongs to a sweep that is running: {holder}; wait for it")
+
+
+def clean(path: str | os.PathLike[str], *, failed: bool = False, dry_run: bool = False) -> list[Path]:
+    """Remove what :func:`left_over` names in the sweeps at a path; returns it.
+
+    Args:
+        path: a sweep, or a folder of sweeps.
+        failed: see :func:`left_over`.
+        dry_run: remove nothing.
+
+    Raises:
+        ResultsError: if there is no sweep, one is running, or something cannot be removed.
+    """
+    found: list[Path] = []
+    for store in find_sweeps(path):
+        refuse_owner(store)
+        found += left_over(store, failed=failed)
+    if not dry_run:
+        for place in found:
+            remove(place)
+    return found
+
+
+def _owner(holder: Owner) -> dict[str, Any]:
+    content = holder.content
+    started = content.get("started")
+    age = holder.age + max(0.0, float(content.get("beat", 0.0)) - started) if isinstance(started, float) else 0.0
+    said = {key: str(content.get(key, "unknown")) for key in ("host", "pid", "command")}
+    return said | {"seconds": age, "silent": holder.age}
+
+
+def _running(progress: dict[str, Any], content: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    beat, found = content.get("beat", 0.0), {}
+    for trial_id, at in progress.get("running", {}).items():
+        found[trial_id] = {key: at.get(key) for key in ("step", "value", "host") if key in at}
+        found[trial_id]["silent"] = max(0.0, beat - at["time"]) if "time" in at else None
+    return found

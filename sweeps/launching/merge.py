@@ -1,0 +1,300 @@
+"""``cbs merge`` as a function: folders of one protocol, such as those of two clusters, become one.
+
+Nothing is averaged and nothing lost: a trial that is in several folders has to have the same numbers in all of them,
+clocks and hosts aside. The pruning rule is then applied to all trials of a cell together, as a sweep does at its end.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cbs.errors import ConfigError, DamagedError, ResultsError, reason
+from cbs.files import refuse_links, whole_folder
+from cbs.trial.record import TrialResult, TrialStatus
+from cbs.trial.store import LAST_LINES, MANIFEST, Store
+from sweeps.folder.lock import LOCK
+from sweeps.folder.manifest import code_changes, difference, latest_run, plan_of, provenance, union
+from sweeps.launching.ledger import refuse_owner
+from sweeps.launching.precision import ROUNDS
+from sweeps.outlook.report import PLAN
+from sweeps.search.pruning import settle
+from sweeps.spec.cell import Cell
+
+_OF_A_TRIAL = ("record.parquet", "steps.parquet", "timing.json", LAST_LINES)
+_TAKEN = {MANIFEST, LOCK, PLAN, ROUNDS, "trials", "checkpoints", "analysis", "bounds.json"}
+"""What is merged, and what commands make anew."""
+
+
+@dataclass
+class Merged:
+    """What came of it.
+
+    Attributes:
+        output: the new folder.
+        trials: in it.
+        taken: of every source, how many of them came from it.
+        duplicates: trials that were in several sources, with the same numbers.
+        pruned: trials that the bound of another source's trial prunes.
+        checkpoints: of trials that go on from one.
+        notes: what was left out or is to be known, one line each.
+    """
+
+    output: str
+    trials: int = 0
+    taken: dict[str, int] = field(default_factory=dict)
+    duplicates: int = 0
+    pruned: int = 0
+    checkpoints: int = 0
+    notes: list[str] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain JSON values."""
+        return asdict(self)
+
+    def lines(self) -> list[str]:
+        """For a person."""
+        told = ", ".join(f"{count} from {source}" for source, count in self.taken.items())
+        lines = [f"{self.trials} trials in {self.output}: {told}"]
+        if self.duplicates:
+            lines.append(f"{self.duplicates} of them were in several folders, with the same numbers")
+        if self.pruned:
+            lines.append(f"{self.pruned} of them are PRUNED by the best trial of another folder")
+        if self.checkpoints:
+            lines.append(f"{self.checkpoints} trials go on from a checkpoint")
+        return [*lines, *self.notes, f"next: cbs analyze {self.output}"]
+
+
+def merge(sources: Sequence[Path], output: Path, command: str = "") -> Merged:
+    """Merge sweeps into a new folder, which appears in one piece.
+
+    Args:
+        sources: folder of one sweep each.
+        output: must not exist, or be empty.
+        command: the command line, for the record.
+
+    Raises:
+        ConfigError: if the folders cannot be the arguments of a merge.
+        ResultsError: if one is no sweep, is being written to, or does not fit the others, or the output cannot be
+            written; nothing is left then.
+    """
+    stores = _checked(sources, output)
+    plans = [plan_of(store) for store in stores]
+    manifest, done = _manifest(stores, plans, command), Merged(str(output))
+    _tell_unlike(done, stores, plans)
+    held: dict[str, list[Store]] = {}
+    for store in stores:
+        done.taken[str(store.root)] = 0
+        for trial_id in store.trial_ids():
+            held.setdefault(trial_id, []).append(store)
+    with whole_folder(output, remedy="; choose another folder with --output") as draft:
+        merged = Store(draft)
+        merged.create()
+        merged.write_manifest(manifest)
+        results: dict[str, TrialResult] = {}
+        for trial_id in sorted(held):
+            found = _of_one(trial_id, held[trial_id], done)
+            if found is not None:
+                result, store = found
+                _copy(store.trials / trial_id, merged.trials / trial_id, _OF_A_TRIAL, store.root)
+                results[trial_id] = result.replace(steps={})
+                done.taken[str(store.root)] += 1
+        done.trials = len(results)
+        _settle(merged, results, done)
+        _checkpoints(merged, stores, results, done)
+        _write_plan(draft, stores, results, done)
+        _write_rounds(draft, stores, done)
+        for store in stores:
+            refuse_owner(store)  # one that began meanwhile
+    return done
+
+
+def _checked(sources: Sequence[Path], output: Path) -> list[Store]:
+    if len(sources) < 2:
+        raise ConfigError("cbs merge takes two folders or more, as in: cbs merge results/a results/b -o results/c")
+    places = [source.resolve() for source in sources]
+    if len(set(places)) < len(places):
+        raise ConfigError("cbs merge: a folder is given twice")
+    if any(output.resolve().is_relative_to(place) or place.is_relative_to(output.resolve()) for place in places):
+        raise ConfigError(f"--output {output} must lie outside the folders that are merged")
+    if output.is_symlink() or (output.exists() and not (output.is_dir() and not any(output.iterdir()))):
+        raise ResultsError(f"{output} is there already; a merge makes a new folder: choose another with --output")
+    stores = []
+    for source in sources:
+        store = Store(source)
+        if not (source / MANIFEST).exists() and any(source.glob(f"*/{MANIFEST}")):
+            raise ResultsError(f"{source} is a folder of sweeps; name those to merge one by one")
+        if store.manifest().get("imported"):
+            raise ResultsError(f"{source} was imported; to join imports use cbs import --add")
+        for name in ("trials", "checkpoints", "runs", PLAN, ROUNDS):
+            refuse_links(store.root, store.root / name)
+        refuse_owner(store)
+        stores.append(store)
+    return stores
+
+
+def _manifest(stores: Sequence[Store], plans: Sequence[dict[str, Any]], command: str) -> dict[str, Any]:
+    """One plan for all: the axes of each, and every run in the order of time."""
+    first, axes = plans[0], plans[0]["axes"]
+    for store, plan in zip(stores[1:], plans[1:], strict=True):
+        found = difference(first["protocol"], plan["protocol"]) or difference(
+            first["data_hash"], plan["data_hash"], "data_hash"
+        )
+        if found is not None:
+            name, one, other = found
+            raise ResultsError(
+                f"{stores[0].root} and {store.root} are of unlike protocols: {name} = {one} in the first, {other} in "
+                "the second; only trials of one protocol can be compared"
+            )
+        axes = union(axes, plan["axes"], stores[0].root)
+    runs = sorted((run for plan in plans for run in plan["runs"]), key=lambda run: str(run.get("started", "")))
+    merge_run = provenance(command) | {"merged": [str(store.root) for store in stores]}
+    starts: dict[str, Any] = {}
+    for plan in reversed(plans):
+        starts |= plan.get("warm_start") or {}
+    return first | {"axes": axes, "runs": [*runs, merge_run]} | ({"warm_start": starts} if starts else {})
+
+
+def _tell_unlike(done: Merged, stores: Sequence[Store], plans: Sequence[dict[str, Any]]) -> None:
+    for store, plan in zip(stores[1:], plans[1:], strict=True):
+        if changes := code_changes(latest_run(plans[0]["runs"]), latest_run(plan["runs"])):
+            done.notes.append(f"{stores[0].root} and {store.root} were run by unlike code: {', '.join(changes)}")
+    for store in stores:
+        others = [path.name for path in store.root.iterdir() if path.name not in _TAKEN and path.name[0] != "."]
+        done.notes += [f"{store.root / name} stays where it is" for name in sorted(others)]
+
+
+def _of_one(trial_id: str, stores: Sequence[Store], done: Merged) -> tuple[TrialResult, Store] | None:
+    """The record of a trial that counts, of those that can be read: a final one, of such the longest."""
+    found = []
+    for store in stores:
+        refuse_links(store.root, store.trials / trial_id)
+        try:
+            found.append((store.load(trial_id), store))
+        except DamagedError as error:
+            done.notes.append(f"{error.problem}; left out" + (", the trial runs again" if len(stores) == 1 else ""))
+    final = [pair for pair in found if pair[0].status.final]
+    for result, store in final[1:]:
+        differs = unlike(final[0][0], result)
+        if differs:
+            raise ResultsError(
+                f"trial {trial_id} differs between {final[0][1].root} and {store.root} in {differs}: a trial has one "
+                "result, so one of the two was run by other code or on other hardware; delete its folder in one of them"
+            )
+    done.duplicates += len(final) > 1
+    counted = final or found
+    return max(counted, key=lambda pair: pair[0].final_step) if counted else None
+
+
+def unlike(one: TrialResult, other: TrialResult) -> str:
+    """In what two final records of a trial differ; empty where they agree.
+
+    Clocks and hosts do not count, nor where pruning stopped one: what both trained is compared, bit by bit.
+    """
+    if one.config != other.config:
+        return "the configuration"
+    pruned = TrialStatus.PRUNED in (one.status, other.status)
+    if not pruned and (one.status, len(one.evaluations)) != (other.status, len(other.evaluations)):
+        return f"how it ended, {one.status} and {other.status}"
+    for mine, its in zip(one.evaluations, other.evaluations, strict=False):
+        for name, value in asdict(mine).items():
+            if not _equal(value, getattr(its, name)):
+                return f"{name} at step {mine.step}: {value!r} and {getattr(its, name)!r}"
+    if not pruned and not _equal(one.steps_to_target or 0.0, other.steps_to_target or 0.0):
+        return "steps_to_target"
+    if (one.workload, set(one.steps), one.geometries) != (other.workload, set(other.steps), other.geometries):
+        return "what was recorded"
+    if one.stated != other.stated:
+        return "what its program said of its settings"
+    for name in one.steps:
+        length = min(len(one.steps[name]), len(other.steps[name]))
+        if not pruned and len(one.steps[name]) != len(other.steps[name]):
+            return f"the length of {name}"
+        if not _equal(one.steps[name][:length], other.steps[name][:length]):
+            return f"{name} of its steps"
+    return ""
+
+
+def _equal(one: Any, other: Any) -> bool:
+    return bool(np.array_equal(np.asarray(one, dtype=float), np.asarray(other, dtype=float), equal_nan=True))
+
+
+def _copy(source: Path, target: Path, names: Iterable[str], root: Path) -> None:
+    target.mkdir()
+    for name in names:
+        refuse_links(root, source / name)
+        if (source / name).is_file():
+            shutil.copyfile(source / name, target / name)
+
+
+def _settle(merged: Store, results: dict[str, TrialResult], done: Merged) -> None:
+    """Apply the pruning rule, see :mod:`sweeps.search.pruning`, in the folder and in ``results``."""
+    factor = merged.manifest()["protocol"].get("prune_factor")
+    if factor is not None and not (isinstance(factor, int | float) and factor > 1):
+        raise ResultsError(f"protocol.prune_factor in {MANIFEST} must be null or above 1, got {factor!r}")
+    cells: dict[Cell, list[TrialResult]] = {}
+    for trial_id, result in results.items():
+        if result.trial_id == trial_id:  # else it is of an older cbs, whose trials a sweep does not know
+            cells.setdefault(Cell.of(result.config), []).append(result)
+    for members in cells.values():
+        for changed in settle(members, factor):
+            merged.update_record(changed)
+            results[changed.trial_id] = changed
+            done.pruned += 1
+
+
+def _checkpoints(merged: Store, stores: Sequence[Store], results: dict[str, TrialResult], done: Merged) -> None:
+    """Of the trials that are not finished, also the folders of their programs; of several the latest."""
+    for part, pattern in (("checkpoints", "*.pt"), ("runs", "*")):
+        found: dict[str, Path] = {}
+        for store in stores:
+            for path in sorted((store.root / part).glob(pattern)):
+                refuse_links(store.root, path)
+                trial_id = path.name.removesuffix(".pt")
+                if trial_id in results and results[trial_id].status.final:
+                    continue
+                before = found.get(trial_id)
+                if before is None or path.stat().st_mtime > before.stat().st_mtime:
+                    found[trial_id] = path
+        for path in found.values():
+            target = merged.root / part / path.name
+            target.parent.mkdir(exist_ok=True)
+            shutil.copytree(path, target, symlinks=True) if path.is_dir() else shutil.copyfile(path, target)
+        done.checkpoints += len(found) if part == "checkpoints" else 0
+
+
+def _write_plan(draft: Path, stores: Sequence[Store], results: dict[str, TrialResult], done: Merged) -> None:
+    """Why every trial was run, by the first folder that says so; a record, the next sweep plans anew."""
+    rows: dict[str, dict[str, Any]] = {}
+    for store in stores:
+        try:
+            text = (store.root / PLAN).read_text() if (store.root / PLAN).exists() else ""
+            for row in map(json.loads, text.splitlines()):
+                rows.setdefault(row["trial"], row)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            done.notes.append(f"{store.root / PLAN} cannot be read ({reason(error)}); left out")
+    told = (row | {"status": str(results[id].status) if id in results else None} for id, row in rows.items())
+    (draft / PLAN).write_text("".join(json.dumps(row) + "\n" for row in told))
+
+
+def _write_rounds(draft: Path, stores: Sequence[Store], done: Merged) -> None:
+    """What ``cbs sweep --precision`` decided; of one command that ran in two folders, what the first decided."""
+    entries: dict[str, tuple[Any, Path]] = {}
+    for store in stores:
+        path = store.root / ROUNDS
+        try:
+            for entry in json.loads(path.read_text()) if path.exists() else ():
+                asked = json.dumps(entry["asked"], sort_keys=True)
+                before, of = entries.setdefault(asked, (entry, store.root))
+                if before != entry:
+                    done.notes.append(f"{of} and {store.root} have unlike rounds of --precision: those of {of} stay")
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            done.notes.append(f"{path} cannot be read ({reason(error)}); left out")
+    if entries:
+        (draft / ROUNDS).write_text(json.dumps([entry for entry, _ in entries.values()], indent=2) + "\n")

@@ -1,0 +1,119 @@
+"""``cbs noise-scale`` as a function: a short run of one trial, with the noise scale along it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from cbs.compute import device
+from cbs.compute.device import pick
+from cbs.noise_scale import NoiseScaleMeter
+from cbs.noise_scale.check import Check
+from cbs.registry.choices import Choice, parse_choice
+from cbs.training.loop import TrainingLoop
+from cbs.training.noise_scale_run import measure_run
+from cbs.trial.config import TrialConfig
+from sweeps.launching.launch import resolve
+from sweeps.recipes import RECIPES
+from sweeps.search.lattice import middle
+from sweeps.spec.cell import Cell
+from sweeps.spec.overrides import override
+from sweeps.spec.workload import built
+
+CHECKED = 8
+"""Examples of a batch that is checked: each of them costs a backward pass, and more show nothing new."""
+
+
+def measure(
+    *,
+    workload: str,
+    optimizer: str,
+    lr: float | None,
+    batch_size: int,
+    steps: int,
+    phases: int,
+    probe: str,
+    parts: int,
+    geometries: Sequence[str],
+    hessian_draws: int,
+    seed: int,
+    confidence: float,
+    settings: Sequence[str],
+    progress: Callable[[], None],
+) -> dict[str, Any]:
+    """The noise scale in every phase of a run of the default recipe, changed as asked, as plain JSON values.
+
+    Args:
+        workload: a name, or ``package.module:function``.
+        optimizer: that trains, as ``name`` or ``name(option=value, ...)``.
+        lr: learning rate; ``None`` takes the middle of the optimizer's grid.
+        batch_size: examples per step.
+        steps: length of the run, optimizer updates.
+        phases, hessian_draws, confidence, progress: see :func:`cbs.training.noise_scale_run.measure_run`.
+        probe: where the small batches come from, see :data:`cbs.noise_scale.sources.SOURCES`.
+        parts: parts that a batch is split into.
+        geometries: names in :data:`cbs.noise_scale.geometries.GEOMETRIES`, ``matched`` or ``all``.
+        seed: of weights and data.
+        settings: ``key=value`` texts, see :func:`sweeps.spec.overrides.override`.
+
+    Raises:
+        ConfigError: if something is unknown or out of its domain, or the loss stops being finite.
+    """
+    options = {"parts": parts, "geometry": list(geometries)}
+    config = _trial(workload, optimizer, lr, batch_size, Choice(name=probe, options=options), seed, settings)
+    return measure_run(
+        dataclasses.replace(config, max_steps=steps),
+        workload=built(config.workload),
+        phases=phases,
+        hessian_draws=hessian_draws,
+        confidence=confidence,
+        progress=progress,
+    ).to_json()
+
+
+def check(
+    *, workload: str, optimizer: str, batch_size: int, probe: str, parts: int, seed: int, settings: Sequence[str]
+) -> Check:
+    """One batch of a workload's model at its start against a loop over the examples, see :func:`cbs.noise_scale.check`.
+
+    Args:
+        workload, optimizer, probe, parts, seed, settings: as for :func:`measure`.
+        batch_size: examples of the batch, at most :data:`CHECKED`.
+
+    Raises:
+        ConfigError: if something is unknown or out of its domain.
+    """
+    examples = min(batch_size, CHECKED)
+    config = _trial(workload, optimizer, None, examples, Choice(name=probe, options={"parts": parts}), seed, settings)
+    config = dataclasses.replace(config, probe=None)
+    loop = TrainingLoop(config, built(config.workload), pick(config.device, config.precision))
+
+    def loss(model: nn.Module, batch: Any) -> Tensor:
+        with device.autocast(loop.device, config.precision):
+            return loop.workload.example_losses(model, batch).mean()
+
+    batch = loop.to_device(loop.stream.next(examples))
+    return NoiseScaleMeter.check(
+        loop.trained, loss, batch, source=probe, parts=parts, count=lambda args, kwargs: examples
+    )
+
+
+def _trial(
+    workload: str,
+    optimizer: str,
+    lr: float | None,
+    batch_size: int,
+    probe: Choice,
+    seed: int,
+    settings: Sequence[str],
+) -> TrialConfig:
+    """One trial of the default recipe."""
+    asked = RECIPES.make("default").replace(
+        optimizers=(parse_choice(optimizer),), batch_sizes=(batch_size,), seeds=(seed,), probe=probe
+    )
+    asked = resolve(override(asked.on(workload), settings))
+    (chosen,) = asked.choices
+    return asked.trial(Cell(chosen, batch_size, seed), middle(asked.lr_grid(chosen)) if lr is None else lr)

@@ -1,0 +1,257 @@
+"""``cbs spectrum`` as a function: the curvature of a sweep's model, before training and where it reaches the target.
+
+Nothing is kept of a trained model, so the trials that lead to the target are trained again, from their records. A
+record may name code of its author's, ``package.module:function``; that is run only where the person names it again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from cbs.compute import seeding
+from cbs.compute.device import pick
+from cbs.errors import ConfigError, ResultsError
+from cbs.registry.choices import Choice
+from cbs.spectrum.measure import Effort, curvature_kind, measure
+from cbs.spectrum.record import START, TARGET, Sample, Spectrum
+from cbs.training.averaging.weights import averaged_weights
+from cbs.training.loop import TrainingLoop
+from cbs.trial.config import TrialConfig
+from cbs.trial.record import TrialResult, TrialStatus
+from cbs.trial.store import Store, find_sweeps
+from sweeps.spec.workload import built
+
+POINTS = (START, TARGET)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Runs:
+    """What is measured.
+
+    Attributes:
+        store: the sweep's folder.
+        configs: one trial per seed, those that lead to the target where there are such.
+        leads: whether they lead there.
+        data_hash: of the data they saw.
+    """
+
+    store: Store
+    configs: tuple[TrialConfig, ...]
+    leads: bool
+    data_hash: str | None
+
+
+def runs_of(path: Path, *, optimizer: str | None, workload: str | None) -> Runs:
+    """The trials of a sweep whose spectrum is measured.
+
+    Of the optimizer these are the trials that reached the target at the batch size in the middle of those where some
+    did, and there at the learning rate with the fewest steps on average over the most seeds.
+
+    Args:
+        path: folder of one sweep.
+        optimizer: a name, or with options as :func:`cbs.registry.choices.parse_choice` reads it; ``None`` for the only
+            or the alphabetically first one.
+        workload: name of the workload; needed where the records name somebody's own code.
+
+    Raises:
+        ConfigError: if there are several sweeps or workloads, no such optimizer, or code that was not named.
+        ResultsError: if the folder cannot be read or holds no trial, or one that was imported.
+    """
+    stores = find_sweeps(path)
+    if len(stores) > 1:
+        raise ConfigError(f"{path} holds {len(stores)} sweeps; give the folder of one: {stores[0].root}")
+    (store,) = stores
+    if store.manifest().get("imported"):
+        raise ResultsError(f"{path} was imported: its model and data are not here, so there is no spectrum to measure")
+    trials = list(store.results())
+    if not trials:
+        raise ResultsError(f"{path} holds no trial yet; run 'cbs sweep' first")
+    chosen = _of_optimizer(trials, optimizer, path)
+    if len({str(trial.config.workload) for trial in chosen}) > 1:
+        raise ConfigError(f"{path} holds several workloads; give the folder of one")
+    reached = [trial for trial in chosen if trial.status is TrialStatus.REACHED]
+    found = _middle(reached) if reached else _one_per_seed(chosen)
+    _check_named("workload", found[0].config.workload.name, workload, path)
+    _check_named("optimizer", found[0].config.optimizer.name, optimizer, path)
+    info = next((trial.workload for trial in chosen if trial.workload is not None), None)
+    return Runs(
+        store=store,
+        configs=tuple(trial.config for trial in found),
+        leads=bool(reached),
+        data_hash=info.data_hash if info else None,
+    )
+
+
+def _of_optimizer(trials: Sequence[TrialResult], optimizer: str | None, path: Path) -> list[TrialResult]:
+    names = sorted({str(trial.config.optimizer) for trial in trials})
+    wanted = [name for name in names if optimizer in (None, name, name.partition("(")[0])]
+    if not wanted:
+        raise ConfigError(f"{path} has no optimizer {optimizer!r}; it has {', '.join(names)}")
+    return [trial for trial in trials if str(trial.config.optimizer) == wanted[0]]
+
+
+def _check_named(kind: str, name: str, given: str | None, path: Path) -> None:
+    """A record's author may have named code; opening a folder must not run it."""
+    flag = "--optim" if kind == "optimizer" else "--workload"
+    if ":" in name and (given or "").partition("(")[0] != name:
+        raise ConfigError(
+            f"the {kind} of {path} is code of its author's, {name!r}, which would run: to allow it add {flag} {name}"
+        )
+    if kind == "workload" and given is not None and given != name:
+        raise ConfigError(f"--workload {given}: the workload of {path} is {name!r}")
+
+
+def _middle(reached: Sequence[TrialResult]) -> list[TrialResult]:
+    sizes = sorted({trial.config.batch_size for trial in reached})
+    centre = sum(map(math.log, sizes)) / len(sizes)
+    middle = min(sizes, key=lambda size: abs(math.log(size) - centre))
+    by_lr: dict[float, list[TrialResult]] = {}
+    for trial in reached:
+        if trial.config.batch_size == middle:
+            by_lr.setdefault(trial.config.lr, []).append(trial)
+    return _one_per_seed(min(by_lr.values(), key=lambda found: (-len(found), np.mean([_steps(t) for t in found]))))
+
+
+def _steps(trial: TrialResult) -> float:
+    assert trial.steps_to_target is not None
+    return trial.steps_to_target
+
+
+def _one_per_seed(trials: Sequence[TrialResult]) -> list[TrialResult]:
+    found: dict[int, TrialResult] = {}
+    for trial in trials:
+        found.setdefault(trial.config.seed, trial)
+    return [found[seed] for seed in sorted(found)]
+
+
+def measure_spectrum(
+    path: Path,
+    *,
+    optimizer: str | None = None,
+    workload: str | None = None,
+    points: Sequence[str] = POINTS,
+    replicates: int = 4,
+    effort: Effort | None = None,
+    progress: Callable[[str], None] = lambda what: None,
+) -> Spectrum:
+    """Measure the spectrum of a sweep's model.
+
+    Args:
+        path, optimizer, workload: see :func:`runs_of`.
+        points: where: ``start``, before training, and ``target``, where training reached it.
+        replicates: measurements at each point, on batches and signs of their own; the sweep's seeds take turns.
+        effort: what a measurement may cost; :class:`~cbs.spectrum.measure.Effort` as it stands if ``None``.
+        progress: called with what has just been measured, ``replicates * effort.vectors`` times at each point.
+
+    Raises:
+        ConfigError: if a value is out of its domain, the workload cannot be built, or a trial does not reach the target
+            again.
+        ResultsError: if there are no usable trials.
+    """
+    effort = effort or Effort()
+    if replicates < 1:
+        raise ConfigError(f"replicates must be at least 1, got {replicates}")
+    if unknown := [point for point in points if point not in POINTS]:
+        raise ConfigError(f"a spectrum is measured at {' or '.join(POINTS)}, not at {unknown[0]!r}")
+    runs = runs_of(Path(path), optimizer=optimizer, workload=workload)
+    if TARGET in points and not runs.leads:
+        raise ConfigError(f"no trial of {path} reached the target; measure at the start alone, with --at {START}")
+    found: list[Sample] = []
+    for point in points:
+        for index, config in enumerate(runs.configs[:replicates]):
+            mine = list(range(index, replicates, len(runs.configs)))
+            found += _at(point, config, runs, mine, effort, progress)
+    order = {point: place for place, point in enumerate(points)}
+    found.sort(key=lambda sample: (order[sample.point], sample.replicate))
+    loop = _loop(runs.configs[0], runs)
+    return Spectrum(
+        curvature=curvature_kind(loop, effort),
+        nodes=effort.nodes,
+        parameters=sum(parameter.numel() for parameter in loop.model.parameters() if parameter.requires_grad),
+        trial=runs.configs[0].trial_id if TARGET in points else "",
+        metric=loop.workload.metric,
+        direction=loop.workload.direction,
+        workload={"name": runs.configs[0].workload.name, "options": runs.configs[0].workload.options},
+        samples=tuple(found),
+    )
+
+
+def _at(
+    point: str,
+    config: TrialConfig,
+    runs: Runs,
+    replicates: Sequence[int],
+    effort: Effort,
+    progress: Callable[[str], None],
+) -> Iterator[Sample]:
+    """Every replicate of one run, which is trained once."""
+    loop = _loop(config, runs)
+    start: list[Tensor] = [p.detach().clone() for p in loop.model.parameters() if p.requires_grad]
+    if point == TARGET:
+        with seeding.seeded(config.seed, "training"):
+            status, message = loop.run(None)
+        if status is not TrialStatus.REACHED:
+            raise ConfigError(f"trial {config.trial_id} does not reach its target again here ({message or status})")
+    else:
+        loop.evaluate(step=0, lr=0.0, losses=np.empty(0))
+    loop.config = dataclasses.replace(config, precision="float32")
+    with averaged_weights(loop.optimizer, loop.average):
+        for replicate in replicates:
+            told = functools.partial(progress, f"{point}, replicate {replicate + 1}")
+            yield measure(loop, start, effort, point=point, replicate=replicate, progress=told)
+
+
+def _loop(config: TrialConfig, runs: Runs) -> TrainingLoop:
+    config = dataclasses.replace(config, probe=None, diagnostics=(), compile=False)
+    workload = built(Choice(name=config.workload.name, options=config.workload.options))
+    if runs.data_hash is not None and workload.data_hash != runs.data_hash:
+        raise ConfigError(
+            f"{runs.store.root} holds trials on other data (hash {runs.data_hash}, now {workload.data_hash}; the "
+            "embedded text differs between Python versions)"
+        )
+    return TrainingLoop(config, workload, pick(config.device, config.precision))
+
+
+def summary(spectrum: Spectrum) -> list[dict[str, Any]]:
+    """One row per point: where it is, and what was found there, mean and standard error over replicates; the error is
+    ``None`` of a single one."""
+    rows = []
+    for point in spectrum.points:
+        samples = spectrum.at(point)
+        found = [_quantities(sample) for sample in samples]
+        quantities = {}
+        for name in found[0]:
+            values = np.array([each[name] for each in found])
+            error = float(values.std(ddof=1) / len(values) ** 0.5) if len(values) > 1 else None
+            quantities[name] = {"mean": float(values.mean()), "error": error}
+        rows.append({
+            "point": point,
+            "step": max(sample.step for sample in samples),
+            "value": float(np.mean([sample.value for sample in samples])),
+            "replicates": len(samples),
+            "quantities": quantities,
+        })  # fmt: skip
+    return rows
+
+
+def _quantities(sample: Sample) -> dict[str, float]:
+    (h, noise), (along, gradient) = sample.of("noise"), sample.of("gradient")
+    found = {
+        "largest_curvature": float(max(h.max(), along.max())),
+        "least_curvature": float(min(h.min(), along.min())),
+        "grad_sq_norm": float(gradient.sum()),
+        "noise_trace": float(noise.sum()),
+    }
+    if any(measure.kind == "density" for measure in sample.measures):
+        values, weights = sample.of("density")
+        found["curvature_trace"] = float((values * weights).sum())
+    return found

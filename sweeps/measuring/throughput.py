@@ -1,0 +1,220 @@
+"""Seconds per step on this machine, from a short run of a sweep's own trials.
+
+What is timed is the training step alone: no validation, no probe of the noise scale, no diagnostics.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from analysis.read.throughput import of_logs
+from cbs.compute import seeding
+from cbs.compute.device import pick
+from cbs.errors import CbsError, ConfigError, ResultsError, out_of_memory, reason
+from cbs.registry import only_code
+from cbs.registry.choices import labels
+from cbs.training.loop import TrainingLoop
+from cbs.trial.config import TrialConfig
+from cbs.trial.record import TrialStatus
+from cbs.trial.store import find_sweeps, read_record
+from cbs.workloads import Workload
+from sweeps.launching.launch import resolve
+from sweeps.recipes import RECIPES
+from sweeps.running.child import Channel, Child, Died, Failed
+from sweeps.running.patience import LEAST_SECONDS, MARGIN
+from sweeps.search.lattice import middle
+from sweeps.spec.cell import Cell
+from sweeps.spec.workload import built
+
+ROUNDS = 5
+"""So many times everything is timed in turn, a block of steps each: what else the machine does comes and goes, and is
+not to fall on one optimizer or batch size alone."""
+SLOW_ROUNDS = 3
+"""Likewise where a step takes longer than a block should."""
+_MOST_STEPS = 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timing:
+    """Step time of one optimizer at one batch size, on one device.
+
+    Attributes:
+        optimizer: its name, with what tells it from other variants among those that are timed.
+        batch_size: examples per step.
+        seconds: of a step, the geometric mean of the repetitions; ``None`` where the batch does not fit in memory.
+        interval: of it at :data:`~cbs.trial.step_times.LEVEL`; ``None`` without a second repetition.
+        repetitions: rounds in which it was timed.
+    """
+
+    optimizer: str
+    batch_size: int
+    seconds: float | None
+    interval: tuple[float, float] | None = None
+    repetitions: int = 1
+
+
+Report = Callable[[Timing], None]
+"""Called after every measurement, with all that is known then of its optimizer and batch size."""
+
+
+def examples_of(source: str) -> tuple[list[TrialConfig], list[int]]:
+    """One trial configuration per optimizer of a folder of results, or of a recipe, and every batch size there.
+
+    A trial that reached its target stands for its optimizer where there is one.
+
+    Raises:
+        ConfigError: if there is neither a folder nor a recipe of this name, or the folder holds several workloads.
+        ResultsError: if the folder cannot be read, or holds no trial.
+    """
+    if Path(source).exists():
+        return _of_results(Path(source))
+    if source not in RECIPES:
+        raise ConfigError(f"{source!r} is neither a folder of results nor a recipe ({', '.join(RECIPES.names())})")
+    sweep = resolve(RECIPES.make(source))
+    cells = [Cell(optimizer, sweep.batch_sizes[0], sweep.seeds[0]) for optimizer in sweep.choices]
+    return [sweep.trial(cell, middle(sweep.lr_grid(cell.optimizer))) for cell in cells], list(sweep.batch_sizes)
+
+
+def measured_apart(
+    source: str,
+    batch_sizes: Sequence[int] | None = None,
+    *,
+    seconds: float = 1.0,
+    code: Sequence[str] = (),
+    report: Report | None = None,
+) -> list[Timing]:
+    """:func:`measure_throughput` of :func:`examples_of`, in a process of its own.
+
+    Args:
+        source: as for :func:`examples_of`.
+        batch_sizes: examples per step; ``None`` for those of the source.
+        seconds: as for :func:`measure_throughput`.
+        code: names ``package.module:name`` that a folder of results may name; no others are imported.
+        report: as for :func:`measure_throughput`.
+
+    Raises:
+        CbsError: as those functions do; or if the process dies or hangs.
+    """
+    patience = LEAST_SECONDS + MARGIN * seconds
+    with Child() as child:
+        try:
+            return child.call(
+                "sweeps.measuring.throughput:serve", source, batch_sizes, seconds, tuple(code), str(Path.cwd()),
+                heard=report or (lambda timing: None), silence=patience,
+            )  # fmt: skip
+        except (Died, Failed) as error:
+            raise ConfigError(f"the steps of {source} cannot be timed: {error}") from None
+
+
+def serve(
+    channel: Channel, source: str, batch_sizes: Sequence[int] | None, seconds: float, code: Sequence[str], path: str
+) -> list[Timing]:
+    """In the child: see :func:`measured_apart`."""
+    sys.path.insert(0, path)
+    # A recipe is part of this installation; a folder may be anybody's.
+    with only_code(code if Path(source).exists() else None):
+        configs, sizes = examples_of(source)
+        return measure_throughput(configs, batch_sizes or sizes, seconds=seconds, report=channel.say)
+
+
+def _of_results(path: Path) -> tuple[list[TrialConfig], list[int]]:
+    found: dict[str, tuple[bool, TrialConfig]] = {}
+    batch_sizes: set[int] = set()
+    for store in find_sweeps(path):
+        for trial_id in store.trial_ids():
+            _, summary = read_record(store.trials / trial_id / "record.parquet")
+            config, reached = TrialConfig.from_dict(summary["config"]), summary["status"] == TrialStatus.REACHED
+            batch_sizes.add(config.batch_size)
+            known = found.get(str(config.optimizer))
+            if known is not None and known[1].workload != config.workload:
+                raise ConfigError(f"{path} holds several workloads; give the folder of one sweep")
+            if known is None or reached > known[0]:
+                found[str(config.optimizer)] = reached, config
+    if not found:
+        raise ResultsError(f"{path} holds no trial yet; run 'cbs sweep' first")
+    return [config for _, config in found.values()], sorted(batch_sizes)
+
+
+def measure_throughput(
+    configs: Sequence[TrialConfig], batch_sizes: Sequence[int], *, seconds: float = 1.0, report: Report | None = None
+) -> list[Timing]:
+    """Seconds per step of every trial configuration at every batch size, in this process and on its device.
+
+    In each of :data:`ROUNDS` rounds every one is built, takes two steps to warm up, and steps of about ``seconds`` over
+    the rounds are timed until the device is done. Once a batch does not fit in memory, larger ones are not tried.
+
+    Args:
+        configs: as of :func:`examples_of`; their batch size and budget do not matter.
+        batch_sizes: examples per step.
+        seconds: to spend on each.
+        report: see :data:`Report`.
+
+    Raises:
+        ConfigError: if a value is out of its domain, or torch refuses a step for another reason than memory.
+    """
+    if not seconds > 0:
+        raise ConfigError(f"the seconds per batch size must be above 0, got {seconds:g}")
+    if not batch_sizes or min(batch_sizes) < 1:
+        raise ConfigError("batch sizes must be whole numbers of at least 1")
+    took: dict[tuple[int, int], list[float] | None] = {
+        (place, size): [] for place in range(len(configs)) for size in sorted(set(batch_sizes))
+    }
+    names = labels([config.optimizer for config in configs])
+
+    def timing(place: int, size: int) -> Timing:
+        times = took[place, size]
+        if times is None:
+            return Timing(optimizer=names[place], batch_size=size, seconds=None)
+        middle, interval = of_logs(np.log(times))
+        return Timing(
+            optimizer=names[place], batch_size=size, seconds=middle, interval=interval, repetitions=len(times)
+        )
+
+    for done in range(ROUNDS):
+        for (place, size), times in took.items():
+            if times is None or (done >= SLOW_ROUNDS and times[0] > seconds / ROUNDS):
+                continue
+            full = any(place == other and smaller < size and took[other, smaller] is None for other, smaller in took)
+            once = None if full else _seconds_per_step(configs[place], size, seconds / ROUNDS)
+            took[place, size] = None if once is None else [*times, once]
+            if report is not None:
+                report(timing(place, size))
+    return [timing(place, size) for place, size in took]
+
+
+def _seconds_per_step(config: TrialConfig, batch_size: int, seconds: float) -> float | None:
+    config = dataclasses.replace(config, batch_size=batch_size, probe=None, diagnostics=())
+    try:
+        return _timed(config, built(config.workload), seconds)
+    except CbsError:
+        raise
+    except Exception as error:
+        if out_of_memory(error):
+            return None
+        where = f"workload {config.workload.name!r}, optimizer {config.optimizer.name!r}, batch size {batch_size}"
+        raise ConfigError(f"{where}: the training step fails: {reason(error)}") from error
+
+
+def _timed(config: TrialConfig, workload: Workload, seconds: float) -> float:
+    with seeding.seeded(config.seed, "training"):
+        config = dataclasses.replace(config, batch_schedule=None)
+        loop = TrainingLoop(config, workload, pick(config.device, config.precision))
+        _block(loop, 0, 1)
+        steps = min(_MOST_STEPS, max(1, round(seconds / _block(loop, 1, 1))))
+        return _block(loop, 2, steps) / steps
+
+
+def _block(loop: TrainingLoop, done: int, steps: int) -> float:
+    """Seconds of so many steps; reading the losses waits for the device."""
+    started = time.perf_counter()
+    for step in range(done + 1, done + steps + 1):
+        loop.train_step(step)
+    loop.columns.flush()
+    return time.perf_counter() - started

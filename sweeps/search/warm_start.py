@@ -1,0 +1,122 @@
+"""``cbs sweep --from``: the search of the learning rate starts where other results say.
+
+What is taken is a best learning rate for each batch size with its variance, of the optimizer by the same name and
+options, or by the same name. It is kept in ``sweep.json``: a sweep goes on from what it took, whatever has become of
+the other folder since. It decides where a search starts, never where it ends: see :mod:`sweeps.search.elsewhere`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cbs.errors import ConfigError, ResultsError, reason
+from cbs.registry.choices import Choice
+from cbs.trial.store import MANIFEST, Store
+from sweeps.spec.axes import pooled
+from sweeps.spec.prior import Prior
+from sweeps.spec.spec import Sweep
+
+if TYPE_CHECKING:
+    from analysis.estimate.laws.learning_rate import Law
+    from analysis.read.groups import Group
+
+AT_AN_EDGE = 1.0
+"""Variance of ln lr where the best is the lowest or highest that was tried."""
+
+
+def started(sweep: Sweep, folder: Path, source: Path | None, say: Callable[[str], None] = lambda line: None) -> Sweep:
+    """The sweep with what is known of its learning rates beforehand: what ``folder`` holds of it, else by ``source``.
+
+    Args:
+        sweep: its target resolved.
+        folder: of the sweep.
+        source: results of other sweeps; ``None`` for none.
+        say: takes one line for each optimizer that has any, or has none in ``source``.
+
+    Raises:
+        ConfigError: if ``source`` knows none of the optimizers, is the folder itself, or every learning rate is given.
+        ResultsError: if there are no usable results, or ``folder`` holds a damaged plan.
+    """
+    if source is not None and sweep.exhaustive:
+        raise ConfigError("--from is where a search of the learning rate starts, and nothing is searched: leave it out")
+    if source is not None and source.resolve() == folder.resolve():
+        raise ConfigError(f"--from {source} is the folder of this sweep; its trials count anyway")
+    found = {text: prior for text, prior in _stored(folder).items() if text in map(str, sweep.optimizers)}
+    for text, kept in found.items():
+        say(f"{text} starts by {kept.source}, as it was when it was read: {kept.told}")
+    missing = [choice for choice in sweep.optimizers if str(choice) not in found]
+    if source is not None and missing:
+        taken = _taken(sweep, source, missing)
+        for choice in missing:
+            prior = taken.get(str(choice))
+            there = f"starts by {source}: {prior.told}" if prior else f"is not in {source}, and starts at its default"
+            say(f"{choice} {there}")
+        found |= taken
+    return sweep.replace(warm_start=found) if found else sweep
+
+
+def _stored(folder: Path) -> dict[str, Prior]:
+    if not (folder / MANIFEST).exists():
+        return {}
+    try:
+        held = Store(folder).manifest().get("warm_start") or {}
+        return {text: Prior.from_json(data) for text, data in held.items()}
+    except (AttributeError, TypeError, ValueError) as error:
+        raise ResultsError(f"warm_start in {folder / MANIFEST} cannot be read ({reason(error)}); remove it") from None
+
+
+def _taken(sweep: Sweep, source: Path, choices: list[Choice]) -> dict[str, Prior]:
+    """By the text of an optimizer what is known of it at ``source``."""
+    from analysis.config import DEFAULT
+    from analysis.estimate.estimates import answers
+    from analysis.estimate.laws.learning_rate import learning_rate_law
+    from analysis.read.results import load
+
+    there = answers(load(source), DEFAULT, noise=False)
+    laws = [(answer.group, str(answer.target), learning_rate_law(answer.studies)) for answer in there]
+    known = [entry for entry in laws if entry[2].optima]
+    found = {}
+    for choice in choices:
+        alike = [(_unlike(sweep, choice, group, law), place) for place, (group, _, law) in enumerate(known)]
+        ranked = sorted((rank, place) for rank, place in alike if rank is not None)
+        if ranked:
+            found[str(choice)] = _prior(str(source), choice, *known[ranked[0][1]])
+    if not found:
+        others = ", ".join(dict.fromkeys(group.optimizer for group, *_ in known)) or "none with a best learning rate"
+        named = ", ".join(map(str, choices))
+        raise ConfigError(f"--from {source} says nothing of {named}; its optimizers are: {others}")
+    return found
+
+
+def _unlike(sweep: Sweep, choice: Choice, group: Group, law: Law) -> tuple[Any, ...] | None:
+    """How far a group is from an optimizer of the sweep, the least being the nearest; ``None`` for another's."""
+    if group.choice.name != choice.name:
+        return None
+    alike = ((choice, ()), (pooled(sweep, choice), tuple(sweep.tuned.get(choice.name, ()))))
+    return (
+        (group.choice, group.tuned) not in alike,
+        group.workload.partition("(")[0] != sweep.workload.name,
+        group.workload_options != sweep.workload.options,
+        -len(law.inside),
+    )
+
+
+def _prior(source: str, choice: Choice, group: Group, target: str, law: Law) -> Prior:
+    inside = [entry for entry in law.optima if not entry.edge]
+    used = inside or list(law.optima)
+    sizes = [entry.batch_size for entry in used]
+    what = f"{group.optimizer} on {group.workload} to {target}"
+    what += f" ({' and '.join(group.tuned)} tuned there)" if group.tuned else ""
+    what += "" if group.tuned or group.choice == choice else " (other options)"
+    edge = "" if inside else ", the best at an edge"
+    return Prior(
+        source=source,
+        told=f"{what}, best learning rates at {len(sizes)} batch sizes from {sizes[0]} to {sizes[-1]}{edge}",
+        batch_sizes=tuple(sizes),
+        log_lrs=tuple(entry.log_lr for entry in used),
+        variances=tuple(
+            entry.grid_variance + entry.seed_variance / entry.seeds if inside else AT_AN_EDGE for entry in used
+        ),
+    )

@@ -1,0 +1,1 @@
+"""What is asked for: a sweep, its cells, axes, overrides and the flags that say them."""

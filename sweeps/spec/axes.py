@@ -1,0 +1,77 @@
+"""``--axis momentum=0.9,0.95``: options of optimizers as axes of a sweep.
+
+Every combination of values is an optimizer of the sweep with its own search of the learning rate. Of an axis that is
+*tuned* the analysis makes one curve: at every batch size the combination of options and learning rate with the fewest
+steps, chosen again in every resample, as Shallue et al. tune momentum with the learning rate (2019, "Measuring the
+Effects of Data Parallelism on Neural Network Training", JMLR 20:112, section 4). Of an *outer* one every value has a
+curve of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+from cbs.errors import ConfigError
+from cbs.registry.choices import Choice, parse_value, value_text
+from sweeps.spec.overrides import options_of
+from sweeps.spec.spec import Sweep
+
+
+def with_axes(sweep: Sweep, tuned: Iterable[str], outer: Iterable[str] = ()) -> Sweep:
+    """The sweep with axes of the form ``option=value,value,...``.
+
+    ``option`` is one of every optimizer that has it; ``optimizer.option`` of that one alone.
+
+    Args:
+        sweep: its optimizers known.
+        tuned: axes of which the best value is looked for at every batch size.
+        outer: axes of which every value is a curve of its own.
+
+    Raises:
+        ConfigError: naming the axis and what is wrong with it.
+    """
+    for flag, texts in (("--axis", tuned), ("--axis-outer", outer)):
+        for text in texts:
+            sweep = _with_axis(sweep, flag, text)
+    return sweep
+
+
+def _with_axis(sweep: Sweep, flag: str, text: str) -> Sweep:
+    key, equals, listed = (part.strip() for part in text.partition("="))
+    if not (key and equals):
+        raise ConfigError(f"{flag} takes option=value,value,..., got {text!r}; for example {flag} momentum=0.9,0.95")
+    values = parse_value(f"[{listed}]")
+    told = list(dict.fromkeys(map(value_text, values)))
+    if len(told) < len(values):
+        raise ConfigError(f"{flag} {text}: a value is there twice")
+    if len(told) < 2:
+        raise ConfigError(f"{flag} {text}: an axis takes two values or more; --set optimizer.{key}= sets one")
+    names = list(dict.fromkeys(choice.name for choice in sweep.optimizers))
+    # names of libraries hold a dot themselves: torch.adam.eps
+    mine = next(((name, key[len(name) + 1 :]) for name in names if key.startswith(f"{name}.")), None)
+    option = mine[1] if mine else key.removeprefix("optimizer.")
+    having = [name for name in ([mine[0]] if mine else names) if option in options_of(name)]
+    if not having:
+        known = sorted(set().union(*map(options_of, names)))
+        near = get_close_matches(option, known, n=1)
+        hint = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(known) or 'none'}"
+        raise ConfigError(f"{flag} {text}: an axis is an option, and {', '.join(names)} has no {option!r}{hint}")
+    for choice in sweep.optimizers:
+        if choice.name in having and option in choice.options:
+            raise ConfigError(f"{flag} {text}: {choice} has a value of {option} already; leave one of the two out")
+    optimizers = tuple(
+        Choice(name=choice.name, options=choice.options | ({option: value} if choice.name in having else {}))
+        for choice in sweep.optimizers
+        for value in (values if choice.name in having else values[:1])
+    )
+    tuned = dict(sweep.tuned)
+    if flag == "--axis":
+        tuned |= {name: sorted({*tuned.get(name, []), option}) for name in having}
+    return sweep.replace(optimizers=optimizers, tuned=tuned)
+
+
+def pooled(sweep: Sweep, choice: Choice) -> Choice:
+    """An optimizer of the sweep without the options that are tuned: what an analysis calls all of them together."""
+    tuned = sweep.tuned.get(choice.name, [])
+    return Choice(name=choice.name, options={key: value for key, value in choice.options.items() if key not in tuned})

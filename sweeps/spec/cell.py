@@ -1,0 +1,42 @@
+"""Places in the grid of a sweep."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cbs.registry.choices import Choice
+    from cbs.trial.config import TrialConfig
+
+
+def told(optimizer: Choice | str, batch_schedule: Choice | None) -> str:
+    """An optimizer under a batch schedule, as studies have it."""
+    return str(optimizer) if batch_schedule is None else f"{optimizer}, {batch_schedule}"
+
+
+@dataclass(frozen=True, order=True)
+class Study:
+    """All trials at one optimizer and batch size; the optimizer is the text of its choice, options and all, with its
+    batch schedule behind it where it has one."""
+
+    optimizer: str
+    batch_size: int
+
+
+@dataclass(frozen=True, order=True)
+class Cell:
+    """All trials at one optimizer, batch size and seed; they differ in learning rate and see the same data."""
+
+    optimizer: str
+    batch_size: int
+    seed: int
+
+    @classmethod
+    def of(cls, trial: TrialConfig) -> Cell:
+        """The cell a trial belongs to."""
+        return cls(told(trial.optimizer, trial.batch_schedule), trial.batch_size, trial.seed)
+
+    @property
+    def study(self) -> Study:
+        return Study(self.optimizer, self.batch_size)

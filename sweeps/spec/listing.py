@@ -1,0 +1,134 @@
+"""What a person sees of the optimizers a sweep can name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import groupby
+
+import torch
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from cbs.compute.device import FAST_BFLOAT16
+from cbs.errors import ConfigError
+from cbs.optimizers import OPTIMIZERS, OptimizerSpec
+from cbs.optimizers.routing import Routing, route
+from cbs.optimizers.spectral.orthogonalization import SMALL
+from sweeps.spec.catalogue import Entry
+from sweeps.spec.spec import Sweep
+from sweeps.spec.workload import built
+
+
+def overview(entries: Iterable[Entry]) -> RenderableType:
+    """One line for each optimizer: state, geometry of the noise scale, learning rates and paper, by family."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("optimizer", overflow="fold", max_width=24)
+    table.add_column("bytes/\nparam", justify="right")
+    table.add_column("noise\nscale", no_wrap=True)
+    table.add_column("learning\nrates", no_wrap=True)
+    table.add_column("paper", overflow="fold", ratio=1)
+    ordered = sorted(entries, key=lambda entry: (entry.spec.family, entry.spec.name))
+    for family, members in groupby(ordered, key=lambda entry: entry.spec.family):
+        table.add_row(Text(family, style="bold"))
+        for entry in members:
+            table.add_row(
+                Text(f"  {entry.spec.name}"),
+                "" if entry.state_bytes_per_parameter is None else f"{entry.state_bytes_per_parameter:.1f}",
+                entry.spec.geometry,
+                f"{entry.spec.lr_grid[0]:.2g}..{entry.spec.lr_grid[-1]:.2g}",
+                Text(entry.spec.paper),
+            )
+    return table
+
+
+def details(entry: Entry) -> RenderableType:
+    """Everything about one optimizer."""
+    spec = entry.spec
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    rows = {
+        "family": spec.family,
+        "paper": spec.paper,
+        "state": "not measured"
+        if entry.state_bytes_per_parameter is None
+        else f"{entry.state_bytes_per_parameter:.1f} bytes per parameter beside weights and gradients (float32)",
+        "noise scale": f"geometry {spec.geometry}",
+        "muP width rule": spec.width_rule,
+        "learning rates": ", ".join(f"{lr:g}" for lr in spec.lr_grid),
+        "options": "\n".join(f"{key} = {_shown(value)}{_published(spec, key)}" for key, value in spec.defaults.items())
+        or "none",
+        "in examples": "\n".join(spec.options_in_examples) or "none",
+    }
+    if entry.bfloat16_time is not None:
+        auto = f"bfloat16 for matrices of more than {SMALL:,} entries" if FAST_BFLOAT16 else "float32"
+        rows["ns_dtype"] = (
+            f"auto is {auto} on this processor, where a product in bfloat16 takes {entry.bfloat16_time:.2g} times "
+            "what it takes in float32 (measured now)"
+        )
+    for name, value in rows.items():
+        table.add_row(name, Text(value))
+    use = f"cbs sweep --optim {spec.name}"
+    if spec.defaults:
+        key, value = next(iter((spec.published or spec.defaults).items()))
+        use += f" --set '{spec.name}.{key}={_shown(value)}'"
+    return Group(Text(f"{spec.name}: {spec.summary}"), "", table, "", Text(f"use: {use}"))
+
+
+def _published(spec: OptimizerSpec, option: str) -> str:
+    if option not in spec.published:
+        return ""
+    return f" in a sweep, published with {_shown(spec.published[option])}"
+
+
+def routed(sweep: Sweep) -> dict[str, Routing]:
+    """Where the parameters of a sweep's workload go, for each of its optimizers that has a matrix part.
+
+    Raises:
+        ConfigError: if none has one, or the workload or the option ``matrices`` is refused.
+    """
+    found = {}
+    with torch.random.fork_rng(devices=[]):
+        for choice in sweep.optimizers:
+            options = OPTIMIZERS[choice.name].defaults | choice.options
+            if "matrices" in options:
+                try:
+                    found[choice.name] = route(built(sweep.workload).build_model(), options["matrices"])
+                except ValueError as error:
+                    raise ConfigError(f"optimizer {choice.name!r} refuses its options: {error}") from None
+    if not found:
+        names = " and ".join(choice.name for choice in sweep.optimizers)
+        raise ConfigError(f"{names}: all parameters are treated alike, there is nothing to show for a workload")
+    return found
+
+
+def routing_table(routing: Routing) -> RenderableType:
+    """Where every parameter of a model goes, and why."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("parameter", "shape", "part", "why"):
+        table.add_column(column, overflow="fold")
+    for row in routing.routes:
+        shape = " x ".join(map(str, row.parameter.shape))
+        table.add_row(Text(row.name), shape, _part(row.is_matrix), row.reason)
+    return table
+
+
+def routing_json(routing: Routing) -> dict[str, dict[str, str]]:
+    """:func:`routing_table` as plain dictionaries, by parameter."""
+    return {row.name: {"part": _part(row.is_matrix), "why": row.reason} for row in routing.routes}
+
+
+def _part(is_matrix: bool) -> str:
+    return "matrix" if is_matrix else "rest"
+
+
+def _shown(value: object) -> str:
+    """As ``--set`` takes it."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple | list):
+        return f"[{', '.join(_shown(part) for part in value)}]"
+    return f"{value:g}" if isinstance(value, float) else str(value)

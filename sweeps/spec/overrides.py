@@ -1,0 +1,148 @@
+"""``--set key=value``: change one field of a sweep by its name."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from difflib import get_close_matches
+from typing import Any
+
+from cbs.errors import ConfigError
+from cbs.optimizers import OPTIMIZERS
+from cbs.registry.choices import Choice, parse_choice, parse_value
+from cbs.schedules.batch_size import batch_schedule_options
+from cbs.schedules.learning_rate import schedule_options
+from sweeps.spec.spec import Sweep
+
+_PLAIN = (
+    "max_steps",
+    "max_examples",
+    "micro_batch_size",
+    "clip_norm",
+    "prune_factor",
+    "diagnostics_every",
+    "precision",
+    "compile",
+    "device",
+)
+_NESTED = ("schedule", "evaluation")
+_NONE_TOO = ("prune_factor", "clip_norm")
+_OPTIONAL = ("probe", "averaging")
+"""Fields that hold a name with options, or nothing."""
+
+
+def override(sweep: Sweep, settings: Iterable[str]) -> Sweep:
+    """The sweep with settings of the form ``key=value`` applied.
+
+    Keys are fields of the sweep (``max_steps``), parts of nested ones (``schedule.name``, ``evaluation.growth``),
+    options of the learning-rate schedule (``schedule.power``) and of the batch schedules (``schedule.alpha``), of
+    which no two have one name, the workload (``workload.size``), the probe (``probe.groups``), the averaging of
+    weights (``averaging.decay``), of an optimizer (``merit.eps``, in every variant of it) and of all optimizers
+    that have them (``optimizer.eps``). Values are read by :func:`cbs.registry.choices.parse_value`.
+
+    Raises:
+        ConfigError: naming the unknown key and the known ones, or the refused value.
+    """
+    for setting in settings:
+        key, separator, text = setting.partition("=")
+        if not separator or not key:
+            raise ConfigError(f"--set takes key=value, got {setting!r}; for example --set workload.size=200k")
+        sweep = _apply(sweep, key.strip(), parse_value(text))
+    return sweep
+
+
+def _apply(sweep: Sweep, key: str, value: Any) -> Sweep:
+    head, _, option = key.partition(".")
+    if head in _OPTIONAL and option in ("", "name"):
+        if value is not None and not isinstance(value, str):
+            raise ConfigError(f"--set {key}: expected a name or none, got {value!r}")
+        return sweep.replace(**{head: None if value is None else parse_choice(value)})
+    if not option:
+        if head == "diagnostics":
+            return sweep.replace(diagnostics=() if value is None else [value] if isinstance(value, str) else value)
+        if head not in _PLAIN:
+            raise ConfigError(_unknown(sweep, key))
+        current = getattr(sweep, head)
+        if current is not None and not _same_kind(current, value) and not (head in _NONE_TOO and value is None):
+            raise ConfigError(f"--set {key}: expected a value like {current!r}, got {value!r}")
+        if head == "micro_batch_size" and value is not None and not isinstance(value, int):
+            raise ConfigError(f"--set {key}: expected a whole number or none, got {value!r}")
+        return sweep.replace(**{head: value})
+    if head in _NESTED:
+        part = getattr(sweep, head)
+        if head == "schedule" and option in batch_schedule_options():
+            return _with_schedule_option(sweep, key, option, value)
+        if head == "schedule" and option in {*schedule_options(), *schedule_options(part.name)}:
+            option, value = "options", {**part.options, option: value}
+        elif option not in _fields(part):
+            raise ConfigError(_unknown(sweep, key))
+        try:
+            return sweep.replace(**{head: dataclasses.replace(part, **{option: value})})
+        except TypeError as error:
+            raise ConfigError(f"--set {key}: {error}") from None
+    if head == "workload":
+        return sweep.replace(workload=_with_option(sweep.workload, option, value))
+    if head in _OPTIONAL:
+        choice = getattr(sweep, head)
+        if choice is None:
+            raise ConfigError(f"--set {key}: the sweep has no {head}; set {head}=NAME first")
+        return sweep.replace(**{head: _with_option(choice, option, value)})
+    names = list(dict.fromkeys(choice.name for choice in sweep.optimizers))
+    # Names of libraries hold a dot themselves: torch.adam.eps.
+    head, option = next(((name, key[len(name) + 1 :]) for name in names if key.startswith(f"{name}.")), (head, option))
+    if head in names or head == "optimizer":
+        having = [head] if head in names else [name for name in names if option in options_of(name)]
+        if not having:
+            near = get_close_matches(option, sorted(set().union(*map(options_of, names))), n=1)
+            hint = f"; did you mean {near[0]}?" if near else f"; 'cbs optimizers {names[0]}' shows those there are"
+            raise ConfigError(f"--set {key}: no optimizer of the sweep has an option {option!r}{hint}")
+        optimizers = tuple(_with_option(c, option, value) if c.name in having else c for c in sweep.optimizers)
+        return sweep.replace(optimizers=optimizers)
+    if head in OPTIMIZERS:
+        raise ConfigError(
+            f"--set {key}: the sweep has no optimizer {head!r}, only {', '.join(names)}; add --optim {head}"
+        )
+    raise ConfigError(_unknown(sweep, key))
+
+
+def _fields(part: Any) -> list[str]:
+    return [field.name for field in dataclasses.fields(part) if field.name != "options"]
+
+
+def _same_kind(current: Any, value: Any) -> bool:
+    if isinstance(current, bool) or isinstance(value, bool):
+        return isinstance(current, bool) and isinstance(value, bool)
+    if isinstance(current, float):
+        return isinstance(value, (int, float))
+    return value is None if current is None else isinstance(value, type(current))
+
+
+def _with_option(choice: Choice, option: str, value: Any) -> Choice:
+    return Choice(name=choice.name, options={**choice.options, option: value})
+
+
+def _with_schedule_option(sweep: Sweep, key: str, option: str, value: Any) -> Sweep:
+    """The sweep with an option of its batch schedules, of those that have it."""
+    having = [choice for choice in sweep.batch_schedules if option in batch_schedule_options(choice.name)]
+    if not having:
+        names = ", ".join(choice.name for choice in sweep.batch_schedules)
+        raise ConfigError(f"--set {key}: no batch schedule of the sweep ({names}) has an option {option!r}")
+    return sweep.replace(
+        batch_schedules=tuple(
+            _with_option(choice, option, value) if choice in having else choice for choice in sweep.batch_schedules
+        )
+    )
+
+
+def options_of(optimizer: str) -> set[str]:
+    """Names of the options of an optimizer, those in examples included."""
+    spec = OPTIMIZERS[optimizer]
+    return {*spec.defaults, *spec.options_in_examples}
+
+
+def _unknown(sweep: Sweep, key: str) -> str:
+    nested = [f"{part}.{name}" for part in _NESTED for name in _fields(getattr(sweep, part))]
+    schedule = [f"schedule.{name}" for name in sorted({*schedule_options(), *batch_schedule_options()})]
+    options = [f"{part}.OPTION" for part in ("workload", *_OPTIONAL, "optimizer", *(c.name for c in sweep.optimizers))]
+    known = dict.fromkeys([*_PLAIN, "diagnostics", *_OPTIONAL, *nested, *schedule, *options])
+    return f"--set: unknown key {key!r}; known keys are {', '.join(known)}"

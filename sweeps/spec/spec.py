@@ -1,0 +1,306 @@
+"""A sweep: the axes, what all its trials share, and the trials that follow. Pure; knows nothing of Ray."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from cbs.diagnostics import build_diagnostics
+from cbs.errors import ConfigError
+from cbs.optimizers import OPTIMIZERS
+from cbs.registry.choices import labels
+from cbs.trial.config import (
+    CONSTANT,
+    Choice,
+    EvaluationPlan,
+    Schedule,
+    TrialConfig,
+    clip_norm_or_none,
+    fingerprint,
+    sorted_names,
+    without_unused,
+)
+from cbs.trial.target import Target
+from sweeps.spec.cell import Cell, Study, told
+from sweeps.spec.prior import Prior
+
+SEARCHES = ("bracket", "grid", "random")
+
+ENDLESS = 10**9
+"""Budget in steps where the program that trains knows itself when to stop."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleRule:
+    """How the schedule of a trial follows from its batch size.
+
+    Attributes:
+        name: name in :data:`cbs.schedules.learning_rate.SCHEDULES`.
+        warmup_steps: warmup length in updates; the same number at every batch size.
+        warmup_examples: warmup length in examples; takes the place of ``warmup_steps`` when given.
+        decay_examples: examples after which the decay is complete.
+        final_fraction: learning rate at the end of the decay, as a fraction of the peak.
+        options: of this schedule alone.
+    """
+
+    name: str = "constant"
+    warmup_steps: int = 10
+    warmup_examples: int | None = None
+    decay_examples: int | None = None
+    final_fraction: float = 0.0
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def at(self, batch_size: int) -> Schedule:
+        """The schedule of a trial at ``batch_size``."""
+        warmup = self.warmup_steps * batch_size if self.warmup_examples is None else self.warmup_examples
+        return Schedule(
+            name=self.name,
+            warmup_examples=warmup,
+            decay_examples=self.decay_examples,
+            final_fraction=self.final_fraction,
+            options=self.options,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sweep:
+    """A grid over optimizer x batch size x learning rate x seed, and what every trial of it shares.
+
+    Attributes:
+        name: name of the recipe it came from.
+        workload: the workload.
+        optimizers: optimizers with their options; of one name there may be several with unlike options.
+        tuned: by the name of an optimizer, options that are tuned at every batch size as the learning rate is, see
+            :mod:`sweeps.spec.axes`; its choices that differ in nothing else are one curve in an analysis.
+        batch_schedules: batch-size schedules with their options, each for every optimizer; see
+            :mod:`cbs.schedules.batch_size`.
+        batch_sizes: batch sizes in examples, increasing.
+        lrs: learning rates to try, all of them and no others; ``None`` for the optimizer's own.
+        search: ``"bracket"`` starts at the middle of the learning rates of each optimizer and goes on until the best
+            one has a worse one on either side (:mod:`sweeps.search.search`); ``"grid"`` tries all of them on every
+            seed, as it always is with ``lrs``; ``"random"`` ``trials`` points of a box
+            (:mod:`sweeps.search.quasirandom`) on every seed.
+        trials: points per batch size of the search ``"random"``.
+        lr_box: lowest and highest learning rate of its box; ``None`` for those of the optimizer's own.
+        lr_resolution: smallest ratio between two learning rates of a search.
+        warm_start: by the text of an optimizer, where its search starts, see :mod:`sweeps.search.warm_start`.
+        seeds: seeds; every cell of the grid runs once per seed.
+        target: where a trial stops; ``None`` takes the workload's own.
+        max_steps: with ``max_examples`` the budget: a trial may take ``max_steps + max_examples / batch_size`` updates.
+        max_examples: see ``max_steps``.
+        schedule: learning-rate schedule; batch schedules are ``batch_schedules``.
+        clip_norm: norm to which longer gradients are scaled down; ``None`` or 0 for never.
+        averaging: average of the weights that is validated; ``None`` for the weights that are trained.
+        micro_batch_size: examples per forward and backward pass.
+        prune_factor: a trial is stopped once it has passed this multiple of the best steps of its cell; ``None`` never.
+        evaluation: when the validation metric is measured.
+        probe: how the noise scale of every step is measured; ``None`` for not at all.
+        diagnostics: what else is recorded of every step: names in :data:`cbs.diagnostics.DIAGNOSTICS`.
+        diagnostics_every: one step in that many is recorded, from the first on.
+        precision: ``"float32"`` or ``"bfloat16"``.
+        compile: whether models go through ``torch.compile``.
+        device: one of :data:`cbs.trial.config.DEVICES`.
+        unknown: settings that the program that trains makes and nobody told, see :class:`cbs.trial.config.TrialConfig`.
+        expected: rough ``(min_steps, min_examples)`` of the workload at its target, for time estimates only.
+    """
+
+    name: str
+    workload: Choice
+    optimizers: tuple[Choice, ...]
+    batch_sizes: tuple[int, ...]
+    tuned: dict[str, list[str]] = field(default_factory=dict)
+    batch_schedules: tuple[Choice, ...] = (Choice(name=CONSTANT),)
+    lrs: tuple[float, ...] | None = None
+    search: str = "bracket"
+    trials: int = 16
+    lr_box: tuple[float, float] | None = None
+    lr_resolution: float = 1.04
+    warm_start: dict[str, Prior] = field(default_factory=dict)
+    seeds: tuple[int, ...] = (0,)
+    target: Target | None = None
+    max_steps: int = 2_000
+    max_examples: int = 100_000
+    schedule: ScheduleRule = field(default_factory=ScheduleRule)
+    clip_norm: float | None = None
+    averaging: Choice | None = None
+    micro_batch_size: int | None = None
+    prune_factor: float | None = 1.3
+    evaluation: EvaluationPlan = field(default_factory=EvaluationPlan)
+    probe: Choice | None = field(default_factory=lambda: Choice(name="auto"))
+    diagnostics: tuple[str, ...] = ()
+    diagnostics_every: int = 1
+    precision: str = "float32"
+    compile: bool = False
+    device: str = "auto"
+    unknown: tuple[str, ...] = ()
+    expected: tuple[float, float] | None = None
+
+    def __post_init__(self) -> None:
+        for axis in ("optimizers", "batch_schedules", "batch_sizes", "seeds", "lrs"):
+            values = getattr(self, axis)
+            if values is None:
+                continue
+            if not values:
+                raise ConfigError(f"a sweep needs at least one value of {axis}")
+            keys = [str(value) if isinstance(value, Choice) else value for value in values]
+            if len(set(keys)) != len(keys):
+                raise ConfigError(f"{axis} holds a value twice: {', '.join(map(str, keys))}")
+            if axis not in ("optimizers", "batch_schedules"):
+                object.__setattr__(self, axis, tuple(sorted(values)))
+        for batch_size in self.batch_sizes:
+            if not isinstance(batch_size, int) or batch_size < 1:
+                raise ConfigError(f"batch sizes must be whole numbers of at least 1, got {batch_size}")
+        for lr in self.lrs or ():
+            if not (math.isfinite(lr) and lr > 0):
+                raise ConfigError(f"learning rates must be finite and above 0, got {lr:g}")
+        if self.search not in SEARCHES:
+            raise ConfigError(f"unknown search {self.search!r}; known: {', '.join(SEARCHES)}")
+        if self.search == "random" and self.lrs is not None:
+            raise ConfigError("a random search draws its learning rates from a box, with lr_box (--lr-box), not lrs")
+        if not isinstance(self.trials, int) or self.trials < 1:
+            raise ConfigError(f"trials must be a whole number of at least 1, got {self.trials}")
+        if self.lr_box is not None and not (0 < self.lr_box[0] < self.lr_box[1] < math.inf):
+            low, high = self.lr_box
+            raise ConfigError(f"lr_box must rise from above 0, got {low:g}..{high:g}")
+        if not 1.01 < self.lr_resolution <= 2.0:
+            raise ConfigError(f"lr_resolution must be above 1.01 and at most 2, got {self.lr_resolution:g}")
+        if self.prune_factor is not None and not self.prune_factor > 1.0:
+            raise ConfigError(f"prune_factor must exceed 1, got {self.prune_factor}; 'none' turns pruning off")
+        object.__setattr__(self, "clip_norm", clip_norm_or_none(self.clip_norm))
+        object.__setattr__(self, "diagnostics", sorted_names("diagnostics", self.diagnostics))
+        build_diagnostics(self.diagnostics, compiled=self.compile)
+        if not isinstance(self.diagnostics_every, int) or self.diagnostics_every < 1:
+            raise ConfigError(f"diagnostics_every must be a whole number of at least 1, got {self.diagnostics_every}")
+        if self.max_steps < 1 or self.max_examples < 0:
+            raise ConfigError(
+                f"the budget must be positive, got max_steps={self.max_steps}, max_examples={self.max_examples}"
+            )
+
+    def replace(self, **changes: Any) -> Sweep:
+        """A copy with some fields changed."""
+        return dataclasses.replace(self, **changes)
+
+    def on(self, workload: str) -> Sweep:
+        """The sweep on another workload, to its own target; unchanged where it is on that one."""
+        if workload == self.workload.name:
+            return self
+        return self.replace(workload=Choice(name=workload), target=None, expected=None)
+
+    @functools.cached_property
+    def choices(self) -> dict[str, Choice]:
+        """The optimizers by their text under every batch schedule, as studies and cells have it."""
+        return {told(choice, schedule): choice for choice, schedule in self._pairs}
+
+    @functools.cached_property
+    def labels(self) -> dict[str, str]:
+        """By the same: what a person sees, the name with what tells the variants of it apart."""
+        optimizers = dict(zip(map(str, self.optimizers), labels(self.optimizers), strict=True))
+        schedules = dict(zip(map(str, self.batch_schedules), labels(self.batch_schedules), strict=True))
+        return {
+            told(choice, schedule): f"{optimizers[str(choice)]}, {schedules[str(schedule)]}"
+            if schedule
+            else optimizers[str(choice)]
+            for choice, schedule in self._pairs
+        }
+
+    @property
+    def _pairs(self) -> list[tuple[Choice, Choice | None]]:
+        schedules = [None if schedule == Choice(name=CONSTANT) else schedule for schedule in self.batch_schedules]
+        return [(choice, schedule) for choice in self.optimizers for schedule in schedules]
+
+    @property
+    def exhaustive(self) -> bool:
+        """Whether every learning rate of a list is tried on every seed."""
+        return self.search != "bracket" or self.lrs is not None
+
+    def lr_grid(self, optimizer: str) -> tuple[float, ...]:
+        """Learning rates of ``optimizer``: as given, or its own.
+
+        Raises:
+            ConfigError: if it has none of its own.
+        """
+        grid = self.lrs or OPTIMIZERS[self.choices[optimizer].name].lr_grid
+        if not grid:
+            raise ConfigError(
+                f"optimizer {optimizer!r} says no learning rates to start from: give --lrs, or a default lr, or an "
+                "attribute lr_grid"
+            )
+        return grid
+
+    def studies(self) -> list[Study]:
+        """Every (optimizer, batch size)."""
+        return [Study(optimizer, batch_size) for optimizer in self.choices for batch_size in self.batch_sizes]
+
+    def budget(self, batch_size: int) -> int:
+        """Most optimizer updates a trial at ``batch_size`` may take."""
+        return self.max_steps + self.max_examples // batch_size
+
+    def trial(self, cell: Cell, lr: float) -> TrialConfig:
+        """The trial at one point of the grid.
+
+        Raises:
+            ConfigError: if the target is not resolved or a value is out of its domain.
+        """
+        if self.target is None:
+            raise ConfigError("the sweep has no target yet")
+        return TrialConfig(
+            workload=self.workload,
+            optimizer=self.choices[cell.optimizer],
+            lr=lr,
+            batch_size=cell.batch_size,
+            seed=cell.seed,
+            target=self.target,
+            max_steps=self.budget(cell.batch_size),
+            micro_batch_size=self.micro_batch_size,
+            schedule=self.schedule.at(cell.batch_size),
+            batch_schedule=dict(zip(self.choices, (schedule for _, schedule in self._pairs), strict=True))[
+                cell.optimizer
+            ],
+            clip_norm=self.clip_norm,
+            averaging=self.averaging,
+            evaluation=self.evaluation,
+            probe=self.probe,
+            diagnostics=self.diagnostics,
+            diagnostics_every=self.diagnostics_every,
+            precision=self.precision,  # type: ignore[arg-type]
+            compile=self.compile,
+            device=self.device,  # type: ignore[arg-type]
+            unknown=self.unknown,
+        )
+
+    def axes(self) -> dict[str, Any]:
+        """What the sweep runs over, as plain JSON values."""
+        schedules = [str(schedule) for schedule in self.batch_schedules]
+        return {
+            "optimizers": [str(choice) for choice in self.optimizers],
+            **({} if schedules == [CONSTANT] else {"batch_schedules": schedules}),
+            **({"tuned": self.tuned} if self.tuned else {}),
+            "batch_sizes": list(self.batch_sizes),
+            "lrs": None if self.lrs is None else list(self.lrs),
+            "seeds": list(self.seeds),
+        }
+
+    def protocol(self) -> dict[str, Any]:
+        """What all trials of the sweep share, as plain JSON values; trials of unlike protocols are not comparable."""
+        data = without_unused(json.loads(json.dumps(dataclasses.asdict(self))))
+        axes = ("optimizers", "tuned", "batch_schedules", "batch_sizes", "lrs", "seeds", "expected", "name")
+        for axis in (*axes, "search", "trials", "lr_box", "lr_resolution", "warm_start"):
+            del data[axis]
+        return data
+
+    @property
+    def protocol_fingerprint(self) -> str:
+        """16 hexadecimal digits that identify the protocol."""
+        return self._fingerprint({})
+
+    @property
+    def older_fingerprint(self) -> str:
+        """What it was when options of optimizers, by name, were a part of the protocol."""
+        return self._fingerprint({choice.name: choice.options for choice in self.optimizers if choice.options})
+
+    def _fingerprint(self, optimizer_options: dict[str, Any]) -> str:
+        return fingerprint(self.protocol() | {"optimizer_options": optimizer_options})

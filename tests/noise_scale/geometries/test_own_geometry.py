@@ -1,0 +1,130 @@
+"""A geometry that nobody but this file knows: recorded by short runs, analyzed, and called by its own name."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from analysis import present
+from analysis.config import AnalysisConfig
+from analysis.present.figures import FIGURES
+from analysis.questions.analyze import analyze
+from cbs.errors import ConfigError
+from cbs.noise_scale.geometries import build_geometry
+from cbs.noise_scale.geometries.l1 import L1
+from cbs.noise_scale.geometries.l2 import L2
+from cbs.training.noise_scale_run import measure_run
+from cbs.training.run import run_trial
+from cbs.trial.config import Choice, TrialConfig
+from cbs.trial.record import GeometryColumns
+from cbs.trial.store import Store
+from cbs.trial.target import Target
+
+
+class Thrice(L2):
+    """Squared norms, the noise three times what it is."""
+
+    name = "threefold_noise"
+    symbol = r"B_{\times 3}"
+    factor = 3.0
+
+    def read(self, *args: Any) -> Any:
+        signal, noise = super().read(*args)
+        return signal, self.factor * noise
+
+
+class ThriceOfNorms(Thrice):
+    """The same with moments that count as norms."""
+
+    name = "threefold_norms"
+    exponent = 2
+
+
+class Nameless:
+    exponent = 1
+
+
+class Cubic(L1):
+    exponent = 3
+
+
+CONFIG = TrialConfig(
+    workload=Choice(name="noisy_quadratic", options={"dimension": 30}),
+    optimizer=Choice(name="sgd", options={"momentum": 0.5}),
+    lr=0.05,
+    batch_size=8,
+    seed=5,
+    target=Target(metric="validation_loss", value=0.2),
+    max_steps=400,
+)
+
+
+def probe(geometry: str) -> Choice:
+    return Choice(name="split", options={"geometry": f"{__name__}:{geometry}", "every": 1})
+
+
+@pytest.mark.parametrize("geometry", [Thrice, ThriceOfNorms])
+def test_it_is_analyzed_under_its_own_name_symbol_and_exponent(geometry: type[Thrice], tmp_path: Path) -> None:
+    store = Store(tmp_path / "sweep")
+    store.prepare()
+    store.write_manifest({"name": "own", "protocol": {"prune_factor": None}})
+    for batch_size in (8, 16, 32):
+        store.save(
+            run_trial(dataclasses.replace(CONFIG, batch_size=batch_size, max_steps=400, probe=probe(geometry.__name__)))
+        )
+    stored = store.load(store.trial_ids()[0])
+    name = geometry.name
+    assert stored.geometries[1] == GeometryColumns(
+        geometry=name, symbol=geometry.symbol, exponent=geometry.exponent, source="",
+        signal=f"{name}_signal", noise=f"{name}_noise",
+    )  # fmt: skip
+    np.testing.assert_allclose(stored.steps[f"{name}_noise"], 3.0 * stored.steps["noise_trace"])
+
+    found = analyze(tmp_path, AnalysisConfig(resamples=100))
+    (answer,) = found.answers
+    fit = present.to_json(found)["fits"][0]
+    assert (fit["matched_geometry"], fit["matched_symbol"]) == (name, geometry.symbol)
+    assert fit["matched_exponent"] == geometry.exponent
+    for size, measured in answer.noise.items():
+        simple = measured.summary.value
+        correction = 1.0 if geometry.exponent == 1 else 1.0 + simple / size
+        assert measured.matched.value == pytest.approx((3.0 * simple) ** geometry.exponent * correction)
+
+    console = Console(width=250, file=io.StringIO())
+    present.show(found, console, wide=True)
+    assert name in console.file.getvalue()
+    kind = FIGURES["noise_scale"]
+    (axes,) = kind.figure(kind.compute(found.answers)).axes
+    assert f"${geometry.symbol}$" in [text.get_text() for text in axes.texts]
+
+
+def test_a_run_that_is_measured_phase_by_phase_has_its_symbols(tmp_path: Path) -> None:
+    options = {"geometry": ["l2", f"{__name__}:ThriceOfNorms"]}
+    config = dataclasses.replace(CONFIG, max_steps=8, probe=Choice(name="split", options=options))
+    run = measure_run(config, phases=2).to_json()
+    names = ("l2", "threefold_norms", "threefold_norms_corrected")
+    assert set(run["phases"][0]["noise_scales"]) == set(names)
+    assert [run["symbols"][name] for name in names] == [
+        r"B_{\mathrm{simple}}", r"B_{\times 3}", r"B_{\times 3}^{\mathrm{corr}}",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        (f"{__name__}:Nameless", "makes a Nameless without bind, covers, name, norms_suffice, read, statistic, symbol"),
+        (f"{__name__}:Cubic", "exponent must be 1 or 2, got 3"),
+        (f"{__name__}:Absent", "has no function 'Absent'"),
+        ("no_such_module:Mine", "cannot import geometry module 'no_such_module'"),
+    ],
+)
+def test_what_is_no_geometry_is_one_line(name: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words) as caught:
+        build_geometry(name)
+    assert "\n" not in str(caught.value)

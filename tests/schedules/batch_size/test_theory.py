@@ -1,0 +1,151 @@
+"""Every rule against the closed form: on the noisy quadratic the noise of a step enters as one over its batch size."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cbs.compute import seeding
+from cbs.schedules.batch_size import BATCH_SCHEDULES, ClosedLoop, OpenLoop, build_batch_schedule
+from cbs.schedules.batch_size.base import GRAD_SQ_NORM, BatchSchedule
+from cbs.schedules.batch_size.base import Stage as Planned
+from cbs.schedules.learning_rate import build_schedule
+from cbs.theory.noisy_quadratic import NoisyQuadratic
+from cbs.theory.noisy_quadratic.schedules import Stage, losses_along
+from cbs.training.batch_sizes import SEEN
+from cbs.training.loop import run_of
+from cbs.training.run import run_trial
+from cbs.trial.config import Choice, EvaluationPlan, Schedule, TrialConfig
+from cbs.trial.record import TrialResult
+from cbs.trial.target import Target
+from cbs.workloads import build_workload
+
+DIMENSION = 600
+WINDOW = 20
+
+CONFIG = TrialConfig(
+    workload=Choice(name="noisy_quadratic", options={"dimension": DIMENSION, "spectrum_power": 0.3}),
+    optimizer=Choice(name="sgd", options={"momentum": 0.0}),
+    lr=0.12,
+    batch_size=8,
+    seed=3,
+    target=Target(metric="validation_loss", value=2.0),
+    max_steps=900,
+    evaluation=EvaluationPlan(growth=1.001, far_growth=1.001),
+    probe=Choice(name="auto", options={"every": 1}),
+)
+
+FALLING = Schedule(name="cosine", decay_examples=1300)
+CLOSED = {"measurements": WINDOW, "cap": 64}
+
+RULES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "constant": ({}, {}),
+    "stages": ({"table": "0:8 400:16 1200:48", "lr_exponent": 0.5}, {}),
+    "linear_ramp": ({"to": 40, "over_examples": 1500, "increment": 4}, {}),
+    "growth": ({"first_examples": 300}, {}),
+    "seesaw": ({"alpha": 1.5}, {"schedule": FALLING}),
+    "smith": ({"cut": 1.5}, {"schedule": FALLING}),
+    "adabatch": ({"every_examples": 500}, {}),
+    "late_switch": ({"to": 64, "at": 0.05}, {}),
+    "noise_rule": ({"price": 10.0, **CLOSED}, {}),
+    "norm_test": ({"theta": 0.6, **CLOSED}, {}),
+    "dual_norm": ({"theta": 0.6, **CLOSED}, {}),
+    "doubling": (CLOSED, {}),
+    "growth_by_gradient": ({"first_norm": 6.0, **CLOSED}, {}),
+}
+
+
+def model_of(config: TrialConfig) -> NoisyQuadratic:
+    """The quadratic with the very parameters that the trial starts from."""
+    workload: Any = build_workload(config.workload)
+    with seeding.seeded(config.seed, "init"):
+        theta = workload.build_model().theta.detach().double().numpy()
+    return NoisyQuadratic(
+        curvature=workload.curvature.double().numpy(), noise=workload.noise.double().numpy(), start=theta**2,
+        count=np.ones(DIMENSION),
+    )  # fmt: skip
+
+
+def planned(config: TrialConfig) -> list[tuple[Planned, float]]:
+    """Stage and learning rate of every step of a table of stages, to the end of the budget."""
+    schedule, seen, found = schedule_of(config), 0, []
+    assert isinstance(schedule, OpenLoop)
+    multiplier = schedule.multiplier or build_schedule(config.schedule)
+    while seen + (stage := schedule.stage(seen)).batch_size <= config.max_examples:
+        seen += stage.batch_size
+        found.append((stage, config.lr * stage.lr_factor * multiplier(seen)))
+    return found
+
+
+def schedule_of(config: TrialConfig) -> BatchSchedule:
+    return build_batch_schedule(config.batch_schedule, run_of(config, None))
+
+
+def grad_sq_norms(model: NoisyQuadratic, stages: list[tuple[Planned, float]]) -> np.ndarray:
+    """Expected |G|^2 at every step, one by one: the slow twin of ``losses_along``, at another weight."""
+    second, found = model.start.copy(), []
+    for stage, lr in stages:
+        found.append(float((model.curvature**2 * second).sum()))
+        second = (1 - lr * model.curvature) ** 2 * second + lr**2 * model.noise / stage.batch_size
+    return np.array(found)
+
+
+def steps_of(config: TrialConfig, losses: np.ndarray) -> float:
+    found = config.target.crossing(range(len(losses)), losses)
+    assert found is not None
+    return found
+
+
+def of_rule(name: str) -> TrialConfig:
+    options, settings = RULES[name]
+    return dataclasses.replace(CONFIG, batch_schedule=Choice(name=name, options=options), **settings)
+
+
+def losses(model: NoisyQuadratic, stages: list[tuple[Planned, float]]) -> np.ndarray:
+    return losses_along(model, [Stage(steps=1, lr=lr, batch_size=stage.batch_size) for stage, lr in stages])
+
+
+def realised(config: TrialConfig, result: TrialResult) -> list[tuple[Planned, float]]:
+    """Stages and learning rates that a trial recorded."""
+    multiplier = schedule_of(config).multiplier or build_schedule(config.schedule)
+    factors = result.steps.get("lr_factor", np.ones(len(result.steps["step"])))
+    rows = zip(result.steps["batch_size"], factors, result.steps["examples"], strict=True)
+    return [(Planned(int(size)), config.lr * float(factor) * multiplier(int(seen))) for size, factor, seen in rows]
+
+
+def test_every_rule_is_here() -> None:
+    assert set(RULES) == set(BATCH_SCHEDULES.names())
+
+
+@pytest.mark.parametrize("name", [name for name in RULES if "measurements" not in RULES[name][0]])
+def test_a_table_takes_the_steps_of_the_theory(name: str) -> None:
+    config, model = of_rule(name), model_of(of_rule(name))
+    result = run_trial(config)
+    predicted = steps_of(config, losses(model, planned(config)))
+    assert result.steps_to_target == pytest.approx(predicted, rel=0.02)
+    if name != "constant":
+        switched = result.steps["batch_size"][: int(predicted)]
+        assert len(set(switched)) > 1
+        # the theory would see a schedule that was not followed
+        constant = steps_of(config, losses(model, planned(dataclasses.replace(config, batch_schedule=None))))
+        assert abs(predicted / constant - 1) > 0.03
+
+
+@pytest.mark.parametrize("name", [name for name in RULES if "measurements" in RULES[name][0]])
+def test_a_rule_that_looks_takes_the_steps_of_the_theory_and_sees_the_truth(name: str) -> None:
+    config, model = of_rule(name), model_of(of_rule(name))
+    result, rule = run_trial(config), schedule_of(of_rule(name))
+    stages = realised(config, result)
+    assert len({stage.batch_size for stage, _ in stages}) > 1
+    assert result.steps_to_target == pytest.approx(steps_of(config, losses(model, stages)), rel=0.02)
+    assert isinstance(rule, ClosedLoop)
+    windows = grad_sq_norms(model, stages)[: len(stages) // WINDOW * WINDOW].reshape(-1, WINDOW).mean(axis=1)
+    truth = windows if rule.looks_at == GRAD_SQ_NORM else float(model.noise.sum()) / windows
+    low, value, high = (result.steps[column][WINDOW - 1 :: WINDOW] for column in SEEN)
+    np.testing.assert_allclose(value, truth, rtol=0.25)
+    inside = (np.nan_to_num(low, nan=0.0) <= truth) & (truth <= np.nan_to_num(high, nan=np.inf))
+    assert inside.mean() >= 0.75
+    assert np.isfinite(low).any()

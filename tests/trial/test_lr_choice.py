@@ -1,0 +1,173 @@
+"""The winning learning rate against a slow twin."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from cbs.trial.lr_choice import at_edges, best_lr, best_lr_many, censored, vertex
+
+NAN, INF = math.nan, math.inf
+
+
+tables = hnp.arrays(
+    np.float64,
+    hnp.array_shapes(min_dims=2, max_dims=2, min_side=1, max_side=6),
+    elements=st.integers(1, 10_000).map(float) | st.sampled_from([NAN, INF]),
+)
+
+
+def slow_keys(table: np.ndarray, ran: np.ndarray) -> dict[int, tuple[float, float]]:
+    """Of every learning rate that some seed reached the target at: the share of its trials that failed, and its
+    effect in ``ln steps = learning rate + seed`` by general least squares, one equation per trial that did; the mean
+    where all learning rates have all seeds or none."""
+    reached = np.isfinite(table)
+    lrs, seeds = table.shape
+    cells = [(row, column) for row in range(lrs) for column in range(seeds) if reached[row, column]]
+    if not cells:
+        return {}
+    logs = np.array([math.log(table[cell]) for cell in cells])
+    design = np.zeros((len(cells), lrs + seeds))
+    for index, (row, column) in enumerate(cells):
+        design[index, [row, lrs + column]] = 1.0
+    effects = np.linalg.lstsq(design, logs - logs.mean(), rcond=None)[0]
+    if all(count in (0, seeds) for count in reached.sum(axis=1)):
+        effects = [np.log(steps).mean() if np.isfinite(steps).all() else INF for steps in table]
+    return {
+        row: (1 - reached[row].sum() / (reached[row] | ran[row]).sum(), float(effects[row]))
+        for row in range(lrs)
+        if reached[row].any()
+    }
+
+
+def agrees(table: np.ndarray, found: int | None, ran: np.ndarray | None = None) -> bool:
+    """Equal to the twin, or a tie but for rounding."""
+    keys = slow_keys(table, np.ones(table.shape, dtype=bool) if ran is None else ran)
+    if found is None or not keys:
+        return found is None and not keys
+    fewest = min(share for share, _ in keys.values())
+    least = min(effect for share, effect in keys.values() if share < fewest + 1e-9)
+    return found in keys and keys[found][0] < fewest + 1e-9 and keys[found][1] < least + 1e-8
+
+
+@given(table=tables)
+def test_agrees_with_the_slow_twin(table: np.ndarray) -> None:
+    assert agrees(table, best_lr(table))
+
+
+@given(table=tables, data=st.data())
+def test_agrees_with_the_slow_twin_where_trials_were_never_run(table: np.ndarray, data: st.DataObject) -> None:
+    """Those that reached the target were run whatever is said of them."""
+    ran = data.draw(hnp.arrays(bool, table.shape))
+    assert agrees(table, best_lr(table, ran), ran)
+
+
+@given(table=hnp.arrays(np.float64, (4, 3), elements=st.integers(1, 10_000).map(float)))
+def test_without_a_missing_trial_the_smallest_product_of_steps_wins(table: np.ndarray) -> None:
+    products = [math.prod(int(value) for value in row) for row in table.tolist()]
+    assert math.log(products[best_lr(table)]) == pytest.approx(math.log(min(products)), abs=1e-9)
+
+
+def test_a_learning_rate_run_with_the_fast_seed_only_does_not_win() -> None:
+    """Seed 1 is three times as fast. The second learning rate was run with it alone, and took 10 % longer than the
+    first; its mean is smaller."""
+    steps = np.array([[300.0, 100.0], [NAN, 110.0], [390.0, 130.0]])
+    ran = np.array([[True, True], [False, True], [True, True]])
+    assert math.exp(np.log(steps[0]).mean()) > 110.0
+    assert best_lr(steps, ran) == 0
+    assert best_lr(np.where(steps == 110.0, 90.0, steps), ran) == 1
+
+
+def test_a_trial_that_was_never_run_has_not_failed() -> None:
+    steps = np.array([[300.0, 310.0, 320.0], [200.0, 205.0, NAN]])
+    assert best_lr(steps) == 0
+    assert best_lr(steps, np.isfinite(steps)) == 1
+    failed = np.array([[300.0, NAN, 320.0], [200.0, 205.0, NAN]])
+    assert best_lr(failed, np.array([[True, True, True], [True, True, False]])) == 1
+
+
+def test_parts_of_a_table_without_a_common_seed_are_compared_by_their_means() -> None:
+    steps = np.array([[100.0, NAN], [NAN, 90.0]])
+    assert best_lr(steps, np.isfinite(steps)) == 1
+
+
+@given(
+    stack=hnp.arrays(
+        np.float64,
+        st.tuples(st.integers(1, 8), st.integers(1, 4), st.integers(1, 4)),
+        elements=st.sampled_from([1.0, 5.0, 9.0, NAN]),
+    ),
+    data=st.data(),
+)
+def test_many_tables_are_each_table(stack: np.ndarray, data: st.DataObject) -> None:
+    ran = data.draw(hnp.arrays(bool, stack.shape))
+    for told in (None, ran):
+        each = [best_lr(table, None if told is None else ran[index]) for index, table in enumerate(stack)]
+        assert best_lr_many(stack, told).tolist() == [-1 if row is None else row for row in each]
+
+
+@pytest.mark.parametrize(
+    ("row", "tried", "expected"),
+    [
+        (0, [1, 1, 1], (True, False)),
+        (1, [1, 1, 1], (False, False)),
+        (2, [1, 1, 1], (False, True)),
+        (0, [1], (True, True)),
+        (1, [0, 1, 1], (True, False)),
+        (1, [1, 1, 0], (False, True)),
+    ],
+)
+def test_edges_of_what_was_tried(row: int, tried: list[int], expected: tuple[bool, bool]) -> None:
+    assert at_edges(row, [bool(each) for each in tried]) == expected
+    assert at_edges(row, np.array(tried, dtype=bool)) == expected
+
+
+@given(table=tables, order=st.randoms())
+def test_the_order_of_seeds_does_not_matter(table: np.ndarray, order: object) -> None:
+    seeds = list(range(table.shape[1]))
+    order.shuffle(seeds)
+    assert agrees(table, best_lr(table[:, seeds]))
+
+
+@pytest.mark.parametrize(
+    ("table", "expected"),
+    [
+        ([[NAN, INF], [NAN, NAN]], None),
+        ([[10, NAN], [90, 95]], 1),
+        ([[10, 1000], [90, 95]], 1),
+        ([[100, 100], [80, 110]], 1),
+        ([[50, 60], [50, 60]], 0),
+        ([[7]], 0),
+        ([[20, 20], [0, 20]], 1),
+    ],
+    ids=["none reached", "more seeds win", "not the luckiest", "geometric mean", "tie", "single", "reached at step 0"],
+)
+def test_worked_tables(table: list[list[float]], expected: int | None) -> None:
+    with np.errstate(all="raise"):
+        assert best_lr(np.array(table, dtype=float)) == expected
+
+
+def test_censored_drops_what_pruning_would_have_stopped_and_nothing_else():
+    steps = np.array([[100.0, 260.0], [131.0, 200.0], [130.0, np.nan]])
+    expected = np.array([[100.0, 260.0], [np.nan, 200.0], [130.0, np.nan]])
+    np.testing.assert_array_equal(censored(steps, 1.3), expected)
+    np.testing.assert_array_equal(censored(steps, None), steps)
+    assert np.isnan(censored(np.full((2, 2), np.nan), 1.3)).all()
+
+
+def test_censored_never_changes_the_best_of_a_seed():
+    steps = np.random.default_rng(0).lognormal(5.0, 1.0, size=(6, 40))
+    np.testing.assert_array_equal(np.nanmin(censored(steps, 1.0001), axis=0), steps.min(axis=0))
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(("below", "above"), [(0.0, 1.0), (1.0, 0.0)])
+def test_learning_rates_that_are_the_same_to_rounding_have_no_vertex_between_them(below: float, above: float) -> None:
+    assert vertex(0.3, 0.4, below, above) == (0.0, 0.0)
+    assert vertex(0.3, 0.3, 1.0, 1.0) == (0.0, 0.0)
+    assert vertex(0.1, 0.9, 1.0, 1.0) == pytest.approx((-0.4, 0.08)), "0.5 (x + 0.4)^2 - 0.08"

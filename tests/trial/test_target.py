@@ -1,0 +1,139 @@
+"""What "reached" means: the comparison and the crossing."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cbs.errors import ConfigError
+from cbs.trial.target import Target
+from tests.references.crossing import crossing as slow_crossing
+
+BELOW = Target(metric="loss", value=2.0)
+ABOVE = Target(metric="accuracy", value=0.75, direction="above")
+
+
+def test_the_comparison_is_strict() -> None:
+    assert BELOW.reached(1.999)
+    assert not BELOW.reached(2.0)
+    assert ABOVE.reached(0.751)
+    assert not ABOVE.reached(0.75)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_value_that_is_not_finite_never_reaches(value: float) -> None:
+    assert not BELOW.reached(value)
+    assert not ABOVE.reached(value)
+
+
+def test_distance_points_towards_the_target() -> None:
+    assert BELOW.distance(5.0) == 3.0
+    assert BELOW.distance(1.5) == -0.5
+    assert ABOVE.distance(0.5) == 0.25
+
+
+def test_crossing_is_linear_in_log_step() -> None:
+    assert BELOW.crossing([0, 1, 10, 100], [9, 4, 3, 1]) == pytest.approx(10**1.5)
+    assert ABOVE.crossing([0, 4, 16], [0, 0.5, 1.0]) == pytest.approx(8)
+
+
+def test_how_far_apart_the_evaluations_around_a_crossing_are() -> None:
+    curves = [([1, 10, 15], [3, 2.5, 1]), ([0, 100, 200], [9, 1, 0]), ([40, 50], [1, 0]), ([2, 4], [5, 4]), ([8], [1])]
+    trial = np.repeat(np.arange(len(curves)), [len(steps) for steps, _ in curves])
+    steps, values = (np.concatenate([np.array(curve[part], dtype=float) for curve in curves]) for part in (0, 1))
+    assert BELOW.apart(trial, steps, values, len(curves)) == pytest.approx(
+        [1.5, math.inf, math.inf, math.nan, math.inf], nan_ok=True
+    )
+
+
+def test_first_of_several_crossings() -> None:
+    assert BELOW.crossing([1, 2, 4, 8, 16], [3, 1, 3, 1, 0.5]) == pytest.approx(math.sqrt(2))
+
+
+@pytest.mark.parametrize(
+    ("steps", "values", "expected"),
+    [
+        ([], [], None),
+        ([0, 1, 2], [5, 4, 3], None),
+        ([0, 1, 2], [5, 4, 2.0], None),
+        ([0, 1], [5, 1], 1.0),
+        ([0, 1], [1, 0], 0.0),
+        ([4, 8], [1, 0], 4.0),
+        ([1, 2, 4], [3, math.nan, 1], 4.0),
+        ([1, 2, 4], [3, math.inf, 1], 4.0),
+        ([1, 2], [3, math.nan], None),
+        ([1, 2, 4], [3, 2.0, 1], 2.0),
+    ],
+)
+def test_edges_of_the_crossing(steps: list[float], values: list[float], expected: float | None) -> None:
+    assert BELOW.crossing(steps, values) == (None if expected is None else pytest.approx(expected))
+
+
+curves = st.lists(st.floats(-10, 10), min_size=1, max_size=20)
+
+
+@given(values=curves, gaps=st.lists(st.integers(1, 50), min_size=20, max_size=20))
+def test_crossing_lies_between_the_two_neighbouring_evaluations(values: list[float], gaps: list[int]) -> None:
+    steps = list(itertools.accumulate(gaps[: len(values)]))
+    crossing = BELOW.crossing(steps, values)
+    reached = [index for index, value in enumerate(values) if value < 2.0]
+    if not reached:
+        assert crossing is None
+        return
+    first = reached[0]
+    before = steps[first - 1] if first else steps[0]
+    assert crossing is not None
+    assert before * (1 - 1e-12) <= crossing <= steps[first] * (1 + 1e-12)
+    mirrored = Target(metric="loss", value=-2.0, direction="above").crossing(steps, [-value for value in values])
+    assert mirrored == pytest.approx(crossing, rel=1e-12)
+
+
+@given(start=st.floats(2.5, 10), slope=st.floats(0.05, 2), gaps=st.lists(st.integers(1, 9), min_size=2, max_size=60))
+def test_crossing_is_exact_for_a_curve_linear_in_log_step(start: float, slope: float, gaps: list[int]) -> None:
+    steps = list(itertools.accumulate(gaps, initial=1))
+    values = [start - slope * math.log(step) for step in steps]
+    exact = math.exp((start - 2.0) / slope)
+    if exact < steps[-1] * (1 - 1e-9):
+        assert BELOW.crossing(steps, values) == pytest.approx(exact, rel=1e-9)
+
+
+values = st.one_of(st.floats(0.0, 4.0), st.sampled_from([math.nan, math.inf, 2.0]))
+
+
+@given(
+    st.lists(st.lists(values, max_size=8), min_size=1, max_size=6),
+    st.sampled_from(["below", "above"]),
+    st.integers(0, 2),
+)
+def test_many_curves_equal_the_slow_twin_of_each(curves: list[list[float]], direction: str, first: int) -> None:
+    target = Target(metric="loss", value=2.0, direction=direction)
+    steps = [[first + 3 * index for index in range(len(curve))] for curve in curves]
+    rows = [(trial, s, v) for trial, curve in enumerate(curves) for s, v in zip(steps[trial], curve, strict=True)]
+    trial, step, value = (np.array([row[column] for row in rows]) for column in range(3))
+    found = target.crossings(trial.astype(int), step.astype(int), value.astype(float), len(curves))
+    twins = [slow_crossing(target, s, curve) for s, curve in zip(steps, curves, strict=True)]
+    np.testing.assert_allclose(found, [math.nan if twin is None else twin for twin in twins], rtol=1e-12)
+    alone = [target.crossing(s, curve) for s, curve in zip(steps, curves, strict=True)]
+    assert alone == [None if twin is None else pytest.approx(twin, rel=1e-12) for twin in twins]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, "2", None, True])
+def test_bad_values_are_refused_in_one_line(value: object) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Target(metric="loss", value=value)
+    assert "\n" not in str(caught.value)
+
+
+def test_bad_direction_is_refused() -> None:
+    with pytest.raises(ConfigError, match="sideways"):
+        Target(metric="loss", value=1.0, direction="sideways")
+
+
+def test_text() -> None:
+    assert str(BELOW) == "loss < 2"
+    assert str(ABOVE) == "accuracy > 0.75"

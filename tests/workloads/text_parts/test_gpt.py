@@ -1,0 +1,178 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from cbs.optimizers.widths import Width
+from cbs.workloads.text_parts.gpt import GPT, SIZES, BaseModel, GPTShape
+
+TINY = GPTShape(width=16, layers=2, heads=4, context=12)
+
+
+def build(shape: GPTShape = SIZES["30k"], vocab_size: int = 128, seed: int = 0, base: BaseModel | None = None) -> GPT:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return GPT(shape, vocab_size, base)
+
+
+def random_ids(sequences: int, length: int, vocab_size: int = 128) -> Tensor:
+    return torch.randint(vocab_size, (sequences, length), generator=torch.Generator().manual_seed(1))
+
+
+def count(model: GPT) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def test_the_default_size_has_29856_parameters() -> None:
+    assert count(build()) == 29_856
+
+
+# (V + T) d + L (12 d^2 + 2 d) + d with V = 50257 and T = 1024: no biases, head tied to the token embedding.
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [("gpt2-small", 124_337_664), ("gpt2-medium", 354_551_808), ("gpt2-large", 773_521_920)],
+)
+def test_gpt2_sizes_without_allocating_them(size: str, expected: int) -> None:
+    with torch.device("meta"):
+        model = GPT(SIZES[size], 50_257)
+    assert count(model) == expected
+    assert SIZES[size].parameters(50_257) == expected
+
+
+@pytest.mark.parametrize("size", ["30k", "200k", "3m"])
+def test_small_sizes_are_named_after_their_parameter_count(size: str) -> None:
+    named = {"30k": 30e3, "200k": 200e3, "3m": 3e6}[size]
+    assert SIZES[size].parameters(128) == pytest.approx(named, rel=0.1)
+    assert SIZES[size].parameters(128) == count(build(SIZES[size]))
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_heads_divide_the_width(size: str) -> None:
+    assert SIZES[size].width % SIZES[size].heads == 0
+
+
+def test_no_biases_and_no_second_head() -> None:
+    names = [name for name, _ in build().named_parameters()]
+    assert all(name.endswith("weight") for name in names)
+    assert len(names) == 2 + 6 * 2 + 1
+
+
+def test_initial_standard_deviations() -> None:
+    model = build(SIZES["200k"])
+    residual = 1 / math.sqrt(2 * 4)
+    expected = {"tokens": 0.02, "positions": 0.02}
+    expected |= {"attention_qkv": 64**-0.5, "mlp_in": 64**-0.5}
+    expected |= {"attention_out": 64**-0.5 * residual, "mlp_out": 256**-0.5 * residual}
+    for name, parameter in model.named_parameters():
+        module = name.split(".")[-2]
+        if module.endswith("norm"):
+            assert torch.equal(parameter, torch.ones_like(parameter))
+            continue
+        # The relative standard error of a standard deviation from n normals is 1 / sqrt(2 n); five of them.
+        tolerance = 5 / math.sqrt(2 * parameter.numel())
+        assert parameter.std(correction=0).item() == pytest.approx(expected[module], rel=tolerance), name
+        assert abs(parameter.mean().item()) < 5 * expected[module] / math.sqrt(parameter.numel()), name
+
+
+def test_initial_loss_is_that_of_a_uniform_guess() -> None:
+    ids = random_ids(64, 33)
+    logits = build()(ids[:, :-1])
+    loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())
+    assert loss.item() == pytest.approx(math.log(128), abs=0.05)
+
+
+def test_initialisation_follows_the_global_seed() -> None:
+    same, again, other = (build(seed=seed) for seed in (0, 0, 1))
+    assert torch.equal(same.tokens.weight, again.tokens.weight)
+    assert not torch.equal(same.tokens.weight, other.tokens.weight)
+
+
+def test_later_tokens_do_not_change_earlier_logits() -> None:
+    model, ids = build(), random_ids(3, 32)
+    changed = ids.clone()
+    changed[:, 20] = (changed[:, 20] + 1) % 128
+    with torch.no_grad():
+        before, after = model(ids), model(changed)
+    assert torch.allclose(before[:, :20], after[:, :20], rtol=0, atol=1e-6)
+    assert not torch.allclose(before[:, 20], after[:, 20], rtol=0, atol=1e-3)
+    assert not torch.allclose(before[:, 21:], after[:, 21:], rtol=0, atol=1e-6)
+
+
+def test_a_prefix_gives_the_logits_of_the_whole() -> None:
+    model, ids = build(), random_ids(2, 32)
+    with torch.no_grad():
+        torch.testing.assert_close(model(ids[:, :7]), model(ids)[:, :7], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("base", [None, BaseModel(width=8, head_size=4), BaseModel(width=4, head_size=9)])
+def test_against_a_transformer_written_out(base: BaseModel | None) -> None:
+    model, ids = build(TINY, 20, base=base).double(), random_ids(2, 12, 20)
+    # Larger weights than the initial ones, under which attention is near uniform whatever its scale.
+    with torch.no_grad():
+        for block in model.blocks:
+            block.attention_qkv.weight.mul_(4)
+        fast = model(ids)
+        for sequence, logits in zip(ids, fast, strict=True):
+            torch.testing.assert_close(logits, written_out(model, sequence, base))
+
+
+def test_mup_starts_from_the_same_weights_and_divides_the_logits() -> None:
+    wide = GPTShape(width=64, layers=2, heads=4, context=32)
+    standard, mup, ids = build(wide), build(wide, base=BaseModel(width=16, head_size=16)), random_ids(2, 32)
+    for one, other in zip(standard.parameters(), mup.parameters(), strict=True):
+        assert torch.equal(one, other)
+    with torch.no_grad():
+        torch.testing.assert_close(mup(ids), standard(ids) / 4, rtol=1e-5, atol=1e-6)
+
+
+def test_mup_at_the_base_is_bitwise_the_standard_parametrization() -> None:
+    standard, mup, ids = build(), build(base=BaseModel(width=32, head_size=16)), random_ids(2, 32)
+    for model in (standard, mup):
+        model(ids).square().mean().backward()
+    assert torch.equal(standard(ids), mup(ids))
+    for one, other in zip(standard.parameters(), mup.parameters(), strict=True):
+        assert torch.equal(one, other)
+        assert one.grad is not None
+        assert other.grad is not None
+        assert torch.equal(one.grad, other.grad)
+    assert standard.widths() == mup.widths()
+
+
+def test_widths_name_every_parameter_and_its_kind() -> None:
+    widths = build(TINY, 20, base=BaseModel(width=4, head_size=4)).widths()
+    names = [name for name, _ in build(TINY, 20).named_parameters()]
+    assert list(widths) == names
+    kinds = {"tokens": "output", "positions": "input", "norm": "input", "attention_norm": "input", "mlp_norm": "input"}
+    for name in names:
+        assert widths[name] == Width(kind=kinds.get(name.split(".")[-2], "hidden"), ratio=4.0), name  # type: ignore[arg-type]
+    assert {width.ratio for width in build(TINY, 20).widths().values()} == {1.0}
+
+
+def written_out(model: GPT, ids: Tensor, base: BaseModel | None = None) -> Tensor:
+    """Logits of one sequence, head by head and position by position."""
+    weights = dict(model.named_parameters())
+    heads, width = model.shape.heads, model.shape.width
+    size = width // heads
+    scale = math.sqrt(base.head_size) / size if base else 1 / math.sqrt(size)
+    x = torch.stack([weights["tokens.weight"][i] + weights["positions.weight"][t] for t, i in enumerate(ids)])
+    for layer in range(model.shape.layers):
+        block = {name.split(".")[2]: weight for name, weight in weights.items() if name.startswith(f"blocks.{layer}.")}
+        query, key, value = (normalise(x, block["attention_norm"]) @ block["attention_qkv"].T).split(width, dim=1)
+        mixed = torch.zeros_like(x)
+        for head in range(heads):
+            part = slice(head * size, (head + 1) * size)
+            for t in range(len(ids)):
+                scores = key[: t + 1, part] @ query[t, part] * scale
+                mixed[t, part] = scores.softmax(0) @ value[: t + 1, part]
+        x = x + mixed @ block["attention_out"].T
+        hidden = normalise(x, block["mlp_norm"]) @ block["mlp_in"].T
+        x = x + (hidden * 0.5 * (1 + torch.erf(hidden / math.sqrt(2)))) @ block["mlp_out"].T
+    return normalise(x, weights["norm.weight"]) @ weights["tokens.weight"].T * (base.width / width if base else 1)
+
+
+def normalise(x: Tensor, gain: Tensor) -> Tensor:
+    centred = x - x.mean(1, keepdim=True)
+    return gain * centred / (centred.square().mean(1, keepdim=True) + 1e-5).sqrt()
