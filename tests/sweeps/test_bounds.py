@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from cbs.trial.store import Store
+from sweeps.folder import bounds
 from sweeps.folder.bounds import BOUNDS, Bound, Bounds
-from sweeps.running import bounds
 
 
 @pytest.fixture(autouse=True)
