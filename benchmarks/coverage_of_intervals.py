@@ -2,9 +2,10 @@
 
 Signal and noise are AR(1) series around means whose ratio is known: normal or lognormal, the signal with a given
 coefficient of variation, the noise with at most 1. Series are blocked like those of ``MomentAverages`` before the
-shipped interval sees them. Intervals that a method does not give are not counted. One core, minutes; not run by
-``make bench``: ``python benchmarks/coverage_of_intervals.py``. With ``--quick`` a tenth of the streams, none longer
-than 400 steps, in seconds: whether it runs, and no more than that.
+shipped interval sees them. Intervals that a method does not give are not counted. At last the truth moves: a noisy
+quadratic is trained, its noise growing or not, and ``MomentAverages`` sees its steps through the default window and
+without one. One core, minutes; not run by ``make bench``: ``python benchmarks/coverage_of_intervals.py``. With
+``--quick`` a tenth of the streams, none longer than 400 steps, in seconds: whether it runs, and no more than that.
 """
 
 from __future__ import annotations
@@ -18,13 +19,15 @@ import numpy as np
 from scipy import stats
 from scipy.signal import lfilter
 
-from cbs.noise_scale.averages import MOST_BLOCKS
+from cbs.noise_scale.averages import MOST_BLOCKS, MomentAverages
 from cbs.noise_scale.interval import ratio_interval
+from cbs.noise_scale.meter import SHARE
 
 REPLICATIONS, QUICK = 1000, 100
 RESAMPLES = 400
 RATIO = 20.0
 STEPS = (100, 400, 2000)
+STEPS_OF_A_RUN = (50, 400)
 CORRELATIONS = (0.0, 0.5, 0.9)
 VARIATIONS = (0.5, 3.0)
 KINDS = ("normal", "lognormal")
@@ -144,6 +147,44 @@ def measure(moments: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     return np.array(rows)
 
 
+MOVING = {"fixed": (0.0, 1.0), "trained": (0.05, 1.0), "trained, noise grows": (0.02, 1.003)}
+"""Learning rate, and what the noise is multiplied with in every step."""
+
+
+def trained(rng: np.random.Generator, steps: int, batch: int, lr: float, growth: float) -> np.ndarray:
+    """Signal and noise of two halves of every batch, and what they are in truth, shape ``[steps, 4]``."""
+    curvature, deviation = np.geomspace(0.01, 1.0, 64), 3.0
+    theta = 3 * rng.standard_normal(64) * curvature**-0.25
+    rows = []
+    for _ in range(steps):
+        gradient = curvature * theta
+        halves = gradient + deviation * rng.standard_normal((2, 64)) / math.sqrt(batch / 2)
+        whole = halves.mean(0)
+        noise = batch * ((halves**2).sum(1).mean() - (whole**2).sum())
+        rows.append([(whole**2).sum() - noise / batch, noise, (gradient**2).sum(), 64 * deviation**2])
+        theta, deviation = theta - lr * whole, deviation * growth
+    return np.array(rows)
+
+
+def moving(replications: int) -> None:
+    """Print how often an interval holds the ratio of the means over the steps that it is for."""
+    print("\n| truth | B | steps | window | given | held |\n" + "|---" * 6 + "|")
+    for (name, how), batch, steps in product(MOVING.items(), (16, 64), STEPS_OF_A_RUN):
+        runs = [trained(np.random.default_rng([1, seed]), steps, batch, *how) for seed in range(replications)]
+        for window in (None, SHARE):
+            held = []
+            for run in runs:
+                averages = MomentAverages(window=window)
+                for signal, noise, *_ in run:
+                    averages.add(batch, [signal], [noise])
+                found = averages.estimate()
+                _, _, signal, noise = run[-found.steps :].mean(0)
+                if found.low is not None or found.high is not None:
+                    held.append((found.low or 0.0) <= noise / signal <= (found.high or math.inf))
+            share = f"{100 * np.mean(held):.1f}" if held else ""
+            print(f"| {name} | {batch} | {steps} | {window or 'all'} | {100 * len(held) / len(runs):.0f} | {share} |")
+
+
 def percent(shares: np.ndarray) -> str:
     """The smallest and the largest."""
     low, high = (f"{100 * end:.0f}" for end in (shares.min(), shares.max()))
@@ -172,6 +213,7 @@ def main() -> None:
         rows = np.stack([rows for key, rows in found.items() if key[:2] == (rho, steps)])
         cells = [f"{percent(part[:, 1])} ({np.nanmedian(part[:, 2]):.2f})" for part in rows.swapaxes(0, 1)]
         print("| " + " | ".join([str(rho), str(steps), percent(rows[:, 0, 0]), *cells]) + " |")
+    moving(20 if quick else 400)
 
 
 if __name__ == "__main__":

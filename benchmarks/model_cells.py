@@ -18,6 +18,7 @@ from benchmarks.model_reference import Micro, Reference, moments, reference
 from benchmarks.model_zoo import FIRST, Entry, find
 from cbs.errors import ConfigError
 from cbs.noise_scale import NoiseScaleMeter
+from cbs.noise_scale.geometries.base import as_real
 
 SOURCES = ("split", "per_example", "accumulation", "auto")
 MODES = ("eager", "accumulated", "checkpointed", "autocast", "bfloat16", "compiled", "trainer", "reentrant", "inductor")
@@ -104,9 +105,8 @@ def run(name: str, mode: str, source: str) -> Cell:
             else:
                 note = loop(name, entry, mode, source, seen)
     except ConfigError as error:
-        if any(step.moments for step in seen) and (judged := judge(name, mode, source, seen, "")).kind == WRONG:
-            return judged
-        return Cell(REFUSED, str(error), separable(name))
+        judged = judge(name, mode, source, seen, "")
+        return judged if judged.kind == WRONG else Cell(REFUSED, str(error), separable(name))
     except Exception as error:  # noqa: BLE001 - whatever it is, it is shown
         return Cell(CRASHED, first_line(error))
     judged = judge(name, mode, source, seen, note)
@@ -143,7 +143,6 @@ def loop(name: str, entry: Entry, mode: str, source: str, seen: list[Seen]) -> s
         torch._dynamo.reset()
         called = torch.compile(model, backend="aot_eager" if mode == "compiled" else "inductor")  # type: ignore[assignment]
     noise_scale = NoiseScaleMeter(called, source=source, **entry.options)
-    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     record: list[Any] = []
     inner = noise_scale.probe.step
     noise_scale.probe.step = lambda **options: record.append(inner(**options)) or record[-1]  # type: ignore[method-assign]
@@ -152,6 +151,9 @@ def loop(name: str, entry: Entry, mode: str, source: str, seen: list[Seen]) -> s
             several = mode == "accumulated" or noise_scale.probe.source == "accumulation"
             micro_batches = 2 if several else noise_scale.probe.micro_batches
             wanted = expected(name, mode, step, micro_batches)
+            if entry.change is not None:
+                entry.change(model, step)
+            parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
             model.load_state_dict(wanted.state)
             for micro in wanted.micros:
                 torch.manual_seed(micro.seed)
@@ -162,8 +164,9 @@ def loop(name: str, entry: Entry, mode: str, source: str, seen: list[Seen]) -> s
                 torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.clone()
                 for parameter in parameters
             ]
+            seen.append(Seen(wanted.reference, {}, gradients, noise_scale.probe.source))
             noise_scale.step()
-            seen.append(Seen(wanted.reference, record[-1] or {}, gradients, noise_scale.probe.source))
+            seen[-1] = Seen(wanted.reference, record[-1] or {}, gradients, noise_scale.probe.source)
             model.zero_grad()
         return noise_scale.estimate().note
 
@@ -189,7 +192,7 @@ def judge(name: str, mode: str, source: str, seen: list[Seen], note: str) -> Cel
         _, _, scale = moments(step.reference.groups("per_example"), step.reference.whole)
         difference = torch.stack(
             [
-                (gradient.double() - want).square().sum()
+                (as_real(gradient).double() - want).square().sum()
                 for gradient, want in zip(step.gradients, step.reference.whole, strict=True)
             ]
         )
@@ -242,6 +245,8 @@ def expected(name: str, mode: str, step: int, micro_batches: int) -> Wanted:
 def _expected(name: str, precision: str, step: int, micro_batches: int, size: int) -> Wanted:
     entry = find(name)
     model = plain(entry, precision)
+    for earlier in range(step + 1 if entry.change is not None else 0):
+        entry.change(model, earlier)  # type: ignore[misc]
     generator = torch.Generator().manual_seed(FIRST + step)
     with torch.no_grad():  # as if the optimizer had moved them
         for parameter in model.parameters():

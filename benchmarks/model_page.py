@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import re
+import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
@@ -32,11 +34,12 @@ Key = tuple[str, str, str]
 
 KINDS = (EXACT, FALLBACK, REFUSED, TOLD, NONE, UNFIT, WRONG, CRASHED)
 LOUD = (WRONG, CRASHED)
+EXACT_ONES = "## Exact"
 WITHOUT_NAMES = "Without names of layers and numbers."
 
-HEAD = """# What the noise scale says, model by model
+HEAD = """# Tables of the noise scale: what it says, model by model
 
-Made by `python -m benchmarks.models --write docs/noise-scale-models.md`; `tests/noise_scale/test_models.py` runs the
+Made by `python -m benchmarks.models --write docs/noise-scale-tables.md`; `tests/noise_scale/test_models.py` runs the
 same cells.
 
 Every cell attaches `NoiseScaleMeter` to a tiny model ({smallest} to {largest} parameters), makes three steps of {sizes}
@@ -55,7 +58,8 @@ from a slow loop: one backward pass per example.
 | `CRASHED` | an error of another kind than `ConfigError` |
 
 S, P, A and auto are the sources `split`, `per_example`, `accumulation` and `auto`; a cell without letters is for all
-four. An empty cell was not run; [when](#when) the others were.
+four. An empty cell was not run; [when](#when) the others were. Models whose cells are all exact are named
+[below](#exact) the table.
 
 **Reference.** *alone*: every example is run alone, its loss weighted with its share in the loss of the batch. *same
 masks*: where the model draws random numbers the whole batch is run once for every example, with the same seed, and
@@ -90,7 +94,13 @@ def page(entries: Mapping[str, Entry], found: Mapping[Key, Cell], runs: Sequence
         runs: lines of :func:`run_line`, oldest first.
     """
     lines: dict[str, int] = {}
-    body = "\n".join(_table(entries, found, lines))
+    exact = _exact(entries, found)
+    named = {name for names in exact.values() for name in names}
+    body = "\n".join(_table(entries, {key: cell for key, cell in found.items() if key[0] not in named}, lines))
+    lists = [
+        textwrap.fill(f"In {', '.join(modes)}: {'; '.join(names)}.", 150, break_on_hyphens=False)
+        for modes, names in exact.items()
+    ]
     sizes = [sum(p.numel() for p in entry.build().parameters()) for entry in entries.values()]
     assert max(sizes) < 100_000
     head = HEAD.format(
@@ -100,7 +110,18 @@ def page(entries: Mapping[str, Entry], found: Mapping[Key, Cell], runs: Sequence
     )  # fmt: skip
     said = "\n".join(f"{number}. {line}" for line, number in lines.items())
     when = "\n\n".join(filter(None, ("Cells that no line names were run with earlier code.", "\n".join(runs))))
-    parts = (head.rstrip(), _counts(found), body, "## When", when, "## What was said", WITHOUT_NAMES, said)
+    parts = (
+        head.rstrip(),
+        _counts(found),
+        body,
+        EXACT_ONES,
+        *lists,
+        "## When",
+        when,
+        "## What was said",
+        WITHOUT_NAMES,
+        said,
+    )
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
@@ -128,7 +149,21 @@ def read(text: str) -> dict[Key, Cell]:
             for mode, shown in zip(modes, cells[2:], strict=True):
                 for source, kind, number in _shown(shown):
                     found[model, mode, source] = Cell(kind, lines.get(number, ""), cells[1] == "yes")
+    for shown, names in re.findall(r"^In ([^:]*): ((?:.+\n)+)", text, re.MULTILINE):
+        keys = itertools.product(" ".join(names.split()).rstrip(".").split("; "), shown.split(", "), SOURCES)
+        found |= dict.fromkeys(keys, Cell(EXACT))
     return found
+
+
+def _exact(entries: Mapping[str, Entry], found: Mapping[Key, Cell]) -> dict[tuple[str, ...], list[str]]:
+    """Models that are exact wherever they were run, by the modes that is."""
+    names: dict[tuple[str, ...], list[str]] = {}
+    for name in entries:
+        modes = tuple(mode for mode in MODES if any((name, mode, source) in found for source in SOURCES))
+        cells = [found.get((name, mode, source)) for mode in modes for source in SOURCES]
+        if cells and all(cell is not None and cell.kind == EXACT and cell.separable for cell in cells):
+            names.setdefault(modes, []).append(name)
+    return names
 
 
 def _counts(found: Mapping[Key, Cell]) -> str:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.model_zoo import Batch, Entry
+from cbs.noise_scale.geometries.base import as_real
 
 Gradients = list[Tensor]
 """One tensor per trainable parameter, in float64."""
@@ -142,7 +143,7 @@ def _gradients(
     with context():
         value = loss()
     found = torch.autograd.grad(value * micro.factor, parameters, allow_unused=True, materialize_grads=True)
-    return [gradient.double() for gradient in found]
+    return [as_real(gradient).double() for gradient in found]
 
 
 def _parts(count: int, parts: int) -> list[tuple[int, int]]:

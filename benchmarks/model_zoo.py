@@ -48,6 +48,7 @@ class Entry:
         group: of every row, from their number, where several rows are one example.
         passes: forward passes that share the examples of a micro-batch among them.
         counted: rows of the model's input that belong to one example, and that nobody has told the noise scale.
+        change: what is done to the model before a step, from its number.
         blocks: modules to recompute under checkpointing; ``None`` for the model's own switch.
         options: further arguments of ``NoiseScaleMeter``.
         only_check: whether nothing but ``NoiseScaleMeter.check``, or a note, can tell that examples are coupled or
@@ -66,6 +67,7 @@ class Entry:
     group: Callable[[int], Tensor] | None = None
     passes: int = 1
     counted: int = 1
+    change: Callable[[nn.Module, int], object] | None = None
     blocks: tuple[str, ...] | None = ()
     options: dict[str, Any] = field(default_factory=dict)
     only_check: bool = False
@@ -126,12 +128,14 @@ def zoo() -> dict[str, Entry]:
 def torch_zoo() -> dict[str, Entry]:
     """Those that need torch alone."""
     from benchmarks.zoo_corners import CORNERS
+    from benchmarks.zoo_formulas import FORMULAS
     from benchmarks.zoo_groups import GROUPS
+    from benchmarks.zoo_late import LATE
     from benchmarks.zoo_layers import LAYERS
     from benchmarks.zoo_loops import LOOPS
     from benchmarks.zoo_own import OWN
 
-    return {**LAYERS, **LOOPS, **CORNERS, **OWN, **GROUPS}
+    return {**LAYERS, **LOOPS, **CORNERS, **OWN, **GROUPS, **FORMULAS, **LATE}
 
 
 def find(name: str) -> Entry:

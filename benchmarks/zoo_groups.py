@@ -103,7 +103,38 @@ def first(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
     return one_after_the_other(len(x))
 
 
+def paired(rows: int) -> Tensor:
+    return torch.arange(rows) % (rows // 2)
+
+
+def behind(groups: int, generator: torch.Generator) -> Batch:
+    """The better of two answers to every prompt, then the worse of all of them."""
+    x = features(12)(groups, generator)["x"]
+    return {"x": torch.cat([x + 0.5, x + torch.randn(x.shape, generator=generator)])}
+
+
+def preferred(model: nn.Module, batch: Batch) -> Tensor:
+    better, worse = model(batch["x"])[:, 0].chunk(2)
+    return -functional.logsigmoid(better - worse).mean()
+
+
+def of_pairs(batch: Batch) -> Tensor:
+    pairs = len(batch["x"]) // 2
+    return torch.full((pairs,), 1.0 / pairs)
+
+
+PAIRED: dict[str, Any] = {
+    "build": mlp, "batch": behind, "loss": preferred, "group": paired, "shares": of_pairs, "skips": ("trainer",),
+}  # fmt: skip
+
 GROUPS = {
+    "answers behind one another, groups= given": Entry(
+        **PAIRED, options={"groups": lambda args, kwargs: paired(len([*args, *kwargs.values()][0]))}
+    ),
+    "answers behind one another, count= given": Entry(
+        **PAIRED, options={"count": lambda args, kwargs: len([*args, *kwargs.values()][0]) // 2}
+    ),
+    "answers behind one another": Entry(**PAIRED, counted=2),
     "answers to a prompt, groups= given": grouped(answers, policy, side_by_side, MEMBERS),
     "answers to a prompt": grouped(answers, policy, side_by_side),
     "augmentations, groups= given": grouped(augmented, classify, one_after_the_other, first),

@@ -198,7 +198,6 @@ def test_an_analysis_without_figures_does_without_drawing_and_training(tmp_path)
         (["noise-scale", "--batch-size", "0"], ["batch sizes"]),
         (["noise-scale", "--batch-size", "some"], ["--batch-size"]),
         (["noise-scale", "--lr", "-1"], ["lr"]),
-        (["noise-scale", "--hessian", "-1"], ["hessian"]),
         (["noise-scale", "--confidence", "95"], ["--confidence"]),
         (["noise-scale", "--set", "max_step=3"], ["max_step"]),
         (["sweep", "--set", "max_steps"], ["key=value"]),
@@ -514,11 +513,11 @@ QUADRATIC = ("noise-scale", "--workload", "noisy_quadratic", "--set", "workload.
 
 
 def test_noise_scale_as_json_and_as_a_table_with_its_figure(run, tmp_path):
-    code, out, _ = run(*QUADRATIC, "--hessian", 3, "--json", "-o", tmp_path / "one")
+    code, out, _ = run(*QUADRATIC, "--json", "-o", tmp_path / "one")
     assert code == 0
     report = json.loads(out)
     assert [phase["last_step"] for phase in report["phases"]] == [8, 16, 32, 64]
-    assert {"l2", "l1", "preconditioned", "hessian"} <= set(report["phases"][0]["noise_scales"])
+    assert {"l2", "l1", "preconditioned"} <= set(report["phases"][0]["noise_scales"])
     assert report["phases"][-1]["noise_scales"]["l2"]["noise"] > 0
     assert json.loads((tmp_path / "one" / "noise_scale.json").read_text()) == report
     code, out, _ = run(*QUADRATIC, "--geometry", "l2", "--layers", "-o", tmp_path / "two")

@@ -324,7 +324,6 @@ FLAGS = {
             "--probe": (["--probe", "per_example"], "probe='per_example'"),
             "--parts": (["--parts", "5"], "parts=5"),
             "--geometry": (["--geometry", "l1", "--geometry", "nuclear"], "geometries=['l2', 'l1', 'nuclear']"),
-            "--hessian": (["--hessian", "6"], "hessian_draws=6"),
             "--layers": (["--layers"], "wide=True"),
             "--check": (["--check"], "check(workload="),
             "--seed": (["--seed", "8"], "seed=8"),

@@ -23,13 +23,13 @@ from benchmarks.calibration.cases import TARGET, Case
 from benchmarks.calibration.first_passage import Walk
 from benchmarks.calibration.truth import Best, Truth, at_nearest
 from cbs.compute import seeding
-from cbs.noise_scale.hessian import hessian_moments
 from cbs.theory import noise_scale as theory
 from cbs.training.run import run_trial
 from cbs.trial.config import Choice, TrialConfig
 from cbs.trial.record import TrialResult
 from cbs.workloads import build_workload
 from cbs.workloads.noisy_quadratic import NoisyQuadratic, Quadratic
+from docs.examples.hessian_noise_scale import hessian_moments
 
 SOURCES = ("split", "accumulation", "per_example")
 GROUPS = 4

@@ -12,21 +12,19 @@ if TYPE_CHECKING:
     from cbs.noise_scale.averages import MomentAverages as MomentAverages
     from cbs.noise_scale.estimate import Estimate as Estimate
     from cbs.noise_scale.geometries import GEOMETRIES as GEOMETRIES
-    from cbs.noise_scale.hessian import hessian_moments as hessian_moments
-    from cbs.noise_scale.matching import matched as matched
     from cbs.noise_scale.meter import NoiseScaleMeter as NoiseScaleMeter
     from cbs.noise_scale.probe import Probe as Probe
     from cbs.noise_scale.sources import SOURCES as SOURCES
+    from cbs.optimizers.matching import matched as matched
 
 _HOMES = {
-    "GEOMETRIES": "geometries",
-    "SOURCES": "sources",
-    "Estimate": "estimate",
-    "MomentAverages": "averages",
-    "NoiseScaleMeter": "meter",
-    "Probe": "probe",
-    "hessian_moments": "hessian",
-    "matched": "matching",
+    "GEOMETRIES": "cbs.noise_scale.geometries",
+    "SOURCES": "cbs.noise_scale.sources",
+    "Estimate": "cbs.noise_scale.estimate",
+    "MomentAverages": "cbs.noise_scale.averages",
+    "NoiseScaleMeter": "cbs.noise_scale.meter",
+    "Probe": "cbs.noise_scale.probe",
+    "matched": "cbs.optimizers.matching",
 }
 
 
@@ -35,4 +33,4 @@ def __getattr__(name: str) -> Any:
         return list(_HOMES)
     if name not in _HOMES:
         raise AttributeError(f"module 'cbs.noise_scale' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"cbs.noise_scale.{_HOMES[name]}"), name)
+    return getattr(importlib.import_module(_HOMES[name]), name)

@@ -1,4 +1,4 @@
-"""Whether examples in a batch come in copies of one another, at a regular distance."""
+"""Whether examples in a batch resemble those at a regular distance, as copies of one another do."""
 
 from __future__ import annotations
 
@@ -7,25 +7,23 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-NEAR = 0.3
-"""Distance of two examples below which they are nearly the same, relative to the median distance of two."""
+LEAST = 0.1
+"""Correlation of examples with those so many places on from which they are said to be alike."""
 
-MOST = 0.5
-"""Share of examples that have to be nearly the same as those so many places on."""
-
-SURE = 5.0
-"""Standard errors by which that share has to exceed what is usual at other distances."""
-
+SURE = 3.5
+"""Standard errors by which it has to exceed that at other distances."""
 
 SAMPLE = 256
-"""Examples that are compared with all others: in a large batch these tell the share, and all pairs would not fit."""
+"""Examples that are compared with all others: in a large batch these tell it, and all pairs would not fit."""
 
 
-def copies(values: Sequence[Tensor]) -> tuple[int, float]:
-    """How many places on examples are nearly the same, and what share of them is; ``(0, 0.0)`` if nowhere.
+def alike(values: Sequence[Tensor]) -> tuple[int, float]:
+    """How many places on examples are alike, and their correlation; ``(0, 0.0)`` if nowhere, and -1 places if those in
+    reverse order are, with which a batch is often mixed up.
 
-    Augmentations of an example that lie side by side are one place apart, those that follow one another batch by batch
-    a part of the batch. Every distance is compared with the others, so that few discrete values are no copies.
+    Views of an example that lie side by side are one place apart, those that follow one another batch by batch a part
+    of the batch. With numbers of mean 0 and variance 1, the squared distance of two rows of correlation r is 1 - r of
+    what it is for others; every distance in places is compared with all of them.
 
     Args:
         values: what there is to know of the examples, each of shape ``[examples, numbers]``.
@@ -41,9 +39,16 @@ def copies(values: Sequence[Tensor]) -> tuple[int, float]:
     rows = (rows - rows.mean(0)) / rows.std(0)
     # drawn, as evenly spaced ones may all be the first of their copies
     some = torch.randperm(examples, generator=torch.Generator().manual_seed(0))[:SAMPLE].to(rows.device)
+    apart = torch.cdist(rows[some], rows).square()
+    apart = apart.gather(1, (some[:, None] + torch.arange(1, examples).to(some)) % examples)
     lags = torch.arange(1, examples // 2 + 1, device=rows.device)
-    apart = torch.cdist(rows[some], rows).gather(1, (some[:, None] + torch.arange(1, examples).to(some)) % examples)
-    shares = (apart[:, : len(lags)] < NEAR * apart.median()).double().mean(0)
-    chance, place = float(shares.mean()), int(shares.argmax())
-    share, error = float(shares[place]), (chance * (1 - chance) / len(some)) ** 0.5
-    return (int(lags[place]), share) if share >= MOST and share > chance + SURE * error else (0, 0.0)
+    mirrored = (rows - rows.flip(0)).square().sum(1)[: examples // 2]
+    correlations = 1 - torch.cat([apart[:, : examples // 2].mean(0), mirrored.mean()[None]]) / apart.mean()
+    pairs = torch.full_like(correlations, len(some))  # of different examples
+    pairs[:-1][2 * lags == examples] /= 2
+    pairs[-1] = examples // 2
+    lags = torch.cat([lags, lags.new_tensor([-1])])
+    beyond = correlations - SURE * apart.std() / apart.mean() / pairs.sqrt()
+    place = int(beyond.argmax())
+    found = float(correlations[place])
+    return (int(lags[place]), found) if found >= LEAST and float(beyond[place]) > 0 else (0, 0.0)

@@ -81,11 +81,11 @@ class CellSums:
                 self._finish(index, part)
 
     def found(self, index: int, gradient: Tensor) -> bool:
-        """Take the gradient of training; ``False`` if none of a cell came."""
-        held = self._held.get(index)
-        if held is None:
+        """Take the gradient of training; ``False`` if none of a cell came, of several."""
+        cells = self._passes[-1]
+        if index not in self._held and cells.number > 1:
             return False
-        cells, whole = self._passes[-1], _wide(gradient)
+        held, whole = self._held.setdefault(index, {}), _wide(gradient)
         last = cells.number - 1
         rest = whole
         for value in (*self._total_of(index), *(held[cell] for cell in held if cell != last)):

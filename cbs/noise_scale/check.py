@@ -178,6 +178,10 @@ def check(
     with _evaluation(model, parameters):
         loss(model, batch).backward()
         gradient = _gradients(parameters)
+    if not all(part.isfinite().all() for part in gradient):
+        raise ConfigError(
+            "the gradient of the batch is not finite (NaN or infinity); look at its examples and the loss"
+        )
     probe = Probe(model, source=source, parts=parts, groups=groups, count=count)
     if probe.source == FALLBACK and source == FALLBACK:
         probe.detach()

@@ -84,7 +84,7 @@ class Cut:
     def attach(self) -> None:
         """Take notice of calls."""
         for name, module in self._model.named_modules():
-            if name:
+            if name and not isinstance(module, torch.jit.RecursiveScriptModule):  # which takes no hooks
                 self._handles += [
                     module.register_forward_pre_hook(self._enter),
                     module.register_forward_hook(partial(self._leave, name), always_call=True),

@@ -68,7 +68,7 @@ def data_parallel_groups(model: nn.Module) -> list[ProcessGroup]:
         return []
     mesh = sharded[0].device_mesh
     for parameter in sharded:
-        if parameter.device_mesh != mesh or len(_sharding_groups(parameter)) > 1:
+        if parameter.device_mesh != mesh or len(sharding_groups(parameter)) > 1:
             raise ConfigError(
                 "parameters are sharded over more than data-parallel ranks (tensor or expert parallelism): "
                 "the noise scale supports FSDP2 over one mesh"
@@ -125,7 +125,7 @@ def whole_statistics(geometry: Geometry, gradients: Mapping[int, Tensor]) -> lis
             require_norms(geometry)
             if any(placement.is_partial() for placement in gradient.placements):
                 raise ConfigError("a gradient is a sum over ranks still to be made (Partial): redistribute it first")
-            parts[_sharding_groups(gradient)].append(index)
+            parts[sharding_groups(gradient)].append(index)
             gradient = gradient.to_local()
         results[index] = geometry.statistic(index, as_real(gradient)[None])
     for groups, indices in parts.items():
@@ -169,7 +169,10 @@ def sum_over_ranks(tensors: Sequence[Tensor], groups: Sequence[ProcessGroup]) ->
     ]
 
 
-def _sharding_groups(tensor: DTensor) -> tuple[ProcessGroup, ...]:
+def sharding_groups(tensor: Tensor) -> tuple[ProcessGroup, ...]:
+    """Process groups that a tensor is spread over; none of an ordinary one."""
+    if not is_sharded(tensor):
+        return ()
     return tuple(
         tensor.device_mesh.get_group(dimension)
         for dimension, placement in enumerate(tensor.placements)

@@ -50,10 +50,13 @@ class Estimate:
 
     def __str__(self) -> str:
         text = "undefined" if self.value is None else three_digits(self.value)
-        if self.low is not None or self.high is not None:
+        if self.low is not None and self.high is None:
+            guess = "" if self.value is None else f" (best guess {text})"
+            text = f"above {three_digits(self.low)} {self.unit}{guess}, with no upper end at this batch size"
+        elif self.high is not None:
             low = "0" if self.low is None else three_digits(self.low)
-            text += f" [{low}, {'inf)' if self.high is None else three_digits(self.high) + ']'}"
-        if self.value is not None or "[" in text:
+            text += f" [{low}, {three_digits(self.high)}] {self.unit}"
+        elif self.value is not None:
             text += f" {self.unit}"
         return f"{text}: {self.note}" if self.note else text
 

@@ -19,7 +19,7 @@ from cbs.noise_scale.estimate import Estimate, Nested
 from cbs.noise_scale.grouping import Groups
 from cbs.noise_scale.moments import Moments
 from cbs.noise_scale.passes import CountExamples, first_dimension
-from cbs.noise_scale.probe import AUTO, Probe
+from cbs.noise_scale.probe import AUTO, NO_BACKWARD, Probe
 
 LEVELS = ("between", "within")
 
@@ -159,10 +159,7 @@ class NoiseScaleMeter(AbstractContextManager["NoiseScaleMeter"]):
         """
         moments = self.probe.step(loss_scale=float(loss_scale), gradients_unscaled=gradients_unscaled)
         if moments is None:
-            raise ConfigError(
-                "the noise scale saw no backward pass in this step; build NoiseScaleMeter before the forward pass, "
-                "on the module that is called in the training loop"
-            )
+            raise ConfigError(NO_BACKWARD)
         if self._renewals != self.probe.renewals:
             self._renewals = self.probe.renewals
             self.reset()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,11 @@ TWO_BACKWARD = (
     "two backward passes after one forward pass: the noise scale cannot tell them apart; run the model once for each, "
     "or add the losses"
 )
+NOT_CALLED = (
+    "a gradient reaches the model without a forward pass of it; give the noise scale the module that the training loop "
+    "calls"
+)
+NO_EXAMPLES = "a forward pass has no examples; leave empty batches out"
 SPARSE = "a gradient is sparse, and cannot be measured; build the module with sparse=False"
 
 
@@ -39,6 +44,21 @@ def first_dimension(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
     raise ConfigError("cannot tell the number of examples: the model's forward pass takes no tensor; pass count=")
 
 
+class Pass(NamedTuple):
+    """A forward pass.
+
+    Attributes:
+        number: of the pass, from 1 on.
+        examples: of it.
+        members, order: see :meth:`Grouping.of`.
+    """
+
+    number: int = 0
+    examples: int = 0
+    members: int = 1
+    order: Tensor | None = None
+
+
 class ForwardPasses:
     """Counts the forward passes of a model that will be differentiated.
 
@@ -48,9 +68,7 @@ class ForwardPasses:
         grouping: which of them belong together.
 
     Attributes:
-        number: passes so far.
-        examples: of the latest pass; 0 before the first.
-        members, order: of the latest pass, see :meth:`Grouping.of`.
+        latest: the latest pass; one of no examples before the first.
         outputs: first dimension of the output of the latest pass; 0 if it has none.
         wrong: what is wrong with the groups of the step; ``None`` if nothing.
         unequal: fewest and most examples of a pass in the latest step whose passes differed; ``None`` if none did.
@@ -61,12 +79,9 @@ class ForwardPasses:
         self, model: nn.Module, count: CountExamples = first_dimension, grouping: Grouping | None = None
     ) -> None:
         self.grouping = grouping or Grouping()
-        self.members = 1
-        self.order: Tensor | None = None
+        self.latest = Pass()
         self.wrong: ConfigError | None = None
         self._seen = 0
-        self.number = 0
-        self.examples = 0
         self.outputs = 0
         self.unequal: tuple[int, int] | None = None
         self._sizes: set[int] = set()
@@ -100,23 +115,25 @@ class ForwardPasses:
         the latest pass has other rows."""
         if self.wrong is not None:
             return self.wrong
-        if not self.shared and self.examples and self.outputs % self.examples:
+        examples = self.latest.examples
+        if not self.shared and examples and self.outputs % examples:
             return ConfigError(
-                f"the first tensor that the model is called with has {self.examples} rows, its output {self.outputs}: "
+                f"the first tensor that the model is called with has {examples} rows, its output {self.outputs}: "
                 "say with count= how many examples a forward pass has"
             )
         return None
 
     def _begin(self, _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if torch.is_grad_enabled():
-            self.number += 1
-            self.examples = self._count(args, kwargs)
-            self._sizes.add(self.examples)
+            examples = self._count(args, kwargs)
+            self._sizes.add(examples)
+            self.latest = self.latest._replace(number=self.latest.number + 1, examples=examples, order=None)
             try:
-                members, self.order = self.grouping.of(self.examples, args, kwargs)
+                members, order = self.grouping.of(examples, args, kwargs)
                 if self._seen not in (0, members):
                     raise ConfigError(f"groups of {self._seen} and of {members} examples in a step")
-                self.members = self._seen = members
+                self._seen = members
+                self.latest = self.latest._replace(members=members, order=order)
             except ConfigError as error:
                 self.wrong = self.wrong or error
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from cbs.errors import ConfigError
 from cbs.noise_scale.distributed import (
@@ -20,10 +21,10 @@ from cbs.noise_scale.distributed import (
 )
 from cbs.noise_scale.geometries import GEOMETRIES, build_geometry
 from cbs.noise_scale.grouping import Grouping, Groups
-from cbs.noise_scale.matching import matched
 from cbs.noise_scale.moments import Moments, solve_moments
 from cbs.noise_scale.passes import CountExamples, first_dimension
 from cbs.noise_scale.sources import SOURCES, Source
+from cbs.optimizers.matching import matched
 
 AUTO = "auto"
 SPLIT = "split"
@@ -36,6 +37,10 @@ ALL_OF_THE_FIRST, PERIOD = 64, 14
 """By default steps are measured that many in which a backward pass more runs, and then one in so many: a backward pass
 takes 70 to 90 % of a step: one in 14 costs about 5 %."""
 
+NO_BACKWARD = (
+    "the noise scale saw no backward pass in this step; build NoiseScaleMeter before the forward pass, on the module "
+    "that is called in the training loop"
+)
 COMPILED_WITHOUT = (AUTO, SPLIT, PER_EXAMPLE)
 """Sources that run backward passes more than once, which compiled ones do not."""
 
@@ -88,7 +93,7 @@ class Probe(AbstractContextManager["Probe"]):
                 raise ConfigError(f"{what} must be a whole number of at least {least}, got {value}")
         self._model, self._optimizer, self._geometry_names = model, optimizer, geometries
         self._every, self._step, self.stopped = every, 0, ""
-        self.renewals, self._left_out, self._why_left_out, self._since = 0, 0, "", ""
+        self.renewals, self._left_out, self._why_left_out, self._since, self._alone = 0, 0, "", "", 0
         compiled = self._bind()
         self._parts, self._count, self._grouping = parts, count, Grouping(groups)
         self.automatic = source == AUTO
@@ -111,6 +116,11 @@ class Probe(AbstractContextManager["Probe"]):
     def _bind(self) -> bool:
         """Find the parameters that are trained, and what to measure of them; whether the model is compiled."""
         trainable = {name: parameter for name, parameter in self._model.named_parameters() if parameter.requires_grad}
+        unknown = next((name for name, tensor in trainable.items() if is_lazy(tensor)), None)
+        if unknown is not None:
+            raise ConfigError(f"parameter {unknown!r} is lazy and has no shape yet: run the model on a batch first")
+        if isinstance(self._model, torch.jit.RecursiveScriptModule):
+            raise ConfigError("a scripted model takes no hooks: wrap it in a module that calls it, and measure that")
         if not trainable:
             raise ConfigError("the model has no trainable parameter; there is no gradient to measure")
         self.names = [name.replace("_orig_mod.", "") for name in trainable]  # what torch.compile puts in front
@@ -122,6 +132,8 @@ class Probe(AbstractContextManager["Probe"]):
         return any("_orig_mod." in name for name in trainable)
 
     def _watch(self, source: str, why: str = "") -> None:
+        if self._other_parameters():
+            self._renew()
         self.why = why
         built: Source = SOURCES.make(
             source,
@@ -152,8 +164,9 @@ class Probe(AbstractContextManager["Probe"]):
     def _leave_out(self, why: str) -> None:
         """Go on without a step that cannot be measured."""
         self._left_out += 1
+        if why != self._why_left_out:
+            self._warn(f"a step is left out, and so are others like it: {why}")
         self._why_left_out = why
-        self._warn(f"a step is left out, and so are others like it: {why}")
 
     def _warn(self, what: str) -> None:
         warnings.warn(f"noise scale: {what}", NoiseScaleWarning, stacklevel=4)
@@ -168,16 +181,13 @@ class Probe(AbstractContextManager["Probe"]):
     def _renew(self) -> None:
         """Measure those that are trained now."""
         known = {id(tensor) for tensor in self.parameters}
-        self._source.detach()
         self._bind()
-        self._watch(self.source, self.why)
-        self.start_at(self._step)
         self.renewals += 1
         new = [name for name, tensor in zip(self.names, self.parameters, strict=True) if id(tensor) not in known]
         what = (
             f"{len(new)} more parameter tensors are trained, as {new[0]!r}" if new else "fewer parameters are trained"
         )
-        self._since = f"measured from step {self._step + 1} on, as {what} since"
+        self._since = f"measured from step {self._step + 2} on, as {what} since"
         self._warn(self._since)
 
     def stop(self, why: str) -> None:
@@ -190,7 +200,15 @@ class Probe(AbstractContextManager["Probe"]):
         """What to say beside every number; empty if nothing."""
         own = f"measured with {FALLBACK!r}, which needs two micro-batches or more in a step, because {self.why}"
         left_out = f"{self._left_out} steps left out: {self._why_left_out}" * bool(self._left_out)
-        said = (self.stopped, own * bool(self.why and not self.stopped), self._since, left_out, self._source.caveat)
+        alone = f"{self._alone} steps had one group of examples alone: nothing to compare" * (not self.why)
+        said = (
+            self.stopped,
+            own * bool(self.why and not self.stopped),
+            self._since,
+            left_out,
+            alone * bool(self._alone),
+            self._source.caveat,
+        )
         return "; ".join(filter(None, said))
 
     def step(self, *, loss_scale: float = 1.0, gradients_unscaled: bool = False) -> dict[str, Moments] | None:
@@ -213,9 +231,15 @@ class Probe(AbstractContextManager["Probe"]):
         except ConfigError as error:
             failure = error
         self._source.end_step()
-        if watching and self.automatic and self.source == SPLIT:
+        if watching and self._other_parameters():
+            sample.forget()
+            self._source.detach()
+            self._watch(self.source, self.why)
+            self.start_at(self._step + 1)
+            return {}
+        if watching and self.automatic:
             failure = self._agree(failure)
-            if failure is not None:
+            if failure is not None and self.source == SPLIT:
                 self.fall_back(str(failure))
                 watching, failure = False, None
         self.start_at(self._step + 1)
@@ -224,6 +248,7 @@ class Probe(AbstractContextManager["Probe"]):
                 sample.compare(divisor=loss_scale if gradients_unscaled else 1.0, ranks=self._ranks)
             except ConfigError as error:
                 failure = error
+            failure = self._agree(failure) if self.automatic else failure
         if failure is not None:
             sample.forget()
             if first or not self.automatic:
@@ -232,14 +257,15 @@ class Probe(AbstractContextManager["Probe"]):
             return {}
         if not watching:
             return {}
-        if self._other_parameters():
-            self._renew()
+        if small is None and self.automatic and not first:
+            self._leave_out(NO_BACKWARD)
             return {}
         if small is None:
             return None
         within = combine(small.within, self._ranks) if small.within else None
         small = combine(small, self._ranks)
         sizes = small.sizes.counted_in(self._source.members)
+        self._alone += sizes.groups < 2
         big_scale = 1.0 if gradients_unscaled else loss_scale**-2
         moments = {}
         for geometry, indices, statistics in zip(self.geometries, self._indices, small.statistics, strict=True):
@@ -295,7 +321,10 @@ class Probe(AbstractContextManager["Probe"]):
         try:
             yield
         finally:
-            if not self.stopped:
+            if not self.stopped and self._other_parameters():
+                self._watch(self.source, self.why)
+                self.start_at(self._step)
+            elif not self.stopped:
                 self._source.attach()
 
     def __exit__(self, *_: object) -> None:

@@ -10,9 +10,9 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils._pytree import tree_leaves, tree_map
 
 from cbs.compute.beside import beside
+from cbs.compute.state import State
 from cbs.errors import ConfigError
 from cbs.noise_scale.grouping import pick
-from cbs.noise_scale.state import State
 
 
 class Replay:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from cbs.errors import ConfigError, reason
-from cbs.noise_scale.alike import copies
+from cbs.noise_scale.alike import alike
 from cbs.noise_scale.cut import Call
 from cbs.noise_scale.grouping import neighbours
 
@@ -22,7 +22,7 @@ class Separation:
 
     Attributes:
         why_not: why the latest pass could not be looked at; empty if it could.
-        copies: see :func:`~cbs.noise_scale.alike.copies`; of the latest pass.
+        copies: see :func:`~cbs.noise_scale.alike.alike`; of the latest pass.
         undecided: whether the latest outputs were the same for all examples, as those of a layer that starts at zero.
     """
 
@@ -78,8 +78,8 @@ class Separation:
             for old, new in zip(before, found, strict=True):
                 self._compare(old, new, kept)
         outputs = [tensor for call in before for tensor in call.tensors]
-        alike = [copies([_flat(tensor, examples)]) for tensor in (*outputs, *inputs)] if members == 1 else []
-        self.copies = max(alike, key=lambda found: found[1], default=(0, 0.0))
+        resembling = [alike([_flat(tensor, examples)]) for tensor in (*outputs, *inputs)] if members == 1 else []
+        self.copies = max(resembling, key=lambda found: found[1], default=(0, 0.0))
 
     def _compare(self, call: Call, other: Call, kept: Tensor) -> None:
         (name, before), after = call, other.tensors

@@ -64,10 +64,6 @@ class GroupSums:
         """Start a new step."""
         self._sums: list[dict[int, Tensor]] = [{} for _ in self._geometries]
 
-    def norms_suffice(self, index: int) -> bool:
-        """Whether nothing is wanted of a parameter tensor but norms."""
-        return all(self._geometries[place].norms_suffice for place in self.wanted[index])
-
     def add(self, index: int, size: int, contributions: Tensor) -> None:
         """Add groups of a parameter tensor.
 
@@ -78,11 +74,6 @@ class GroupSums:
         """
         for place in self.wanted[index]:
             self._add(place, index, self._geometries[place].statistic(index, as_real(contributions)).mul_(1.0 / size))
-
-    def add_square(self, index: int, size: int, square: Tensor) -> None:
-        """Add groups whose squared norms, added up, are all that is wanted."""
-        for place in self.wanted[index]:
-            self._add(place, index, square / size)
 
     def small(self, groups: int, examples: int) -> Small:
         """The sums so far.

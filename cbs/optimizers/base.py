@@ -46,7 +46,7 @@ class OptimizerSpec:
             same ratio where the optimum lies on its edge. Empty if a sweep must be told.
         family: ``"sgd"``, ``"adam"``, ``"trust ratio"``, ``"spectral"``, ...
         geometry: in which its noise scale is read, a name in :data:`cbs.noise_scale.GEOMETRIES`; see
-            :func:`cbs.noise_scale.matching.matched`.
+            :func:`cbs.optimizers.matching.matched`.
         classes: geometries of the classes of its own that it builds.
         known_as: parts of class names, in lower case, by which it is known where others implement it.
         width_rule: how its learning rate moves with the width of a layer, see :mod:`cbs.optimizers.widths`.

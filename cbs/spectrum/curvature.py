@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from cbs.errors import ConfigError
-from cbs.noise_scale.hessian import hessian_product
 from cbs.optimizers.problem import Batch, ModelFunction, Problem, count_examples, micro_batches
 from cbs.optimizers.second_order.curvature import loss_curvature
 from cbs.optimizers.second_order.linearization import Linearization, full
+from cbs.spectrum.hessian import hessian_product
 from cbs.spectrum.lanczos import Product
 from cbs.spectrum.record import GAUSS_NEWTON, HESSIAN
 

@@ -25,7 +25,6 @@ from cbs.compute.pass_sizes import micro_sizes
 from cbs.compute.sharding import parted, parted_state, whole
 from cbs.diagnostics import Diagnostic, build_diagnostics
 from cbs.errors import CbsError, ConfigError, out_of_memory, reason
-from cbs.noise_scale.columns import ProbeColumns, build_probe
 from cbs.noise_scale.probe import AUTO, FALLBACK, REPLICAS
 from cbs.optimizers import build_optimizer
 from cbs.optimizers.problem import ProblemOptimizer, check_clipping
@@ -37,6 +36,7 @@ from cbs.training.averaging.weights import averaged_weights, trained_weights
 from cbs.training.batch_sizes import LR_FACTOR, SEEN, BatchSizes
 from cbs.training.checks import check_losses, check_model, check_optimizer
 from cbs.training.micro_batches import PassTooLarge, split_batch
+from cbs.training.probe_columns import ProbeColumns, build_probe
 from cbs.training.problem import problem_of
 from cbs.training.ranks import ALONE, Ranks
 from cbs.training.step_columns import StepColumns

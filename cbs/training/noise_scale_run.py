@@ -9,28 +9,19 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from cbs.compute import seeding
 from cbs.compute.device import pick
-from cbs.compute.pass_sizes import even_sizes
 from cbs.errors import ConfigError
-from cbs.noise_scale.averages import MomentAverages
 from cbs.noise_scale.correction import corrected
 from cbs.noise_scale.estimate import Estimate
 from cbs.noise_scale.geometries import build_geometry
-from cbs.noise_scale.hessian import SYMBOL, hessian_moments
-from cbs.noise_scale.matching import matched
 from cbs.noise_scale.meter import NoiseScaleMeter
-from cbs.noise_scale.options import ProbeOptions
+from cbs.optimizers.matching import matched
 from cbs.training.loop import TrainingLoop
-from cbs.training.micro_batches import split_batch
+from cbs.training.probe_options import ProbeOptions
 from cbs.trial.config import TrialConfig
-from cbs.workloads import TrainingStream, Workload, build_workload
-
-HESSIAN = "hessian"
-_GROUPS = 4
-"""Groups of a batch spent on the Hessian: with two, the noise is so skew that 95 % intervals hold in 93 %."""
+from cbs.workloads import Workload, build_workload
 
 CORRECTED = "_corrected"
 """Added to the name of a geometry whose noise scale is corrected for the batch size."""
@@ -45,7 +36,7 @@ class Phase:
         first_examples, last_examples: examples seen before the first and after the last of them.
         train_loss: mean over the steps.
         noise_scales: by geometry, in examples; beside a geometry of norms stands the same corrected for the batch size,
-            as in ``l1_corrected``; ``hessian`` is taken at the end of the phase.
+            as in ``l1_corrected``.
         layers: noise scale by layer, in the first geometry.
     """
 
@@ -105,7 +96,6 @@ def measure_run(
     *,
     workload: Workload | None = None,
     phases: int = 4,
-    hessian_draws: int = 0,
     confidence: float = 0.95,
     progress: Callable[[], None] = lambda: None,
 ) -> NoiseScaleRun:
@@ -117,9 +107,8 @@ def measure_run(
         config: what to train; its probe says where the small-batch side comes from and in which geometries to measure.
         workload: the built workload of ``config.workload``, to save loading its data again.
         phases: number of phases, each as long as all before it.
-        hessian_draws: batches spent at the end of every phase on the Hessian-weighted noise scale; 0 for none.
         confidence: of the intervals.
-        progress: called after every step, and after every batch spent on the Hessian.
+        progress: called after every step.
 
     Raises:
         ConfigError: if the configuration cannot run, or the loss stops being finite.
@@ -128,8 +117,6 @@ def measure_run(
         raise ConfigError("the configuration has no probe; there is nothing to measure")
     if config.batch_schedule is not None:
         raise ConfigError("the noise scale along a run is measured at one batch size; leave the batch schedule out")
-    if hessian_draws < 0:
-        raise ConfigError(f"hessian draws must be at least 0, got {hessian_draws}")
     ends = phase_ends(config.max_steps, phases)
     workload = workload or build_workload(config.workload)
     options = ProbeOptions.of(config.probe)
@@ -148,7 +135,6 @@ def measure_run(
     )
     loop.passes.probe = noise_scale.probe
     loop.before_clipping = noise_scale.step
-    fresh = workload.training_stream(seeding.generator(config.seed, "hessian"))
     step = 0
     with seeding.seeded(config.seed, "training"):
         for end in ends:
@@ -169,9 +155,6 @@ def measure_run(
                 estimates[name] = noise_scale.estimate(geometry=name, confidence=confidence)
                 if geometry.exponent == 2 and "l2" in estimates:
                     estimates[f"{name}{CORRECTED}"] = corrected(estimates[name], estimates["l2"], config.batch_size)
-            if hessian_draws:
-                with noise_scale.probe.paused():
-                    estimates[HESSIAN] = _hessian(loop, fresh, hessian_draws, confidence, progress)
             found.append(
                 Phase(
                     first_step=first,
@@ -189,30 +172,9 @@ def measure_run(
         config=config,
         source=noise_scale.probe.source,
         matched=build_geometry(matched(loop.optimizer)).name,
-        symbols={HESSIAN: SYMBOL}
-        | {entry.name: entry.symbol for entry in noise_scale.probe.geometries}
+        symbols={entry.name: entry.symbol for entry in noise_scale.probe.geometries}
         | {entry.name + CORRECTED: rf"{entry.symbol}^{{\mathrm{{corr}}}}" for entry in noise_scale.probe.geometries},
         example_unit=workload.example_unit,
         tokens_per_example=workload.tokens_per_example,
         phases=tuple(found),
     )
-
-
-def _hessian(
-    loop: TrainingLoop, stream: TrainingStream, draws: int, confidence: float, progress: Callable[[], None]
-) -> Estimate:
-    """The Hessian-weighted noise scale where the loop stands, from batches it does not train on."""
-
-    def loss(batch: Any) -> Tensor:
-        return loop.workload.example_losses(loop.model, batch).mean()
-
-    averages = MomentAverages()
-    size = max(_GROUPS, loop.config.batch_size)
-    sizes = even_sizes(size, _GROUPS)
-    for _ in range(draws):
-        batch, curvature = (loop.to_device(stream.next(size)) for _ in range(2))
-        groups = [part for _, part in split_batch(batch, sizes)]
-        moments = hessian_moments(loop.model, loss, groups, curvature, sizes)
-        averages.add(size, moments.signal.cpu().numpy(), moments.noise.cpu().numpy())
-        progress()
-    return averages.estimate(confidence=confidence)

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from cbs.compute.beside import beside, evaluating
 from cbs.compute.pass_sizes import even_sizes, micro_sizes
-from cbs.noise_scale.cutting import Cutting, compare
 from cbs.noise_scale.probe import PER_EXAMPLE, SPLIT, Probe
 from cbs.training.checks import check_losses
+from cbs.training.cutting import Cutting, compare
 from cbs.training.micro_batches import split_batch
 from cbs.workloads.base import Batch
 

@@ -42,9 +42,6 @@ def command(
         list[str] | None,
         typer.Option(help=f"Beside l2: {listed('cbs.noise_scale.geometries')}, matched. Repeats. Default: all."),
     ] = None,
-    hessian: Annotated[
-        int, typer.Option(metavar="DRAWS", help="Batches per phase for the Hessian-weighted scale; 0 for none.")
-    ] = 0,
     check: Annotated[
         bool,
         typer.Option(
@@ -83,14 +80,13 @@ def command(
         typer.echo(json.dumps(found.to_json(), indent=2, allow_nan=False) if as_json else found)
         raise typer.Exit(0 if found.ok else 1)
     with Progress(console=errors, transient=True, disable=not errors.is_terminal) as bar:
-        task = bar.add_task(f"{steps} steps", total=steps + phases * hessian)
+        task = bar.add_task(f"{steps} steps", total=steps)
         run = noise_scale.measure(
             **shared,
             lr=lr,
             steps=steps,
             phases=phases,
             geometries=["l2", *(geometry or ["matched", "all"])],
-            hessian_draws=hessian,
             confidence=confidence,
             progress=lambda: bar.advance(task),
         )

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from cbs.compute.seeding import seeded
 from cbs.errors import CbsError, ConfigError, ResultsError, Unfinished
-from cbs.noise_scale.columns import build_probe
 from cbs.optimizers import OPTIMIZERS, build_optimizer
 from cbs.optimizers.problem import check_clipping
 from cbs.registry.choices import Choice
@@ -17,6 +16,7 @@ from cbs.schedules.learning_rate import build_schedule
 from cbs.training.averaging import build_averaging
 from cbs.training.checks import check_model
 from cbs.training.loop import run_of
+from cbs.training.probe_columns import build_probe
 from cbs.trial.config import COMMAND
 from cbs.trial.store import MANIFEST, Store
 from cbs.trial.target import Target

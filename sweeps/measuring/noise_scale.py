@@ -38,7 +38,6 @@ def measure(
     probe: str,
     parts: int,
     geometries: Sequence[str],
-    hessian_draws: int,
     seed: int,
     confidence: float,
     settings: Sequence[str],
@@ -52,7 +51,7 @@ def measure(
         lr: learning rate; ``None`` takes the middle of the optimizer's grid.
         batch_size: examples per step.
         steps: length of the run, optimizer updates.
-        phases, hessian_draws, confidence, progress: see :func:`cbs.training.noise_scale_run.measure_run`.
+        phases, confidence, progress: see :func:`cbs.training.noise_scale_run.measure_run`.
         probe: where the small batches come from, see :data:`cbs.noise_scale.sources.SOURCES`.
         parts: parts that a batch is split into.
         geometries: names in :data:`cbs.noise_scale.geometries.GEOMETRIES`, ``matched`` or ``all``.
@@ -68,7 +67,6 @@ def measure(
         dataclasses.replace(config, max_steps=steps),
         workload=built(config.workload),
         phases=phases,
-        hessian_draws=hessian_draws,
         confidence=confidence,
         progress=progress,
     ).to_json()

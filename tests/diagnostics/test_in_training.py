@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from cbs.diagnostics import DIAGNOSTICS, build_diagnostics
 from cbs.diagnostics.max_attention_logit import MaxAttentionLogit
 from cbs.errors import ConfigError
-from cbs.noise_scale.columns import L2_COLUMNS
+from cbs.training.probe_columns import L2_COLUMNS
 from cbs.training.run import run_trial
 from cbs.training.step_columns import StepColumns
 from cbs.trial.checkpoint import Checkpoint

@@ -11,9 +11,11 @@ import copy
 import os
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from functools import partial
+from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -332,6 +334,41 @@ def refusals() -> dict[str, str]:
     return said
 
 
+def changed() -> dict[str, str]:
+    """What is said where gradients were changed; of one rank's alone it is said after the first step."""
+    changes: dict[str, Callable[[nn.Module], object]] = {
+        "scaled": lambda model: [_local(parameter.grad).mul_(0.99) for parameter in model.parameters()],
+        "clipped": lambda model: nn.utils.clip_grad_norm_(model.parameters(), 0.01),
+        "nothing": lambda model: None,
+    }
+    said = {}
+    for (kind, wrap), (name, change) in product(
+        {"ddp": DistributedDataParallel, "fsdp": shard_small}.items(), changes.items()
+    ):
+        model = wrap(small_network())
+        with Probe(model, source="replicas") as probe:
+            for step in range(2):
+                backward(model, 2, 4, first=2 * step)
+                try:
+                    change(model)
+                    probe.step()
+                except ConfigError as error:
+                    said[f"{kind}, {name}"] = str(error)
+                if name != "nothing":
+                    model.zero_grad()
+    model = DistributedDataParallel(small_network())
+    with Probe(model) as probe, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for step in range(3):
+            backward(model, 1, 4)
+            if step == 1 and dist.get_rank() == 0:
+                changes["scaled"](model)
+            probe.step()
+            model.zero_grad()
+        said["one rank"] = probe.caveat
+    return said
+
+
 CASES: dict[str, Callable[[], Any]] = {
     "ddp": lambda: ddp(1, "replicas"),
     "ddp, two micro-batches": lambda: ddp(2, "replicas"),
@@ -363,6 +400,7 @@ CASES: dict[str, Callable[[], Any]] = {
     "unequal ranks": unequal_ranks,
     "sums": sums,
     "refusals": refusals,
+    "changed": changed,
 }
 
 
@@ -383,6 +421,10 @@ def _fsdp1() -> nn.Module:
 
 def _whole(tensor: Tensor) -> Tensor:
     return (tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor).detach().clone()
+
+
+def _local(tensor: Tensor) -> Tensor:
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
 def _module_hooks(model: nn.Module) -> int:

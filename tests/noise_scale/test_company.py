@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy, normalize
 
 from cbs.errors import ConfigError
 from cbs.noise_scale import NoiseScaleMeter
-from cbs.noise_scale.alike import copies
+from cbs.noise_scale.alike import alike
 
 EXAMPLES = 16
 
@@ -145,18 +145,42 @@ def augmented(step: int, *, apart: bool, spread: float = 0.05) -> Tensor:
 @pytest.mark.parametrize(("apart", "said"), [(False, "next to them"), (True, "4 places on")])
 def test_copies_are_told(apart: bool, said: str) -> None:
     meter, _ = run(single, of=lambda step: augmented(step, apart=apart))
-    assert f"of the examples are nearly the same as those {said}" in meter.estimate().note
+    assert f"examples are like those {said} (correlation" in meter.estimate().note
     ids = torch.arange(EXAMPLES) % 4 if apart else torch.arange(EXAMPLES) // 4
     for groups in (ids, *([] if apart else [4])):
         meter, _ = run(single, of=lambda step: augmented(step, apart=apart), groups=groups)
-        assert "nearly the same" not in meter.estimate().note
+        assert "examples are like" not in meter.estimate().note
 
 
 @pytest.mark.parametrize("examples", [4, 8, 16, 64])
 @pytest.mark.parametrize("numbers", [1, 2, 20])
 def test_independent_examples_are_no_copies(examples: int, numbers: int) -> None:
     generator = torch.Generator().manual_seed(examples + numbers)
-    for _ in range(20):
-        assert copies([torch.randn(examples, numbers, generator=generator)]) == (0, 0.0)
-        assert copies([torch.randint(2, (examples, numbers), generator=generator).double()]) == (0, 0.0)
-    assert copies([torch.ones(examples, numbers)]) == (0, 0.0)
+    for _ in range(100):
+        assert alike([torch.randn(examples, numbers, generator=generator)]) == (0, 0.0)
+        assert alike([torch.randint(2, (examples, numbers), generator=generator).double()]) == (0, 0.0)
+    assert alike([torch.ones(examples, numbers)]) == (0, 0.0)
+
+
+@pytest.mark.parametrize("lag", [1, 2, 32])
+def test_views_are_alike_however_much_they_differ(lag: int) -> None:
+    """Half of the variance is the example's: two views have the correlation 1/2. Side by side every second has one."""
+    generator = torch.Generator().manual_seed(lag)
+    rows = torch.randn(64 // 2, 20, generator=generator)
+    rows = rows.unflatten(0, (-1, lag)).repeat(1, 2, 1).flatten(0, 1)
+    found, correlation = alike([rows + torch.randn(64, 20, generator=generator)])
+    assert found == lag
+    assert correlation == pytest.approx(0.5 if lag == 32 else 0.25, abs=0.1)
+
+
+def test_a_batch_that_is_mixed_up_with_itself_in_reverse_order_is_alike() -> None:
+    rows = torch.randn(64, 20, generator=torch.Generator().manual_seed(0))
+    found, correlation = alike([0.7 * rows + 0.3 * rows.flip(0)])
+    assert found == -1
+    assert correlation == pytest.approx(2 * 0.7 * 0.3 / (0.7**2 + 0.3**2), abs=0.1)
+
+
+def test_a_large_batch_is_known_from_a_part_of_it() -> None:
+    rows = torch.randn(1000, 20, generator=torch.Generator().manual_seed(0))
+    assert alike([rows]) == (0, 0.0)
+    assert alike([rows.repeat(2, 1)])[0] == 1000

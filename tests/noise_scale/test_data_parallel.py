@@ -56,3 +56,21 @@ def test_a_training_loop_on_ranks_is_one_on_the_union(
             assert (one.steps, one.examples) == (other.steps, other.examples)
         assert found["estimate"].value == pytest.approx(expected.value, rel=1e-9)
         assert found["estimate"] == ranks[world][0][case]["estimate"]
+
+
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+def test_gradients_that_were_changed_are_seen_on_every_rank(
+    ranks: dict[int, list[dict]], world: int, kind: str
+) -> None:
+    """A forgotten ``zero_grad`` in the second step, where nothing else was done."""
+    for rank in range(world):
+        found = ranks[world][rank]["changed"]
+        assert ".grad is 0.99 times what" in found[f"{kind}, scaled"]
+        assert "it was clipped" in found[f"{kind}, clipped"]
+        assert ".grad was not empty" in found[f"{kind}, nothing"]
+
+
+def test_a_step_that_one_rank_cannot_measure_all_leave_out(ranks: dict[int, list[dict]], world: int) -> None:
+    said = [ranks[world][rank]["changed"]["one rank"] for rank in range(world)]
+    assert ".grad is 0.99 times what" in said[0]
+    assert all("1 steps left out: another rank" in line for line in said[1:])

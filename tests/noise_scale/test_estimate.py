@@ -28,12 +28,12 @@ def estimate(**changes: Any) -> Estimate:
     ("changes", "text"),
     [
         ({}, "41.2 [36.0, 48.1] examples"),
-        ({"high": None}, "41.2 [36.0, inf) examples"),
+        ({"high": None}, "above 36.0 examples (best guess 41.2), with no upper end at this batch size"),
         ({"low": None}, "41.2 [0, 48.1] examples"),
         ({"low": None, "high": None}, "41.2 examples"),
         (
             {"value": None, "low": 120.0, "high": None, "note": "the mean signal is not positive (-0.0012)"},
-            "undefined [120, inf) examples: the mean signal is not positive (-0.0012)",
+            "above 120 examples, with no upper end at this batch size: the mean signal is not positive (-0.0012)",
         ),
         ({"value": None, "low": None, "high": None, "note": "no step yet"}, "undefined: no step yet"),
     ],

@@ -14,11 +14,11 @@ from torch.nn.functional import cross_entropy
 
 from cbs.compute import seeding
 from cbs.errors import ConfigError
-from cbs.noise_scale.hessian import hessian_moments
 from cbs.theory import noise_scale as theory
 from cbs.trial.config import Choice
 from cbs.workloads import build_workload
 from cbs.workloads.text_parts.gpt import GPT, SIZES
+from docs.examples.hessian_noise_scale import hessian_moments
 
 
 def agrees(found: list[float], truth: float) -> bool:

@@ -18,10 +18,10 @@ from torch import Tensor, nn
 
 from cbs import run_trial
 from cbs.errors import ConfigError, UnknownNameError
-from cbs.noise_scale.matching import matched
 from cbs.optimizers import OPTIMIZERS, OptimizerSpec, build_optimizer, library
 from cbs.optimizers.base import NOT_OPTIONS
 from cbs.optimizers.library import INSTALL, UNUSABLE, LibraryOptimizers, _classes, _spec, construct
+from cbs.optimizers.matching import matched
 from cbs.optimizers.widths import POWERS
 from cbs.testing import checks, examine
 from cbs.trial.config import Choice, TrialConfig

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from cbs.errors import ConfigError
 from cbs.noise_scale.geometries.nuclear import Nuclear
-from cbs.noise_scale.matching import matched
 from cbs.optimizers import build_optimizer
 from cbs.optimizers.composite import CompositeOptimizer
 from cbs.optimizers.layout import as_matrices
+from cbs.optimizers.matching import matched
 from cbs.optimizers.muon import Muon
 from cbs.optimizers.muon_plus import MuonPlus
 from cbs.optimizers.orscale import OrScale

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from cbs.compute import seeding
 from cbs.errors import ConfigError
-from cbs.noise_scale.matching import leaves
 from cbs.optimizers import OPTIMIZERS, build_optimizer
 from cbs.optimizers.lamb import LAMB
+from cbs.optimizers.matching import leaves
 from cbs.optimizers.problem import ProblemOptimizer
 from cbs.optimizers.widths import POWERS, Width, scale_for_width, widths_against
 from cbs.trial.config import Choice

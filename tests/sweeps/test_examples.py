@@ -27,6 +27,7 @@ SLOW = ("huggingface_trainer", "lightning_module")
     [
         pytest.param(path.stem, marks=[pytest.mark.slow] if path.stem in SLOW else [])
         for path in sorted(FOLDER.glob("*.py"))
+        if "cbs sweep" in path.read_text()
     ],
 )
 def test_an_example_trains_to_its_target(name: str, tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ import json
 
 import numpy as np
 import pytest
-import torch
 
 from cbs.compute import seeding
 from cbs.errors import ConfigError
@@ -60,29 +59,6 @@ def test_standing_still_every_phase_reads_the_true_noise_scale(source: str) -> N
         # tr(Sigma) of 60 steps of 16 examples in about 25 effective dimensions is known to about 4 %
         assert estimate.noise == pytest.approx(noise, rel=0.2)
         assert set(phase.layers) == {"theta"}
-
-
-def test_the_hessian_weighted_scale_of_a_quadratic() -> None:
-    run = measure_run(config_with(max_steps=8), phases=2, hessian_draws=60, confidence=0.9999)
-    h = torch.arange(1, 101, dtype=torch.float64) ** -1.0
-    workload = build_workload(CONFIG.workload)
-
-    with seeding.seeded(0, "init"):
-        theta = workload.build_model().theta.detach().double()
-    truth = (h * h).sum() / (h * (h * theta).square()).sum()
-    for phase in run.phases:
-        estimate = phase.noise_scales["hessian"]
-        assert estimate.low is not None
-        assert estimate.low < truth.item()
-        assert estimate.high is None or truth.item() < estimate.high
-        assert estimate.noise == pytest.approx((h * h).sum().item(), rel=0.3)
-
-
-def test_measuring_does_not_change_the_run() -> None:
-    one = measure_run(config_with(lr=0.05), phases=1)
-    two = measure_run(config_with(lr=0.05), phases=1, hessian_draws=2)
-    assert one.phases[0].train_loss == two.phases[0].train_loss
-    assert one.phases[0].noise_scales["l2"] == two.phases[0].noise_scales["l2"]
 
 
 def test_clipping_comes_after_the_measurement() -> None:

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, dropout
 
-from cbs.noise_scale.cutting import compare
 from cbs.registry.choices import Choice
+from cbs.training.cutting import compare
 from cbs.training.noise_scale_run import measure_run
 from cbs.training.run import run_trial
 from cbs.trial.checkpoint import Checkpoint

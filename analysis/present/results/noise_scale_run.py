@@ -71,7 +71,7 @@ def _interval(*row: Any) -> tuple[float | None, float | None]:
 def scales(run: dict[str, Any]) -> Table:
     """One row per phase and geometry of a :meth:`cbs.training.noise_scale_run.NoiseScaleRun.to_json`.
 
-    ``examples`` is the middle of the phase (its end for the Hessian-weighted scale, which is taken there).
+    ``examples`` is the middle of the phase.
     """
     rows = []
     for place, phase in enumerate(run["phases"]):
@@ -81,7 +81,7 @@ def scales(run: dict[str, Any]) -> Table:
             about = ", ".join(["plain"] * (geometry == "l2") + ["matched"] * own)
             more = {
                 "phase": place + 1,
-                "examples": last if geometry == "hessian" else (first + last) / 2,
+                "examples": (first + last) / 2,
                 "geometry": geometry,
                 "symbol": run["symbols"][geometry],
                 "label": geometry.replace("_", " ") + (f" ({about})" if about else ""),

@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 from cbs.errors import ConfigError
 from cbs.noise_scale.geometries import GEOMETRIES
-from cbs.noise_scale.matching import leaves
 from cbs.noise_scale.moments import Sizes, solve_moments
 from cbs.optimizers.geometry import geometry_of
 from cbs.optimizers.layout import Layout, as_matrices
+from cbs.optimizers.matching import leaves
 
 
 @GEOMETRIES.register("nuclear")

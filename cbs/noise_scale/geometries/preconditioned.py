@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from cbs.errors import ConfigError
 from cbs.noise_scale.geometries import GEOMETRIES
 from cbs.noise_scale.geometries.base import Geometry, as_real
-from cbs.noise_scale.matching import leaves
+from cbs.optimizers.matching import leaves
 
 _ADAPTIVE = ("adam", "rmsprop", "adagrad", "lamb", "merit")
 _SECOND_MOMENTS = ("max_exp_avg_sq", "exp_avg_sq", "square_avg", "sum")

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from cbs.errors import ConfigError
 from cbs.noise_scale.boundary import is_sending
-from cbs.noise_scale.passes import SPARSE, TWO_BACKWARD, TWO_FORWARD
+from cbs.noise_scale.passes import NO_EXAMPLES, NOT_CALLED, SPARSE, TWO_BACKWARD, TWO_FORWARD
 from cbs.noise_scale.small_batch import Small
 from cbs.noise_scale.sources import SOURCES
 from cbs.noise_scale.sources.base import Source
@@ -35,7 +35,7 @@ class Accumulation(Source):
         self._forget()
 
     def collect(self) -> Small | None:
-        failure, sizes, self._latest = self._failure, self._sizes, self._passes.number
+        failure, sizes, self._latest = self._failure, self._sizes, self._passes.latest.number
         try:
             if sizes:
                 failure = failure or self._passes.mismatch()
@@ -59,13 +59,17 @@ class Accumulation(Source):
                 self._failure = ConfigError(SPARSE)
                 return
             self.sample.add(index, gradient)
-            number = self._passes.number
+            number, examples, *_ = self._passes.latest
+            if examples < 1:
+                self._sizes[number] = 0
+                self._failure = ConfigError(NO_EXAMPLES if number else NOT_CALLED)
+                return
             if self._seen.get(index) == number:
                 self._failure = ConfigError(TWO_BACKWARD)
             if number > self._latest + 1 and not self._passes.shared:
                 self._failure = ConfigError(TWO_FORWARD)
             self._latest = self._seen[index] = number
-            self._sizes[number] = self._passes.examples
-            self._sums.add(index, self._passes.examples, gradient.detach()[None])
+            self._sizes[number] = examples
+            self._sums.add(index, examples, gradient.detach()[None])
 
         return take

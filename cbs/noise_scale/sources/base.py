@@ -63,7 +63,7 @@ class Source(ABC):
     @property
     def members(self) -> int:
         """Examples of a group that belong together."""
-        return self._passes.members
+        return self._passes.latest.members
 
     @property
     def caveat(self) -> str:
@@ -111,7 +111,12 @@ class Source(ABC):
 
     def _watch(self) -> list[RemovableHandle]:
         """Hooks on the parameter tensors."""
-        return [tensor.register_hook(self._hook(index)) for index, tensor in enumerate(self._parameters)]
+        handles = []
+        for index, tensor in enumerate(self._parameters):
+            trained = tensor.requires_grad  # a hook stays when that changes, and can be put on only while it is so
+            handles.append(tensor.requires_grad_().register_hook(self._hook(index)))
+            tensor.requires_grad_(trained)
+        return handles
 
     @abstractmethod
     def _hook(self, index: int) -> Callable[[Tensor], None]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +22,7 @@ from cbs.noise_scale.cell_sums import CellSums
 from cbs.noise_scale.coupling import Coupling
 from cbs.noise_scale.cut import Call, Cut, asleep, has_rows, only, spacing
 from cbs.noise_scale.grouping import Cells
-from cbs.noise_scale.passes import SPARSE, TWO_BACKWARD, TWO_FORWARD
+from cbs.noise_scale.passes import NO_EXAMPLES, NOT_CALLED, SPARSE, TWO_BACKWARD, TWO_FORWARD, Pass
 from cbs.noise_scale.replay import Replay
 from cbs.noise_scale.separation import Separation
 from cbs.noise_scale.small_batch import Small
@@ -44,10 +45,6 @@ NO_CUT = (
     "the loss is computed inside the model, not from outputs of its modules that have examples first; return these, "
     "or use the source 'accumulation'"
 )
-NOT_CALLED = (
-    "a gradient reaches {!r} without a forward pass of the model; give the noise scale the module that the training "
-    "loop calls"
-)
 COMPILED = "the model is called from compiled code, which runs a backward pass once only; use the source 'accumulation'"
 TRANSFORM = (
     "the model is called under a transform of torch.func (vmap, grad, jvp), which cannot be measured; apply the "
@@ -55,13 +52,27 @@ TRANSFORM = (
 )
 
 
-class Pass(NamedTuple):
-    """A forward pass; see :class:`~cbs.noise_scale.passes.ForwardPasses`."""
+@dataclass
+class Seen:
+    """What was seen of the step under way.
 
-    number: int
-    examples: int
-    members: int
-    order: Tensor | None
+    Attributes:
+        current: its latest forward pass.
+        replay: that pass, to be run again.
+        outputs: of that pass, to look at the loss.
+        done: numbers of the passes that were differentiated.
+        task: of autograd, in which the latest was.
+        reached: whether a gradient of training reached a parameter.
+        failure: why the step cannot be measured.
+    """
+
+    current: Pass = field(default_factory=Pass)
+    replay: Replay | None = None
+    outputs: list[Tensor] = field(default_factory=list)
+    done: set[int] = field(default_factory=set)
+    task: int | None = None
+    reached: bool = False
+    failure: ConfigError | None = None
 
 
 class InsideBackward(Source):
@@ -80,6 +91,7 @@ class InsideBackward(Source):
 
     Attributes:
         single: whether every example is a group, whatever ``groups`` says.
+        seen: of the step under way.
     """
 
     single = False
@@ -106,11 +118,11 @@ class InsideBackward(Source):
                 f"the loss has no gradient for {idle} of {examples} examples: where others in the batch decide which, "
                 "as where the hardest count, it is not the noise of single examples; see NoiseScaleMeter.check"
             )
-        lag, share = separation.copies
+        lag, correlation = separation.copies
         if lag:
-            where = "next to them" if lag == 1 else f"{lag} places on"
+            where = {1: "next to them", -1: "in reverse order"}.get(lag, f"{lag} places on")
             said.append(
-                f"{share:.0%} of the examples are nearly the same as those {where}, as augmentations of one are, or "
+                f"examples are like those {where} (correlation {correlation:.2f}), as augmentations of one are, or "
                 "answers to one prompt: say with groups= which belong together"
             )
         return "; ".join(filter(None, (*said, super().caveat)))
@@ -122,17 +134,17 @@ class InsideBackward(Source):
 
     def collect(self) -> Small | None:
         try:
-            if self._failure is not None:
-                raise self._failure
-            if not self._reached:
+            if self.seen.failure is not None:
+                raise self.seen.failure
+            if not self.seen.reached:
                 return None
-            passes = self._passes
+            passes = self._passes.latest
             if self._due():
                 wrong = self._cells.wrong(max(self._eps, self._cut.coarsest))
                 if wrong is not None:
                     raise ConfigError(ELSEWHERE.format(self._names[wrong]))
-                if self._replay is not None and passes.examples > passes.members:
-                    inputs = self._replay.inputs(passes.examples)
+                if self.seen.replay is not None and passes.examples > passes.members:
+                    inputs = self.seen.replay.inputs(passes.examples)
                     self._separation.verify(self._run_again, inputs, passes.examples, passes.members, passes.order)
                 self._coupling.verify()
             self._measured += not self._separation.undecided
@@ -145,7 +157,7 @@ class InsideBackward(Source):
         pass."""
         if not self._watching() or loss.grad_fn is None:
             return
-        held, current = weakref.ref(loss), self._pass  # its history holds the hook
+        held, current = weakref.ref(loss), self.seen.current  # its history holds the hook
 
         def arrive(gradient: Tensor) -> None:
             root = held()
@@ -166,7 +178,7 @@ class InsideBackward(Source):
             if why:
                 raise ConfigError(f"module {name!r} ({type(module).__name__}) {why}; use the source 'accumulation'")
         inner = self._model.module if isinstance(self._model, DistributedDataParallel) else self._model
-        self._cut = Cut(inner, lambda: self._passes.examples)
+        self._cut = Cut(inner, lambda: self._passes.latest.examples)
         self._cut.attach()
         self._cells = CellSums(self._parameters, self._geometries)
         self._forget()
@@ -178,20 +190,14 @@ class InsideBackward(Source):
 
     def _forget(self) -> None:
         """Start a new step."""
-        self._failure: ConfigError | None = None
-        self._task: int | None = None
-        self._reached = False
-        self._done: set[int] = set()
-        self._replay: Replay | None = None
-        self._pass = Pass(0, 0, 1, None)
-        self._outputs: list[Tensor] = []
+        self.seen = Seen()
         self._cells.forget()
         self._cut.begin()
         self._coupling.forget()
 
     def _fail(self, why: str) -> None:
         """Give up this step; what goes wrong inside a pass of somebody else's training loop is raised after it."""
-        self._failure = self._failure or ConfigError(why)
+        self.seen.failure = self.seen.failure or ConfigError(why)
 
     def _due(self) -> bool:
         """Whether to check in this step what is assumed, see :data:`CHECKED`."""
@@ -206,9 +212,9 @@ class InsideBackward(Source):
     def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self._watching():
             self._cut.begin()
-            self._replay = None
+            self.seen.replay = None
             self._eps = max(self._eps, spacing())
-            self._replay = Replay(module, args, kwargs) if self._due() else None
+            self.seen.replay = Replay(module, args, kwargs) if self._due() else None
 
     def _leave(self, _module: nn.Module, _args: tuple[Any, ...], output: Any) -> Any:
         if torch.compiler.is_compiling():
@@ -216,43 +222,43 @@ class InsideBackward(Source):
             return None
         if not self._watching():
             return None
-        passes = self._passes
+        latest, wrong = self._passes.latest, self._passes.wrong
         if torch._C._are_functorch_transforms_active():
             self._fail(TRANSFORM)
-        elif passes.wrong is not None:
-            self._fail(str(passes.wrong))
-        elif passes.examples < 1:
-            self._fail("a forward pass has no examples; leave empty batches out")
-        if self._failure is not None:
+        elif wrong is not None:
+            self._fail(str(wrong))
+        elif latest.examples < 1:
+            self._fail(NO_EXAMPLES)
+        if self.seen.failure is not None:
             return None
         leaves = differentiable(output)
-        rows = [leaf for leaf in leaves if has_rows(leaf, passes.examples)]
+        rows = [leaf for leaf in leaves if has_rows(leaf, latest.examples)]
         self._has_rows = bool(rows)
         if rows:
             self._cut.detach()
             self._cut.add(rows if len(rows) < len(leaves) else [])
-        self._pass = Pass(passes.number, passes.examples, passes.members, passes.order)
-        bound = bounded(output, partial(self._arrived, self._pass))
-        if self._due() and passes.examples > passes.members:
-            self._outputs = [leaf for leaf in differentiable(bound) if has_rows(leaf, passes.examples)]
+        self.seen.current = latest
+        bound = bounded(output, partial(self._arrived, latest))
+        if self._due() and latest.examples > latest.members:
+            self.seen.outputs = [leaf for leaf in differentiable(bound) if has_rows(leaf, latest.examples)]
             self._look_at_loss()
         return bound
 
     def _run_again(self, kept: Tensor, others: Tensor) -> list[Call]:
         """The calls whose output the loss is made of, in a pass with all examples but those kept replaced by others."""
-        assert self._replay is not None
+        assert self.seen.replay is not None
         with self._cut.recording() as calls:
-            output = self._replay.run(kept, others)
+            output = self.seen.replay.run(kept, others)
         calls = [call for call in calls if call.name in self._cut.names]
         rows = [leaf for leaf in tensors_of(output) if has_rows(leaf, len(kept))]
         return [Call("", rows)] if self._has_rows else calls
 
     def _look_at_loss(self) -> None:
-        passes, some = self._passes, self._separation.some
+        passes, some = self.seen.current, self._separation.some
 
         def outputs() -> list[Tensor]:
             inside = [tensor for call in self._cut.calls for tensor in call.tensors]
-            found, self._outputs = [*self._outputs, *inside], []
+            found, self.seen.outputs = [*self.seen.outputs, *inside], []
             return found
 
         subsets = [some(passes.examples, passes.members, passes.order, half=half) for half in (True, False)]
@@ -261,21 +267,21 @@ class InsideBackward(Source):
     def _arrived(self, current: Pass, edges: Sequence[GradientEdge], gradients: Sequence[Tensor | None]) -> None:
         """The gradients of training have arrived at the ends of a forward pass, and not gone on yet."""
         roots = [(edge, slope) for edge, slope in zip(edges, gradients, strict=True) if slope is not None]
-        if not self.active or self._failure or is_sending() or not roots:
+        if not self.active or self.seen.failure or is_sending() or not roots:
             return None
         shared, task = self._passes.shared, torch._C._current_graph_task_id()
         if torch.is_grad_enabled():
             return self._fail(TWICE)
-        if current.number in self._done:
+        if current.number in self.seen.done:
             return self._fail(TWO_BACKWARD)
-        if task == self._task and not shared:
+        if task == self.seen.task and not shared:
             return self._fail(TWO_FORWARD)
-        self._done.add(current.number)
+        self.seen.done.add(current.number)
         examples = current.examples
         cells = Cells(examples, current.members, current.order, None if self.single else self._groups)
-        if task != self._task:
+        if task != self.seen.task:
             self._cells.begin(cells, complete=self._due(), several=shared)
-            self._task = task
+            self.seen.task = task
         self.backward_passes = max(1, cells.number - 1)
         none = torch.zeros(examples, dtype=torch.bool)
         try:
@@ -292,6 +298,8 @@ class InsideBackward(Source):
         examples = len(kept)
         masked = [only(slope, kept) if has_rows(slope, examples) else slope for _, slope in roots]
         trained = [tensor for tensor in self._parameters if tensor.requires_grad]
+        if not trained:
+            return [None] * len(self._parameters)
         edges = [edge for edge, _ in roots]
         with sending(), self._cut.keeping(kept):
             found = iter(torch.autograd.grad(edges, trained, masked, retain_graph=True, allow_unused=True))
@@ -304,15 +312,15 @@ class InsideBackward(Source):
             if gradient.layout is not torch.strided:
                 self._fail(SPARSE)
                 return
-            self._reached = True
+            self.seen.reached = True
             self.sample.add(index, gradient)
-            if self._failure is not None:
+            if self.seen.failure is not None:
                 return
             if self._compiled:
                 self._fail(COMPILED)
-            elif self._passes.number == 0:
-                self._fail(NOT_CALLED.format(self._names[index]))
-            elif torch._C._current_graph_task_id() != self._task or not self._cells.found(index, gradient):
+            elif self._passes.latest.number == 0:
+                self._fail(NOT_CALLED)
+            elif torch._C._current_graph_task_id() != self.seen.task or not self._cells.found(index, gradient):
                 self._fail(ELSEWHERE.format(self._names[index]))
 
         return look

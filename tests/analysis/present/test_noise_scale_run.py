@@ -32,7 +32,7 @@ RUN: dict[str, Any] = {
     "config": {"optimizer": {"name": "adamw"}, "lr": 0.004, "batch_size": 64},
     "source": "split",
     "matched": "l1",
-    "symbols": {"l2": "Z_2", "l1": "Z_1", "hessian": "Z_h"},
+    "symbols": {"l2": "Z_2", "l1": "Z_1", "nuclear": "Z_n"},
     "example_unit": "sequence",
     "tokens_per_example": 32,
     "phases": [
@@ -44,7 +44,7 @@ RUN: dict[str, Any] = {
                 if place == 0
                 else estimate(41.2, 36.0, 48.1),
                 "l1": estimate(30.0 + place, None, None),
-                "hessian": estimate(12.0, 3.0, None),
+                "nuclear": estimate(12.0, 3.0, None),
             },
             "layers": {"blocks.0[x]": estimate(41.2, 36.0, 48.1)},
         }
@@ -65,7 +65,6 @@ def test_one_row_per_phase_and_geometry() -> None:
     assert table["matched"].tolist() == [False, True, False] * 2
     assert math.isnan(table["noise_scale"][0])
     assert table["low"][0] == 70.0
-    assert table[table["geometry"] == "hessian"]["examples"].tolist() == [2048, 4096]
     assert table[table["geometry"] == "l2"]["examples"].tolist() == [1024, 3072]
 
 

@@ -401,7 +401,7 @@ def test_a_layer_called_outside_the_forward_pass_is_an_error() -> None:
     model = gpt()
     watcher = watch(model)
     model.norm(torch.randn(3, 8).double()).sum().backward()
-    with pytest.raises(ConfigError, match="without a forward pass of the model; give the noise scale the module"):
+    with pytest.raises(ConfigError, match="without a forward pass of it; give the noise scale the module"):
         watcher.collect()
     losses(model, batch()).sum().backward()
     model.norm(torch.randn(3, 8).double()).sum().backward()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 
 from cbs.errors import ConfigError
-from cbs.noise_scale.geometries import GEOMETRIES
 from cbs.optimizers.geometry import declared, geometry_of
 
 
@@ -39,7 +38,7 @@ def matched(optimizer: torch.optim.Optimizer) -> str:
     if name is None:
         raise ConfigError(
             f"no geometry is known to suit the optimizer {type(decisive).__name__}: name one, as in geometry='l2' "
-            f"(there are {', '.join(GEOMETRIES.names())}), or give its class an attribute geometry = 'l2'"
+            "(there are l1, l2, nuclear, preconditioned), or give its class an attribute geometry = 'l2'"
         )
     return name
 

@@ -1,30 +1,23 @@
 r"""The noise scale weighted with the curvature, :math:`B_{noise} = tr(H\Sigma)/G^\top H G` (McCandlish et al. 2018).
 
-Equation 2.8. The quadratic statistic is :math:`T(g) = g^\top H g`, taken at a checkpoint by Hessian-vector products.
+Equation 2.8, the number that their theory is about, at a checkpoint of a model of yours: copy :func:`hessian_moments`
+and average over fresh batches as below. ``python docs/examples/hessian_noise_scale.py`` prints it beside the plain one.
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from cbs.errors import ConfigError, reason
+from cbs.compute.state import State
+from cbs.errors import ConfigError
+from cbs.noise_scale import MomentAverages, NoiseScaleMeter
 from cbs.noise_scale.moments import Moments, Sizes, solve_moments
 from cbs.noise_scale.passes import first_dimension
-from cbs.noise_scale.state import State
-
-SYMBOL = r"B_{\mathrm{noise}}"
-
-_REFUSALS = ("derivative for", "double backward", "donated buffer")
-"""What torch says of what can be differentiated once only: a fused kernel, or a compiled model."""
-
-_HIDDEN = "torch::autograd::Error"
-"""Node that a ``once_differentiable`` function leaves in the graph of a gradient; torch passes it over in silence."""
+from cbs.spectrum.hessian import hessian_product
 
 
 def hessian_moments(
@@ -87,68 +80,6 @@ def hessian_moments(
     return Moments(indices=tuple(range(len(parameters))), signal=signal, noise=noise, sizes=effective)
 
 
-def hessian_product(
-    loss: Callable[[Any], Tensor], batch: Any, parameters: Sequence[Tensor]
-) -> Callable[[Sequence[Tensor]], Sequence[Tensor]]:
-    """Products of the Hessian of the mean loss of ``batch`` with directions, all from one graph of the gradient.
-
-    Args:
-        loss: mean loss over the examples of a batch, a scalar.
-        batch: examples.
-        parameters: that the Hessian is taken in.
-
-    Returns:
-        A direction, one tensor for each parameter, to the Hessian times it, likewise.
-
-    Raises:
-        ConfigError: here or from the product, if a part of the model has no second derivative.
-    """
-    with _second_derivatives(), sdpa_kernel(SDPBackend.MATH), torch.enable_grad():
-        value = loss(batch)
-        # A seed with a graph of its own, so that the gradient of a linear part has one too.
-        seed = torch.ones_like(value, requires_grad=True)
-        gradient = torch.autograd.grad(value, parameters, seed, create_graph=True, materialize_grads=True)
-    if _HIDDEN in _nodes(gradient):
-        raise ConfigError("second derivatives are needed; the model has a once_differentiable function")
-    used = [index for index, entry in enumerate(gradient) if entry.requires_grad]
-
-    def product(direction: Sequence[Tensor]) -> Sequence[Tensor]:
-        with _second_derivatives():
-            return torch.autograd.grad(
-                [gradient[index] for index in used],
-                parameters,
-                [direction[index] for index in used],
-                retain_graph=True,
-                materialize_grads=True,
-            )
-
-    return product
-
-
-@contextlib.contextmanager
-def _second_derivatives() -> Iterator[None]:
-    """Say in one line what torch says where something can be differentiated once only."""
-    try:
-        yield
-    except RuntimeError as error:
-        if not any(phrase in str(error) for phrase in _REFUSALS):
-            raise
-        raise ConfigError(
-            f"second derivatives are needed, which compiled models and some kernels lack: {reason(error)}"
-        ) from error
-
-
-def _nodes(tensors: Sequence[Tensor]) -> set[str]:
-    """Names of the nodes in the graph of ``tensors``."""
-    seen, ahead = set(), [tensor.grad_fn for tensor in tensors]
-    while ahead:
-        node = ahead.pop()
-        if node is not None and node not in seen:
-            seen.add(node)
-            ahead += [following for following, _ in node.next_functions]
-    return {node.name() for node in seen}
-
-
 def _inner(left: Sequence[Tensor], right: Sequence[Tensor]) -> Tensor:
     return torch.stack([(a.double() * b.double()).sum() for a, b in zip(left, right, strict=True)])
 
@@ -158,3 +89,31 @@ def _mean(vectors: Sequence[Sequence[Tensor]], shares: Sequence[float]) -> list[
         sum(share * entry.double() for share, entry in zip(shares, entries, strict=True))
         for entries in zip(*vectors, strict=True)
     ]
+
+
+def main() -> None:
+    """A small regression, at the parameters it starts with."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(10, 32), nn.Tanh(), nn.Linear(32, 1))
+
+    def batch(examples: int = 64) -> tuple[Tensor, Tensor]:
+        inputs = torch.randn(examples, 10)
+        return inputs, inputs[:, :1] + torch.randn(examples, 1)
+
+    def loss(batch: tuple[Tensor, Tensor]) -> Tensor:
+        return nn.functional.mse_loss(model(batch[0]), batch[1])
+
+    weighted, meter = MomentAverages(), NoiseScaleMeter(model)
+    for _ in range(64):
+        with meter.paused():
+            found = hessian_moments(model, loss, [batch(16) for _ in range(4)], batch())
+        weighted.add(64, found.signal.numpy(), found.noise.numpy())
+        loss(batch()).backward()
+        meter.step()
+        model.zero_grad()
+    print("plain:            ", meter.estimate())
+    print("Hessian-weighted: ", weighted.estimate())
+
+
+if __name__ == "__main__":
+    main()

@@ -37,10 +37,6 @@ class State:
         ]
         self._random = _random_states(module) if random else None
 
-    def changed(self) -> bool:
-        """Whether a buffer has other values now."""
-        return not all(_equal(holder.get(key), value) for holder, _, key, _, value in self._buffers)
-
     def other_buffer(self, other: State, rounding: float) -> str:
         """Name of the first buffer that had other values when ``other`` was taken of the same module; empty if none.
 

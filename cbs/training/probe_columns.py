@@ -8,9 +8,9 @@ from torch.nn.utils import get_total_norm
 
 from cbs.errors import ConfigError
 from cbs.noise_scale.geometries import Geometry
-from cbs.noise_scale.options import ProbeOptions
 from cbs.noise_scale.passes import CountExamples, first_dimension
 from cbs.noise_scale.probe import Probe
+from cbs.training.probe_options import ProbeOptions
 from cbs.trial.config import Choice
 from cbs.trial.record import GeometryColumns
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from cbs.noise_scale.state import State
+from cbs.compute.state import State
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,417 @@
+"""Models that are one formula of bare parameters, tables and modules, as rows of a table.
+
+Their tables have 20 rows, a multiple of the examples in every step, so that nothing but autograd can tell them from
+rows of examples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.utils import parametrizations
+
+from benchmarks.model_zoo import CLASSES, WIDTH, WORDS, Entry, classify, features, words
+
+ROWS, LENGTH = 20, 20
+
+
+def table(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Frozen numbers of a shape."""
+    return torch.randn(shape, generator=torch.Generator().manual_seed(1), dtype=dtype)
+
+
+class Formula(nn.Module):
+    """Trainable parameters (shapes, or a complex tensor to start at), frozen tables and modules, and what is made of
+    them."""
+
+    def __init__(self, formula: Callable[[Any, Tensor], Any], **parts: Any) -> None:
+        super().__init__()
+        self.formula = formula
+        for name, part in parts.items():
+            if isinstance(part, nn.Module):
+                self.add_module(name, part)
+            elif isinstance(part, Tensor):
+                self.register_buffer(name, part)
+            else:
+                shape, dtype = (part, torch.float32) if not isinstance(part, list) else part
+                start = torch.randn(shape, dtype=dtype) / (shape[-1] ** 0.5 if shape else 1)
+                setattr(self, name, nn.Parameter(start))
+
+    def forward(self, x: Tensor) -> Any:
+        return self.formula(self, x)
+
+
+def of(formula: Callable[[Any, Tensor], Any], *shape: int, **parts: Any) -> Entry:
+    """A formula of features (of 12 unless a shape is given); parts that are functions make a module."""
+
+    def build() -> nn.Module:
+        return Formula(formula, **{name: part() if callable(part) else part for name, part in parts.items()})
+
+    return Entry(build=build, batch=features(*(shape or (12,))), loss=classify, compiled=False, skips=("trainer",))
+
+
+def text(formula: Callable[[Any, Tensor], Any], length: int = LENGTH, **parts: Any) -> Entry:
+    """A formula of embedded words and a head."""
+
+    def build() -> nn.Module:
+        inside = Formula(formula, **{name: part() if callable(part) else part for name, part in parts.items()})
+        return nn.Sequential(nn.Embedding(WORDS, WIDTH), inside, nn.Linear(WIDTH, WORDS))
+
+    return Entry(build=build, batch=words(length), loss=classify, compiled=False, skips=("trainer",))
+
+
+def linear(rows: int, columns: int, **options: Any) -> Callable[[], nn.Module]:
+    return lambda: nn.Linear(rows, columns, **options)
+
+
+def small(rows: int, columns: int) -> Callable[[], nn.Module]:
+    return lambda: nn.Sequential(nn.Linear(rows, WIDTH), nn.Tanh(), nn.Linear(WIDTH, columns))
+
+
+def head(rows: int = WIDTH) -> Callable[[], nn.Module]:
+    return linear(rows, CLASSES)
+
+
+def attend(query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    return (query @ keys.mT / WIDTH**0.5).softmax(-1) @ values
+
+
+def rotate(x: Tensor, angles: Tensor) -> Tensor:
+    one, other = x.chunk(2, -1)
+    return torch.cat([one * angles.cos() - other * angles.sin(), one * angles.sin() + other * angles.cos()], -1)
+
+
+def places(rows: int = LENGTH) -> Tensor:
+    return torch.arange(rows) / rows
+
+
+def distances(rows: int = LENGTH) -> Tensor:
+    return (places(rows)[:, None] - places(rows)).abs()
+
+
+def sinkhorn(scores: Tensor) -> Tensor:
+    for _ in range(3):
+        scores = scores - scores.logsumexp(-1, keepdim=True)
+        scores = scores - scores.logsumexp(-2, keepdim=True)
+    return scores.exp()
+
+
+def euler(step: Callable[[Tensor], Tensor], x: Tensor, number: int = 4) -> Tensor:
+    for _ in range(number):
+        x = x + step(x) / number
+    return x
+
+
+def long_convolution(x: Tensor, kernel: Tensor) -> Tensor:
+    """Along the words of ``[examples, words, features]``, by Fourier transforms."""
+    size = 2 * x.shape[1]
+    product = torch.fft.rfft(x, size, dim=1) * torch.fft.rfft(kernel, size, dim=0)
+    return torch.fft.irfft(product, size, dim=1)[:, : x.shape[1]]
+
+
+def state_kernel(m: Any) -> Tensor:
+    """Of a diagonal state space with complex decays (Gu et al. 2022), ``[words, features]``."""
+    powers = torch.exp(torch.arange(LENGTH)[:, None, None] * (-m.decay.exp() + 1j * m.turn))
+    return torch.einsum("lfn,fn->lf", powers, m.out).real
+
+
+def straight_through(m: Any, x: Tensor) -> Tensor:
+    z = m.encode(x)
+    nearest = m.codes[torch.cdist(z, m.codes).argmin(-1)]
+    return m.head(nearest + z - z.detach())
+
+
+def forward_scores(m: Any, x: Tensor) -> Tensor:
+    """The forward recursion of a conditional random field, the last scores."""
+    scores = m.emit(x)
+    alpha = scores[:, 0]
+    for place in range(1, scores.shape[1]):
+        alpha = (alpha[:, :, None] + m.moves).logsumexp(1) + scores[:, place]
+    return alpha
+
+
+def fold(m: Any, x: Tensor) -> Tensor:
+    """Positions first inside, examples and positions in one dimension."""
+    inner = m.first(x.transpose(0, 1).reshape(-1, x.shape[-1])).tanh()
+    return m.head(inner.view(x.shape[1], x.shape[0], -1).mean(0))
+
+
+def views(m: Any, x: Tensor) -> Tensor:
+    """Two views of every example behind one another, averaged after."""
+    one, other = m.body(torch.cat([x, x.flip(-1)])).chunk(2)
+    return m.head((one + other).tanh())
+
+
+def cells(m: Any, x: Tensor) -> Tensor:
+    state = m.start.expand(len(x), -1)
+    for place in range(x.shape[1]):
+        state = m.cell(x[:, place], state)
+    return m.head(state)
+
+
+def top_one(m: Any, x: Tensor) -> Tensor:
+    """Every example goes to the expert that scores highest, all of them computed."""
+    gates = m.gate(x).softmax(-1)
+    best = functional.one_hot(gates.argmax(-1), 4) * gates
+    return torch.einsum("be,bi,eio->bo", best, x, m.experts)
+
+
+def splines(m: Any, x: Tensor) -> Tensor:
+    """Every edge is a function of its own (Liu et al. 2024), of Gaussian bumps."""
+    bumps = torch.exp(-((x[..., None] - m.grid) ** 2))
+    return torch.einsum("big,iog->bo", bumps, m.edges)
+
+
+def merged_norm(m: Any, x: Tensor) -> Tensor:
+    """A frozen weight plus factors of low rank, normalised and scaled (Liu et al. 2024, DoRA)."""
+    weight = m.frozen + m.b @ m.a
+    return m.head(functional.linear(x, m.gain[:, None] * weight / weight.norm(dim=1, keepdim=True)).tanh())
+
+
+C = torch.cfloat
+
+SHARED = {
+    "a scalar times a frozen matrix": of(
+        lambda m, x: (x @ (m.t * m.w).T).tanh() @ m.out, t=(), w=table(ROWS, 12), out=(ROWS, 5)
+    ),
+    "a scalar times a table, nothing after": of(lambda m, x: (x @ (m.t * m.w).T).tanh(), t=(), w=table(ROWS, 12)),
+    "a vector times a frozen matrix": of(lambda m, x: (x @ (m.w * m.t).T).tanh(), t=(12,), w=table(ROWS, 12)),
+    "rotary, learnt frequencies": text(
+        lambda m, x: attend(rotate(m.q(x), m.at[:, None] * m.f), rotate(m.k(x), m.at[:, None] * m.f), x),
+        at=places(),
+        f=(WIDTH // 2,),
+        q=linear(WIDTH, WIDTH),
+        k=linear(WIDTH, WIDTH),
+    ),
+    "ALiBi, learnt slope": text(
+        lambda m, x: (x @ m.q(x).mT - m.slope * m.far).softmax(-1) @ x,
+        far=distances(),
+        slope=(),
+        q=linear(WIDTH, WIDTH),
+    ),
+    "ALiBi, a slope per head": text(
+        lambda m, x: (
+            torch.einsum("bqe,hef,bkf->bhqk", x, m.qk, x).sub(m.slope[:, None, None] * m.far).softmax(-1).mean(1) @ x
+        ),
+        far=distances(),
+        slope=(4,),
+        qk=(4, WIDTH, WIDTH),
+    ),
+    "positions by an MLP": text(lambda m, x: (x + m.net(m.at[:, None])).tanh(), at=places(), net=small(1, WIDTH)),
+    "distances by an MLP": text(
+        lambda m, x: (x @ x.mT + m.net(m.far[..., None])[..., 0]).softmax(-1) @ x, far=distances(), net=small(1, 1)
+    ),
+    "positions by a layer norm": text(
+        lambda m, x: (x + m.norm(m.at)).tanh(), at=table(LENGTH, WIDTH), norm=lambda: nn.LayerNorm(WIDTH)
+    ),
+    "relative keys, as Funnel": text(
+        lambda m, x: (
+            (x @ x.mT + torch.einsum("bqd,kd->bqk", x, torch.einsum("td,de->te", m.at, m.kernel))).softmax(-1) @ x
+        ),
+        at=table(LENGTH, WIDTH),
+        kernel=(WIDTH, WIDTH),
+    ),
+    "RBF grid, one width": of(
+        lambda m, x: m.head(torch.exp(-(torch.cdist(x, m.grid) ** 2) * m.t.exp() / 12)),
+        grid=table(ROWS, 12),
+        t=(),
+        head=head(ROWS),
+    ),
+    "RBF grid, learnt centres": of(
+        lambda m, x: m.head(torch.exp(-(torch.cdist(x, m.grid) ** 2) / 12)), grid=(ROWS, 12), head=head(ROWS)
+    ),
+    "kernel of a grid by a linear layer": of(
+        lambda m, x: (x @ m.net(m.grid).T).tanh(), grid=table(ROWS, 12), net=linear(12, 12)
+    ),
+    "codebook attention": of(
+        lambda m, x: m.head(attend(m.q(x), m.keys, m.values)),
+        q=linear(12, WIDTH),
+        keys=(ROWS, WIDTH),
+        values=(ROWS, WIDTH),
+        head=head(),
+    ),
+    "codes through layers": of(
+        lambda m, x: m.head(attend(m.q(x), m.k(m.codes), m.v(m.codes))),
+        q=linear(12, WIDTH),
+        k=linear(WIDTH, WIDTH),
+        v=linear(WIDTH, WIDTH),
+        codes=(ROWS, WIDTH),
+        head=head(),
+    ),
+    "nearest code, straight through": of(straight_through, encode=linear(12, WIDTH), codes=(ROWS, WIDTH), head=head()),
+    "prototypes of all classes": of(
+        lambda m, x: m.encode(x) @ m.classes(m.ids).T,
+        encode=small(12, WIDTH),
+        classes=lambda: nn.Embedding(ROWS, WIDTH),
+        ids=torch.arange(ROWS),
+    ),
+    "weights made by a net": of(
+        lambda m, x: torch.einsum("bi,oi->bo", x, m.net(m.codes)).tanh(), net=small(4, 12), codes=(ROWS, 4)
+    ),
+    "latents ask the words": text(
+        lambda m, x: x + attend(x, (lat := attend(m.latents, x, x)), lat), latents=(4, WIDTH)
+    ),
+    "graph with learnt edges": of(
+        lambda m, x: m.head((m.edges.softmax(-1) @ m.first(x)).tanh().mean(1)),
+        ROWS,
+        12,
+        edges=(ROWS, ROWS),
+        first=linear(12, WIDTH),
+        head=head(),
+    ),
+    "graph with fixed edges, scaled": of(
+        lambda m, x: m.head(((m.t * m.edges) @ m.first(x)).tanh().mean(1)),
+        ROWS,
+        12,
+        t=(),
+        edges=table(ROWS, ROWS),
+        first=linear(12, WIDTH),
+        head=head(),
+    ),
+    "positions interpolated": of(
+        lambda m, x: m.head((x + functional.interpolate(m.at, (6, 6), mode="bilinear")).tanh().flatten(1)),
+        3,
+        6,
+        6,
+        at=(1, 3, 4, 4),
+        head=head(108),
+    ),
+    "mixture of scaled tables": of(
+        lambda m, x: (x @ torch.einsum("k,koi->oi", m.mix.softmax(0), m.tables).T).tanh(),
+        mix=(3,),
+        tables=table(3, ROWS, 12),
+    ),
+    "Kronecker weights": of(lambda m, x: (x @ torch.kron(m.a, m.b).T).tanh(), a=(5, 3), b=(4, 4)),
+    "low rank, normalised": of(
+        merged_norm, frozen=table(WIDTH, 12), a=(2, 12), b=(WIDTH, 2), gain=(WIDTH,), head=head()
+    ),
+    "assignment in every example": text(lambda m, x: sinkhorn(x @ m.w @ x.mT) @ x, w=(WIDTH, WIDTH)),
+    "conditional random field": Entry(
+        build=lambda: Formula(forward_scores, emit=nn.Linear(12, 5), moves=(5, 5)), batch=features(6, 12), loss=classify
+    ),
+}
+
+DTYPES = {
+    "complex linear layers": of(
+        lambda m, x: m.head(m.second(m.first(torch.complex(x[:, :6], x[:, 6:])).tanh()).abs()),
+        first=linear(6, 8, dtype=C),
+        second=linear(8, 8, dtype=C),
+        head=head(8),
+    ),
+    "complex convolution": of(
+        lambda m, x: m.head(m.first(torch.complex(x, x.flip(-1))).abs().mean(-1)),
+        3,
+        9,
+        first=lambda: nn.Conv1d(3, 8, 3, dtype=C),
+        head=head(8),
+    ),
+    "complex bare weight": of(
+        lambda m, x: m.head(torch.view_as_real(torch.complex(x[:, :6], x[:, 6:]) @ m.w).flatten(1).tanh()),
+        w=[(6, 8), C],
+        head=head(16),
+    ),
+    "learnt phases": of(
+        lambda m, x: m.head((torch.fft.fft(x) * torch.exp(1j * m.phase)).abs()), phase=(12,), head=head(12)
+    ),
+    "filter in the Fourier domain": text(
+        lambda m, x: torch.fft.irfft(torch.fft.rfft(x, dim=1) * m.w, dim=1), w=[(11, WIDTH), C]
+    ),
+    "long convolution": text(lambda m, x: long_convolution(x, m.kernel).tanh(), kernel=(LENGTH, WIDTH)),
+    "diagonal state space": text(
+        lambda m, x: long_convolution(x, state_kernel(m)).tanh(), decay=(WIDTH, 4), turn=(WIDTH, 4), out=[(WIDTH, 4), C]
+    ),
+    "double precision": of(
+        lambda m, x: m.head(m.first(x.double()).tanh()),
+        first=linear(12, WIDTH, dtype=torch.float64),
+        head=linear(WIDTH, CLASSES, dtype=torch.float64),
+    ),
+    "double precision in the middle": of(
+        lambda m, x: m.head(m.first(x).double().tanh()).float(),
+        first=linear(12, WIDTH),
+        head=linear(WIDTH, CLASSES, dtype=torch.float64),
+    ),
+    "complex, double precision": of(
+        lambda m, x: (torch.complex(x, -x).to(torch.cdouble) @ m.w).abs(), w=[(12, 5), torch.cdouble]
+    ),
+    "channels last": Entry(
+        build=lambda: nn.Sequential(
+            nn.Conv2d(3, 8, 3), nn.SiLU(), nn.Conv2d(8, 8, 3, groups=4), nn.Flatten(), nn.Linear(32, CLASSES)
+        ).to(memory_format=torch.channels_last),
+        batch=features(3, 6, 6),
+        loss=classify,
+    ),
+}
+
+USED_AGAIN = {
+    "one block six times": text(lambda m, x: euler(lambda h: m.block(h), x, 6), block=small(WIDTH, WIDTH)),
+    "an ordinary differential equation": of(
+        lambda m, x: m.head(euler(lambda h: (h @ m.w).tanh(), x)), w=(12, 12), head=head(12)
+    ),
+    "a fixed point": of(
+        lambda m, x: m.head(euler(lambda h: (h @ m.w / 2 + x).tanh() - h, torch.zeros_like(x), 5)),
+        w=(12, 12),
+        head=head(12),
+    ),
+    "two views behind one another": of(views, body=small(12, WIDTH), head=head()),
+    "weights and their transposes": of(lambda m, x: m.head((x @ m.w).tanh() @ m.w.T), w=(12, WIDTH), head=head(12)),
+    "positions before examples inside": of(fold, 6, 12, first=linear(12, WIDTH), head=head()),
+    "patches as examples inside": of(
+        lambda m, x: m.head(m.first(x.flatten(0, 1)).tanh().view(len(x), -1)), 4, 12, first=linear(12, 4), head=head(16)
+    ),
+    "cells with a learnt start": of(cells, 6, 12, start=(WIDTH,), cell=lambda: nn.GRUCell(12, WIDTH), head=head()),
+    "the best expert": of(top_one, gate=linear(12, 4), experts=(4, 12, 5)),
+    "functions on edges": of(splines, grid=torch.linspace(-2, 2, ROWS), edges=(12, 5, ROWS)),
+    "features of learnt frequencies": of(lambda m, x: m.head((x @ m.f).cos()), f=(12, ROWS), head=head(ROWS)),
+    "a masked convolution": of(
+        lambda m, x: m.head(functional.conv2d(x, m.w * m.mask).flatten(1)),
+        3,
+        6,
+        6,
+        w=(4, 3, 3, 3),
+        mask=torch.ones(3, 3).tril(),
+        head=head(64),
+    ),
+    "orthogonal weights": Entry(
+        build=lambda: nn.Sequential(parametrizations.orthogonal(nn.Linear(12, 12)), nn.Tanh(), nn.Linear(12, CLASSES)),
+        batch=features(12),
+        loss=classify,
+    ),
+    "angles to the classes": of(
+        lambda m, x: 5 * functional.normalize(m.first(x)) @ functional.normalize(m.classes).T,
+        first=small(12, WIDTH),
+        classes=(ROWS, WIDTH),
+    ),
+    "a learnt temperature": of(lambda m, x: m.body(x) * m.t.exp(), body=small(12, CLASSES), t=()),
+    "gates that start at zero": of(
+        lambda m, x: m.head(x + m.gate * m.body(x)), body=small(12, 12), gate=torch.zeros(12), head=head(12)
+    ),
+    "depthwise and dilated": Entry(
+        build=lambda: nn.Sequential(
+            nn.Conv2d(3, 6, 3, groups=3, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(6, 4, 2, dilation=3),
+            nn.PixelShuffle(2),
+            nn.Flatten(),
+            nn.Linear(36, CLASSES),
+        ),
+        batch=features(3, 6, 6),
+        loss=classify,
+    ),
+    "local response and RMS norms": of(
+        lambda m, x: m.head(m.rms(m.local(x[:, :, None])[:, :, 0])),
+        local=lambda: nn.LocalResponseNorm(3),
+        rms=lambda: nn.RMSNorm(12),
+        head=head(12),
+    ),
+}
+
+FORMULAS = {
+    **SHARED,
+    **{name: replace(entry, skips=("trainer", "autocast", "bfloat16")) for name, entry in DTYPES.items()},
+    **USED_AGAIN,
+}

@@ -1,0 +1,81 @@
+"""Products of the Hessian of a mean loss with directions."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from cbs.errors import ConfigError, reason
+
+_REFUSALS = ("derivative for", "double backward", "donated buffer")
+"""What torch says of what can be differentiated once only: a fused kernel, or a compiled model."""
+
+_HIDDEN = "torch::autograd::Error"
+"""Node that a ``once_differentiable`` function leaves in the graph of a gradient; torch passes it over in silence."""
+
+
+def hessian_product(
+    loss: Callable[[Any], Tensor], batch: Any, parameters: Sequence[Tensor]
+) -> Callable[[Sequence[Tensor]], Sequence[Tensor]]:
+    """Products of the Hessian of the mean loss of ``batch`` with directions, all from one graph of the gradient.
+
+    Args:
+        loss: mean loss over the examples of a batch, a scalar.
+        batch: examples.
+        parameters: that the Hessian is taken in.
+
+    Returns:
+        A direction, one tensor for each parameter, to the Hessian times it, likewise.
+
+    Raises:
+        ConfigError: here or from the product, if a part of the model has no second derivative.
+    """
+    with _second_derivatives(), sdpa_kernel(SDPBackend.MATH), torch.enable_grad():
+        value = loss(batch)
+        # A seed with a graph of its own, so that the gradient of a linear part has one too.
+        seed = torch.ones_like(value, requires_grad=True)
+        gradient = torch.autograd.grad(value, parameters, seed, create_graph=True, materialize_grads=True)
+    if _HIDDEN in _nodes(gradient):
+        raise ConfigError("second derivatives are needed; the model has a once_differentiable function")
+    used = [index for index, entry in enumerate(gradient) if entry.requires_grad]
+
+    def product(direction: Sequence[Tensor]) -> Sequence[Tensor]:
+        with _second_derivatives():
+            return torch.autograd.grad(
+                [gradient[index] for index in used],
+                parameters,
+                [direction[index] for index in used],
+                retain_graph=True,
+                materialize_grads=True,
+            )
+
+    return product
+
+
+@contextlib.contextmanager
+def _second_derivatives() -> Iterator[None]:
+    """Say in one line what torch says where something can be differentiated once only."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not any(phrase in str(error) for phrase in _REFUSALS):
+            raise
+        raise ConfigError(
+            f"second derivatives are needed, which compiled models and some kernels lack: {reason(error)}"
+        ) from error
+
+
+def _nodes(tensors: Sequence[Tensor]) -> set[str]:
+    """Names of the nodes in the graph of ``tensors``."""
+    seen, ahead = set(), [tensor.grad_fn for tensor in tensors]
+    while ahead:
+        node = ahead.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            ahead += [following for following, _ in node.next_functions]
+    return {node.name() for node in seen}
