@@ -1,11 +1,11 @@
-"""Plans of batch schedules from simulated sweeps of the noisy quadratic, run as planned under every learning-rate rule.
+"""Plans of batch schedules from simulated sweeps of noisy quadratics, run as planned under every learning-rate rule.
 
-    python -m benchmarks.schedule_plans [--sweeps 20] [--trials 200] [--case momentum]
+    python -m benchmarks.schedule_plans [--sweeps 20] [--trials 100] [--case momentum]
 
-Every sweep has the batch sizes of a case of :mod:`benchmarks.calibration`, three seeds and learning rates a factor 1.41
-apart around the best. ``cbs schedule plan`` reads it, and each of its rows is run: geometric means over the trials of
-steps and examples, and the examples saved against the constant batch size of as many steps, each at its best learning
-rate, from as many trials, too. Printed are how often the promised intervals held what came out, and the first plans.
+Every sweep has six batch sizes a factor 2 apart, three seeds and learning rates a factor 1.41 apart around the best.
+``cbs schedule plan`` reads it, and each of its rows is run at the rates that it prints: geometric means over the trials
+of steps and examples, and the examples saved against the constant batch size of as many steps at its best learning
+rate. All are validated as the trials of a sweep are. Printed is how often the promised intervals held what came out.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
 import argparse
 import functools
 import math
+import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -29,16 +30,51 @@ from analysis.config import AnalysisConfig
 from analysis.questions.schedule_plan import plan_schedule
 from analysis.questions.schedule_plan.of_sweep import of_sweep
 from analysis.questions.schedule_plan.plans import Ask, Outcome
-from benchmarks.calibration.cases import CASES, PLAN, SEEDS, TARGET, Case
+from benchmarks.calibration.cases import CASES, PLAN, SEEDS, TARGET, Case, octaves
+from cbs.errors import CbsError
 from cbs.theory.noisy_quadratic import tuned
-from cbs.trial.config import Schedule, TrialConfig
+from cbs.trial.config import Choice, Schedule, TrialConfig
 from cbs.trial.record import Measurement, TrialResult, TrialStatus, WorkloadInfo
 from cbs.trial.store import Store
+
+
+def _quadratic(
+    name: str, dimension: int, spectrum: float, momentum: float, power: float, sizes: tuple[int, int]
+) -> Case:
+    optimizer = Choice(name="sgd", options={"momentum": momentum})
+    if power:
+        optimizer = Choice(name="benchmarks.calibration.optimizer:PreconditionedSGD", options={"power": power})
+    return Case(
+        name=name, optimizer=optimizer, method="heavy_ball" if momentum else "sgd", momentum=momentum, power=power,
+        dimension=dimension, spectrum=spectrum, batch_sizes=octaves(*sizes), budget=(1000, 100_000),
+    )  # fmt: skip
+
+
+PLANNED = CASES | {
+    case.name: case
+    for case in (
+        _quadratic("steep", 500, 1.5, 0.5, 0.0, (4, 9)),
+        _quadratic("shallow", 500, 0.75, 0.95, 0.0, (4, 9)),
+        _quadratic("steep-preconditioned", 500, 1.25, 0.0, 0.25, (4, 9)),
+        _quadratic("unseen", 300, 1.2, 0.8, 0.0, (5, 10)),
+        _quadratic("unseen-preconditioned", 400, 0.9, 0.0, 0.35, (4, 9)),
+        _quadratic("few-steps", 1000, 1.0, 0.0, 0.75, (6, 11)),
+    )
+}
+"""Those of the calibration, and six with another spectrum, momentum or preconditioner, the last of which reaches the
+target in 4 to 100 steps. The errors of :mod:`analysis.questions.schedule_plan.outcome` were chosen without looking at
+plans of the two that are called unseen."""
 
 RATIO = math.sqrt(2.0)
 """Between learning rates."""
 
-AROUND = range(-2, 4)
+FINE = 1.13
+"""Between learning rates of what a plan is judged by."""
+
+LONGER = 2.5
+"""So many times the steps after which all trials have been below the target: they are not validated at every step."""
+
+AROUND = range(-2, 5)
 """Learning rates of a batch size, from the one at or below the best."""
 
 Table = Sequence[tuple[float, int, float | Sequence[float]]]
@@ -48,24 +84,29 @@ Table = Sequence[tuple[float, int, float | Sequence[float]]]
 @functools.cache
 def best_lr(name: str, batch_size: int) -> tuple[float, float]:
     """Steps of the expected loss of a case to the target, and the learning rate, at their best."""
-    case = CASES[name]
+    case = PLANNED[name]
     found = tuned(case.theory, case.method, TARGET.value, batch_size, case.momentum, power=case.power)
     assert found is not None
     return found.steps, found.lr
 
 
 def losses(case: Case, table: Table, trials: int, rng: np.random.Generator, limit: int) -> np.ndarray:
-    """Loss of every trial after every step until all have reached the target, shape ``[steps + 1, trials, L]`` with so
-    many learning rates ``[L]`` in every stage of the table; those of a trial share start and noise."""
+    """Loss of every trial after every step until some time after all have been below the target, shape
+    ``[steps + 1, trials, L]`` with so many learning rates ``[L]`` in every stage of the table; those of a trial share
+    start and noise."""
     h = case.theory.curvature.astype(np.float32)
     noise, scale = np.sqrt(case.theory.noise), case.theory.preconditioner(case.power)
     theta = rng.standard_normal((trials, 1, len(h)), dtype=np.float32)
     theta = np.repeat(theta, np.size(table[0][2]), axis=1)
-    speed, seen, found = np.zeros_like(theta), 0, []
+    speed, seen, found, lowest = np.zeros_like(theta), 0, [], np.full(theta.shape[:2], np.inf)
     while True:
         with np.errstate(over="ignore", invalid="ignore"):
             found.append(0.5 * np.square(theta) @ h)
-        if (np.min(found, axis=0) <= TARGET.value).all() or len(found) > limit:
+        lowest = np.fmin(lowest, found[-1])
+        if (lowest <= TARGET.value).all():
+            limit = min(limit, math.ceil(LONGER * len(found)) + 10)
+            lowest = np.full_like(lowest, np.inf)
+        if len(found) > limit:
             return np.array(found)
         _, size, lr = [stage for stage in table if stage[0] <= seen][-1]
         kick = rng.standard_normal((trials, 1, len(h)), dtype=np.float32) * (noise / math.sqrt(size)).astype(np.float32)
@@ -76,18 +117,26 @@ def losses(case: Case, table: Table, trials: int, rng: np.random.Generator, limi
         seen += size
 
 
-def crossings(curves: np.ndarray) -> np.ndarray:
-    """First crossing of every trial, in the logarithm of the step; infinity where there is none."""
-    below = curves <= TARGET.value
-    step = np.where(below.any(axis=0), below.argmax(axis=0), 1)
-    at = np.arange(curves.shape[1])
-    share = (curves[step - 1, at] - TARGET.value) / (curves[step - 1, at] - curves[step, at])
-    return np.where(below.any(axis=0), np.maximum(step - 1, 1) * (step / np.maximum(step - 1, 1)) ** share, np.inf)
+def evaluated(curve: np.ndarray, step: int = 0) -> Iterator[int]:
+    """Steps at which a sweep would have validated a trial with these losses, until the target or the end."""
+    while step < len(curve) and np.isfinite(curve[step]):
+        yield step
+        value = float(curve[step])
+        if value <= TARGET.value:
+            return
+        step = PLAN.next_step(step, near=value - TARGET.value <= PLAN.near_fraction * (curve[0] - TARGET.value))
+
+
+def crossing(curve: np.ndarray) -> float:
+    """Steps to the target as a sweep would have recorded them; infinity where it is not reached."""
+    steps = list(evaluated(curve))
+    return TARGET.crossing(steps, curve[steps].tolist()) or math.inf
 
 
 def taken(case: Case, table: Table, trials: int) -> tuple[float, float]:
     """Steps and examples to the target, geometric means over trials, which start alike under every table."""
-    steps = crossings(losses(case, table, trials, np.random.default_rng(9), 5000)[..., 0])
+    curves = losses(case, table, trials, np.random.default_rng(9), 5000)[..., 0]
+    steps = np.array([crossing(curve) for curve in curves.T])
     sizes, seen, examples = [size for _, size, _ in table], 0.0, np.zeros(len(steps))
     left = steps.copy()
     for size, end in zip(sizes, [*(start for start, _, _ in table[1:]), np.inf], strict=True):
@@ -98,11 +147,18 @@ def taken(case: Case, table: Table, trials: int) -> tuple[float, float]:
 
 @functools.cache
 def constants(name: str, trials: int) -> tuple[np.ndarray, np.ndarray]:
-    """Batch sizes of a case and the steps of each at its best learning rate."""
-    case = CASES[name]
-    sizes = np.unique(np.round(np.geomspace(case.batch_sizes[0], case.batch_sizes[-1], 16))).astype(int)
-    steps = [taken(case, [(0, int(size), best_lr(case.name, int(size))[1])], trials)[0] for size in sizes]
-    return sizes, np.array(steps)
+    """Batch sizes of a case and the steps of each at the learning rate that crosses the target first, which is above
+    that of the expected loss: of a loss that fluctuates more, the first low value comes earlier."""
+    case = PLANNED[name]
+    sizes = np.unique(np.round(np.geomspace(case.batch_sizes[0], case.batch_sizes[-1], 11))).astype(int)
+    found = []
+    for size in sizes:
+        steps, best = best_lr(case.name, int(size))
+        lrs = best * FINE ** np.arange(-2, 6)
+        curves = losses(case, [(0, int(size), lrs)], trials, np.random.default_rng(9), int(2.5 * steps) + 20)
+        logs = [np.mean([math.log(crossing(curve)) for curve in of_lr.T]) for of_lr in np.moveaxis(curves, 2, 0)]
+        found.append(math.exp(min(logs)))
+    return sizes, np.array(found)
 
 
 def sweep(folder: Path, case: Case, index: int) -> Path:
@@ -121,14 +177,12 @@ def sweep(folder: Path, case: Case, index: int) -> Path:
 
 
 def _trial(case: Case, size: int, lr: float, seed: int, curve: np.ndarray) -> TrialResult:
-    rows, step, status = [], 0, TrialStatus.BUDGET_EXHAUSTED
-    while step < len(curve) and np.isfinite(curve[step]):
-        value = float(curve[step])
-        rows.append(Measurement(step=step, examples=step * size, value=value, train_loss=value, lr=lr if step else 0.0))
-        if value <= TARGET.value:
-            status = TrialStatus.REACHED
-            break
-        step = PLAN.next_step(step, near=value - TARGET.value <= PLAN.near_fraction * (curve[0] - TARGET.value))
+    values = [(step, float(curve[step])) for step in evaluated(curve)]
+    rows = [
+        Measurement(step=step, examples=step * size, value=value, train_loss=value, lr=lr if step else 0.0)
+        for step, value in values
+    ]
+    status = TrialStatus.REACHED if values[-1][1] <= TARGET.value else TrialStatus.BUDGET_EXHAUSTED
     config = TrialConfig(
         workload=case.workload, optimizer=case.optimizer, lr=lr, batch_size=size, seed=seed, target=TARGET,
         max_steps=len(curve), schedule=Schedule(), evaluation=PLAN, probe=None,
@@ -144,10 +198,10 @@ def _trial(case: Case, size: int, lr: float, seed: int, curve: np.ndarray) -> Tr
 INFO = WorkloadInfo(parameters=1000, example_unit="sample", tokens_per_example=None, metric_unit="loss", data_hash=None)
 
 
-def held(promised: Quantity, value: float) -> bool | None:
-    """Whether the interval holds it; ``None`` where none was promised."""
+def held(promised: Quantity, value: float) -> bool:
+    """Whether the interval holds it."""
     low, high = promised.interval
-    return None if low is None or high is None else low <= value <= high
+    return low is not None and high is not None and low <= value <= high
 
 
 def compared(case: Case, outcome: Outcome, starts: Sequence[int], trials: int) -> list[float]:
@@ -165,34 +219,43 @@ def compared(case: Case, outcome: Outcome, starts: Sequence[int], trials: int) -
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--sweeps", type=int, default=20)
-    parser.add_argument("--trials", type=int, default=200)
-    parser.add_argument("--case", choices=list(CASES), default="momentum")
-    parser.add_argument("--shown", type=int, default=3)
+    parser.add_argument("--first", type=int, default=2000, help="seed of the first sweep")
+    parser.add_argument("--trials", type=int, default=100)
+    parser.add_argument("--case", choices=list(PLANNED), action="append", help="repeats; all if absent")
     asked = parser.parse_args()
-    case, counts = CASES[asked.case], defaultdict(list)
-    for index in range(asked.sweeps):
+    print("| quadratic | rule | plans | no promise | steps held | saving held | true saving, % | above 0 |")
+    print("|---" * 8 + "|")
+    for name in asked.case or PLANNED:
+        for rule, rows in _judged(PLANNED[name], range(asked.first, asked.first + asked.sweeps), asked.trials).items():
+            known = [row for row in rows if row is not None]
+            low, high = (100 * end(saved for *_, saved in known) for end in (min, max)) if known else (math.nan,) * 2
+            cells = [name, rule.removeprefix("plan, "), len(rows), len(rows) - len(known)]
+            cells += [sum(steps for steps, *_ in known), sum(saving for _, saving, *_ in known)]
+            cells += [f"{low:.0f} to {high:.0f}", sum(above for *_, above, _ in known)]
+            print("| " + " | ".join(str(cell) for cell in cells) + " |", flush=True)
+
+
+def _judged(case: Case, seeds: Sequence[int], trials: int) -> dict[str, list[tuple[bool, bool, bool, float] | None]]:
+    """By rule, one row per plan of more than one batch size: whether its steps and its saving lie inside the promised
+    intervals, whether that of the saving is above 0, and the true saving; ``None`` where none was promised."""
+    found = defaultdict(list)
+    for seed in seeds:
+        config = AnalysisConfig(seed=seed)
         with tempfile.TemporaryDirectory() as folder:
-            (source,) = of_sweep(sweep(Path(folder), case, index), AnalysisConfig(seed=index), None, None)
-        (plan,) = plan_schedule([source], Ask(), AnalysisConfig(seed=index)).plans
-        if len(plan.outcomes[0].batch_sizes) == 1:
-            continue
-        for outcome in plan.outcomes[:-1]:
-            truth = compared(case, outcome, [start for start, _ in plan.table], asked.trials)
-            promises = (outcome.steps, outcome.examples, outcome.examples_saved)
-            counts[outcome.name].append([held(each, value) for each, value in zip(promises, truth, strict=True)])
-            if index < asked.shown:
-                told = "; ".join(f"{p.value} {p.interval}: {v:.4g}" for p, v in zip(promises, truth, strict=True))
-                print(f"{index} {plan.table} {outcome.name} {outcome.lrs}: {told}", flush=True)
-    print("| rule | plans | steps held | examples held | saving held | saving promised |\n" + "|---" * 6 + "|")
-    for name, rows in counts.items():
-        shares = [np.mean([row[place] for row in rows if row[place] is not None]) for place in range(3)]
-        cells = [
-            name,
-            str(len(rows)),
-            *(f"{share:.0%}" for share in shares),
-            str(sum(row[2] is not None for row in rows)),
-        ]
-        print("| " + " | ".join(cells) + " |", flush=True)
+            try:
+                (source,) = of_sweep(sweep(Path(folder), case, seed), config, None, None)
+                (plan,) = plan_schedule([source], Ask(), config).plans
+            except CbsError as error:
+                print(f"{case.name}, sweep {seed}: {error}", file=sys.stderr)
+                continue
+        for outcome in plan.outcomes[:-1] if len(plan.table) > 1 else ():
+            saving, (low, _) = outcome.examples_saved, outcome.examples_saved.interval
+            if low is None:
+                found[outcome.name].append(None)
+                continue
+            steps, _, saved = compared(case, outcome, [start for start, _ in plan.table], trials)
+            found[outcome.name].append((held(outcome.steps, steps), held(saving, saved), low > 0, saved))
+    return found
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -16,9 +17,16 @@ from benchmarks.zoo_loops import pairs
 MEMBERS = 4
 """Rows of a group."""
 
+ANSWERS = 8
+"""Answers to a prompt that share an advantage."""
+
 
 def side_by_side(rows: int) -> Tensor:
     return torch.arange(rows) // MEMBERS
+
+
+def side_by_side_answers(rows: int) -> Tensor:
+    return torch.arange(rows) // ANSWERS
 
 
 def one_after_the_other(rows: int) -> Tensor:
@@ -38,6 +46,29 @@ def policy(model: nn.Module, batch: Batch) -> Tensor:
     advantage = (reward - reward.mean(1, keepdim=True)).flatten()
     chosen = model(batch["x"]).log_softmax(-1).gather(1, batch["y"][:, None])[:, 0]
     return -(advantage * chosen).mean()
+
+
+def answers_of_one_advantage(groups: int, generator: torch.Generator) -> Batch:
+    """Inputs of a prompt and an answer that is a small part of them; all answers to a prompt count alike."""
+    x = features(12)(groups, generator)["x"].repeat_interleave(ANSWERS, 0)
+    x = x + 0.05 * torch.randn(x.shape, generator=generator)
+    y = torch.randint(CLASSES, (len(x),), generator=generator)
+    advantage = torch.randn(groups, generator=generator).repeat_interleave(ANSWERS)
+    return {"x": x, "y": y, "advantage": advantage}
+
+
+def policy_of_one_advantage(model: nn.Module, batch: Batch) -> Tensor:
+    """Policy gradients; rows are independent, given their advantage."""
+    chosen = model(batch["x"]).log_softmax(-1).gather(1, batch["y"][:, None])[:, 0]
+    return -(batch["advantage"] * chosen).mean()
+
+
+def augmented_side_by_side(groups: int, generator: torch.Generator) -> Batch:
+    """Variants of every example, next to each other."""
+    batch = features(12)(groups, generator)
+    x = batch["x"].repeat_interleave(MEMBERS, 0)
+    x = x + 0.02 * torch.randn(x.shape, generator=generator)
+    return {"x": x, "y": batch["y"].repeat_interleave(MEMBERS)}
 
 
 def augmented(groups: int, generator: torch.Generator) -> Batch:
@@ -69,6 +100,7 @@ def grouped(
     loss: Callable[[nn.Module, Batch], Tensor],
     group: Callable[[int], Tensor],
     said: Any = None,
+    members: int = MEMBERS,
 ) -> Entry:
     """A model whose examples are groups of rows.
 
@@ -77,23 +109,24 @@ def grouped(
         loss: of a batch.
         group: of every row.
         said: what the noise scale is told of them; nothing if absent.
+        members: rows of a group.
     """
     return Entry(
         build=mlp,
         batch=batch,
         loss=loss,
         group=group,
-        shares=shares,
+        shares=functools.partial(shares, members=members),
         options={} if said is None else {"groups": said},
-        counted=MEMBERS if said is None else 1,
+        counted=members if said is None else 1,
         only_check=said is None,
         skips=("trainer",),  # whose batches are of rows
     )
 
 
-def shares(batch: Batch) -> Tensor:
+def shares(batch: Batch, members: int) -> Tensor:
     """Of every group."""
-    groups = len(next(iter(batch.values()))) // MEMBERS
+    groups = len(next(iter(batch.values()))) // members
     return torch.full((groups,), 1.0 / groups)
 
 
@@ -137,6 +170,14 @@ GROUPS = {
     "answers behind one another": Entry(**PAIRED, counted=2),
     "answers to a prompt, groups= given": grouped(answers, policy, side_by_side, MEMBERS),
     "answers to a prompt": grouped(answers, policy, side_by_side),
+    "answers that share an advantage, groups= given": grouped(
+        answers_of_one_advantage, policy_of_one_advantage, side_by_side_answers, ANSWERS, members=ANSWERS
+    ),
+    "answers that share an advantage": grouped(
+        answers_of_one_advantage, policy_of_one_advantage, side_by_side_answers, members=ANSWERS
+    ),
+    "augmentations side by side, groups= given": grouped(augmented_side_by_side, classify, side_by_side, MEMBERS),
+    "augmentations side by side": grouped(augmented_side_by_side, classify, side_by_side),
     "augmentations, groups= given": grouped(augmented, classify, one_after_the_other, first),
     "augmentations": grouped(augmented, classify, one_after_the_other),
     "contrastive within groups, groups= given": grouped(hard_pairs, contrastive_in_groups, side_by_side, MEMBERS),

@@ -25,6 +25,7 @@ class Case:
         optimizer: what is trained.
         method, momentum, power: the same in :mod:`cbs.theory.noisy_quadratic`.
         dimension: curvatures of the quadratic. Plain gradient descent takes steps in proportion to it.
+        spectrum: the i-th curvature is ``i ** -spectrum``.
         batch_sizes: a factor 2 apart, around the critical one.
         budget: steps and examples, see :class:`sweeps.spec.spec.Sweep`.
     """
@@ -35,18 +36,19 @@ class Case:
     momentum: float = 0.0
     power: float = 0.0
     dimension: int = 1000
+    spectrum: float = 1.0
     batch_sizes: tuple[int, ...]
     budget: tuple[int, int]
 
     @functools.cached_property
     def theory(self) -> NoisyQuadratic:
         """What is trained, in closed form."""
-        return NoisyQuadratic.power_law(self.dimension)
+        return NoisyQuadratic.power_law(self.dimension, power=self.spectrum)
 
     @property
     def workload(self) -> Choice:
         """What is trained."""
-        return Choice(name="noisy_quadratic", options={"dimension": self.dimension})
+        return Choice(name="noisy_quadratic", options={"dimension": self.dimension, "spectrum_power": self.spectrum})
 
     def sweep(
         self, seeds: tuple[int, ...], *, batch_sizes: tuple[int, ...] = (), lrs: tuple[float, ...] | None = None

@@ -106,7 +106,7 @@ def _source(results: Results, answer: Answer, targets: Sequence[float] | None) -
         critical=answer.critical_batch_size,
         grain=math.gcd(*sizes),
         law=None if law.trend is Trend.UNKNOWN else law,
-        best_lrs=tuple((point.batch_size, point.best_lr) for point in reached if point.best_lr is not None),
+        best_lrs=tuple((entry.batch_size, entry.lr) for entry in law.optima if not entry.edge),
         highest_lrs=tuple(_highest(study) for study in answer.studies if np.isfinite(study.steps).any()),
         decays=_decays(results, [point.trials[0] for point in reached]),
         example_unit=group.example_unit,

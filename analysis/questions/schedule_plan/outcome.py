@@ -1,21 +1,20 @@
 r"""What a table of batch sizes takes under every rule of the learning rate, and whether it pays.
 
-Runs with the same path of eta/B over *intrinsic time*, the sum of the learning rates so far, coincide, and the noise of
-a small batch is soon forgotten under a larger one. So a plan reaches the target once its intrinsic time is that of the
-constant run of its *last* batch size B at that one's best learning rate eta:
+Runs with the same path of eta/B over *intrinsic time*, the sum of the learning rates so far, coincide. So a plan
+reaches the target once its intrinsic time is that of the constant run of its *last* batch size B at that one's best
+learning rate eta, which it has to be run at, too, and once what its early stages lost is made good:
 
-.. math:: S = S(B) + \sum_k n_k (1 - \eta_k/\eta)
+.. math:: S = S(B) + \sum_k n_k (1 - (1 - \lambda x_k) \eta_k/\eta), \quad x_k = 1 - \frac{\eta/B}{\eta_k/B_k}
 
-with :math:`n_k` steps in the stages before. What is not forgotten by then is the model's error. On three noisy
-quadratics (momentum, plain, preconditioned; 600 random tables, all rules) ln S was off by the shares of
-:func:`_error`, the larger the less of the run the last stage takes. It is drawn beside the resamples of the curve of
-the whole run, from which S(B) comes and the constant batch size that a plan is compared with; and so is
-:data:`OFF`.
+with :math:`n_k` steps in the stages before. Their noise is above that of the last stage by the share :math:`x_k`, and
+is not all forgotten by the end: progress is lost in proportion, nothing where eta/B stays as it is, :math:`\lambda`
+where the last stage has no noise beside them. How much depends on the curvatures; :data:`LOST` bounds it, and it is
+drawn uniformly beside :data:`OFF`, a step more or less, because steps are whole and intrinsic time is not, and the
+resamples of the curve of the whole run, from which S(B) comes and the constant batch size that a plan is compared with.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -31,9 +30,12 @@ from analysis.questions.schedule_plan.sizes import seconds
 from analysis.questions.schedule_plan.source import Source
 from cbs.schedules.batch_size import OpenLoop
 
-OFF = 0.06
-"""Standard deviation of ln S of the constant batch size that a plan is compared with about the curve, beyond what plan
-and curve have in common: points lie off a curve, learning rates off the best."""
+LOST = 0.5
+"""Bound of lambda: on noisy quadratics 0 to 0.5 were seen, with and without momentum and preconditioner."""
+
+OFF = 0.04
+"""Standard deviation of ln S of a plan beside that: momentum starts slowly, points lie off a curve, learning rates off
+the best."""
 
 
 def outcomes(
@@ -53,11 +55,11 @@ def outcomes(
         course = None
         if source.whole is None or alone:
             course = along([source.whole] if source.whole else source.phases, table.starts, stages)
-        elif rule is not None and not source.decays:
+        elif rule is not None and rule.base.value is not None and not source.decays:
             course = _course(source, table, rule, config)
         saved = UNKNOWN
         if course is not None and source.whole is not None and not alone:
-            saved = Quantity.drawn(_saved(source, course, config), config.confidence)
+            saved = Quantity.drawn(_saved(source, course), config.confidence)
         found.append(
             Outcome(
                 name="plan" if rule is None else f"plan, {rule.name}",
@@ -99,8 +101,8 @@ def _times(base: Quantity, factor: Quantity) -> float | None:
 
 
 def _course(source: Source, table: OpenLoop, rule: LearningRates, config: AnalysisConfig) -> Course | None:
-    """By intrinsic time; ``None`` where the last stage begins after the target was reached, or the rule lowers the
-    learning rate as batches grow."""
+    """By intrinsic time; ``None`` where the last stage begins after the target was reached, or a stage has a higher
+    learning rate than the last one."""
     assert source.whole is not None
     sizes = np.array([stage.batch_size for stage in table.stages], dtype=float)
     before = np.zeros(len(sizes) - 1)
@@ -109,14 +111,18 @@ def _course(source: Source, table: OpenLoop, rule: LearningRates, config: Analys
         before[stage] = np.ceil((start - seen) / sizes[stage])
         seen += before[stage] * sizes[stage]
     last = steps_of([source.whole], sizes[-1:])[:, 0, 0]
-    slower = 1.0 - _of_last(source, rule, sizes, len(last))[:, :-1]
-    steps, early = last + slower @ before, before.sum()
-    rise = _slope(rule, sizes)
-    if not steps[0] > early or rise < -1e-9:
+    share = _of_last(source, rule, sizes, len(last))[:, :-1]
+    if share[0].max() > 1 + 1e-9:
         return None
-    left = 1.0 - np.maximum(steps - early, 0.0) / steps
-    drawn = np.append(0.5, np.random.default_rng(config.seed).uniform(size=len(last) - 1))
-    steps = np.maximum(steps * np.exp(left * _error(rise, drawn)), early + 1.0)
+    rng = np.random.default_rng(config.seed)
+    lost = np.append(LOST / 2, rng.uniform(0.0, LOST, size=len(last) - 1))
+    normal = rng.standard_normal((2, len(last) - 1))
+    above = 1.0 - np.minimum(sizes[:-1] / sizes[-1] / share, 1.0)
+    early = before.sum()
+    steps = last + early - ((1.0 - lost[:, None] * above) * share) @ before
+    if not steps[0] > early:
+        return None
+    steps[1:] = np.maximum(steps[1:] * np.exp(OFF * normal[0]) + normal[1], early + 1.0)
     return Course(np.column_stack([np.broadcast_to(before, (len(steps), len(before))), steps - early]), sizes)
 
 
@@ -129,27 +135,12 @@ def _of_last(source: Source, rule: LearningRates, sizes: Array, rows: int) -> Ar
     return np.asarray(np.exp(logs - logs[:, -1:]))[np.arange(rows) % len(logs)]
 
 
-def _slope(rule: LearningRates, sizes: Array) -> float:
-    """Power of the batch size by which the learning rate grows from the first stage to the last."""
-    factor = rule.factors[-1].value
-    return math.nan if factor is None else math.log(factor) / math.log(sizes[-1] / sizes[0])
-
-
-def _error(slope: float, drawn: Array) -> Array:
-    """Of ln S, over the share of the run before its last stage, from uniform draws: the noise of small batches at a
-    rate that hardly grows is forgotten late."""
-    if slope < 0.35:
-        return np.asarray(0.3 * drawn**2)
-    return np.asarray(-0.1 + 0.2 * drawn)
-
-
-def _saved(source: Source, course: Course, config: AnalysisConfig) -> Array:
+def _saved(source: Source, course: Course) -> Array:
     """Share of the examples of the constant batch size with as many steps, shape ``[1 + R]``; all where none has so
     few."""
     assert source.whole is not None
-    off = np.append(0.0, OFF * np.random.default_rng(config.seed + 1).standard_normal(len(course.steps) - 1))
     curve = source.whole.estimate.then(source.whole.resampled)
-    examples, _ = fewest_examples(curve, course.steps * np.exp(off))
+    examples, _ = fewest_examples(curve, course.steps)
     return np.asarray(1.0 - course.examples / examples)
 
 
@@ -164,6 +155,11 @@ def verdict(plan: Outcome, source: Source, constant: Outcome, config: AnalysisCo
         return f"{unknown}: no run of a constant batch size was measured to compare it with"
     if source.decays:
         return f"{unknown}: the learning rate of these runs falls, and then losses on the way are not passed alike"
+    if plan.lrs[-1] is None:
+        return (
+            f"{unknown}: steps are those at the best learning rate, and that of its last batch size, "
+            f"{plan.batch_sizes[-1]:,}, lies outside what was found: extend the grid of learning rates"
+        )
     if low is None or high is None:
         return f"{unknown}: the last batch size comes so late, or the curve is known so badly, that nothing follows"
     against = f"of the examples of the constant batch size with as many steps, at {percent(config.confidence)} %"

@@ -92,7 +92,7 @@ class PlannedStage:
 class Outcome:
     """What a choice of batch sizes takes to the end of the last phase under one rule of the learning rate.
 
-    A rule that no constant run follows has no values but bounds: see
+    Steps and all that follows from them have no values where nothing says them, see
     :mod:`analysis.questions.schedule_plan.outcome`.
 
     Attributes:

@@ -27,7 +27,7 @@ class Source:
         critical: critical batch size of all phases together, examples; ``None`` where it is not known.
         grain: what batch sizes are multiples of, so that they can be run as those that were measured.
         law: of the learning rate; ``None`` where none was measured.
-        best_lrs: batch sizes and the best learning rate at each; empty where that is not known.
+        best_lrs: batch sizes and the best learning rate at each, between those that were tried; none at an edge.
         highest_lrs: batch sizes and the largest learning rate that reached the target at each, likewise.
         decays: whether the learning rate of the runs falls; ``None`` where nothing says it.
     """
@@ -48,10 +48,9 @@ class Source:
     notes: tuple[str, ...] = ()
 
     def best_lr(self, batch_size: int) -> Quantity:
-        """Of constant runs: by the law within its optima, else between those that won on straight lines in ln lr."""
-        if self.law is not None and self.law.inside[0] <= batch_size <= self.law.inside[-1]:
-            return Quantity.drawn(np.exp(self.law.log_lrs([batch_size])[:, 0]), self.law.confidence)
-        if not self.best_lrs:
+        """Of constant runs: between the optima on straight lines in ln lr, not by a law that may miss all of them on
+        one side, because steps are those at the optima."""
+        if not self.best_lrs or not self.best_lrs[0][0] <= batch_size <= self.best_lrs[-1][0]:
             return UNKNOWN
         sizes, lrs = np.log(np.array(self.best_lrs)).T
         return Quantity(math.exp(np.interp(math.log(batch_size), sizes, lrs)))
