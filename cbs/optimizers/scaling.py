@@ -115,6 +115,10 @@ class Rescaling:
         self._given = {name: choice.options[name] for name in SCALED_OPTIONS if name in choice.options}
         self._choice, self._now = choice, (lr, batch_size)
 
+    def resume(self, batch_size: int, lr: float) -> None:
+        """Say what the options stand at in an optimizer whose state was loaded."""
+        self._now = (lr, batch_size)
+
     def to(self, batch_size: int, lr: float) -> None:
         """Another batch size, and another peak of the learning rate.
 

@@ -12,7 +12,8 @@ from cbs.compute import device as devices
 from cbs.compute import seeding
 from cbs.errors import ConfigError
 from cbs.optimizers.base import decided
-from cbs.training.loop import TrainingLoop, smaller
+from cbs.training.building import smaller
+from cbs.training.loop import TrainingLoop
 from cbs.training.ranks import ALONE, Ranks
 from cbs.trial.checkpoint import Checkpoint
 from cbs.trial.config import TrialConfig
@@ -86,9 +87,9 @@ def run_trial(
         steps_to_target=config.target.crossing(*loop.curve()) if status is TrialStatus.REACHED else None,
         evaluations=loop.evaluations,
         steps=loop.columns.arrays(),
-        geometries=loop.probe.geometries if loop.probe else (),
+        geometries=loop.noise_scale.measured.geometries if loop.noise_scale else (),
         workload=_describe(workload, loop.model),
-        message="; ".join(filter(None, (message, loop.note))),
+        message="; ".join(filter(None, (message, loop.noise_scale and loop.noise_scale.note))),
         micro_batch_size=None if loop.micro_batch_size == config.micro_batch_size else loop.micro_batch_size,
         decided=decided(config.optimizer, loop.optimizer),
         timing={
