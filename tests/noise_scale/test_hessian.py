@@ -15,10 +15,10 @@ from torch.nn.functional import cross_entropy
 from cbs.compute import seeding
 from cbs.errors import ConfigError
 from cbs.noise_scale.hessian import hessian_moments
-from cbs.theory import noise_scale as theory
 from cbs.trial.config import Choice
 from cbs.workloads import build_workload
 from cbs.workloads.text_parts.gpt import GPT, SIZES
+from tests.references import noise_scale as theory
 
 
 def agrees(found: list[float], truth: float) -> bool:

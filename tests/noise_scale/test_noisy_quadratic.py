@@ -23,9 +23,9 @@ from cbs.noise_scale.averages import MomentAverages
 from cbs.noise_scale.hessian import hessian_moments
 from cbs.noise_scale.moments import Moments
 from cbs.noise_scale.probe import Probe
-from cbs.theory import noise_scale as theory
 from cbs.trial.config import Choice
 from cbs.workloads import build_workload
+from tests.references import noise_scale as theory
 
 SHAPE = (6, 10)
 EXPONENT = {"l2": 1, "preconditioned": 1, "hessian": 1, "l1": 2, "nuclear": 2}
