@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import ParamsT
 
+from cbs.optimizers.adam import AdamW, has_fused_kernel
 from cbs.optimizers.composite import CompositeOptimizer
 from cbs.optimizers.contract import (
     CheckedOptimizer,
@@ -26,7 +27,6 @@ from cbs.optimizers.contract import (
     needs_dense_gradients,
     state_dtype,
 )
-from cbs.optimizers.fused_adam import AdamW, has_fused_kernel
 from cbs.optimizers.layout import LAYOUTS, as_matrices
 from cbs.optimizers.routing import Matrices, route
 from cbs.optimizers.spectral.orthogonalization import (
