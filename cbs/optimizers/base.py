@@ -38,6 +38,12 @@ Entry = TypeVar("Entry", bound=Callable[..., torch.optim.Optimizer])
 class OptimizerSpec:
     """One optimizer of the registry.
 
+    >>> entry = OPTIMIZERS["sgd"]
+    >>> entry.defaults["momentum"], entry.geometry
+    (0.9, 'l2')
+    >>> type(entry.build(nn.Linear(2, 1), 0.1, momentum=0.5)).__name__
+    'SGD'
+
     Attributes:
         name: name in the registry.
         build: ``build(model, lr, **options)`` returns the optimizer over the model's trainable parameters.

@@ -37,6 +37,22 @@ def run_trial(
     Bitwise repeatable for a configuration on one machine at one thread count. Divergence and an exhausted budget are
     statuses of the result, not exceptions.
 
+    >>> from cbs.registry.choices import Choice
+    >>> from cbs.trial.target import Target
+    >>> trial = TrialConfig(
+    ...     workload=Choice(name="noisy_quadratic", options={"dimension": 10}),
+    ...     optimizer=Choice(name="sgd", options={"momentum": 0.5}),
+    ...     lr=0.1, batch_size=8, seed=0, max_steps=200,
+    ...     target=Target(metric="validation_loss", value=0.5),
+    ... )
+    >>> result = run_trial(trial)
+    >>> result.status.name
+    'REACHED'
+    >>> 0 < result.steps_to_target <= 200
+    True
+    >>> len(result.steps["train_loss"]) == result.evaluations[-1].step
+    True
+
     Args:
         config: the trial.
         workload: the built workload of ``config.workload``, to save loading its data again.

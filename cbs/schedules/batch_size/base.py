@@ -71,6 +71,10 @@ class Observed:
 class OpenLoop:
     """A table: the stage of a step is the latest that begins at or before the examples seen ahead of it.
 
+    >>> doubled = OpenLoop(starts=(0, 1000), stages=(Stage(8), Stage(16, lr_factor=1.4)))
+    >>> doubled.stage(999), doubled.stage(1000)
+    (Stage(batch_size=8, lr_factor=1.0), Stage(batch_size=16, lr_factor=1.4))
+
     Attributes:
         starts: examples at which each stage begins, increasing from 0.
         stages: likewise.
@@ -101,13 +105,20 @@ class OpenLoop:
 class ClosedLoop:
     """A rule that looks at the run each time so many of its steps have been measured.
 
+    >>> def decide(examples, seen):
+    ...     surely_larger = seen.low is not None and seen.low > seen.stage.batch_size
+    ...     return Stage(2 * seen.stage.batch_size) if surely_larger else seen.stage
+    >>> rule = ClosedLoop(first=Stage(8), looks_at=NOISE_SCALE, decide=decide, measurements=50)
+    >>> rule.decide(4000, Observed(stage=rule.first, low=9.0, value=20.0, high=None)).batch_size
+    16
+
     Attributes:
         first: the stage it starts with.
         looks_at: one of the names above.
         measurements: measured steps from one look to the next; a look sees these alone.
         from_examples: there is no look before.
         confidence: of the interval it sees.
-        decide: ``(examples, observed) -> stage`` of the coming steps.
+        decide: ``(examples, observed) -> stage`` of the coming steps; a trial calls it when it has looked.
     """
 
     first: Stage

@@ -9,7 +9,9 @@ from cbs.errors import ConfigError
 from cbs.trial.config import Schedule
 
 Multiplier = Callable[[int], float]
-"""Maps the examples seen after an update to the fraction of the peak learning rate of that update."""
+"""Maps the examples seen after an update to the fraction of the peak learning rate of that update.
+
+What an entry of the registry returns; a trial calls it before every update."""
 
 
 def decay(schedule: Schedule, left: Callable[[float], float], *, start: float, end: float) -> Multiplier:
