@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from cbs.errors import ConfigError
+from cbs.registry import domains
 from cbs.schedules.learning_rate import Multiplier
 from cbs.trial.config import Schedule
 
@@ -181,26 +182,13 @@ def capped(batch_size: int, cap: int | None) -> int:
 
 
 def whole(name: str, value: object, *, least: int = 1) -> int:
-    """An option that is a whole number.
-
-    Raises:
-        ConfigError: if it is none, or below ``least``.
-    """
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ConfigError(f"{name} of a batch schedule must be a whole number of at least {least}, got {value!r}")
-    return value
+    """An option that is a whole number, see :func:`cbs.registry.domains.whole`."""
+    return domains.whole(f"{name} of a batch schedule", value, least=least)
 
 
 def number(name: str, value: object, *, above: float = 0.0, below: float = math.inf) -> float:
-    """An option that is a number.
-
-    Raises:
-        ConfigError: if it is none, or not strictly between the bounds.
-    """
-    if isinstance(value, bool) or not isinstance(value, int | float) or not above < value < below:
-        limit = "" if below == math.inf else f" and below {below:g}"
-        raise ConfigError(f"{name} of a batch schedule must be a number above {above:g}{limit}, got {value!r}")
-    return float(value)
+    """An option that is a number, see :func:`cbs.registry.domains.number`."""
+    return domains.number(f"{name} of a batch schedule", value, above=above, below=below)
 
 
 def exponent(value: object) -> float:
@@ -209,7 +197,7 @@ def exponent(value: object) -> float:
     Raises:
         ConfigError: if it is not between -1 and 1.
     """
-    if isinstance(value, bool) or not isinstance(value, int | float) or not -1.0 <= value <= 1.0:
+    if not domains.is_number(value) or not -1.0 <= value <= 1.0:
         raise ConfigError(f"lr_exponent of a batch schedule must be between -1 and 1, got {value!r}")
     return float(value)
 
