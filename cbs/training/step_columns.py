@@ -44,8 +44,8 @@ class StepColumns(Part):
             late = ", ".join(name for name in values if name not in self.names)
             raise ValueError(f"columns {late} were not all there in the first step")
         undefined = values["train_loss"].new_tensor(math.nan)
-        row = [undefined if value is None else value for value in row]
-        self._pending.append(torch.stack([value.detach().double() for value in row]))
+        filled = [undefined if value is None else value for value in row]
+        self._pending.append(torch.stack([value.detach().double() for value in filled]))
         self._planned.append((step.stage.batch_size, *(step.planned[name] for name in self._schedule)))
 
     def flush(self) -> np.ndarray:
@@ -59,7 +59,7 @@ class StepColumns(Part):
         """Every flushed row, shape ``[steps, columns]``."""
         return np.concatenate(self._rows) if self._rows else np.empty((0, len(self.names)))
 
-    def planned(self) -> np.ndarray:
+    def schedule_table(self) -> np.ndarray:
         """Batch size and the columns of the batch schedule of every step, shape ``[steps, 1 + columns]``."""
         return np.array(self._planned, dtype=np.float64).reshape(-1, 1 + len(self._schedule))
 
@@ -72,7 +72,7 @@ class StepColumns(Part):
         return {
             "names": list(self.names),
             "table": torch.from_numpy(self.table()),
-            "planned": torch.from_numpy(self.planned()),
+            "planned": torch.from_numpy(self.schedule_table()),
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
@@ -85,7 +85,7 @@ class StepColumns(Part):
         those of the batch schedule in front."""
         table = self.table()
         step = np.arange(1, len(table) + 1, dtype=np.int64)
-        planned = self.planned()[: len(table)]
+        planned = self.schedule_table()[: len(table)]
         batch_size = planned[:, 0].astype(np.int64)
         arrays = {"step": step, "examples": np.cumsum(batch_size), "batch_size": batch_size}
         arrays |= {name: planned[:, 1 + index] for index, name in enumerate(self._schedule)}
