@@ -105,7 +105,7 @@ def run_trial(
         steps=loop.columns.arrays(),
         geometries=loop.noise_scale.measured.geometries if loop.noise_scale else (),
         workload=_describe(workload, loop.model),
-        message="; ".join(filter(None, (message, loop.noise_scale and loop.noise_scale.note))),
+        message="; ".join(filter(None, (message, loop.noise_scale.note if loop.noise_scale else ""))),
         micro_batch_size=None if loop.micro_batch_size == config.micro_batch_size else loop.micro_batch_size,
         decided=decided(config.optimizer, loop.optimizer),
         timing={

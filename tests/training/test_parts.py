@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch.utils._pytree import tree_leaves
 
 from cbs.diagnostics.base import Diagnostic
 from cbs.errors import ConfigError
@@ -93,6 +95,31 @@ def test_the_noise_scale_is_that_of_the_gradient_before_it_is_clipped() -> None:
     one, other = clipped.columns.arrays(), plain.columns.arrays()
     for name in ("big_grad_sq_norm", "noise_trace"):
         np.testing.assert_array_equal(one[name], other[name])
+
+
+def flat(state: Any) -> list[Any]:
+    return [leaf.tolist() if isinstance(leaf, torch.Tensor) else leaf for leaf in tree_leaves(state)]
+
+
+def test_every_part_goes_back_to_the_state_it_gave() -> None:
+    changes = {
+        "probe": Choice(name="accumulation", options={"every": 1}),
+        "averaging": Choice(name="ema", options={"decay": 0.5}),
+        "batch_schedule": Choice(name="stages", options={"table": "0:6 12:8"}),
+        "optimizer": Choice(name="sgd", options={"momentum": 0.5}),
+    }
+    trial = loop(**changes)
+    trial.evaluate(step=0, lr=0.0, losses=np.empty(0))
+    for step in (1, 2, 3):
+        trial.train_step(step)
+    trial.evaluate(step=3, lr=0.0, losses=trial.columns.flush()[:, 0])
+    state, other = trial.state(), loop(**changes)
+    fresh = other.state()["parts"]
+    other.load_state(copy.deepcopy(state))
+    again = other.state()["parts"]
+    for name, before in state["parts"].items():
+        assert flat(again[name]) == flat(before)
+        assert not before or flat(fresh[name]) != flat(before), name
 
 
 def test_a_checkpoint_without_the_state_of_a_part_is_refused() -> None:
