@@ -1,10 +1,10 @@
 """Noise scales along runs against the closed form: every source and geometry at the best setting nearest to B_crit.
 
-Given the parameters, the moments of a step have a known expectation (:mod:`cbs.theory.noise_scale`), and so have they
-over runs, as the parameters of a linear method are normal around 0: ``E G'WG = sum w h^2 s_k`` with ``s_k`` the second
-moments of :class:`.first_passage.Walk`, and of the norm ``|g|_1`` of a batch's gradient, whose entries are normal,
-``sqrt(2/pi) sum sqrt(h^2 s_k + c/B)``. What a source reads is held against the first, where runs went against the
-second. An interval is held against the moments of its own run, as that is what it speaks of.
+Given the parameters, the moments of a step have a known expectation (:mod:`tests.references.noise_scale`), and so have
+they over runs, as the parameters of a linear method are normal around 0: ``E G'WG = sum w h^2 s_k`` with ``s_k`` the
+second moments of :class:`.first_passage.Walk`, and of the norm ``|g|_1`` of a batch's gradient, whose entries are
+normal, ``sqrt(2/pi) sum sqrt(h^2 s_k + c/B)``. What a source reads is held against the first, where runs went against
+the second. An interval is held against the moments of its own run, as that is what it speaks of.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from benchmarks.calibration.cases import TARGET, Case
 from benchmarks.calibration.first_passage import Walk
 from benchmarks.calibration.truth import Best, Truth, at_nearest
 from cbs.compute import seeding
-from cbs.theory import noise_scale as theory
 from cbs.training.run import run_trial
 from cbs.trial.config import Choice, TrialConfig
 from cbs.trial.record import TrialResult
 from cbs.workloads import build_workload
 from cbs.workloads.noisy_quadratic import NoisyQuadratic, Quadratic
 from docs.examples.hessian_noise_scale import hessian_moments
+from tests.references import noise_scale as theory
 
 SOURCES = ("split", "accumulation", "per_example")
 GROUPS = 4

@@ -15,6 +15,27 @@ class Diagnostic(Protocol):
     A diagnostic changes neither weights nor random state: a trial has the same weights with and without it.
     Validation passes are outside.
 
+    How many forward passes a step took:
+
+    >>> import torch
+    >>> class Passes:
+    ...     compiled = True
+    ...     def __init__(self):
+    ...         self.count = 0
+    ...     def __enter__(self):
+    ...         self.count += 1
+    ...     def __exit__(self, *raised):
+    ...         pass
+    ...     def columns(self):
+    ...         count, self.count = self.count, 0
+    ...         return {"passes": torch.tensor(float(count))}
+    >>> diagnostic = Passes()
+    >>> for _ in range(2):
+    ...     with diagnostic:
+    ...         pass
+    >>> diagnostic.columns()
+    {'passes': tensor(2.)}
+
     Attributes:
         compiled: whether it can see into a model that went through ``torch.compile``.
     """
@@ -22,15 +43,17 @@ class Diagnostic(Protocol):
     compiled: bool
 
     def __enter__(self) -> object:
-        """A forward pass begins."""
+        """A trial is about to run a forward and backward pass of a step that is recorded."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None:
-        """The forward pass is over."""
+        """The pass is over."""
 
     def columns(self) -> Mapping[str, Tensor]:
-        """The step that ends: a zero-dimensional tensor per column of ``steps.parquet``, the same columns every time.
+        """A zero-dimensional tensor per column of ``steps.parquet``, the same columns every time.
+
+        A trial calls it once per step that is recorded, after the last of its passes.
 
         Raises:
             ConfigError: if the model has nothing that it measures.

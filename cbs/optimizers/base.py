@@ -19,6 +19,7 @@ from cbs.optimizers.contract import check_size, needs_dense_gradients
 from cbs.optimizers.scaling import resolve, scaled_options
 from cbs.optimizers.widths import scale_for_width
 from cbs.registry import Registry
+from cbs.registry.domains import is_number
 from cbs.trial.config import Choice
 
 NOT_OPTIONS = frozenset(
@@ -37,6 +38,12 @@ Entry = TypeVar("Entry", bound=Callable[..., torch.optim.Optimizer])
 @dataclass(frozen=True, kw_only=True)
 class OptimizerSpec:
     """One optimizer of the registry.
+
+    >>> entry = OPTIMIZERS["sgd"]
+    >>> entry.defaults["momentum"], entry.geometry
+    (0.9, 'l2')
+    >>> type(entry.build(nn.Linear(2, 1), 0.1, momentum=0.5)).__name__
+    'SGD'
 
     Attributes:
         name: name in the registry.
@@ -284,17 +291,13 @@ def _check_kind(option: str, value: Any, default: Any) -> None:
     if isinstance(default, bool):
         if not isinstance(value, bool):
             raise ValueError(f"{option} must be true or false, got {value!r}")
-    elif _is_number(default):
-        if value is not None and not _is_number(value):
+    elif is_number(default):
+        if value is not None and not is_number(value):
             raise ValueError(f"{option} must be a number, got {value!r}")
-    elif isinstance(default, list | tuple) and default and all(map(_is_number, default)):
+    elif isinstance(default, list | tuple) and default and all(map(is_number, default)):
         pair = len(default) == 2
-        if not isinstance(value, tuple) or not all(map(_is_number, value)) or (pair and len(value) != 2):
+        if not isinstance(value, tuple) or not all(map(is_number, value)) or (pair and len(value) != 2):
             raise ValueError(f"{option} must be {'two' if pair else 'a list of'} numbers, got {value!r}")
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _hint(option: str, options: Mapping[str, Any]) -> str:

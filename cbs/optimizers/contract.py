@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
+from cbs.registry.domains import is_whole
+
 NEAR = 0.75
 """A key of a group that is this similar to an option is taken for that option misspelt; others are the owner's notes,
 as ``name``, ``lr_scale`` and what schedulers write, ``initial_lr`` or ``max_momentum``, are."""
@@ -176,7 +178,7 @@ def check_choice(name: str, value: Any, known: Iterable[str]) -> None:
 
 def check_count(name: str, value: Any, least: int = 1) -> None:
     """Refuse what is not a whole number of at least ``least`` with a ``ValueError``."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+    if not is_whole(value, least):
         raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
 from cbs.compute import seeding
-from cbs.optimizers.adamw import adamw
+from cbs.optimizers.adam import adamw
 from cbs.optimizers.base import optimizer
 from cbs.optimizers.composite import CompositeOptimizer
 from cbs.optimizers.contract import check_choice, check_count, check_decay, evaluated

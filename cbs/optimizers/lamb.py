@@ -12,7 +12,7 @@ from torch.optim.optimizer import ParamsT
 from cbs.optimizers.base import optimizer
 from cbs.optimizers.contract import check_choice, check_size
 from cbs.optimizers.trust_ratio.adam import AdamTrustRatio, bias
-from cbs.optimizers.trust_ratio.blocks import Tile
+from cbs.optimizers.trust_ratio.blocks import Block
 
 _LOOK_AHEADS = ("none", "first", "both")
 
@@ -96,25 +96,23 @@ class LAMB(AdamTrustRatio):
     ) -> None:
         super().__init__(params, locals())
 
-    def direct(self, tile: Tile, group: Mapping[str, Any], decay: float, *, advance: bool) -> None:
+    def direct(self, block: Block, group: Mapping[str, Any], decay: float) -> None:
         """As the base class, from moments that look ahead where the group has it so."""
         if group["nesterov"] == "none":
-            super().direct(tile, group, decay, advance=advance)
+            super().direct(block, group, decay)
             return
-        (beta1, beta2), (steps, means, squares) = group["betas"], tile.states
-        if advance:
-            if tile.first:
-                torch._foreach_add_(steps, 1.0)
-            torch._foreach_lerp_(means, tile.gradients, 1 - beta1)
-            torch._foreach_mul_(squares, beta2)
-            torch._foreach_addcmul_(squares, tile.gradients, tile.gradients, 1 - beta2)
-        for out, gradient, step, mean, square in zip(tile.views, tile.gradients, *tile.states, strict=True):
+        (beta1, beta2), (steps, means, squares) = group["betas"], block.states
+        torch._foreach_add_(steps, 1.0)
+        torch._foreach_lerp_(means, block.gradients, 1 - beta1)
+        torch._foreach_mul_(squares, beta2)
+        torch._foreach_addcmul_(squares, block.gradients, block.gradients, 1 - beta2)
+        for out, gradient, step, mean, square in zip(block.views, block.gradients, *block.states, strict=True):
             at = step.to(out.dtype)
             both = group["nesterov"] == "both"
             second = _ahead(square, gradient.square(), at, beta2) if both else square / bias(at, beta2)
             torch.div(_ahead(mean, gradient, at, beta1), second.sqrt_().add_(group["eps"]), out=out).neg_()
         if decay:
-            tile.out.sub_(tile.weight, alpha=decay)
+            block.out.sub_(block.weight, alpha=decay)
 
     def ratios(self, weights: Tensor, directions: Tensor, group: Mapping[str, Any], decay: float) -> Tensor:
         """``phi(|w|) / |d|``, 1 where either is 0."""

@@ -11,7 +11,7 @@ from torch.optim.optimizer import ParamsT
 
 from cbs.optimizers.base import optimizer
 from cbs.optimizers.contract import check_choice, check_decay, check_size
-from cbs.optimizers.trust_ratio.blocks import Tile
+from cbs.optimizers.trust_ratio.blocks import Block
 from cbs.optimizers.trust_ratio.core import TrustRatioOptimizer
 
 _COEFFICIENTS = {"paper": 1e-3, "optax": 1e-3, "lamb": 1.0}
@@ -88,18 +88,16 @@ class LARS(TrustRatioOptimizer):
     ) -> None:
         super().__init__(params, locals())
 
-    def direct(self, tile: Tile, group: Mapping[str, Any], decay: float, *, advance: bool) -> None:
+    def direct(self, block: Block, group: Mapping[str, Any], decay: float) -> None:
         """``out``: minus the gradient, with weight decay in ``"optax"``; minus the momentum in ``"lamb"``."""
-        (buffers,) = tile.states
-        if group["variant"] != "lamb" or advance:
-            torch._foreach_copy_(tile.views, tile.gradients)
-            if group["variant"] != "paper" and decay:
-                tile.out.add_(tile.weight, alpha=decay)
+        torch._foreach_copy_(block.views, block.gradients)
+        if group["variant"] != "paper" and decay:
+            block.out.add_(block.weight, alpha=decay)
         if group["variant"] == "lamb":
-            if advance:
-                torch._foreach_lerp_(buffers, tile.views, 1 - group["momentum"])
-            torch._foreach_copy_(tile.views, buffers)
-        tile.out.neg_()
+            (buffers,) = block.states
+            torch._foreach_lerp_(buffers, block.views, 1 - group["momentum"])
+            torch._foreach_copy_(block.views, buffers)
+        block.out.neg_()
 
     def ratios(self, weights: Tensor, directions: Tensor, group: Mapping[str, Any], decay: float) -> Tensor:
         """``c |w| / |d|`` with the denominator of the variant."""
@@ -112,21 +110,21 @@ class LARS(TrustRatioOptimizer):
             moving, coefficient * (weights / directions), 1.0 if group["variant"] == "optax" else coefficient
         )
 
-    def apply(self, tile: Tile, group: Mapping[str, Any], decay: float, lr: float | Tensor, seen: Any) -> None:
+    def apply(self, block: Block, group: Mapping[str, Any], decay: float, lr: float | Tensor, seen: Any) -> None:
         """By way of the momentum buffer, which holds past learning rates, except in ``"lamb"``."""
         if group["variant"] == "lamb":
-            super().apply(tile, group, decay, lr, seen)
+            super().apply(block, group, decay, lr, seen)
             return
         if group["variant"] == "paper" and decay:
             # Scaled, but not part of what is measured.
-            tile.out.sub_(tile.weight, alpha=decay)
-        for out, (ratio,) in zip(tile.outs, tile.ratios, strict=False):
+            block.out.sub_(block.weight, alpha=decay)
+        for out, (ratio,) in zip(block.outs, block.factors, strict=False):
             out.mul_(ratio)
-        (buffers,) = tile.states
+        (buffers,) = block.states
         torch._foreach_mul_(buffers, group["momentum"])
-        tile.out.mul_(lr)
-        torch._foreach_sub_(buffers, tile.views)
-        torch._foreach_sub_(tile.params, buffers)
+        block.out.mul_(lr)
+        torch._foreach_sub_(buffers, block.views)
+        torch._foreach_sub_(block.params, buffers)
 
     def check(self, group: Mapping[str, Any]) -> None:
         super().check(group)

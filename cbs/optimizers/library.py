@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import re
 from functools import cache, partial
-from importlib import metadata
 from types import ModuleType
 from typing import Any
 
@@ -227,7 +225,7 @@ def _spec(name: str, qualified: str, kind: type[torch.optim.Optimizer]) -> Optim
         width_rule=WIDTH_RULES.get(family, "adam"),
         second_moment=family != "sign" and key not in NO_SECOND_MOMENT,
         decoupled_decay=next(filter(options.__contains__, DECOUPLING), key in DECOUPLED),
-        paper=_paper(qualified, kind),
+        paper=f"{'torch.optim' if qualified.startswith(f'{TORCH}.') else PYTORCH_OPTIMIZER}.{kind.__name__}",
         summary=f"{summary}.",
     )
 
@@ -249,33 +247,6 @@ def _builder(kind: type[torch.optim.Optimizer], defaults: dict[str, Any], *, rou
         return construct(kind, params, lr, **(defaults | options))
 
     return build
-
-
-def _paper(qualified: str, kind: type[torch.optim.Optimizer]) -> str:
-    """The paper that the library's documentation names, else library and class."""
-    if qualified.startswith(PYTORCH_OPTIMIZER):
-        title, link = _papers().get(kind.__name__.lower(), ("", ""))
-    else:
-        found = re.search(r"\.\. _(.*?):\s+(https?://\S+)", inspect.getdoc(kind) or "")
-        title, link = found.groups() if found else ("", "")
-    arxiv = re.search(r"arxiv\.org/(?:abs|pdf)/(\d+\.\d+)", link)
-    source = f"arXiv {arxiv[1]}" if arxiv else link
-    text = ", ".join(part for part in (title.replace("\\", "").strip(), source) if part)
-    return text or f"{'torch.optim' if qualified.startswith(f'{TORCH}.') else PYTORCH_OPTIMIZER}.{kind.__name__}"
-
-
-@cache
-def _papers() -> dict[str, tuple[str, str]]:
-    """Title and link for a class name in lower case: the table in the description of pytorch_optimizer."""
-    try:
-        description = metadata.metadata("pytorch-optimizer")["Description"] or ""
-    except metadata.PackageNotFoundError:
-        return {}
-    papers = {}
-    for name, title, rest in re.findall(r"^\| *(\S+) *\| *\*(.*?)\* *\|(.*)$", description, re.MULTILINE):
-        link = re.search(r"\[paper\]\((https?://[^\s)]+)\)", rest)
-        papers[re.sub(r"[^a-z0-9]", "", name.lower())] = (title, link[1] if link else "")
-    return papers
 
 
 OPTIMIZERS.fallback = LibraryOptimizers()

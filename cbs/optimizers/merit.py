@@ -13,11 +13,11 @@ from torch.optim.optimizer import ParamsT
 from cbs.optimizers.base import optimizer
 from cbs.optimizers.contract import check_choice
 from cbs.optimizers.trust_ratio.adam import AdamTrustRatio
-from cbs.optimizers.trust_ratio.blocks import Block, Measure, Tile
+from cbs.optimizers.trust_ratio.blocks import Block, Measure
 from cbs.optimizers.trust_ratio.norms import NORMS
 
 _VARIANTS = ("code", "paper")
-_SHY = 0.999
+_CLIP_MARGIN = 0.999
 """A clip is passed over where no update comes closer to it than this fraction, far more than rounding."""
 
 
@@ -65,6 +65,33 @@ class MERIT(AdamTrustRatio):
     maximum; ``elementwise=False`` has that ratio alone (LAMB with the max norm); ``norm="l2"`` takes Euclidean norms in
     all ratios. With s = 1 (``ratio_from_ndim`` above the dimensions of every tensor) and no clip it is Adam without
     bias correction.
+
+    With the defaults and a matrix w a step is these lines, which a test holds to be equal:
+
+    >>> def plain_step(w, g, m, v, lr=1e-3, betas=(0.9, 0.999), eps=1e-6, weight_decay=0.0, clip=1.0):
+    ...     # the moments of the gradient g, and the direction of Adam without bias correction
+    ...     m.mul_(betas[0]).add_((1 - betas[0]) * g)
+    ...     v.mul_(betas[1]).add_((1 - betas[1]) * g**2)
+    ...     d = m / (v.sqrt() + eps) + weight_decay * w
+    ...     # the largest entry of every row, of every column, and of the whole
+    ...     row_w, row_d = (x.abs().amax(dim=1, keepdim=True) for x in (w, d))
+    ...     column_w, column_d = (x.abs().amax(dim=0, keepdim=True) for x in (w, d))
+    ...     whole_w, whole_d = w.abs().max(), d.abs().max()
+    ...     # how much larger the weights are than the direction, by each of the three; the largest counts
+    ...     by_row, by_column, by_whole = row_w / row_d, column_w / column_d, whole_w / whole_d
+    ...     s = torch.maximum(torch.maximum(by_row, by_column), by_whole)
+    ...     # rows and columns of nothing but zeros have no ratio: there the step is Adam's
+    ...     nothing = (row_w == 0) | (row_d == 0) | (column_w == 0) | (column_d == 0)
+    ...     s = torch.where(nothing, torch.ones_like(s), s)
+    ...     w.sub_(lr * (s * d).clamp(-clip, clip))
+    >>> # one step of both, from moments of zero
+    >>> weight = torch.nn.Parameter(torch.tensor([[0.5, -0.2], [0.1, 0.4]]))
+    >>> weight.grad = torch.tensor([[0.3, 0.1], [-0.2, 0.6]])
+    >>> w, m, v = weight.detach().clone(), torch.zeros(2, 2), torch.zeros(2, 2)
+    >>> plain_step(w, weight.grad, m, v, lr=0.1)
+    >>> MERIT([weight], lr=0.1).step()
+    >>> torch.allclose(weight, w)
+    True
 
     Args:
         params: parameters, or groups of them as torch.optim takes them.
@@ -121,36 +148,36 @@ class MERIT(AdamTrustRatio):
         """Whether s is finite everywhere, and whether ``|s * d|``, at most ``max w`` then, stays below the clip."""
         low, high = block.ratios.aminmax()  # of which both are NaN if one ratio is
         finite = bool(low > 0) and bool(high < math.inf)
-        clip = math.inf if group["clip"] is None else _SHY * group["clip"]
+        clip = math.inf if group["clip"] is None else _CLIP_MARGIN * group["clip"]
         return finite, finite and bool(block.norms[0].amax() < clip)
 
-    def apply(self, tile: Tile, group: Mapping[str, Any], decay: float, lr: float | Tensor, seen: Any) -> None:
+    def apply(self, block: Block, group: Mapping[str, Any], decay: float, lr: float | Tensor, seen: Any) -> None:
         """Add ``lr * clip(s * out)`` to the weights."""
-        finite, tame = seen or (False, False)
+        finite, unclipped = seen or (False, False)
         factor = None
-        for pair, (whole, *lines) in zip(tile.pairs, tile.ratios, strict=False):
-            factor = tile.spare[0]
+        for spare, (whole, *lines) in zip(block.spares, block.factors, strict=False):
+            factor = block.spare[0]
             if group["variant"] == "paper":
                 # Where all of w is 0, so is every ratio.
                 whole = torch.where(whole == 0, torch.nan, whole)
             if not lines:
-                pair[0].copy_(whole)
+                spare[0].copy_(whole)
                 continue
             rows, columns = lines
             if group["lower_bound"]:
                 rows = torch.maximum(rows, whole)
             elif not finite:
                 rows = torch.where(whole.isnan(), whole, rows)
-            torch.maximum(rows, columns, out=pair[0])
+            torch.maximum(rows, columns, out=spare[0])
         if factor is not None and not finite:
             # Turns a ratio too large for its type into the largest number as well, so that 0 * s stays 0.
             factor.nan_to_num_(nan=1.0)
-        if group["clip"] is not None and not tame:
+        if group["clip"] is not None and not unclipped:
             if factor is not None:
-                tile.out.mul_(factor)
-            tile.out.clamp_(-group["clip"], group["clip"])
+                block.out.mul_(factor)
+            block.out.clamp_(-group["clip"], group["clip"])
             factor = None
-        tile.move(lr, factor)
+        block.move(lr, factor)
 
     def check(self, group: Mapping[str, Any]) -> None:
         super().check(group)

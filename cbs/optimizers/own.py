@@ -29,6 +29,7 @@ from cbs.optimizers.base import (
 )
 from cbs.optimizers.geometry import declare, geometry_of
 from cbs.registry import Imported
+from cbs.registry.domains import is_number
 
 POWERS = range(-3, 4)
 """Where a class has a default learning rate, a sweep starts from it times 2 to these powers."""
@@ -82,5 +83,4 @@ def own_optimizer(name: str) -> OptimizerSpec:
 
 def lr_grid_around(middle: Any) -> tuple[float, ...]:
     """Learning rates around a default; none where there is no such number."""
-    is_number = isinstance(middle, int | float) and not isinstance(middle, bool) and middle > 0
-    return tuple(middle * 2.0**power for power in POWERS) if is_number else ()
+    return tuple(middle * 2.0**power for power in POWERS) if is_number(middle) and middle > 0 else ()

@@ -27,6 +27,7 @@ from typing import Any
 import torch
 
 from cbs.errors import ConfigError
+from cbs.registry.domains import is_number
 from cbs.trial.config import Choice
 
 SCALED_OPTIONS = {"beta2_half_life": "betas", "weight_decay_timescale": "weight_decay"}
@@ -82,7 +83,7 @@ def resolve(
             once = {"betas": "second moment that decays", "weight_decay": "decoupled weight decay that acts"}[target]
             lacking = f"{once} once a step" if target in defaults else target
             raise ConfigError(f"optimizer {choice.name!r} has no {lacking}, so {name} means nothing for it")
-        if isinstance(examples, bool) or not isinstance(examples, int | float) or not 0.0 < examples < math.inf:
+        if not is_number(examples) or not 0.0 < examples < math.inf:
             raise ConfigError(f"{name} of {choice.name!r} must be a number of examples above 0, got {examples!r}")
         if target == "weight_decay":
             if "weight_decay" in options:
@@ -114,6 +115,10 @@ class Rescaling:
         self._optimizer = optimizer
         self._given = {name: choice.options[name] for name in SCALED_OPTIONS if name in choice.options}
         self._choice, self._now = choice, (lr, batch_size)
+
+    def resume(self, batch_size: int, lr: float) -> None:
+        """Say what the options stand at in an optimizer whose state was loaded."""
+        self._now = (lr, batch_size)
 
     def to(self, batch_size: int, lr: float) -> None:
         """Another batch size, and another peak of the learning rate.

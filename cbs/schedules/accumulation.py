@@ -10,6 +10,7 @@ from typing import Any
 
 from cbs.errors import ConfigError
 from cbs.registry.choices import Choice, parse_choice
+from cbs.registry.domains import whole
 from cbs.schedules.batch_size import ClosedLoop, Run, Stage, batch_schedule_options, build_batch_schedule
 from cbs.schedules.batch_size.base import GRAD_SQ_NORM, Observed, joined
 from cbs.trial.config import Schedule
@@ -72,9 +73,9 @@ class Accumulation:
 
     def __post_init__(self) -> None:
         for name in ("micro_batch_size", "micro_batches", "world_size"):
-            _at_least(name, getattr(self, name), 1)
-        _at_least("warmup_examples", self.warmup_examples, 0)
-        _at_least("cap", self.cap, self.first, "the batch size at first")
+            whole(name, getattr(self, name))
+        whole("warmup_examples", self.warmup_examples, least=0)
+        whole("cap", self.cap, least=self.first, what="the batch size at first")
         _ = self.schedule
 
     @property
@@ -148,8 +149,3 @@ def replay(rows: Iterable[Mapping[str, Any]]) -> list[tuple[Look, Stage]]:
 def row_of(look: Look, after: Stage) -> dict[str, Any]:
     """A row of the log: the look and what was decided."""
     return asdict(look) | {"next_batch_size": after.batch_size, "next_lr_factor": after.lr_factor}
-
-
-def _at_least(name: str, value: object, least: int, what: str = "") -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ConfigError(f"{name} must be a whole number of at least {least}{what and ', '}{what}, got {value!r}")

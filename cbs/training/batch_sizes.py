@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,58 +12,65 @@ from torch import Tensor
 
 from cbs.errors import ConfigError
 from cbs.noise_scale.interval import ratio_interval
-from cbs.schedules.batch_size.base import (
-    GRAD_SQ_NORM,
-    MATCHED_NOISE_SCALE,
-    BatchSchedule,
-    ClosedLoop,
-    Observed,
-    OpenLoop,
-    Stage,
-)
+from cbs.optimizers.scaling import Rescaling
+from cbs.schedules.batch_size import build_batch_schedule
+from cbs.schedules.batch_size.base import GRAD_SQ_NORM, MATCHED_NOISE_SCALE, ClosedLoop, Observed, OpenLoop, Run, Stage
+from cbs.training.parts import Part, Step
+from cbs.trial.config import TrialConfig
 from cbs.trial.record import GeometryColumns
 
 SEEN = ("seen_low", "seen", "seen_high")
 """Columns of the steps, of closed-loop runs: what the rule saw after a step at which it looked, NaN at all others."""
 
+_NOTHING = (math.nan,) * 3
+
 LR_FACTOR = "lr_factor"
 """Column of the steps, of runs with a batch schedule."""
 
 
-class BatchSizes:
+class BatchSizes(Part):
     """The schedule of one run, and how far a closed-loop one has got.
 
+    Before a step of another size, options in examples are set anew; after a step that was measured, a closed-loop rule
+    looks.
+
     Args:
-        schedule: see :mod:`cbs.schedules.batch_size`.
-        names: of the columns that the probe measures.
-        geometries: which of them hold the moments of which geometry; the first is ``l2``.
+        config: of the trial.
+        tokens_per_example: of its workload, or ``None``.
+        optimizer: that trains.
+        geometries: those whose moments the steps have columns of; the first is ``l2``.
 
     Attributes:
+        multiplier: of the learning rate by the examples seen, where the schedule brings its own.
         stage: in force; of a closed-loop rule, what it decided last.
 
     Raises:
-        ConfigError: if a closed-loop rule has no probe.
+        ConfigError: if the schedule does not suit the trial, a closed-loop rule has no probe, or an option in examples
+            cannot follow the batch size.
     """
 
     def __init__(
-        self, schedule: BatchSchedule, names: Sequence[str] = (), geometries: Sequence[GeometryColumns] = ()
+        self,
+        config: TrialConfig,
+        tokens_per_example: int | None,
+        optimizer: torch.optim.Optimizer,
+        geometries: Sequence[GeometryColumns] = (),
     ) -> None:
-        self._schedule = schedule
+        self._schedule = schedule = build_batch_schedule(config.batch_schedule, run_of(config, tokens_per_example))
+        self.multiplier = schedule.multiplier
         self._pending: list[Tensor] = []
         self._held = np.empty((0, 2))
-        if isinstance(schedule, OpenLoop):
-            self.stage = schedule.stage(0)
-            return
-        self.stage = schedule.first
-        if not geometries:
-            raise ConfigError("a batch schedule that looks at the run needs a probe; leave probe=none out")
-        self._geometry = geometries[-1 if schedule.looks_at == MATCHED_NOISE_SCALE else 0]
-        self._columns = [names.index(self._geometry.signal), names.index(self._geometry.noise)]
-
-    @property
-    def closed(self) -> bool:
-        """Whether the schedule looks at the run."""
-        return isinstance(self._schedule, ClosedLoop)
+        self.stage = schedule.stage(0) if isinstance(schedule, OpenLoop) else schedule.first
+        self.planned = (LR_FACTOR,) if config.batch_schedule else ()
+        if isinstance(schedule, ClosedLoop):
+            if not geometries:
+                raise ConfigError("a batch schedule that looks at the run needs a probe; leave probe=none out")
+            self._geometry = geometries[-1 if schedule.looks_at == MATCHED_NOISE_SCALE else 0]
+            self.planned += SEEN
+        self._lr, self._now = config.lr, Stage(config.batch_size)
+        self._rescaling = Rescaling(config.optimizer, optimizer, config.lr, config.batch_size)
+        if config.batch_schedule is not None:
+            self._rescaling.to(config.batch_size, config.lr)  # refuses now what it could not do at a switch
 
     def at(self, examples: int) -> Stage:
         """The stage of the step that begins after so many examples."""
@@ -70,44 +78,62 @@ class BatchSizes:
             self.stage = self._schedule.stage(examples)
         return self.stage
 
-    def look(self, examples: int, measured: Sequence[Tensor]) -> tuple[float, float, float]:
-        """Take in the moments of a step that was measured; look, and decide, when it is time.
+    def begin(self, step: Step) -> None:
+        if step.stage.batch_size != self._now.batch_size:
+            self._now = step.stage
+            self._rescaling.to(step.stage.batch_size, self._lr * step.stage.lr_factor)
+        if self.planned:
+            step.planned[LR_FACTOR] = step.stage.lr_factor
 
-        Args:
-            examples: seen so far, this step's among them.
-            measured: the columns of the probe.
+    def before_step(self, step: Step) -> None:
+        if isinstance(self._schedule, ClosedLoop):
+            seen = self._look(self._schedule, step) if step.noise_measured else _NOTHING
+            step.planned.update(zip(SEEN, seen, strict=True))
+
+    def _look(self, schedule: ClosedLoop, step: Step) -> tuple[float, float, float]:
+        """Take in the moments of a step; look, and decide, when it is time.
 
         Returns:
             What :data:`SEEN` names; NaN where the rule did not look, an end is open, or nothing is defined.
         """
-        schedule = self._schedule
-        nothing = (float("nan"),) * 3
-        if not isinstance(schedule, ClosedLoop) or examples < schedule.from_examples:
-            return nothing
-        self._pending.append(torch.stack([measured[column].detach().double() for column in self._columns]))
+        if step.examples < schedule.from_examples:
+            return _NOTHING
+        moments = (step.values[column] for column in (self._geometry.signal, self._geometry.noise))
+        self._pending.append(torch.stack([moment.detach().double() for moment in moments]))
         if len(self._held) + len(self._pending) < schedule.measurements:
-            return nothing
-        moments = self._moments()
+            return _NOTHING
+        rows = self._moments()
         self._held, self._pending = np.empty((0, 2)), []
-        seen = observed(schedule, self.stage, moments[:, 0], moments[:, 1], self._geometry.exponent)
-        self.stage = schedule.decide(examples, seen)
-        low, value, high = (float("nan") if end is None else end for end in (seen.low, seen.value, seen.high))
+        seen = observed(schedule, self.stage, rows[:, 0], rows[:, 1], self._geometry.exponent)
+        self.stage = schedule.decide(step.examples, seen)
+        low, value, high = (math.nan if end is None else end for end in (seen.low, seen.value, seen.high))
         return low, value, high
 
-    def state_dict(self) -> dict[str, Any]:
-        """Everything that a later process needs to go on."""
-        return {"stage": [self.stage.batch_size, self.stage.lr_factor], "moments": torch.from_numpy(self._moments())}
+    def state(self) -> dict[str, Any]:
+        """The stages in force and of the last change, and the moments since the last look, shape ``[steps, 2]``."""
+        stage, now = ([stage.batch_size, stage.lr_factor] for stage in (self.stage, self._now))
+        return {"stage": stage, "now": now, "moments": torch.from_numpy(self._moments())}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go back to :meth:`state_dict`."""
-        self.stage = Stage(*state["stage"])
+    def load_state(self, state: dict[str, Any]) -> None:
+        self.stage, self._now = Stage(*state["stage"]), Stage(*state["now"])
         self._held, self._pending = state["moments"].numpy(), []
+        self._rescaling.resume(self._now.batch_size, self._lr * self._now.lr_factor)
 
     def _moments(self) -> np.ndarray:
         """Signal and noise of the steps measured since the last look, shape ``[steps, 2]``."""
         if not self._pending:
             return self._held
         return np.concatenate([self._held, torch.stack(self._pending).cpu().numpy()])
+
+
+def run_of(config: TrialConfig, tokens_per_example: int | None) -> Run:
+    """What a batch schedule needs to know of a trial."""
+    return Run(
+        batch_size=config.batch_size,
+        examples=config.max_examples,
+        lr_schedule=config.schedule,
+        tokens_per_example=tokens_per_example,
+    )
 
 
 def observed(schedule: ClosedLoop, stage: Stage, signal: np.ndarray, noise: np.ndarray, exponent: int = 1) -> Observed:

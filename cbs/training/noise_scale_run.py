@@ -19,6 +19,7 @@ from cbs.noise_scale.geometries import build_geometry
 from cbs.noise_scale.meter import NoiseScaleMeter
 from cbs.optimizers.matching import matched
 from cbs.training.loop import TrainingLoop
+from cbs.training.parts import Part, Step
 from cbs.training.probe_options import ProbeOptions
 from cbs.trial.config import TrialConfig
 from cbs.workloads import Workload, build_workload
@@ -131,10 +132,10 @@ def measure_run(
         parts=options.parts,
         every=options.every or 1,
         window=None,
-        count=lambda args, kwargs: loop.in_pass,
+        count=lambda args, kwargs: loop.gradient.in_pass,
     )
     loop.passes.probe = noise_scale.probe
-    loop.before_clipping = noise_scale.step
+    loop.parts.insert(0, _Reading(noise_scale))
     step = 0
     with seeding.seeded(config.seed, "training"):
         for end in ends:
@@ -178,3 +179,13 @@ def measure_run(
         tokens_per_example=workload.tokens_per_example,
         phases=tuple(found),
     )
+
+
+class _Reading(Part):
+    """Has a meter read the gradients of every step before they are clipped."""
+
+    def __init__(self, meter: NoiseScaleMeter) -> None:
+        self._meter = meter
+
+    def before_step(self, step: Step) -> None:
+        self._meter.step()

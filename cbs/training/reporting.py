@@ -11,6 +11,7 @@ from typing import Any
 
 from cbs.errors import ConfigError
 from cbs.files import whole_file
+from cbs.registry.domains import is_number
 
 FOLDER = "CBS_FOLDER"
 """Environment variable with the folder of the trial that a sweep started."""
@@ -90,7 +91,7 @@ def checked(told: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in told.items():
         if name not in (*_NUMBERS, *_NAMES):
             raise ConfigError(f"no setting {name!r} is known; there are {', '.join((*_NUMBERS, *_NAMES))}")
-        number = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
+        number = is_number(value) and 0 <= value < math.inf
         if name in _NAMES and not (isinstance(value, str) and value):
             raise ConfigError(f"{name} must be a name, got {value!r}")
         if name in _NUMBERS and not (number and (name != "warmup_steps" or value == value // 1)):

@@ -12,7 +12,8 @@ from cbs.compute import device as devices
 from cbs.compute import seeding
 from cbs.errors import ConfigError
 from cbs.optimizers.base import decided
-from cbs.training.loop import TrainingLoop, smaller
+from cbs.training.building import smaller
+from cbs.training.loop import TrainingLoop
 from cbs.training.ranks import ALONE, Ranks
 from cbs.trial.checkpoint import Checkpoint
 from cbs.trial.config import TrialConfig
@@ -35,6 +36,22 @@ def run_trial(
 
     Bitwise repeatable for a configuration on one machine at one thread count. Divergence and an exhausted budget are
     statuses of the result, not exceptions.
+
+    >>> from cbs.registry.choices import Choice
+    >>> from cbs.trial.target import Target
+    >>> trial = TrialConfig(
+    ...     workload=Choice(name="noisy_quadratic", options={"dimension": 10}),
+    ...     optimizer=Choice(name="sgd", options={"momentum": 0.5}),
+    ...     lr=0.1, batch_size=8, seed=0, max_steps=200,
+    ...     target=Target(metric="validation_loss", value=0.5),
+    ... )
+    >>> result = run_trial(trial)
+    >>> result.status.name
+    'REACHED'
+    >>> 0 < result.steps_to_target <= 200
+    True
+    >>> len(result.steps["train_loss"]) == result.evaluations[-1].step
+    True
 
     Args:
         config: the trial.
@@ -86,9 +103,9 @@ def run_trial(
         steps_to_target=config.target.crossing(*loop.curve()) if status is TrialStatus.REACHED else None,
         evaluations=loop.evaluations,
         steps=loop.columns.arrays(),
-        geometries=loop.probe.geometries if loop.probe else (),
+        geometries=loop.noise_scale.measured.geometries if loop.noise_scale else (),
         workload=_describe(workload, loop.model),
-        message="; ".join(filter(None, (message, loop.note))),
+        message="; ".join(filter(None, (message, loop.noise_scale.note if loop.noise_scale else ""))),
         micro_batch_size=None if loop.micro_batch_size == config.micro_batch_size else loop.micro_batch_size,
         decided=decided(config.optimizer, loop.optimizer),
         timing={

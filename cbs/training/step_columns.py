@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from cbs.training.parts import Part, Step
 
-class StepColumns:
+
+class StepColumns(Part):
     """The columns of ``steps.parquet``: device scalars since the last flush, numbers before it.
+
+    Comes after all parts that give values, in ``before_step``.
 
     Args:
         columns: names of the columns after ``train_loss``; those of diagnostics follow.
@@ -25,31 +30,23 @@ class StepColumns:
         self._rows: list[np.ndarray] = []
         self._pending: list[Tensor] = []
 
-    def append(
-        self,
-        batch_size: int,
-        values: Sequence[Tensor],
-        diagnostics: Mapping[str, Tensor] | None = None,
-        schedule: Sequence[float] = (),
-    ) -> None:
-        """Add the row of one step: a zero-dimensional tensor per column, NaN in the columns that are not given.
+    def before_step(self, step: Step) -> None:
+        """Add the row of a step, NaN in the columns it has no value of; those of the first step are there ever after.
 
-        Args:
-            batch_size: examples of the step.
-            values: of ``train_loss`` and ``columns``.
-            diagnostics: of further columns, by name. Those of the first step are there ever after.
-            schedule: of the columns of the batch schedule.
+        Raises:
+            ValueError: if the step has a column that the first one did not have.
         """
-        found = diagnostics or {}
+        values = step.values
         if not self._rows and not self._pending:
-            self.names = (*self.names, *found)
-        rest = [found.get(name) for name in self.names[len(values) :]]
-        if sum(value is not None for value in rest) != len(found):
-            raise ValueError(f"columns {', '.join(found)} were not all there in the first step")
-        undefined = values[0].new_tensor(math.nan)
-        row = [*values, *(undefined if value is None else value for value in rest)]
-        self._pending.append(torch.stack([value.detach().double() for value in row]))
-        self._planned.append((batch_size, *schedule))
+            self.names = (*self.names, *(name for name in values if name not in self.names))
+        row = [values.get(name) for name in self.names]
+        if sum(value is not None for value in row) != len(values):
+            late = ", ".join(name for name in values if name not in self.names)
+            raise ValueError(f"columns {late} were not all there in the first step")
+        undefined = values["train_loss"].new_tensor(math.nan)
+        filled = [undefined if value is None else value for value in row]
+        self._pending.append(torch.stack([value.detach().double() for value in filled]))
+        self._planned.append((step.stage.batch_size, *(step.planned[name] for name in self._schedule)))
 
     def flush(self) -> np.ndarray:
         """Move what is pending to the host; returns it, shape ``[steps since the last flush, columns]``."""
@@ -62,22 +59,33 @@ class StepColumns:
         """Every flushed row, shape ``[steps, columns]``."""
         return np.concatenate(self._rows) if self._rows else np.empty((0, len(self.names)))
 
-    def planned(self) -> np.ndarray:
+    def schedule_table(self) -> np.ndarray:
         """Batch size and the columns of the batch schedule of every step, shape ``[steps, 1 + columns]``."""
         return np.array(self._planned, dtype=np.float64).reshape(-1, 1 + len(self._schedule))
 
-    def restore(self, table: np.ndarray, names: Sequence[str], planned: np.ndarray) -> None:
-        """Start from the rows of an earlier :meth:`table` with its ``names``, and of :meth:`planned`."""
-        self.names = tuple(names)
-        self._rows, self._pending = [table], []
-        self._planned = [(int(row[0]), *row[1:]) for row in planned.tolist()]
+    def batch_sizes(self) -> list[int]:
+        """Of every step."""
+        return [int(row[0]) for row in self._planned]
+
+    def state(self) -> dict[str, Any]:
+        """Every flushed row."""
+        return {
+            "names": list(self.names),
+            "table": torch.from_numpy(self.table()),
+            "planned": torch.from_numpy(self.schedule_table()),
+        }
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        self.names = tuple(state["names"])
+        self._rows, self._pending = [state["table"].numpy()], []
+        self._planned = [(int(row[0]), *row[1:]) for row in state["planned"].numpy().tolist()]
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Every flushed column by name, each of shape ``[steps]``, with ``step``, ``examples``, ``batch_size`` and
         those of the batch schedule in front."""
         table = self.table()
         step = np.arange(1, len(table) + 1, dtype=np.int64)
-        planned = self.planned()[: len(table)]
+        planned = self.schedule_table()[: len(table)]
         batch_size = planned[:, 0].astype(np.int64)
         arrays = {"step": step, "examples": np.cumsum(batch_size), "batch_size": batch_size}
         arrays |= {name: planned[:, 1 + index] for index, name in enumerate(self._schedule)}

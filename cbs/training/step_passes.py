@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,7 @@ from cbs.noise_scale.probe import PER_EXAMPLE, SPLIT, Probe
 from cbs.training.checks import check_losses
 from cbs.training.cutting import Cutting, compare
 from cbs.training.micro_batches import split_batch
+from cbs.training.parts import Part
 from cbs.workloads.base import Batch
 
 CHECKED = (1, 10, 100)
@@ -23,7 +25,7 @@ the model has learnt, and each time costs as much as two steps."""
 COUPLED = "the loss of an example depends on those beside it"
 
 
-class StepPasses:
+class StepPasses(Part):
     """The sizes of a step's passes.
 
     A measurement never changes the training: for its sake a step is cut only while that changes nothing but roundings,
@@ -35,16 +37,13 @@ class StepPasses:
         losses: of the examples of a part of a batch, from the model and that part.
         most: examples of a pass at most; ``None`` for no limit.
         probe: what measures, if anything does.
-
-    Attributes:
-        state: for a checkpoint: steps that were to be measured, and whether it is known what cutting a step does.
     """
 
     def __init__(
         self, model: nn.Module, losses: Callable[[nn.Module, Batch], Tensor], most: int | None, probe: Probe | None
     ) -> None:
         self.probe = probe
-        self.state = (0, False)
+        self._measured, self._compared = 0, False
         self._model, self._losses, self._most = model, losses, most
 
     def sizes(self, batch: Batch, examples: int) -> list[int]:
@@ -52,8 +51,8 @@ class StepPasses:
         needed, probe = micro_sizes(examples, self._most), self.probe
         if probe is None or not probe.watching:
             return needed
-        measured, compared = self.state[0] + 1, self.state[1]
-        due = examples > 1 and (measured in CHECKED or measured % 1000 == 0)
+        self._measured += 1
+        due = examples > 1 and (self._measured in CHECKED or self._measured % 1000 == 0)
         if due and probe.source in (SPLIT, PER_EXAMPLE):
             with evaluating(self._model):
                 found = self.compare(batch, [examples], [1, *even_sizes(examples - 1, min(2, examples - 1))])
@@ -61,8 +60,9 @@ class StepPasses:
                 (probe.fall_back if probe.automatic and len(needed) > 1 else probe.stop)(COUPLED)
         wanted = micro_sizes(examples, self._most, probe.micro_batches)
         cut = len(wanted) > len(needed)
-        self.state = measured, compared or cut
-        if cut and probe.watching and (due or not compared):
+        first_cut = cut and not self._compared
+        self._compared = self._compared or cut
+        if cut and probe.watching and (due or first_cut):
             # one pass more than will be made: an even cut may leave a choice among the batch as it is
             found = self.compare(batch, needed, micro_sizes(examples, self._most, probe.micro_batches + 1))
             difference = "the model does not run on parts of a batch" if found is None else found.difference
@@ -72,6 +72,13 @@ class StepPasses:
                     "passes anyway (--set micro_batch_size=N)"
                 )
         return wanted if probe.watching else needed
+
+    def state(self) -> dict[str, Any]:
+        """Steps that were to be measured, and whether it is known what cutting a step does."""
+        return {"measured": self._measured, "compared": self._compared}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        self._measured, self._compared = state["measured"], state["compared"]
 
     def compare(self, batch: Batch, one: Sequence[int], other: Sequence[int]) -> Cutting | None:
         """A step in two ways to cut its examples, of which the training notices nothing, in full precision; ``None``

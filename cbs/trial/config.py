@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 from cbs.errors import ConfigError
 from cbs.registry.choices import Choice, json_options
+from cbs.registry.domains import finite, is_whole, whole
 from cbs.trial.target import Target
 
 _NOT_IN_NAMES = r'[/\\:*?"<>|]'
@@ -45,17 +46,10 @@ def _require(condition: bool, message: str) -> None:
         raise ConfigError(message)
 
 
-def _is_whole(value: object, minimum: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= minimum
-
-
 def _set_floats(config: object, *names: str) -> None:
     """Check that fields hold finite numbers and store them as floats, so that 2 and 2.0 have one fingerprint."""
     for name in names:
-        value = getattr(config, name)
-        is_number = isinstance(value, Real) and not isinstance(value, bool)
-        _require(is_number and math.isfinite(value), f"{name} must be a finite number, got {value!r}")
-        object.__setattr__(config, name, float(value))
+        object.__setattr__(config, name, finite(name, getattr(config, name)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,14 +73,11 @@ class Schedule:
     def __post_init__(self) -> None:
         object.__setattr__(self, "options", json_options(self.name, self.options))
         _set_floats(self, "final_fraction")
-        _require(
-            _is_whole(self.warmup_examples, 0),
-            f"warmup_examples must be a whole number of at least 0, got {self.warmup_examples}",
-        )
+        whole("warmup_examples", self.warmup_examples, least=0)
         _require(0.0 <= self.final_fraction <= 1.0, f"final_fraction must be in [0, 1], got {self.final_fraction}")
         if self.decay_examples is not None:
             _require(
-                _is_whole(self.decay_examples, self.warmup_examples + 1),
+                is_whole(self.decay_examples, self.warmup_examples + 1),
                 f"decay_examples must be a whole number above warmup_examples ({self.warmup_examples}), "
                 f"got {self.decay_examples}",
             )
@@ -176,20 +167,12 @@ class TrialConfig:
 
     def __post_init__(self) -> None:
         _set_floats(self, "lr", "divergence_factor")
-        _require(
-            _is_whole(self.batch_size, 1), f"batch_size must be a whole number of at least 1, got {self.batch_size}"
-        )
-        _require(_is_whole(self.max_steps, 1), f"max_steps must be a whole number of at least 1, got {self.max_steps}")
-        _require(
-            _is_whole(self.seed, 0),
-            f"seed must be a whole number of at least 0, got {self.seed}",
-        )
+        whole("batch_size", self.batch_size)
+        whole("max_steps", self.max_steps)
+        whole("seed", self.seed, least=0)
         _require(self.lr > 0, f"lr must be above 0, got {self.lr}")
         if self.micro_batch_size is not None:
-            _require(
-                _is_whole(self.micro_batch_size, 1),
-                f"micro_batch_size must be a whole number of at least 1, got {self.micro_batch_size}",
-            )
+            whole("micro_batch_size", self.micro_batch_size)
         if self.batch_schedule == Choice(name=CONSTANT):
             object.__setattr__(self, "batch_schedule", None)
         object.__setattr__(self, "clip_norm", clip_norm_or_none(self.clip_norm))
@@ -202,10 +185,7 @@ class TrialConfig:
                 factory = part.default_factory
                 value = part.default if factory is dataclasses.MISSING else factory()
                 object.__setattr__(self, part.name, value)
-        _require(
-            _is_whole(self.diagnostics_every, 1),
-            f"diagnostics_every must be a whole number of at least 1, got {self.diagnostics_every}",
-        )
+        whole("diagnostics_every", self.diagnostics_every)
         _require(
             self.precision in ("float32", "bfloat16"), f"unknown precision {self.precision!r}: float32 or bfloat16"
         )

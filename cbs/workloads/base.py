@@ -21,7 +21,7 @@ class TrainingStream(Protocol):
     """
 
     def next(self, examples: int) -> Batch:
-        """The next ``examples`` examples."""
+        """The next ``examples`` examples; called once per step of a trial."""
 
 
 @runtime_checkable
@@ -39,6 +39,32 @@ class Workload(Protocol):
 
     An attribute ``validation_examples``, how many examples :meth:`validate` sees, lets ``cbs sweep --dry-run``
     extrapolate a validation pass that takes long.
+
+    A regression on a line, trained for one step:
+
+    >>> from torch import nn
+    >>> class Points:
+    ...     def __init__(self, generator):
+    ...         self.generator = generator
+    ...     def next(self, examples):
+    ...         return torch.rand(examples, 1, generator=self.generator)
+    >>> class Line:
+    ...     metric, metric_unit, direction, default_target = "validation_loss", "", "below", 0.01
+    ...     example_unit, tokens_per_example, data_hash = "point", None, None
+    ...     def build_model(self):
+    ...         return nn.Linear(1, 1)
+    ...     def training_stream(self, generator):
+    ...         return Points(generator)
+    ...     def example_losses(self, model, batch):
+    ...         return (model(batch) - 2 * batch).square().flatten()
+    ...     def validate(self, model):
+    ...         return float(self.example_losses(model, torch.linspace(0, 1, 20)[:, None]).mean())
+    >>> line = Line()
+    >>> isinstance(line, Workload)
+    True
+    >>> model, stream = line.build_model(), line.training_stream(torch.Generator().manual_seed(0))
+    >>> line.example_losses(model, stream.next(4)).shape
+    torch.Size([4])
     """
 
     metric: str
@@ -50,16 +76,25 @@ class Workload(Protocol):
     data_hash: str | None
 
     def build_model(self) -> nn.Module:
-        """A freshly initialised model, drawn from torch's global random state (seeded by the caller)."""
+        """A freshly initialised model, drawn from torch's global random state.
+
+        Called once per trial, which seeds that state.
+        """
 
     def training_stream(self, generator: torch.Generator) -> TrainingStream:
-        """The training examples, in an order that depends on ``generator`` alone."""
+        """The training examples, in an order that depends on ``generator`` alone; called once per trial."""
 
     def example_losses(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Loss of every example, shape ``[examples]``; the training loss is their mean."""
+        """Loss of every example, shape ``[examples]``; the training loss is their mean.
+
+        Called once per forward and backward pass of a step, with all of its examples or some.
+        """
 
     def validate(self, model: nn.Module) -> float:
-        """The validation metric of ``model``, on the same data every time."""
+        """The validation metric of ``model``, on the same data every time.
+
+        Called before the first step and at every evaluation, in evaluation mode and without gradients.
+        """
 
 
 @runtime_checkable

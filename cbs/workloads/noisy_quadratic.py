@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from cbs.errors import ConfigError
+from cbs.registry.domains import whole
 from cbs.trial.target import Direction
 from cbs.workloads import WORKLOADS
 
@@ -135,8 +136,7 @@ def noisy_quadratic(*, dimension: int = 1000, noise: float = 1.0, spectrum_power
     Raises:
         ConfigError: if an option is outside its domain.
     """
-    if isinstance(dimension, bool) or not isinstance(dimension, int) or dimension < 1:
-        raise ConfigError(f"dimension must be a whole number of at least 1, got {dimension}")
+    whole("dimension", dimension)
     if not 0.0 <= noise < float("inf"):
         raise ConfigError(f"noise must be finite and at least 0, got {noise}")
     if not 0.0 <= spectrum_power < float("inf"):

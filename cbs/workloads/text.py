@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from cbs.errors import ConfigError, DataError, UnknownNameError
+from cbs.registry.domains import whole
 from cbs.trial.target import Direction
 from cbs.workloads import WORKLOADS
 from cbs.workloads.streams import RandomIndices
@@ -90,8 +91,8 @@ def text(
         "validation_sequences": validation_sequences,
     }
     for name, number in numbers.items():
-        if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 1):
-            raise ConfigError(f"{name} of workload 'text' must be a whole number of at least 1, got {number!r}")
+        if number is not None:
+            whole(f"{name} of workload 'text'", number)
     shape = _shape(size, width=width, layers=layers, heads=heads, context=context)
     base = _base(parametrization, base_width, SIZES[size].head_size)
     if data is not None:

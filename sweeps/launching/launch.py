@@ -14,8 +14,8 @@ from cbs.registry.choices import Choice
 from cbs.schedules.batch_size import ClosedLoop, build_batch_schedule
 from cbs.schedules.learning_rate import build_schedule
 from cbs.training.averaging import build_averaging
+from cbs.training.batch_sizes import run_of
 from cbs.training.checks import check_model
-from cbs.training.loop import run_of
 from cbs.training.probe_columns import build_probe
 from cbs.trial.config import COMMAND
 from cbs.trial.store import MANIFEST, Store

@@ -12,8 +12,8 @@ import torch
 
 from cbs.compute.device import pick
 from cbs.errors import CbsError, out_of_memory, reason
-from cbs.training.loop import UNMEASURED
 from cbs.training.micro_batches import PassTooLarge
+from cbs.training.noise_scale_part import UNMEASURED
 from cbs.training.ranks import joined
 from cbs.training.run import run_trial
 from cbs.trial.checkpoint import Checkpoint

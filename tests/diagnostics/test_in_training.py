@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from cbs.diagnostics import DIAGNOSTICS, build_diagnostics
 from cbs.diagnostics.max_attention_logit import MaxAttentionLogit
 from cbs.errors import ConfigError
+from cbs.schedules.batch_size import Stage
+from cbs.training.parts import Step
 from cbs.training.probe_columns import L2_COLUMNS
 from cbs.training.run import run_trial
 from cbs.training.step_columns import StepColumns
@@ -175,9 +177,13 @@ def test_every_registered_diagnostic_says_what_it_is(name: str) -> None:
 def test_columns_that_come_later_are_refused() -> None:
     columns = StepColumns(())
     loss = torch.tensor(1.0)
-    columns.append(2, [loss], {"a": loss})
-    columns.append(2, [loss])
+
+    def append(**values: Tensor) -> None:
+        columns.before_step(Step(1, Stage(2), 2, values={"train_loss": loss, **values}))
+
+    append(a=loss)
+    append()
     with pytest.raises(ValueError, match="b were not all there in the first step"):
-        columns.append(2, [loss], {"b": loss})
+        append(b=loss)
     columns.flush()
     np.testing.assert_array_equal(columns.arrays()["a"], [1.0, np.nan])

@@ -14,11 +14,11 @@ from torch.nn.functional import cross_entropy
 
 from cbs.compute import seeding
 from cbs.errors import ConfigError
-from cbs.theory import noise_scale as theory
 from cbs.trial.config import Choice
 from cbs.workloads import build_workload
 from cbs.workloads.text_parts.gpt import GPT, SIZES
 from docs.examples.hessian_noise_scale import hessian_moments
+from tests.references import noise_scale as theory
 
 
 def agrees(found: list[float], truth: float) -> bool:

@@ -22,10 +22,10 @@ from cbs.compute import seeding
 from cbs.noise_scale.averages import MomentAverages
 from cbs.noise_scale.moments import Moments
 from cbs.noise_scale.probe import Probe
-from cbs.theory import noise_scale as theory
 from cbs.trial.config import Choice
 from cbs.workloads import build_workload
 from docs.examples.hessian_noise_scale import hessian_moments
+from tests.references import noise_scale as theory
 
 SHAPE = (6, 10)
 EXPONENT = {"l2": 1, "preconditioned": 1, "hessian": 1, "l1": 2, "nuclear": 2}

@@ -1,4 +1,4 @@
-"""What LAMB, LARS and MERIT share: buckets, tiles, state, precision, memory, and steps without waiting."""
+"""What LAMB, LARS and MERIT share: blocks, state, precision, memory, and steps without waiting."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from cbs.optimizers import LAMB, MERIT
 from cbs.optimizers.lars import LARS
-from cbs.optimizers.trust_ratio.blocks import CPU, Extent
+from cbs.optimizers.trust_ratio.blocks import Extent
 from tests.optimizers.trust_ratios import gradients, run, starts
 
 ALL = pytest.mark.parametrize("optimizer_class", [MERIT, LAMB, LARS])
@@ -21,44 +21,43 @@ NAMES = {MERIT: ["step", "exp_avg", "exp_avg_sq"], LAMB: ["step", "exp_avg", "ex
 
 
 @pytest.fixture
-def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tiles of a few entries, and blocks so short that directions of some tensors are computed twice."""
-    monkeypatch.setattr("cbs.optimizers.trust_ratio.blocks.CPU", Extent(small=0, tile=4, block=16))
+def apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every tensor is updated alone."""
+    monkeypatch.setattr("cbs.optimizers.trust_ratio.blocks.CPU", Extent(small=0, shared=4))
 
 
 @ALL
 @pytest.mark.parametrize(
     "options", [{}, {"ratio_from_ndim": 2, "weight_decay": 0.1}, {"decay_from_ndim": 2, "weight_decay": 0.1}]
 )
-def test_tiles_do_not_change_the_result(optimizer_class: Any, options: dict, request: Any) -> None:
+def test_tensors_updated_together_come_out_as_alone(optimizer_class: Any, options: dict, request: Any) -> None:
     options = {**options, "lr": RATES[optimizer_class]}
     together = run(optimizer_class, torch.float64, **options)
-    request.getfixturevalue("tiny")
-    tiled = run(optimizer_class, torch.float64, **options)
-    # Sums over tiles are added in another order.
-    torch.testing.assert_close(tiled, together, rtol=1e-10, atol=1e-13)
+    request.getfixturevalue("apart")
+    alone = run(optimizer_class, torch.float64, **options)
+    torch.testing.assert_close(alone, together, rtol=1e-10, atol=1e-13)
 
 
 @pytest.mark.parametrize("options", [{"variant": "paper"}, {"norm": "l2"}, {"elementwise": False}, {"clip": None}])
-def test_tiles_do_not_change_the_variants_of_merit(options: dict, request: Any) -> None:
+def test_blocks_do_not_change_the_variants_of_merit(options: dict, request: Any) -> None:
     together = run(MERIT, torch.float64, **options)
-    request.getfixturevalue("tiny")
+    request.getfixturevalue("apart")
     torch.testing.assert_close(run(MERIT, torch.float64, **options), together, rtol=1e-10, atol=1e-13)
 
 
 @pytest.mark.parametrize("nesterov", ["first", "both"])
-def test_tiles_do_not_change_the_variants_of_lamb(nesterov: str, request: Any) -> None:
+def test_blocks_do_not_change_the_variants_of_lamb(nesterov: str, request: Any) -> None:
     options = {"nesterov": nesterov, "weight_decay": 0.1}
     together = run(LAMB, torch.float64, **options)
-    request.getfixturevalue("tiny")
+    request.getfixturevalue("apart")
     torch.testing.assert_close(run(LAMB, torch.float64, **options), together, rtol=1e-10, atol=1e-13)
 
 
 @pytest.mark.parametrize("variant", ["paper", "optax", "lamb"])
-def test_tiles_do_not_change_the_variants_of_lars(variant: str, request: Any) -> None:
+def test_blocks_do_not_change_the_variants_of_lars(variant: str, request: Any) -> None:
     options = {"variant": variant, "weight_decay": 0.1, "lr": 0.1}
     together = run(LARS, torch.float64, **options)
-    request.getfixturevalue("tiny")
+    request.getfixturevalue("apart")
     torch.testing.assert_close(run(LARS, torch.float64, **options), together, rtol=1e-10, atol=1e-13)
 
 
@@ -131,19 +130,19 @@ def peak_bytes(call: Any) -> int:
 
 @ALL
 @pytest.mark.parametrize(("entries", "options"), [(2**18, {"weight_decay": 0.1}), (2**23, {})])
-def test_a_step_holds_one_block_and_the_maxima(optimizer_class: Any, entries: int, options: dict) -> None:
+def test_a_step_holds_two_copies_of_the_largest_tensor_and_the_norms(
+    optimizer_class: Any, entries: int, options: dict
+) -> None:
     weight = nn.Parameter(torch.rand(entries // 1024, 1024))
     weight.grad = torch.rand_like(weight)
     optimizer = optimizer_class([weight], lr=1e-3, **options)
     state = weight.numel() * (1 if optimizer_class is LARS else 2)
     peak = peak_bytes(optimizer.step) / 4 - state
-    # The directions of a block, or of a tile where they are computed twice; two tiles beside them; norms and ratios,
-    # of which a handful of vectors are alive.
+    # The direction and as much beside it; norms and ratios, of which a handful of vectors are alive.
     lines = weight.shape[0] + weight.shape[1]
-    block = entries if entries <= CPU.block else CPU.tile
-    assert peak <= block + 2 * CPU.tile + 20 * lines + 1000
+    assert peak <= 2 * entries + 20 * lines + 1000
     # The memory stays; a further step takes only vectors as long as there are rows and columns.
-    assert peak_bytes(optimizer.step) / 4 <= 20 * lines + 1000 + (CPU.tile if optimizer_class is not MERIT else 0)
+    assert peak_bytes(optimizer.step) / 4 <= 20 * lines + 1000
 
 
 @ALL
@@ -220,7 +219,7 @@ def test_empty_tensors_and_strided_tensors_are_fine(optimizer_class: Any, reques
     strided = kernel.to(memory_format=torch.channels_last), matrix.t().contiguous().t()
     whole = ends(kernel.clone(), matrix.clone())
     torch.testing.assert_close(ends(*(one.clone() for one in strided)), whole, rtol=1e-10, atol=1e-13)
-    request.getfixturevalue("tiny")
+    request.getfixturevalue("apart")
     torch.testing.assert_close(ends(*(one.clone() for one in strided)), whole, rtol=1e-10, atol=1e-13)
 
 

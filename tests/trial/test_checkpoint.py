@@ -209,7 +209,7 @@ def test_a_damaged_checkpoint_is_set_aside_and_the_trial_starts_anew(tmp_path, d
         if damage == "steps without rows":
             state["evaluations"][-1]["step"] = 10**15
         else:
-            state["model"] = {"another": torch.zeros(3)}
+            state["parts"]["SavedWeights"]["model"] = {"another": torch.zeros(3)}
         torch.save(state, path)
     checkpoint = Checkpoint(path, seconds=1e9)
     found, expected = run_trial(trial, checkpoint=checkpoint), run_trial(trial)

@@ -29,7 +29,7 @@ class Nuclear:
     two-dimensional; never a complex one. Neither side is unbiased:
 
     - Noise is too small, because the root of a covariance known from few samples is. Where it is Gaussian and the same
-      in all entries of ``[m, n]`` matrices, :math:`m \le n`, it is :func:`cbs.theory.noise_scale.root_shrinkage` of
+      in all entries of ``[m, n]`` matrices, :math:`m \le n`, it is the mean root of a Marchenko-Pastur variable at
       :math:`m/(n(R-1))` times the truth: 0.85 for square matrices and two groups, about :math:`1 - m/8n(R-1)` else. In
       gradients rows and columns are unequal: 0.71 to 0.82 with two groups, 0.84 to 0.96 with eight, on a small GPT.
       Eigenvalues below zero, which there are by rounding alone, count as zero.

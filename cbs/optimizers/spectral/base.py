@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import ParamsT
 
+from cbs.optimizers.adam import AdamW, has_fused_kernel
 from cbs.optimizers.composite import CompositeOptimizer
 from cbs.optimizers.contract import (
     CheckedOptimizer,
@@ -26,7 +27,6 @@ from cbs.optimizers.contract import (
     needs_dense_gradients,
     state_dtype,
 )
-from cbs.optimizers.fused_adam import AdamW, has_fused_kernel
 from cbs.optimizers.layout import LAYOUTS, as_matrices
 from cbs.optimizers.routing import Matrices, route
 from cbs.optimizers.spectral.orthogonalization import (
@@ -37,6 +37,7 @@ from cbs.optimizers.spectral.orthogonalization import (
     fast_dtype,
     orthogonalize,
 )
+from cbs.registry.domains import is_whole
 
 
 class MomentumOptimizer(CheckedOptimizer):
@@ -134,7 +135,7 @@ class SpectralOptimizer(MomentumOptimizer):
         for name, known in (("orthogonalization", METHODS), ("ns_dtype", DTYPES), ("layout", LAYOUTS)):
             check_choice(name, group[name], known)
         steps, coefficients = group["ns_steps"], group["ns_coefficients"]
-        if not isinstance(steps, int) or isinstance(steps, bool) or not 1 <= steps < 100:
+        if not is_whole(steps) or steps >= 100:
             raise ValueError(f"ns_steps must be a whole number from 1 to 99, got {steps}")
         if len(coefficients) != 3 or not all(isinstance(number, int | float) for number in coefficients):
             raise ValueError(f"ns_coefficients must be three numbers, got {coefficients}")

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.optim.adam import adam
 
 from cbs.optimizers.contract import check_size
-from cbs.optimizers.trust_ratio.blocks import Tile
+from cbs.optimizers.trust_ratio.blocks import Block
 from cbs.optimizers.trust_ratio.core import TrustRatioOptimizer
 
 
@@ -30,28 +30,22 @@ class AdamTrustRatio(TrustRatioOptimizer):
 
     state_names = ("step", "exp_avg", "exp_avg_sq")
 
-    def direct(self, tile: Tile, group: Mapping[str, Any], decay: float, *, advance: bool) -> None:
-        """``out <- -(m / (sqrt(v) + eps) + weight_decay * w)``, after the moments moved if ``advance``."""
-        (beta1, beta2), (steps, means, squares), out = group["betas"], tile.states, tile.out
-        if not advance:
-            self._again(tile, group, decay)
-            return
+    def direct(self, block: Block, group: Mapping[str, Any], decay: float) -> None:
+        """``out <- -(m / (sqrt(v) + eps) + weight_decay * w)``, after the moments moved."""
+        (beta1, beta2), (steps, means, squares), out = group["betas"], block.states, block.out
         # torch's Adam with a learning rate of 1 takes m / (sqrt(v) + eps) from what it is given for parameters.
         if decay:
-            torch.mul(tile.weight, -decay, out=out)
+            torch.mul(block.weight, -decay, out=out)
         else:
             out.zero_()
         if not group["bias_correction"]:
-            if tile.first:
-                # A tensor is added in half the time of a number, of which torch makes a tensor for each of them.
-                torch._foreach_add_(steps, torch.ones_like(steps[0]), alpha=1.0)
+            # A tensor is added in half the time of a number, of which torch makes a tensor for each of them.
+            torch._foreach_add_(steps, torch.ones_like(steps[0]), alpha=1.0)
             # After infinitely many steps there is no bias to correct.
             steps = [torch.full_like(steps[0], math.inf)] * len(steps)
-        elif not tile.first:
-            steps = [steps[0] - 1.0]
         adam(
-            tile.views,
-            tile.gradients,
+            block.views,
+            block.gradients,
             means,
             squares,
             [],
@@ -72,20 +66,6 @@ class AdamTrustRatio(TrustRatioOptimizer):
         betas = group["betas"]
         if len(betas) != 2 or not all(0.0 <= beta < 1.0 for beta in betas):
             raise ValueError(f"betas must be two numbers in [0, 1), got {betas}")
-
-    def _again(self, tile: Tile, group: Mapping[str, Any], decay: float) -> None:
-        """The direction of a single tensor from moments that have moved."""
-        ((step,), (mean,), (square,)), out = tile.states, tile.out
-        torch.sqrt(square, out=out)
-        if group["bias_correction"]:
-            # (m/c1) / (sqrt(v/c2) + eps) = (sqrt(c2)/c1) m / (sqrt(v) + eps sqrt(c2)), in two passes fewer.
-            first, second = (bias(step.to(out.dtype), beta) for beta in group["betas"])
-            root = second.sqrt()
-            torch.div(mean, out.add_(group["eps"] * root), out=out).mul_(-root / first)
-        else:
-            torch.div(mean, out.add_(group["eps"]), out=out).neg_()
-        if decay:
-            out.sub_(tile.weight, alpha=decay)
 
 
 def bias(step: Tensor, beta: float) -> Tensor:

@@ -9,8 +9,7 @@ ratio* s compares a norm of w with the same norm of d:
 - LARS (You et al. 2017, arXiv 1708.03888): the gradient, one ratio of Euclidean norms for each tensor.
 
 A ratio is known only once the whole of w and d has been read, so a step reads the weights twice. Small tensors are
-updated together, since they cost calls, and large ones row by row in tiles that stay in the cache, since they cost
-passes over memory; see :mod:`cbs.optimizers.trust_ratio.blocks`.
+updated together, since they cost calls; see :mod:`cbs.optimizers.trust_ratio.blocks`.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ import torch
 from torch import Tensor
 
 from cbs.optimizers.contract import CheckedOptimizer, check_count, evaluated, misfit, needs_dense_gradients, state_dtype
-from cbs.optimizers.trust_ratio.blocks import Block, Measure, Tile, extent_on, share_memory
+from cbs.optimizers.trust_ratio.blocks import Block, Measure, extent_on, share_memory
 from cbs.optimizers.trust_ratio.norms import measure
 from cbs.optimizers.trust_ratio.sharded import check_layout, is_sharded, layout_of, local, merge_over_shards, pieces_of
 
@@ -36,8 +35,8 @@ class TrustRatioOptimizer(CheckedOptimizer):
     parameters (``DTensor``) are updated exactly like whole ones: sizes of rows, columns and tensors are added up over
     the processes that hold their pieces.
 
-    Extra memory of a step: one block of directions (at most 4 Mi entries on a CPU, 16 Mi on an accelerator), two tiles
-    (of at least one row) and the sizes.
+    Extra memory of a step: twice the largest parameter in the type of its state, or three times what small parameters
+    share (0.5 Mi entries on a CPU, 16 Mi on an accelerator) where that is more, and the norms.
 
     All subclasses have the options ``lr`` (a number, or a tensor of one element), ``weight_decay``, ``ratio_from_ndim``
     and ``decay_from_ndim`` (tensors with fewer dimensions have ratio 1, and no weight decay), ``foreach`` (``False``:
@@ -48,8 +47,11 @@ class TrustRatioOptimizer(CheckedOptimizer):
     state_names: ClassVar[tuple[str, ...]]
     """``"step"`` has shape ``[]``, all other state the shape of the parameter."""
 
-    def direct(self, tile: Tile, group: Mapping[str, Any], decay: float, *, advance: bool) -> None:
-        """Write the descent direction ``-d`` into ``tile.out``; update the state first if ``advance``."""
+    def direct(self, block: Block, group: Mapping[str, Any], decay: float) -> None:
+        """Update the state and write the descent direction ``-d`` into ``block.out``.
+
+        Called by :meth:`step` once for every block, after the block has taken its tensors.
+        """
         raise NotImplementedError
 
     def measure(self, group: Mapping[str, Any]) -> Measure:
@@ -57,20 +59,23 @@ class TrustRatioOptimizer(CheckedOptimizer):
         return Measure()
 
     def ratios(self, weights: Tensor, directions: Tensor, group: Mapping[str, Any], decay: float) -> Tensor:
-        """Ratios from norms of weights and directions, all of shape ``[norms]``."""
+        """Ratios from norms of weights and directions, all of shape ``[norms]``.
+
+        Called by :meth:`step` after :meth:`direct`, for blocks whose tensors have a ratio.
+        """
         raise NotImplementedError
 
     def look(self, block: Block, group: Mapping[str, Any]) -> Any:
         """What :meth:`apply` is to know of the values of a block's norms and ratios; waits for the device."""
 
-    def apply(self, tile: Tile, group: Mapping[str, Any], decay: float, lr: float | Tensor, seen: Any) -> None:
-        """Multiply ``tile.out`` by its ratios, if it has any, and move the weights; ``seen`` if :meth:`look` did."""
-        if tile.rows is not None and tile.ratios:
-            tile.move(lr, tile.ratios[0][0].view(()))
+    def apply(self, block: Block, group: Mapping[str, Any], decay: float, lr: float | Tensor, seen: Any) -> None:
+        """Multiply ``block.out`` by its ratios, if it has any, and move the weights; ``seen`` if :meth:`look` did."""
+        if block.alone and block.factors:
+            block.move(lr, block.factors[0][0].view(()))
             return
-        for out, (ratio,) in zip(tile.outs, tile.ratios, strict=False):
+        for out, (ratio,) in zip(block.outs, block.factors, strict=False):
             out.mul_(ratio)
-        tile.move(lr)
+        block.move(lr)
 
     def check(self, group: Mapping[str, Any]) -> None:
         super().check(group)
@@ -116,28 +121,22 @@ class TrustRatioOptimizer(CheckedOptimizer):
         own = [[local(state[name]) for state in states] for name in self.state_names]
         gradients = [local(param.grad) for param in params if param.grad is not None]
         params = [local(param) for param in params]
-        several = len(block.tiles) > 1
+        block.load(params, gradients, own)
+        self.direct(block, group, decay)
+        seen = None
         if block.scaled:
-            if several or block.layout is not None:
+            if block.layout is not None:
                 block.norms.zero_()
-            for tile in block.tiles:
-                tile.load(params, gradients, own)
-                self.direct(tile, group, decay, advance=True)
-                measure(tile, block.measure.norm, merge=several)
+            measure(block)
             if block.layout is not None:
                 merge_over_shards(block)
             # All at once: a small model has few entries but many rows, columns and tensors.
             block.ratios.copy_(self.ratios(block.norms[0], block.norms[1], group, decay))
-        # To look takes about as long as a pass over some ten thousand entries.
-        looks = block.scaled and block.alone and block.kind[0].type == "cpu" and not never_waits(group)
-        seen = self.look(block, group) if looks else None
-        for tile in block.tiles:
-            if not block.scaled:
-                tile.load(params, gradients, own)
-            if not (block.scaled and block.keeps):
-                self.direct(tile, group, decay, advance=not block.scaled)
-            self.apply(tile, group, decay, lr, seen)
-            tile.release()
+            # To look takes about as long as a pass over some ten thousand entries.
+            if block.alone and block.kind[0].type == "cpu" and not never_waits(group):
+                seen = self.look(block, group)
+        self.apply(block, group, decay, lr, seen)
+        block.release()
 
     def _blocks(self, groups: list[list[Tensor]], states: list[list[dict[str, Any]]]) -> list[tuple[int, Block]]:
         """Blocks and their groups, built anew when anything else than values has changed since the step before."""
@@ -195,7 +194,7 @@ class TrustRatioOptimizer(CheckedOptimizer):
         blocks = []
         for (scaled, decayed, _, device, layout, _), members in together.items():
             members.sort(key=lambda member: tuple(params[member].shape))
-            room = extent_on(device).tile * pieces_of(params[members[0]])
+            room = extent_on(device).shared * pieces_of(params[members[0]])
             while members:
                 total, some = 0, list[int]()
                 while members and (not some or total + params[members[0]].numel() <= room):

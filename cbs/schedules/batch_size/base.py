@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from cbs.errors import ConfigError
+from cbs.registry import domains
 from cbs.schedules.learning_rate import Multiplier
 from cbs.trial.config import Schedule
 
@@ -71,6 +72,10 @@ class Observed:
 class OpenLoop:
     """A table: the stage of a step is the latest that begins at or before the examples seen ahead of it.
 
+    >>> doubled = OpenLoop(starts=(0, 1000), stages=(Stage(8), Stage(16, lr_factor=1.4)))
+    >>> doubled.stage(999), doubled.stage(1000)
+    (Stage(batch_size=8, lr_factor=1.0), Stage(batch_size=16, lr_factor=1.4))
+
     Attributes:
         starts: examples at which each stage begins, increasing from 0.
         stages: likewise.
@@ -101,13 +106,20 @@ class OpenLoop:
 class ClosedLoop:
     """A rule that looks at the run each time so many of its steps have been measured.
 
+    >>> def decide(examples, seen):
+    ...     surely_larger = seen.low is not None and seen.low > seen.stage.batch_size
+    ...     return Stage(2 * seen.stage.batch_size) if surely_larger else seen.stage
+    >>> rule = ClosedLoop(first=Stage(8), looks_at=NOISE_SCALE, decide=decide, measurements=50)
+    >>> rule.decide(4000, Observed(stage=rule.first, low=9.0, value=20.0, high=None)).batch_size
+    16
+
     Attributes:
         first: the stage it starts with.
         looks_at: one of the names above.
         measurements: measured steps from one look to the next; a look sees these alone.
         from_examples: there is no look before.
         confidence: of the interval it sees.
-        decide: ``(examples, observed) -> stage`` of the coming steps.
+        decide: ``(examples, observed) -> stage`` of the coming steps; a trial calls it when it has looked.
     """
 
     first: Stage
@@ -170,26 +182,13 @@ def capped(batch_size: int, cap: int | None) -> int:
 
 
 def whole(name: str, value: object, *, least: int = 1) -> int:
-    """An option that is a whole number.
-
-    Raises:
-        ConfigError: if it is none, or below ``least``.
-    """
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ConfigError(f"{name} of a batch schedule must be a whole number of at least {least}, got {value!r}")
-    return value
+    """An option that is a whole number, see :func:`cbs.registry.domains.whole`."""
+    return domains.whole(f"{name} of a batch schedule", value, least=least)
 
 
 def number(name: str, value: object, *, above: float = 0.0, below: float = math.inf) -> float:
-    """An option that is a number.
-
-    Raises:
-        ConfigError: if it is none, or not strictly between the bounds.
-    """
-    if isinstance(value, bool) or not isinstance(value, int | float) or not above < value < below:
-        limit = "" if below == math.inf else f" and below {below:g}"
-        raise ConfigError(f"{name} of a batch schedule must be a number above {above:g}{limit}, got {value!r}")
-    return float(value)
+    """An option that is a number, see :func:`cbs.registry.domains.number`."""
+    return domains.number(f"{name} of a batch schedule", value, above=above, below=below)
 
 
 def exponent(value: object) -> float:
@@ -198,7 +197,7 @@ def exponent(value: object) -> float:
     Raises:
         ConfigError: if it is not between -1 and 1.
     """
-    if isinstance(value, bool) or not isinstance(value, int | float) or not -1.0 <= value <= 1.0:
+    if not domains.is_number(value) or not -1.0 <= value <= 1.0:
         raise ConfigError(f"lr_exponent of a batch schedule must be between -1 and 1, got {value!r}")
     return float(value)
 

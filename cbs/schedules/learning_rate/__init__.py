@@ -27,6 +27,10 @@ __all__ = ["SCHEDULES", "Multiplier", "build_schedule", "schedule_options"]
 def build_schedule(schedule: Schedule) -> Multiplier:
     """The multiplier that a configuration names, after a linear warmup from 0.
 
+    >>> multiplier = build_schedule(Schedule(name="linear", warmup_examples=100, decay_examples=1100))
+    >>> multiplier(50), multiplier(100), multiplier(600)
+    (0.5, 1.0, 0.5)
+
     Raises:
         ConfigError: if the name or an option is unknown, an option or ``decay_examples`` is missing, a value is
             refused, or what the entry returns is no multiplier.

@@ -6,10 +6,13 @@ import math
 from collections.abc import Callable
 
 from cbs.errors import ConfigError
+from cbs.registry.domains import number
 from cbs.trial.config import Schedule
 
 Multiplier = Callable[[int], float]
-"""Maps the examples seen after an update to the fraction of the peak learning rate of that update."""
+"""Maps the examples seen after an update to the fraction of the peak learning rate of that update.
+
+What an entry of the registry returns; a trial calls it before every update."""
 
 
 def decay(schedule: Schedule, left: Callable[[float], float], *, start: float, end: float) -> Multiplier:
@@ -36,12 +39,5 @@ def decay_end(schedule: Schedule) -> int:
 
 
 def positive(schedule: Schedule, name: str, value: object, *, below: float = math.inf) -> float:
-    """An option as a float.
-
-    Raises:
-        ConfigError: if it is not a number above 0 and below ``below``.
-    """
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 < value < below:
-        limit = "" if below == math.inf else f" and below {below:g}"
-        raise ConfigError(f"{name} of schedule {schedule.name!r} must be a number above 0{limit}, got {value!r}")
-    return float(value)
+    """An option as a float above 0, see :func:`cbs.registry.domains.number`."""
+    return number(f"{name} of schedule {schedule.name!r}", value, below=below)

@@ -19,6 +19,23 @@ class WeightAverage(ABC):
     Other buffers stay as training has them. Points are kept in float32 at least, as small steps towards a weight would
     be lost in bfloat16.
 
+    The weights after the first 100 examples, from then on:
+
+    >>> class Early(WeightAverage):
+    ...     def update(self, examples, batch_size):
+    ...         if not self.points and examples >= 100:
+    ...             self.points = [[value.clone() for value in self.weights()]]
+    >>> model = nn.Linear(1, 1, bias=False)
+    >>> average = Early(model)
+    >>> for step in range(1, 5):
+    ...     _ = model.weight.data.fill_(step)
+    ...     average.update(examples=50 * step, batch_size=50)
+    >>> with average.in_place():
+    ...     model.weight.item()
+    2.0
+    >>> model.weight.item()
+    4.0
+
     Args:
         model: the model that is trained.
 
@@ -34,7 +51,7 @@ class WeightAverage(ABC):
 
     @abstractmethod
     def update(self, examples: int, batch_size: int) -> None:
-        """Take notice of the weights after an update; once for every update.
+        """Take notice of the weights; a trial calls it after every update.
 
         Args:
             examples: seen so far.

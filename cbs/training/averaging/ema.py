@@ -9,6 +9,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from cbs.errors import ConfigError
 from cbs.optimizers.scaling import decay_at
+from cbs.registry.domains import is_number
 from cbs.training.averaging import AVERAGES
 from cbs.training.averaging.base import WeightAverage
 
@@ -33,7 +34,7 @@ class EMA(WeightAverage):
         if (decay is None) == (half_life is None):
             raise ConfigError("averaging 'ema' needs decay or half_life, one of the two")
         value = half_life if decay is None else decay
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        if not is_number(value):
             raise ConfigError(f"decay or half_life of averaging 'ema' must be a number, got {value!r}")
         if decay is None and not 0.0 < value < math.inf:
             raise ConfigError(f"half_life of averaging 'ema' must be above 0 examples, got {value!r}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from cbs.errors import ConfigError
+from cbs.registry.domains import whole
 from cbs.training.averaging import AVERAGES
 from cbs.training.averaging.base import WeightAverage
 
@@ -27,8 +27,7 @@ class LAWA(WeightAverage):
 
     def __init__(self, model: nn.Module, *, checkpoints: int, every_examples: int) -> None:
         for name, value in {"checkpoints": checkpoints, "every_examples": every_examples}.items():
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ConfigError(f"{name} of averaging 'lawa' must be a whole number of at least 1, got {value!r}")
+            whole(f"{name} of averaging 'lawa'", value)
         super().__init__(model)
         self._checkpoints, self._every = checkpoints, every_examples
 

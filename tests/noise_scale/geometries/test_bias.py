@@ -17,7 +17,7 @@ from cbs.noise_scale.correction import correction
 from cbs.noise_scale.geometries import GEOMETRIES, Geometry
 from cbs.noise_scale.geometries.l1 import root_shrinkage
 from cbs.noise_scale.moments import Sizes
-from cbs.theory import noise_scale as theory
+from tests.references import noise_scale as theory
 
 NOISE = pytest.mark.parametrize("noise", [0.05, 50.0])
 EQUAL = pytest.mark.parametrize("sizes", [[1, 1], [4] * 8], ids=str)

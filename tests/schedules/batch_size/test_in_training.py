@@ -14,12 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cbs.errors import ConfigError
-from cbs.optimizers.fused_adam import AdamW
+from cbs.optimizers.adam import AdamW
 from cbs.schedules.batch_size import ClosedLoop, build_batch_schedule
 from cbs.schedules.batch_size.base import Observed, Stage
 from cbs.schedules.learning_rate import build_schedule
-from cbs.training.batch_sizes import SEEN, observed
-from cbs.training.loop import run_of
+from cbs.training.batch_sizes import SEEN, observed, run_of
 from cbs.training.run import run_trial
 from cbs.trial.checkpoint import Checkpoint
 from cbs.trial.config import Choice, EvaluationPlan, Schedule, TrialConfig
@@ -244,6 +243,17 @@ def test_options_in_examples_follow_the_batch_size() -> None:
         sizes = run_trial(config).steps["batch_size"]
     np.testing.assert_allclose([beta2 for _, beta2, _ in seen], 2.0 ** (-sizes / 500))
     np.testing.assert_allclose([decay for *_, decay in seen], sizes / (0.05 * np.sqrt(sizes / 6) * 4000))
+
+
+@pytest.mark.parametrize("step", [10, 30])
+def test_options_in_examples_go_on_from_a_checkpoint_between_two_switches(step: int, tmp_path: Path) -> None:
+    options = {"beta2_half_life": 500, "weight_decay_timescale": 4000}
+    config = config_with(optimizer=Choice(name="adamw", options=options), batch_schedule=STAGES, probe=None)
+    whole = run_trial(config)
+    sizes = whole.steps["batch_size"]
+    assert sizes[0] == 6
+    assert len(set(sizes[step:])) > 1
+    assert same(whole, resumed(config, tmp_path, step))
 
 
 def test_an_average_of_weights_with_a_half_life_in_examples_follows_the_batch_size() -> None:

@@ -15,8 +15,7 @@ from cbs.schedules.batch_size.base import Stage as Planned
 from cbs.schedules.learning_rate import build_schedule
 from cbs.theory.noisy_quadratic import NoisyQuadratic
 from cbs.theory.noisy_quadratic.schedules import Stage, losses_along
-from cbs.training.batch_sizes import SEEN
-from cbs.training.loop import run_of
+from cbs.training.batch_sizes import SEEN, run_of
 from cbs.training.run import run_trial
 from cbs.trial.config import Choice, EvaluationPlan, Schedule, TrialConfig
 from cbs.trial.record import TrialResult

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
+from benchmarks.bench_batch_schedules import ceiling, fewest_examples
 from cbs.theory.noisy_quadratic import NoisyQuadratic, Stage, losses_along
-from cbs.theory.noisy_quadratic.ceiling import ceiling, fewest_examples
 
 MODEL = NoisyQuadratic.power_law(6, noise=0.5)
 STEPS = 12

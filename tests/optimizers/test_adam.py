@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from cbs.optimizers.fused_adam import Adam, AdamW
+from cbs.optimizers.adam import Adam, AdamW
 
 EITHER = pytest.mark.parametrize(("kind", "theirs"), [(Adam, torch.optim.Adam), (AdamW, torch.optim.AdamW)])
 

@@ -1,0 +1,169 @@
+"""What a trial is made of: model, optimizer, data and the parts that go along; and how it is saved and validated."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
+
+from cbs.compute import device as devices
+from cbs.compute import seeding
+from cbs.compute.beside import evaluating
+from cbs.compute.finite import tensor_not_finite
+from cbs.diagnostics import build_diagnostics
+from cbs.errors import CbsError, out_of_memory, reason
+from cbs.optimizers.problem import ProblemOptimizer
+from cbs.schedules.learning_rate import build_schedule
+from cbs.training.averaging import build_averaging
+from cbs.training.averaging.weights import averaged_weights
+from cbs.training.batch_sizes import BatchSizes
+from cbs.training.building import model_of, optimizer_of, smaller
+from cbs.training.gradient import Gradient
+from cbs.training.noise_scale_part import NoiseScale
+from cbs.training.parts import Part
+from cbs.training.ranks import ALONE, Ranks
+from cbs.training.saved_weights import SavedWeights
+from cbs.training.step_columns import StepColumns
+from cbs.training.step_parts import Averaging, Clipping, Diagnostics, OptimizerBatch
+from cbs.training.step_passes import StepPasses
+from cbs.trial.checkpoint import Checkpoint
+from cbs.trial.config import TrialConfig
+from cbs.trial.record import Measurement
+from cbs.workloads import Workload
+from cbs.workloads.base import Batch
+from cbs.workloads.streams import skip
+
+
+@dataclass
+class Assembly:
+    """A trial put together, and how far it has got.
+
+    Attributes:
+        config: what is trained.
+        workload: model, data and metric.
+        device: where, see :func:`cbs.compute.device.pick`.
+        ranks: the workers that take every step together.
+        most: examples of a forward and backward pass that memory holds, where that is known to be less than
+            configured.
+        parts: in the order in which they are called, see :class:`~cbs.training.parts.Part`.
+        alive: called with the number of the step, after every step and every evaluation.
+    """
+
+    config: TrialConfig
+    workload: Workload
+    device: torch.device
+    ranks: Ranks = ALONE
+    most: int | None = None
+
+    def __post_init__(self) -> None:
+        config, ranks = self.config, self.ranks
+        ranks.check(config)
+        self.micro_batch_size = smaller(config.micro_batch_size, self.most)
+        diagnostics = build_diagnostics(config.diagnostics, compiled=config.compile)
+        self.model = model_of(config, self.workload, self.device, ranks, self.most)
+        self.optimizer = optimizer_of(config, self.workload, self.model, self.device, ranks, self.micro_batch_size)
+        self.average = build_averaging(config.averaging, self.model, self.optimizer) if config.averaging else None
+        self.base_lrs = [group["lr"] for group in self.optimizer.param_groups]
+        self.called: nn.Module = torch.compile(self.model) if config.compile else self.model  # type: ignore[assignment]
+        self.trained = ranks.wrapped(self.called)
+        self.stream = self.workload.training_stream(seeding.generator(config.seed, "data"))
+        self.noise_scale = (
+            NoiseScale(config, self.trained, self.optimizer, ranks, lambda: self.gradient.in_pass)
+            if config.probe is not None
+            else None
+        )
+        probe = self.noise_scale.measured.probe if self.noise_scale and ranks.world == 1 else None
+        self.passes = StepPasses(self.model, self.workload.example_losses, self.micro_batch_size, probe)
+        self.gradient = Gradient(config, self.workload, self.trained, self.optimizer, self.passes, self.device, ranks)
+        geometries = self.noise_scale.measured.geometries if self.noise_scale else ()
+        self.sizes = BatchSizes(config, self.workload.tokens_per_example, self.optimizer, geometries)
+        self.multiplier = self.sizes.multiplier or build_schedule(config.schedule)
+        measuring: list[Part | None] = [
+            self.noise_scale,
+            self.sizes,
+            Clipping(self.model, config.clip_norm, ranks.shard) if config.clip_norm else None,
+            Diagnostics(diagnostics, config.diagnostics_every),
+        ]
+        giving = [part for part in measuring if part is not None]
+        self.columns = StepColumns(
+            [name for part in giving for name in part.columns], [name for part in giving for name in part.planned]
+        )
+        self.parts: list[Part] = [SavedWeights(self.model, self.optimizer, ranks), self.passes, *giving, self.columns]
+        if isinstance(self.optimizer, ProblemOptimizer):
+            self.parts.append(OptimizerBatch(self.optimizer))
+        if self.average is not None:
+            self.parts.append(Averaging(self.average))
+        self.alive: Callable[[int], object] = lambda step: None
+        self.seen = 0
+        self.evaluations: list[Measurement] = []
+        self.training_seconds = self.evaluation_seconds = 0.0
+
+    def validated(self) -> float:
+        """The validation metric. What it draws at random is the same every time, and not what training draws."""
+        with (
+            evaluating(self.model),
+            seeding.seeded(0, "validation"),
+            averaged_weights(self.optimizer, self.average),
+            torch.no_grad(),
+            devices.autocast(self.device, self.config.precision),
+        ):
+            try:
+                return float(self.workload.validate(self.called))
+            except Exception as error:
+                told = isinstance(error, CbsError) or out_of_memory(error) or not self.evaluations
+                if told or self.ranks.shard or tensor_not_finite(self.model) is None:
+                    raise
+                return math.nan  # a metric that refuses what such a model says
+
+    def to_device(self, batch: Batch) -> Batch:
+        """The batch with every tensor on the trial's device."""
+        return tree_map(
+            lambda leaf: leaf.to(self.device, non_blocking=True) if isinstance(leaf, Tensor) else leaf, batch
+        )
+
+    def state(self) -> dict[str, Any]:
+        """Everything that a later process needs to go on from the latest evaluation."""
+        return {
+            "parts": {type(part).__name__: part.state() for part in self.parts},
+            "evaluations": [dataclasses.asdict(row) for row in self.evaluations],
+            "seconds": (self.training_seconds, self.evaluation_seconds),
+            "random": seeding.states(),
+            "micro_batch_size": self.micro_batch_size,
+        }
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Go back to :meth:`state`; the training stream goes on after the examples seen so far."""
+        for part in self.parts:
+            part.load_state(state["parts"][type(part).__name__])
+        self.evaluations = [Measurement(**row) for row in state["evaluations"]]
+        self.training_seconds, self.evaluation_seconds = state["seconds"]
+        done, recorded, sizes = self.evaluations[-1].step, len(self.columns.table()), self.columns.batch_sizes()
+        self.seen = sum(sizes)
+        if not (0 <= done == recorded == len(sizes) and self.seen <= self.config.max_examples):
+            raise ValueError(
+                f"{recorded} steps recorded at step {done}, {self.seen} examples of a budget of "
+                f"{self.config.max_examples}"
+            )
+        skip(self.stream, sizes)
+        if self.ranks.first:
+            seeding.set_states(state["random"])
+        else:  # what is saved is the first rank's, and the others draw other numbers
+            seeding.start(self.config.seed, self.ranks.purpose(f"training from step {done}"))
+
+    def resume(self, saved: dict[str, Any], checkpoint: Checkpoint) -> bool:
+        """Go on from what a checkpoint held; whether this loop can run: not if it refused what it was given."""
+        try:
+            self.load_state(saved)
+        except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+            if out_of_memory(error):
+                raise
+            if self.ranks.first:
+                checkpoint.refuse(f"{type(error).__name__}: {reason(error)}")
+            return False
+        return True

@@ -1,0 +1,88 @@
+"""Model and optimizer of a trial, built and checked before its first step."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from cbs.compute import seeding
+from cbs.compute.pass_sizes import micro_sizes
+from cbs.errors import ConfigError
+from cbs.optimizers import build_optimizer
+from cbs.optimizers.problem import ProblemOptimizer, check_clipping
+from cbs.training.averaging.weights import trained_weights
+from cbs.training.checks import check_model, check_optimizer
+from cbs.training.problem import problem_of
+from cbs.training.ranks import Ranks
+from cbs.trial.config import TrialConfig
+from cbs.workloads import Workload
+
+
+def model_of(
+    config: TrialConfig, workload: Workload, device: torch.device, ranks: Ranks, most: int | None
+) -> nn.Module:
+    """The model of a trial with the initial weights of its seed, on the device.
+
+    Args:
+        config: of the trial.
+        workload: that builds it.
+        device: where it trains.
+        ranks: the workers of the trial, which may each hold a part of it.
+        most: examples of a pass that memory holds, where that is known.
+
+    Raises:
+        ConfigError: if what the workload builds cannot be trained.
+        MemoryError: if memory holds smaller passes only and the model normalises over batches.
+    """
+    with seeding.seeded(config.seed, "init"):
+        model = ranks.placed(check_model(workload.build_model()), device)
+    if not model.training:  # as models come that are loaded; a part alone that does not train is meant so
+        model.train()
+    cut = most is not None and most < micro_sizes(config.batch_size, config.micro_batch_size)[0]
+    if cut and any(isinstance(module, _BatchNorm) for module in model.modules()):
+        raise MemoryError(
+            f"memory holds passes of {smaller(config.micro_batch_size, most)} examples only, and batch normalisation "
+            "in smaller passes is another model; to train that one at every batch size: --set micro_batch_size=N"
+        )
+    return model
+
+
+def optimizer_of(
+    config: TrialConfig,
+    workload: Workload,
+    model: nn.Module,
+    device: torch.device,
+    ranks: Ranks,
+    micro_batch_size: int | None,
+) -> torch.optim.Optimizer:
+    """The optimizer of a trial, ready for its first step.
+
+    Args:
+        config: of the trial.
+        workload: what is optimized, for methods that evaluate the model themselves.
+        model: whose parameters it trains.
+        device: where.
+        ranks: the workers of the trial.
+        micro_batch_size: most examples of a forward pass; ``None`` for no limit.
+
+    Raises:
+        ConfigError: if it does not train all of the model, or cannot be used in this trial.
+    """
+    optimizer = build_optimizer(config.optimizer, model, config.lr, config.batch_size)
+    check_optimizer(optimizer, model, config.optimizer.name)
+    trained_weights(optimizer)
+    if isinstance(optimizer, ProblemOptimizer):
+        if ranks.world > 1:
+            raise ConfigError(
+                f"optimizer {config.optimizer.name!r} evaluates the model itself, and would see one worker's "
+                "examples: use one worker per trial"
+            )
+        optimizer.attach(problem_of(workload, model, config, device, micro_batch_size))
+    check_clipping(optimizer, config.clip_norm)
+    return optimizer
+
+
+def smaller(one: int | None, other: int | None) -> int | None:
+    """The smaller of two limits, ``None`` for no limit."""
+    return min((limit for limit in (one, other) if limit is not None), default=None)

@@ -1,0 +1,89 @@
+"""The noise scale as a part of a trial: its probe reads the gradients before they are clipped."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from cbs.noise_scale.probe import AUTO, FALLBACK, REPLICAS
+from cbs.registry.choices import Choice
+from cbs.training.parts import Part, Step
+from cbs.training.probe_columns import ProbeColumns, build_probe
+from cbs.training.ranks import Ranks
+from cbs.trial.config import TrialConfig
+
+UNMEASURED = "the noise scale is not measured: "
+
+
+class NoiseScale(Part):
+    """Measures the moments of the gradient, as often as the configuration's probe says at the batch size of the step.
+
+    Args:
+        config: of the trial; it has a probe.
+        model: as it is trained.
+        optimizer: that trains it.
+        ranks: the workers of the trial.
+        examples: of the forward pass under way; a workload may call its model as it likes.
+
+    Attributes:
+        measured: the probe and its columns.
+    """
+
+    def __init__(
+        self,
+        config: TrialConfig,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        ranks: Ranks,
+        examples: Callable[[], int],
+    ) -> None:
+        assert config.probe is not None
+        choice = chosen(config.probe, compiled=config.compile, ranks=ranks)
+        probe = build_probe(choice, model, optimizer, config.batch_size, count=lambda args, kwargs: examples())
+        self.measured = ProbeColumns(probe, choice)
+        self.columns = self.measured.names
+        self._batch_size, self._steps = config.batch_size, 0
+
+    @property
+    def note(self) -> str:
+        """Why the noise scale is not measured, one line; empty if it is."""
+        why = self.measured.probe.stopped
+        return f"{UNMEASURED}{why}" if why else ""
+
+    def begin(self, step: Step) -> None:
+        self._plan(step.stage.batch_size)
+        self._steps = step.number
+
+    def before_step(self, step: Step) -> None:
+        step.noise_measured = self.measured.watching
+        step.values.update(zip(self.columns, self.measured.step(), strict=True))
+
+    def state(self) -> dict[str, Any]:
+        probe = self.measured.probe
+        return {
+            "source": probe.source,
+            "stopped": probe.stopped,
+            "batch_size": self._batch_size,
+            "steps": self._steps,
+        }
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        self._batch_size, self._steps = state["batch_size"], state["steps"]
+        self.measured.plan(self._batch_size)
+        self.measured.start_at(self._steps, state["source"], state["stopped"])
+
+    def _plan(self, batch_size: int) -> None:
+        if batch_size != self._batch_size:
+            self._batch_size = batch_size
+            self.measured.plan(batch_size)
+
+
+def chosen(choice: Choice, *, compiled: bool, ranks: Ranks) -> Choice:
+    """The probe of a trial: ``auto`` cannot look inside what is compiled, nor into another rank."""
+    if choice.name == AUTO and (compiled or ranks.world > 1):
+        return dataclasses.replace(choice, name=REPLICAS if ranks.world > 1 else FALLBACK)
+    return choice

@@ -1,0 +1,38 @@
+"""Model and optimizer in a checkpoint: whole tensors, whether or not ranks hold parts of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from cbs.compute.sharding import parted, parted_state, whole
+from cbs.training.parts import Part
+from cbs.training.ranks import Ranks
+
+
+class SavedWeights(Part):
+    """Keeps the state of model and optimizer.
+
+    Args:
+        model: that trains.
+        optimizer: that trains it.
+        ranks: the workers of the trial; where they shard the model, its state is put together for the first of them.
+    """
+
+    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, ranks: Ranks) -> None:
+        self._model, self._optimizer, self._ranks = model, optimizer, ranks
+
+    def state(self) -> dict[str, Any]:
+        state = {"model": self._model.state_dict(), "optimizer": self._optimizer.state_dict()}
+        return whole(state, keep=self._ranks.first) if self._ranks.shard else state
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        model, optimizer = state["model"], state["optimizer"]
+        if self._ranks.shard:
+            model = parted(model, self._model.state_dict())
+            groups = self._optimizer.param_groups
+            optimizer = parted_state(optimizer, [weight for group in groups for weight in group["params"]])
+        self._model.load_state_dict(model)
+        self._optimizer.load_state_dict(optimizer)

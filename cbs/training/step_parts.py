@@ -1,0 +1,87 @@
+"""The parts of a trial that are a few lines each: clipping, averages of weights, diagnostics, the optimizer's batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from torch import nn
+from torch.nn.utils import clip_grad_norm_
+
+from cbs.compute.sharding import whole
+from cbs.diagnostics import Diagnostic
+from cbs.errors import ConfigError
+from cbs.optimizers.problem import ProblemOptimizer
+from cbs.training.averaging import WeightAverage
+from cbs.training.parts import Part, Step
+from cbs.trial.record import CLIPPED
+
+
+class Clipping(Part):
+    """Scales a gradient that is longer than ``clip_norm`` down to it, and records 1 where that was done, else 0.
+
+    Args:
+        model: whose gradients are clipped, all parameters together.
+        clip_norm: largest Euclidean norm.
+        shard: whether the model is sharded over ranks.
+    """
+
+    columns = (CLIPPED,)
+
+    def __init__(self, model: nn.Module, clip_norm: float, shard: bool) -> None:
+        self._model, self._limit, self._shard = model, clip_norm, shard
+
+    def before_step(self, step: Step) -> None:
+        norm = clip_grad_norm_(self._model.parameters(), self._limit)
+        step.values[CLIPPED] = ((whole(norm) if self._shard else norm) > self._limit).double()
+
+
+class Diagnostics(Part):
+    """Reads diagnostics off the forward passes of one step in ``every``, from the first on.
+
+    Args:
+        diagnostics: what is read; their columns are those of the first step.
+        every: steps from one that is read to the next.
+    """
+
+    def __init__(self, diagnostics: Iterable[Diagnostic], every: int) -> None:
+        self._diagnostics, self._every = tuple(diagnostics), every
+
+    def _due(self, step: Step) -> Sequence[Diagnostic]:
+        return self._diagnostics if (step.number - 1) % self._every == 0 else ()
+
+    def begin(self, step: Step) -> None:
+        step.watching += self._due(step)
+
+    def before_step(self, step: Step) -> None:
+        for diagnostic in self._due(step):
+            columns = diagnostic.columns()
+            if taken := step.values.keys() & columns.keys():
+                raise ConfigError(f"{type(diagnostic).__name__} has columns that are there already: {', '.join(taken)}")
+            step.values |= columns
+
+
+class OptimizerBatch(Part):
+    """Hands the examples of the step to an optimizer that evaluates the model itself."""
+
+    def __init__(self, optimizer: ProblemOptimizer) -> None:
+        self._optimizer = optimizer
+
+    def before_step(self, step: Step) -> None:
+        self._optimizer.observe(step.batch)
+
+
+class Averaging(Part):
+    """Keeps an average of the weights up with training."""
+
+    def __init__(self, average: WeightAverage) -> None:
+        self._average = average
+
+    def after_step(self, step: Step) -> None:
+        self._average.update(step.examples, step.stage.batch_size)
+
+    def state(self) -> dict[str, Any]:
+        return self._average.state_dict()
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        self._average.load_state_dict(state)

@@ -1,0 +1,82 @@
+"""The examples in docstrings run, those who should have one do, and MERIT's plain lines are what its fast form does."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import cbs
+from cbs.diagnostics import Diagnostic
+from cbs.optimizers import MERIT, OptimizerSpec
+from cbs.schedules.batch_size import ClosedLoop, OpenLoop
+from cbs.schedules.learning_rate import build_schedule
+from cbs.testing import examine
+from cbs.training.averaging import WeightAverage
+from cbs.training.run import run_trial
+from cbs.workloads import Workload
+
+ROOT = Path(cbs.__file__).parent
+FINDER = doctest.DocTestFinder(exclude_empty=True)
+
+
+def modules() -> list[str]:
+    files = [file for file in sorted(ROOT.rglob("*.py")) if ">>> " in file.read_text(encoding="utf-8")]
+    return [".".join(file.relative_to(ROOT.parent).with_suffix("").parts).removesuffix(".__init__") for file in files]
+
+
+@pytest.mark.parametrize("name", modules())
+def test_examples_run(name: str) -> None:
+    module = importlib.import_module(name)
+    runner = doctest.DocTestRunner(optionflags=doctest.REPORT_ONLY_FIRST_FAILURE)
+    said: list[str] = []
+    with torch.random.fork_rng():
+        for examples in FINDER.find(module):
+            runner.run(examples, out=said.append)
+    assert runner.tries > 0
+    assert runner.failures == 0, "".join(said)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        run_trial,
+        MERIT,
+        examine,
+        OptimizerSpec,
+        Workload,
+        WeightAverage,
+        Diagnostic,
+        OpenLoop,
+        ClosedLoop,
+        build_schedule,
+    ],
+    ids=lambda entry: entry.__name__,
+)
+def test_who_is_used_from_outside_has_an_example(entry: Any) -> None:
+    assert doctest.DocTestParser().get_examples(entry.__doc__)
+
+
+@pytest.mark.parametrize("shape", [(3, 4), (5, 2), (1, 6), (40, 30)])
+@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
+def test_the_plain_lines_of_merit_are_its_step(shape: tuple[int, int], weight_decay: float) -> None:
+    names: dict[str, Any] = {"torch": torch, "MERIT": MERIT}
+    for example in doctest.DocTestParser().get_examples(MERIT.__doc__ or ""):
+        exec(example.source, names)
+    plain_step = names["plain_step"]
+    draw = torch.Generator().manual_seed(3)
+    start = torch.randn(shape, generator=draw, dtype=torch.float64) * torch.logspace(-3, 1, shape[1])
+    start[0, :] = 0.0 if shape[0] > 1 else start[0, :]
+    fast = torch.nn.Parameter(start.clone())
+    optimizer = MERIT([fast], lr=0.02, weight_decay=weight_decay)
+    slow, mean, square = start.clone(), torch.zeros_like(start), torch.zeros_like(start)
+    for _ in range(8):
+        fast.grad = torch.randn(shape, generator=draw, dtype=torch.float64)
+        plain_step(slow, fast.grad, mean, square, lr=0.02, weight_decay=weight_decay)
+        optimizer.step()
+        torch.testing.assert_close(fast.detach(), slow, rtol=1e-10, atol=1e-12)
+    assert not torch.allclose(slow, start, rtol=1e-2)
