@@ -26,9 +26,9 @@ import numpy as np
 
 from analysis.arrays import Quantity
 from analysis.config import AnalysisConfig
-from analysis.questions.schedule_plan import plan_schedule
-from analysis.questions.schedule_plan.of_sweep import of_sweep
-from analysis.questions.schedule_plan.plans import Ask, Outcome
+from analysis.extensions.schedule_plan.answer import plan_schedule
+from analysis.extensions.schedule_plan.of_sweep import of_sweep
+from analysis.extensions.schedule_plan.plans import Ask, Outcome
 from benchmarks.calibration.cases import CASES, PLAN, SEEDS, TARGET, Case
 from cbs.theory.noisy_quadratic import tuned
 from cbs.trial.config import Schedule, TrialConfig

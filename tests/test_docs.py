@@ -74,7 +74,7 @@ def test_numbers_of_the_quadratic_are_those_of_the_command(run: Callable[..., tu
         line.strip("| ").split(" | ") for line in QUADRATIC.splitlines() if line.startswith(("| batch", "| 1,024"))
     )
     asked = [part for name in ("sgd", "ema", "pieces", "growth") for part in ("--optim", name)]
-    code, out, err = run("nqm", *asked, "--batch-sizes", "1024,2048", "--json", "--resamples", 100)
+    code, out, err = run("theory", "quadratic", *asked, "--batch-sizes", "1024,2048", "--json", "--resamples", 100)
     assert code == 0, err
     measured = {row["optimizer"]: row["steps"] for row in json.loads(out)["rows"] if row["batch_size"] == 1024}
     (row,) = rows

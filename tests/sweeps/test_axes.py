@@ -17,9 +17,9 @@ from analysis.estimate.diagnosis import Verdict
 from analysis.estimate.optima import gain
 from analysis.estimate.studies import point as point_of
 from analysis.estimate.study_fits import tables
-from analysis.questions.analyze import analyze
-from analysis.questions.learning_rate import learning_rates
-from analysis.questions.suggest.earlier_command import adding
+from analysis.estimate.suggest.earlier_command import adding
+from analysis.questions.analyze.answer import analyze
+from analysis.questions.lr.answer import learning_rates
 from analysis.read.results import load
 from benchmarks.joint_axis_coverage import MOMENTA, TRUTH, World, replicate, sweep
 from cbs.errors import ConfigError, ResultsError

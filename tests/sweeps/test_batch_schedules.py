@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.questions.suggest.earlier_command import adding
+from analysis.estimate.suggest.earlier_command import adding
 from cbs.errors import ConfigError
 from cbs.registry.choices import parse_choice
 from cbs.trial.config import Choice
