@@ -46,7 +46,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 QUADRATIC = (ROOT / "docs" / "noisy-quadratic.md").read_text()
-SHOWN = re.findall(r"```sh\ncbs (nqm [^\n]*)\n```\n\n!\[[^]]+\]\((figures/\w+\.png)\)", QUADRATIC)
+SHOWN = re.findall(r"```sh\ncbs (theory quadratic [^\n]*)\n```\n\n!\[[^]]+\]\((figures/\w+\.png)\)", QUADRATIC)
 
 
 def test_every_figure_of_the_quadratic_stands_below_its_command() -> None:
@@ -56,7 +56,9 @@ def test_every_figure_of_the_quadratic_stands_below_its_command() -> None:
         assert command.endswith(f"--figure docs/{path}")
 
 
-@pytest.mark.parametrize("command", [command for command, _ in SHOWN] + re.findall(r"`cbs (nqm [^`]+)`", QUADRATIC))
+@pytest.mark.parametrize(
+    "command", [command for command, _ in SHOWN] + re.findall(r"`cbs (theory quadratic [^`]+)`", QUADRATIC)
+)
 def test_a_command_of_the_quadratic_draws_its_figure(
     command: str, run: Callable[..., tuple[int, str, str]], tmp_path: Path
 ) -> None:

@@ -171,7 +171,7 @@ def _counterfactual(answer: Answer, name: str, reference: int | None, wanted: di
     failed = "no trial with these learning rates reached the target"
     reading = Reading(target=answer.target, studies=kept, not_reached=failed)
     (estimate,) = estimates(answer.group, [reading], answer.config, [believed])
-    folder, choice = answer.group.folder, answer.group.choice
+    group = answer.group
     return Protocol(
         name=name,
         reference=reference,
@@ -179,7 +179,7 @@ def _counterfactual(answer: Answer, name: str, reference: int | None, wanted: di
         answer=estimate,
         not_run=tuple(study.batch_size for study in studies if study.batch_size not in lrs),
         missing=tuple(
-            Missing(lr, tuple(sizes), seeds, adding(folder, choice, sizes, seeds, [lr]))
+            Missing(lr, tuple(sizes), seeds, adding(group.manifest, group.folder, group.choice, sizes, seeds, [lr]))
             for (lr, seeds), sizes in missing.items()
         ),
     )

@@ -139,10 +139,10 @@ def test_neighbours_of_the_best_learning_rate_have_its_options(stored: Path) -> 
 
 
 def test_a_command_that_adds_trials_has_the_axis_with_all_its_values(stored: Path) -> None:
-    line = adding(stored, Choice(name="sgd"), (8,), (0, 1), None)
+    line = adding(Store(stored).manifest(), stored, Choice(name="sgd"), (8,), (0, 1), None)
     axis = "--axis momentum=0.8,0.9,0.95,0.98"
     assert line == f"cbs sweep --optim sgd {axis} --batch-sizes 8 --seeds 0,1 --output {stored}"
-    assert "--axis" not in adding(stored, Choice(name="adamw"), (8,), (0, 1), None)
+    assert "--axis" not in adding(Store(stored).manifest(), stored, Choice(name="adamw"), (8,), (0, 1), None)
 
 
 def test_a_sweep_to_a_precision_looks_at_the_one_curve_of_all_variants(stored: Path) -> None:

@@ -26,7 +26,6 @@ from analysis.estimate.suggest.earlier_command import adding
 from analysis.plain import shown
 from analysis.read.groups import Group
 from cbs.trial.lr_choice import at_edges
-from cbs.trial.store import Store
 from cbs.trial.target import Target
 
 SEEDS = 3
@@ -108,7 +107,7 @@ def suggest(answer: Answer) -> Suggestion | None:
         reasons=reasons,
         interval_factor=_factor(answer, missing),
         cost=sum(lacking[cell] * _examples(answer, cell[0]) for cell in missing),
-        command=adding(group.folder, group.choice, sizes, seeds, rates),
+        command=adding(group.manifest, group.folder, group.choice, sizes, seeds, rates),
     )
 
 
@@ -118,7 +117,7 @@ def _rates(answer: Answer, sizes: Sequence[int], edges: dict[int, tuple[float, .
     A search does not go on at a target that the sweep was not run for, so those beyond an edge are listed, with those
     that were tried at the same batch sizes.
     """
-    axes = Store(answer.group.folder).manifest().get("axes")
+    axes = answer.group.manifest.get("axes")
     searched = not isinstance(axes, dict) or axes.get("lrs") is None
     if not edges and searched:
         return None

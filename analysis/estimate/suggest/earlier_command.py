@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from cbs.registry.choices import Choice, parse_choice, value_text
 from cbs.schedules.batch_size import batch_schedule_options
-from cbs.trial.store import Store
 
 SWITCHES = ("--auto", "--dry-run", "--json", "--shard")
 """Options without a value."""
@@ -24,14 +23,19 @@ _AXES = (
 
 
 def adding(
-    folder: Path, optimizer: Choice, batch_sizes: Sequence[int], seeds: Sequence[int], lrs: Sequence[float] | None
+    manifest: Mapping[str, Any],
+    folder: Path,
+    optimizer: Choice,
+    batch_sizes: Sequence[int],
+    seeds: Sequence[int],
+    lrs: Sequence[float] | None,
 ) -> str:
     """A line for the shell; empty where the sweep was not run by ``cbs sweep``.
 
     Recipe, target, workload and settings are those of the latest command that ran this optimizer, so the protocol is
     the same and the trials join those that are there; ``seeds`` are all of them, and ``lrs`` is ``None`` for a search.
+    ``manifest`` is the content of ``sweep.json`` in ``folder``.
     """
-    manifest = Store(folder).manifest()
     runs = [] if manifest.get("imported") else manifest.get("runs")
     commands = [run.get("command") for run in runs if isinstance(run, dict)] if isinstance(runs, list) else []
     parts = (parsed(text) for text in commands if isinstance(text, str))

@@ -29,7 +29,6 @@ from analysis.present.suggestions import facts
 from analysis.questions.report import content, vector
 from analysis.read.results import Results, load
 from cbs.files import refuse_links, whole_file
-from cbs.trial.store import Store
 from cbs.trial.target import Target
 
 LINES = 120
@@ -110,7 +109,7 @@ def render(
     command: str = "",
 ) -> str:
     """The page of at least one answer as text; ``figures`` are :func:`drawings`, all else is as of :func:`report`."""
-    folders = {group.sweep: group.folder for group in results.groups}
+    folders = {group.sweep: group for group in results.groups}
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("analysis.questions.report", "."),
         autoescape=True,
@@ -119,7 +118,7 @@ def render(
         lstrip_blocks=True,
     )
     environment.filters |= {"papers": _papers, "breakable": _breakable}
-    sweeps = [content.sweep(name, str(folder), Store(folder).manifest()) for name, folder in folders.items()]
+    sweeps = [content.sweep(name, str(group.folder), group.manifest) for name, group in folders.items()]
     runs = [run for sweep in sweeps for run in sweep["runs"]]
     return environment.get_template("page.html").render(
         title=title or f"Critical batch size: {', '.join(folders)}",

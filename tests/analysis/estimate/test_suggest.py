@@ -256,10 +256,10 @@ def test_the_earlier_command_with_other_axes(tmp_path: Path) -> None:
         "python other.py",
     )
     muon = Choice(name="muon", options={"beta": 0.9})
-    line = adding(tmp_path, muon, (4, 8), (0, 1), (1e-3, 0.5))
+    line = adding(Store(tmp_path).manifest(), tmp_path, muon, (4, 8), (0, 1), (1e-3, 0.5))
     expected = "cbs sweep --recipe quick --optim 'muon(beta=0.9)' --batch-sizes 4,8 --seeds 0,1 --lrs 0.001,0.5"
     assert line == f"{expected} --output {tmp_path}"
-    alone = adding(tmp_path, Choice(name="adamw", options={"eps": 1e-6}), (4,), (3,), None)
+    alone = adding(Store(tmp_path).manifest(), tmp_path, Choice(name="adamw", options={"eps": 1e-6}), (4,), (3,), None)
     assert "--optim 'adamw(eps=1e-06)'" in alone
     assert "--set" not in alone
     assert "--precision" not in alone
@@ -276,7 +276,7 @@ def test_a_variant_is_said_whole_whatever_settings_there_were(tmp_path: Path) ->
         "--set muon.momentum=.9",
     )
     variant = Choice(name="muon", options={"nesterov": False, "momentum": 0.9})
-    line = adding(tmp_path, variant, (4,), (0, 1), None)
+    line = adding(Store(tmp_path).manifest(), tmp_path, variant, (4,), (0, 1), None)
     assert line.startswith("cbs sweep --set max_steps=9 --optim 'muon(momentum=0.9, nesterov=false)' --batch-sizes 4")
     assert "native" not in line
 
@@ -284,7 +284,9 @@ def test_a_variant_is_said_whole_whatever_settings_there_were(tmp_path: Path) ->
 def test_a_search_is_said_only_where_learning_rates_are_not_listed(tmp_path: Path) -> None:
     sweep(tmp_path, batch_sizes=(4,), growth=1.5)
     with_command(tmp_path, "cbs sweep --optim adamw --search random --trials 9 --lr-box 1e-3..1 --from other")
-    searched, listed = (adding(tmp_path, Choice(name="adamw"), (4,), (0, 1), lrs) for lrs in (None, (1e-3,)))
+    searched, listed = (
+        adding(Store(tmp_path).manifest(), tmp_path, Choice(name="adamw"), (4,), (0, 1), lrs) for lrs in (None, (1e-3,))
+    )
     assert searched.startswith("cbs sweep --search random --trials 9 --lr-box 1e-3..1 --from other --optim adamw")
     assert listed.startswith("cbs sweep --optim adamw --batch-sizes 4")
 
@@ -292,7 +294,7 @@ def test_a_search_is_said_only_where_learning_rates_are_not_listed(tmp_path: Pat
 def test_a_switch_takes_no_value_with_it(tmp_path: Path) -> None:
     sweep(tmp_path, batch_sizes=(4,), growth=1.5)
     with_command(tmp_path, "cbs sweep --workers-per-trial 4 --shard --auto --optim adamw --batch-sizes 4..64")
-    line = adding(tmp_path, Choice(name="adamw"), (8,), (0, 1), None)
+    line = adding(Store(tmp_path).manifest(), tmp_path, Choice(name="adamw"), (8,), (0, 1), None)
     expected = "cbs sweep --workers-per-trial 4 --shard --optim adamw --batch-sizes 8 --seeds 0,1"
     assert line == f"{expected} --output {tmp_path}"
 
@@ -310,7 +312,7 @@ def test_more_trials_of_a_width_are_not_another_telescope(tmp_path: Path) -> Non
         "cbs sweep --optim adamw --telescope 16..128 --set workload.parametrization=mup -o there",
         protocol={"prune_factor": 1.3, "workload": {"name": "text", "options": options}},
     )
-    line = adding(tmp_path, Choice(name="adamw"), (8,), (0, 1), (1e-3,))
+    line = adding(Store(tmp_path).manifest(), tmp_path, Choice(name="adamw"), (8,), (0, 1), (1e-3,))
     assert line.startswith(
         "cbs sweep --set workload.parametrization=mup --set workload.width=32 --optim adamw --batch-sizes 8"
     )
@@ -325,9 +327,9 @@ def test_smaller_batch_sizes_need_not_be_powers_of_two(tmp_path: Path, first: in
 def test_imported_runs_have_no_command(tmp_path: Path) -> None:
     sweep(tmp_path, batch_sizes=(4,), growth=1.5)
     with_command(tmp_path, "cbs sweep --recipe quick")
-    assert adding(tmp_path, Choice(name="adamw"), (4,), (0,), None)
+    assert adding(Store(tmp_path).manifest(), tmp_path, Choice(name="adamw"), (4,), (0,), None)
     with_command(tmp_path, "cbs sweep --recipe quick", imported={"from": "table.csv"})
-    assert adding(tmp_path, Choice(name="adamw"), (4,), (0,), None) == ""
+    assert adding(Store(tmp_path).manifest(), tmp_path, Choice(name="adamw"), (4,), (0,), None) == ""
 
 
 def test_other_commands_are_not_taken_for_a_sweep() -> None:

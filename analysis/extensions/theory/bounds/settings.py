@@ -10,7 +10,6 @@ from analysis.read.groups import Group
 from cbs.errors import ConfigError
 from cbs.registry.choices import Choice
 from cbs.theory.steps_bounds import relative_best
-from cbs.trial.store import Store
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +72,7 @@ def setting_of(group: Group) -> Setting:
     """
     if group.tuned:
         raise ConfigError(f"its {' and '.join(group.tuned)} was tuned at every batch size, and a bound is of one value")
-    imported = bool(Store(group.folder).manifest().get("imported"))
+    imported = bool(group.manifest.get("imported"))
     return read_setting(group.choice, defaults=not imported)
 
 
