@@ -238,7 +238,10 @@ def test_an_analysis_without_figures_does_without_drawing_and_training(tmp_path)
         *(([*command.split(), "--flag"], ["--flag", f"{command} --help"]) for command in COMMANDS),
         (["schedule", "plan", "8 16", "--budget", "1M"], ["'8 16'", "start:size"]),
         (["schedule", "plan", "0:8 2M:16", "--budget", "1M"], ["begins beyond the budget of 1,000,000"]),
-        (["schedule", "plan", "0:8", "--budget", "4K", "--price", "3", "--resamples", "200"], ["--price, how intervals"]),
+        (
+            ["schedule", "plan", "0:8", "--budget", "4K", "--price", "3", "--resamples", "200"],
+            ["--price, how intervals"],
+        ),
         (["schedule", "plan", "elsewhere"], ["elsewhere", "cbs sweep"]),
         (["schedule", "plan", "0:8", "--budget", "lots"], ["'lots'", "608B"]),
         (["schedule", "plan", "0:8", "--budget", "4"], ["holds no batch of 8"]),
