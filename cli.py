@@ -102,7 +102,7 @@ def modules() -> dict[str, list[str]]:
     of its modules stand behind its name. A group may stand in several places.
     """
     found: dict[str, list[str]] = {}
-    places = []
+    places: list[tuple[str, list[str]]] = []
     for folder in (*within("analysis.questions"), *extensions()):
         places.append((f"{folder.package}.commands", [str(folder.path / "commands")]))
         if (folder.path / "command.py").is_file():
@@ -161,7 +161,7 @@ def _group(packages: Sequence[ModuleType]) -> typer.Typer:
 
 
 def commands() -> dict[str, Any]:
-    """Every command by what is typed, ``analyze`` or ``schedule show``."""
+    """Every command by what is typed, ``analyze`` or ``schedule plan``."""
     found: dict[str, Any] = {}
     for name, command in typer.main.get_command(application()).commands.items():  # type: ignore[attr-defined]
         inner = getattr(command, "commands", None)
