@@ -1,7 +1,7 @@
-"""The command ``cbs``, put together of the modules of ``sweeps.commands`` and ``analysis.commands``.
+"""The command ``cbs``, put together of ``sweeps.commands``, the questions of ``analysis`` and the extensions.
 
 Sweeps know the analysis, not the other way round. What a command that reads results asks of the package that trains is
-handed over in the context of typer, see :mod:`analysis.commands`.
+handed over in the context of typer, see :mod:`analysis.options`.
 """
 
 from __future__ import annotations
@@ -21,15 +21,18 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+import typer.core
 from rich.console import Console
 
 import cbs
 from cbs.errors import CbsError, ConfigError, reason
+from cbs.registry.extensions import extensions, load, within
 
 if TYPE_CHECKING:
     from cbs.trial.step_times import StepTime
 
-PACKAGES = ("sweeps.commands", "analysis.commands")
+PANELS = ("Measure", "Analyze", "Decide", "Bring your data", "Extensions")
+"""Headings of ``cbs --help``, in their order."""
 
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 """What an unknown flag or a malformed value raises; typer brings a click of its own and exports only the subclass."""
@@ -63,14 +66,14 @@ def _step_times(results: str, code: Sequence[str]) -> list[StepTime]:
 
 @functools.cache
 def application(only: str | None = None) -> typer.Typer:
-    """The command with all its commands: every module of :data:`PACKAGES` has a function ``command`` and gives it its
-    name, ``import_`` as ``import`` and ``noise_scale`` as ``noise-scale``; those of a package stand behind its name.
+    """The command with all its commands, see :func:`modules`.
 
     Args:
         only: name of a command; where there is one of this name, the others are left out, which saves their imports.
     """
     app = typer.Typer(
         name="cbs",
+        cls=Panels,
         help="How large a batch can an optimizer use? Sweep, then analyze.",
         add_completion=False,
         pretty_exceptions_enable=False,
@@ -78,37 +81,87 @@ def application(only: str | None = None) -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     )
     app.callback(invoke_without_command=True)(root)
-    modules = {
-        module.name.strip("_").replace("_", "-"): f"{package}.{module.name}"
-        for package in PACKAGES
-        for module in pkgutil.iter_modules(importlib.import_module(package).__path__)
-    }
-    for name in [only] if only in modules else modules:
-        module = importlib.import_module(modules[name])
-        if hasattr(module, "command"):
-            app.command(name)(module.command)
+    known = modules()
+    for name in [only] if only in known else known:
+        homes = [load(module) for module in known[name]]
+        if all(hasattr(home, "__path__") for home in homes):
+            app.add_typer(_group(homes), name=name, rich_help_panel=_panel(homes))
+        elif len(homes) == 1:
+            app.command(name, rich_help_panel=_panel(homes))(homes[0].command)
         else:
-            app.add_typer(_group(module), name=name)
+            raise ConfigError(f"two commands are called {name!r}: those of {' and '.join(known[name])}")
     return app
 
 
-def _group(package: ModuleType) -> typer.Typer:
-    """The commands of a package behind its name; alone, its name says which there are."""
+def modules() -> dict[str, list[str]]:
+    """Where every command is, by its name.
+
+    A module of ``sweeps.commands`` has a function ``command``, which becomes the command of its name, ``import_`` as
+    ``import`` and ``noise_scale`` as ``noise-scale``; so has the module ``command`` of the folder of a question or an
+    extension, for the name of the folder. A package, also one in the ``commands`` of a folder, is a group: the commands
+    of its modules stand behind its name. A group may stand in several places.
+    """
+    found: dict[str, list[str]] = {}
+    places: list[tuple[str, list[str]]] = []
+    for folder in (*within("analysis.questions"), *extensions()):
+        places.append((f"{folder.package}.commands", [str(folder.path / "commands")]))
+        if (folder.path / "command.py").is_file():
+            found.setdefault(_typed(folder.name), []).append(f"{folder.package}.command")
+    places.append(("sweeps.commands", [*importlib.import_module("sweeps.commands").__path__]))
+    for package, path in places:
+        for module in pkgutil.iter_modules(path):
+            found.setdefault(_typed(module.name), []).append(f"{package}.{module.name}")
+    return found
+
+
+def _typed(name: str) -> str:
+    return name.strip("_").replace("_", "-")
+
+
+def _panel(homes: Sequence[ModuleType]) -> str:
+    """The heading under which a command is listed: ``PANEL`` of its module or of a package around it, the nearest one;
+    ``Extensions`` where none says so."""
+    for home in homes:
+        parts = home.__name__.split(".")
+        for count in range(len(parts), 0, -1):
+            panel = getattr(sys.modules[".".join(parts[:count])], "PANEL", None)
+            if panel is not None:
+                return str(panel)
+    return PANELS[-1]
+
+
+class Panels(typer.core.TyperGroup):
+    """Lists commands under headings."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        under: dict[str, list[tuple[str, str]]] = {name: [] for name in PANELS}
+        for name, command in self.commands.items():
+            panel = getattr(command, "rich_help_panel", None) or PANELS[-1]
+            under.setdefault(panel, []).append((name, command.get_short_help_str(limit=formatter.width)))
+        for panel, rows in under.items():
+            if rows:
+                with formatter.section(panel):
+                    formatter.write_dl(sorted(rows))
+
+
+def _group(packages: Sequence[ModuleType]) -> typer.Typer:
+    """The commands of packages behind their name; alone, the name says which there are."""
     group = typer.Typer(rich_markup_mode=None, add_completion=False)
 
     def overview(context: typer.Context) -> None:
         if context.invoked_subcommand is None:
             typer.echo(context.get_help())
 
-    overview.__doc__ = package.__doc__
+    overview.__doc__ = packages[0].__doc__
     group.callback(invoke_without_command=True)(overview)
-    for module in pkgutil.iter_modules(package.__path__):
-        group.command(module.name)(importlib.import_module(f"{package.__name__}.{module.name}").command)
+    for package in packages:
+        for module in pkgutil.iter_modules(package.__path__):
+            group.command(_typed(module.name))(load(f"{package.__name__}.{module.name}").command)
     return group
 
 
 def commands() -> dict[str, Any]:
-    """Every command by what is typed, ``analyze`` or ``schedule show``."""
+    """Every command by what is typed, ``analyze`` or ``schedule plan``."""
     found: dict[str, Any] = {}
     for name, command in typer.main.get_command(application()).commands.items():  # type: ignore[attr-defined]
         inner = getattr(command, "commands", None)

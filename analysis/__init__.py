@@ -1,7 +1,7 @@
 """Read results, never train: critical batch sizes, noise scales, tables and figures.
 
-Data flows one way: ``read``, ``estimate``, ``questions``, ``present``, ``commands``. ``from analysis import analyze``
-asks the main question; :mod:`analysis.present` prints and writes what it returns.
+Data flows one way: ``read``, ``estimate``, ``questions`` and ``extensions``, which ``present`` prints and writes.
+``from analysis import analyze`` asks the main question.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from analysis.questions.analyze import Analysis, analyze
+    from analysis.estimate.findings import Analysis
+    from analysis.questions.analyze.answer import analyze
 
 __distribution__ = "critical-batch-size"
 __all__ = ["Analysis", "analyze"]
@@ -19,6 +20,6 @@ def __getattr__(name: str) -> Any:
     """The public names, imported when they are asked for: pandas and scipy take most of a second."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import analysis.questions.analyze as question
+    import analysis.questions.analyze.answer as question
 
     return getattr(question, name)

@@ -27,9 +27,9 @@ import numpy as np
 
 from analysis.arrays import Quantity
 from analysis.config import AnalysisConfig
-from analysis.questions.schedule_plan import plan_schedule
-from analysis.questions.schedule_plan.of_sweep import of_sweep
-from analysis.questions.schedule_plan.plans import Ask, Outcome
+from analysis.extensions.schedule_plan.answer import plan_schedule
+from analysis.extensions.schedule_plan.of_sweep import of_sweep
+from analysis.extensions.schedule_plan.plans import Ask, Outcome
 from benchmarks.calibration.cases import CASES, PLAN, SEEDS, TARGET, Case, octaves
 from cbs.errors import CbsError
 from cbs.theory.noisy_quadratic import tuned
@@ -62,7 +62,7 @@ PLANNED = CASES | {
     )
 }
 """Those of the calibration, and six with another spectrum, momentum or preconditioner, the last of which reaches the
-target in 4 to 100 steps. The errors of :mod:`analysis.questions.schedule_plan.outcome` were chosen without looking at
+target in 4 to 100 steps. The errors of :mod:`analysis.extensions.schedule_plan.outcome` were chosen without looking at
 plans of the two that are called unseen."""
 
 RATIO = math.sqrt(2.0)

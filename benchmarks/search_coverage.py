@@ -27,7 +27,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.config import AnalysisConfig
-from analysis.questions.fit_table import fit_table
+from analysis.estimate.fit_table import fit_table
 from benchmarks.calibration.truth import fitted
 from benchmarks.search_worlds import DEFAULT, DIVERGES_AFTER, MIN_EXAMPLES, MIN_STEPS, World, sweep
 from cbs.theory.noisy_quadratic import NoisyQuadratic, modes_of, passages

@@ -29,9 +29,9 @@ import numpy as np
 
 from analysis.config import AnalysisConfig
 from analysis.estimate.diagnosis import Verdict
+from analysis.estimate.fit_table import fit_table
 from analysis.estimate.result import Answer
-from analysis.questions.comparison.ratios import critical_pair
-from analysis.questions.fit_table import fit_table
+from analysis.questions.compare.ratios import critical_pair
 from benchmarks.world_data import WORLDS, Truth, World, noisy_quadratic, sweep
 
 SEEDS = (1, 3)

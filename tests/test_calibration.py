@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 import torch
 
-from analysis.questions.fit_table import fit_table
+from analysis.estimate.fit_table import fit_table
 from benchmarks.calibration import __main__ as calibration
 from benchmarks.calibration import shared_stream
 from benchmarks.calibration import truth as truths

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -30,11 +31,11 @@ from tests.factories import Truth, sweep
 COMMANDS = sorted(cli.commands())
 ROOT = Path(__file__).resolve().parents[1]
 EXPECTED = {
-    " ".join([*path.relative_to(ROOT / package / "commands").parts[:-1], path.stem.strip("_").replace("_", "-")])
-    for package in ("sweeps", "analysis")
-    for path in (ROOT / package / "commands").rglob("*.py")
+    " ".join([*path.relative_to(folder).parts[:-1], path.stem.strip("_").replace("_", "-")])
+    for folder in [ROOT / "sweeps" / "commands", *(ROOT / "analysis").glob("*/*/commands")]
+    for path in folder.rglob("*.py")
     if path.stem != "__init__"
-}
+} | {path.parent.name.strip("_").replace("_", "-") for path in (ROOT / "analysis").glob("*/*/command.py")}
 
 
 HEAVY = ("torch", "ray", "pandas", "numpy", "scipy", "matplotlib", "pyarrow")
@@ -60,16 +61,31 @@ def test_the_commands_are_all_there_and_no_others(run, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     code, out, _ = run("--help")
     assert code == 0
-    listed = out.split("Commands:")[1].split()
     assert set(COMMANDS) == EXPECTED
-    assert "..." not in out.split("Commands:")[1]  # the first sentence of each fits a terminal of 80 columns
-    assert set(listed) >= {command.partition(" ")[0] for command in EXPECTED}
+    assert "..." not in out.split("Options:")[1]  # the first sentence of each fits a terminal of 80 columns
+    assert len(out.splitlines()) <= 40
+    under = {panel: re.findall(r"^  ([\w-]+)  ", rows, re.MULTILINE) for panel, rows in panels(out).items()}
+    assert [*under] == [*cli.PANELS]
+    assert all(under.values())
+    assert sorted(name for names in under.values() for name in names) == sorted(
+        {command.partition(" ")[0] for command in EXPECTED}
+    )
+    assert {"sweep", "noise-scale", "throughput", "status"} <= {*under["Measure"]}
+    assert {"analyze", "fit", "lr", "compare", "scale", "report"} == {*under["Analyze"]}
+    assert {"recommend", "schedule"} == {*under["Decide"]}
+    assert {"import", "merge"} == {*under["Bring your data"]}
+
+
+def panels(out):
+    """What stands under each heading but the options, by the heading."""
+    parts = re.split(r"^(\S[^\n]*):\n", out, flags=re.MULTILINE)[1:]
+    return {name: rows for name, rows in zip(parts[::2], parts[1::2], strict=True) if name != "Options"}
 
 
 def test_a_group_of_commands_says_which_there_are(run):
     code, out, _ = run("schedule")
     assert code == 0
-    assert {"judge", "plan", "show"} <= set(out.split("Commands:")[1].split())
+    assert {"judge", "plan"} <= set(out.split("Commands:")[1].split())
 
 
 def test_without_arguments_it_says_what_it_can_do(run):
@@ -219,12 +235,17 @@ def test_an_analysis_without_figures_does_without_drawing_and_training(tmp_path)
             )
         ),
         *(([*command.split(), "--flag"], ["--flag", f"{command} --help"]) for command in COMMANDS),
-        (["schedule", "show", "8", "--budget", "1M"], ["'8'", "start:size"]),
-        (["schedule", "show", "0:8 2M:16", "--budget", "1M"], ["begins beyond the budget of 1,000,000"]),
-        (["schedule", "show", "0:8", "--budget", "lots"], ["'lots'", "608B"]),
-        (["schedule", "show", "0:8", "--budget", "4"], ["holds no batch of 8"]),
-        (["schedule", "show", "0:8 90:64 95:8", "--budget", "200"], ["jumped over"]),
-        (["schedule", "show", "0:8", "--budget", "1M", "--tokens-per-example", "0"], ["at least 1"]),
+        (["schedule", "plan", "8 16", "--budget", "1M"], ["'8 16'", "start:size"]),
+        (["schedule", "plan", "0:8 2M:16", "--budget", "1M"], ["begins beyond the budget of 1,000,000"]),
+        (
+            ["schedule", "plan", "0:8", "--budget", "4K", "--price", "3", "--resamples", "200"],
+            ["--price, how intervals"],
+        ),
+        (["schedule", "plan", "elsewhere"], ["elsewhere", "cbs sweep"]),
+        (["schedule", "plan", "0:8", "--budget", "lots"], ["'lots'", "608B"]),
+        (["schedule", "plan", "0:8", "--budget", "4"], ["holds no batch of 8"]),
+        (["schedule", "plan", "0:8 90:64 95:8", "--budget", "200"], ["jumped over"]),
+        (["schedule", "plan", "0:8", "--budget", "1M", "--tokens-per-example", "0"], ["at least 1"]),
         (["sweep", "--schedule", "saw", "--dry-run"], ["saw", "seesaw"]),
         (["sweep", "--schedule", "seesaw", "--dry-run"], ["'constant' has none"]),
         (["sweep", "--schedule", "growth(first_examples=100, gamma=1.5)", "--dry-run"], ["diverges"]),

@@ -171,20 +171,28 @@ def test_an_import_asks_for_no_more_than_its_source(line: str, run: Run, place: 
     assert any(word in err for word in missing), err
 
 
-RUN = ("fit", "compare", "lr", "status", "optimizers", "schedule show")
+RUN = ("fit", "compare", "lr", "status", "optimizers")
 """Those that take a second or two on a small sweep."""
 
 
-@pytest.mark.parametrize(
-    "line", [line for line, (name, words) in COMPLETE.items() if name in RUN and "plan.json" not in words]
-)
+def of_table(name: str, words: list[str]) -> bool:
+    """Whether nothing is planned, and a table of stages read."""
+    return name == "schedule plan" and ":" in words[0]
+
+
+def test_there_is_a_table_of_stages() -> None:
+    assert any(of_table(*found) for found in COMPLETE.values())
+
+
+@pytest.mark.parametrize("line", [line for line, found in COMPLETE.items() if found[0] in RUN or of_table(*found)])
 def test_a_command_runs(line: str, run: Run, place: Path) -> None:
     name, words = COMPLETE[line]
     words = [word for word in words if word not in ("--throughput", "throughput.csv")]
     for word in words:
         if word.startswith("results"):
             sweep(place / word / "a", {"adamw": Truth(), "merit": Truth()}, seeds=2)
-    code, out, err = run(*name.split(), *words, *(["--resamples", "100"] if "--resamples" in flags_of(name) else []))
+    quick = ["--resamples", "100"] if "--resamples" in flags_of(name) and not of_table(name, words) else []
+    code, out, err = run(*name.split(), *words, *quick)
     assert code == 0, err
     assert out
 

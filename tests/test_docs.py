@@ -46,7 +46,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 QUADRATIC = (ROOT / "docs" / "noisy-quadratic.md").read_text()
-SHOWN = re.findall(r"```sh\ncbs (nqm [^\n]*)\n```\n\n!\[[^]]+\]\((figures/\w+\.png)\)", QUADRATIC)
+SHOWN = re.findall(r"```sh\ncbs (theory quadratic [^\n]*)\n```\n\n!\[[^]]+\]\((figures/\w+\.png)\)", QUADRATIC)
 
 
 def test_every_figure_of_the_quadratic_stands_below_its_command() -> None:
@@ -56,7 +56,9 @@ def test_every_figure_of_the_quadratic_stands_below_its_command() -> None:
         assert command.endswith(f"--figure docs/{path}")
 
 
-@pytest.mark.parametrize("command", [command for command, _ in SHOWN] + re.findall(r"`cbs (nqm [^`]+)`", QUADRATIC))
+@pytest.mark.parametrize(
+    "command", [command for command, _ in SHOWN] + re.findall(r"`cbs (theory quadratic [^`]+)`", QUADRATIC)
+)
 def test_a_command_of_the_quadratic_draws_its_figure(
     command: str, run: Callable[..., tuple[int, str, str]], tmp_path: Path
 ) -> None:
@@ -74,7 +76,7 @@ def test_numbers_of_the_quadratic_are_those_of_the_command(run: Callable[..., tu
         line.strip("| ").split(" | ") for line in QUADRATIC.splitlines() if line.startswith(("| batch", "| 1,024"))
     )
     asked = [part for name in ("sgd", "ema", "pieces", "growth") for part in ("--optim", name)]
-    code, out, err = run("nqm", *asked, "--batch-sizes", "1024,2048", "--json", "--resamples", 100)
+    code, out, err = run("theory", "quadratic", *asked, "--batch-sizes", "1024,2048", "--json", "--resamples", 100)
     assert code == 0, err
     measured = {row["optimizer"]: row["steps"] for row in json.loads(out)["rows"] if row["batch_size"] == 1024}
     (row,) = rows

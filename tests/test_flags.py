@@ -53,10 +53,10 @@ def answer() -> Mock:
 
 
 CONFIG: dict[str, tuple[Sequence[str], str]] = {
-    "--definition": (["--definition", "saturation"], "AnalysisConfig(definition='saturation'"),
-    "--overhead": (["--definition", "overhead", "--overhead", "1.0"], "'overhead': {'overhead': 1.0}"),
-    "--reference-batch": (["--reference-batch", "64"], "'overhead': {'reference_batch': 64.0}"),
-    "--tolerance": (["--definition", "saturation", "--tolerance", "0.3"], "'saturation': {'tolerance': 0.3}"),
+    "--definition": (
+        ["--definition", "sfo", "--definition", "saturation(tolerance=1)"],
+        "AnalysisConfig(definition='sfo', options={'saturation': {'tolerance': 1.0}}",
+    ),
     "--confidence": (["--confidence", "0.8"], "confidence=0.8"),
     "--resamples": (["--resamples", "300"], "resamples=300"),
 }
@@ -90,7 +90,7 @@ CONSTANTS = [
 
 FLAGS = {
     "analyze": Flags(
-        {"analysis.questions.analyze.analyze": answer, **PRESENT},
+        {"analysis.questions.analyze.answer.analyze": answer, **PRESENT},
         cases=RESULTS
         | OUTPUT
         | CONFIG
@@ -103,10 +103,10 @@ FLAGS = {
             "--suggest": (["--suggest"], "suggestions=True"),
         },
     ),
-    "bounds": Flags(
+    "theory bounds": Flags(
         {
-            "analysis.questions.bounds.given.given_bounds": answer,
-            "analysis.questions.bounds.measured.measured_bounds": answer,
+            "analysis.extensions.theory.bounds.given.given_bounds": answer,
+            "analysis.extensions.theory.bounds.measured.measured_bounds": answer,
             **PRESENT,
         },
         base=CONSTANTS,
@@ -138,7 +138,7 @@ FLAGS = {
     ),
     "compare": Flags(
         {
-            "analysis.questions.comparison.compare": answer,
+            "analysis.questions.compare.answer.compare": answer,
             "analysis.read.throughput.read_throughput": "the table",
             **PRESENT,
         },
@@ -156,7 +156,7 @@ FLAGS = {
     ),
     "schedule judge": Flags(
         {
-            "analysis.questions.schedules.schedules": answer,
+            "analysis.questions.judge.answer.schedules": answer,
             "analysis.read.throughput.read_throughput": "the table",
             **PRESENT,
         },
@@ -174,9 +174,9 @@ FLAGS = {
     ),
     "schedule plan": Flags(
         {
-            "analysis.questions.schedule_plan.sources.sources": lambda *_, **__: ([], None),
-            "analysis.questions.schedule_plan.plan_schedule": answer,
-            "analysis.questions.schedule_plan.export.exported": lambda *_: ("the text", []),
+            "analysis.extensions.schedule_plan.sources.sources": lambda *_, **__: ([], None),
+            "analysis.extensions.schedule_plan.answer.plan_schedule": answer,
+            "analysis.extensions.schedule_plan.export.exported": lambda *_: ("the text", []),
             "analysis.read.throughput.read_throughput": lambda path: f"the table {path}",
             **PRESENT,
         },
@@ -187,7 +187,7 @@ FLAGS = {
         | JSON
         | ASSUMED
         | {
-            "results": (["elsewhere"], "elsewhere"),
+            "source": (["elsewhere"], "elsewhere"),
             "--target": (["--target", "2.5"], "targets=[2.5]"),
             "--ratio": (["--ratio", "3"], "ratio=3.0"),
             "--optimizer": (["--optimizer", "muon"], "optimizer='muon'"),
@@ -212,24 +212,11 @@ FLAGS = {
             "--curve": (["--curve", "curve.csv"], "curve=PosixPath('curve.csv')"),
         },
     ),
-    "schedule show": Flags(
+    "theory quadratic": Flags(
         {
-            "analysis.questions.schedule_stages.stages": answer,
-            **{name: made for name, made in PRESENT.items() if not name.endswith("write")},
-        },
-        base=["0:8", "--budget", "1M"],
-        cases={
-            "table": (["0:16 1K:32"], "'0:16 1K:32'"),
-            "--budget": (["--budget", "2M"], "'2M'"),
-            "--tokens-per-example": (["--tokens-per-example", "64"], "tokens_per_example=64"),
-        }
-        | JSON,
-    ),
-    "nqm": Flags(
-        {
-            "analysis.questions.quadratic.quadratic": answer,
-            "analysis.questions.prediction.predict": answer,
-            "analysis.present.results.analysis.save_figure": None,
+            "analysis.extensions.theory.quadratic.quadratic": answer,
+            "analysis.extensions.theory.prediction.predict": answer,
+            "analysis.present.save_figure.save_figure": None,
             "cbs.theory.noisy_quadratic.NoisyQuadratic.power_law": answer,
             "cbs.theory.noisy_quadratic.NoisyQuadratic.binned": answer,
             **PRESENT,
@@ -257,8 +244,8 @@ FLAGS = {
     ),
     "fit": Flags(
         {
-            "analysis.questions.fit_table.fit_table": answer,
-            "analysis.present.results.analysis.save_figure": None,
+            "analysis.estimate.fit_table.fit_table": answer,
+            "analysis.present.save_figure.save_figure": None,
             **PRESENT,
         },
         base=["steps.csv"],
@@ -297,7 +284,7 @@ FLAGS = {
         },
     ),
     "lr": Flags(
-        {"analysis.questions.learning_rate.learning_rates": answer, **PRESENT},
+        {"analysis.questions.lr.answer.learning_rates": answer, **PRESENT},
         cases=RESULTS
         | OUTPUT
         | FIGURES
@@ -332,8 +319,8 @@ FLAGS = {
             "--json": (["--json"], "printed: {}"),
         },
     ),
-    "nqs": Flags(
-        {"analysis.questions.loss.losses": answer, **PRESENT},
+    "theory loss": Flags(
+        {"analysis.extensions.theory.loss.losses": answer, **PRESENT},
         base=["runs.csv"],
         cases=OUTPUT
         | JSON
@@ -365,7 +352,7 @@ FLAGS = {
     ),
     "recommend": Flags(
         {
-            "analysis.questions.recommendation.recommend": answer,
+            "analysis.questions.recommend.answer.recommend": answer,
             **PRESENT,
             "analysis.read.throughput.read_throughput": "the table",
             "sweeps.commands.throughput.measured": MEASURED,
@@ -392,11 +379,11 @@ FLAGS = {
         },
     ),
     "report": Flags(
-        {"analysis.present.html.report": answer},
+        {"analysis.questions.report.answer.report": answer},
         cases=RESULTS | OUTPUT | CONFIG | JSON | {"--title": (["--title", "Ours"], "title='Ours'")},
     ),
     "scale": Flags(
-        {"analysis.questions.scaling.scale": answer, **PRESENT},
+        {"analysis.questions.scale.answer.scale": answer, **PRESENT},
         base=["results"],
         cases=OUTPUT
         | CONFIG
@@ -413,7 +400,7 @@ FLAGS = {
             "--data-at-batch": (["--data-at-batch", "32"], "data_at_batch=32.0"),
         },
     ),
-    "spectrum": Flags(
+    "theory spectrum": Flags(
         {
             "sweeps.measuring.spectrum.measure_spectrum": SPECTRUM,
             "sweeps.measuring.spectrum.summary": list,

@@ -22,7 +22,6 @@ COMMANDS: dict[str, list[list[str]]] = {
         ["analyze", "FOLDER", "--resamples", "100"],
         ["analyze", "FOLDER", "--resamples", "100", "--suggest", "--no-figures", "--json"],
     ],
-    "bounds": [["bounds", "FOLDER", "--resamples", "100", "--no-figures"]],
     "clean": [["clean", "FOLDER", "--failed"]],
     "compare": [["compare", "FOLDER", "--resamples", "100", "--no-figures"]],
     "fit": [["fit", "FOLDER"]],
@@ -33,8 +32,6 @@ COMMANDS: dict[str, list[list[str]]] = {
     "lr": [["lr", "FOLDER", "--resamples", "100", "--no-figures"]],
     "merge": [["merge", "FOLDER", "FOLDER", "-o", "merged"], ["merge", "FOLDER", "SECOND", "-o", "merged"]],
     "noise-scale": [],
-    "nqm": [["nqm", "--spectrum", "FOLDER"]],
-    "nqs": [["nqs", "FOLDER"]],
     "optimizers": [],
     "recommend": [
         ["recommend", "FOLDER", "--probe", "--resamples", "100"],
@@ -47,9 +44,14 @@ COMMANDS: dict[str, list[list[str]]] = {
         ["schedule", "plan", "FOLDER", "--resamples", "100", "--no-figures"],
         ["schedule", "plan", "--trace", "FOLDER"],
     ],
-    "spectrum": [["spectrum", "FOLDER", "--json"]],
     "status": [["status", "FOLDER"], ["status", "FOLDER", "--json"]],
     "sweep": [["sweep", "--workload", "noisy_quadratic", "--optim", "sgd", "--batch-sizes", "4", "-o", "FOLDER"]],
+    "theory": [
+        ["theory", "bounds", "FOLDER", "--resamples", "100", "--no-figures"],
+        ["theory", "quadratic", "--spectrum", "FOLDER"],
+        ["theory", "loss", "FOLDER"],
+        ["theory", "spectrum", "FOLDER", "--json"],
+    ],
     "throughput": [["throughput", "FOLDER", "-o", "times.csv", "--seconds", "0.01"]],
 }  # fmt: skip
 """What is done to a folder; the commands that read none have no entry."""

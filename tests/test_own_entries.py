@@ -133,7 +133,7 @@ COMMANDS = {
     "RECIPES": "sweep --recipe mine --dry-run",
     "TRACKERS": "sweep --log mine --dry-run",
     "IMPORTERS": "import . -o o --format mine --metric a --direction below --target 1 --example-unit b --metric-unit c",
-    "TRAINERS": "schedule show 0:8 --budget 1000",
+    "TRAINERS": "schedule plan 0:8 --budget 1000",
     "FIGURES": "analyze RESULTS -o figures",
     "OPTIMIZERS": "optimizers mine",
     "SCHEDULES": "sweep --set schedule.name=mine --dry-run",

@@ -1,16 +1,14 @@
 """Results as a person or a script wants them: terminal, CSV, LaTeX, JSON, figures, HTML.
 
-What there is to say about a type of result stands in one file of :mod:`analysis.present.results`, found by the type.
+What there is to say about a type of result stands in the ``tables`` of its question or extension, found by the type.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
 import json
 import os
-import pkgutil
 import shutil
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,6 +20,7 @@ from analysis import venues
 from analysis.present.table import Table, latex
 from cbs.errors import ResultsError, reason
 from cbs.files import refuse_links
+from cbs.registry.extensions import load, modules
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -59,10 +58,10 @@ class Presentation:
 
 @functools.singledispatch
 def presentation(result: Any) -> Presentation:
-    """What there is to say about ``result``; every file of :mod:`analysis.present.results` registers a type."""
-    package = importlib.import_module("analysis.present.results")
-    for module in pkgutil.iter_modules(package.__path__):
-        importlib.import_module(f"{package.__name__}.{module.name}")  # one by one: each brings its question along
+    """What there is to say about ``result``; the ``tables`` of every question and extension register
+    their types."""
+    for module, _ in modules("tables", "analysis.questions"):
+        load(module)  # one by one: each brings its question along
         found = presentation.dispatch(type(result))
         if found is not presentation.dispatch(object):
             return found(result)

@@ -27,7 +27,7 @@ AXES = ("lr", "batch_size", "seed", "tuned")
 _EXECUTION = ("max_steps", "micro_batch_size", "device", "compile", "probe", "diagnostics", "diagnostics_every")
 """How a trial is run, not what it trains; may differ within a group."""
 
-UNSHOWN = ("config", "choice", "batch_schedule", "workload_info", "root", "prune_factor", "stops_at_target")
+UNSHOWN = ("config", "choice", "batch_schedule", "workload_info", "root", "manifest", "prune_factor", "stops_at_target")
 """Columns of what was read that are told by the groups."""
 
 _KNOWN = ("parameters", "example_unit", "tokens_per_example", "metric_unit", "data_hash")
@@ -65,6 +65,7 @@ class Group:
 
     Attributes:
         sweep, folder: name and place of the sweep.
+        manifest: what ``sweep.json`` held when the results were read.
         workload: name of the workload, with the options that tell it from others of that name in the sweep.
         optimizer: name of the optimizer, with the options in which the results have variants of it, and every other
             setting that tells this group from others of that name in the sweep.
@@ -93,6 +94,7 @@ class Group:
     metric_unit: str = ""
     data_hash: str | None = None
     tuned: tuple[str, ...] = ()
+    manifest: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def evaluated(self) -> bool:
@@ -162,6 +164,7 @@ def _describe(first: pd.DataFrame, settings: pd.DataFrame, infos: list[dict[str,
         Group(
             sweep=row["sweep"],
             folder=row["root"],
+            manifest=row["manifest"],
             workload=workload,
             optimizer=called(choice.name, [*sorted(own.items()), *sorted(rest.items())]),
             choice=choice,

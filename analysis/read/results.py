@@ -71,13 +71,17 @@ def load(*paths: str | os.PathLike[str]) -> Results:
         if any(store.root.samefile(other.root) for other in stores):
             raise ConfigError(f"{store.root.resolve()} is in two of the given folders; give every sweep once")
         stores.append(store)
-    names = [str(store.manifest().get("name") or as_text(store.root.resolve().name)) for store in stores]
+    manifests = [store.manifest() for store in stores]
+    names = [
+        str(manifest.get("name") or as_text(store.root.resolve().name))
+        for store, manifest in zip(stores, manifests, strict=True)
+    ]
     if len(set(names)) < len(names):
         names = [as_text(store.root.name) for store in stores]
     rows: list[dict[str, Any]] = []
-    for store, name in zip(stores, names, strict=True):
-        protocol, foreign = _protocol(store), "imported" in store.manifest()
-        notes += _other_code(store)
+    for store, name, manifest in zip(stores, names, manifests, strict=True):
+        protocol, foreign = _protocol(store.root, manifest), "imported" in manifest
+        notes += _other_code(store.root, manifest)
         records = [store.trials / trial_id / "record.parquet" for trial_id in store.trial_ids()]
         if not records:
             notes.append(f"sweep {store.root} has no finished trial yet; run 'cbs sweep' again to go on with it")
@@ -85,7 +89,7 @@ def load(*paths: str | os.PathLike[str]) -> Results:
         with ThreadPoolExecutor(4) as pool:
             read = pool.map(lambda chunk, foreign=foreign: [_read(path, foreign=foreign) for path in chunk], chunks)
             found = sorted(itertools.chain.from_iterable(read), key=lambda row: str(row["choice"]))
-        tuned = _tuned(store)
+        tuned = _tuned(store.root, manifest)
         rows += [{"sweep": name} | _pooled(row, tuned.get(row["choice"].name, [])) | protocol for row in found]
     if not rows:
         raise ResultsError(notes[0])
@@ -114,24 +118,25 @@ def load(*paths: str | os.PathLike[str]) -> Results:
     return Results(kept, pd.DataFrame(evaluations), groups, notes, apart)
 
 
-def _protocol(store: Store) -> dict[str, Any]:
+def _protocol(root: Path, manifest: dict[str, Any]) -> dict[str, Any]:
     """What the sweep did to its trials: where it pruned them, and whether it stopped them at the target."""
-    protocol = store.manifest().get("protocol") or {}
+    protocol = manifest.get("protocol") or {}
     factor = protocol.get("prune_factor") if isinstance(protocol, dict) else "missing"
     if factor is not None and not (isinstance(factor, int | float) and factor > 1):
-        raise ResultsError(f"{store.root}: protocol.prune_factor in sweep.json must be null or above 1, got {factor!r}")
-    return {"root": store.root, "prune_factor": factor, "stops_at_target": protocol.get("stops_at_target", True)}
+        raise ResultsError(f"{root}: protocol.prune_factor in sweep.json must be null or above 1, got {factor!r}")
+    stops = protocol.get("stops_at_target", True)
+    return {"root": root, "manifest": manifest, "prune_factor": factor, "stops_at_target": stops}
 
 
-def _other_code(store: Store) -> Iterator[str]:
+def _other_code(root: Path, manifest: dict[str, Any]) -> Iterator[str]:
     """What a sweep says of trials that were run by other code than the later ones (:mod:`sweeps.folder.manifest`)."""
-    runs = store.manifest().get("runs")
+    runs = manifest.get("runs")
     for run in runs if isinstance(runs, list) else ():
         if isinstance(run, dict) and isinstance(run.get("code_changes"), list):
             earlier = run.get("earlier_trials")
             count = len(earlier) if isinstance(earlier, list) else "some"
             changes = ", ".join(map(str, run["code_changes"]))
-            yield f"sweep {as_text(store.root)}: {count} trials were run by other code than later ones: {changes}"
+            yield f"sweep {as_text(root)}: {count} trials were run by other code than later ones: {changes}"
 
 
 def of_training(metric: str) -> str:
@@ -152,12 +157,12 @@ def of_training(metric: str) -> str:
     )
 
 
-def _tuned(store: Store) -> dict[str, list[str]]:
+def _tuned(root: Path, manifest: dict[str, Any]) -> dict[str, list[str]]:
     """By the name of an optimizer the options that were tuned at every batch size."""
-    axes = store.manifest().get("axes")
+    axes = manifest.get("axes")
     tuned = axes.get("tuned", {}) if isinstance(axes, dict) else {}
     if not isinstance(tuned, dict) or not all(isinstance(names, list) for names in tuned.values()):
-        raise ResultsError(f"{store.root}: axes.tuned in sweep.json must list options by optimizer, got {tuned!r}")
+        raise ResultsError(f"{root}: axes.tuned in sweep.json must list options by optimizer, got {tuned!r}")
     return tuned
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from analysis.arrays import UNKNOWN
 from analysis.config import AnalysisConfig
 from analysis.estimate.result import Answer, Hyperbola
-from analysis.questions.analyze import analyze
+from analysis.questions.analyze.answer import analyze
 from benchmarks.calibration.cases import SEEDS, Case
 from benchmarks.calibration.shared_stream import SharedStream
 from benchmarks.calibration.truth import Truth, fine_grid

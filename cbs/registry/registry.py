@@ -1,8 +1,9 @@
 """A name -> object table whose entries live one per file.
 
-A registry belongs to a package. The first lookup imports the package's modules, and each module registers what it
-defines with a decorator, so a new entry is one new file and no edit elsewhere. A registry may have a fallback, which
-knows entries that are made on demand, such as everything a library has.
+A registry belongs to a package. The first lookup imports the package's modules, and those of this kind in extensions,
+see :mod:`cbs.registry.extensions`; each module registers what it defines with a decorator, so a new entry is one new
+file and no edit elsewhere. A registry may have a fallback, which knows entries that are made on demand, such as
+everything a library has.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 from cbs.errors import CbsError, ConfigError, UnknownNameError
+from cbs.registry.extensions import load, modules
 
 _REGISTRATION = re.compile(r'^(?:@[\w.]+|\w+\.register|([a-z_]+) = \w+(?=\(\s*"\1"))\(\s*"([\w-]+)"', re.MULTILINE)
 """A decorator, a call of ``register``, or the assignment of an entry to its own name, at the margin of a module."""
@@ -146,7 +148,9 @@ class Registry(Generic[T]):
 
     Args:
         kind: what an entry is called in an error message, for example ``"optimizer"``.
-        package: the package whose modules hold the entries; imported at the first lookup.
+        package: the package whose modules hold the entries; imported at the first lookup. Modules of its last word hold
+            entries in extensions, too.
+        folders: a package of folders in which they do so as well.
         derived_from: the class that every entry derives from, where entries are classes.
         instance_of: the class of every entry, where they are objects.
         makes: what every entry returns, where they are called: a class, a union of classes, or a protocol, which the
@@ -161,12 +165,14 @@ class Registry(Generic[T]):
         kind: str,
         package: str,
         *,
+        folders: str = "",
         derived_from: type | None = None,
         instance_of: type | None = None,
         makes: Any = None,
     ) -> None:
         self.kind = kind
         self.package = package
+        self._folders = folders
         self._derived_from = derived_from
         self._instance_of = instance_of
         self._makes = makes
@@ -273,12 +279,14 @@ class Registry(Generic[T]):
         package = importlib.import_module(self.package)
         for module in pkgutil.iter_modules(package.__path__):
             importlib.import_module(f"{self.package}.{module.name}")
+        for name, _ in modules(self.package.rpartition(".")[2], self._folders):
+            load(name)
         self._discovered = True
 
 
 @functools.cache
 def listed(package: str) -> str:
-    """The names that the modules of ``package`` register, sorted, for a help text: ``"adam, adamw, kfac"``.
+    """The names that the modules of ``package`` and of extensions register, sorted, for a help text: ``"adam, adamw"``.
 
     They are read from the sources, because importing the modules would import torch or pandas.
 
@@ -289,4 +297,5 @@ def listed(package: str) -> str:
     if spec is None or not spec.submodule_search_locations:
         raise ModuleNotFoundError(f"no package {package!r}")
     files = [file for place in spec.submodule_search_locations for file in Path(place).glob("*.py")]
+    files += [file for _, file in modules(package.rpartition(".")[2])]
     return ", ".join(sorted(name for file in files for _, name in _REGISTRATION.findall(file.read_text("utf-8"))))

@@ -84,7 +84,7 @@ class Sample:
 
 @dataclass(frozen=True, kw_only=True)
 class Spectrum:
-    """What ``cbs spectrum`` found of a sweep.
+    """What ``cbs theory spectrum`` found of a sweep.
 
     Attributes:
         curvature: ``gauss_newton`` or ``hessian``.
@@ -148,7 +148,7 @@ def read(folder: Path) -> Spectrum:
     """
     path = folder / FILE
     if not path.exists():
-        raise ResultsError(f"no spectrum in {folder}: measure one with 'cbs spectrum {folder}'")
+        raise ResultsError(f"no spectrum in {folder}: measure one with 'cbs theory spectrum {folder}'")
     try:
         table = read_parquet(path).read(use_threads=False)
         about = json.loads((table.schema.metadata or {})[METADATA_KEY])
@@ -162,7 +162,7 @@ def read(folder: Path) -> Spectrum:
         return Spectrum(**about, samples=samples)
     except (OSError, pa.ArrowException, ValueError, TypeError, KeyError) as error:
         raise ResultsError(
-            f"cannot read {path}: {reason(error)}; measure it again with 'cbs spectrum {folder}'"
+            f"cannot read {path}: {reason(error)}; measure it again with 'cbs theory spectrum {folder}'"
         ) from None
 
 

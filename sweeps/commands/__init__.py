@@ -10,6 +10,9 @@ from typing import Annotated
 
 import typer
 
+PANEL = "Measure"
+"""Under which heading ``cbs --help`` lists the commands that say nothing else."""
+
 Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Change one field, e.g. workload.size=200k. Repeats."),

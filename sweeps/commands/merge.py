@@ -12,6 +12,8 @@ import typer
 
 from sweeps.commands import AsJson
 
+PANEL = "Bring your data"
+
 
 def command(
     results: Annotated[list[Path], typer.Argument(help="Folders of one sweep each, two or more.")],

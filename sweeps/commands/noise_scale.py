@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from analysis.commands import AsJson, Confidence, answer_with
 from analysis.consoles import errors
+from analysis.options import AsJson, Confidence, answer_with
 from cbs.errors import ConfigError
 from cbs.registry import listed
 from sweeps.commands import Settings
@@ -66,7 +66,7 @@ def command(
     """
     from rich.progress import Progress
 
-    from analysis.present.results.noise_scale_run import MeasuredRun
+    from analysis.questions.noise_scale_run.tables import MeasuredRun
     from sweeps.measuring import noise_scale
 
     if not 0.0 < confidence < 1.0:

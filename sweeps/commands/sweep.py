@@ -14,8 +14,8 @@ from typing import Annotated, Any
 
 import typer
 
-from analysis.commands import options
 from analysis.consoles import errors
+from analysis.options import options
 from cbs.registry import listed
 from sweeps.commands import AsJson, Settings
 from sweeps.external.flags import program_flags

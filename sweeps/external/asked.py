@@ -25,7 +25,7 @@ def program_of(
     Raises:
         ConfigError: naming all flags that are missing, or one that does not belong there.
     """
-    from analysis.commands import pairs
+    from analysis.options import pairs
     from analysis.read.importers.settings import ask_for, missing
 
     target = given.pop("target")

@@ -28,7 +28,7 @@ from sweeps.spec.spec import Sweep
 
 if TYPE_CHECKING:
     from analysis.estimate.result import Answer
-    from analysis.questions.suggest import Suggestion
+    from analysis.estimate.suggest import Suggestion
 
 ROUNDS = "rounds.json"
 """File in the folder of a sweep: for every command with ``--precision`` or ``--auto`` its axes, what each round added,
@@ -208,7 +208,7 @@ def _decide(sweep: Sweep, found: dict[str, Answer], done: Rounds, stop: str | No
     An interval that is narrow while the verdict asks for other trials is not believed: those run first.
     """
     from analysis.estimate.diagnosis import Verdict
-    from analysis.questions.suggest import suggest
+    from analysis.estimate.suggest import suggest
 
     as_run = (Verdict.COARSE_STEPS, Verdict.NOISY_STEPS, Verdict.IN_WARMUP)
     curable = set(Verdict) - {Verdict.OK, *as_run, Verdict.OFF_THE_CURVE, Verdict.FAR_SEED, Verdict.TOO_WIDE}

@@ -1,4 +1,4 @@
-"""``cbs spectrum`` as a function: the curvature of a sweep's model, before training and where it reaches the target.
+"""``cbs theory spectrum`` as a function: the curvature of a sweep's model, before training and at the target.
 
 Nothing is kept of a trained model, so the trials that lead to the target are trained again, from their records. A
 record may name code of its author's, ``package.module:function``; that is run only where the person names it again.

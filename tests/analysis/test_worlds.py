@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from analysis.estimate.curves import Curve
+from analysis.estimate.fit_table import fit_table
 from analysis.estimate.fitting.least_squares import information
-from analysis.questions.fit_table import fit_table
 from benchmarks import attainable_widths, worlds
 from benchmarks.world_data import (
     CRITICAL,

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from analysis.arrays import Quantity
-from analysis.questions.schedule_stages import stages
+from analysis.extensions.schedule_plan.stages import stages
 from analysis.read.trainers import Told, write_schedule
 from cbs.errors import ConfigError, DataError
 
@@ -38,7 +38,7 @@ def written(folder: Path, *, table: Any = TABLE, budget: int = DATA, factors: An
 
 
 def planned(path: Path) -> list[int]:
-    """Batch size of every step, as ``cbs schedule show`` says."""
+    """Batch size of every step, as ``cbs schedule plan`` says."""
     return [stage.batch_size for stage in stages(str(path)).stages for _ in range(stage.steps)]
 
 

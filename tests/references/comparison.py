@@ -1,4 +1,4 @@
-"""Comparisons of ``analysis.questions.comparison`` and the plane of ``analysis.questions.courses``, pair by pair."""
+"""Comparisons of ``analysis.questions.compare.answer`` and the plane of ``analysis.estimate.courses``, pair by pair."""
 
 from __future__ import annotations
 

@@ -157,12 +157,12 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_missing_foreign_or_damaged(tmp_path: Path) -> None:
-    with pytest.raises(ResultsError, match=r"no spectrum in .*: measure one with 'cbs spectrum "):
+    with pytest.raises(ResultsError, match=r"no spectrum in .*: measure one with 'cbs theory spectrum "):
         record.read(tmp_path)
     found = stored(tmp_path)
     table = pq.read_table(tmp_path / "spectrum.parquet")
     pq.write_table(table.replace_schema_metadata({}), tmp_path / "spectrum.parquet")
-    with pytest.raises(ResultsError, match=r"cannot read .*measure it again with 'cbs spectrum "):
+    with pytest.raises(ResultsError, match=r"cannot read .*measure it again with 'cbs theory spectrum "):
         record.read(tmp_path)
     (tmp_path / "spectrum.parquet").write_bytes(b"no table")
     with pytest.raises(ResultsError, match=r"cannot read .*measure it again"):

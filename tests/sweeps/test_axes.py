@@ -17,9 +17,9 @@ from analysis.estimate.diagnosis import Verdict
 from analysis.estimate.optima import gain
 from analysis.estimate.studies import point as point_of
 from analysis.estimate.study_fits import tables
-from analysis.questions.analyze import analyze
-from analysis.questions.learning_rate import learning_rates
-from analysis.questions.suggest.earlier_command import adding
+from analysis.estimate.suggest.earlier_command import adding
+from analysis.questions.analyze.answer import analyze
+from analysis.questions.lr.answer import learning_rates
 from analysis.read.results import load
 from benchmarks.joint_axis_coverage import MOMENTA, TRUTH, World, replicate, sweep
 from cbs.errors import ConfigError, ResultsError
@@ -139,10 +139,10 @@ def test_neighbours_of_the_best_learning_rate_have_its_options(stored: Path) -> 
 
 
 def test_a_command_that_adds_trials_has_the_axis_with_all_its_values(stored: Path) -> None:
-    line = adding(stored, Choice(name="sgd"), (8,), (0, 1), None)
+    line = adding(Store(stored).manifest(), stored, Choice(name="sgd"), (8,), (0, 1), None)
     axis = "--axis momentum=0.8,0.9,0.95,0.98"
     assert line == f"cbs sweep --optim sgd {axis} --batch-sizes 8 --seeds 0,1 --output {stored}"
-    assert "--axis" not in adding(stored, Choice(name="adamw"), (8,), (0, 1), None)
+    assert "--axis" not in adding(Store(stored).manifest(), stored, Choice(name="adamw"), (8,), (0, 1), None)
 
 
 def test_a_sweep_to_a_precision_looks_at_the_one_curve_of_all_variants(stored: Path) -> None:

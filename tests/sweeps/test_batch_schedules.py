@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.questions.suggest.earlier_command import adding
+from analysis.estimate.suggest.earlier_command import adding
 from cbs.errors import ConfigError
 from cbs.registry.choices import parse_choice
 from cbs.trial.config import Choice
@@ -135,7 +135,7 @@ def test_a_suggested_command_adds_to_the_curve_of_constant_batch_sizes(tmp_path:
     store.prepare()
     told = "cbs sweep --optim sgd --schedule seesaw --set schedule.alpha=3 --set schedule.name=cosine --set max_steps=9"
     store.write_manifest(merged_manifest(store, tiny(SEESAW), told))
-    line = adding(tmp_path, Choice(name="sgd"), (4, 8), (0, 1), None)
+    line = adding(Store(tmp_path).manifest(), tmp_path, Choice(name="sgd"), (4, 8), (0, 1), None)
     assert "seesaw" not in line
     assert "alpha" not in line
     assert "--set schedule.name=cosine --set max_steps=9" in line

@@ -131,12 +131,12 @@ def test_code_that_a_record_names_runs_only_where_the_person_names_it(
 ) -> None:
     root = stored(tmp_path / "theirs", dataclasses.replace(TRIAL, **change))
     small = ["--at", "start", "--replicates", 1, "--nodes", 2, "--gradient-examples", 8, "--curvature-examples", 2]
-    status, out, err = run("spectrum", root, *small)
+    status, out, err = run("theory", "spectrum", root, *small)
     assert (status, out) == (2, "")
     assert f"which would run: to allow it add {flag} theirs_to_run:{name}" in " ".join(err.split())
     assert not code.exists()
     assert not (root / "spectrum.parquet").exists()
-    status, _, err = run("spectrum", root, *small, flag, f"theirs_to_run:{name}")
+    status, _, err = run("theory", "spectrum", root, *small, flag, f"theirs_to_run:{name}")
     assert (status, code.exists()) == (0, True), err
 
 
@@ -174,13 +174,13 @@ def test_other_data_and_a_trial_that_does_not_repeat_are_refused(tmp_path: Path)
 
 def test_the_command_stores_and_tells(real: Path, run: Callable[..., tuple[int, str, str]]) -> None:
     small = ["--nodes", 3, "--gradient-examples", 8, "--curvature-examples", 2, "--replicates", 2]
-    status, out, err = run("spectrum", real, *small)
+    status, out, err = run("theory", "spectrum", real, *small)
     assert (status, err) == (0, "")
     assert "gauss-newton matrix of 6 parameters, 3 nodes" in out
     assert "target (step " in out
     assert re.search(r"largest curvature (0\.99\d+|1) ± ", out)
     assert len(read(real).samples) == 4
-    status, out, _ = run("spectrum", real, *small, "--json", "--at", "start")
+    status, out, _ = run("theory", "spectrum", real, *small, "--json", "--at", "start")
     told = json.loads(out)
     assert [row["point"] for row in told["points"]] == ["start"]
     assert told["points"][0]["quantities"]["noise_trace"]["error"] > 0

@@ -1,4 +1,4 @@
-"""Figures: one file each, found by name; every one computes a tidy table first and draws it second.
+"""Figures: in the folders of questions, found by name; every one computes a tidy table first and draws it second.
 
 A drawn figure is saved as PDF and PNG, and the table behind it as CSV of the same name. A figure whose table is empty
 is not made.
@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pandas as pd
 
 from analysis.estimate.definitions import in_words
+from analysis.estimate.findings import Analysis
 from analysis.estimate.result import Answer
 from analysis.estimate.result import scopes as side_by_side
-from analysis.questions.analyze import Analysis
 from analysis.venues import DEFAULT, Venue
 from cbs.registry import Registry
 
@@ -91,7 +91,9 @@ class FigureKind:
         return self.caption.format(**row | {"target": row.get("target", "").replace("_", " "), "percent": percent})
 
 
-FIGURES: Registry[FigureKind] = Registry("figure", "analysis.present.figures", instance_of=FigureKind)
+FIGURES: Registry[FigureKind] = Registry(
+    "figure", "analysis.present.figures", folders="analysis.questions", instance_of=FigureKind
+)
 
 
 def figure(name: str, /, **about: Any) -> Callable[[Callable[[Axes, pd.DataFrame], None]], FigureKind]:

@@ -12,12 +12,12 @@ import pytest
 from analysis.config import AnalysisConfig
 from analysis.estimate.diagnosis import Verdict
 from analysis.estimate.estimates import Reading, estimates
+from analysis.estimate.fit_table import fit_table
 from analysis.estimate.fitting.exponent import ALONE
 from analysis.estimate.fitting.least_squares import EXPONENTS
 from analysis.estimate.fitting.quality import LeaveOneOut
 from analysis.estimate.result import Answer
 from analysis.estimate.studies import Study
-from analysis.questions.fit_table import fit_table
 from tests.analysis.estimate.test_seeds import GROUP
 from tests.factories import Truth, tables
 

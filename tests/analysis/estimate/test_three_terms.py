@@ -11,7 +11,7 @@ import pytest
 from analysis.config import AnalysisConfig
 from analysis.estimate.forms import Runs
 from analysis.estimate.laws.loss import fit
-from analysis.questions.scaling import _off
+from analysis.questions.scale.answer import _off
 from tests.references.power_law import steps_to_loss
 
 TRUTH = {"E": 1.2, "N_c": 2e4, "alpha_N": 0.3, "S_c": 3000.0, "alpha_S": 0.7, "B_star": 1000.0, "alpha_B": 0.35}

@@ -25,12 +25,12 @@ from typer.testing import CliRunner
 import cli
 from analysis import analyze, present
 from analysis.config import AnalysisConfig
+from analysis.estimate.findings import Analysis
 from analysis.estimate.result import Answer
 from analysis.present import style
 from analysis.present.figures import FIGURES, Picture, figures_of, pictures
 from analysis.present.style.labels import MOST_INSIDE
 from analysis.present.style.scales import CONTRAST, ink, literal, width, wrapped, wrapped_apart
-from analysis.questions.analyze import Analysis
 from analysis.venues import VENUES, named
 from cbs.errors import ConfigError
 from cbs.trial.target import Target
@@ -450,7 +450,7 @@ def test_a_fresh_process_knows_the_parts_of_a_result_and_has_no_matplotlib_befor
         "from analysis.present.figures import figures_of\n"
         "assert 'matplotlib' not in sys.modules\n"
         "from analysis.config import AnalysisConfig\n"
-        "from analysis.questions.scaling import Scaling\n"
+        "from analysis.questions.scale.answer import Scaling\n"
         "names = [name for name in Scaling.__dataclass_fields__]\n"
         "empty = Scaling(**{name: AnalysisConfig() if name == 'config' else () for name in names})\n"
         "assert list(figures_of(empty)) == []\n"

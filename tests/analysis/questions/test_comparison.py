@@ -14,22 +14,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis.config import AnalysisConfig
+from analysis.estimate.courses import undominated
 from analysis.estimate.estimates import answers
+from analysis.estimate.findings import read_scopes
+from analysis.estimate.fit_table import fit_table
 from analysis.estimate.fitting import fit_curve
 from analysis.estimate.fitting.data import Trials
 from analysis.estimate.fitting.form_fits import widening
+from analysis.estimate.independent import narrowing, shuffled
 from analysis.estimate.result import Answer
-from analysis.questions.analyze import read_scopes
-from analysis.questions.comparison.ratios import (
-    critical_pair,
-    exceeds,
-    narrowing,
-    pick_reference,
-    shuffled,
-    token_ratio,
-)
-from analysis.questions.courses import undominated
-from analysis.questions.fit_table import fit_table
+from analysis.questions.compare.ratios import critical_pair, exceeds, pick_reference, token_ratio
 from analysis.read.results import load
 from cbs.errors import ConfigError
 from cbs.registry.choices import Choice

@@ -14,10 +14,10 @@ from analysis.config import AnalysisConfig
 from analysis.estimate.diagnosis import Verdict
 from analysis.estimate.estimates import answers
 from analysis.estimate.laws.learning_rate import Trend
+from analysis.estimate.protocols import Protocol, protocols, snapped
 from analysis.estimate.result import Answer
-from analysis.questions.learning_rate import MULTIPLES, learning_rates
-from analysis.questions.protocols import Protocol, protocols, snapped
-from analysis.questions.suggest.earlier_command import parsed
+from analysis.estimate.suggest.earlier_command import parsed
+from analysis.questions.lr.answer import MULTIPLES, learning_rates
 from analysis.read.results import load
 from cbs.errors import ConfigError
 from cbs.trial.store import Store

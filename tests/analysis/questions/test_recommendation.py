@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis.config import AnalysisConfig
+from analysis.estimate.courses import candidates, plane
 from analysis.estimate.estimates import answers
 from analysis.estimate.result import Answer
-from analysis.questions.courses import candidates, plane
-from analysis.questions.recommendation import advise, probabilities_of_best
-from analysis.questions.recommendation.plans import Wish
+from analysis.questions.recommend.answer import advise, probabilities_of_best
+from analysis.questions.recommend.plans import Wish
 from analysis.read.results import load
 from analysis.read.throughput import Assumed, Measured
 from cbs.errors import ConfigError

@@ -20,9 +20,9 @@ from analysis import present
 from analysis.config import AnalysisConfig
 from analysis.estimate.estimates import answers
 from analysis.present.figures import FIGURES, figures_of
-from analysis.present.figures.scaling import Against
-from analysis.questions.scaling import Scaling, scale
-from analysis.questions.scaling.points import runs_of
+from analysis.questions.scale.answer import Scaling, scale
+from analysis.questions.scale.figures import Against
+from analysis.questions.scale.points import runs_of
 from analysis.read.results import load
 from cbs.errors import CbsError, ConfigError, ResultsError
 from cbs.trial.config import Choice, EvaluationPlan, Schedule, TrialConfig
@@ -220,8 +220,8 @@ def test_models_under_two_names_of_the_workload_are_on_no_law_and_it_is_said(
 ) -> None:
     measured = answers(load(three / "w16", three / "w64"), QUICK, noise=False)
     named = [replace(each, group=replace(each.group, workload=f"model{each.group.parameters}")) for each in measured]
-    monkeypatch.setattr("analysis.questions.scaling.load", lambda *paths: SimpleNamespace(notes=()))
-    monkeypatch.setattr("analysis.questions.scaling.answers", lambda *arguments, **options: named)
+    monkeypatch.setattr("analysis.questions.scale.answer.load", lambda *paths: SimpleNamespace(notes=()))
+    monkeypatch.setattr("analysis.questions.scale.answer.answers", lambda *arguments, **options: named)
     for against in (None, ["parameters"]):
         with pytest.raises(ResultsError, match="models that belong on one need the same name of the workload"):
             scale([tmp_path], QUICK, against=against)
@@ -332,11 +332,11 @@ def test_options_of_the_definition_reach_the_points(three: Path, run: Callable, 
     """The command asks what the library is asked, and a larger overhead is a larger batch size."""
     found = {}
     options = ("--resamples", 200, "--no-figures", "--json", "-o", tmp_path)
-    for overhead in ((), ("--overhead", 1.0), ("--overhead", 0.5)):
-        definition = ("--definition", "overhead", *overhead)
+    for overhead in ("", "(overhead=1)", "(overhead=0.5)"):
+        definition = ("--definition", f"overhead{overhead}")
         code, out, err = run("scale", three / "w32", "--target", 2.4, "--target", 3.0, *definition, *options)
         assert code == 0, err
-        found[overhead[1:]] = [point["critical_batch_size"] for point in json.loads(out)["points"]]
+        found[overhead] = [point["critical_batch_size"] for point in json.loads(out)["points"]]
     (default, whole, half) = (np.array(values) for values in found.values())
     assert (default < half).all()
     assert (half < whole).all()
@@ -359,7 +359,7 @@ def test_the_command(three: Path, tmp_path: Path) -> None:
 
 def test_the_command_scales_the_critical_batch_size_that_is_asked_for(three: Path, tmp_path: Path) -> None:
     def critical(overhead: str) -> float:
-        options = ["--definition", "overhead", "--overhead", overhead, "--resamples", "200", "--no-figures"]
+        options = ["--definition", f"overhead(overhead={overhead})", "--resamples", "200", "--no-figures"]
         arguments = ["scale", str(three), "--target", "2.4", "-o", str(tmp_path / "out"), "--json"]
         found = CliRunner().invoke(cli.application(), [*arguments, *options])
         return json.loads(found.stdout)["points"][0]["critical_batch_size"]

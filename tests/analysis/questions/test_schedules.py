@@ -13,14 +13,14 @@ import pandas as pd
 import pytest
 
 from analysis.config import AnalysisConfig
+from analysis.extensions.schedule_plan.stages import stages
 from analysis.present import to_json
 from analysis.present.figures import figures_of
-from analysis.present.results.schedules import verdicts
-from analysis.questions.analyze import analyze
-from analysis.questions.comparison import compare
-from analysis.questions.learning_rate import learning_rates
-from analysis.questions.schedule_stages import stages
-from analysis.questions.schedules import Schedules, Standing, course_of, schedules
+from analysis.questions.analyze.answer import analyze
+from analysis.questions.compare.answer import compare
+from analysis.questions.judge.answer import Schedules, Standing, course_of, schedules
+from analysis.questions.judge.tables import verdicts
+from analysis.questions.lr.answer import learning_rates
 from analysis.read.results import load
 from analysis.read.throughput import Assumed, Measured
 from cbs.errors import ResultsError

@@ -17,7 +17,7 @@ from cbs.registry.choices import parse_choice
 from cbs.trial.config import Choice, Schedule, TrialConfig
 from cbs.trial.record import TrialStatus
 from cbs.trial.store import Store
-from tests.factories import TARGET, sweep, trial
+from tests.factories import TARGET, Truth, sweep, trial
 
 
 def config(**changes: Any) -> TrialConfig:
@@ -318,3 +318,14 @@ def test_a_group_says_what_its_trials_count(tmp_path: Path) -> None:
     (group,) = load(tmp_path).groups
     assert (group.example_unit, group.tokens_per_example) == ("sequence", 32)
     assert (group.metric_unit, group.parameters) == ("nats/byte", 29856)
+
+
+def test_what_a_sweep_says_of_itself_is_read_once(tmp_path, monkeypatch, run):
+    for name in ("one", "two"):
+        sweep(tmp_path / name, {"adamw": Truth()}, batch_sizes=(8, 64, 512), lrs=(4e-3, 8e-3))
+    read = []
+    manifest = Store.manifest
+    monkeypatch.setattr(Store, "manifest", lambda store: read.append(store.root.name) or manifest(store))
+    code, _, err = run("analyze", tmp_path, "--suggest", "--no-figures", "--resamples", 100)
+    assert code == 0, err
+    assert sorted(read) == ["one", "two"]

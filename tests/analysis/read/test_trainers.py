@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis.arrays import UNKNOWN, Quantity
-from analysis.questions.schedule_stages import stages
+from analysis.extensions.schedule_plan.stages import stages
 from analysis.read.trainers import TRAINERS, Read, Told, read_schedule, write_schedule
 from cbs.errors import ConfigError
 from cbs.schedules.batch_size.base import Run, of_table

@@ -1,4 +1,0 @@
-"""Batch-size schedules: which to run, and what they bought.
-
-Example: cbs schedule plan results/
-"""

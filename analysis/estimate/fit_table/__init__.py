@@ -1,0 +1,243 @@
+"""Critical batch sizes from a plain table of batch sizes and steps to target, such as one from a paper.
+
+The rows become the studies that a sweep would have left, so fit, interval, definitions, verdict and figures are those
+of ``cbs analyze``.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analysis.arrays import Array
+from analysis.config import DEFAULT, AnalysisConfig
+from analysis.estimate.definitions import chosen
+from analysis.estimate.estimates import Reading, answered, known_value
+from analysis.estimate.findings import Analysis
+from analysis.estimate.fit_table.rows import read
+from analysis.estimate.studies import Study, one_study
+from analysis.read.groups import Group
+from cbs.errors import ConfigError, DataError
+from cbs.registry.choices import Choice
+from cbs.trial.record import TrialStatus
+from cbs.trial.target import Target
+
+_FEWEST_OF_A_GRAIN = 4
+"""Different numbers of steps below which a common divisor of a tenth of them may be chance."""
+
+_FEWEST_AT_A_BUDGET = 3
+"""Rows with the same, largest number of steps below which it may be chance."""
+
+_LEAST_BUDGET = 100
+"""Below it neighbouring batch sizes can well take the same whole number of steps."""
+
+_EXACT = 1e-6
+
+_NOT_REACHED = "every row is censored or empty: read the steps at an easier target, or run longer"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableTarget(Target):
+    """What the steps of a table lead to; a table need not say."""
+
+    known: bool = True
+
+    def __str__(self) -> str:
+        return f"target {self.value:g}" if self.known else "the target"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableFit(Analysis):
+    """What :func:`fit_table` found, an answer per group, optimizer and target.
+
+    Attributes:
+        name: of the table.
+        names: of every answer, the group and the optimizer as the table has them; ``None`` without such a column.
+        unit: what the batch size counts, in words.
+    """
+
+    name: str
+    names: tuple[tuple[str | None, str | None], ...]
+    unit: str
+
+    @property
+    def headings(self) -> dict[str, str]:
+        groups, optimizers = ({name for name in each if name is not None} for each in zip(*self.names, strict=True))
+        return {"workload": "group"} | ({} if optimizers else {"optimizer": "group" if groups else "table"})
+
+    def to_json(self) -> dict[str, Any]:
+        left_out = ("sweep", "workload", "optimizer_options", "metric_unit", "example_unit", "matched_geometry")
+        fits = []
+        for answer, (group, optimizer) in zip(self.answers, self.names, strict=True):
+            whole = _without_noise_scales(answer.to_json())
+            fit = {"group": group} | {key: value for key, value in whole.items() if key not in left_out}
+            fit |= {"optimizer": optimizer, "target": known_value(answer.target), "confidence": answer.confidence}
+            fit |= {"options": answer.critical.options, "points": list(map(_without_noise_scales, whole["points"]))}
+            fits.append(fit)
+        return {"table": self.name, "unit": self.unit, "fits": fits, "notes": list(self.notes)}
+
+
+def _without_noise_scales(found: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in found.items() if "noise_scale" not in key}
+
+
+def fit_table(
+    source: str | os.PathLike[str] | pd.DataFrame,
+    config: AnalysisConfig = DEFAULT,
+    *,
+    columns: Mapping[str, str] | None = None,
+    unit: str | None = None,
+) -> TableFit:
+    """Fit every curve of a table: one per group, optimizer and target.
+
+    Args:
+        source: a CSV, TSV or Parquet file, ``-`` for standard input, or a table in memory, with the columns
+            ``batch_size`` and ``steps`` and, optionally, ``optimizer``, ``group``, ``seed``, ``lr``, ``censored``,
+            ``target`` and ``tokens_per_example``.
+        columns: our name of a column -> what it is called in the table, where that differs.
+        unit: what ``batch_size`` counts, in the plural: ``sequences``.
+
+    Raises:
+        DataError: if the table cannot be used; the line names table, row and remedy.
+        ConfigError: if ``columns`` or ``unit`` is not one.
+    """
+    if unit is not None and not (unit.strip() and unit.isprintable()):
+        raise ConfigError(f"--unit must be a word such as sequences, got {unit!r}")
+    name, rows, unused = read(source, columns)
+    notes = [f"columns that are not used: {', '.join(unused)}"] if unused else []
+    if unit is None:
+        notes.append("batch sizes are in examples, as in the table; say what they are with --unit sequences")
+    if unit is None and len(broken := rows.loc[rows["batch_size"] % 1 != 0, "batch_size"]):
+        notes.append(f"batch size {broken.iloc[0]:g} is not whole: its point is a decimal one, no thousands separator")
+    fractions = rows.loc[rows["steps"] % 1 > 0, "steps"]
+    if len(fractions) and rows["steps"].max() < 1000 and np.allclose(fractions * 1000 % 1, 0, atol=_EXACT):
+        notes.append(f"steps {fractions.iloc[0]:g} is not whole: its point is a decimal one, no thousands separator")
+    whole = unit.strip() if unit else "examples"
+    one = whole[:-1] if len(whole) > 1 and whole.endswith("s") else whole
+    chosen(config)
+    names, curves = [], []
+    for _, members in rows.groupby(["group", "optimizer"], sort=False, dropna=False):
+        about = _group(name, members, one)
+        readings = []
+        for value, part in members.groupby("target", dropna=False):
+            target = _target(value)
+            readings.append(
+                Reading(target=target, studies=_studies(name, about, part, target), not_reached=_NOT_REACHED)
+            )
+        curves.append((about, readings))
+        names += [(members["group"].iloc[0], members["optimizer"].iloc[0])] * len(readings)
+    return TableFit(
+        config=config,
+        name=name,
+        answers=tuple(answer for found in answered(curves, config) for answer in found),
+        names=tuple(names),
+        unit=whole if unit else "examples (as in the table)",
+        notes=tuple(notes),
+    )
+
+
+def _group(name: str, rows: pd.DataFrame, unit: str) -> Group:
+    group, optimizer, tokens = rows.iloc[0][["group", "optimizer", "tokens_per_example"]]
+    other = rows[rows["tokens_per_example"].fillna(0) != (tokens or 0)]
+    if len(other):
+        raise DataError(
+            f"{name}, {other['place'].iloc[0]}: tokens_per_example differs from {rows['place'].iloc[0]}; "
+            "what a batch size counts must be the same along a curve"
+        )
+    return Group(
+        sweep=Path(name).stem,
+        folder=Path(name),
+        workload=group if group and optimizer else "",
+        optimizer=optimizer or group or "all rows",
+        choice=Choice(name=optimizer or group or "all rows"),
+        target=_target(math.nan),
+        stops_at_target=False,
+        example_unit=unit,
+        tokens_per_example=tokens,
+    )
+
+
+def _target(value: float) -> TableTarget:
+    known = not math.isnan(value)
+    return TableTarget(metric="target", value=float(value) if known else 0.0, known=known)
+
+
+def _studies(name: str, about: Group, rows: pd.DataFrame, target: Target) -> list[Study]:
+    """The studies of one curve, by increasing batch size.
+
+    Where the table has one learning rate per batch size it is the best one, and what was tried beside it is not known:
+    a learning rate of NaN keeps it from being taken for the edge of a grid.
+    """
+    _check_repeats(name, rows)
+    _check_budget(name, rows)
+    parts = rows.groupby("batch_size")
+    if len(parts) == 1:
+        raise DataError(
+            f"{name}, {rows['place'].iloc[0]}: {_curve(rows.iloc[0])} has one batch size, "
+            f"{rows['batch_size'].iloc[0]:g}; a fit needs two, and an interval three: add rows"
+        )
+    grid_known = (parts["lr"].nunique(dropna=False) > 1).any()
+    found, reached = [], ~rows["censored"].astype(bool)
+    grain = _grain(rows.loc[reached, "steps"].to_numpy())
+    for size, part in parts:
+        trials = pd.DataFrame(
+            {
+                "lr": part["lr"] if grid_known else math.nan,
+                "seed": pd.factorize(part["seed"], use_na_sentinel=False)[0],
+                "status": np.where(part["censored"], TrialStatus.BUDGET_EXHAUSTED, TrialStatus.REACHED),
+                "final_step": part["steps"],
+            }
+        )
+        number: Any = int(size) if size.is_integer() else size
+        found.append(one_study(about, number, trials, target, part["steps"].where(reached), grain))
+    return found
+
+
+def _grain(steps: Array) -> float:
+    """What all steps of a curve are multiples of, as those read at every 500th are; 0 where that is chance or noise."""
+    different = np.unique(steps)
+    if len(different) < _FEWEST_OF_A_GRAIN or (different % 1).any():
+        return 0.0
+    return float(np.gcd.reduce(different.astype(np.int64)))
+
+
+def _check_repeats(name: str, rows: pd.DataFrame) -> None:
+    trial = ["batch_size", "lr", "seed"]
+    for _, same in rows[rows.duplicated(trial, keep=False)].groupby(trial, sort=False, dropna=False):
+        first, second = same.iloc[0], same.iloc[1]
+        where, which = f"{name}, {second['place']}", f"{_curve(second)} at batch size {second['batch_size']:g}"
+        there = f"is there already, in {first['place']}"
+        if second["seed"] is not None:
+            raise DataError(f"{where}: {which}, seed {second['seed']} {there}; remove one of them")
+        if second.drop("place").equals(first.drop("place")):
+            raise DataError(f"{where}: repeats {first['place']}; remove it, or add a column seed if they are two runs")
+        raise DataError(f"{where}: {which} {there}; add a column seed to tell the runs apart")
+
+
+def _check_budget(name: str, rows: pd.DataFrame) -> None:
+    """Refuse what looks like a budget that was written as if the target had been reached."""
+    most = rows[rows["steps"] == rows["steps"].max()]
+    sizes = most["batch_size"].unique()
+    few = len(most) < _FEWEST_AT_A_BUDGET or len(sizes) < 2 or most["steps"].iloc[0] < _LEAST_BUDGET
+    if rows["told"].any() or few or len(most) == len(rows):
+        return
+    where = ", ".join(f"{size:g}" for size in sorted(sizes))
+    raise DataError(
+        f"{name}, {most['place'].iloc[0]}: steps is {most['steps'].iloc[0]:g} in {len(most)} rows, at batch size "
+        f"{where}, and larger nowhere: if that was the budget, add a column censored with true in these rows; if all "
+        "of them reached the target, with false"
+    )
+
+
+def _curve(row: pd.Series) -> str:
+    """The curve a row belongs to, in words."""
+    given = [f"{kind} {row[kind]!r}" for kind in ("group", "optimizer") if row[kind]]
+    given += [] if math.isnan(row["target"]) else [f"target {row['target']:g}"]
+    return ", ".join(given) or "the table"

@@ -1,0 +1,279 @@
+"""Which trials to run next, and what they buy.
+
+First what the verdict asks for: more than one seed, batch sizes on the side of the curve that has not been seen, or at
+which forms of the curve differ, learning rates beyond an edge. Where nothing is missing, the trials that narrow the
+interval most per example, see :mod:`analysis.estimate.suggest.design`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from analysis.estimate.diagnosis import FEWEST_SEEDS
+from analysis.estimate.fitting.other_forms import middles
+from analysis.estimate.result import Answer
+from analysis.estimate.studies import NOT_RUN, Study
+from analysis.estimate.suggest.design import GOAL, best_per_example, examples, two_sided, width_factor
+from analysis.estimate.suggest.earlier_command import adding
+from analysis.plain import shown
+from analysis.read.groups import Group
+from cbs.trial.lr_choice import at_edges
+from cbs.trial.target import Target
+
+SEEDS = 3
+"""Seeds an interval is worth comparing with."""
+
+_LRS_BEYOND = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Suggestion:
+    """Trials that would help: every batch size with every seed (and learning rate), less what is there already.
+
+    Attributes:
+        batch_sizes: examples per step, increasing.
+        lrs: learning rates; ``None`` where the sweep searches them.
+        trials: how many are missing; ``None`` where learning rates are searched.
+        interval_factor: expected width of the interval of ``ln B_crit`` relative to now; ``None`` where there is no
+            interval yet to compare with.
+        cost: examples that the missing trials take if all of them run to the target; those that are pruned take less,
+            or up to the pruning factor more.
+        command: for the shell; empty where the sweep was not run by ``cbs sweep``.
+    """
+
+    group: Group = field(repr=False)
+    target: Target
+    batch_sizes: tuple[int, ...]
+    seeds: tuple[int, ...]
+    lrs: tuple[float, ...] | None
+    missing: tuple[tuple[int, int], ...]
+    trials: int | None
+    reasons: tuple[str, ...]
+    interval_factor: float | None
+    cost: float
+    command: str
+
+    def to_json(self) -> dict[str, Any]:
+        return self.group.whose | shown(self)
+
+
+Wanted = tuple[tuple[int, ...], tuple[int, ...], tuple[str, ...]]
+"""Batch sizes and seeds to have, and why."""
+
+Cell = tuple[int, int]
+"""Batch size and seed."""
+
+
+def suggest(answer: Answer) -> Suggestion | None:
+    """The trials that would help this answer most; ``None`` where no batch size reached the target, because more trials
+    of the same protocol would not either."""
+    reached = [point.batch_size for point in answer.points if point.reached]
+    if not reached:
+        return None
+    edges = {
+        point.batch_size: _beyond(study.along_lr, point.best_lr)
+        for point, study in zip(answer.points, answer.studies, strict=True)
+        if point.at_grid_edge and point.best_lr is not None
+    }
+    wanted = _asked_for(answer, reached, edges) or _most_for_its_cost(answer, reached)
+    if wanted is None:
+        return None
+    sizes, seeds, reasons = wanted
+    rates, group, done = _rates(answer, sizes, edges), answer.group, _done(answer)
+    usual = int(np.median([len(study.lrs) for study in answer.studies]))
+    lacking: dict[Cell, int] = {}
+    for cell in itertools.product(sizes, seeds):
+        there = done.get(cell, set())
+        lacking[cell] = (0 if there else usual) if rates is None else len(set(rates) - there)
+    missing = tuple(cell for cell, count in lacking.items() if count)
+    if not missing:
+        return None
+    return Suggestion(
+        group=group,
+        target=answer.target,
+        batch_sizes=sizes,
+        seeds=seeds,
+        lrs=rates,
+        missing=missing,
+        trials=None if rates is None else sum(lacking.values()),
+        reasons=reasons,
+        interval_factor=_factor(answer, missing),
+        cost=sum(lacking[cell] * _examples(answer, cell[0]) for cell in missing),
+        command=adding(group.manifest, group.folder, group.choice, sizes, seeds, rates),
+    )
+
+
+def _rates(answer: Answer, sizes: Sequence[int], edges: dict[int, tuple[float, ...]]) -> tuple[float, ...] | None:
+    """Learning rates of the command; ``None`` where the sweep searches them and no best one lies at an edge.
+
+    A search does not go on at a target that the sweep was not run for, so those beyond an edge are listed, with those
+    that were tried at the same batch sizes.
+    """
+    axes = answer.group.manifest.get("axes")
+    searched = not isinstance(axes, dict) or axes.get("lrs") is None
+    if not edges and searched:
+        return None
+    near = [study for study in answer.studies if not searched or study.batch_size in sizes]
+    tried = {lr for study in near for lr in study.lrs.tolist() if math.isfinite(lr)}
+    return tuple(sorted(tried.union(*edges.values()))) or None
+
+
+def _beyond(study: Study, best: float) -> tuple[float, ...]:
+    """Learning rates on the far side of an edge, by the ratio of its last two; a factor of 2 where it is the only
+    one."""
+    lrs, row = study.lrs[study.tried], int(np.flatnonzero(study.lrs[study.tried] == best)[0])
+    lowest, highest = at_edges(row, [True] * len(lrs))
+    ratio = 2.0 if len(lrs) == 1 else float(lrs[1] / lrs[0]) if lowest else float(lrs[-1] / lrs[-2])
+    powers = [*(range(-_LRS_BEYOND, 0) if lowest else ()), *(range(1, _LRS_BEYOND + 1) if highest else ())]
+    return tuple(float(f"{best * ratio**power:.6g}") for power in powers)
+
+
+def _seeds(answer: Answer, least: int) -> tuple[int, ...]:
+    """The seeds that are there, with as many new ones as are missing to ``least``."""
+    have = sorted({int(seed) for study in answer.studies for seed in study.seeds})
+    new = (number for number in itertools.count() if number not in have)
+    return tuple(sorted([*have, *itertools.islice(new, max(0, least - len(have)))]))
+
+
+def _asked_for(answer: Answer, reached: Sequence[int], edges: dict[int, tuple[float, ...]]) -> Wanted | None:
+    """What the verdict asks for; ``None`` where it asks for nothing."""
+    smaller, larger = _sides(answer, reached)
+    seeds, have = _seeds(answer, SEEDS), max(point.seeds for point in answer.points if point.reached)
+    # what the form and the exponent are is asked once both sides are seen
+    beside, told, deciding = (
+        _runnable(answer, reached, sizes)
+        for sizes in (
+            _beside_decisive(answer),
+            [] if smaller or larger else _telling_exponent(answer, reached),
+            [] if smaller or larger else _telling_form(answer),
+        )
+    )
+    at_edges = ", ".join(f"{size} ({_listed(lrs)})" for size, lrs in edges.items())
+    unseen = "part of the curve has not been reached"
+    asked = [
+        (smaller, f"smaller batch sizes ({_listed(smaller)}): the perfect-scaling {unseen}"),
+        (larger, f"larger batch sizes ({_listed(larger)}): the saturating {unseen}"),
+        (edges, f"learning rates beyond the edge of the grid at batch size {at_edges}"),
+        (beside, f"batch sizes {_listed(beside)}: one batch size alone decides"),
+        (told, f"batch sizes {_listed(told)}: those there are hardly tell the exponent"),
+        (deciding, f"batch sizes {_listed(deciding)}: forms of the curve that fit as well differ most there"),
+        (
+            reached if have < FEWEST_SEEDS else (),
+            f"{len(seeds)} seeds instead of {have}: with fewer the noise of a seed is hardly known",
+        ),
+    ]
+    sizes = sorted({size for part, _ in asked for size in part})
+    return (tuple(sizes), seeds, tuple(reason for part, reason in asked if part)) if sizes else None
+
+
+def _sides(answer: Answer, reached: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Batch sizes to add below and above those that are there, until the curve is seen on both sides.
+
+    One or two at a time, each about a factor 2 further; none above batch sizes that were run and did not reach the
+    target.
+    """
+    first, last = answer.points[0].batch_size, answer.points[-1].batch_size
+    seen = answer.doubts.seen if len(reached) > 1 else (False, False)
+    smaller = [first // part for part in (4, 2) if first >= part]
+    return (
+        smaller if not seen[0] and first == reached[0] else [],
+        [last * 2, last * 4] if not seen[1] and last == reached[-1] else [],
+    )
+
+
+def _beside_decisive(answer: Answer) -> list[int]:
+    """The batch size that decides alone, and the middles of the gaps on its sides; empty where none does."""
+    found = answer.doubts.decisive()
+    if found is None:
+        return []
+    size = round(found[0])
+    gaps = pairwise(point.batch_size for point in answer.points)
+    return sorted({size, *(round(math.sqrt(low * high)) for low, high in gaps if size in (low, high))})
+
+
+def _telling_exponent(answer: Answer, reached: Sequence[int]) -> list[int]:
+    """The middles of the gaps, or without wide ones a doubling at both ends, where the exponent is hardly known."""
+    if not answer.doubts.exponent_believed:
+        return []
+    return middles(reached) or [size for size in (reached[0] // 2, reached[-1] * 2) if size]
+
+
+def _telling_form(answer: Answer) -> Sequence[int]:
+    """Where forms of the curve differ most that disagree beyond the interval."""
+    return answer.doubts.of_the_form.deciding if answer.doubts.of_the_form else ()
+
+
+def _runnable(answer: Answer, reached: Sequence[int], sizes: Sequence[int]) -> list[int]:
+    """Those not on the side of batch sizes that were run and did not reach the target."""
+    first, last = answer.points[0], answer.points[-1]
+    return [size for size in sizes if (first.reached or size >= reached[0]) and (last.reached or size <= reached[-1])]
+
+
+def _most_for_its_cost(answer: Answer, reached: Sequence[int]) -> Wanted | None:
+    """New batch sizes at the seeds that are there, or further seeds at some: whatever reaches the goal at less cost."""
+    fit, have, done = answer.fit, _seeds(answer, 0), _done(answer)
+    if fit is None or not two_sided(fit):
+        return None
+    first, last = answer.points[0].batch_size, answer.points[-1].batch_size
+    new = [first // 2] if first == reached[0] and first % 2 == 0 else []
+    new += [last * 2] if last == reached[-1] else []
+    new += middles(reached)
+    plans: list[tuple[float, float, Wanted]] = []
+    for candidates, seeds, each, what in (
+        (new, have, len(have), "new batch sizes"),
+        (reached, _seeds(answer, len(have) + 1), 1, "one more seed at batch sizes"),
+    ):
+        chosen = best_per_example(fit, candidates, each)
+        if chosen:
+            cells = [cell for cell in itertools.product(chosen, seeds) if cell not in done]
+            cost = sum(_examples(answer, size) for size, _ in cells)
+            reason = f"{what} {_listed(chosen)}: these narrow the interval most per example"
+            plans.append((_factor(answer, cells) or 1.0, cost, (chosen, seeds, (reason,))))
+    best = min(plans, key=_price, default=None)
+    return None if best is None else best[2]
+
+
+def _price(plan: tuple[float, float, Wanted]) -> tuple[bool, float]:
+    """What a plan costs that reaches the goal; of others, which come after, examples per log of narrowing."""
+    factor, cost, _ = plan
+    if factor <= GOAL:
+        return False, cost
+    return True, cost / -math.log(factor) if factor < 1.0 else math.inf
+
+
+def _done(answer: Answer) -> dict[Cell, set[float]]:
+    """Cells that have trials, and the learning rates that a sweep does not run again there."""
+    return {
+        (study.batch_size, int(seed)): set(study.lrs[np.isin(status, NOT_RUN, invert=True)].tolist())
+        for study in answer.studies
+        for seed, status in zip(study.seeds, study.status.T, strict=True)
+    }
+
+
+def _factor(answer: Answer, cells: Iterable[Cell]) -> float | None:
+    """Expected width of the interval with these cells, relative to now."""
+    if answer.fit is None:
+        return None
+    done = _done(answer)
+    new = Counter(cell[0] for cell in cells if cell not in done)
+    return width_factor(answer.fit, list(new), list(new.values()), answer.confidence)
+
+
+def _examples(answer: Answer, batch_size: int) -> float:
+    """Examples to target of one trial: by the fit, or in proportion to the nearest batch size."""
+    if answer.fit is not None:
+        return examples(answer.fit, batch_size)
+    steps = {point.batch_size: point.steps_to_target for point in answer.points if point.steps_to_target}
+    return batch_size * steps[min(steps, key=lambda size: abs(math.log(size / batch_size)))]
+
+
+def _listed(values: Iterable[float]) -> str:
+    return ", ".join(f"{value:g}" for value in values)

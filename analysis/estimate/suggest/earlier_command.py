@@ -1,0 +1,99 @@
+"""A ``cbs sweep`` command that adds trials to an existing sweep: the earlier command with other axes."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from cbs.registry.choices import Choice, parse_choice, value_text
+from cbs.schedules.batch_size import batch_schedule_options
+
+SWITCHES = ("--auto", "--dry-run", "--json", "--shard")
+"""Options without a value."""
+
+_SEARCH = ("--search", "--trials", "--lr-box", "--lr-resolution", "--from")
+"""What there is to say only where learning rates are not listed."""
+
+_AXES = (
+    *("--optim", "--axis", "--axis-outer", "--schedule", "--batch-sizes", "--lrs", "--seeds"),
+    *("--precision", "--max-time", "--max-examples", "--output", "--telescope", "--auto", "--dry-run", "--json"),
+)
+
+
+def adding(
+    manifest: Mapping[str, Any],
+    folder: Path,
+    optimizer: Choice,
+    batch_sizes: Sequence[int],
+    seeds: Sequence[int],
+    lrs: Sequence[float] | None,
+) -> str:
+    """A line for the shell; empty where the sweep was not run by ``cbs sweep``.
+
+    Recipe, target, workload and settings are those of the latest command that ran this optimizer, so the protocol is
+    the same and the trials join those that are there; ``seeds`` are all of them, and ``lrs`` is ``None`` for a search.
+    ``manifest`` is the content of ``sweep.json`` in ``folder``.
+    """
+    runs = [] if manifest.get("imported") else manifest.get("runs")
+    commands = [run.get("command") for run in runs if isinstance(run, dict)] if isinstance(runs, list) else []
+    parts = (parsed(text) for text in commands if isinstance(text, str))
+    earlier = [options for options in parts if options is not None]
+    if not earlier:
+        return ""
+    names = [
+        {value.partition("(")[0].strip() for option, value in options if option == "--optim"} for options in earlier
+    ]
+    mine = [options for options, its in zip(earlier, names, strict=True) if optimizer.name in its]
+    # options of optimizers are said with --optim, and a curve of steps against batch size has no batch schedules
+    said = (
+        *(f"{name}." for name in {"optimizer", optimizer.name}.union(*names)),
+        *(f"schedule.{option}=" for option in batch_schedule_options()),
+    )
+    words = ["cbs", "sweep"]
+    repeated = (mine or earlier)[-1]
+    left_out = (*_AXES, *(() if lrs is None else _SEARCH))
+    for option, value in repeated:
+        if option not in left_out and not (option == "--set" and value.startswith(said)):
+            words += [option] if option in SWITCHES else [option, value]
+    words += _width(manifest) if "--telescope" in dict(repeated) else []
+    words += ["--optim", str(optimizer), *_tuned(manifest.get("axes"), optimizer.name)]
+    words += ["--batch-sizes", ",".join(map(str, batch_sizes))]
+    # a single number would be a count
+    words += ["--seeds", f"{seeds[0]}," if len(seeds) == 1 else ",".join(map(str, seeds))]
+    words += [] if lrs is None else ["--lrs", ",".join(map(repr, lrs))]
+    return shlex.join([*words, "--output", str(folder)])
+
+
+def _width(manifest: Any) -> list[str]:
+    """That of the folder, of all that its command telescoped across."""
+    for key in ("protocol", "workload", "options", "width"):
+        manifest = manifest.get(key) if isinstance(manifest, dict) else None
+    return [] if manifest is None else ["--set", f"workload.width={value_text(manifest)}"]
+
+
+def _tuned(axes: Any, name: str) -> Iterator[str]:
+    """The axes that were tuned with the learning rate, with all values that the sweep has of them."""
+    tuned = axes.get("tuned") if isinstance(axes, dict) else None
+    for option in tuned.get(name, ()) if isinstance(tuned, dict) else ():
+        choices = [choice for choice in map(parse_choice, axes["optimizers"]) if choice.name == name]
+        values = dict.fromkeys(value_text(choice.options.get(option)) for choice in choices)
+        yield from ("--axis", f"{option}={','.join(values)}")
+
+
+def parsed(command: str) -> list[tuple[str, str]] | None:
+    """Options of a ``cbs sweep`` command with their values, long names; ``None`` if it is no such command."""
+    words = shlex.split(command)
+    if "sweep" not in words[1:2]:
+        return None
+    found, rest = [], iter(words[2:])
+    for word in rest:
+        name, equals, value = word.partition("=")
+        if word in SWITCHES:
+            found.append((word, ""))
+        elif word.startswith("-o") and not word.startswith("--"):
+            found.append(("--output", word[2:] or next(rest, "")))
+        else:
+            found.append((name, value if equals else next(rest, "")))
+    return found

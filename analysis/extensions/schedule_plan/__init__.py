@@ -1,0 +1,1 @@
+"""Batch schedules planned from what was measured, and written as trainers take them."""

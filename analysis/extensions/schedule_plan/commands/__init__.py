@@ -1,0 +1,1 @@
+"""The command of this extension, in its group."""

@@ -1,0 +1,4 @@
+"""Batch-size schedules: which to run.
+
+Example: cbs schedule plan results/
+"""

@@ -1,0 +1,133 @@
+"""``cbs schedule plan``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from analysis.config import AnalysisConfig
+from analysis.consoles import errors
+from analysis.options import Answer, Targets, answer_with, level_of, options, times_of
+from cbs.errors import ConfigError
+from cbs.registry import listed
+
+
+@options(times=times_of, config=level_of, answer=answer_with)
+def command(
+    source: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[RESULTS_OR_TABLE]",
+            help="A sweep, or a folder of sweeps; or a schedule that is there already, to see its steps: where each "
+            "stage begins and its batch size, '0:768 250B:1536 500B:3072', or what a trainer takes "
+            f"({listed('analysis.read.trainers')}), as text or the name of a file.",
+        ),
+    ] = None,
+    target: Targets = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option(help="Instead of a sweep: noise_scale.json of cbs noise-scale, or steps.parquet of a trial."),
+    ] = None,
+    curve: Annotated[
+        Path | None,
+        typer.Option(help="Instead of a sweep: a table of examples, critical_batch_size, batch_size [, low, high]."),
+    ] = None,
+    ratio: Annotated[float, typer.Option(help="With --trace: critical batch size over noise scale.")] = 1.0,
+    optimizer: Annotated[str | None, typer.Option(help="The one to plan for. Default: all.")] = None,
+    rule: Annotated[str, typer.Option(help="How batch sizes are chosen: price or doubling.")] = "price",
+    price: Annotated[
+        float | None,
+        typer.Option(
+            help="Examples that one step less is worth. Default: least time where step times are known, else the "
+            "critical batch size."
+        ),
+    ] = None,
+    first_batch_size: Annotated[int | None, typer.Option(help="Of rule doubling: where it starts.")] = None,
+    max_batch_size: Annotated[int | None, typer.Option(help="None is larger.")] = None,
+    divisible_by: Annotated[
+        int | None,
+        typer.Option(help="Every batch size is a multiple of it. Default: of what those that were measured divide by."),
+    ] = None,
+    world_size: Annotated[int | None, typer.Option(help="Data-parallel ranks; with --micro-batch.")] = None,
+    micro_batch: Annotated[int | None, typer.Option(help="Examples a rank takes at once; with --world-size.")] = None,
+    lr_exponent: Annotated[
+        str | None,
+        typer.Option(
+            help="The learning rate goes with this power of the batch size (0, 0.5, 1), or by the measured law: law. "
+            "Default: 0 where that of the sweep is constant, 1 where it falls."
+        ),
+    ] = None,
+    budget: Annotated[
+        str | None,
+        typer.Option(help="Where the run ends, in tokens if an example has them: 750B, 1.5M. Default: the last loss."),
+    ] = None,
+    tokens_per_example: Annotated[
+        int | None, typer.Option(help="Where there are tokens, and the results do not say how many.")
+    ] = None,
+    devices: Annotated[int, typer.Option(help="That share a step.")] = 1,
+    export: Annotated[
+        str | None,
+        typer.Option(help=f"Print the schedule as a trainer takes it, alone: {listed('analysis.read.trainers')}."),
+    ] = None,
+    *,
+    times: Any,
+    config: AnalysisConfig,
+    answer: Answer,
+) -> None:
+    """Batch sizes that grow with the critical one, their learning rates, and what they will take.
+
+    Of a table of stages: how many steps it takes, and what it saves against a constant batch size.
+
+    Example: cbs schedule plan results/ --world-size 8 --micro-batch 4 --export megatron
+
+    Example: cbs schedule plan '0:1024 168B:2048 503B:4096' --budget 608B --tokens-per-example 4096
+    """
+    from analysis.extensions.schedule_plan.answer import plan_schedule
+    from analysis.extensions.schedule_plan.export import exported
+    from analysis.extensions.schedule_plan.plans import LAW, Ask
+    from analysis.extensions.schedule_plan.sources import sources
+    from analysis.extensions.schedule_plan.stages import is_table, stages
+
+    if source is not None and is_table(source):
+        planning = {
+            "--target": target, "--trace": trace, "--curve": curve, "--optimizer": optimizer, "--price": price,
+            "--first-batch-size": first_batch_size, "--max-batch-size": max_batch_size, "--divisible-by": divisible_by,
+            "--world-size": world_size, "--micro-batch": micro_batch, "--lr-exponent": lr_exponent, "--export": export,
+            "step times": times, "--ratio": ratio != 1.0, "--rule": rule != "price", "--devices": devices != 1,
+            "how intervals are made": config != AnalysisConfig(),
+        }  # fmt: skip
+        if given := [flag for flag, value in planning.items() if value]:
+            raise ConfigError(f"{', '.join(given)}: nothing is planned where a table of stages is given; leave it out")
+        answer(stages(source, budget, tokens_per_example=tokens_per_example), None)
+        return
+    results = None if source is None else Path(source)
+    if sum(given is not None for given in (results, trace, curve)) != 1:
+        raise ConfigError("give one of a results folder, --trace and --curve")
+    if (world_size is None) != (micro_batch is None):
+        raise ConfigError("--world-size and --micro-batch go together")
+    if world_size is not None and micro_batch is not None:
+        if divisible_by is not None:
+            raise ConfigError("give --divisible-by, or --world-size and --micro-batch")
+        divisible_by = world_size * micro_batch
+    found, end = sources(
+        results, config, targets=target or None, trace=trace, curve=curve, ratio=ratio, optimizer=optimizer,
+        budget=budget, tokens_per_example=tokens_per_example,
+    )  # fmt: skip
+    try:
+        power = LAW if lr_exponent == "law" else None if lr_exponent is None else float(lr_exponent)
+    except ValueError:
+        raise ConfigError(f"--lr-exponent must be law, or a number between -1 and 1, got {lr_exponent}") from None
+    ask = Ask(
+        rule=rule, price=price, throughput=times, devices=devices, divisible_by=divisible_by,
+        max_batch_size=max_batch_size, first_batch_size=first_batch_size, lr_exponent=power, budget=end,
+    )  # fmt: skip
+    plans = plan_schedule(found, ask, config)
+    if export is None:
+        answer(plans, None if results is None else results / "analysis" / "schedule_plan")
+        return
+    text, notes = exported(plans, export)
+    for note in notes:
+        errors.print(note, markup=False, soft_wrap=True)
+    typer.echo(text, nl=False)

@@ -1,0 +1,88 @@
+r"""Which learning rate goes with a table of batch sizes: the rules side by side, and the one to take.
+
+At a constant learning rate the loss late in a run is the noise of the last steps, eta/B, on top of what any batch size
+would have reached by then; a larger batch kills the noise of the steps before it. So the one rate that suits the *last*
+batch size suits the whole run (**flat**), and a rate that grows with the batch keeps the noise that growth was to kill.
+The law of the best constant runs, and the square root, are for runs whose batch size is theirs from the start. Where
+the learning rate decays, growth of the batch stands in for decay (Smith et al. 2018, arXiv 1711.00489): the **ratio**
+undoes as much of it as the batch grows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from analysis.arrays import UNKNOWN, Quantity
+from analysis.extensions.schedule_plan.plans import LAW, Ask
+from analysis.extensions.schedule_plan.source import Source
+from cbs.errors import ConfigError
+
+FLAT, ROOT, RATIO = "flat", "square root", "ratio"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearningRates:
+    """One rule.
+
+    Attributes:
+        exponent: power of the batch size; ``None`` for the measured law.
+        factors: on the learning rate of the first stage, of every stage.
+        base: learning rate of the first stage, such that the last one has its best; no value where that is not known.
+    """
+
+    name: str
+    exponent: float | None
+    factors: tuple[Quantity, ...]
+    base: Quantity
+
+
+def learning_rates(source: Source, ask: Ask, sizes: Sequence[int]) -> tuple[list[LearningRates], int | None]:
+    """The rules for stages of these batch sizes, and the index of the one to take; ``None`` where nothing says it."""
+    last = source.best_lr(sizes[-1])
+    ratios = [size / sizes[0] for size in sizes]
+    exponents: dict[str, float] = {}
+    if source.decays is not None:
+        exponents = {FLAT: 0.0, ROOT: 0.5} | ({RATIO: 1.0} if source.decays else {})
+    given = ask.lr_exponent
+    if isinstance(given, float) and given not in exponents.values():
+        exponents[f"batch size to the power {given:g}"] = given
+    found = [
+        LearningRates(
+            name=name,
+            exponent=power,
+            factors=tuple(Quantity(ratio**power, (ratio**power,) * 2) for ratio in ratios),
+            base=last.times(ratios[-1] ** -power),
+        )
+        for name, power in exponents.items()
+    ]
+    if source.law is not None:
+        factors = [source.law.factor(sizes[0], ratio) for ratio in ratios]
+        of_law = tuple(UNKNOWN if each is None else Quantity(each.value, each.interval) for each in factors)
+        base = last.times(1.0 / of_law[-1].value) if of_law[-1].value else UNKNOWN
+        found.append(LearningRates(name=LAW, exponent=None, factors=of_law, base=base))
+    elif given == LAW:
+        raise ConfigError("--lr-exponent law: no law of the learning rate was measured; give a number")
+    wanted = (RATIO if source.decays else FLAT) if given is None else given
+    for place, rule in enumerate(found):
+        if wanted in (rule.name, rule.exponent):
+            return found, place
+    return found, None
+
+
+def beyond(source: Source, rule: LearningRates, sizes: Sequence[int]) -> str:
+    """What has to be said where a stage has a learning rate above every one that reached the target at its batch size;
+    empty otherwise."""
+    if rule.base.value is None or not source.highest_lrs:
+        return ""
+    for size, factor in zip(sizes, rule.factors, strict=True):
+        distances = [(abs(math.log(known / size)), known, highest) for known, highest in source.highest_lrs]
+        _, known, highest = min(distances)
+        lr = 0.0 if factor.value is None else rule.base.value * factor.value
+        if lr > highest * (1 + 1e-9):
+            return (
+                f"at batch size {size} the learning rate {lr:.3g} is above {highest:.3g}, the largest that reached the "
+                f"target at a constant batch size of {known}: watch the first steps"
+            )
+    return ""

@@ -1,0 +1,80 @@
+"""Phases from a table of critical batch sizes along a run, as branched training gives them."""
+
+from __future__ import annotations
+
+import math
+import os
+
+from analysis.arrays import Interval
+from analysis.config import AnalysisConfig
+from analysis.extensions.schedule_plan.source import Source, of_noise_scale, together
+from analysis.phrases import number
+from analysis.read.cells import empty, positive, whole
+from analysis.read.table import read_table
+from cbs.errors import DataError
+
+_COLUMNS = ("examples", "critical_batch_size", "low", "high", "batch_size")
+
+
+def of_curve(
+    path: str | os.PathLike[str],
+    config: AnalysisConfig,
+    *,
+    end: int | None,
+    tokens_per_example: int | None,
+    optimizer: str | None,
+) -> Source:
+    """The phases between the rows of a table; what a row says holds until the next one, the last one until ``end``
+    examples.
+
+    Columns: ``examples`` seen, from 0 or later and increasing; the local ``critical_batch_size`` there, in examples;
+    its interval ``low`` and ``high``, without which there is no band, at the level of ``config``; ``batch_size`` of the
+    run that it was measured along. A ``DataError`` names the line and the remedy.
+    """
+    table = read_table(path)
+    for name in table.columns:
+        if name not in _COLUMNS:
+            raise DataError(f"{table.name}: unknown column {name!r}; known columns are {', '.join(_COLUMNS)}")
+    for name in ("examples", "critical_batch_size", "batch_size"):
+        table.need(name, "a plan needs it")
+    rows = range(len(table.places))
+    begins = [table.cell(row, "examples", lambda cell: whole(cell, 0)) for row in rows]
+    for row in rows[1:]:
+        if begins[row] <= begins[row - 1]:
+            raise table.error(row, "examples", "it does not come after the row before it")
+    if end is None or end <= begins[-1]:
+        raise DataError(
+            f"{table.name} ends at {begins[-1]:,} examples: give a --budget beyond it, where its last row ends"
+        )
+    phases, table_sizes, bands = [], [], True
+    for row, last in zip(rows, [*begins[1:], end], strict=True):
+        value, batch = table.cell(row, "critical_batch_size", positive), table.cell(row, "batch_size", positive)
+        ends: Interval = tuple(  # type: ignore[assignment]
+            None if name not in table.columns or empty(table.columns[name][row]) else table.cell(row, name, positive)
+            for name in ("low", "high")
+        )
+        if None in ends:
+            bands = False
+        elif not ends[0] <= value <= ends[1]:  # type: ignore[operator]
+            raise table.error(row, "critical_batch_size", "it lies outside its own interval")
+        seen = last - (begins[row] if row else 0)
+        table_sizes.append(batch)
+        phases.append((f"{number(last)} examples of the table", value, ends, seen / batch, seen))
+    made = tuple(
+        of_noise_scale(
+            where, value, ends if bands else (None, None), steps, seen,
+            draws=config.resamples, seed=config.seed + place, confidence=config.confidence,
+        )
+        for place, (where, value, ends, steps, seen) in enumerate(phases)
+    )  # fmt: skip
+    unknown = "" if bands else "not every row has an interval: sizes follow the values themselves, and there is no band"
+    return Source(
+        what=f"critical batch sizes of {table.name}",
+        optimizer=optimizer or "",
+        phases=made,
+        grain=math.gcd(*(round(batch) for batch in table_sizes), 8),
+        measured=(1.0, float("inf")),
+        critical=together(made),
+        tokens_per_example=tokens_per_example,
+        notes=(unknown,) if unknown else (),
+    )

@@ -1,0 +1,147 @@
+"""Phases from the noise scale along a run, which stands in for the critical batch size.
+
+It is the critical batch size where the curvature is alike in all directions (McCandlish et al. 2018, arXiv 1812.06162,
+equation 2.9), and elsewhere a multiple of it that has to be measured once: in the paper's table they differ by up to a
+factor of 10, and Merrill et al. (arXiv 2505.23971) find more.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from analysis.arrays import Array, Interval
+from analysis.config import AnalysisConfig
+from analysis.estimate.noise import PLAIN, pooled_ratio
+from analysis.extensions.schedule_plan.source import Source, of_noise_scale, together
+from analysis.phrases import number
+from analysis.read.cells import LARGEST
+from cbs.errors import DataError, ResultsError, reason
+from cbs.trial.store import read_steps
+
+MOST = 5
+"""Phases that a run is cut into; fewer where one of them has no interval."""
+
+Stretch = tuple[int, int, float | None, Interval]
+"""Steps and examples in a stretch of a run; its noise scale with the interval."""
+
+
+def of_trace(
+    path: str | os.PathLike[str],
+    config: AnalysisConfig,
+    ratio: float = 1.0,
+    optimizer: str | None = None,
+    tokens_per_example: int | None = None,
+) -> Source:
+    """The phases of the one run behind a ``noise_scale.json`` or a ``steps.parquet``.
+
+    Args:
+        path: of the file, or of the folder that holds it.
+        config: how intervals are made; a ``noise_scale.json`` has its own.
+        ratio: critical batch size over noise scale.
+        optimizer, tokens_per_example: where the file does not say them.
+
+    Raises:
+        DataError: if it is neither of the two, or damaged.
+        ResultsError: if the noise scale of some phase has no interval that is closed on both sides and above 0.
+    """
+    path = Path(path)
+    if path.is_dir():
+        path = next((path / name for name in ("noise_scale.json", "steps.parquet") if (path / name).exists()), path)
+    about: dict[str, Any] = {"optimizer": optimizer or "", "tokens_per_example": tokens_per_example}
+    if path.suffix == ".json":
+        stretches, confidence, said = _of_json(path)
+        about |= said
+    elif path.suffix == ".parquet":
+        stretches, confidence = _of_steps(path, config.confidence), config.confidence
+    else:
+        raise DataError(f"{path} is no noise_scale.json (of cbs noise-scale) and no steps.parquet (of a trial)")
+    phases, seen = [], 0
+    for place, (steps, examples, value, (low, high)) in enumerate(stretches):
+        seen += examples
+        if missing := _missing(value, (low, high)):
+            raise ResultsError(
+                f"{path}: the noise scale up to {seen:,} examples has no {missing} above 0: measure more steps, or "
+                "larger batches"
+            )
+        assert value is not None
+        assert low is not None
+        assert high is not None
+        phases.append(
+            of_noise_scale(
+                f"{number(seen)} examples of the trace", ratio * value, (ratio * low, ratio * high), steps, examples,
+                draws=config.resamples, seed=config.seed + place, confidence=confidence,
+            )
+        )  # fmt: skip
+    found = tuple(phases)
+    return Source(
+        what=f"the noise scale along {path}",
+        phases=found,
+        grain=math.gcd(*(round(examples / steps) for steps, examples, *_ in stretches), 8),
+        measured=(1.0, np.inf),
+        critical=together(found),
+        notes=(
+            f"the noise scale stands in for the critical batch size, times {ratio:g} (--ratio): that ratio was not "
+            "measured here",
+            "one run: the intervals hold the noise of its gradients, not that of other seeds",
+        ),
+        **about,
+    )
+
+
+def _missing(value: float | None, ends: Interval) -> str:
+    """Which of the numbers is open, not above 0, as estimates of little signal may be, or beyond counting; empty where
+    none is."""
+    named = zip(("value", "lower end", "upper end"), (value, *ends), strict=True)
+    return next((name for name, found in named if found is None or not 0 < found < LARGEST), "")
+
+
+def _of_json(path: Path) -> tuple[list[Stretch], float, dict[str, Any]]:
+    try:
+        run = json.loads(path.read_text())
+        about = {"example_unit": run["example_unit"], "tokens_per_example": run["tokens_per_example"]}
+        about["optimizer"] = str(run["config"]["optimizer"]["name"])
+        found: list[Stretch] = []
+        for phase in run["phases"]:
+            scale = phase["noise_scales"][PLAIN]
+            steps = int(phase["last_step"]) - int(phase["first_step"]) + 1
+            ends = tuple(None if scale[end] is None else float(scale[end]) for end in ("low", "high"))
+            value = None if scale["value"] is None else float(scale["value"])
+            found.append((steps, int(phase["last_examples"]) - int(phase["first_examples"]), value, ends))  # type: ignore[arg-type]
+        return found, float(run["phases"][0]["noise_scales"][PLAIN]["confidence"]), about
+    except (OSError, ValueError, TypeError, KeyError, IndexError, RecursionError) as error:
+        raise DataError(f"{path} is not what cbs noise-scale writes ({reason(error)})") from None
+
+
+def _of_steps(path: Path, confidence: float) -> list[Stretch]:
+    """As many phases, each as long as all before it, as there are intervals for."""
+    columns, geometries = read_steps(path)
+    plain = next((entry for entry in geometries if entry.geometry == PLAIN and not entry.source), None)
+    if plain is None:
+        raise ResultsError(f"{path} has no noise scale of the whole model; run the trial with --probe auto")
+    examples, moments = columns["examples"], np.stack([columns[plain.signal], columns[plain.noise]])
+    found: list[Stretch] = []
+    for count in reversed(range(1, MOST + 1)):
+        found = _cut(examples, moments, count, confidence)
+        if not any(_missing(value, ends) for *_, value, ends in found):
+            return found
+    return found
+
+
+def _cut(examples: Array, moments: Array, count: int, confidence: float) -> list[Stretch]:
+    last = [len(examples) // 2**back for back in reversed(range(count))]
+    found: list[Stretch] = []
+    for first, end in zip([0, *last[:-1]], last, strict=True):
+        window = moments[:, first:end]
+        window = window[:, np.isfinite(window).all(axis=0)]
+        if end <= first or not window.shape[1]:
+            return [(0, int(examples[-1]), None, (None, None))]
+        scale = pooled_ratio([window], confidence=confidence)
+        seen = int(examples[end - 1]) - (int(examples[first - 1]) if first else 0)
+        found.append((end - first, seen, scale.value, scale.interval))
+    return found

@@ -1,0 +1,170 @@
+r"""What a table of batch sizes takes under every rule of the learning rate, and whether it pays.
+
+Runs with the same path of eta/B over *intrinsic time*, the sum of the learning rates so far, coincide. So a plan
+reaches the target once its intrinsic time is that of the constant run of its *last* batch size B at that one's best
+learning rate eta, which it has to be run at, too, and once what its early stages lost is made good:
+
+.. math:: S = S(B) + \sum_k n_k (1 - (1 - \lambda x_k) \eta_k/\eta), \quad x_k = 1 - \frac{\eta/B}{\eta_k/B_k}
+
+with :math:`n_k` steps in the stages before. Their noise is above that of the last stage by the share :math:`x_k`, and
+is not all forgotten by the end: progress is lost in proportion, nothing where eta/B stays as it is, :math:`\lambda`
+where the last stage has no noise beside them. How much depends on the curvatures; :data:`LOST` bounds it, and it is
+drawn uniformly beside :data:`OFF`, a step more or less, because steps are whole and intrinsic time is not, and the
+resamples of the curve of the whole run, from which S(B) comes and the constant batch size that a plan is compared with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from analysis.arrays import UNKNOWN, Array, Quantity
+from analysis.config import AnalysisConfig
+from analysis.estimate.phases import Course, along, steps_of
+from analysis.estimate.scheduled import fewest_examples
+from analysis.extensions.schedule_plan.lr_rules import LearningRates
+from analysis.extensions.schedule_plan.plans import Ask, Outcome
+from analysis.extensions.schedule_plan.sizes import seconds
+from analysis.extensions.schedule_plan.source import Source
+from analysis.phrases import number, percent
+from cbs.schedules.batch_size import OpenLoop
+
+LOST = 0.5
+"""Bound of lambda: on noisy quadratics 0 to 0.5 were seen, with and without momentum and preconditioner."""
+
+OFF = 0.04
+"""Standard deviation of ln S of a plan beside that: momentum starts slowly, points lie off a curve, learning rates off
+the best."""
+
+
+def outcomes(
+    source: Source,
+    ask: Ask,
+    table: OpenLoop,
+    rules: Sequence[LearningRates],
+    constant: int,
+    config: AnalysisConfig,
+) -> tuple[Outcome, ...]:
+    """Of the plan under every rule, and of a constant batch size."""
+    stages = [stage.batch_size for stage in table.stages]
+    alone = len(stages) == 1
+    found = []
+    of_rules: list[LearningRates | None] = [*rules]
+    for rule in of_rules or [None]:
+        course = None
+        if source.whole is None or alone:
+            course = along([source.whole] if source.whole else source.phases, table.starts, stages)
+        elif rule is not None and rule.base.value is not None and not source.decays:
+            course = _course(source, table, rule, config)
+        saved = UNKNOWN
+        if course is not None and source.whole is not None and not alone:
+            saved = Quantity.drawn(_saved(source, course), config.confidence)
+        found.append(
+            Outcome(
+                name="plan" if rule is None else f"plan, {rule.name}",
+                batch_sizes=tuple(stages),
+                lrs=(None,) * len(stages) if rule is None else tuple(_times(rule.base, each) for each in rule.factors),
+                steps=UNKNOWN if course is None else Quantity.drawn(course.steps, config.confidence),
+                examples=UNKNOWN if course is None else Quantity.drawn(course.examples, config.confidence),
+                hours=UNKNOWN if course is None else _hours(source, ask, course, config),
+                examples_saved=saved,
+            )
+        )
+    return (*found, _constant(source, ask, constant, config))
+
+
+def _constant(source: Source, ask: Ask, size: int, config: AnalysisConfig) -> Outcome:
+    course = along([source.whole] if source.whole else source.phases, [0], [size])
+    return Outcome(
+        name=f"constant {size:,}",
+        batch_sizes=(size,),
+        lrs=(source.best_lr(size).value,),
+        steps=Quantity.drawn(course.steps, config.confidence),
+        examples=Quantity.drawn(course.examples, config.confidence),
+        hours=_hours(source, ask, course, config),
+    )
+
+
+def _hours(source: Source, ask: Ask, course: Course, config: AnalysisConfig) -> Quantity:
+    """With the spread of the step times; no value without any."""
+    if ask.throughput is None:
+        return UNKNOWN
+    took, count = seconds(source, ask, course.sizes), len(course.stages) - 1
+    drawn = ask.throughput.drawn(source.optimizer, course.sizes, ask.devices, count, config.seed)
+    factors = np.vstack([np.ones_like(took), drawn])
+    return Quantity.drawn((course.stages * took * factors).sum(axis=1) / 3600, config.confidence)
+
+
+def _times(base: Quantity, factor: Quantity) -> float | None:
+    return None if base.value is None or factor.value is None else base.value * factor.value
+
+
+def _course(source: Source, table: OpenLoop, rule: LearningRates, config: AnalysisConfig) -> Course | None:
+    """By intrinsic time; ``None`` where the last stage begins after the target was reached, or a stage has a higher
+    learning rate than the last one."""
+    assert source.whole is not None
+    sizes = np.array([stage.batch_size for stage in table.stages], dtype=float)
+    before = np.zeros(len(sizes) - 1)
+    seen = 0.0
+    for stage, start in enumerate(table.starts[1:]):
+        before[stage] = np.ceil((start - seen) / sizes[stage])
+        seen += before[stage] * sizes[stage]
+    last = steps_of([source.whole], sizes[-1:])[:, 0, 0]
+    share = _of_last(source, rule, sizes, len(last))[:, :-1]
+    if share[0].max() > 1 + 1e-9:
+        return None
+    rng = np.random.default_rng(config.seed)
+    lost = np.append(LOST / 2, rng.uniform(0.0, LOST, size=len(last) - 1))
+    normal = rng.standard_normal((2, len(last) - 1))
+    above = 1.0 - np.minimum(sizes[:-1] / sizes[-1] / share, 1.0)
+    early = before.sum()
+    steps = last + early - ((1.0 - lost[:, None] * above) * share) @ before
+    if not steps[0] > early:
+        return None
+    steps[1:] = np.maximum(steps[1:] * np.exp(OFF * normal[0]) + normal[1], early + 1.0)
+    return Course(np.column_stack([np.broadcast_to(before, (len(steps), len(before))), steps - early]), sizes)
+
+
+def _of_last(source: Source, rule: LearningRates, sizes: Array, rows: int) -> Array:
+    """Learning rates over that of the last stage, shape ``[1 + R, T]``."""
+    if rule.exponent is not None:
+        return np.broadcast_to((sizes / sizes[-1]) ** rule.exponent, (rows, len(sizes)))
+    assert source.law is not None
+    logs = source.law.log_lrs(sizes)
+    return np.asarray(np.exp(logs - logs[:, -1:]))[np.arange(rows) % len(logs)]
+
+
+def _saved(source: Source, course: Course) -> Array:
+    """Share of the examples of the constant batch size with as many steps, shape ``[1 + R]``; all where none has so
+    few."""
+    assert source.whole is not None
+    curve = source.whole.estimate.then(source.whole.resampled)
+    examples, _ = fewest_examples(curve, course.steps)
+    return np.asarray(1.0 - course.examples / examples)
+
+
+def verdict(plan: Outcome, source: Source, constant: Outcome, config: AnalysisConfig) -> str:
+    """Whether the recommended plan buys anything, in words."""
+    as_good = f"a constant batch size of {constant.batch_sizes[0]:,} is as good"
+    if len(plan.batch_sizes) == 1:
+        return f"the critical batch size does not grow, as far as its intervals tell: {as_good}"
+    saved, unknown = plan.examples_saved, "what the plan saves is not known"
+    low, high = saved.interval
+    if source.whole is None:
+        return f"{unknown}: no run of a constant batch size was measured to compare it with"
+    if source.decays:
+        return f"{unknown}: the learning rate of these runs falls, and then losses on the way are not passed alike"
+    if plan.lrs[-1] is None:
+        return (
+            f"{unknown}: steps are those at the best learning rate, and that of its last batch size, "
+            f"{plan.batch_sizes[-1]:,}, lies outside what was found: extend the grid of learning rates"
+        )
+    if low is None or high is None:
+        return f"{unknown}: the last batch size comes so late, or the curve is known so badly, that nothing follows"
+    against = f"of the examples of the constant batch size with as many steps, at {percent(config.confidence)} %"
+    assert saved.value is not None
+    span = f"{number(100 * saved.value)} [{number(100 * low)}, {number(100 * high)}] % {against}"
+    if low <= 0 <= high:
+        return f"{as_good} for all that was measured: the plan saves {span}, which holds 0"
+    return f"the plan saves {span}"

@@ -1,0 +1,112 @@
+"""Which batch sizes a plan may take, what decides between them, and the size of every phase."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from analysis.arrays import Array
+from analysis.estimate.courses import candidates
+from analysis.estimate.phases import best_sizes, doubled, lower_ends, steps_of
+from analysis.extensions.schedule_plan.plans import Ask
+from analysis.extensions.schedule_plan.source import Source
+from analysis.phrases import number, plural
+from analysis.read.cells import LARGEST
+from cbs.errors import ConfigError
+
+_OPEN = 4.0
+"""Where batch sizes have no measured end: up to so many times the largest critical one, or the price."""
+
+
+def grain(source: Source, ask: Ask) -> int:
+    """What every batch size is a multiple of."""
+    return ask.divisible_by or source.grain
+
+
+def price_of(source: Source, ask: Ask) -> tuple[float | None, str]:
+    """Examples that a step is worth, ``None`` where time decides; and what decides in words. Under rule ``doubling`` it
+    decides nothing but which constant batch size stands beside the plan. Where nothing says it, a ``ConfigError``."""
+    if ask.rule == "doubling":
+        first = ask.first_batch_size
+        said = f"doubles from {first} where the lower end of the critical batch size exceeds twice the batch"
+        return source.critical or float(first or 1), said
+    said = "lower end of the batch size that is best for each phase: "
+    if ask.price is not None:
+        return ask.price, f"{said}a step is worth {number(ask.price)} examples"
+    if ask.throughput is not None:
+        return None, f"{said}least time on {plural(ask.devices, 'device')}"
+    if source.critical is None:
+        raise ConfigError(
+            f"{source.optimizer or source.what}: the critical batch size is not known, so there is no price of a step: "
+            "give --price, in examples per step"
+        )
+    return source.critical, f"{said}a step is worth {number(source.critical)} examples, the critical batch size"
+
+
+def allowed(source: Source, ask: Ask, price: float | None) -> Array:
+    """Batch sizes that are looked at, shape ``[M]``, increasing; a ``ConfigError`` if there is none."""
+    low, high = source.measured
+    if not math.isfinite(high):
+        known = [phase.critical.interval[1] or phase.critical.value or 0.0 for phase in source.phases]
+        high = _OPEN * max(*known, price or 0.0)
+        if high > LARGEST:
+            raise ConfigError(
+                f"batch sizes up to {high:.3g} are beyond counting: is the price, or a critical one, right?"
+            )
+    if ask.throughput is not None:
+        span = ask.throughput.span(source.optimizer, ask.devices)
+        if span is None:
+            raise ConfigError(f"there is no step time for {source.optimizer or 'this run'}")
+        low, high = max(low, span[0]), min(high, span[1])
+    high = min(high, ask.max_batch_size or math.inf)
+    first = ask.first_batch_size
+    if first is not None and not low <= first <= high:
+        raise ConfigError(f"--first-batch-size {first} is not between {low:g} and {high:g}")
+    step = grain(source, ask)
+    sizes = candidates(low / step, high / step) * step
+    if not len(sizes):
+        raise ConfigError(
+            f"no multiple of {step} lies between {low:g} and {high:g}, the batch sizes that are known and allowed"
+        )
+    return sizes
+
+
+def costs(source: Source, ask: Ask, sizes: Array, price: float | None) -> Array:
+    """What a step at each batch size costs, shape ``[M]``: examples and its price, or seconds."""
+    return sizes + price if price is not None else seconds(source, ask, sizes)
+
+
+def seconds(source: Source, ask: Ask, sizes: Array) -> Array:
+    """Of a step at each batch size, shape ``[M]``."""
+    assert ask.throughput is not None
+    return ask.throughput.seconds_per_step(source.optimizer, sizes, ask.devices)
+
+
+def chosen(
+    source: Source, ask: Ask, sizes: Array, steps: Array, cost: Array, confidence: float
+) -> tuple[Array, list[str]]:
+    """The batch size of every phase, and what has to be said of them: ``steps`` in every phase, see
+    :func:`analysis.estimate.phases.steps_of`, and ``cost`` of one are over ``sizes``; the lower end at ``confidence``
+    decides."""
+    if ask.rule == "doubling":
+        first = float(ask.first_batch_size or 1)
+        steps_up = doubled(source.phases, first, float(sizes[-1]))
+        more = 2 * steps_up[-1]
+        if doubled(source.phases, first, more)[-1] < more:
+            return steps_up, []
+        why = "allowed" if more > (ask.max_batch_size or math.inf) else "known"
+        return steps_up, [f"batch size {steps_up[-1]:g} stays at the end, where the rule asks for more than is {why}"]
+    found, said = lower_ends(best_sizes(steps, cost, sizes), confidence), []
+    if len(sizes) > 1 and found[-1] == sizes[-1]:
+        why = "allowed" if sizes[-1] + grain(source, ask) > (ask.max_batch_size or math.inf) else "known"
+        said.append(f"batch size {sizes[-1]:g} is the largest that is {why}: a larger one may be better at the end")
+    if len(sizes) > 1 and found[0] == sizes[0]:
+        said.append(f"batch size {sizes[0]:g} is the smallest that is known: a smaller one may be better at the start")
+    return found, said
+
+
+def best_constant(source: Source, cost: Array, sizes: Array) -> int:
+    """The one batch size of least cost, by the curve of the whole run where there is one."""
+    steps = np.exp(source.whole.estimate.log_steps(sizes)) if source.whole else steps_of(source.phases, sizes)[0].sum(0)
+    return int(sizes[np.argmin(steps * cost)])

@@ -1,0 +1,97 @@
+"""What ``cbs schedule plan`` writes and prints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from analysis.arrays import OPEN, Interval
+from analysis.extensions.schedule_plan.plans import Outcome, PlannedStage, SchedulePlan, SchedulePlans
+from analysis.phrases import DASH, number, percent
+from analysis.present import Presentation, presentation
+from analysis.present.table import Column, Table, quantity
+
+
+@presentation.register
+def _(found: SchedulePlans) -> Presentation:
+    level = f"[{percent(found.config.confidence)} % interval]"
+    shown: list[Table | str] = []
+    for plan in found.plans:
+        name = f"{plan.source.optimizer}: " if plan.source.optimizer else ""
+        lines = [f"from {plan.source.what}", plan.decided_by]
+        if plan.ask.budget is not None:
+            unit = "tokens" if plan.source.tokens_per_example else f"{plan.source.example_unit}s"
+            budget = plan.budget * (plan.source.tokens_per_example or 1)
+            lines.insert(0, f"{sum(stage.steps for stage in plan.stages):,} steps for {budget:,} {unit}")
+        shown.append(stages([plan], f"{name}planned batch sizes {level}", lines))
+        shown.append(outcomes([plan], f"{name}to the end of the last phase {level}", [plan.verdict, *plan.notes]))
+    shown += filter(None, [found.timing, *found.notes])
+    tables = {"schedule_plan": stages(found.plans), "schedule_plan_outcomes": outcomes(found.plans)}
+    return Presentation(shown=shown, tables=tables, json="schedule_plan.json")
+
+
+def stages(plans: Sequence[SchedulePlan], title: str = "", lines: Sequence[str] = ()) -> Table:
+    """One row per stage."""
+    rows = [(stage, plan) for plan in plans for stage in plan.stages]
+
+    def tokens(stage: PlannedStage, plan: SchedulePlan) -> int | None:
+        each = plan.source.tokens_per_example
+        return None if each is None else stage.start * each
+
+    counted = any(plan.source.tokens_per_example for plan in plans)
+    columns = (
+        Column("optimizer", "source.optimizer"),
+        Column("start_examples", "start", "" if counted else "from example", text="{:,}".format),
+        Column("start_tokens", tokens, "from token" if counted else "", text=number),
+        Column("batch_size", heading="batch size"),
+        Column("steps", heading="steps"),
+        Column("until", heading="until", left=True),
+        quantity("critical_batch_size", "critical batch size there", "critical"),
+        Column("lr", "lr.value", "learning rate"),
+        Column("lr_factor", "lr_factor.value", "times", _ends),
+    )
+    return Table(columns=columns, rows=rows, title=title, lines=lines)
+
+
+def outcomes(plans: Sequence[SchedulePlan], title: str = "", lines: Sequence[str] = ()) -> Table:
+    """One row per choice of batch sizes."""
+    rows = [(outcome, plan) for plan in plans for outcome in plan.outcomes]
+    timed = any(outcome.hours.value is not None for outcome, _ in rows)
+
+    columns = (
+        Column("optimizer", "source.optimizer"),
+        Column("name"),
+        Column("", _name, "batch sizes, learning rate", name=True),
+        Column("recommended"),
+        Column("batch_sizes", _sizes, "from – to"),
+        Column("", _lrs, "learning rate"),
+        Column("first_lr", lambda outcome, *_: outcome.lrs[0]),
+        Column("last_lr", lambda outcome, *_: outcome.lrs[-1]),
+        quantity("steps", "steps"),
+        quantity("examples", "examples"),
+        quantity("hours", "hours" if timed else ""),
+        quantity("examples_saved", "examples saved"),
+    )
+    said = "examples saved: share of those of the constant batch size with as many steps; *: recommended"
+    return Table(columns=columns, rows=rows, title=title, lines=[*([said] if title else []), *lines])
+
+
+def _ends(stage: PlannedStage, _: object) -> Interval:
+    """Of the factor; a factor that is known has none to show."""
+    low, high = stage.lr_factor.interval
+    return OPEN if low == high else (low, high)
+
+
+def _sizes(outcome: Outcome, *_: object) -> str:
+    first, last = outcome.batch_sizes[0], outcome.batch_sizes[-1]
+    return f"{first:,}" if first == last else f"{first:,} – {last:,}"
+
+
+def _name(outcome: Outcome, *_: object) -> str:
+    return f"{outcome.name} *" if outcome.recommended else outcome.name
+
+
+def _lrs(outcome: Outcome, *_: object) -> str:
+    first, last = outcome.lrs[0], outcome.lrs[-1]
+    if first is None or last is None:
+        return DASH
+    return number(first) if first == last else f"{number(first)} – {number(last)}"

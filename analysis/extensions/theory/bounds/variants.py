@@ -1,0 +1,192 @@
+"""How the best batch size moves with momentum and weight decay: measured against predicted ratios.
+
+The bounds predict ratios, not values: their constants are not observed, but at the same constants the batch sizes of
+the fewest examples of two settings are in the ratio of :func:`cbs.theory.steps_bounds.relative_best`. That is predicted
+for the optimum of an upper bound, at the same learning rate in every batch size. It is held here against three batch
+sizes that are measured: that of the fewest examples, that of the bound's form fitted to the steps, and the critical
+batch size of the analysis, which the bound is not about but the claim is made of.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from analysis.arrays import OPEN, UNKNOWN, Array, Interval, Quantity
+from analysis.estimate.diagnosis import Verdict
+from analysis.estimate.independent import narrowing, shuffled
+from analysis.estimate.result import Answer, Critical
+from analysis.extensions.theory.bounds.checks import Check, Told
+from analysis.extensions.theory.bounds.law import BoundFit
+from analysis.extensions.theory.bounds.settings import Setting
+from cbs.trial.store import finite_or_none
+
+SOUND = (Verdict.OK, Verdict.FAR_SEED, Verdict.EXPONENT_BELIEVED, Verdict.DEPENDS_ON_FORM, Verdict.TOO_WIDE)
+"""Verdicts with which an interval holds; forms of the curve are in it in so far as they are believed."""
+
+BOUND = "bound"
+"""Name of the ``b*`` of the fitted form among the measured batch sizes."""
+
+
+Best = tuple[Critical, str]
+"""A measured batch size of one setting that may follow the prediction, with its resamples; ``definition`` names it. Why
+nothing can be told from it; empty otherwise."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Variant:
+    """One setting and what was measured of it.
+
+    Attributes:
+        answer: its critical batch size.
+        setting: what the bounds look at.
+        bests: by name.
+    """
+
+    answer: Answer = field(repr=False)
+    setting: Setting
+    bests: dict[str, Best] = field(repr=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scaled:
+    """A prediction about several settings of one optimizer, and what was measured.
+
+    Attributes:
+        quantity: name of the measured batch size: a definition, or ``bound``.
+        optimizers: two for a ratio, more for an exponent.
+        kind: ``ratio`` of the second's batch size over the first's; ``exponent``: of the measured batch size over the
+            predicted one, 1 if the prediction holds and 0 if the batch size does not move.
+    """
+
+    quantity: str
+    optimizers: tuple[str, ...]
+    kind: str
+    predicted: float
+    measured: Quantity
+    verdict: Told
+    why: str = ""
+
+
+def bests_of(answer: Answer, found: BoundFit | None, form: Check) -> dict[str, Best]:
+    """What of an answer may follow the prediction, and what speaks against each: ``found`` is the form of the bound
+    through its steps, ``form`` whether they have it."""
+    own = answer.critical
+    judged = {
+        "sfo": _fewest(answer),
+        own.definition: (own, "" if answer.verdict in SOUND else f"verdict {str(answer.verdict)!r}"),
+    }
+    if found is not None:
+        critical = Critical(
+            definition=BOUND, options={}, value=found.best.value, interval=found.best.interval,
+            resampled=found.resampled.best,
+        )  # fmt: skip
+        judged[BOUND] = critical, "" if form.verdict is Told.HOLDS else f"form: {form.verdict}"
+    return judged
+
+
+def _fewest(answer: Answer) -> Best:
+    """That of the fewest examples, which lies anywhere between the neighbours of the measured one that has them.
+
+    At an end of the measured batch sizes it is a bound and no value.
+    """
+    found, sizes = answer.definitions["sfo"], [float(point.batch_size) for point in answer.points if point.reached]
+    if not sizes:
+        return found, "the target was not reached"
+    place = np.searchsorted(sizes, found.resampled)
+    low, high = (np.log([*ends])[place] for ends in ((1.0, *sizes[:-1]), (*sizes[1:], 1.0)))
+    between = np.exp(np.random.default_rng(answer.config.seed).uniform(np.minimum(low, high), np.maximum(low, high)))
+    drawn = np.where(place == 0, 0.0, np.where(place == len(sizes) - 1, np.inf, between))
+    doubts = {sizes[0]: "at the smallest measured", sizes[-1]: "at the largest measured"}
+    return replace(found, resampled=drawn), doubts.get(found.value or 0.0, "")
+
+
+def scalings(variants: Sequence[Variant]) -> tuple[Scaled, ...]:
+    """Ratios of neighbours in the predicted order, and one exponent for all, per optimizer and measured batch size.
+
+    Settings go together where all else about the optimizer is the same, and both have weight decay or neither has. The
+    intervals of the ratios of one batch size hold together (Bonferroni).
+    """
+    families: dict[object, list[Variant]] = {}
+    for variant in variants:
+        setting = variant.setting
+        families.setdefault((setting.name, setting.others, setting.weight_decay > 0), []).append(variant)
+    found: list[Scaled] = []
+    for members in families.values():
+        ordered = sorted(members, key=lambda variant: -variant.setting.relative_best)
+        for name in dict.fromkeys(name for variant in ordered for name in variant.bests):
+            having = [variant for variant in ordered if name in variant.bests]
+            found += [_scaled(name, pair, of=len(having) - 1) for pair in itertools.pairwise(having)]
+            found += [_scaled(name, having)] if len(having) > 2 else []
+    return tuple(found)
+
+
+def told(interval: Interval, predicted: float, unmoved: float) -> Told:
+    """A prediction fails outside the interval, and holds inside where no change at all lies outside."""
+    low, high = (end if end is not None else side for end, side in zip(interval, (-math.inf, math.inf), strict=True))
+    if not low <= predicted <= high:
+        return Told.FAILS
+    return Told.UNKNOWN if low <= unmoved <= high else Told.HOLDS
+
+
+def _doubts(name: str, variants: Sequence[Variant]) -> str:
+    found: dict[str, list[str]] = {}
+    for variant in variants:
+        if doubt := variant.bests[name][1]:
+            found.setdefault(doubt, []).append(variant.answer.group.optimizer)
+    return "; ".join(f"{', '.join(names)}: {doubt}" for doubt, names in found.items())
+
+
+def _scaled(name: str, variants: Sequence[Variant], *, of: int = 1) -> Scaled:
+    """Of two the ratio, one of so many; of more the exponent, the least-squares slope of the logarithm of the measured
+    batch size over that of the predicted one. Both are sums of logarithms with weights that add up to 0."""
+    x, two = np.log([variant.setting.relative_best for variant in variants]), len(variants) == 2
+    spread = ((x - x.mean()) ** 2).sum()
+    weights = np.array([-1.0, 1.0]) if two else (x - x.mean()) / spread if spread else np.zeros(len(x))
+    predicted, unmoved = (math.exp(weights @ x), 1.0) if two else (1.0, 0.0)
+    measured, doubt = UNKNOWN, _doubts(name, variants)
+    criticals = [variant.bests[name][0] for variant in variants]
+    if not weights.any():
+        doubt = "the predictions are all the same"
+    elif any(critical.value is None or not len(critical.resampled) for critical in criticals):
+        doubt = doubt or "not all have a value with resamples"
+    else:
+        measured = _contrast(weights, criticals, [variant.answer for variant in variants], of)
+        if two:
+            value, low, high = (None if end is None else math.exp(end) for end in (measured.value, *measured.interval))
+            measured = Quantity(value, (low, high))
+        doubt = doubt or ("the data do not bound it" if measured.interval == OPEN else "")
+    return Scaled(
+        quantity=name,
+        optimizers=tuple(variant.answer.group.optimizer for variant in variants),
+        kind="ratio" if two else "exponent",
+        predicted=predicted,
+        measured=measured,
+        verdict=Told.UNKNOWN if doubt else told(measured.interval, predicted, unmoved),
+        why=doubt,
+    )
+
+
+def _contrast(weights: Array, criticals: Sequence[Critical], answers: Sequence[Answer], of: int) -> Quantity:
+    """Weighted sum of the logarithms of critical batch sizes, at the level at which so many intervals hold together.
+
+    Resamples of different runs are independent; where one is not bounded, the sum stands at both ends.
+    """
+    confidence, seed = answers[0].confidence, answers[0].config.seed
+    level = 1.0 - (1.0 - confidence) / of
+    factors = narrowing([answer.fit for answer in answers], confidence, weights=weights.tolist(), level=level)
+    centre = np.log([critical.value or math.nan for critical in criticals])
+    count = min(len(critical.resampled) for critical in criticals)
+    turns = zip(criticals, range(len(criticals), 0, -1), strict=True)
+    drawn = [shuffled(critical.resampled, seed=seed, turn=turn)[:count] for critical, turn in turns]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        sums = weights @ (centre + np.array(factors) * (np.log(drawn).T - centre)).T
+    low, high = (
+        np.quantile(np.where(np.isfinite(sums), sums, side), 0.5 + math.copysign(level, side) / 2, method="nearest")
+        for side in (-np.inf, np.inf)
+    )
+    return Quantity(float(weights @ centre), (finite_or_none(float(low)), finite_or_none(float(high))))

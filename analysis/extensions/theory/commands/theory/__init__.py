@@ -1,0 +1,4 @@
+"""Predictions of theory, alone or beside what was measured.
+
+Example: cbs theory quadratic --optim sgd --optim momentum
+"""

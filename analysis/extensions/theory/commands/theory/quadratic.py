@@ -1,0 +1,124 @@
+"""``cbs theory quadratic``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from analysis.config import AnalysisConfig
+from analysis.consoles import errors
+from analysis.options import AsJson, Definitions, Wide, config_of, options, tell
+
+
+@options(config=config_of)
+def command(
+    optim: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="sgd, momentum, nesterov, ema (an average of SGD's iterates), pieces (a piecewise constant learning "
+            "rate) or growth (a batch size that grows); repeat for several. Default: sgd, momentum and ema."
+        ),
+    ] = None,
+    power: Annotated[
+        str, typer.Option(help="Exponents p of a preconditioner h^-p: 0 plain, 0.5 Adam's kin, 1 Newton's: 0,0.5.")
+    ] = "0",
+    batch_sizes: Annotated[
+        str | None,
+        typer.Option(help="Batch sizes: 4,64 or 4..65536 for powers of two, the default; with --spectrum the sweep's."),
+    ] = None,
+    target: Annotated[
+        float | None, typer.Option(help="Expected loss to reach. Default: 0.01; with --spectrum the sweep's target.")
+    ] = None,
+    momentum: Annotated[
+        str | None, typer.Option(help="Of momentum and nesterov, a curve for each: 0.9,0.99. Default: tuned.")
+    ] = None,
+    ema: Annotated[
+        str | None, typer.Option(help="Decays of the average, a curve for each: 0.9,0.99. Default: tuned.")
+    ] = None,
+    dimension: Annotated[int, typer.Option(help="Number of parameters.")] = 10_000,
+    spectrum_power: Annotated[float, typer.Option(help="The i-th curvature is i to minus this power.")] = 1.0,
+    noise: Annotated[float, typer.Option(help="Variance of an example's noise over the curvature.")] = 1.0,
+    reference: Annotated[
+        bool, typer.Option("--reference", help="Conventions of the authors' notebook: its grids, 100 bins, last miss.")
+    ] = False,
+    spectrum: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="RESULTS",
+            help="Predict this sweep from the spectrum that cbs theory spectrum stored in it, and show both. --optim "
+            "then names optimizers of the sweep.",
+        ),
+    ] = None,
+    at: Annotated[
+        str | None, typer.Option(help="Point of the spectrum: start or target. Default: target if it was measured.")
+    ] = None,
+    floor: Annotated[
+        list[float] | None,
+        typer.Option(help="Also assume this floor of the loss; repeats. Default: 0 and half the target."),
+    ] = None,
+    *,
+    config: AnalysisConfig,
+    figure: Annotated[Path | None, typer.Option(help="Also draw the curves: a .pdf or .png file.")] = None,
+    definitions: Definitions = False,
+    wide: Wide = False,
+    as_json: AsJson = False,
+) -> None:
+    """Which optimizers gain from large batches, in theory.
+
+    Predicted by the noisy quadratic model (Zhang et al. 2019).
+
+    Example: cbs theory quadratic --optim sgd --optim momentum --power 0,0.5 --figure nqm.pdf,
+    or of a sweep: cbs theory spectrum results/quick && cbs theory quadratic --spectrum results/quick
+    """
+    from analysis.extensions.theory.prediction import predict
+    from analysis.extensions.theory.quadratic import quadratic
+    from analysis.present.save_figure import save_figure
+    from cbs.errors import ConfigError
+    from cbs.registry.parsing import parse_batch_sizes, parse_numbers
+    from cbs.theory.noisy_quadratic import NoisyQuadratic
+
+    if spectrum is not None:
+        alone = {
+            "--power": power != "0", "--momentum": momentum is not None, "--ema": ema is not None,
+            "--dimension": dimension != 10_000, "--spectrum-power": spectrum_power != 1.0, "--noise": noise != 1.0,
+            "--reference": reference,
+        }  # fmt: skip
+        if given := [flag for flag, there in alone.items() if there]:
+            raise ConfigError(f"{' and '.join(given)}: with --spectrum that is what the sweep says; leave it out")
+        with errors.status("predicting") as status:
+            predicted = predict(
+                spectrum, config, optimizers=optim, targets=None if target is None else [target], at=at, floors=floor,
+                batch_sizes=None if batch_sizes is None else parse_batch_sizes(batch_sizes), progress=status.update,
+            )  # fmt: skip
+        tell(predicted, save_figure(predicted, figure, "prediction"), as_json=as_json, wide=wide)
+        return
+    if at is not None or floor:
+        raise ConfigError("--at and --floor are about a measured spectrum: add --spectrum RESULTS")
+    if dimension < 1 or dimension > 10_000_000:
+        raise ConfigError(f"--dimension must be between 1 and 10,000,000, got {dimension}")
+    sizes = parse_batch_sizes(batch_sizes or "4..65536")
+    if reference and (spectrum_power, noise) != (1.0, 1.0):
+        raise ConfigError("--reference is the paper's spectrum: leave out --spectrum-power and --noise")
+    try:
+        if reference:
+            model = NoisyQuadratic.binned(dimension)
+        else:
+            model = NoisyQuadratic.power_law(dimension, power=spectrum_power, noise=noise).grouped()
+    except ValueError as error:
+        raise ConfigError(f"the noisy quadratic cannot be made: {error}") from None
+    with errors.status("0 curves") as status:
+        found = quadratic(
+            optim or ("sgd", "momentum", "ema"),
+            batch_sizes=sizes,
+            powers=parse_numbers(power, "--power", float),
+            target=0.01 if target is None else target,
+            momenta=parse_numbers(momentum, "--momentum", float) if momentum else (None,),
+            decays=parse_numbers(ema, "--ema", float) if ema else (None,),
+            model=model,
+            reference=reference,
+            config=config,
+            progress=lambda row: status.update(f"{row.optimizer} at batch size {row.batch_size:g}"),
+        )
+    tell(found, save_figure(found.fit, figure), as_json=as_json, wide=wide, definitions=definitions)

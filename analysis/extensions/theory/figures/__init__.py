@@ -1,0 +1,1 @@
+"""The figures of ``cbs theory``, one file each."""

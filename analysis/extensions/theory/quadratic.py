@@ -1,0 +1,168 @@
+"""Which optimizers gain from large batches on the noisy quadratic of Zhang et al. (2019, arXiv:1907.04164).
+
+The curves come from closed forms, see :mod:`cbs.theory.noisy_quadratic`. They are fitted like a measured sweep's, but
+``S_min`` and ``B_crit`` are known without a form.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analysis.arrays import OPEN, UNKNOWN, Quantity
+from analysis.config import AnalysisConfig
+from analysis.estimate.fit_table import TableFit, fit_table
+from analysis.estimate.result import Answer
+from cbs.errors import ConfigError
+from cbs.theory.noisy_quadratic import OPTIMIZERS, Critical, NoisyQuadratic, Row, critical, curve
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quadratic:
+    """What :func:`quadratic` found.
+
+    Attributes:
+        rows: one per optimizer, power and batch size.
+        fit: of the rows, one curve for each optimizer and power, with its exact ``S_min`` and ``B_crit``, which have no
+            interval; ``None`` where no curve has a row.
+        lower_bound: steps that no method undercuts, for each batch size; none where the noise is not the curvature.
+    """
+
+    rows: tuple[Row, ...]
+    fit: TableFit | None
+    target: float
+    initial_loss: float
+    lower_bound: dict[float, float]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "target": self.target,
+            "initial_loss": self.initial_loss,
+            "lower_bound": [{"batch_size": size, "steps": steps} for size, steps in self.lower_bound.items()],
+            "rows": [asdict(row) for row in self.rows],
+            "fit": None if self.fit is None else self.fit.to_json(),
+        }
+
+
+def quadratic(
+    optimizers: Sequence[str] = ("sgd", "momentum", "ema"),
+    *,
+    batch_sizes: Sequence[int],
+    powers: Sequence[float] = (0.0,),
+    target: float = 0.01,
+    momenta: Sequence[float | None] = (None,),
+    decays: Sequence[float | None] = (None,),
+    model: NoisyQuadratic | None = None,
+    reference: bool = False,
+    config: AnalysisConfig,
+    progress: Callable[[Row], None] = lambda row: None,
+) -> Quadratic:
+    """Steps to target over batch sizes for several optimizers on a noisy quadratic, and their critical batch sizes.
+
+    Args:
+        powers: exponents p of the preconditioner ``h^-p``: 0 plain, 1/2 Adam's kin, 1 Newton's.
+        momenta: of momentum and Nesterov, a curve for each; ``None`` for tuned at every batch size.
+        decays: of the average, likewise.
+        model: the noisy quadratic; by default the paper's, 10,000 curvatures 1/i in 100 bins.
+        reference: the conventions of the authors' notebook, see :func:`cbs.theory.noisy_quadratic.curve`.
+
+    Raises:
+        ConfigError: if a value is outside its domain, or the target is not below the loss at the start.
+        DataError: if the rows cannot be fitted.
+    """
+    model = model or NoisyQuadratic.binned(10_000)
+    if target >= model.initial_loss:
+        raise ConfigError(
+            f"the loss starts at {model.initial_loss:.3g}, so a target of {target:g} takes no step: lower it"
+        )
+    rows = []
+    for optimizer in dict.fromkeys(optimizers):
+        own = {"sgd": (None,), "averaged": decays}.get(OPTIMIZERS.get(optimizer, ""), momenta)
+        for power, given in itertools.product(dict.fromkeys(powers), dict.fromkeys(own)):
+            try:
+                for row in curve(
+                    model, optimizer, target, batch_sizes, momentum=given, power=power, reference=reference
+                ):
+                    rows.append(row)
+                    progress(row)
+            except ValueError as error:
+                raise ConfigError(str(error)) from None
+    reached = [row for row in rows if row.steps]
+    bounded = np.allclose(model.noise, model.curvature, rtol=1e-9, atol=0.0)
+    curves = [(label(row), row.batch_size, row.steps, target) for row in reached]
+    table = pd.DataFrame(curves, columns=["optimizer", "batch_size", "steps", "target"])
+    fit = None
+    if reached:
+        fitted = fit_exactly(table, config)
+        row_of = {label(row): row for row in reached}
+
+        def exact(answer: Answer) -> Answer:
+            row = row_of[answer.group.optimizer]
+            given = row.momentum if row.ema is None else row.ema
+            near = float(np.sqrt(answer.points[0].batch_size * answer.points[-1].batch_size))
+            return _known(
+                answer,
+                critical(model, row.optimizer, target, momentum=given, power=row.power, reference=reference, near=near),
+            )
+
+        fit = replace(fitted, answers=tuple(map(exact, fitted.answers)))
+    return Quadratic(
+        rows=tuple(rows),
+        fit=fit,
+        target=target,
+        initial_loss=model.initial_loss,
+        lower_bound={size: model.lower_bound(size, target) for size in batch_sizes} if bounded else {},
+    )
+
+
+def fit_exactly(table: pd.DataFrame, config: AnalysisConfig) -> TableFit:
+    """The fit of a table of steps without noise, without what lies beyond its batch sizes.
+
+    No interval would be open there, and whatever it said would be the form of the curve alone: steps that halve with
+    every doubling may stop doing so at the next one.
+    """
+    found = fit_table(table, config, unit="samples")
+    return replace(found, answers=tuple(map(_within, found.answers)))
+
+
+def _within(answer: Answer) -> Answer:
+    if answer.fit is None:
+        return answer
+    first, last = answer.fit.batch_sizes[[0, -1]]
+
+    def measured(value: float | None) -> bool:
+        return value is not None and first <= value <= last
+
+    definitions = {
+        name: found if measured(found.value) else replace(found, value=None, interval=OPEN)
+        for name, found in answer.definitions.items()
+    }
+    critical = float(answer.fit.estimate.critical)
+    if not measured(critical):
+        least = answer.min_steps if critical < first else UNKNOWN
+        answer = replace(answer, min_steps=least, examples_at_critical=UNKNOWN, hyperbola=None)
+    return replace(answer, definitions=definitions)
+
+
+def _known(answer: Answer, exact: Critical | None) -> Answer:
+    """The answer with what is exact in place of what the form makes of it."""
+    size, least = (exact.batch_size, exact.min_steps) if exact else (None, None)
+    pareto = replace(answer.definitions["pareto"], value=size, interval=OPEN, remark="")
+    return replace(
+        answer,
+        definitions=answer.definitions | {"pareto": pareto},
+        min_steps=Quantity(least),
+        examples_at_critical=Quantity(2.0 * least * size) if least and size else UNKNOWN,
+        hyperbola=None,
+    )
+
+
+def label(row: Row) -> str:
+    """The optimizer and what is fixed of it: ``momentum, m = 0.9, p = 0.5``."""
+    fixed = {"m": row.momentum, "decay": row.ema, "p": row.power or None}
+    return ", ".join([row.optimizer, *(f"{name} = {value:g}" for name, value in fixed.items() if value is not None)])

@@ -1,0 +1,1 @@
+"""What ``cbs theory`` writes and prints, one file per type of result."""

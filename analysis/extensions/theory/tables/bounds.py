@@ -1,0 +1,154 @@
+"""What ``cbs theory bounds`` writes and prints, of measured sweeps and of given constants."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from analysis.estimate.definitions import symbol
+from analysis.extensions.theory.bounds.given import GivenBounds
+from analysis.extensions.theory.bounds.measured import BoundScope, MeasuredBound, MeasuredBounds
+from analysis.extensions.theory.bounds.variants import BOUND, Scaled
+from analysis.phrases import number, percent, share_in_percent
+from analysis.present import Presentation, presentation
+from analysis.present.answers import about, example_units
+from analysis.present.table import Column, Table, files, quantity
+
+UPPER = (
+    "every prediction is one of an upper bound on the steps: measured steps that go against it do not contradict the "
+    "bound, but must not be expected to follow it"
+)
+TUNED = "the bounds keep one learning rate for all batch sizes; here each batch size has its best one (see --at-lr)"
+INSIDE = "the form needs b_0 below the smallest batch size that reached the target, and so b* below 'at most'"
+
+
+@presentation.register
+def _(found: MeasuredBounds) -> Presentation:
+    bounds = [bound for scope in found.scopes for bound in scope.bounds]
+    interval = f"[{percent(found.config.confidence)} % interval]"
+    tables = {
+        "steps_bounds": measured(bounds, interval),
+        "predictions": predictions(bounds, f"Predictions of the bounds for one optimizer, margins {interval}"),
+        "bound_scalings": scalings(found.scopes, f"Predictions of the bounds between settings {interval}"),
+    }
+    shown = [table for table in tables.values() if table.rows]
+    return Presentation(
+        shown=[*shown, UPPER, *([TUNED] if found.lr is None else []), *found.notes],
+        tables=tables,
+        latex=("steps_bounds", "bound_scalings"),
+        json="steps_bounds.json",
+    )
+
+
+def measured(bounds: Sequence[MeasuredBound], interval: str) -> Table:
+    """One row per optimizer and target."""
+    answers = [bound.answer for bound in bounds]
+    critical = symbol(answers[0].critical.definition)
+    columns = (
+        *about(answers),
+        Column("definition", "answer.critical.definition"),
+        Column("critical_batch_size", heading=critical, interval="interval"),
+        quantity("fewest_examples", "fewest examples at", "definitions.sfo"),
+        Column("form", lambda b, _: b.form or None),
+        Column("form_verdict", lambda b, _: str(b.checks[-1].verdict) if b.form else None),
+        Column("", lambda b, _: f"{b.form}: {b.checks[-1].verdict}" if b.form else None, "form", left=True),
+        quantity("smallest_batch_size", "b_0", "pole"),
+        quantity("bound_best_batch_size", "b*", "best"),
+        Column("largest_best", heading="at most"),
+        Column("residual_rms", heading="rms off form", text=share_in_percent),
+        Column("curve_residual_rms", "answer.fit.residual_rms", "off curve", text=share_in_percent),
+        Column("lack_of_fit", "misfit.probability"),
+        Column("verdict", heading="verdict", left=True),
+        *files("remark"),
+    )
+    title = f"Steps bounds beside the critical batch size in {example_units(answers)} {interval}"
+    lines = [INSIDE] if any(bound.fit for bound in bounds) else []
+    lines += [f"{bound.optimizer}: {bound.remark}" for bound in bounds if bound.remark]
+    rows = [(bound, bound.answer) for bound in bounds]
+    return Table(columns=columns, rows=rows, title=title, lines=list(dict.fromkeys(lines)))
+
+
+def predictions(bounds: Sequence[MeasuredBound], title: str) -> Table:
+    """One row per optimizer, target and prediction."""
+    rows = [(check, bound.answer) for bound in bounds for check in bound.checks]
+    columns = (
+        *about([bound.answer for bound in bounds]),
+        Column("prediction", heading="of the upper bound", name=True),
+        quantity("margin", "margin"),
+        Column("verdict", heading="measured", left=True),
+        Column("why", heading="where, why", left=True),
+    )
+    return Table(columns=columns, rows=rows, title=title, lines=["a margin above 1 is on the side of the prediction"])
+
+
+def scalings(scopes: Sequence[BoundScope], title: str) -> Table:
+    """One row per pair of settings, or family of them, and measured batch size."""
+    rows = [(scaled, scope.answers[0].target, scope.scope) for scope in scopes for scaled in scope.scalings]
+    several = len(scopes) > 1
+    columns = (
+        *files("sweep", "workload"),
+        Column("", lambda _, target, __: str(target), "target" if several else "", name=True),
+        *files("metric", "target"),
+        Column("", lambda scaled, *_: named(scaled.quantity), "batch size", name=True),
+        Column("quantity"),
+        Column("kind", heading="of it", left=True),
+        Column("optimizers", lambda scaled, *_: " -> ".join(scaled.optimizers)),
+        Column("", lambda scaled, *_: _between(scaled), "between", left=True),
+        Column("predicted", heading="predicted"),
+        quantity("measured", "measured", text=number),
+        Column("verdict", heading="verdict", left=True),
+        Column("why", heading="why" if any(scaled.why for scaled, *_ in rows) else "", left=True),
+    )
+    lines = ["exponent: of the measured batch size over the predicted one; 1 as predicted, 0 where it does not move"]
+    return Table(columns=columns, rows=rows, title=title, lines=lines)
+
+
+def _between(scaled: Scaled) -> str:
+    first, last = scaled.optimizers[0], scaled.optimizers[-1]
+    return f"{first} -> {last}" if len(scaled.optimizers) == 2 else f"all {len(scaled.optimizers)}, {first} to {last}"
+
+
+def named(quantity: str) -> str:
+    """What a measured batch size is called."""
+    return {BOUND: "b* of the form", "sfo": "fewest examples"}.get(quantity) or symbol(quantity)
+
+
+@presentation.register
+def _(found: GivenBounds) -> Presentation:
+    tables = {"given_bounds": given(found), "given_bound_curves": curves(found)}
+    return Presentation(
+        shown=[tables["given_bounds"], *_lines(found), *found.notes],
+        tables=tables,
+        latex=("given_bounds",),
+        json="given_bounds.json",
+    )
+
+
+def _lines(found: GivenBounds) -> Iterator[str]:
+    yield "b* of an upper bound; the constants decide where it lies, beta and weight decay how it moves"
+    if found.problem.initial_gradient is None and any(bound.optimizer != "sgd" for bound in found.bounds):
+        yield f"norm of the gradient at the start: at most {number(found.problem.steepest)}, by smoothness and gap"
+
+
+def given(found: GivenBounds) -> Table:
+    """One row per setting."""
+    ways = len({bound.reaches for bound in found.bounds}) > 1
+    columns = (
+        Column("", "label", "optimizer", name=True),
+        *files("optimizer", "beta", "nesterov", "weight_decay"),
+        Column("reaches", heading="reaches" if ways else "", left=True),
+        *(Column(name, f"bound.{name}", name.upper()) for name in "xyz"),
+        Column("slack", "bound.slack"),
+        Column("smallest_batch_size", "bound.pole", "b_0"),
+        Column("best_batch_size", "bound.best_batch_size", "b*"),
+        Column("best_batch_size_lower_bound", "lower_bound", "b* at least", latex=r"$b^*$ at least"),
+        Column("steps_at_best", lambda bound: float(bound.bound.steps(bound.bound.best_batch_size)), "steps at b*"),
+        Column("examples_at_best", "bound.fewest_examples", "examples at b*"),
+    )
+    reached = "" if ways else f", {found.bounds[0].reaches} {number(found.bounds[0].bound.accuracy)}"
+    return Table(columns=columns, rows=found.bounds, title=f"Upper bounds on steps to an accuracy{reached}")
+
+
+def curves(found: GivenBounds) -> Table:
+    """One row per setting and batch size."""
+    rows = [(point, bound) for bound in found.bounds for point in bound.curve(found.batch_sizes)]
+    return Table(columns=(Column("bound", "label"), *files("batch_size", "steps", "examples")), rows=rows)

@@ -1,0 +1,76 @@
+"""What ``cbs theory quadratic`` prints."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from analysis.estimate.diagnosis import EXCESS_RMS, Verdict
+from analysis.extensions.theory.quadratic import Quadratic, Row, label
+from analysis.phrases import share_in_percent
+from analysis.present import Presentation, presentation
+from analysis.present.table import Column, Table
+
+EXACT = (
+    "B_crit (pareto) and S_min are exact: at B_crit a run takes twice the steps of one without noise; intervals, and "
+    "what else has one, are those of the form of the curve through so many points"
+)
+
+UNSEEN = {
+    Verdict.TOO_FEW_BATCH_SIZES: "further",
+    Verdict.NO_PERFECT_SCALING: "smaller",
+    Verdict.NO_SATURATION: "larger",
+}
+"""Verdicts that hold without noise, too, and which batch sizes they ask for."""
+
+
+@presentation.register
+def _(found: Quadratic) -> Presentation:
+    tables = {"steps": steps(found)}
+    if found.fit is None:
+        return Presentation(shown=[tables["steps"], "nothing reached the target"], tables=tables, json="nqm.json")
+    fit = presentation(found.fit)
+    tables |= fit.tables
+    summary = tables["summary"]
+    # What a verdict asks for, seeds above all, is for measured curves; but for batch sizes.
+    columns = tuple(
+        replace(column, interval=None) if column.key in ("min_steps", "examples_at_critical") else column
+        for column in summary.columns
+        if column.key not in ("verdict", "advice")
+    )
+    lines = [
+        f"{answer.group.optimizer}: {answer.verdict}: nothing is said beyond; add {wanted} ones with --batch-sizes"
+        for answer in found.fit.answers
+        for verdict, wanted in UNSEEN.items()
+        if answer.verdict is verdict and answer.config.definition != "pareto"
+    ]
+    lines += [
+        f"{answer.group.optimizer}: the steps lie {share_in_percent(answer.fit.residual_rms)} (rms) off the curve of "
+        "the form, so its exponent is a rough one; steps are whole numbers, and a lower --target takes more of them"
+        for answer in found.fit.answers
+        if answer.fit is not None and answer.fit.residual_rms > EXCESS_RMS
+    ]
+    tables["summary"] = replace(summary, columns=columns, lines=[EXACT, *lines])
+    shown = [tables["steps"], tables["summary"], tables["definitions"]]
+    return Presentation(shown=shown, tables=tables, latex=fit.latex, json="nqm.json")
+
+
+def steps(found: Quadratic) -> Table:
+    """One row per optimizer and batch size."""
+    tuned = any(row.best_momentum is not None for row in found.rows)
+    grown = any(row.best_growth is not None for row in found.rows)
+    columns = (
+        Column("optimizer", label, "optimizer", name=True),
+        Column("power"),
+        Column("batch_size", heading="batch size", name=True),
+        Column("steps", heading="steps"),
+        Column("best_lr", heading="best learning rate"),
+        Column("best_momentum", _slowness, "1 - momentum or decay" if tuned else ""),
+        Column("best_growth", heading="last over first batch size" if grown else ""),
+        Column("lower_bound", lambda row: found.lower_bound.get(row.batch_size), "lower bound", wide=True),
+    )
+    title = f"Steps to an expected loss of {found.target:g}, from {found.initial_loss:.3g}"
+    return Table(columns=columns, rows=found.rows, title=title)
+
+
+def _slowness(row: Row) -> float | None:
+    return None if row.best_momentum is None else 1.0 - row.best_momentum

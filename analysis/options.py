@@ -1,0 +1,172 @@
+"""The options that commands which read results share, and how they answer.
+
+A command is a function ``command``, a thin mirror of one public function; what it needs beyond typer is imported when
+it runs, so ``cbs --help`` stays quick; names in help texts are read from the sources of the registries. None of them
+trains: the context's object, which the command line hands over, times steps: path of a folder of results, and the code
+it names that may run -> seconds per step on this machine, of every optimizer and batch size, as
+:class:`~cbs.trial.step_times.StepTime`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from analysis.config import AnalysisConfig
+from analysis.consoles import console
+from analysis.venues import VENUES, named
+from cbs.errors import ConfigError
+from cbs.files import refuse_links
+from cbs.registry import listed
+from cbs.registry.choices import parse_choice
+
+if TYPE_CHECKING:
+    from analysis.present import Result
+
+
+ResultsPath = Annotated[Path, typer.Argument(help="A sweep, or a folder of sweeps.", show_default=True)]
+Targets = Annotated[list[float] | None, typer.Option(help="Target value; repeat for several. Default: the sweep's.")]
+Answer = Callable[..., None]
+"""See :func:`answer_with`."""
+
+Confidence = Annotated[float, typer.Option(help="Coverage of the intervals.")]
+Resamples = Annotated[int, typer.Option(help="Bootstrap resamples.")]
+Definitions = Annotated[
+    bool, typer.Option("--definitions", help="Print every definition of the critical batch size side by side.")
+]
+Wide = Annotated[bool, typer.Option("--wide", help="Print every quantity.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")]
+
+
+def level_of(confidence: Confidence = 0.95, resamples: Resamples = 2000) -> AnalysisConfig:
+    """How intervals are made, where there is no choice of definitions."""
+    return AnalysisConfig(confidence=confidence, resamples=resamples)
+
+
+def config_of(
+    definition: Annotated[
+        list[str],
+        typer.Option(
+            help="Definition of the critical batch size that tables and figures show: "
+            f"{listed('analysis.estimate.definitions')}; with options as in 'overhead(overhead=0.2, "
+            "reference_batch=256)'. Repeat for options of those beside it. [default: pareto]",
+            show_default=False,
+        ),
+    ] = ["pareto"],  # noqa: B006 - typer copies it
+    confidence: Confidence = 0.95,
+    resamples: Resamples = 2000,
+) -> AnalysisConfig:
+    """The options of an analysis as a :class:`~analysis.config.AnalysisConfig`; the first definition is shown."""
+    options: dict[str, dict[str, Any]] = {}
+    for choice in map(parse_choice, definition):
+        if choice.name in options:
+            raise ConfigError(f"--definition {choice.name} is given twice")
+        options[choice.name] = {
+            name: float(value) if type(value) is int else value for name, value in choice.options.items()
+        }
+    return AnalysisConfig(
+        definition=next(iter(options)),
+        options={name: given for name, given in options.items() if given},
+        confidence=confidence,
+        resamples=resamples,
+    )
+
+
+def times_of(
+    throughput: Annotated[Path | None, typer.Option(help="Table of step times (CSV or Parquet).")] = None,
+    examples_per_second_per_device: Annotated[
+        float | None, typer.Option(help="Instead of a table: assume so many examples per second and device.")
+    ] = None,
+    max_batch_per_device: Annotated[int | None, typer.Option(help="Most examples a device takes in a step.")] = None,
+    step_latency: Annotated[float, typer.Option(help="Seconds of a step whatever the batch size.")] = 0.0,
+) -> Any:
+    """The options as a :class:`~analysis.read.throughput.Throughput`; ``None`` where nothing is given."""
+    from analysis.read.throughput import Assumed, read_throughput
+
+    speed = examples_per_second_per_device
+    if speed is None and (max_batch_per_device is not None or step_latency):
+        raise ConfigError("--max-batch-per-device and --step-latency need --examples-per-second-per-device")
+    if speed is not None and throughput is not None:
+        raise ConfigError("give either --throughput or --examples-per-second-per-device, not both")
+    if speed is not None:
+        return Assumed(examples_per_second=speed, max_batch_per_device=max_batch_per_device, latency=step_latency)
+    return None if throughput is None else read_throughput(throughput)
+
+
+def answer_with(
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Folder to write. Default: RESULTS/analysis, or the command's within it."),
+    ] = None,
+    figures: Annotated[bool, typer.Option(help="Draw the figures.")] = True,
+    venue: Annotated[str, typer.Option(help=f"Width of the figures: {', '.join(VENUES)}.")] = "default",
+    as_json: AsJson = False,
+) -> Answer:
+    """What writes an answer, into the folder it is given where ``output`` is not, and :func:`tell` s it; without either
+    nothing is written."""
+    named(venue)  # an unknown one is refused before anything is computed
+
+    def answer(result: Result, folder: Path | None, **shown: bool) -> None:
+        from analysis import present
+
+        if output is None and folder is not None:
+            home = next(place for place in (folder, *folder.parents) if place.name == "analysis")
+            refuse_links(home.parent, folder)
+        place = output or folder
+        files = present.write(result, place, figures=figures, venue=venue) if place else ()
+        tell(result, files, as_json=as_json, **shown)
+
+    return answer
+
+
+def options(**made: Callable[..., Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Decorator of a command: parameters of these names become the options of the functions that make them."""
+    parts = {name: inspect.signature(make, eval_str=True).parameters for name, make in made.items()}
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        parameters: list[inspect.Parameter] = []
+        for name, parameter in inspect.signature(command, eval_str=True).parameters.items():
+            parameters += parts[name].values() if name in made else [parameter]
+
+        def call(**given: Any) -> None:
+            for name, make in made.items():
+                given[name] = make(**{part: given.pop(part) for part in parts[name]})
+            command(**given)
+
+        keywords = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]
+        call.__doc__ = command.__doc__
+        call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        call.__signature__ = inspect.Signature(keywords)  # type: ignore[attr-defined]
+        return call
+
+    return decorate
+
+
+def pairs(flag: str, given: Sequence[str] | None, form: str = "name=value") -> dict[str, str]:
+    """Texts of the ``form`` of a flag as a dictionary; a name may be given once."""
+    found: dict[str, str] = {}
+    for text in given or ():
+        name, equals, value = map(str.strip, text.partition("="))
+        if not (equals and name and value):
+            raise ConfigError(f"{flag} {text!r} must be {form}, as in {flag} batch_size=256")
+        if name in found:
+            raise ConfigError(f"{flag} {name} is given twice")
+        found[name] = value
+    return found
+
+
+def tell(
+    result: Result, files: Sequence[Path], *, as_json: bool, wide: bool = False, definitions: bool = False
+) -> None:
+    """Print what a question found and the files it was written to, for a person or as JSON."""
+    from analysis import present
+
+    if as_json:
+        typer.echo(json.dumps(present.to_json(result, files=files), indent=2, allow_nan=False))
+    else:
+        present.show(result, console(), wide=wide, definitions=definitions, files=files)

@@ -1,0 +1,43 @@
+"""The main question: from a folder of results to a critical batch size per optimizer and target."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from analysis.config import DEFAULT, AnalysisConfig
+from analysis.estimate.estimates import answers
+from analysis.estimate.findings import Analysis
+from analysis.estimate.noise import UNSAID
+from analysis.estimate.suggest import suggest
+from analysis.read.results import load
+from cbs.trial.target import Target
+
+
+def analyze(
+    path: str | os.PathLike[str],
+    config: AnalysisConfig = DEFAULT,
+    *,
+    targets: Sequence[float | Target] | None = None,
+    suggestions: bool = False,
+) -> Analysis:
+    """Critical batch size with an interval, per sweep, optimizer and target.
+
+    Args:
+        path: one sweep, or a folder of sweeps.
+        targets: values of each sweep's own metric, or whole targets; ``None`` takes each sweep's own target. Targets
+            easier than a sweep's own are read from the same curves.
+        suggestions: whether to work out which trials would help, see :func:`analysis.estimate.suggest.suggest`.
+
+    Raises:
+        ConfigError: if an argument is out of its domain or a target cannot be used.
+        ResultsError: if there are no usable results at ``path``.
+    """
+    results = load(path)
+    found = answers(results, config, targets=targets)
+    return Analysis(
+        config=config,
+        answers=tuple(found),
+        suggestions=tuple(filter(None, map(suggest, found))) if suggestions else None,
+        notes=(*results.notes, *([UNSAID] if any(entry.noise_scale.note == UNSAID for entry in found) else [])),
+    )

@@ -1,0 +1,36 @@
+"""``cbs analyze``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from analysis.config import AnalysisConfig
+from analysis.options import Answer, Definitions, ResultsPath, Targets, Wide, answer_with, config_of, options
+
+
+@options(config=config_of, answer=answer_with)
+def command(
+    results: ResultsPath = Path("results"),
+    target: Targets = None,
+    *,
+    config: AnalysisConfig,
+    definitions: Definitions = False,
+    wide: Wide = False,
+    suggest: Annotated[
+        bool, typer.Option("--suggest", help="Say which trials would help most, with the command that runs them.")
+    ] = False,
+    answer: Answer,
+) -> None:
+    """Critical batch size with interval, noise scale, figures.
+
+    And the same as tables, in CSV and LaTeX.
+
+    Example: cbs analyze results/ --target 2.4 --target 2.8
+    """
+    from analysis.questions.analyze.answer import analyze
+
+    found = analyze(results, config, targets=target or None, suggestions=suggest)
+    answer(found, results / "analysis", wide=wide, definitions=definitions)

@@ -1,0 +1,124 @@
+"""Every definition of the critical batch size side by side: one row each, a dot with its interval per optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patheffects import withStroke
+
+from analysis.estimate.definitions import in_words
+from analysis.estimate.findings import Analysis
+from analysis.estimate.result import Answer
+from analysis.present import style
+from analysis.present.figures import about, figure, tidy
+from analysis.present.style.labels import LINE
+from analysis.present.style.scales import ink
+
+_LANE = 0.17
+"""Height of the lane of one optimizer within a row, inches."""
+
+_LABELS = 0.3
+"""Width that the names of the definitions take beyond what other figures need, inches."""
+
+_SLACK = 0.85
+"""Height of the axes and their labels beside the rows, inches."""
+
+_NUMBERS = ["value", "low", "high"]
+
+
+def compute(answers: Sequence[Answer]) -> pd.DataFrame:
+    """One row per optimizer and definition; none where no definition has a value.
+
+    ``value`` in examples with its interval ``low`` to ``high``, NaN where open or not defined; ``smallest`` and
+    ``largest`` measured batch size that reached the target.
+    """
+    rows = []
+    for answer in answers:
+        sizes = [point.batch_size for point in answer.points if point.reached]
+        for entry in answer.definitions.values():
+            values = dict(zip(_NUMBERS, (entry.value, *entry.interval), strict=True))
+            ends = {"smallest": min(sizes, default=None), "largest": max(sizes, default=None)}
+            label = {"label": in_words(entry.definition, entry.options), "remark": entry.remark}
+            rows.append(about(answer) | {"definition": entry.definition} | values | ends | label)
+    table = tidy(rows, ["optimizer", "definition", "label", *_NUMBERS, "smallest", "largest", "remark"])
+    own = [name for name in table if name.startswith(("critical_", "exponent", "definition_"))]
+    return table.drop(columns=own).iloc[: len(table) if table[_NUMBERS].notna().any(axis=None) else 0]
+
+
+def marks(table: pd.DataFrame) -> list[Line2D]:
+    """The optimizers, and what is not one."""
+    handles = [style.handle(name, look, line=False) for name, look in style.looks(table["optimizer"]).items()]
+    handles.append(style.mark(style.percent(table), marker="|", linestyle=""))
+    if (table["low"].isna() ^ table["high"].isna()).any():
+        handles.append(style.mark("open end", marker=">", linestyle=""))
+    return [*handles, style.mark("measured", alpha=0.25, linewidth=6)]
+
+
+@figure(
+    "definitions",
+    of=Analysis,
+    compute=compute,
+    marks=marks,
+    title="Definitions side by side",
+    caption="The critical batch size in {example_unit}s to {target}, by every definition; bars are {percent} "
+    "intervals, and an arrow is an end that the data leave open. Grey: the batch sizes that reached the target. "
+    "The axis is logarithmic. Definitions answer different questions: only values of one definition may be "
+    "compared.",
+)
+def draw(axes: Axes, table: pd.DataFrame) -> None:
+    """A log axis in examples; an open end of an interval is an arrow; grey: the measured batch sizes."""
+    looks = style.looks(table["optimizer"])
+    definitions = list(dict.fromkeys(table["definition"]))
+    labels = [_broken(label) for label in table.drop_duplicates("definition")["label"]]
+    lanes = dict(zip(looks, np.linspace(-0.5, 0.5, len(looks) + 2)[1:-1], strict=True))
+    lines = max(label.count("\n") for label in labels) + 1.5
+    row_height = max(_LANE * (len(looks) + 0.7), lines * style.SMALL * LINE / 72)
+    figure = cast(Figure, axes.figure)
+    figure.set_size_inches(figure.get_size_inches()[0], _SLACK + row_height * len(definitions))
+    style.log_scale(axes, "x", table[[*_NUMBERS, "smallest", "largest"]])
+    axes.set_ylim(len(definitions) - 0.5, -0.5)
+    axes.axvspan(table["smallest"].min(), table["largest"].max(), color=style.GREY, alpha=0.12, linewidth=0, zorder=0)
+    for row in range(1, len(definitions)):
+        axes.axhline(row - 0.5, color=style.GREY, linewidth=0.4, alpha=0.6, zorder=1)
+    for _, entry in table.iterrows():
+        place = definitions.index(entry["definition"]) + lanes[entry["optimizer"]]
+        _draw_entry(axes, entry, place, looks[entry["optimizer"]])
+    axes.set_yticks(range(len(definitions)), labels)
+    axes.tick_params(axis="y", length=0)
+    style.token_axis(axes, table["tokens_per_example"])
+    texts = (f"critical batch size ({table['example_unit'].iloc[0]}s)", f"to {style.words(table['target'].iloc[0])}")
+    across = style.size(axes)[0] - _LABELS - 0.1
+    axes.set_xlabel(style.literal("\n".join(style.wrapped(text, across, 8, lines=2) for text in texts)))
+
+
+def _broken(label: str) -> str:
+    """Every option of a definition on a line of its own; one of its own name is said once."""
+    name, _, options = label.partition(" (")
+    given = [option for option in options.rstrip(")").split(", ") if options]
+    own = given and given[0].startswith(f"{name} ")
+    return "\n".join(given if own else [name, *given]).replace("_", " ")
+
+
+def _draw_entry(axes: Axes, entry: pd.Series, place: float, look: style.Look) -> None:
+    value, low, high = entry[_NUMBERS].astype(float)
+    if np.isnan([low, high, value]).all():
+        axes.annotate(
+            "not defined" if "not defined" in entry["remark"] else "no value", (0.5, place), ha="center", va="center",
+            xycoords=("axes fraction", "data"), fontsize=style.SMALL - 1, color=ink(look.colour),
+            path_effects=[withStroke(linewidth=1.8, foreground="white")],
+        )  # fmt: skip
+        return
+    if np.isfinite(low) or np.isfinite(high):
+        ends = np.where(np.isfinite([low, high]), [low, high], axes.get_xlim())
+        axes.plot(ends, [place, place], color=look.colour, linewidth=1.0, zorder=3, solid_capstyle="butt")
+        for end, known, arrow in zip(ends, (low, high), "<>", strict=True):
+            mark = arrow if np.isnan(known) else "|"
+            axes.plot([end], [place], mark, color=look.colour, markersize=4, zorder=3, clip_on=False)
+    if np.isfinite(value):
+        axes.plot([value], [place], look.marker, color=look.colour, markersize=4, zorder=4)

@@ -1,0 +1,87 @@
+"""The trade-off of steps against examples: what a larger batch buys and what it costs.
+
+McCandlish et al. (2018), figure 1 and equation 2.11.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+
+from analysis.estimate.findings import Analysis
+from analysis.estimate.result import Answer
+from analysis.present import style
+from analysis.present.figures import about, figure, tidy
+from analysis.present.figures.curves import fitted, measured
+
+_RESOLUTION = 120
+_BEYOND = 3.0
+"""The curve is drawn this factor beyond the measured batch sizes."""
+
+
+def compute(answers: Sequence[Answer]) -> pd.DataFrame:
+    """Rows of up to four kinds, see column ``kind``: ``point`` per batch size, ``fit`` along the curve, ``hyperbola``
+    along the one of exponent 1 where that looks different, ``critical`` at B_crit of the fit, which takes twice the
+    fewest steps."""
+    rows = [row | about(answer) for answer in answers for row in _rows(answer)]
+    table = tidy(rows, ["optimizer", "kind", "batch_size", "steps"])
+    table.insert(4, "examples", table["batch_size"] * table["steps"])
+    return table.drop(columns=["low", "high"], errors="ignore")
+
+
+def _rows(answer: Answer) -> Iterator[dict[str, Any]]:
+    reached = [point for point in answer.points if point.reached]
+    yield from map(measured, reached)
+    fewest = answer.min_steps.value
+    if answer.fit is not None and fewest is not None and answer.examples_at_critical.value is not None:
+        critical = float(answer.fit.estimate.critical)
+        ends = min(critical, reached[0].batch_size) / _BEYOND, max(critical, reached[-1].batch_size) * _BEYOND
+        yield from fitted(answer, np.geomspace(*ends, _RESOLUTION))
+        yield {"kind": "critical", "batch_size": critical, "steps": 2 * fewest}
+
+
+@figure(
+    "pareto",
+    of=Analysis,
+    compute=compute,
+    title="Data against steps",
+    caption="Data to {target} in {example_unit}s against the optimizer steps to it, each batch size at its best "
+    "learning rate; both axes are logarithmic. Numbers at the points are batch sizes: small ones at the lower "
+    "right, large ones at the upper left. Lines are the fitted curve, "
+    "S = S_min (1 + (B_crit/B)^a) or one of another knee, with E = B S; thin ones the same with a = 1 where that "
+    "looks different. A star is the point at B_crit, which takes twice the fewest steps.",
+)
+def draw(axes: Axes, table: pd.DataFrame) -> None:
+    """Small batches at the lower right, large ones at the upper left, a star at the critical batch size."""
+    curved = table["kind"].isin(["fit", "hyperbola"])
+    marks, curves = table[~curved], table[curved]
+    label, y_label = f"steps to {style.words(table['target'].iloc[0])}", f"data ({table['example_unit'].iloc[0]}s)"
+    style.log_axes(axes, marks["steps"], marks["examples"], label, y_label, above=0.12)
+    style.token_axis(axes, table["tokens_per_example"], axis="y", quantity="data")
+    looks = style.looks(table["optimizer"])
+    for _, look, (points, fit, thin, star) in style.each(table, "point", "fit", "hyperbola", "critical"):
+        axes.plot(thin["steps"], thin["examples"], color=look.colour, linewidth=0.5, zorder=2)
+        axes.plot(fit["steps"], fit["examples"], color=look.colour, linestyle=look.dashes, zorder=2)
+        axes.plot(points["steps"], points["examples"], look.marker, color=look.colour, zorder=3)
+        marked: dict[str, Any] = {"color": look.colour, "markersize": 11, "markeredgecolor": "white", "zorder": 4}
+        axes.plot(star["steps"], star["examples"], "*", **marked)
+    key = [style.handle(name, look) for name, look in looks.items()]
+    if (table["kind"] == "critical").any():
+        key.append(style.handle("B_crit", style.Look(style.GREY, "*", ""), line=False))
+    if (table["kind"] == "hyperbola").any():
+        key.append(style.handle("a = 1", style.Look(style.GREY, "", "-"), linewidth=0.5))
+    style.key(axes, key, marks["steps"], marks["examples"])
+    points = table[table["kind"] == "point"].copy()
+    groups = points.groupby("optimizer", sort=False)["batch_size"]
+    sizes = points["batch_size"]
+    points["middle"] = (sizes > groups.transform("min")) & (sizes < groups.transform("max"))
+    labels = [
+        (row.steps, row.examples, f"{row.batch_size:g}", looks[row.optimizer].colour)
+        for row in points.sort_values("middle", kind="stable").itertuples()
+    ]
+    both = ["steps", "examples"]
+    style.label_points(axes, labels, marks[both].to_numpy(), curves[both].to_numpy())

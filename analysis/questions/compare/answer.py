@@ -1,0 +1,122 @@
+"""From a folder of results to optimizers side by side."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from analysis.config import DEFAULT, AnalysisConfig
+from analysis.estimate.courses import plane
+from analysis.estimate.diagnosis import Verdict
+from analysis.estimate.findings import Findings, Scope, read_scopes
+from analysis.questions.compare.ratios import (
+    CriticalPair,
+    TokenRatio,
+    critical_pair,
+    named,
+    pick_reference,
+    token_ratio,
+)
+from analysis.read.throughput import Throughput
+from cbs.errors import ConfigError
+from cbs.trial.target import Target
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison(Scope):
+    """The optimizers of one sweep, workload and target.
+
+    Attributes:
+        reference: the optimizer in the numerator of the token ratios, of which there is one per other optimizer.
+        critical_batch_sizes: every ordered pair of optimizers.
+        compute_time: rows of :func:`analysis.estimate.courses.plane`; empty without a throughput.
+        notes: verdicts, and what could not be compared.
+    """
+
+    definition: str
+    optimizers: tuple[str, ...]
+    reference: str
+    token_ratios: tuple[TokenRatio, ...]
+    critical_batch_sizes: tuple[CriticalPair, ...]
+    compute_time: tuple[dict[str, Any], ...]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparisons(Findings):
+    """What :func:`compare` found, one comparison per sweep, workload and target."""
+
+    comparisons: tuple[Comparison, ...]
+    throughput: Throughput | None = field(default=None, repr=False)
+
+    def to_json(self) -> dict[str, Any]:
+        return super().to_json() | {"throughput": self.throughput.statement if self.throughput else ""}
+
+
+def compare(
+    path: str | os.PathLike[str],
+    config: AnalysisConfig = DEFAULT,
+    *,
+    targets: Sequence[float | Target] | None = None,
+    reference: str | None = None,
+    throughput: Throughput | None = None,
+) -> Comparisons:
+    """Token ratios, critical batch sizes and, with step times, the compute-time plane, optimizer beside optimizer.
+
+    Optimizers of one sweep and workload are compared.
+
+    Args:
+        path, config, targets: as of :func:`analysis.analyze`, errors too.
+        reference: the optimizer that the others are compared with; ``None`` takes ``adamw`` where it is there, else the
+            first.
+        throughput: seconds per step; ``None`` leaves the compute-time plane out.
+
+    Raises:
+        ConfigError: if no optimizer is called like the reference.
+    """
+    found, notes = read_scopes(path, config, targets)
+    if reference is not None and not any(named(scope.answers, reference) for scope in found):
+        names = dict.fromkeys(answer.group.optimizer for scope in found for answer in scope.answers)
+        raise ConfigError(f"reference {reference!r} is not among the optimizers: {', '.join(names)}")
+    return Comparisons(
+        comparisons=tuple(_comparison(scope, reference, throughput) for scope in found),
+        config=config,
+        throughput=throughput,
+        notes=notes,
+    )
+
+
+def _comparison(scope: Scope, reference: str | None, throughput: Throughput | None) -> Comparison:
+    answers = scope.answers
+    chosen = pick_reference(answers, reference)
+    others = [answer for answer in answers if answer is not chosen]
+    ratios = [token_ratio(chosen, other) for other in others]
+    doubted = [answer for answer in answers if answer.verdict is not Verdict.OK]
+    notes = [f"{answer.group.optimizer}: {answer.verdict}: {answer.advice}" for answer in doubted]
+    if reference is not None and not named(answers, reference):
+        notes.append(f"{reference} is not among these optimizers: compared with {chosen.group.optimizer}")
+    if not others:
+        notes.append(f"{chosen.group.optimizer} is the only optimizer: there is none to compare it with")
+    notes += [
+        f"{ratio.optimizer}: no batch size that both it and {ratio.reference} reached the target at"
+        for ratio in ratios
+        if not ratio.at
+    ]
+    points = [] if throughput is None else [point for answer in answers for point in plane(answer, throughput)]
+    if throughput is not None:
+        missing = {answer.group.optimizer for answer in answers} - {point["optimizer"] for point in points}
+        notes += [f"{name}: no batch size that reached the target has a step time" for name in sorted(missing)]
+        notes += sorted({point["assumption"] for point in points if point["assumption"] and point["on_frontier"]})
+    return Comparison(
+        **vars(scope),
+        definition=chosen.config.definition,
+        optimizers=tuple(answer.group.optimizer for answer in answers),
+        reference=chosen.group.optimizer,
+        token_ratios=tuple(ratios),
+        critical_batch_sizes=tuple(critical_pair(one, two) for one, two in itertools.permutations(answers, 2)),
+        compute_time=tuple(points),
+        notes=tuple(notes),
+    )

@@ -1,0 +1,76 @@
+"""Optimizers compared: the token ratio against batch size, and devices against wall time.
+
+Essential AI, "Practical Efficiency of Muon" (2505.02222), the token ratio from equation 2: how many more examples the
+reference needs than each of the others. In the plane of devices and time lower left is better.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+
+from analysis.phrases import time_unit
+from analysis.present import style
+from analysis.present.figures import about, figure, tidy
+from analysis.questions.compare.answer import Comparisons
+
+_RATIO = ["optimizer", "kind", "batch_size", "token_ratio", "low", "high"]
+_TIMES = ["seconds", "seconds_low", "seconds_high"]
+
+
+def compute_ratio(found: Comparisons) -> pd.DataFrame:
+    """Rows of two kinds, see column ``kind``: ``point`` per batch size that both optimizers reached the target at,
+    ``fit`` along the ratio of the fitted curves, both with their intervals."""
+    rows = []
+    for comparison in found.comparisons:
+        own = {"panel": comparison.title, "reference": comparison.reference} | about(comparison.answers[0])
+        for ratio in comparison.token_ratios:
+            for kind, part in (("point", ratio.at), ("fit", ratio.curve)):
+                values = [(ratio.optimizer, kind, at.batch_size, at.value, *at.interval) for at in part]
+                rows += [own | dict(zip(_RATIO, row, strict=True)) for row in values]
+    return tidy(rows, ["panel", "reference", *_RATIO])
+
+
+@figure("token_ratio", of=Comparisons, compute=compute_ratio, panel="panel")
+def draw_ratio(axes: Axes, table: pd.DataFrame) -> None:
+    """Points of several optimizers stand a little aside, so that their intervals stay apart."""
+    sizes, reference = table.loc[table["kind"] == "point", "batch_size"], table["reference"].iloc[0]
+    values = np.append(table[["token_ratio", "low", "high"]].to_numpy(float), 1.0)
+    style.batch_axes(axes, table, values, f"token ratio, {reference} / other", sizes)
+    axes.axhline(1.0, color=style.GREY, linewidth=0.6, zorder=1)
+    middle, key = (table["optimizer"].nunique() - 1) / 2, []
+    for place, (name, look, (points, fit)) in enumerate(style.each(table, "point", "fit", after=[reference])):
+        style.curve(axes, fit, "batch_size", "token_ratio", look)
+        style.points(axes, points, "batch_size", "token_ratio", look, aside=1.06 ** (place - middle))
+        key.append(style.handle(name, look, line=len(fit) > 0))
+    style.key(axes, key, table["batch_size"], table[["token_ratio", "high"]].max(axis=1))
+
+
+def compute_plane(found: Comparisons) -> pd.DataFrame:
+    """One row per optimizer, number of devices and batch size; ``on_frontier`` where nothing is better in both."""
+    rows = [
+        {"panel": comparison.title} | point for comparison in found.comparisons for point in comparison.compute_time
+    ]
+    return tidy(rows, ["panel", "optimizer", "devices", "batch_size", "steps", *_TIMES, "on_frontier"])
+
+
+@figure("compute_time", of=Comparisons, compute=compute_plane, panel="panel")
+def draw_plane(axes: Axes, table: pd.DataFrame) -> None:
+    """The frontier with its interval and the range of its batch sizes, small dots for what lies behind it."""
+    unit, length = time_unit(table["seconds"])
+    times = (table[_TIMES].astype(float) / length).set_axis(["time", "low", "high"], axis=1)
+    table = pd.concat([table, times], axis=1)
+    front = table[table["on_frontier"].astype(bool)]
+    times, label = front[["time", "low", "high"]], f"time to target ({unit})"
+    style.log_axes(axes, times, front["devices"], label, "devices", above=0.12, below=0.1)
+    style.log_axis(axes.yaxis, front["devices"])
+    key = []
+    for name, look, (own, rest) in style.each(table, True, False, column="on_frontier"):
+        own = own.sort_values("devices")
+        axes.plot(rest["time"], rest["devices"], ".", color=look.colour, markersize=2.5, alpha=0.35, zorder=2)
+        axes.plot(own["time"], own["devices"], marker=look.marker, color=look.colour, linestyle=look.dashes, zorder=4)
+        style.band(axes, own, "devices", look.colour, axis="y")
+        sizes = sorted({own["batch_size"].min(), own["batch_size"].max()})
+        key.append(style.handle(f"{name}, B={'–'.join(f'{size:g}' for size in sizes)}", look))
+    style.key(axes, key, front["time"], front["devices"])

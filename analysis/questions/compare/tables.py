@@ -1,0 +1,94 @@
+"""What ``cbs compare`` writes and prints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from analysis.estimate.findings import SCOPE
+from analysis.phrases import percent, share, time_unit
+from analysis.present import Presentation, presentation
+from analysis.present.table import Column, Table, files, pivot
+from analysis.questions.compare.answer import Comparison, Comparisons
+from analysis.questions.compare.ratios import TokenRatio
+
+_OPTIMIZER = Column("optimizer", heading="optimizer", name=True)
+
+
+@presentation.register
+def _(found: Comparisons) -> Presentation:
+    said = f"[{percent(found.config.confidence)} % interval]"
+    shown: list[Table | str] = []
+    for comparison in found.comparisons:
+        shown += [*_shown(comparison, said), *comparison.notes]
+    shown += [*([found.throughput.statement] if found.throughput else []), *found.notes]
+    tables = {"token_ratios": ratios(found.comparisons), "critical_batch_sizes": pairs(found.comparisons)}
+    if found.throughput:
+        tables["compute_time"] = plane(found.comparisons)
+    return Presentation(shown=shown, tables=tables, json="comparison.json")
+
+
+def _shown(comparison: Comparison, said: str) -> Iterator[Table]:
+    """The tables of one comparison that have something to show."""
+    if rows := ratios([comparison]).rows:
+        across = Column("optimizer", "value", interval="interval")
+        title = f"Token ratio, {comparison.title}: examples {comparison.reference} needs over those of the other {said}"
+        lines = [rising(ratio) for ratio in comparison.token_ratios]
+        yield replace(pivot(rows, Column("", "batch_size", "batch size"), across), title=title, lines=lines)
+    if any(pair.probability is not None for pair in comparison.critical_batch_sizes):
+        title = f"Critical batch size ({comparison.definition}), {comparison.title}: probability that it is "
+        title += f"larger than that of the other optimizer, and the ratio of the two {said}"
+        table = pairs([comparison])
+        yield replace(table, rows=[row for row in table.rows if row[1].probability is not None], title=title)
+    if any(point["on_frontier"] for point in comparison.compute_time):
+        table = plane([comparison])
+        kept = [row for row in table.rows if row[1]["on_frontier"]]
+        yield replace(table, rows=kept, title=f"Least time, {comparison.title} {said}")
+
+
+def ratios(comparisons: Sequence[Comparison]) -> Table:
+    """One row per optimizer and batch size."""
+    rows = [(each.scope, ratio, at) for each in comparisons for ratio in each.token_ratios for at in ratio.at]
+    value = Column("token_ratio", "value", interval="interval")
+    return Table(columns=(*files(*SCOPE, "reference", "optimizer", "batch_size"), value), rows=rows)
+
+
+def pairs(comparisons: Sequence[Comparison]) -> Table:
+    """One row per ordered pair of optimizers."""
+    columns = (
+        *files(*SCOPE),
+        replace(_OPTIMIZER, value="larger"),
+        Column("other", "smaller", "other", name=True),
+        Column("probability_larger", "probability", "probability", text=share),
+        Column("ratio", heading="ratio", interval="interval"),
+    )
+    rows = [(each.scope, pair) for each in comparisons for pair in each.critical_batch_sizes]
+    return Table(columns=columns, rows=rows)
+
+
+def plane(comparisons: Sequence[Comparison]) -> Table:
+    """One row per optimizer, number of devices and batch size."""
+    rows = [(each.scope, point) for each in comparisons for point in each.compute_time]
+    unit, length = time_unit(point["seconds"] for _, point in rows if point["on_frontier"])
+
+    columns = (
+        *files(*SCOPE),
+        Column("devices", heading="devices", name=True),
+        _OPTIMIZER,
+        Column("batch_size", heading="batch size"),
+        Column(
+            "", "seconds", f"time ({unit})", lambda _, at: (at["seconds_low"], at["seconds_high"]), times=1 / length
+        ),
+        *files("steps", "seconds", "seconds_low", "seconds_high", "on_frontier", "assumption"),
+    )
+    return Table(columns=columns, rows=rows)
+
+
+def rising(ratio: TokenRatio) -> str:
+    """Whether the token ratio decreases with the batch size, in a sentence."""
+    if ratio.probability_not_decreasing is None:
+        return f"{ratio.optimizer}: too few batch sizes to say whether the ratio decreases with the batch size"
+    return (
+        f"{ratio.optimizer}: the ratio does not decrease with the batch size with probability "
+        f"{share(ratio.probability_not_decreasing)} by the fitted curves"
+    )

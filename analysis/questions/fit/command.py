@@ -1,0 +1,42 @@
+"""``cbs fit``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from analysis.config import AnalysisConfig
+from analysis.options import AsJson, Definitions, Wide, config_of, options, pairs, tell
+
+
+@options(config=config_of)
+def command(
+    table: Annotated[
+        str, typer.Argument(help="CSV, TSV or Parquet with columns batch_size and steps; - reads a pipe.")
+    ],
+    column: Annotated[
+        list[str] | None,
+        typer.Option(help="OURS=THEIRS where a column has another name: steps=my_steps; repeat for several."),
+    ] = None,
+    unit: Annotated[str | None, typer.Option(help="What batch_size counts: sequences, tokens, images.")] = None,
+    *,
+    config: AnalysisConfig,
+    figure: Annotated[Path | None, typer.Option(help="Also draw the fits: a .pdf or .png file.")] = None,
+    definitions: Definitions = False,
+    wide: Wide = False,
+    as_json: AsJson = False,
+) -> None:
+    """Critical batch size from a table of batch sizes and steps.
+
+    Steps to target, such as those of a paper's table. Optional columns: optimizer, group, seed, lr, target,
+    censored (steps is a lower bound), tokens_per_example.
+
+    Example: cbs fit steps.csv --unit sequences --definition 'overhead(reference_batch=256)'
+    """
+    from analysis.estimate.fit_table import fit_table
+    from analysis.present.save_figure import save_figure
+
+    found = fit_table(table, config, columns=pairs("--column", column, "OURS=THEIRS"), unit=unit)
+    tell(found, save_figure(found, figure), as_json=as_json, wide=wide, definitions=definitions)

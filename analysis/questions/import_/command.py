@@ -1,0 +1,91 @@
+"""``cbs import``."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from analysis.consoles import errors
+from analysis.options import AsJson, pairs
+from cbs.registry import listed
+
+PANEL = "Bring your data"
+
+
+def command(
+    sources: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="SOURCE...", help="Files, folders, or entity/project of Weights & Biases."),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Folder of the sweep, such as results/mine.")
+    ] = None,
+    format: Annotated[str, typer.Option(help=f"{listed('analysis.read.importers')}. auto: by what is there.")] = "auto",
+    metric: Annotated[str | None, typer.Option(help="Name of the metric in the source.")] = None,
+    direction: Annotated[str | None, typer.Option(help="Which side of the target is better: below or above.")] = None,
+    target: Annotated[
+        float | None, typer.Option(help="Default target of later analyses; curves are kept whole.")
+    ] = None,
+    metric_unit: Annotated[str | None, typer.Option(help="Unit of the metric, such as nats/token.")] = None,
+    example_unit: Annotated[str | None, typer.Option(help="What one example is, such as sequence.")] = None,
+    tokens_per_example: Annotated[int | None, typer.Option(help="Tokens in an example.")] = None,
+    batch_unit: Annotated[str, typer.Option(help="What batch sizes are given in: examples or tokens.")] = "examples",
+    column: Annotated[
+        list[str] | None,
+        typer.Option(metavar="OURS=THEIRS", help="Name of a column, or config.KEY, in the source. Repeats."),
+    ] = None,
+    constant: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="What holds for all runs, e.g. optimizer=adamw. Repeats."),
+    ] = None,
+    runs: Annotated[
+        Path | None, typer.Option(help="Table with a column run, and batch_size, optimizer, lr, seed of each.")
+    ] = None,
+    pattern: Annotated[
+        str | None, typer.Option(help='Names of the runs, e.g. "{optimizer}-b{batch_size}-lr{lr}-s{seed}".')
+    ] = None,
+    trials: Annotated[
+        int | None, typer.Option(help="Of batch_science: take the first N COMPLETE trials of each.")
+    ] = None,
+    add: Annotated[bool, typer.Option("--add", help="Add to an import of the same metric, target and units.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Turn training curves of other tools into a sweep folder.
+
+    The other commands read it like one that was trained here.
+
+    Example: cbs import runs.csv -o results/mine --metric val_loss --direction below --target 3.2
+    --metric-unit nats/token --example-unit sequence
+    """
+    with errors.status("starting"):
+        from analysis.read.importers import Settings, import_runs
+        from analysis.read.importers.settings import ask_for, missing
+
+    given: dict[str, Any] = {
+        "metric": metric,
+        "direction": direction,
+        "target": target,
+        "metric_unit": metric_unit,
+        "example_unit": example_unit,
+        "tokens_per_example": tokens_per_example,
+        "batch_unit": batch_unit,
+    }
+    absent = [flag for flag, value in (("SOURCE", sources), ("-o FOLDER", output)) if not value] + missing(**given)
+    if not sources or output is None or absent:
+        raise ask_for(absent)
+    columns, constants = pairs("--column", column), pairs("--set", constant)
+    settings = Settings(**given, columns=columns, constants=constants, runs=runs, pattern=pattern, trials=trials)
+    if errors.is_terminal:  # no spinner: wandb may ask for a login
+        errors.print(f"reading {', '.join(sources)}", markup=False)
+    imported = import_runs(
+        sources, output, settings, format=format, add=add, command=shlex.join(["cbs", *sys.argv[1:]])
+    )
+    if as_json:
+        typer.echo(json.dumps(imported.to_json(), indent=2, allow_nan=False))
+    else:
+        typer.echo("\n".join(imported.lines()))

@@ -1,0 +1,1 @@
+"""What batch schedules bought: their runs against the constant batch sizes run beside them."""

@@ -1,0 +1,284 @@
+"""What a batch schedule bought: its runs against the curve of constant batch sizes at the same target."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analysis.arrays import Array, Quantity
+from analysis.config import DEFAULT, AnalysisConfig
+from analysis.estimate.diagnosis import Verdict
+from analysis.estimate.estimates import answers
+from analysis.estimate.findings import Findings
+from analysis.estimate.result import Answer
+from analysis.estimate.scheduled import Comparison, Run, compare
+from analysis.estimate.studies import NOT_RUN, Study, one_study
+from analysis.phrases import plural
+from analysis.plain import plain, shown
+from analysis.questions.judge.trial_times import trial_times
+from analysis.read.results import load
+from analysis.read.scheduled import Scheduled
+from analysis.read.throughput import Throughput
+from cbs.errors import ResultsError
+from cbs.registry.choices import labels
+from cbs.trial.lr_choice import best_lr
+from cbs.trial.record import examples_at
+from cbs.trial.store import read_steps
+from cbs.trial.target import Target
+
+FEWEST_SEEDS = 2
+"""With fewer the noise of a schedule's runs is known from the constant batch sizes alone."""
+
+
+HOUR = 3600.0
+"""Seconds."""
+
+
+class Standing(StrEnum):
+    """What can be said of a schedule; the notes name all that speaks against saying more."""
+
+    BETTER = "beats all constant"
+    ALIKE = "not told apart"
+    WORSE = "constant is better"
+    UNKNOWN = "not known"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """One schedule from one first batch size at one target.
+
+    Attributes:
+        answer: the curve of constant batch sizes.
+        schedule: name, with the options that tell it from others of that name.
+        best_lr: the learning rate that wins over seeds; ``None`` where no trial reached the target.
+        at_grid_edge: whether it is the lowest or the highest that was tried.
+        seeds, seeds_reached: that were run at the best learning rate, and of these reached the target.
+        comparison: ``None`` where it was not made, for which a note says why.
+        course: every step of one run, see :func:`course_of`.
+    """
+
+    answer: Answer = field(repr=False)
+    schedule: str
+    choice: str
+    batch_size: int
+    best_lr: float | None = None
+    at_grid_edge: bool | None = None
+    seeds: int = 0
+    seeds_reached: int = 0
+    comparison: Comparison | None = field(default=None, repr=False)
+    verdict: Standing = Standing.UNKNOWN
+    notes: tuple[str, ...] = ()
+    course: pd.DataFrame | None = field(default=None, repr=False)
+
+    def to_json(self) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for name in ("steps", "examples", "gamma", "steps_saved", "examples_saved"):
+            found |= getattr(self.comparison, name, Quantity()).named(name)
+        for name in ("", "_saved"):
+            seconds = getattr(self.comparison, f"seconds{name}", Quantity())
+            found |= seconds.times(1 / HOUR).named(f"hours{name}")
+        for name in ("equal_examples", "equal_steps", "beats"):
+            found[name] = getattr(self.comparison, name, None)
+        return self.answer.group.whose | {"target": self.answer.target.to_json()} | shown(self) | found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedules(Findings):
+    """What :func:`schedules` found, one entry per optimizer, target, schedule and first batch size."""
+
+    entries: tuple[Judged, ...] = field(repr=False)
+
+    def to_json(self) -> dict[str, Any]:
+        return super().to_json() | {"schedules": plain(self.entries)}
+
+
+def schedules(
+    path: str | os.PathLike[str],
+    config: AnalysisConfig = DEFAULT,
+    *,
+    targets: Sequence[float | Target] | None = None,
+    throughput: Throughput | None = None,
+    devices: int = 1,
+) -> Schedules:
+    """Every batch schedule of the results against the constant batch sizes that were run beside it.
+
+    ``path``, ``config`` and ``targets`` are those of :func:`analysis.analyze`, errors too, and a ``ResultsError`` where
+    no trial has a batch schedule; the hours that a schedule saves are those of ``throughput`` on so many ``devices``,
+    of the trials themselves where it is ``None``.
+    """
+    results = load(path)
+    if not results.scheduled:
+        raise ResultsError(
+            f"no trial at {path} has a batch schedule; run the sweep again with --schedule (see cbs sweep --help)"
+        )
+    missing = ""
+    if throughput is None:
+        throughput, missing = trial_times(results)
+    found = answers(results, config, targets=targets, noise=False)
+    told = dict(zip(map(id, results.scheduled), labels([each.choice for each in results.scheduled]), strict=True))
+    notes = [note for note in results.notes if "with a batch schedule" not in note]
+    entries = []
+    for scheduled in results.scheduled:
+        if scheduled.reference is None:
+            notes.append(
+                f"{len(scheduled.trials)} trials with {scheduled.choice} have no constant batch sizes beside them that "
+                "differ in nothing else; run the sweep without --schedule, too"
+            )
+            continue
+        group = results.groups[scheduled.reference]
+        for answer in (each for each in found if each.group is group):
+            for size, part in scheduled.trials.groupby("batch_size", sort=True):
+                times, factors, name = None, None, answer.group.optimizer
+                if throughput is not None:
+                    times = partial(throughput.seconds_per_step, name, devices=devices)
+                    factors = partial(throughput.drawn, name, devices=devices, seed=config.seed)
+                entries.append(_judged(answer, scheduled, int(size), part, told[id(scheduled)], times, factors))
+    if throughput is not None:
+        notes.append(f"hours on {plural(devices, 'device')}: {throughput.statement}; {throughput.spread}")
+        optimizers = dict.fromkeys(entry.answer.group.optimizer for entry in entries)
+        notes += filter(None, dict.fromkeys(throughput.assumption(each, devices) for each in optimizers))
+    else:
+        notes.append(f"hours are not known: {missing}; give --throughput")
+    return Schedules(config=config, entries=tuple(entries), notes=tuple(notes))
+
+
+StepTimes = Callable[[Array], Array]
+"""Seconds of a step over batch sizes; NaN where they are not known."""
+
+
+def _judged(
+    answer: Answer, scheduled: Scheduled, size: int, part: pd.DataFrame, label: str, times: StepTimes | None,
+    factors: Callable[..., Array] | None,
+) -> Judged:  # fmt: skip
+    curves = part[["steps", "values"]].itertuples(index=False)
+    crossed = [answer.target.crossing(list(steps), list(values)) for steps, values in curves]
+    steps = np.array([np.nan if found is None else found for found in crossed])
+    study = one_study(answer.group, size, part, answer.target, steps)
+    about: dict[str, Any] = {
+        "answer": answer, "schedule": label, "choice": str(scheduled.choice), "batch_size": size,
+    }  # fmt: skip
+    recorded = {row: read_steps(Path(part.at[row, "folder"]) / "steps.parquet")[0] for row in part.index}
+    row = _winner(study, recorded)
+    if row is None:
+        return Judged(**about, seeds=len(study.seeds), notes=("no trial reached the target",))
+    hit, ran = np.isfinite(study.steps[row]), np.isin(study.status[row], NOT_RUN, invert=True)
+    runs = [
+        _run(float(study.steps[row, seed]), recorded[int(study.trials[row, seed])], times)
+        for seed in np.flatnonzero(hit)
+    ]
+    edge = study.at_edge(row)
+    course = course_of(part.loc[int(study.trials[row, np.flatnonzero(hit)[0]])], recorded)
+    about |= {
+        "best_lr": float(study.lrs[row]), "at_grid_edge": edge, "seeds": int(ran.sum()),
+        "seeds_reached": int(hit.sum()), "course": course,
+    }  # fmt: skip
+    if answer.fit is None:
+        return Judged(**about, notes=("the constant batch sizes have no curve: " + answer.advice,))
+    low, high = answer.exponent.interval
+    hyperbola = (low is None or low <= 1.0) and (high is None or high >= 1.0)
+    comparison = compare(
+        answer.fit,
+        runs,
+        answer.confidence,
+        hyperbola=hyperbola,
+        step_times=times,
+        step_factors=None if factors is None else lambda sizes, count: factors(sizes, count=count),
+        seed=answer.config.seed,
+    )
+    against, remarks = _against(answer, comparison, edge, int(hit.sum()), int(ran.sum())), []
+    unchanged = sum(not run.changed for run in runs)
+    if unchanged:
+        where = "" if unchanged == len(runs) else f" in {unchanged} of {len(runs)} seeds"
+        against.append(f"the target was reached before the batch size changed{where}")
+    if comparison.equal_examples is None:
+        remarks.append("by the curve no constant batch size takes so few examples")
+    if comparison.equal_steps is None:
+        remarks.append("by the curve no constant batch size takes so few steps")
+    if times is not None and comparison.seconds.value is None:
+        remarks.append("a batch size of the schedule has no step time, so there are no hours")
+    elif times is not None and comparison.seconds_saved.value is None and comparison.equal_examples is not None:
+        remarks.append(f"no step time at batch size {comparison.equal_examples:.3g}, so no hours saved")
+    if not hyperbola:
+        remarks.append("the curve of constant batch sizes is no hyperbola, so gamma means nothing")
+    verdict = Standing.UNKNOWN if against else _standing(comparison.steps_saved)
+    return Judged(**about, comparison=comparison, verdict=verdict, notes=(*against, *remarks))
+
+
+def _winner(study: Study, recorded: dict[int, dict[str, np.ndarray]]) -> int | None:
+    """Row of the best learning rate. Under a rule that looks at the run the fewest steps may cost more examples, so the
+    geometric mean of the two counts; for a table of stages, and a constant batch size, it is the same choice."""
+    cost = np.full_like(study.steps, np.nan)
+    for place in zip(*np.nonzero(np.isfinite(study.steps)), strict=True):
+        run = _run(float(study.steps[place]), recorded[int(study.trials[place])])
+        cost[place] = np.sqrt(run.steps * run.examples)
+    return best_lr(cost, study.ran)
+
+
+def _run(steps: float, recorded: dict[str, np.ndarray], times: StepTimes | None = None) -> Run:
+    last = min(len(recorded["examples"]), max(1, int(np.ceil(steps))))
+    seconds = np.nan
+    if times is not None:
+        sizes, counts = np.unique(recorded["batch_size"][:last], return_counts=True)
+        each = times(sizes)
+        over = (last - steps) * each[sizes == recorded["batch_size"][last - 1]]
+        seconds = float(counts @ each - over[0])
+    return Run(
+        steps=steps,
+        examples=examples_at(steps, recorded["examples"]),
+        batch_size=float(recorded["batch_size"][last - 1]),
+        changed=len(np.unique(recorded["batch_size"][:last])) > 1,
+        seconds=seconds,
+    )
+
+
+def _against(answer: Answer, found: Comparison, edge: bool, reached: int, seeds: int) -> list[str]:
+    """What forbids a verdict."""
+    said = []
+    if answer.verdict is not Verdict.OK:
+        said.append(f"the curve of constant batch sizes: {answer.verdict}")
+    if edge:
+        said.append("the best learning rate of the schedule is at the edge of the grid")
+    if reached < seeds:
+        said.append(f"{reached} of {seeds} seeds reached the target, so the means are those of the fast ones")
+    elif seeds < FEWEST_SEEDS:
+        said.append("one seed of the schedule")
+    assert answer.fit is not None
+    low, high = answer.fit.batch_sizes[0], answer.fit.batch_sizes[-1]
+    for words, size in (("examples", found.equal_examples), ("steps", found.equal_steps)):
+        if size is not None and not low <= size <= high:
+            said.append(
+                f"the constant batch size with as many {words}, {size:.3g}, is not among those measured "
+                f"({low:g} to {high:g})"
+            )
+    return said
+
+
+def _standing(saved: Quantity) -> Standing:
+    low, high = saved.interval
+    if low is not None and low > 0:
+        return Standing.BETTER
+    if high is not None and high < 0:
+        return Standing.WORSE
+    return Standing.ALIKE if low is not None and high is not None else Standing.UNKNOWN
+
+
+def course_of(trial: pd.Series, recorded: dict[int, dict[str, np.ndarray]]) -> pd.DataFrame:
+    """Every step of one run: ``step, examples, batch_size``, the learning rate ``lr``, and the metric as ``value``
+    where it was evaluated. Learning rates are stored at evaluations: between them that of the schedule is taken to be
+    linear in examples, and the factor of the batch schedule is that of the step."""
+    columns = recorded[int(trial.name)]
+    course = pd.DataFrame({name: columns[name] for name in ("step", "examples", "batch_size")})
+    at, values, lrs = (np.asarray(trial[name]) for name in ("steps", "values", "lrs"))
+    course["value"] = course["step"].map(pd.Series(values[at > 0], index=at[at > 0]))
+    seen = at[(at > 0) & (at <= len(course))] - 1
+    scheduled = lrs[(at > 0) & (at <= len(course))] / columns["lr_factor"][seen]
+    course["lr"] = columns["lr_factor"] * np.interp(course["examples"], course["examples"].iloc[seen], scheduled)
+    return course

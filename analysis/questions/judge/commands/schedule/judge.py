@@ -1,0 +1,31 @@
+"""``cbs schedule judge``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from analysis.config import AnalysisConfig
+from analysis.options import Answer, ResultsPath, Targets, answer_with, config_of, options, times_of
+
+
+@options(config=config_of, times=times_of, answer=answer_with)
+def command(
+    results: ResultsPath = Path("results"),
+    target: Targets = None,
+    devices: Annotated[int, typer.Option(help="Devices that share a step, for the hours.", min=1)] = 1,
+    *,
+    times: Any,
+    config: AnalysisConfig,
+    answer: Answer,
+) -> None:
+    """What batch schedules bought: their runs against the constant batch sizes run beside them.
+
+    Example: cbs schedule judge results/ --target 2.4 --throughput throughput.csv
+    """
+    from analysis.questions.judge.answer import schedules
+
+    found = schedules(results, config, targets=target or None, throughput=times, devices=devices)
+    answer(found, results / "analysis" / "schedules")

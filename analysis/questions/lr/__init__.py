@@ -1,0 +1,1 @@
+"""How the best learning rate follows the batch size."""

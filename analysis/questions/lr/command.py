@@ -1,0 +1,37 @@
+"""``cbs lr``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from analysis.config import AnalysisConfig
+from analysis.options import Answer, ResultsPath, Targets, answer_with, config_of, options
+
+
+@options(config=config_of, answer=answer_with)
+def command(
+    results: ResultsPath = Path("results"),
+    target: Targets = None,
+    scale_from: Annotated[
+        int | None,
+        typer.Option(
+            help="Batch size whose best learning rate the square-root and linear rules start from. "
+            "Default: the middle one of those with a best learning rate inside the grid."
+        ),
+    ] = None,
+    *,
+    config: AnalysisConfig,
+    answer: Answer,
+) -> None:
+    """How the best learning rate follows the batch size.
+
+    And what square-root or linear scaling would have measured.
+
+    Example: cbs lr results/ --target 2.4
+    """
+    from analysis.questions.lr.answer import learning_rates
+
+    answer(learning_rates(results, config, targets=target or None, reference=scale_from), results / "analysis" / "lr")

@@ -1,0 +1,162 @@
+"""What ``cbs lr`` writes and prints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from analysis.estimate.laws.learning_rate import LEAST, Trend
+from analysis.estimate.protocols import Protocol
+from analysis.estimate.result import Answer
+from analysis.phrases import number, percent, plural
+from analysis.present import Presentation, presentation
+from analysis.present.answers import about, tuned_columns
+from analysis.present.table import Column, Table, quantity
+from analysis.questions.lr.answer import LearningRate, LearningRates
+
+FEW = 2
+"""Commands that are shown; more are in the file."""
+
+
+@presentation.register
+def _(found: LearningRates) -> Presentation:
+    tables = {
+        "best_learning_rates": optima(found.entries),
+        "learning_rate_laws": laws(found.entries),
+        "learning_rate_factors": factors(found.entries),
+        "protocols": protocols(found),
+    }
+    missing = tables["missing_trials"] = missing_trials(found.entries)
+
+    said = f"every interval {percent(found.config.confidence)} %"
+    return Presentation(
+        shown=[
+            *(table for table in tables.values() if table is not missing),
+            *_to_run(found.entries),
+            said,
+            *found.notes,
+        ],
+        tables=tables,
+        latex=("learning_rate_laws", "protocols"),
+        json="learning_rates.json",
+    )
+
+
+def _about(entries: Iterable[LearningRate]) -> tuple[Column, ...]:
+    found = {column.key: column for column in about([entry.answer for entry in entries])}
+    return tuple(found[key] for key in ("sweep", "workload", "target", "", "metric", "optimizer"))
+
+
+def optima(entries: Sequence[LearningRate]) -> Table:
+    """One row per optimizer and batch size."""
+    rows = [(best, entry.answer) for entry in entries for best in entry.law.best]
+    bound = any(best["at_grid_edge"] for best, _ in rows)
+    columns = (
+        *_about(entries),
+        Column("batch_size", heading="batch size", name=True),
+        Column("lr", heading="best learning rate", interval="interval", text=number),
+        Column("at_grid_edge", heading="at an edge" if bound else ""),
+        *tuned_columns([entry.answer for entry in entries]),
+    )
+    lines = ["at an edge of the grid only a bound is known, and the law does without it"] if bound else []
+    return Table(columns=columns, rows=rows, title="Best learning rate, between the points of the grid", lines=lines)
+
+
+def laws(entries: Sequence[LearningRate]) -> Table:
+    """One row per optimizer."""
+    names = {
+        "slope": "slope of ln lr over ln B",
+        "first_slope": "slope at the smallest B",
+        "max_lr": "lr_max",
+        "noise_batch_size": "B_n",
+        "alpha": "alpha",
+    }
+    columns = (
+        *_about(entries),
+        Column("trend", heading="best learning rate", left=True),
+        *(quantity(name, heading) for name, heading in names.items()),
+        Column("scatter"),
+    )
+    rows = [(entry.law, entry.answer) for entry in entries]
+    few = any(entry.law.trend is Trend.UNKNOWN for entry in entries)
+    lines = [f"a law needs {LEAST} batch sizes whose best learning rate lies inside the grid"] if few else []
+    return Table(columns=columns, rows=rows, title="lr(B) = lr_max / (1 + B_n/B)^alpha", lines=lines)
+
+
+def factors(entries: Sequence[LearningRate]) -> Table:
+    """One row per optimizer, start and multiple."""
+    rows = [(factor, entry.answer) for entry in entries for factor in entry.factors]
+    columns = (
+        *_about(entries),
+        Column("batch_size", heading="from batch size", name=True),
+        Column("multiple", heading="batch times", text="{:g}".format),
+        Column("factor", "value", "learning rate times", "interval"),
+        Column("square_root", heading="square root inside"),
+        Column("linear", heading="linear inside"),
+        Column("extrapolated", heading="beyond what was measured"),
+    )
+    title = "Factor on the learning rate for a larger batch, and whether the rules lie inside its interval"
+    return Table(columns=columns, rows=rows, title=title)
+
+
+def protocols(found: LearningRates) -> Table:
+    """One row per optimizer and way to choose the learning rate."""
+    rows = [(protocol, entry, protocol.answer) for entry in found.entries for protocol in entry.protocols]
+
+    def reached(_: Protocol, __: LearningRate, answer: Answer) -> int:
+        return sum(point.reached for point in answer.points)
+
+    columns = (
+        *_about(found.entries),
+        Column("protocol", "name", "learning rate", name=True),
+        Column("reference_batch_size", "reference"),
+        quantity("critical_batch_size", "critical batch size"),
+        quantity("examples_at_critical", "examples there"),
+        Column("batch_sizes_reached", reached),
+        Column("batch_sizes_run", lambda *row: len(row[-1].points)),
+        Column("batch_sizes", lambda *row: len(row[1].answer.points)),
+        Column("", lambda *row: f"{reached(*row)} of {len(row[-1].points)}", "reached"),
+        Column("verdict", heading="verdict", text=str, left=True),
+        Column("advice"),
+    )
+    title = f"Critical batch size ({found.config.definition}) by the way the learning rate is chosen"
+    lines = ["reached: at how many batch sizes, of those at which the learning rate was run"]
+    if any(protocol.not_run for entry in found.entries for protocol in entry.protocols):
+        lines.append(
+            "no critical batch size where a batch size is missing: learning rates that were run are those that suit it"
+        )
+    return Table(columns=columns, rows=rows, title=title, lines=lines)
+
+
+def missing_trials(entries: Sequence[LearningRate]) -> Table:
+    """One row per learning rate of a protocol that was not run."""
+    rows = [
+        (cells, protocol, entry.answer)
+        for entry in entries
+        for protocol in entry.protocols
+        for cells in protocol.missing
+    ]
+    columns = (
+        *_about(entries),
+        Column("protocol", "name"),
+        Column("lr"),
+        Column("batch_sizes", lambda *row: ", ".join(map(str, row[0].batch_sizes))),
+        Column("seeds", lambda *row: ", ".join(map(str, row[0].seeds))),
+        Column("command"),
+    )
+    return Table(columns=columns, rows=rows)
+
+
+def _to_run(entries: Sequence[LearningRate]) -> Iterator[str]:
+    """What every protocol lacks, and commands where there are few, each of them once."""
+    lacking = [(protocol, entry.answer) for entry in entries for protocol in entry.protocols if protocol.missing]
+    told: set[str] = set()
+    if lacking:
+        yield "not run (every command in missing_trials.csv):"
+    for protocol, answer in lacking:
+        trials = sum(len(cells.batch_sizes) * len(cells.seeds) for cells in protocol.missing)
+        sizes = sorted({size for cells in protocol.missing for size in cells.batch_sizes})
+        where = f"batch size {', '.join(map(str, sizes))}"
+        yield f"{answer.group.optimizer}, {protocol.name}: {plural(trials, 'trial')} at {where}"
+        commands = {cells.command for cells in protocol.missing} - told if len(protocol.missing) <= FEW else set()
+        yield from sorted(f"  {command}" for command in commands if command)
+        told |= commands

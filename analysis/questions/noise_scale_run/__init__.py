@@ -1,0 +1,1 @@
+"""The noise scale that was measured along one run."""

@@ -1,0 +1,222 @@
+r"""Which batch size to train with, from steps to target and seconds per step.
+
+The time to target at batch size B on n devices is :math:`T(B, n) = S(B)\, s(B, n)`, with :math:`S` the fitted curve and
+:math:`s` the seconds of a step. Four things may be made as small as can be, each over all batch sizes and over any
+number of devices up to the given one:
+
+==============  =======================================  ==========================================================
+``time``        :math:`T`                                hours to target
+``cost``        :math:`n T`                              device-hours; with a price per device-hour also money
+``examples``    :math:`B S(B)`                           data
+``priced``      :math:`(n + R) T`                        device-hours, when an hour of waiting is worth R of them
+==============  =======================================  ==========================================================
+
+The last is the exchange of McCandlish et al. (2018), appendix D, who make examples plus r times steps as small as can
+be, at :math:`B = \sqrt{r B_{crit}}`.
+
+The steps are uncertain, and so are the seconds where their table says by how much. For given devices the first two and
+the last choose the same batch size; they differ in the devices.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import numpy as np
+
+from analysis.arrays import Array, Quantity
+from analysis.config import DEFAULT, AnalysisConfig
+from analysis.estimate.courses import Course, course, courses_of
+from analysis.estimate.diagnosis import Verdict
+from analysis.estimate.findings import read_scopes
+from analysis.estimate.fitting import interval
+from analysis.estimate.independent import shuffled
+from analysis.estimate.result import Answer
+from analysis.phrases import plural
+from analysis.questions.recommend.plans import (
+    Advice,
+    Doubling,
+    Plan,
+    Recommendation,
+    Recommendations,
+    Winner,
+    Wish,
+)
+from analysis.read.throughput import Throughput
+from cbs.trial.target import Target
+
+NEAR = 1.05
+"""A batch size is near the best when it takes at most this multiple of the best."""
+
+_ROUNDING = 1e-9
+"""Of batch sizes that differ by less than this, in the objective, the smallest is taken."""
+
+_FLAT = 5e-3
+"""Likewise in examples: near perfect scaling an exponent that is off 1 by a hair moves their minimum anywhere."""
+
+
+def recommend(
+    path: str | os.PathLike[str],
+    throughput: Throughput,
+    wish: Wish,
+    config: AnalysisConfig = DEFAULT,
+    *,
+    targets: Sequence[float | Target] | None = None,
+) -> Recommendations:
+    """The batch size of least time, cost and data, with intervals, per optimizer, and the best optimizer; ``path``,
+    ``config`` and ``targets`` are those of :func:`analysis.analyze`, errors too."""
+    found, notes = read_scopes(path, config, targets)
+    recommendations = []
+    for scope in found:
+        advice = tuple(advise(answer, throughput, wish) for answer in scope.answers)
+        by_objective = ([entry.plans[name] for entry in advice if entry.plans] for name in wish.objectives)
+        winners = tuple(_winner(plans, config.seed) for plans in by_objective if plans)
+        recommendations.append(Recommendation(**vars(scope), advice=advice, winners=winners))
+    return Recommendations(
+        wish=wish, recommendations=tuple(recommendations), config=config, throughput=throughput, notes=notes
+    )
+
+
+def advise(answer: Answer, throughput: Throughput, wish: Wish) -> Advice:
+    """The best batch size of an optimizer for every objective."""
+    remarks = [] if answer.verdict is Verdict.OK else [f"{answer.verdict}: {answer.advice}"]
+    courses = courses_of(answer, throughput, wish.devices)
+    if not courses:
+        remarks.append(_why_nothing(answer, throughput, wish.devices))
+    return Advice(
+        answer=answer,
+        plans={name: _plan(answer, throughput, wish, name, courses) for name in wish.objectives if courses},
+        doubling_devices=_doubling(answer, throughput, wish.devices) if courses else None,
+        remarks=tuple(remarks),
+    )
+
+
+def probabilities_of_best(plans: Sequence[Plan], *, seed: int) -> list[float] | None:
+    """Probability of each plan, of as many optimizers, to have the smallest objective; ``None`` where one has no
+    resamples. The optimizers are independent."""
+    if not all(len(plan.objective_resamples) for plan in plans):
+        return None
+    best = np.argmin([shuffled(plan.objective_resamples, seed=seed, turn=at) for at, plan in enumerate(plans)], axis=0)
+    return [float((best == index).mean()) for index in range(len(plans))]
+
+
+def _winner(plans: Sequence[Plan], seed: int) -> Winner:
+    shares = probabilities_of_best(plans, seed=seed) if len(plans) > 1 else None
+    at = min(range(len(plans)), key=lambda index: plans[index].objective_value)
+    probability = None if shares is None else shares[at]
+    return Winner(objective=plans[at].objective, optimizer=plans[at].optimizer, probability=probability)
+
+
+def _plan(answer: Answer, throughput: Throughput, wish: Wish, objective: str, courses: Sequence[Course]) -> Plan:
+    optimizer, confidence = answer.group.optimizer, answer.confidence
+    prices = [wish.price if wish.price is not None else throughput.price(optimizer, c.devices) for c in courses]
+    extra = wish.price_ratio or 0.0 if objective == "priced" else 0.0
+    rates = [(c.devices + extra) * (price or 1.0) / 3600 for c, price in zip(courses, prices, strict=True)]
+    weights = [
+        c.batch_sizes if objective == "examples" else c.seconds * (1.0 if objective == "time" else rate)
+        for c, rate in zip(courses, rates, strict=True)
+    ]
+    # of equals the one on more devices, which is the sooner
+    chosen = min(reversed(range(len(courses))), key=lambda index: (courses[index].steps * weights[index]).min())
+    entry, weight, price = courses[chosen], weights[chosen], prices[chosen]
+    drawn = 1.0 if objective == "examples" else entry.drawn
+    value, resampled = entry.steps * weight, entry.resampled * weight * drawn
+    at = int(np.flatnonzero(value <= value.min() * (1 + (_FLAT if objective == "examples" else _ROUNDING)))[0])
+    best = resampled.argmin(axis=1)
+    shares = resampled[:, at] <= NEAR * resampled[np.arange(len(best)), best]
+    batch_size = int(entry.batch_sizes[at])
+    steps = Quantity(value=float(entry.steps[at]), interval=interval(entry.resampled[:, at], confidence))
+    seconds = Quantity(value=float(entry.time[at]), interval=interval(entry.resampled_time[:, at], confidence))
+    hours = seconds.times(entry.devices / 3600)
+    remarks = throughput.assumption(optimizer, entry.devices), _of_plan(answer, throughput, objective, entry, at)
+    return Plan(
+        optimizer=optimizer,
+        objective=objective,
+        batch_size=batch_size,
+        devices=entry.devices,
+        within_5_percent=_near(entry.batch_sizes, value, at),
+        best_batch_size_interval=interval(entry.batch_sizes[best], confidence),
+        probability_within_5_percent=float(shares.mean()) if len(shares) else None,
+        steps=steps,
+        examples=steps.times(batch_size),
+        seconds=seconds,
+        device_hours=hours,
+        cost=None if price is None else hours.times(price),
+        price=price,
+        remarks=tuple(filter(None, remarks)),
+        objective_value=float(value[at]),
+        objective_resamples=resampled[:, at],
+    )
+
+
+def _near(batch_sizes: Array, values: Array, at: int) -> tuple[int, int]:
+    """The batch sizes around ``at`` without a gap that take at most 5 % more."""
+    far = np.flatnonzero(values > NEAR * values[at])
+    low = far[far < at].max(initial=-1) + 1
+    high = far[far > at].min(initial=len(values)) - 1
+    return int(batch_sizes[low]), int(batch_sizes[high])
+
+
+def _of_plan(answer: Answer, throughput: Throughput, objective: str, entry: Course, at: int) -> str:
+    """For the least data, what decides them; else, where the best candidate is the smallest or the largest, why it is,
+    and whether the best lies beyond it."""
+    fit, optimizer = answer.fit, answer.group.optimizer
+    assert fit is not None
+    if objective == "examples":
+        always = "up to an exponent of 1 the smallest batch size always needs the fewest examples"
+        return f"{always}; here it is {float(fit.estimate.exponent):.3g}"
+    if at not in (0, len(entry.batch_sizes) - 1):
+        return ""
+    size, span = entry.batch_sizes[at], throughput.span(optimizer, entry.devices)
+    assert span is not None
+    if len(entry.batch_sizes) == 1:
+        sharing = plural(entry.devices, "device")
+        return f"of those measured, {sharing} can share batch size {size:.0f} alone: measure larger ones"
+    end, side = (("smallest", "smaller"), ("largest", "larger"))[at > 0]
+    first, last = fit.batch_sizes[0], fit.batch_sizes[-1]
+    if not (first - 1 >= span[0] if at == 0 else last + 1 <= span[1]):
+        return f"batch size {size:.0f} is the {end} with a step time: a {side} one may be better"
+    further = course(answer, throughput, entry.devices, span=(span[0], min(span[1], last * 1e3)))
+    assert further is not None
+    best = int(further.time.argmin())
+    if first <= further.batch_sizes[best] <= last:
+        return ""
+    where = f"{further.batch_sizes[best]:.0f}" + (" or more" if best == len(further.batch_sizes) - 1 else "")
+    return (
+        f"the best lies outside the measured batch sizes: by the fit, not by measurement, {where} takes "
+        f"{further.time[best] / entry.time[at]:.2f} of the time at {size:.0f}, the {end} that reached the target; "
+        f"sweep {side} batch sizes"
+    )
+
+
+def _doubling(answer: Answer, throughput: Throughput, devices: int) -> Doubling | None:
+    before, after = (course(answer, throughput, count) for count in (devices, 2 * devices))
+    if before is None or after is None:
+        return None
+    first, second = (int(entry.time.argmin()) for entry in (before, after))
+    factors = after.resampled_time[:, second] / before.resampled_time[:, first]
+    factor = Quantity(float(after.time[second] / before.time[first]), interval(factors, answer.confidence))
+    remarks = [throughput.assumption(answer.group.optimizer, 2 * devices)]
+    if second == len(after.batch_sizes) - 1:
+        remarks.append(f"{after.batch_sizes[-1]:.0f} is the largest batch size that could be looked at")
+    return Doubling(
+        devices=devices,
+        batch_sizes=(int(before.batch_sizes[first]), int(after.batch_sizes[second])),
+        time_factor=factor,
+        cost_factor=factor.times(2.0),
+        remarks=tuple(filter(None, remarks)),
+    )
+
+
+def _why_nothing(answer: Answer, throughput: Throughput, devices: int) -> str:
+    if answer.fit is None:
+        return "nothing can be recommended without a fit"
+    span = throughput.span(answer.group.optimizer, devices)
+    if span is None:
+        return f"there is no step time for {answer.group.optimizer}: add rows for it, or rows without an optimizer"
+    low, high = answer.fit.batch_sizes[0], answer.fit.batch_sizes[-1]
+    return (
+        f"no batch size has both: on {plural(devices, 'device')} a step time is known from {span[0]:g} to {span[1]:g}, "
+        f"and the target was reached from {low:g} to {high:g}"
+    )

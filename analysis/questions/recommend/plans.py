@@ -1,0 +1,152 @@
+"""What is asked for and what is recommended: objectives, a batch size for each, what twice the devices buy."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from analysis.arrays import Array, Interval, Quantity
+from analysis.estimate.findings import Findings, Scope
+from analysis.estimate.result import Answer
+from analysis.plain import plain, shown
+from analysis.read.throughput import Throughput
+from cbs.errors import ConfigError
+
+OBJECTIVES = ("time", "cost", "examples", "priced")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wish:
+    """What is asked for.
+
+    Attributes:
+        price: of a device-hour, in any currency; replaces that of the throughput table; ``None`` takes the table's.
+        price_ratio: device-hours that it is worth to be done an hour sooner; ``None`` to leave ``priced`` out.
+    """
+
+    devices: int
+    price: float | None = None
+    price_ratio: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.devices < 1:
+            raise ConfigError(f"devices must be at least 1, got {self.devices}")
+        if self.price is not None and not (math.isfinite(self.price) and self.price > 0):
+            raise ConfigError(f"the price of a device-hour must be above 0, got {self.price:g}")
+        if self.price_ratio is not None and not (math.isfinite(self.price_ratio) and self.price_ratio >= 0):
+            raise ConfigError(f"the price ratio must be at least 0 device-hours per hour, got {self.price_ratio:g}")
+
+    @property
+    def objectives(self) -> tuple[str, ...]:
+        """Those that can be answered."""
+        return OBJECTIVES if self.price_ratio is not None else OBJECTIVES[:-1]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """The best batch size of one optimizer for one objective.
+
+    Attributes:
+        within_5_percent: smallest and largest batch size around it that take at most 5 % more on these devices.
+        best_batch_size_interval: interval of the batch size that is best on these devices, over the resamples.
+        probability_within_5_percent: that the batch size takes at most 5 % more than the best on these devices;
+            ``None`` without resamples.
+        seconds: wall time to target, validation not included.
+        cost: in the currency of the price, which is that of a device-hour; both ``None`` where it is not known.
+        objective_value: the objective, in its own unit.
+        objective_resamples: the objective on every resample, shape ``[R]``.
+    """
+
+    optimizer: str = field(repr=False)
+    objective: str
+    batch_size: int
+    devices: int
+    within_5_percent: tuple[int, int]
+    best_batch_size_interval: Interval
+    probability_within_5_percent: float | None
+    steps: Quantity
+    examples: Quantity
+    seconds: Quantity
+    device_hours: Quantity
+    cost: Quantity | None
+    price: float | None = field(repr=False)
+    remarks: tuple[str, ...]
+    objective_value: float = field(repr=False)
+    objective_resamples: Array = field(repr=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Doubling:
+    """What twice as many devices buy when all of them are used, each time at the batch size of least time.
+
+    Attributes:
+        devices: before; twice as many after.
+        batch_sizes: of least time, before and after.
+        time_factor: time after over time before; 0.5 is perfect.
+        cost_factor: device-hours after over device-hours before; 1 is perfect.
+    """
+
+    devices: int
+    batch_sizes: tuple[int, int]
+    time_factor: Quantity
+    cost_factor: Quantity
+    remarks: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Advice:
+    """What one optimizer should train with.
+
+    Attributes:
+        plans: by objective; empty where nothing can be recommended.
+        doubling_devices: ``None`` where no step time is known for twice the devices, or nothing can be recommended.
+        remarks: verdict, and why there is no plan.
+    """
+
+    answer: Answer = field(repr=False)
+    plans: dict[str, Plan] = field(repr=False)
+    doubling_devices: Doubling | None
+    remarks: tuple[str, ...]
+
+    @property
+    def optimizer(self) -> str:
+        return self.answer.group.optimizer
+
+    def to_json(self) -> dict[str, Any]:
+        about = {"optimizer": self.optimizer, "verdict": str(self.answer.verdict)}
+        return about | shown(self) | {"plans": plain(list(self.plans.values()))}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Winner:
+    """The optimizer that is best for an objective, every one at its own recommended batch size; the probability that it
+    is is ``None`` without resamples, or with one optimizer."""
+
+    objective: str
+    optimizer: str
+    probability: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recommendation(Scope):
+    """What to train with, for one sweep, workload and target: advice per optimizer, and a winner per objective, none
+    where nothing can be recommended."""
+
+    advice: tuple[Advice, ...] = field(repr=False)
+    winners: tuple[Winner, ...] = field(repr=False)
+
+    def to_json(self) -> dict[str, Any]:
+        return super().to_json() | {"optimizers": plain(self.advice), "best": plain(self.winners)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recommendations(Findings):
+    """What :func:`recommend` found, one entry per sweep, workload and target."""
+
+    wish: Wish = field(repr=False)
+    recommendations: tuple[Recommendation, ...]
+    throughput: Throughput = field(repr=False)
+
+    def to_json(self) -> dict[str, Any]:
+        return super().to_json() | asdict(self.wish) | {"throughput": self.throughput.statement}

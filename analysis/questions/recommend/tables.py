@@ -1,0 +1,100 @@
+"""What ``cbs recommend`` writes and prints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from analysis.estimate.findings import SCOPE
+from analysis.phrases import number, percent, plural, share, time_unit, with_interval
+from analysis.present import Presentation, presentation
+from analysis.present.table import Column, Table, files, quantity
+from analysis.questions.recommend.plans import Plan, Recommendation, Recommendations, Winner
+
+
+@presentation.register
+def _(found: Recommendations) -> Presentation:
+    wish, said = found.wish, f"[{percent(found.config.confidence)} % interval]"
+    shown: list[Table | str] = []
+    for entry in found.recommendations:
+        title = f"{entry.title}, up to {plural(wish.devices, 'device')} {said}"
+        shown.append(plans([entry], title, list(sentences(entry, exact=found.throughput.exact))))
+    shown += [f"{found.throughput.statement}; {found.throughput.spread}", *found.notes]
+    tables = {"recommendations": plans(found.recommendations)}
+    return Presentation(shown=shown, tables=tables, json="recommendation.json")
+
+
+def plans(recommendations: Sequence[Recommendation], title: str = "", lines: Sequence[str] = ()) -> Table:
+    """One row per objective and optimizer."""
+    rows = [
+        (entry.scope, advice.plans[best.objective], best, advice.answer)
+        for entry in recommendations
+        for best in entry.winners
+        for advice in entry.advice
+        if best.objective in advice.plans
+    ]
+    unit, length = time_unit(plan.seconds.value or 0.0 for _, plan, *_ in rows)
+    priced = "cost" if any(plan.cost is not None for _, plan, *_ in rows) else "device_hours"
+
+    def best(_: object, plan: Plan, winner: Winner, __: object) -> bool:
+        return winner.optimizer == plan.optimizer
+
+    columns = (
+        *files(*SCOPE),
+        Column("objective", heading="least", name=True),
+        Column("optimizer", heading="optimizer", name=True),
+        Column("batch_size", heading="batch size"),
+        Column("devices", heading="devices"),
+        Column("near_low", lambda _, plan, *__: plan.within_5_percent[0]),
+        Column("near_high", lambda _, plan, *__: plan.within_5_percent[1]),
+        Column("", "within_5_percent", "within 5 %", text=lambda ends: "–".join(map(str, ends))),
+        Column("best_batch_size_low", lambda _, plan, *__: plan.best_batch_size_interval[0]),
+        Column("best_batch_size_high", lambda _, plan, *__: plan.best_batch_size_interval[1]),
+        Column("probability_near", "probability_within_5_percent"),
+        *map(quantity, ("steps", "examples", "seconds", "device_hours", "cost")),
+        quantity("", f"time ({unit})", "seconds", times=1 / length),
+        Column("", f"{priced}.value", priced.replace("_", "-")),
+        Column("", "examples.value", "examples"),
+        Column("best_optimizer", best),
+        Column("probability_best", lambda *row: row[2].probability if best(*row) else None),
+        Column("verdict"),
+        Column("remarks", lambda _, plan, *__: "; ".join(plan.remarks)),
+    )
+    return Table(columns=columns, rows=rows, title=title, lines=lines)
+
+
+def sentences(recommendation: Recommendation, *, exact: bool) -> Iterator[str]:
+    """Everything that stands below the table, one line each; ``exact`` is whether step times are taken to be so."""
+    condition = " if the step times are exact" if exact else ""
+    for best in recommendation.winners:
+        if best.probability is not None:
+            likely = f"with probability {share(best.probability)}{'' if best.objective == 'examples' else condition}"
+            yield f"least {best.objective}: {best.optimizer}, {likely}"
+    remarks: dict[str, list[Plan]] = {}
+    for plan in (plan for advice in recommendation.advice for plan in advice.plans.values()):
+        for remark in plan.remarks:
+            remarks.setdefault(remark, []).append(plan)
+    for remark, plans in remarks.items():
+        objectives, optimizers = (
+            dict.fromkeys(getattr(each, of) for each in plans) for of in ("objective", "optimizer")
+        )
+        yield f"least {' and '.join(objectives)}, {', '.join(optimizers)}: {remark}"
+    for advice in recommendation.advice:
+        yield from (f"{advice.optimizer}: {remark}" for remark in advice.remarks)
+        time = advice.plans.get("time")
+        if time is not None and time.probability_within_5_percent is not None:
+            low, high = map(number, time.best_batch_size_interval)
+            yield (
+                f"{advice.optimizer}: batch size {time.batch_size} is within 5 % of the least time with probability "
+                f"{share(time.probability_within_5_percent)}{condition}; the best batch size itself lies within "
+                f"[{low}, {high}]"
+            )
+        if (twice := advice.doubling_devices) is not None:
+            time_factor, cost_factor = (
+                with_interval(f.value, f.interval) for f in (twice.time_factor, twice.cost_factor)
+            )
+            new = "".join(f"; {remark}" for remark in twice.remarks if remark not in remarks)
+            yield (
+                f"{advice.optimizer}: from {plural(twice.devices, 'device')} to {2 * twice.devices} the least time "
+                f"changes by the factor {time_factor}, device-hours by {cost_factor} "
+                f"(batch size {' to '.join(map(str, twice.batch_sizes))}){new}"
+            )

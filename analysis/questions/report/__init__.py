@@ -1,0 +1,1 @@
+"""Everything about a folder of results as one HTML page."""

@@ -1,0 +1,163 @@
+"""A whole analysis as one HTML page that needs nothing else: no network, no script, no file beside it.
+
+The same results, options and command give the same bytes; the page holds no time but those the sweeps were run at.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+import cbs
+from analysis.config import DEFAULT, AnalysisConfig
+from analysis.estimate.definitions import in_words
+from analysis.estimate.estimates import answers
+from analysis.estimate.findings import Analysis
+from analysis.estimate.result import Answer
+from analysis.estimate.suggest import suggest
+from analysis.phrases import percent
+from analysis.present.answers import definitions, example_units, points, summary
+from analysis.present.figures import pictures, scopes
+from analysis.present.suggestions import facts
+from analysis.questions.report import content, vector
+from analysis.read.results import Results, load
+from cbs.files import refuse_links, whole_file
+from cbs.trial.target import Target
+
+LINES = 120
+"""Rows of points beyond which their tables are folded."""
+
+_BREAKS = re.compile(r"[^,_(=/]+[,_(=/]*|[,_(=/]+")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Page:
+    """The file that :func:`report` wrote, its size in bytes, an answer per sweep, group and target, and how many
+    figures."""
+
+    path: Path
+    size: int
+    answers: tuple[Answer, ...]
+    figures: int
+
+    def to_json(self) -> dict[str, Any]:
+        return {"path": str(self.path), "bytes": self.size, "fits": len(self.answers), "figures": self.figures}
+
+
+def report(
+    path: str | os.PathLike[str],
+    *,
+    targets: Sequence[float | Target] | None = None,
+    output: str | os.PathLike[str] | None = None,
+    config: AnalysisConfig = DEFAULT,
+    title: str = "",
+    command: str = "",
+) -> Page:
+    """Analyze the results and write them as one self-contained HTML page.
+
+    Args:
+        path, targets, config: as of :func:`analysis.analyze`, errors too.
+        output: the file to write; ``analysis/report.html`` inside ``path`` when absent.
+        title: of the page; names the sweeps when empty.
+        command: that makes this page, to stand on it; left out when empty.
+
+    Raises:
+        ResultsError: if ``output`` cannot be written.
+    """
+    results = load(path)
+    found = answers(results, config, targets=targets)
+    file = Path(path) / "analysis" / "report.html" if output is None else Path(output)
+    if output is None:
+        refuse_links(Path(path), file)
+    figures = drawings(found)
+    text = render(results, found, config, figures, title=title, command=command)
+    data = text.encode(errors="backslashreplace")
+    with whole_file(file, "the report to ", "; choose another file with --output") as draft:
+        draft.write_bytes(data)
+    count = sum(len(entry["figures"]) for entry in figures)
+    return Page(path=file, size=len(data), answers=tuple(found), figures=count)
+
+
+def drawings(found: Sequence[Answer]) -> list[dict[str, Any]]:
+    """Of every sweep, workload and target the ``answers``, their ``points`` and the ``figures``, numbered through."""
+    pages: list[dict[str, Any]] = []
+    number = 1
+    for suffix, members in scopes(found):
+        shown = list(pictures(Analysis, members, suffix))
+        first = [f"{kind}{suffix}" for kind in vector.FIRST]
+        shown.sort(key=lambda picture: first.index(picture.name) if picture.name in first else len(first))
+        figures = [vector.drawn(picture, place) for place, picture in enumerate(shown, number)]
+        number += len(figures)
+        pages.append({"answers": members, "points": points(members), "figures": figures})
+    return pages
+
+
+def render(
+    results: Results,
+    found: Sequence[Answer],
+    config: AnalysisConfig,
+    figures: Sequence[Mapping[str, Any]],
+    *,
+    title: str = "",
+    command: str = "",
+) -> str:
+    """The page of at least one answer as text; ``figures`` are :func:`drawings`, all else is as of :func:`report`."""
+    folders = {group.sweep: group for group in results.groups}
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("analysis.questions.report", "."),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"papers": _papers, "breakable": _breakable}
+    sweeps = [content.sweep(name, str(group.folder), group.manifest) for name, group in folders.items()]
+    runs = [run for sweep in sweeps for run in sweep["runs"]]
+    return environment.get_template("page.html").render(
+        title=title or f"Critical batch size: {', '.join(folders)}",
+        style=Markup((Path(__file__).parent / "page.css").read_text()),
+        summary=summary(found).shown(wide=True),
+        definitions=definitions(found),
+        judged=content.judged(found),
+        workloads=list(dict.fromkeys(answer.group.workload for answer in found)),
+        targets=list(dict.fromkeys(str(answer.target) for answer in found)),
+        axis=content.axis(found),
+        units=example_units,
+        unit=example_units(found),
+        percent=percent(config.confidence),
+        called=in_words(config.definition, found[0].critical.options),
+        config=config,
+        intervals=list(dict.fromkeys(answer.fit.interval_method for answer in found if answer.fit)),
+        described=content.definitions(found),
+        suggestions=[(suggestion, facts(suggestion)) for suggestion in map(suggest, found) if suggestion],
+        scopes=figures,
+        fold=sum(len(entry["points"].rows) for entry in figures) > LINES,
+        longest=vector.LONGEST_TABLE,
+        sweeps=sweeps,
+        origin=content.latest(runs),
+        started=sorted(run["started"] for run in runs if run["started"]),
+        results=results,
+        statuses=content.statuses(results),
+        messages=content.messages(results),
+        command=command,
+        version=cbs.__version__,
+    )
+
+
+def _papers(text: str) -> Markup:
+    """``text`` with arXiv numbers as links."""
+    link = Markup('<a href="https://arxiv.org/abs/{0}">arXiv:{0}</a>')
+    parts = content.ARXIV.split(text)
+    return Markup("").join(link.format(part) if place % 2 else part for place, part in enumerate(parts))
+
+
+def _breakable(text: str) -> Markup:
+    """``text`` that may be broken after a comma and the like."""
+    return Markup("").join(Markup("{}<wbr>").format(part) for part in _BREAKS.findall(text))

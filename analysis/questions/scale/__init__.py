@@ -1,0 +1,1 @@
+"""How the critical batch size scales with data, model size, loss and compute."""

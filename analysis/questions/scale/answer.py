@@ -1,0 +1,191 @@
+"""How the critical batch size grows with data, model size, loss and compute, and what it depends on at all else equal.
+
+``scale(paths)`` is the whole of it; see :mod:`analysis.estimate.laws` for the fits.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from analysis.config import DEFAULT, AnalysisConfig
+from analysis.estimate.estimates import answers
+from analysis.estimate.findings import Findings
+from analysis.estimate.forms import Runs
+from analysis.estimate.laws import loss
+from analysis.estimate.laws.loss import LossFit
+from analysis.estimate.result import Answer
+from analysis.phrases import number, plural
+from analysis.questions.scale.fits import Law, comparisons, laws, options, varying
+from analysis.questions.scale.points import AXES, ScalingPoint, at_data, in_tokens, points_of, runs_of, unlike
+from analysis.read.results import load
+from cbs.errors import ConfigError, ResultsError
+from cbs.trial.target import Target
+
+_OWN = 0.25
+"""Spread of ln S_min over that of ln B_crit below which an exponent against the data is 1 within a quarter, whatever
+they are."""
+
+_FAR_OFF = 0.1
+"""Residual of ln S, rms, above which the law in three terms is doubted: more than seeds of most workloads scatter."""
+
+_LONGER = 0.01
+"""Step of ln S for the slope of the law."""
+
+_ONE_LAW = "; a law is one of a workload and optimizer: models that belong on one need the same name of the workload"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scaling(Findings):
+    """What :func:`scale` found.
+
+    Attributes:
+        points: the critical batch sizes; those interpolated at held data last.
+        comparisons: sets with all else equal, and pools of them.
+        three_term: Kaplan's three terms fitted to all steps to target, by workload and optimizer.
+        data: what data and compute stand for, in words.
+    """
+
+    points: tuple[ScalingPoint, ...]
+    laws: tuple[Law, ...]
+    comparisons: tuple[Law, ...]
+    three_term: dict[str, LossFit]
+    data: str
+
+
+def scale(
+    paths: Sequence[str | os.PathLike[str]],
+    config: AnalysisConfig = DEFAULT,
+    *,
+    against: Sequence[str] | None = None,
+    vary: Sequence[str] | None = None,
+    hold_data: Sequence[float] | None = None,
+    at: Sequence[float] | None = None,
+    data_at_batch: float | None = None,
+    targets: Sequence[float | Target] | None = None,
+) -> Scaling:
+    """Laws of the critical batch size over many models and targets.
+
+    Args:
+        against: names in :data:`analysis.questions.scale.points.AXES`; ``None`` for all that vary.
+        vary: axes or workload options to compare along, all else equal; ``None`` for every option that varies.
+        hold_data: amounts of data at which ``vary`` is also compared, the loss then being free; in tokens where an
+            example has them.
+        at: values to predict the critical batch size at; needs one axis.
+        data_at_batch: batch size whose examples to target are the data; ``None`` for the critical
+            one.
+
+    Raises:
+        ConfigError: if an argument is out of its domain.
+        ResultsError: if there is nothing to fit.
+    """
+    positive = [*(at or ()), *(hold_data or ()), *(() if data_at_batch is None else (data_at_batch,))]
+    _check(paths, against, at, positive)
+    results = load(*paths)
+    found = answers(results, config, targets=targets, noise=False)
+    measured, left_out = points_of(found, data_at_batch)
+    if not measured:
+        raise ResultsError(f"no critical batch size with an interval: {'; '.join(left_out[:3])}")
+    notes = [*results.notes, *(["examples differ in length, so batch sizes are in tokens"] if in_tokens(found) else [])]
+    notes += [*unlike(found), *left_out]
+    points = list(measured)
+    fitted = [
+        law
+        for axis in dict.fromkeys(against or varying(points, AXES))
+        for law in laws(points, axis, config, at=at or ())
+    ]
+    for axis in against or ():
+        own = [law for law in fitted if law.axis == axis]
+        if all(law.fit is None and "does not vary" in law.remark for law in own):
+            why = "; ".join(f"{law.workload}, {law.optimizer}: {law.remark}" for law in own)
+            raise ResultsError(f"no law against {axis}: {why}{_ONE_LAW if len(own) > 1 else ''}")
+    notes += [] if data_at_batch else [line for law in fitted for line in _against_itself(law, measured)]
+    names = list(dict.fromkeys(vary or varying(points, options(points))))
+    # the parameters follow a single option that varies
+    names += varying(points, ["parameters"]) if not vary and len(names) != 1 else []
+    compared = [law for name in names for law in comparisons(points, name, config)]
+    for data in hold_data or ():
+        interpolated, missing = at_data(measured, data, config.confidence)
+        notes += missing
+        first = len(points)
+        points += interpolated
+        compared += [law for name in names for law in comparisons(points, name, config, first=first)]
+    if vary:
+        notes += [f"nothing to compare along {name}" for name in names if not any(law.axis == name for law in compared)]
+    terms, doubts = _three_terms(found, config)
+    if not fitted and not compared and not terms:
+        number, families = plural(len(points), "critical batch size"), {point.family for point in points}
+        told = _ONE_LAW if len(families) > 1 else "; give several models or targets"
+        raise ResultsError(f"{number}, and nothing varies between those of one workload and optimizer{told}")
+    size = "the critical batch size" if data_at_batch is None else f"a batch size of {data_at_batch:g}"
+    return Scaling(
+        points=tuple(points),
+        laws=tuple(fitted),
+        comparisons=tuple(compared),
+        three_term=terms,
+        config=config,
+        data=f"those that {size} takes to the target",
+        notes=(*notes, *doubts),
+    )
+
+
+def _against_itself(law: Law, points: Sequence[ScalingPoint]) -> list[str]:
+    """That data which are a multiple of B_crit itself say nothing of how it grows with them."""
+    if law.axis not in ("data", "compute") or law.fit is None:
+        return []
+    sizes = np.log([points[index].critical_batch_size for index in law.points])
+    if np.std(np.log(law.x) - sizes) > _OWN * np.std(sizes):
+        return []
+    return [
+        f"{law.workload}, {law.optimizer}: {law.axis}, counted at B_crit, only follows it, as S_min hardly differs "
+        "between the points: an exponent near 1 says nothing; --data-at-batch B counts at one batch size"
+    ]
+
+
+def _check(
+    paths: Sequence[Any], against: Sequence[str] | None, at: Sequence[float] | None, positive: Sequence[float]
+) -> None:
+    if not paths:
+        raise ConfigError("give at least one results folder")
+    for axis in against or ():
+        if axis not in AXES:
+            raise ConfigError(
+                f"--against {axis}: known are {', '.join(AXES)}; for an option of the workload use --vary"
+            )
+    if at and len(set(against or ())) != 1:
+        raise ConfigError("--at needs exactly one --against, whose unit it is in")
+    for value in positive:
+        if not 0 < value < float("inf"):
+            raise ConfigError(f"--at, --hold-data and --data-at-batch take positive numbers, got {value:g}")
+
+
+def _three_terms(answers: Sequence[Answer], config: AnalysisConfig) -> tuple[dict[str, LossFit], list[str]]:
+    """The law in three terms where there are several sizes and several targets, and what speaks against it."""
+    found, doubts = {}, []
+    for name, runs in runs_of(answers).items():
+        if len(np.unique(runs.parameters)) > 1 and len(np.unique(runs.loss)) > 1:
+            try:
+                found[name] = loss.fit("kaplan", runs, config)
+                doubts += _off(name, found[name], runs)
+            except ValueError as error:
+                doubts.append(f"no law in three terms for {name}: {error}")
+    return found, doubts
+
+
+def _off(name: str, law: LossFit, runs: Runs) -> list[str]:
+    """That steps lie far off the law, and by how much for every size; residuals of ln L over the slope in ln S."""
+    fitted, longer = (law.log_loss(each)[0] for each in (runs, replace(runs, steps=runs.steps * np.exp(_LONGER))))
+    off = (np.log(runs.loss) - fitted) * _LONGER / np.sqrt(np.mean((longer - fitted) ** 2))
+    rms = float(np.sqrt(np.mean(off**2)))
+    if rms <= _FAR_OFF:
+        return []
+    means = {size: 100 * off[runs.parameters == size].mean() for size in np.unique(runs.parameters)}
+    sizes = ", ".join(f"{number(size)}: {number(mean, 2)} %" for size, mean in means.items())
+    return [
+        f"{name}: steps lie {100 * rms:.2g} % (rms; mean by size {sizes}) off the law in three terms: if seeds scatter "
+        "less, it is another, and no interval holds"
+    ]

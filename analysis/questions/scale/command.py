@@ -1,0 +1,60 @@
+"""``cbs scale``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from analysis.config import AnalysisConfig
+from analysis.consoles import errors
+from analysis.options import Answer, Targets, answer_with, config_of, options
+
+
+@options(config=config_of, answer=answer_with)
+def command(
+    results: Annotated[list[Path], typer.Argument(help="Sweeps, or folders of sweeps.")],
+    against: Annotated[
+        list[str] | None, typer.Option(help="data, parameters, loss or compute; repeat. Default: all that vary.")
+    ] = None,
+    vary: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY",
+            help="Compare along this at all else equal: an option of the workload (width, layers) or one of the above; "
+            "repeat. Default: every option that varies.",
+        ),
+    ] = None,
+    hold_data: Annotated[
+        list[float] | None, typer.Option(metavar="D", help="Compare also at equal data (tokens) instead of equal loss.")
+    ] = None,
+    at: Annotated[list[float] | None, typer.Option(help="Predict at this value of the one --against; repeat.")] = None,
+    data_at_batch: Annotated[
+        float | None, typer.Option(help="Data are the examples to target at this batch size. Default: critical.")
+    ] = None,
+    target: Targets = None,
+    *,
+    config: AnalysisConfig,
+    answer: Answer,
+) -> None:
+    """How B_crit scales with data, model size, loss and compute.
+
+    Laws, and comparisons at all else equal.
+
+    Example: cbs scale results/ --target 2.6 --target 2.4 --against data --at 1e9
+    """
+    from analysis.questions.scale.answer import scale
+
+    with errors.status("fitting"):
+        found = scale(
+            results,
+            config,
+            against=against,
+            vary=vary,
+            hold_data=hold_data,
+            at=at,
+            data_at_batch=data_at_batch,
+            targets=target or None,
+        )
+    answer(found, results[0] / "analysis" / "scaling")

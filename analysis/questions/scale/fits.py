@@ -1,0 +1,216 @@
+"""Laws of the critical batch size: plain ones per optimizer, and comparisons in which all but one thing is equal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from analysis.arrays import Array
+from analysis.config import AnalysisConfig
+from analysis.phrases import plural
+from analysis.plain import plain, shown
+from analysis.questions.scale.points import AXES, ScalingPoint
+from analysis.questions.scale.power_law import Observations, PowerLaw, fit
+from cbs.errors import ConfigError
+
+_SAME = 1e-9
+"""Relative; values closer than this are one value."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """The law at one value, with the interval of a new point's critical batch size, and how far outside the data that
+    lies; 1 inside."""
+
+    x: float
+    critical_batch_size: float
+    interval: tuple[float, float]
+    times_beyond_the_data: float
+
+    def to_json(self) -> dict[str, Any]:
+        return shown(self) | {"extrapolated": self.times_beyond_the_data > 1}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Law:
+    """B_crit against one thing.
+
+    Attributes:
+        kind: ``law``: all points of an optimizer; ``set``: everything but ``axis`` is equal; ``pooled``: several sets
+            with a common exponent.
+        axis: one of :data:`analysis.questions.scale.points.AXES`, or an option of the workload.
+        held: what all points of a set have in common, in words.
+        also_varies: for kind ``law``, what else differs between the points, in words.
+        x: of the points, shape ``[n]``.
+        unit: of ``x``; empty for a plain number.
+        remark: why there is none, or what to know about it; empty if nothing.
+    """
+
+    kind: str
+    axis: str
+    workload: str
+    optimizer: str
+    held: str
+    also_varies: str
+    points: tuple[int, ...]
+    x: Array
+    unit: str
+    fit: PowerLaw | None = field(repr=False)
+    remark: str
+    predictions: tuple[Prediction, ...]
+
+    @property
+    def kaplan(self) -> dict[str, Any] | None:
+        """Against the loss: ``B*`` and ``alpha`` of B_crit = B*/L^(1/alpha), Kaplan et al. (2020), equation 1.4."""
+        if self.axis != "loss" or self.fit is None or self.kind != "law":
+            return None
+        alpha, *ends = (-1.0 / k if k < 0 else None for k in (self.fit.exponent, *self.fit.exponent_interval))
+        return {
+            "B_star": float(self.fit.constants[0]),
+            "B_star_interval": list(self.fit.constant_intervals[0]),
+            "alpha": alpha,
+            "alpha_interval": ends,
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        return shown(self) | (plain(self.fit) or {}) | {"kaplan": self.kaplan}
+
+
+def options(points: Iterable[ScalingPoint]) -> list[str]:
+    """Names of the options that the workloads were given."""
+    return list(dict.fromkeys(name for point in points for name in point.workload_options))
+
+
+def varying(points: Sequence[ScalingPoint], names: Iterable[str]) -> list[str]:
+    """Those of ``names``, axes or options, in which the points of some optimizer differ."""
+    groups = _by_optimizer(points).values()
+    return [name for name in names if any(_differ(points, members, name) for members in groups)]
+
+
+def _differ(points: Sequence[ScalingPoint], members: Sequence[int], name: str) -> bool:
+    values = [value for value in (points[index].values.get(name) for index in members) if value is not None]
+    return bool(values) and max(values) > min(values) * (1 + _SAME)
+
+
+def _by_optimizer(points: Sequence[ScalingPoint]) -> dict[tuple[str, str], list[int]]:
+    found: dict[tuple[str, str], list[int]] = {}
+    for index, point in enumerate(points):
+        found.setdefault((point.family, point.optimizer), []).append(index)
+    return found
+
+
+def laws(points: Sequence[ScalingPoint], axis: str, config: AnalysisConfig, *, at: Sequence[float] = ()) -> list[Law]:
+    """One law per workload and optimizer over all its points, with its predictions ``at``."""
+    return [
+        _law("law", axis, points, {"": [index for index in members if points[index].values.get(axis)]}, of, config, at)
+        for of, members in _by_optimizer(points).items()
+    ]
+
+
+def comparisons(points: Sequence[ScalingPoint], name: str, config: AnalysisConfig, *, first: int = 0) -> Iterator[Law]:
+    """Per optimizer the sets in which everything but ``name``, an axis or an option of the workload, is equal, each
+    alone and pooled; the points before ``first`` are passed over. A ``name`` that is no number in the points is a
+    ``ConfigError``."""
+    if not any(point.values.get(name) for point in points):
+        known = ", ".join(dict.fromkeys([*AXES, *options(points)]))
+        raise ConfigError(f"--vary {name}: no point has it as a positive number; known are {known}")
+    for of, members in _by_optimizer(points).items():
+        sets: dict[str, list[int]] = {}
+        for index in members:
+            if index >= first and points[index].values.get(name):
+                sets.setdefault(held(points[index], name), []).append(index)
+        useful = {common: entries for common, entries in sets.items() if _differ(points, entries, name)}
+        yield from (_law("set", name, points, {common: useful[common]}, of, config) for common in useful)
+        if len(useful) > 1:
+            yield _law("pooled", name, points, useful, of, config)
+
+
+def _law(
+    kind: str,
+    axis: str,
+    points: Sequence[ScalingPoint],
+    sets: dict[str, list[int]],
+    of: tuple[str, str],
+    config: AnalysisConfig,
+    at: Sequence[float] = (),
+) -> Law:
+    """The law of one workload and optimizer through ``sets`` of points, by what each holds, with a common exponent."""
+    members = [index for entries in sets.values() for index in entries]
+    own = [points[index] for index in members]
+    x = np.array([point.values.get(axis) for point in own], dtype=float)
+    law, remark = None, f"{plural(len(members), 'point')}, and {axis} does not vary"
+    if _differ(points, members, axis):
+        law, remark = _fitted(own, x, axis, [number for number, each in enumerate(sets.values()) for _ in each], config)
+    return Law(
+        kind=kind,
+        axis=axis,
+        workload=of[0],
+        optimizer=of[1],
+        held=f"{len(sets)} sets" if len(sets) > 1 else next(iter(sets)),
+        also_varies=_also_varies(points, members, axis) if kind == "law" else "",
+        points=tuple(members),
+        x=x,
+        unit={"data": f"{own[0].data_unit}s", "compute": "FLOPs", "size": "parameters"}.get(axis, "") if own else "",
+        fit=law,
+        remark=remark,
+        predictions=tuple(_prediction(law, x, value) for value in at) if law else (),
+    )
+
+
+def _fitted(
+    points: Sequence[ScalingPoint], x: Array, axis: str, sets: Sequence[int], config: AnalysisConfig
+) -> tuple[PowerLaw | None, str]:
+    """The law and what to know about it; of two values the ratio, with the interval of the points' own errors."""
+    uncertain = axis in ("data", "compute")
+    errors = [point.log_data_resamples if uncertain else 0.0 * point.log_critical_resamples for point in points]
+    observed = Observations(
+        log_x=np.log(x),
+        log_y=np.log([point.critical_batch_size for point in points]),
+        log_x_resamples=np.column_stack(errors),
+        log_y_resamples=np.column_stack([point.log_critical_resamples for point in points]),
+        runs=np.array([point.run for point in points]),
+        sets=np.array(sets),
+    )
+    law = fit(observed, config)
+    if law.freedom > 1:
+        return law, ""
+    if law.freedom == 1:
+        ends = ", ".join(f"{end:.3g}" for end in law.exponent_interval_of_errors)
+        return law, f"one degree of freedom for the scatter; without scatter [{ends}]"
+    span = math.exp(np.ptp(observed.log_x))
+    low, high = sorted(span**end for end in law.exponent_interval_of_errors)
+    return None, (
+        f"too few values for a law; over a factor {span:.3g} B_crit changes by a factor "
+        f"{span**law.exponent:.3g} [{low:.3g}, {high:.3g}], errors of the points alone"
+    )
+
+
+def _prediction(law: PowerLaw, seen: Array, x: float) -> Prediction:
+    low, high = law.prediction(x)
+    return Prediction(
+        x=x,
+        critical_batch_size=float(law.at(x)),
+        interval=(float(low[0]), float(high[0])),
+        times_beyond_the_data=float(max(1.0, x / seen.max(), seen.min() / x)),
+    )
+
+
+def held(point: ScalingPoint, name: str) -> str:
+    """Everything about a point but ``name`` and what it brings about."""
+    options = [f"{key}={value}" for key, value in sorted(point.workload_options.items()) if key != name]
+    if name == "parameters":
+        options = []
+    if point.held_data is not None:
+        return ", ".join([f"data={point.held_data:g} {point.data_unit}s", *options])
+    # the loss sets how much data and compute a model takes
+    return ", ".join([*([] if name in ("loss", "data", "compute") else [str(point.target)]), *options])
+
+
+def _also_varies(points: Sequence[ScalingPoint], members: Sequence[int], axis: str) -> str:
+    names = dict.fromkeys(["loss", *options(points[index] for index in members)])
+    passed_over = {axis} if axis in ("data", "compute", "loss") else {axis, "size"}
+    return ", ".join(name for name in names if name not in passed_over and _differ(points, members, name))

@@ -1,0 +1,154 @@
+"""What ``cbs scale`` writes and prints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from analysis.estimate.forms import FORMS
+from analysis.phrases import DASH, number, percent, with_interval
+from analysis.present import Presentation, presentation
+from analysis.present.loss_fits import limits, parameters
+from analysis.present.table import Column, Table, files
+from analysis.questions.scale.answer import Scaling
+from analysis.questions.scale.fits import Law
+
+
+@presentation.register
+def _(found: Scaling) -> Presentation:
+    units = {f"{point.unit}s" for point in found.points}
+    unit = units.pop() if len(units) == 1 else "examples"
+    said = f"[{percent(found.config.confidence)} % interval]"
+    head = f"{len(found.points)} critical batch sizes ({found.config.definition}), B_crit = c x^k in {unit}, {said}; "
+    shown: list[Table | str] = [f"{head}data: {found.data}"]
+    if found.laws:
+        remarks = dict.fromkeys(line for law in found.laws for line in _remarks_of(law))
+        shown.append(laws(found.laws, f"Laws {said}", remarks, hidden="equal"))
+    if found.comparisons:
+        shown.append(laws(found.comparisons, f"All else equal {said}", _remarks_of_sets(found), hidden="c"))
+    for name, law in found.three_term.items():
+        fitted = f"residual of ln L {number(law.residual_rms)} rms over {law.runs} points"
+        title = f"L = {FORMS[law.form].formula}, {name} {said}"
+        shown.append(parameters({name: law}, title, [fitted, *limits(law)], key="workload_and_optimizer"))
+    every = laws((*found.laws, *found.comparisons), f"B_crit = c x^k, B_crit in {unit}; brackets: {said[1:-1]}")
+    tables = {"points": points(found), "scaling": every}
+    further = {
+        "predictions": predictions(found),
+        "three_term": parameters(found.three_term, key="workload_and_optimizer"),
+    }
+    tables |= {name: table for name, table in further.items() if table.rows}
+
+    return Presentation(
+        shown=[*shown, *found.notes], tables=tables, latex=("scaling",), json="scaling.json", drawn_in=""
+    )
+
+
+def points(found: Scaling) -> Table:
+    """One row per critical batch size; workload options as columns ``option_<name>``."""
+    names = dict.fromkeys(name for point in found.points for name in point.workload_options)
+
+    columns = (
+        Column("point", lambda point: found.points.index(point)),
+        *files("sweep", "workload", "optimizer"),
+        Column("metric", "target.metric"),
+        Column("target", "target.value"),
+        Column("critical_batch_size", interval="interval"),
+        Column("unit", lambda point: f"{point.unit}s"),
+        Column("parameters"),
+        Column("data", interval="data_interval"),
+        Column("data_unit", lambda point: f"{point.data_unit}s"),
+        Column("compute_flops", "compute"),
+        Column("held_data"),
+        *(Column(f"option_{name}", f"workload_options.{name}") for name in names),
+    )
+    return Table(columns=columns, rows=found.points)
+
+
+def laws(rows: Sequence[Law], title: str, lines: Iterable[str] = (), hidden: str = "") -> Table:
+    """One row per law, set and pool of sets; ``hidden`` is the heading of a column that is left out."""
+
+    def constant(name: str) -> Any:
+        return lambda law: getattr(law.fit, name)[0] if law.fit and len(law.fit.constants) == 1 else None
+
+    def span(law: Law) -> str:
+        return f"{number(law.x.min())} to {number(law.x.max())} {law.unit}".strip() if len(law.x) else DASH
+
+    def equal(law: Law) -> str:
+        return "all points" if law.kind == "law" else law.held.replace("validation_", "")
+
+    columns = (
+        Column("kind"),
+        Column("axis", heading="against", name=True),
+        Column("axis_unit", "unit"),
+        Column("workload"),
+        Column("optimizer", heading="optimizer", name=True),
+        Column("", equal, "equal", left=True),
+        *files("held", "also_varies"),
+        Column("points", lambda law: len(law.points), "points"),
+        Column("members", lambda law: " ".join(map(str, law.points))),
+        Column("x_min", lambda law: law.x.min() if len(law.x) else None),
+        Column("x_max", lambda law: law.x.max() if len(law.x) else None),
+        Column("", span, "range", left=True),
+        Column("exponent", "fit.exponent", "k", "fit.exponent_interval", "$k$"),
+        Column("exponent_of_errors_low", lambda law: law.fit.exponent_interval_of_errors[0] if law.fit else None),
+        Column("exponent_of_errors_high", lambda law: law.fit.exponent_interval_of_errors[1] if law.fit else None),
+        Column("constant", constant("constants"), "c", constant("constant_intervals"), "$c$"),
+        Column("scatter", "fit.scatter.total"),
+        Column("freedom", "fit.freedom"),
+        Column("residual_rms", "fit.residual_rms"),
+        Column("B_star", "kaplan.B_star"),
+        Column("alpha", "kaplan.alpha", interval="kaplan.alpha_interval"),
+        Column("remark"),
+    )
+    kept = tuple(column for column in columns if column.heading != hidden or not hidden)
+    return Table(columns=kept, rows=rows, title=title, lines=list(lines))
+
+
+def predictions(found: Scaling) -> Table:
+    """One row per law and value asked for."""
+    columns = (
+        Column("axis"),
+        Column("axis_unit", "unit"),
+        *files("optimizer", "x"),
+        Column("critical_batch_size", interval="interval", ends=("low", "high")),
+        Column("times_beyond_the_data"),
+    )
+    return Table(columns=columns, rows=[(entry, law) for law in found.laws for entry in law.predictions])
+
+
+def _remarks_of_sets(found: Scaling) -> list[str]:
+    """What holds for every set holds for the pool, which says it once."""
+
+    def pool(law: Law) -> tuple[str, str, str, float | None]:
+        return law.axis, law.workload, law.optimizer, found.points[law.points[0]].held_data
+
+    pooled = {pool(law) for law in found.comparisons if law.kind == "pooled"}
+    return [
+        f"{law.axis}, {law.optimizer}, {law.held}: {law.remark}"
+        for law in found.comparisons
+        if law.remark and (law.kind == "pooled" or pool(law) not in pooled)
+    ]
+
+
+def _remarks_of(law: Law) -> Iterator[str]:
+    name = f"{law.axis}, {law.optimizer}"
+    if law.remark:
+        yield f"{name}: {law.remark}"
+    if law.also_varies and law.fit:
+        yield f"not equal between the points against {law.axis}: {law.also_varies}"
+    kaplan = law.kaplan
+    if kaplan:
+        star = _with_interval(kaplan["B_star"], kaplan["B_star_interval"])
+        alpha = _with_interval(kaplan["alpha"], kaplan["alpha_interval"])
+        yield f"{name}: B_crit = B*/L^(1/alpha) with B* = {star}, alpha = {alpha}"
+    for entry in law.predictions:
+        beyond = entry.times_beyond_the_data
+        where = f", extrapolated {beyond:.3g} times beyond the data" if beyond > 1 else ""
+        value = _with_interval(entry.critical_batch_size, entry.interval)
+        yield f"{name}: at {number(entry.x)} {law.unit}".rstrip() + f" {value}{where}"
+
+
+def _with_interval(value: float | None, interval: Sequence[float | None]) -> str:
+    low, high = interval
+    unbounded = low is None and high is None
+    return f"{number(value)} [not bounded]" if unbounded else with_interval(value, (low, high))

@@ -1,0 +1,117 @@
+"""Folders of entries beside the packages of the registries: questions, and extensions.
+
+Such a folder is a package whose modules are named for what they hold: ``command`` (or ``commands``, a package whose
+modules are commands and whose packages are groups of them), ``tables`` and ``figures``, and for entries of any registry
+the last word of its package: ``optimizers``, ``workloads``, ``importers``. A module that is a package holds its entries
+in its own modules.
+
+An extension is such a folder. A distribution names its own in the entry points of group ``cbs.extensions``::
+
+    [project.entry-points."cbs.extensions"]
+    tiny = "my_package.tiny"
+
+Those that come along stand in ``analysis/extensions`` and need no entry, because the entry points of an editable
+installation are as old as the installation; from here on both are the same. Nothing is imported to find either.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+import pkgutil
+from collections.abc import Iterator
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import ModuleType
+from typing import NamedTuple
+
+from cbs.errors import CbsError, ConfigError
+
+GROUP = "cbs.extensions"
+BUILT_IN = "analysis.extensions"
+
+_HOME = Path(__file__).resolve().parents[2]
+
+
+class Folder(NamedTuple):
+    """A folder of entries: what people call it, its package, and where it is."""
+
+    name: str
+    package: str
+    path: Path
+
+    def modules(self, kind: str) -> dict[str, Path]:
+        """The modules that hold entries of a kind and their files, by their full names: the module of that name, and
+        those within it where it is a package."""
+        file, folder, name = self.path / f"{kind}.py", self.path / kind, f"{self.package}.{kind}"
+        if file.is_file():
+            return {name: file}
+        inner = sorted(folder.glob("*.py")) if (folder / "__init__.py").is_file() else []
+        return {name if each.stem == "__init__" else f"{name}.{each.stem}": each for each in inner}
+
+
+def within(package: str) -> list[Folder]:
+    """The folders in a package, by name.
+
+    Raises:
+        ModuleNotFoundError: if there is no such package.
+    """
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        raise ModuleNotFoundError(f"no package {package!r}")
+    return _folders(package, [Path(place) for place in spec.submodule_search_locations])
+
+
+@functools.cache
+def extensions() -> tuple[Folder, ...]:
+    """All extensions: those that come along, then those that distributions name, each by name.
+
+    Raises:
+        ConfigError: if an extension is named whose package is not there, or two have the same name.
+    """
+    found = {folder.name: folder for folder in _folders(BUILT_IN, [_HOME.joinpath(*BUILT_IN.split("."))])}
+    for entry in sorted(entry_points(group=GROUP)):
+        if entry.name in found and found[entry.name].package == entry.value:
+            continue
+        try:
+            spec = importlib.util.find_spec(entry.value)
+        except ImportError:
+            spec = None
+        if spec is None or not spec.submodule_search_locations:
+            raise ConfigError(
+                f"extension {entry.name!r} should be the package {entry.value}, which is not there; "
+                f"reinstall or uninstall {entry.dist.name if entry.dist else 'what brings it'}"
+            )
+        if entry.name in found:
+            raise ConfigError(
+                f"two extensions are called {entry.name}: {found[entry.name].package} and {entry.value}; uninstall one"
+            )
+        found[entry.name] = Folder(entry.name, entry.value, Path(next(iter(spec.submodule_search_locations))))
+    return tuple(found.values())
+
+
+def modules(kind: str, package: str = "") -> Iterator[tuple[str, Path]]:
+    """Full names and files of the modules that hold entries of a kind in the folders of a package, if one is named, and
+    in the extensions."""
+    for folder in (*(within(package) if package else ()), *extensions()):
+        yield from folder.modules(kind).items()
+
+
+def load(module: str) -> ModuleType:
+    """Import a module of a folder.
+
+    Raises:
+        ConfigError: if that fails.
+    """
+    try:
+        return importlib.import_module(module)
+    except CbsError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"cannot import {module}: {type(error).__name__}: {error}") from error
+
+
+def _folders(package: str, places: list[Path]) -> list[Folder]:
+    inner = [(place, each) for place in places for each in pkgutil.iter_modules([str(place)]) if each.ispkg]
+    return [Folder(each.name, f"{package}.{each.name}", place / each.name) for place, each in inner]

@@ -1,0 +1,122 @@
+"""What cbs noise-scale shows."""
+
+from __future__ import annotations
+
+import copy
+import io
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from rich.console import Console
+
+from analysis import present
+from analysis.present.figures import FIGURES, figures_of
+from analysis.questions.noise_scale_run.tables import MeasuredRun
+from analysis.venues import VENUES
+from cbs.errors import ResultsError
+
+
+def estimate(value: float | None, low: float | None, high: float | None, note: str = "") -> dict[str, Any]:
+    return {
+        "value": value, "low": low, "high": high, "confidence": 0.95, "signal": 0.1, "noise": 4.0, "steps": 32,
+        "examples": 2048, "note": note,
+    }  # fmt: skip
+
+
+RUN: dict[str, Any] = {
+    "config": {"optimizer": {"name": "adamw"}, "lr": 0.004, "batch_size": 64},
+    "source": "split",
+    "matched": "l1",
+    "symbols": {"l2": "Z_2", "l1": "Z_1", "nuclear": "Z_n"},
+    "example_unit": "sequence",
+    "tokens_per_example": 32,
+    "phases": [
+        {
+            "first_step": 32 * place + 1, "last_step": 32 * place + 32, "first_examples": 2048 * place,
+            "last_examples": 2048 * (place + 1), "train_loss": 3.0 - place,
+            "noise_scales": {
+                "l2": estimate(None, 70.0, None, "the mean estimate of |G|^2 is not positive (-0.1)")
+                if place == 0
+                else estimate(41.2, 36.0, 48.1),
+                "l1": estimate(30.0 + place, None, None),
+                "nuclear": estimate(12.0, 3.0, None),
+            },
+            "layers": {"blocks.0[x]": estimate(41.2, 36.0, 48.1)},
+        }
+        for place in range(2)
+    ],
+}  # fmt: skip
+
+
+def printed(width: int = 100, *, layers: bool = False) -> str:
+    console = Console(width=width, file=io.StringIO())
+    present.show(MeasuredRun(RUN), console, wide=layers)
+    return console.file.getvalue()
+
+
+def test_one_row_per_phase_and_geometry() -> None:
+    table = FIGURES["noise_scale_run"].compute(MeasuredRun(RUN))
+    assert len(table) == 6
+    assert table["matched"].tolist() == [False, True, False] * 2
+    assert math.isnan(table["noise_scale"][0])
+    assert table["low"][0] == 70.0
+    assert table[table["geometry"] == "l2"]["examples"].tolist() == [1024, 3072]
+
+
+def test_the_table_says_everything() -> None:
+    shown = printed()
+    for word in ("sequences", "adamw", "l2 (plain)", "l1 (matched)", "41.2", "[36, 48.1]", "[70, ∞]", "not positive"):
+        assert word in shown, word
+    assert "3 up to 2,048" in shown
+    assert "a sequence is 32 tokens" in shown
+    assert "blocks.0[x]" in printed(layers=True)
+    assert "blocks.0[x]" not in shown
+
+
+def test_files_are_written_and_the_figure_is_repeatable(tmp_path: Path) -> None:
+    first, second = (present.write(MeasuredRun(RUN), tmp_path / name) for name in ("a", "b"))
+    assert {path.name for path in first} == {
+        "noise_scale.json", "noise_scale.csv", "noise_scale.pdf", "noise_scale.png",
+    }  # fmt: skip
+    drawn = [place for place, path in enumerate(first) if path.suffix != ".json"]
+    assert all(first[place].read_bytes() == second[place].read_bytes() for place in drawn)
+    assert len(pd.read_csv(tmp_path / "a" / "noise_scale.csv")) == 6
+    said = json.loads((tmp_path / "a" / "noise_scale.json").read_text())
+    assert said == present.to_json(MeasuredRun(RUN), files=first)
+    assert said["phases"] == RUN["phases"]
+    assert len(present.write(MeasuredRun(RUN), tmp_path / "c", figures=False)) == 2
+
+
+def test_a_figure_that_is_written_is_as_wide_as_its_venue(tmp_path: Path) -> None:
+    for name in ("default", "neurips", "acl"):
+        present.write(MeasuredRun(RUN), tmp_path, venue=name)
+        box = re.search(rb"/MediaBox \[ ?0 0 ([\d.]+)", (tmp_path / "noise_scale.pdf").read_bytes())
+        assert box is not None
+        assert float(box[1]) == pytest.approx(72 * VENUES[name].single, abs=0.01)
+
+
+def test_every_file_is_named_where_a_figure_has_the_name_of_the_json(tmp_path: Path) -> None:
+    console = Console(width=400, file=io.StringIO())
+    present.show(MeasuredRun(RUN), console, files=present.write(MeasuredRun(RUN), tmp_path))
+    said = console.file.getvalue()
+    assert f"in {tmp_path}: noise_scale.{{pdf,png,csv}}, noise_scale.json\n" in said
+
+
+def test_a_run_of_undefined_estimates_has_no_figure() -> None:
+    run = copy.deepcopy(RUN)
+    for phase in run["phases"]:
+        for entry in phase["noise_scales"].values():
+            entry["value"] = None
+    assert [picture.name for picture in figures_of(MeasuredRun(RUN))] == ["noise_scale"]
+    assert list(figures_of(MeasuredRun(run))) == []
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ResultsError, match="--output"):
+        present.write(MeasuredRun(RUN), tmp_path / "file")

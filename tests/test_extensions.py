@@ -1,0 +1,151 @@
+"""What a distribution adds from outside is found like what comes along, and what is taken away is missed by nothing."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+import cli
+from cbs.errors import ConfigError
+from cbs.registry import extensions
+from cbs.registry.extensions import Folder
+from tests import fresh
+from tests.factories import Truth, sweep
+
+ROOT = Path(__file__).resolve().parents[1]
+TINY = {
+    "__init__.py": "",
+    "command.py": """\
+def command() -> None:
+    \"\"\"Say hello.
+
+    Example: cbs tiny
+    \"\"\"
+    print("hello from afar")
+""",
+    "optimizers.py": """\
+import torch
+
+from cbs.optimizers.base import optimizer, trainable
+
+
+@optimizer("tiny_descent", lr_grid=(0.1, 0.2), family="sgd", geometry="l2", paper="nobody")
+def tiny(model, lr):
+    \"\"\"Plain descent.\"\"\"
+    return torch.optim.SGD(trainable(model), lr=lr)
+""",
+    "importers.py": """\
+from pathlib import Path
+
+from analysis.read.importers.base import IMPORTERS, Importer, Run
+
+
+@IMPORTERS.register("tiny_log")
+class TinyLog(Importer):
+    \"\"\"Lines of a step and a loss.\"\"\"
+
+    expected = "a .tiny file"
+    marks = ("*.tiny", "tiny logs")
+
+    def read(self, source, settings, notes):
+        for path in self.files(source):
+            rows = [[float(part) for part in line.split()] for line in path.read_text().splitlines()]
+            facts = {"batch_size": 8, "lr": 0.1, "seed": 0, "optimizer": "adamw"}
+            axis, values = map(list, zip(*rows))
+            yield Run(name=path.stem, place=str(path), axis=axis, values=values, facts=facts, files=(path,))
+""",
+}
+ASK = """\
+import contextlib, json, sys
+sys.path.insert(0, {home!r})
+sys.path.insert(0, {site!r})
+import cli
+for words in {lines!r}:
+    sys.argv = ["cbs", *words]
+    cli.application.cache_clear()
+    with contextlib.suppress(SystemExit):
+        cli.main()
+"""
+
+
+def installed(site: Path, package: str = "far_away", value: str = "far_away", name: str = "tiny") -> None:
+    """As pip leaves it: the package, and beside it what its distribution says."""
+    for file, text in TINY.items():
+        (site / package).mkdir(parents=True, exist_ok=True)
+        (site / package / file).write_text(text)
+    about = site / "tiny_thing-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: tiny-thing\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text(f"[{extensions.GROUP}]\n{name} = {value}\n")
+
+
+def ask(tmp_path: Path, *lines: list[str], home: Path = ROOT, site: Path | None = None) -> fresh.Finished:
+    """Run commands, one after the other, in a fresh process that has ``site`` beside the tree at ``home``."""
+    return fresh.python(ASK.format(home=str(home), site=str(site or home), lines=[*lines]), tmp_path)
+
+
+def test_a_distribution_adds_a_command_an_optimizer_and_an_importer(tmp_path: Path) -> None:
+    installed(tmp_path / "site")
+    (tmp_path / "run.tiny").write_text("".join(f"{step} {4 - 0.01 * step}\n" for step in range(1, 200, 5)))
+    told = ["--metric", "val_loss", "--direction", "below", "--target", "2.5", "--metric-unit", "nats"]
+    imported = ["import", "run.tiny", "--format", "tiny_log", "-o", "made", "--example-unit", "tree", *told]
+    lines = (["--help"], ["tiny"], ["optimizers", "tiny_descent"], ["import", "--help"], imported)
+    answer = ask(tmp_path, *lines, site=tmp_path / "site")
+    assert answer.stderr == ""
+    assert "  tiny    Say hello." in answer.stdout.split("Extensions:")[1].split("\n\n")[0]
+    assert "hello from afar" in answer.stdout
+    assert "Plain descent" in answer.stdout
+    assert "tiny_log" in answer.stdout.split("--format")[1].split("--metric")[0]
+    assert len(list((tmp_path / "made" / "trials").iterdir())) == 1
+    assert "tiny" not in ask(tmp_path, ["--help"]).stdout
+
+
+def test_an_extension_that_is_not_there_is_one_line(tmp_path: Path) -> None:
+    installed(tmp_path / "site", value="far_away.gone")
+    answer = ask(tmp_path, ["analyze", "."], site=tmp_path / "site")
+    assert answer.stdout == ""
+    assert answer.stderr == (
+        "cbs: extension 'tiny' should be the package far_away.gone, which is not there; reinstall or uninstall "
+        "tiny-thing\n"
+    )
+
+
+def test_an_extension_called_as_another_is_refused(tmp_path: Path) -> None:
+    installed(tmp_path / "site", name="theory")
+    answer = ask(tmp_path, ["--help"], site=tmp_path / "site")
+    assert "two extensions are called theory: analysis.extensions.theory and far_away" in answer.stderr
+
+
+def test_a_command_that_cannot_be_imported_is_one_line(tmp_path: Path) -> None:
+    installed(tmp_path / "site")
+    (tmp_path / "site" / "far_away" / "command.py").write_text("import nothing_of_this_name\n")
+    answer = ask(tmp_path, ["tiny"], site=tmp_path / "site")
+    assert answer.stderr.startswith("cbs: cannot import far_away.command: ModuleNotFoundError: ")
+    assert answer.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", [folder.name for folder in extensions.within("analysis.extensions")])
+def test_without_an_extension_help_and_analysis_work(name: str, tmp_path: Path) -> None:
+    for part in ("cbs", "sweeps", "analysis"):
+        shutil.copytree(ROOT / part, tmp_path / "tree" / part, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "cli.py", tmp_path / "tree")
+    shutil.rmtree(tmp_path / "tree" / "analysis" / "extensions" / name)
+    sweep(tmp_path / "results", {"adamw": Truth()}, batch_sizes=(8, 64, 512), lrs=(8e-3,))
+    lines = (["--help"], ["schedule", "--help"], ["analyze", "results", "--resamples", "100"])
+    answer = ask(tmp_path, *lines, home=tmp_path / "tree")
+    assert answer.stderr == ""
+    assert "Measure:" in answer.stdout
+    assert "judge" in answer.stdout
+    assert (tmp_path / "results" / "analysis" / "summary.csv").exists()
+    assert (tmp_path / "results" / "analysis" / "figures" / "steps.pdf").exists()
+
+
+def test_two_commands_of_one_name_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = Folder("analyze", "analysis.questions.lr", ROOT / "analysis" / "questions" / "lr")
+    monkeypatch.setattr(cli, "extensions", lambda: (folder,))
+    cli.application.cache_clear()
+    with pytest.raises(ConfigError, match="two commands are called 'analyze'"):
+        cli.application("analyze")
+    cli.application.cache_clear()
