@@ -1,25 +1,6 @@
-"""What optimizers that others wrote do not keep of :mod:`cbs.testing`, and why; tests fail if one of them does."""
+"""What classes of pytorch_optimizer and torch do not keep of :mod:`cbs.testing`, and why; tests fail if one does."""
 
 from __future__ import annotations
-
-COMPLETE = "torch's and the library's own classes take state dicts with all options alone"
-
-_OWN = {
-    "check_float16": {"its eps is 0 in float16": "schedule_free soap sophia"},
-    "check_huge_and_tiny_gradients": {
-        "squares overflow in a mean": "adafactor",
-        "the decomposition raises": "shampoo soap",
-    },
-    "check_leaves_gradients_alone": {"writes into the gradients": "schedule_free"},
-    "check_loads_what_lacks_options": {
-        COMPLETE: "adafactor adam adamw lion schedule_free sgd shampoo signum soap sophia",
-    },
-    "check_memory_layouts": {
-        "eigenvectors differ with the layout": "soap",
-    },
-    "check_reset": {"counts steps in the groups": "schedule_free soap sophia"},
-    "check_shapes": {"a tensor without elements raises": "adafactor shampoo"},
-}
 
 _LIBRARY = {
     "check_bias_correction": {
@@ -163,17 +144,10 @@ _LIBRARY = {
 }
 
 
-def _by_optimizer(table: dict[str, dict[str, str]], prefix: str = "") -> dict[tuple[str, str], str]:
-    return {
-        (name if "." in name else f"{prefix}{name}", check): reason
-        for check, reasons in table.items()
-        for reason, names in reasons.items()
-        for name in names.split()
-    }
-
-
-OWN = _by_optimizer(_OWN)
-"""Reason by entry of the registry and check; all of these build on classes of torch or pytorch_optimizer."""
-
-LIBRARY = _by_optimizer(_LIBRARY, "pytorch_optimizer.")
+LIBRARY = {
+    (name if "." in name else f"pytorch_optimizer.{name}", check): reason
+    for check, reasons in _LIBRARY.items()
+    for reason, names in reasons.items()
+    for name in names.split()
+}
 """Reason by qualified name and check, of the checks that torch's own optimizers keep."""

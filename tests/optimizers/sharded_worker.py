@@ -37,6 +37,12 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "lars": (LARS, {"lr": 5.0, "weight_decay": 0.1}),
     "lars, lamb": (LARS, {"lr": 0.03, "variant": "lamb"}),
 }
+PAIRS = [
+    *((case, "shard 0") for case in CASES),
+    *((case, "shard 1") for case in ("merit", "merit, l2", "lamb", "lars")),
+    *((case, "replicate") for case in ("merit", "lars")),
+]
+"""What is tried: every case, and where the two optimizers of a kind do the same, one of them."""
 
 
 def starts() -> list[Tensor]:
@@ -91,7 +97,7 @@ def _rank(folder: Path, rank: int) -> None:
     )
     try:
         mesh = init_device_mesh("cpu", (2,))
-        found = {(case, name): trained(case, place, mesh) for case in CASES for name, place in PLACEMENTS.items()}
+        found = {(case, place): trained(case, PLACEMENTS[place], mesh) for case, place in PAIRS}
         torch.save(found, folder / f"{rank}.pt")
     except Exception:  # noqa: BLE001 - a rank that fails ends at once, so that the other stops waiting for it
         traceback.print_exc()

@@ -281,6 +281,7 @@ def test_state_of_another_precision_is_taken_over(earlier: torch.dtype, later: t
     assert all(param.dtype is later and param.isfinite().all() for param in others)
 
 
+@pytest.mark.slow
 def test_its_step_can_be_compiled() -> None:
     torch._dynamo.reset()
     (params, composite), (others, plain) = muon_beside(torch.optim.AdamW), muon_beside(torch.optim.AdamW)

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.optimizers.sharded_worker import CASES, PLACEMENTS, trained
+from tests.optimizers.sharded_worker import PAIRS, trained
 
 WORKER = Path(__file__).with_name("sharded_worker.py")
 
@@ -38,8 +38,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[tuple[str, str]
     return [torch.load(folder / f"{rank}.pt") for rank in range(2)]
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("place", PLACEMENTS)
+@pytest.mark.parametrize(("case", "place"), PAIRS)
 def test_shards_move_like_whole_tensors(
     case: str, place: str, ranks: list[dict[tuple[str, str], list[Tensor]]]
 ) -> None:

@@ -106,7 +106,7 @@ def test_without_bounds_a_curve_of_the_fast_seeds_alone_is_too_low() -> None:
     truth, at = Truth(noise=0.15, common=1.0, lr_power=0.0), 0
     limit = 175 + 7381 / SIZES[at]
     shift = []
-    for seed in range(20):
+    for seed in range(10):
         found = tables(truth, SIZES, 5, lrs=(5e-4, 1e-3, 2e-3), prune_factor=None, seed=seed)
         data = [Trials.of(table) for table in found]
         late = data[at].steps > limit

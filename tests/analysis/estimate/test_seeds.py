@@ -132,11 +132,11 @@ def test_an_estimate_says_which_and_its_interval_holds_either_way(factor: float)
 
 
 def test_with_and_without_hold_the_truth() -> None:
-    """20 curves with a seed twice as slow, anywhere: at 95 % fewer than 17 hits have probability 0.016, at 60 %, 0.98.
+    """10 curves with a seed twice as slow, anywhere: at 95 % fewer than 8 hits have probability 0.012, at 60 %, 0.83.
     Half the resamples are those with the seed, whose curve is another one."""
     hits = mixed = 0
     rng = np.random.default_rng(1)
-    for index in range(20):
+    for index in range(10):
         data = slowed(trials(index), (int(rng.integers(8)), int(rng.integers(3)), 2.0))
         found = estimate(data)
         assert found.fit is not None
@@ -144,11 +144,11 @@ def test_with_and_without_hold_the_truth() -> None:
         hits += (low is None or low <= CRITICAL) and (high is None or high >= CRITICAL)
         even, odd = (np.log(found.fit.resampled.critical[start::2]) for start in (0, 1))
         mixed += abs(np.median(even) - np.median(odd)) > 0.02
-    assert hits >= 17
-    assert mixed >= 15
+    assert hits >= 8
+    assert mixed >= 7
 
 
-@pytest.mark.parametrize("place", range(8))
+@pytest.mark.parametrize("place", [0, 3, 7])
 def test_one_run_at_eleven_times_the_steps_does_not_hide_the_curve(place: int) -> None:
     found = estimate(slowed(trials(), (place, 2, 11.0)))
     assert found.verdict is Verdict.FAR_SEED

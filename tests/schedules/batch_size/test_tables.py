@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from cbs.errors import ConfigError
 from cbs.registry.choices import Choice
-from cbs.schedules.batch_size import BATCH_SCHEDULES, OpenLoop, Run, Stage, batch_schedule_options, build_batch_schedule
+from cbs.schedules.batch_size import OpenLoop, Run, Stage, batch_schedule_options, build_batch_schedule
 from cbs.schedules.batch_size.base import of_table
 from cbs.schedules.batch_size.text import parse_amount, parse_table
 from cbs.schedules.learning_rate import build_schedule, schedule_options
@@ -257,7 +257,6 @@ def test_no_option_means_two_things() -> None:
     """``--set schedule.OPTION`` is of the learning rate's schedule or of the batch size's."""
     fields = {"name", "warmup_steps", "warmup_examples", "decay_examples", "final_fraction"}
     assert not {*schedule_options(), *fields} & {*batch_schedule_options()}
-    assert len(BATCH_SCHEDULES.names()) == 13
 
 
 def test_falling_back_to_the_learning_rates_own_schedule() -> None:
