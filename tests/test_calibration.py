@@ -336,7 +336,7 @@ def test_the_command_goes_on_where_it_stopped_and_fills_the_page(
     text = page.read_text()
     assert text.count("prose") == len(names)
     assert "not run" not in text
-    assert text.count("| momentum |") == 3 + 6 + 1 + 1
+    assert text.count("| momentum |") == 3 + 2 + 1 + 1
     every = (tmp_path / "found" / "tables.md").read_text()
     assert every.count("| momentum |") == text.count("| momentum |") + 6 + 6 + 3 + 7
     assert "nan" not in text

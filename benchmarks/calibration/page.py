@@ -67,7 +67,11 @@ def tables(found: dict[str, Found]) -> dict[str, str]:
         ),
         "coverage": _table(
             "optimizer", "quantity", "truth", "", "replicates", "bias", "covered", "half width"
-        )([_estimand(name, row) for name, of in found.items() if of.fine for row in estimands(of.fine, of.truth)]),
+        )([
+            _estimand(name, row)
+            for name, of in found.items() if of.fine
+            for row in estimands(of.fine, of.truth) if row["quantity"] == "critical"
+        ]),
         "simulated": _table(
             "optimizer", "quantity", "truth", "", "sweeps", "bias", "covered", "half width"
         )([
