@@ -44,7 +44,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--default-replicates", type=int, default=20, help="with the default search")
     parser.add_argument("--simulated", type=int, default=300, metavar="SWEEPS", help="without training")
     parser.add_argument("--gradients", type=int, default=20, metavar="RUNS", help="of every source")
-    parser.add_argument("--page", type=Path, metavar="FILE", help="whose tables and figures are written anew")
+    parser.add_argument(
+        "--page",
+        type=Path,
+        metavar="FILE",
+        help="whose tables and figures are written anew; all tables are in tables.md of the folder",
+    )
     parser.add_argument("--case", action="append", choices=list(CASES), metavar="NAME", help="repeatable")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
@@ -56,10 +61,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     found = read(options.output)
     parts = tables(found)
     write_csv(found, options.output / "calibration.csv")
+    everything = "\n".join(f"{name}\n\n{text}" for name, text in parts.items())
+    (options.output / "tables.md").write_text(everything)
     if options.page is None:
-        print("\n".join(f"{name}\n\n{text}" for name, text in parts.items()))
+        print(everything)
         return
-    options.page.write_text(fill(options.page.read_text(), parts))
+    page = options.page.read_text()
+    options.page.write_text(fill(page, {name: text for name, text in parts.items() if f"<!-- {name} -->" in page}))
     draw(found, options.page.parent / "figures")
 
 

@@ -66,10 +66,14 @@ def tables(found: dict[str, Found]) -> dict[str, str]:
             [_truth(name, quantity, of.truth) for name, of in found.items() for quantity in QUANTITIES]
         ),
         "coverage": _table(
-            "optimizer", "quantity", "truth", "", "replicates", "bias", "covered", "half width", "no value", "open"
-        )([_estimand(name, row) for name, of in found.items() if of.fine for row in estimands(of.fine, of.truth)]),
+            "optimizer", "quantity", "truth", "", "replicates", "bias", "covered", "half width"
+        )([
+            _estimand(name, row)
+            for name, of in found.items() if of.fine
+            for row in estimands(of.fine, of.truth) if row["quantity"] == "critical"
+        ]),
         "simulated": _table(
-            "optimizer", "quantity", "truth", "", "sweeps", "bias", "covered", "half width", "no value", "open"
+            "optimizer", "quantity", "truth", "", "sweeps", "bias", "covered", "half width"
         )([
             _estimand(name, row)
             for name, of in found.items() if of.simulated for row in estimands(of.simulated, of.truth)
@@ -81,7 +85,7 @@ def tables(found: dict[str, Found]) -> dict[str, str]:
             "optimizer", "batch size", "expected loss", "trials", "seed, s.d.", "trained / trials", "chosen / trained"
         )([_point(name, of, row) for name, of in found.items() if of.fine for row in points(of.fine, of.truth)]),
         "default": _table(
-            "optimizer", "quantity", "truth", "", "replicates", "bias", "covered", "half width", "no value", "open"
+            "optimizer", "quantity", "truth", "", "replicates", "bias", "covered", "half width"
         )([
             _estimand(name, row) for name, of in found.items() if of.default for row in estimands(of.default, of.truth)
         ]),
@@ -155,8 +159,6 @@ def _estimand(name: str, row: dict[str, Any]) -> list[str]:
         _bold(_share(row["bias"], row["bias_error"]), missed),
         _bold(covered, not COVERAGE[0] <= row["coverage"] <= COVERAGE[1]),
         "–" if row["half_width"] is None else f"{row['half_width']:.2f}",
-        str(row["without_value"]),
-        str(row["open"]),
     ]
 
 

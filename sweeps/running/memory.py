@@ -19,8 +19,7 @@ def keep_freed_memory() -> bool:
     """Let this process keep what it frees, up to the most it ever needed.
 
     The GNU C library gives free memory at the end of its heap back to the system, which clears every page that is asked
-    for again. At every training step on a processor that is most of the activations: 0 to 20 % of the time of a step
-    (``benchmarks/bench_memory.py``).
+    for again. At every training step on a processor that is most of the activations: 0 to 20 % of the time of a step.
 
     Returns:
         Whether it could be done; other C libraries have no such setting.

@@ -1,7 +1,7 @@
 """A sweep played through without training: the real search, on trials whose end is known beforehand.
 
 Trials start, stop each other beyond the bound of their cell, and end, on a clock of their own; a plan and its cost
-before a sweep, the time left while it runs, and the benchmarks of the search all come from here.
+before a sweep and the time left while it runs come from here.
 """
 
 from __future__ import annotations

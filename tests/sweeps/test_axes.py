@@ -21,7 +21,6 @@ from analysis.estimate.suggest.earlier_command import adding
 from analysis.questions.analyze.answer import analyze
 from analysis.questions.lr.answer import learning_rates
 from analysis.read.results import load
-from benchmarks.joint_axis_coverage import MOMENTA, TRUTH, World, replicate, sweep
 from cbs.errors import ConfigError, ResultsError
 from cbs.registry.choices import Choice
 from cbs.trial.store import Store
@@ -31,6 +30,7 @@ from sweeps.search.forecast import play
 from sweeps.search.search import Search
 from sweeps.spec.axes import pooled, with_axes
 from tests.analysis.estimate.test_studies import study
+from tests.sweeps.joint_worlds import MOMENTA, TRUTH, World, replicate, sweep
 from tests.sweeps.simulation import small_sweep
 
 SGD = small_sweep(optimizers=(Choice(name="sgd"), Choice(name="adamw")))

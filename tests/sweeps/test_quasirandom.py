@@ -11,8 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import qmc
 
-from benchmarks.joint_axis_coverage import MOMENTA, World, analysed
-from benchmarks.joint_axis_coverage import sweep as joint_sweep
 from cbs.errors import ConfigError
 from cbs.registry.choices import Choice
 from sweeps.search.forecast import play
@@ -20,6 +18,8 @@ from sweeps.search.quasirandom import drawn_lrs, points, radical_inverse
 from sweeps.search.search import Search
 from sweeps.spec.axes import with_axes
 from sweeps.spec.cell import Study
+from tests.sweeps.joint_worlds import MOMENTA, World, analysed
+from tests.sweeps.joint_worlds import sweep as joint_sweep
 from tests.sweeps.simulation import run_search, simulate, small_sweep
 
 BOX = small_sweep(optimizers=(Choice(name="adamw"),), search="random", trials=8, lr_box=(1e-4, 1e-1))

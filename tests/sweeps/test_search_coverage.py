@@ -2,15 +2,127 @@
 
 from __future__ import annotations
 
+import functools
+import math
+import random
 import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 
-from benchmarks.calibration.cases import CASES
-from benchmarks.search_coverage import GRIDS, Momentum, answer, replicate, trials
-from benchmarks.search_quadratic import end_of
-from benchmarks.search_worlds import World
-from sweeps.spec.cell import Cell
+from analysis.config import AnalysisConfig
+from analysis.estimate.fit_table import fit_table
+from benchmarks.calibration.truth import fitted
+from cbs.theory.noisy_quadratic import NoisyQuadratic, modes_of, passages
+from cbs.trial.config import TrialConfig
+from cbs.trial.record import TrialResult, TrialStatus
+from sweeps.search.forecast import End, play
+from sweeps.search.search import Search
+from tests.sweeps.search_worlds import DEFAULT, DIVERGES_AFTER, MIN_EXAMPLES, MIN_STEPS, World, sweep
+
+TRUTH = MIN_EXAMPLES / MIN_STEPS
+GRIDS = {"factor 1.19": 2.0**0.25, "factor 2": 2.0, "factor 4": 4.0}
+
+QUADRATIC, MOMENTUM, TARGET = NoisyQuadratic.power_law(1000), 0.9, 0.1
+
+
+@functools.cache
+def _law(batch_size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Ln of learning rates and of the steps they take, of those that reach the target."""
+    lrs = QUADRATIC.largest_lr(momentum=MOMENTUM) * 2.0 ** np.arange(-9.0, 0.0, 0.05)
+    steps = passages(modes_of(QUADRATIC, "heavy_ball", lrs, momentum=MOMENTUM), TARGET, batch_size)
+    return np.log(lrs[np.isfinite(steps)]), np.log(steps[np.isfinite(steps)])
+
+
+@dataclass(frozen=True)
+class Momentum:
+    """SGD with momentum on the noisy quadratic in closed form (:mod:`cbs.theory.noisy_quadratic`), with seed noise.
+
+    Steps fall with the learning rate up to the edge of stability, or to where noise keeps the loss above the target,
+    which lies within a factor of 1.2 of the best.
+    """
+
+    noise: float
+    number: int
+    sizes = tuple(2**power for power in range(4, 14))
+
+    def best_lr(self, batch_size: int) -> float:
+        logs, steps = _law(batch_size)
+        return math.exp(logs[steps.argmin()])
+
+    def end(self, config: TrialConfig) -> End:
+        logs, steps = _law(config.batch_size)
+        at = math.log(config.lr)
+        if at > logs[-1]:
+            return End(DIVERGES_AFTER, reached=False, distance=math.inf)
+        draw = random.Random(f"{self} {config.batch_size} {config.lr} {config.seed}").gauss(0.0, self.noise)
+        # below the table S goes as 1 / lr
+        return End(math.exp(float(np.interp(at, logs, steps)) + max(0.0, logs[0] - at) + draw))
+
+    @property
+    def truth(self) -> tuple[float, float]:
+        """B_crit and S_min of the curve that is fitted, at the best of all learning rates."""
+        steps = np.array([math.exp(_law(size)[1].min()) for size in self.sizes])
+        curve = fitted(np.array(self.sizes, dtype=float), steps)
+        return curve.critical, curve.min_steps
+
+
+def table(results: Iterable[TrialResult]) -> pd.DataFrame:
+    """The trials as an analysis reads them; what was stopped is a bound, what diverged has no steps."""
+    rows = [
+        {
+            "batch_size": result.config.batch_size,
+            "lr": result.config.lr,
+            "seed": result.config.seed,
+            "steps": math.nan
+            if result.status is TrialStatus.DIVERGED
+            else result.steps_to_target or float(result.final_step),
+            "censored": result.steps_to_target is None,
+        }
+        for result in results
+    ]
+    return pd.DataFrame(rows)
+
+
+def answer(results: Iterable[TrialResult], truth: tuple[float, float], resamples: int) -> dict[str, Any]:
+    """Of ``B_crit``: ``covered``, ``width`` (half, in ln), ``estimate`` over the truth, ``verdict``; of ``S_min`` the
+    first two with ``min_steps_`` before them."""
+    found = fit_table(table(results), AnalysisConfig(resamples=resamples)).answers[0]
+    told: dict[str, Any] = {
+        "estimate": (found.critical_batch_size or math.nan) / truth[0],
+        "verdict": str(found.verdict),
+    }
+    for name, (low, high), true in (
+        ("", found.interval, truth[0]),
+        ("min_steps_", found.min_steps.interval, truth[1]),
+    ):
+        told[f"{name}covered"] = (low is None or low <= true) and (high is None or high >= true)
+        told[f"{name}width"] = math.log(high / low) / 2 if low and high else math.inf
+    return told
+
+
+def trials(world: World | Momentum, way: str) -> list[TrialResult]:
+    """A sweep whose learning rates are chosen by ``search``, or lie on one of :data:`GRIDS`."""
+    base = sweep(world if isinstance(world, World) else World(1.0, 0.0, 0.0, 0))
+    if isinstance(world, Momentum):
+        base = base.replace(batch_sizes=world.sizes, max_steps=10**6)
+    if way == "search":
+        return play(Search(base), world.end, workers=2).results
+    factor, results = GRIDS[way], []
+    anchor = DEFAULT * factor ** random.Random(f"{world} {way}").uniform(0.0, 1.0)
+    for size in base.batch_sizes:
+        nearest = round(math.log(world.best_lr(size) / anchor, factor))
+        lrs = tuple(float(f"{anchor * factor**power:.6g}") for power in range(nearest - 2, nearest + 3))
+        results += play(Search(base.replace(batch_sizes=(size,), lrs=lrs)), world.end, workers=2).results
+    return results
+
+
+def replicate(world: World | Momentum, way: str, resamples: int) -> dict[str, Any]:
+    return answer(trials(world, way), (TRUTH, MIN_STEPS) if isinstance(world, World) else world.truth, resamples)
 
 
 def covered(replicates: int, noise: float, distance: float) -> tuple[float, float]:
@@ -42,13 +154,6 @@ def test_a_coarse_grid_beside_a_cliff_widens_and_a_fine_one_does_not(monkeypatch
         for name in ("width", "min_steps_width"):
             ratio = statistics.median(one[name] for one in found[way]) / statistics.median(one[name] for one in without)
             assert least <= ratio <= most, (way, name)
-
-
-def test_the_best_learning_rates_of_the_quadratic_move() -> None:
-    case = CASES["preconditioned"]
-    sweep = case.sweep((0,))
-    low, high = (sweep.trial(Cell(next(iter(sweep.choices)), 2048, 0), lr) for lr in (0.75, 1.5))
-    assert end_of(case, 1.0)(high) == end_of(case)(low) != end_of(case)(high)
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 
 import numpy as np
@@ -290,14 +289,3 @@ def test_three_batch_sizes_leave_no_more_than_one_residual() -> None:
     fit = fit_curve(SIZES[:3], data, config=AnalysisConfig(resamples=200))
     assert fit.misfit is not None
     assert "together" not in fit.interval_method
-
-
-def test_the_benchmark_compares_what_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    from benchmarks import __path__ as here
-
-    monkeypatch.syspath_prepend(next(iter(here)))
-    bench = importlib.import_module("benchmarks.bench_fitting")
-    monkeypatch.setattr(bench, "FEW", 3)
-    config = AnalysisConfig(resamples=100)
-    resamples = bench.Resamples.of(fit_curve(bench.SIZES.tolist(), bench.sweep(censored=True), config=config))
-    bench.check(resamples.together(), resamples.likelihood())

@@ -1,19 +1,12 @@
-"""Whether the interval of the critical batch size holds the truth where momentum is tuned with the learning rate.
+"""Laws in which momentum is tuned with the learning rate.
 
 Steps to target are a hyperbola at the best momentum, which grows with the batch size along a given grid of values; the
 best learning rate moves with the batch size, and falls with the momentum. Every other momentum costs ``PENALTY`` in ln
-S for each value that it is away. Search and analysis are those of ``cbs sweep --axis`` and ``cbs analyze``; beside them
-stand the sweep of one value alone, and points of a box (``--search random``). ``python -m
-benchmarks.joint_axis_coverage [--replicates 100]``.
+S for each value that it is away. Search and analysis are those of ``cbs sweep --axis`` and ``cbs analyze``.
 """
 
 from __future__ import annotations
 
-import os
-
-os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
-
-import argparse
 import math
 import random
 import statistics
@@ -32,7 +25,7 @@ from analysis.estimate.studies import one_study
 from analysis.read.groups import Group
 from cbs.registry.choices import Choice
 from cbs.trial.config import TrialConfig
-from cbs.trial.record import TrialResult, TrialStatus
+from cbs.trial.record import TrialResult
 from cbs.trial.target import Target
 from sweeps.search.forecast import End, play
 from sweeps.search.search import Search
@@ -45,14 +38,6 @@ MIN_STEPS, MIN_EXAMPLES = 200.0, 8_000.0
 TRUTH = MIN_EXAMPLES / MIN_STEPS
 PENALTY = 0.15
 TARGET = Target(metric="validation_loss", value=1.0)
-
-
-RANDOM = {"search": "random", "trials": 48, "lr_box": (0.01, 8.0)}
-KINDS: tuple[tuple[str, tuple[float, ...], dict[str, Any]], ...] = (
-    ("tuned", MOMENTA, {}),
-    (f"{MOMENTA[1]:g}", MOMENTA[1:2], {}),
-    ("tuned, 48 points of a box", MOMENTA, RANDOM),
-)
 
 
 @dataclass(frozen=True)
@@ -121,46 +106,15 @@ def analysed(asked: Sweep, results: Sequence[TrialResult], resamples: int) -> An
     return next(estimates(group, [reading], AnalysisConfig(resamples=resamples), [ALONE]))
 
 
-def replicate(world: World, momenta: Sequence[float] = MOMENTA, resamples: int = 300, **changes: Any) -> dict[str, Any]:
-    """One sweep and its analysis; ``changes`` are of the sweep."""
-    asked = sweep(momenta).replace(**changes)
+def replicate(world: World, momenta: Sequence[float] = MOMENTA, resamples: int = 300) -> dict[str, Any]:
+    """One sweep and its analysis."""
+    asked = sweep(momenta)
     played = play(Search(asked), world.end, workers=2)
     answer = analysed(asked, played.results, resamples)
     low, high = answer.interval
     right = [point.tuned == f"momentum={MOMENTA[world.best_momentum(point.batch_size)]}" for point in answer.points]
     return {
         "covered": (low is None or low <= TRUTH) and (high is None or high >= TRUTH),
-        "width": math.log(high / low) / 2 if low and high else math.inf,
-        "estimate": answer.critical_batch_size or math.nan,
         "momentum": statistics.mean(right),
         "verdict": str(answer.verdict),
-        "trials": sum(played.trials.values()),
-        "pruned": played.trials[TrialStatus.PRUNED],
     }
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--replicates", type=int, default=100)
-    parser.add_argument("--resamples", type=int, default=300)
-    asked = parser.parse_args()
-    headings = ("momentum", "noise", "coverage %", "half-width", "estimate / truth", "best momentum found %", "trials")
-    print("| " + " | ".join(headings) + " |\n" + "|---" * len(headings) + "|")
-    for noise in (0.03, 0.10):
-        for name, momenta, changes in KINDS:
-            worlds = [World(noise, number) for number in range(asked.replicates)]
-            rows = [replicate(world, momenta, asked.resamples, **changes) for world in worlds]
-            cells = [
-                name,
-                f"{noise:g}",
-                f"{100 * statistics.mean(row['covered'] for row in rows):.1f}",
-                f"{statistics.median(row['width'] for row in rows):.3f}",
-                f"{statistics.median(row['estimate'] for row in rows) / TRUTH:.3f}",
-                f"{100 * statistics.mean(row['momentum'] for row in rows):.0f}" if len(momenta) > 1 else "–",
-                f"{statistics.median(row['trials'] for row in rows):.0f}",
-            ]
-            print("| " + " | ".join(cells) + " |", flush=True)
-
-
-if __name__ == "__main__":
-    main()
