@@ -3,7 +3,7 @@
 Steps to target are a hyperbola at the best momentum, which grows with the batch size along a given grid of values; the
 best learning rate moves with the batch size, and falls with the momentum. Every other momentum costs ``PENALTY`` in ln
 S for each value that it is away. Search and analysis are those of ``cbs sweep --axis`` and ``cbs analyze``; beside them
-stand the sweep of one value alone, and points of a box (``--search random``). ``python -m
+stands the sweep of one value alone. ``python -m
 benchmarks.joint_axis_coverage [--replicates 100]``.
 """
 
@@ -47,12 +47,7 @@ PENALTY = 0.15
 TARGET = Target(metric="validation_loss", value=1.0)
 
 
-RANDOM = {"search": "random", "trials": 48, "lr_box": (0.01, 8.0)}
-KINDS: tuple[tuple[str, tuple[float, ...], dict[str, Any]], ...] = (
-    ("tuned", MOMENTA, {}),
-    (f"{MOMENTA[1]:g}", MOMENTA[1:2], {}),
-    ("tuned, 48 points of a box", MOMENTA, RANDOM),
-)
+KINDS: tuple[tuple[str, tuple[float, ...]], ...] = (("tuned", MOMENTA), (f"{MOMENTA[1]:g}", MOMENTA[1:2]))
 
 
 @dataclass(frozen=True)
@@ -147,9 +142,9 @@ def main() -> None:
     headings = ("momentum", "noise", "coverage %", "half-width", "estimate / truth", "best momentum found %", "trials")
     print("| " + " | ".join(headings) + " |\n" + "|---" * len(headings) + "|")
     for noise in (0.03, 0.10):
-        for name, momenta, changes in KINDS:
+        for name, momenta in KINDS:
             worlds = [World(noise, number) for number in range(asked.replicates)]
-            rows = [replicate(world, momenta, asked.resamples, **changes) for world in worlds]
+            rows = [replicate(world, momenta, asked.resamples) for world in worlds]
             cells = [
                 name,
                 f"{noise:g}",

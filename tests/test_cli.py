@@ -173,7 +173,7 @@ def test_an_analysis_without_figures_does_without_drawing_and_training(tmp_path)
         (["sweep", "--telescope", "wide"], ["--telescope", "whole numbers"]),
         (["sweep", "--telescope", "16..64", "--auto"], ["--telescope", "leave it out", "--precision"]),
         (["sweep", "--telescope", "16..64", "--max-examples", "1e6"], ["--telescope", "--max-examples"]),
-        (["sweep", "--telescope", "16..64", "--search", "random"], ["--telescope", "leave out --axis", "--search"]),
+        (["sweep", "--telescope", "16..64", "--from", "x"], ["--telescope", "leave out --axis", "--from"]),
         (["sweep", "--probe", "splt"], ["splt", "did you mean split"]),
         (["sweep", "--diagnostic", "max_logit"], ["max_logit", "did you mean max_attention_logit"]),
         (["sweep", "--diagnostic", "max_attention_logit", "--workload", "noisy_quadratic"], ["never calls"]),

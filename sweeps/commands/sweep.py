@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
 import math
@@ -48,22 +47,7 @@ def command(
         str | None,
         typer.Option(
             help="bracket: from the optimizer's default on, until the best learning rate has a worse one on either "
-            "side, with few trials; grid: all of the optimizer's learning rates on every seed; random: --trials points "
-            "of a box."
-        ),
-    ] = None,
-    trials: Annotated[
-        int | None,
-        typer.Option(
-            help="With --search random: points of learning rate and --axis per batch size, each on every seed; more "
-            "go on with the sequence. Default: 16."
-        ),
-    ] = None,
-    lr_box: Annotated[
-        str | None,
-        typer.Option(
-            metavar="LOW..HIGH",
-            help="With --search random: learning rates to draw from, 1e-4..1e-1. Default: those of the optimizer.",
+            "side, with few trials; grid: all of the optimizer's learning rates on every seed."
         ),
     ] = None,
     lr_resolution: Annotated[
@@ -139,10 +123,6 @@ def command(
             "momentum=0.9,0.95,0.98. Repeats.",
         ),
     ] = None,
-    axis_outer: Annotated[
-        list[str] | None,
-        typer.Option("--axis-outer", metavar="OPTION=VALUES", help="A curve for each value of this option. Repeats."),
-    ] = None,
     max_examples: Annotated[
         float | None,
         typer.Option(
@@ -189,14 +169,6 @@ def command(
             "from their last checkpoint with the same command.",
         ),
     ] = None,
-    mirror: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ADDRESS",
-            help="Copy the folder there while the sweep runs, and go on from what is there: s3://bucket/folder, "
-            "gs://..., file:///folder.",
-        ),
-    ] = None,
     log: Annotated[
         list[str] | None,
         typer.Option(
@@ -227,7 +199,7 @@ def command(
     sequence --optim adamw --batch-sizes 64..1024
     """
     began = time.monotonic()
-    timed = address is None and telescope is None and program["command"] is None and program["function"] is None
+    timed = address is None and telescope is None and program["command"] is None
     with errors.status("starting"):
         from sweeps.running.child import Child
 
@@ -242,7 +214,6 @@ def command(
         from sweeps.folder.manifest import all_code_changes
         from sweeps.launching import launch
         from sweeps.launching import telescoping as stages
-        from sweeps.launching.mirror import Mirror
         from sweeps.launching.precision import check_goal, to_precision
         from sweeps.outlook.progress import Progress
         from sweeps.outlook.report import dry_run_lines, dry_run_report, outcome_lines, outcome_report, write_reasons
@@ -269,7 +240,7 @@ def command(
     if telescope is not None:
         stages.check_alone(
             adding=adding or max_time is not None or max_examples is not None,
-            axes=bool(axis or axis_outer or from_ or search == "random"),
+            axes=bool(axis or from_),
         )
     base = RECIPES.make(recipe)
     asked = with_flags(
@@ -278,8 +249,6 @@ def command(
         batch_sizes=batch_sizes,
         lrs=lrs,
         search=search,
-        trials=trials,
-        lr_box=lr_box,
         lr_resolution=lr_resolution,
         seeds=seeds,
         schedule=schedule,
@@ -294,7 +263,7 @@ def command(
         batch_sizes=batch_sizes,
         refused={"--workload": workload, "--probe": probe, "--diagnostic": diagnostic, "--telescope": telescope},
     )
-    asked = with_axes(asked, axis or (), axis_outer or ())
+    asked = with_axes(asked, axis or ())
     if trainer is None:
         asked = override(asked, [*([] if probe is None else [f"probe={probe}"]), *(settings or ())])
     else:
@@ -333,7 +302,6 @@ def command(
     for doubt in cost.doubts if cost is not None else ():
         errors.print(f"note: {doubt}", markup=False)
     told = shlex.join(["cbs", *sys.argv[1:]])
-    copied = contextlib.nullcontext() if mirror is None else Mirror(mirror, folder, Progress(errors, None, 0).note)
     if telescope is not None:
         widths = parse_batch_sizes(telescope, "--telescope")
         if dry_run:
@@ -341,8 +309,8 @@ def command(
                 report = stages.planned(planned, widths, folder)
             lines = stages.planned_lines(report)
         else:
-            with limit, copied, calling_theirs():
-                shown = Progress(errors, None, 0)
+            with limit, calling_theirs():
+                shown = Progress(errors, 0)
                 report = stages.telescope(
                     planned, widths, folder, resources=resources, progress=shown, command=told, trackers=trackers
                 )
@@ -361,7 +329,7 @@ def command(
             errors.print(f"--max-examples {limits.examples:,.0f} is expected to end it before its last trial")
         typer.echo(json.dumps(report, indent=2) if as_json else "\n".join(dry_run_lines(report)))
         return
-    progress = Progress(errors, cost, parallel)
+    progress = Progress(errors, parallel)
     run = functools.partial(
         launch.sweep,
         output=folder,
@@ -374,13 +342,13 @@ def command(
         ahead=ahead,
     )
     if adding:
-        with limit, copied:
+        with limit:
             done = to_precision(planned, precision, folder, run, limits=limits, say=progress.note)
         searches = done.searches
         report = outcome_report(searches[0], folder, searches[1:], limits) | done.to_json()
         write_reasons(report["trials"], folder)
     else:
-        with limit, copied:
+        with limit:
             report = outcome_report(run(planned), folder, limits=limits)
     report["code_changes"] = all_code_changes(Store(folder))
     typer.echo(json.dumps(report, indent=2) if as_json else "\n".join(outcome_lines(report)))

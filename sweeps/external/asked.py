@@ -14,7 +14,7 @@ _ASKED = ("metric", "direction", "target", "metric_unit", "example_unit")
 def program_of(
     *, optimizers: Sequence[str] | None, batch_sizes: str | None, refused: Mapping[str, Any], **given: Any
 ) -> Trainer | None:
-    """The program that is to train; ``None`` where neither a command nor a function is given.
+    """The program that is to train; ``None`` where no command is given.
 
     Args:
         optimizers: as asked for.
@@ -29,16 +29,15 @@ def program_of(
     from analysis.read.importers.settings import ask_for, missing
 
     target = given.pop("target")
-    which = next((f"--{name}" for name in ("command", "function") if given[name]), None)
-    if which is None:
+    if not given["command"]:
         known = [name for name, value in given.items() if value and (name, value) != ("reads", REPORT)]
         if known:
             flag = "column" if known[0] == "columns" else known[0].replace("_", "-")
-            raise ConfigError(f"--{flag} belongs to --command or --function, the program that trains")
+            raise ConfigError(f"--{flag} belongs to --command, the program that trains")
         return None
     for flag, value in refused.items():
         if value:
-            raise ConfigError(f"{flag} does not go with {which}: the program has its own model and data")
+            raise ConfigError(f"{flag} does not go with --command: the program has its own model and data")
     absent = missing(target=target, **{name: given[name] for name in _ASKED if name != "target"})
     absent += [] if optimizers else ["--optim NAME (what it trains with)"]
     absent += [] if batch_sizes else ["--batch-sizes LIST"]

@@ -15,9 +15,6 @@ def program_flags(
             "{folder}'. Also {optimizer}, its options, {steps}, {port}, {resume}.",
         ),
     ] = None,
-    function: Annotated[
-        str | None, typer.Option(help="Let this function train, package.module:name; it calls cbs.report.")
-    ] = None,
     reads: Annotated[
         str,
         typer.Option(help="Log of the program: report (by cbs.report), jsonl, csv, tensorboard, wandb, lightning, ..."),

@@ -99,9 +99,6 @@ def output_folder(sweep: Sweep, recipe: Sweep, results: Path) -> Path:
     if workload == COMMAND:
         return results / f"{COMMAND}-{sweep.protocol_fingerprint[:6]}"
     names = [recipe.name, *([workload] if sweep.workload.name != recipe.workload.name else [])]
-    older = results / "-".join([*names, sweep.older_fingerprint[:6]])
-    if older.exists():
-        return older
     if sweep.protocol_fingerprint == recipe.protocol_fingerprint:
         return results / recipe.name
     return results / "-".join([*names, sweep.protocol_fingerprint[:6]])

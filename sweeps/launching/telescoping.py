@@ -48,7 +48,7 @@ def check_alone(*, adding: bool, axes: bool) -> None:
             "--precision, --auto, --max-time and --max-examples"
         )
     if axes:
-        raise ConfigError("--telescope carries learning rates alone, on grids: leave out --axis, --from and --search")
+        raise ConfigError("--telescope carries learning rates alone, on grids: leave out --axis and --from")
 
 
 def stages(sweep: Sweep, widths: Sequence[int]) -> dict[int, Sweep]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from cbs.errors import ConfigError
 from cbs.registry.choices import Choice, parse_choice
-from cbs.registry.parsing import parse_batch_sizes, parse_numbers, parse_range, parse_seeds
+from cbs.registry.parsing import parse_batch_sizes, parse_numbers, parse_seeds
 from sweeps.spec.spec import Sweep
 
 
@@ -18,8 +18,6 @@ def with_flags(
     batch_sizes: str | None,
     lrs: str | None,
     search: str | None,
-    trials: int | None,
-    lr_box: str | None,
     lr_resolution: float | None,
     seeds: str | None,
     schedule: Iterable[str] | None,
@@ -32,15 +30,11 @@ def with_flags(
     """
     if search == "bracket" and lrs is not None:
         raise ConfigError("--lrs lists every learning rate to try: leave out --search bracket, or --lrs")
-    if search != "random" and (trials is not None or lr_box is not None):
-        raise ConfigError("--trials and --lr-box are of --search random: add it, or leave them out")
     asked: dict[str, Any] = {
         "optimizers": _choices(optim),
         "batch_sizes": None if batch_sizes is None else parse_batch_sizes(batch_sizes),
         "lrs": None if lrs is None else parse_numbers(lrs, "--lrs", float),
         "search": search,
-        "trials": trials,
-        "lr_box": None if lr_box is None else parse_range(lr_box, "--lr-box"),
         "lr_resolution": lr_resolution,
         "seeds": None if seeds is None else parse_seeds(seeds),
         "batch_schedules": _choices(schedule),

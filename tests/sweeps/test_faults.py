@@ -61,7 +61,7 @@ def _few_starts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def run(wanted: Sweep, folder: Path, silence: float = 60.0) -> tuple[dict[int, TrialResult], str]:
     text = io.StringIO()
-    progress = Progress(Console(file=text, width=300), None, 1)
+    progress = Progress(Console(file=text, width=300), 1)
     search = sweep(wanted, folder, resources=Resources(workers=1, trial_timeout=silence), progress=progress)
     return results(folder), text.getvalue() + "\n".join(outcome_lines(outcome_report(search, folder)))
 

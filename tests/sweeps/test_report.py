@@ -50,7 +50,7 @@ def test_the_live_table_shows_whole_labels(width: int) -> None:
     console = Console(file=screen, force_terminal=True, width=width, height=40, color_system=None)
     names = ["adamw(betas=[0.9, 0.95], weight_decay=0.1)", "adamw(betas=[0.9, 0.99], weight_decay=0.1)"]
     search = Search(small_sweep(optimizers=tuple(map(parse_choice, names)), batch_sizes=(4,)))
-    progress = Progress(console, None, 1)
+    progress = Progress(console, 1)
     console.print(progress._picture(search))
     shown = "".join(line[: width // 3] for line in screen.getvalue().splitlines()).replace(" ", "")
     for label in search.sweep.labels.values():

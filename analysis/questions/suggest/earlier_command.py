@@ -14,11 +14,11 @@ from cbs.trial.store import Store
 SWITCHES = ("--auto", "--dry-run", "--json", "--shard")
 """Options without a value."""
 
-_SEARCH = ("--search", "--trials", "--lr-box", "--lr-resolution", "--from")
+_SEARCH = ("--search", "--lr-resolution", "--from")
 """What there is to say only where learning rates are not listed."""
 
 _AXES = (
-    *("--optim", "--axis", "--axis-outer", "--schedule", "--batch-sizes", "--lrs", "--seeds"),
+    *("--optim", "--axis", "--schedule", "--batch-sizes", "--lrs", "--seeds"),
     *("--precision", "--max-time", "--max-examples", "--output", "--telescope", "--auto", "--dry-run", "--json"),
 )
 
