@@ -25,8 +25,11 @@ from benchmarks.search_worlds import MIN_EXAMPLES, MIN_STEPS, World, sweep
 from cbs.trial.config import TrialConfig
 from cbs.trial.store import Store
 from sweeps.folder.manifest import merged_manifest
-from sweeps.launching.precision import Rounds, to_precision
+from sweeps.launching.loop import follow
+from sweeps.launching.policies import POLICIES
+from sweeps.launching.policies.rounds import Rounds
 from sweeps.search.forecast import End, play
+from sweeps.search.limits import Limits
 from sweeps.search.search import Search
 from sweeps.spec.spec import Sweep
 
@@ -60,6 +63,22 @@ def trainer(folder: Path, end_of: Callable[[TrialConfig], End], most: int | None
         return search
 
     return train
+
+
+def to_precision(
+    asked: Sweep,
+    goal: float | None,
+    folder: Path,
+    train: Callable[[Sweep], Search],
+    *,
+    limits: Limits | None = None,
+    say: Callable[[str], None] = lambda line: None,
+) -> Rounds:
+    """What ``cbs sweep --precision`` does, or ``--auto`` where there is no goal, with ``train`` in the place of Ray."""
+    policy = POLICIES["both_sides"]() if goal is None else POLICIES["precision"](goal)  # type: ignore[call-arg]
+    assert isinstance(policy, Rounds)
+    follow(policy, asked, folder, lambda part, _: train(part), limits or Limits(), say)
+    return policy
 
 
 def run(world: World, goal: float, seeds: int, folder: Path) -> Rounds:

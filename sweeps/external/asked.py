@@ -1,4 +1,4 @@
-"""The flags of ``cbs sweep --command`` as a :class:`~sweeps.external.trainer.Trainer`."""
+"""The sweep that the flags of ``cbs sweep`` ask for: trained here, or by a program."""
 
 from __future__ import annotations
 
@@ -6,9 +6,39 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cbs.errors import ConfigError
-from sweeps.external.trainer import REPORT, Trainer
+from sweeps.external.trainer import REPORT, Trainer, trained_by
+from sweeps.spec.flags import with_flags
+from sweeps.spec.overrides import override
+from sweeps.spec.spec import Sweep
 
 _ASKED = ("metric", "direction", "target", "metric_unit", "example_unit")
+
+
+def asked_sweep(recipe: Sweep, asked: Mapping[str, Any], program: Mapping[str, Any], *, telescoped: Any) -> Sweep:
+    """What the flags make of a recipe.
+
+    Args:
+        recipe: to start from.
+        asked: what :func:`sweeps.spec.sweep_flags.sweep_flags` returned.
+        program: what :func:`sweeps.external.flags.program_flags` returned.
+        telescoped: widths, if the learning rate is carried across some.
+
+    Raises:
+        ConfigError: if one cannot be read, or two contradict each other.
+    """
+    axes = ("workload", "optim", "batch_sizes", "lrs", "seeds", "schedule", "axis")
+    sweep = with_flags(recipe, **{name: asked[name] for name in axes})
+    trainer = program_of(
+        **program,
+        target=asked["target"],
+        optimizers=asked["optim"],
+        batch_sizes=asked["batch_sizes"],
+        refused={"--workload": asked["workload"], "--probe": asked["probe"], "--telescope": telescoped},
+    )
+    if trainer is not None:
+        return trained_by(trainer, sweep, asked["target"], asked["settings"])
+    probe = [] if asked["probe"] is None else [f"probe={asked['probe']}"]
+    return override(sweep, [*probe, *asked["settings"]])
 
 
 def program_of(

@@ -29,7 +29,8 @@ def program_flags(
         typer.Option(metavar="OURS=THEIRS", help="What a column of the log is called there. Repeats."),
     ] = None,
     resume: Annotated[
-        str | None, typer.Option(help="What {resume} stands for when a trial goes on that was cut short.")
+        str | None,
+        typer.Option(help="What {resume} stands for when a trial goes on that was cut short."),
     ] = None,
 ) -> dict[str, Any]:
     """What was given, as :func:`sweeps.external.asked.program_of` takes it."""

@@ -29,7 +29,7 @@ FORMATS = {"trainer_state": "huggingface"}
 
 _COUNTERS = ("step", "examples")
 _PLACES = ("batch_size", "lr", "seed", "folder", "optimizer", "steps", "port", "resume")
-_SET = ("max_steps", "max_examples", "prune_factor")
+_SET = ("max_steps", "max_examples", "prune_factor", "search", "lr_resolution")
 _TOLD = {
     "batch_size": "every batch size would train alike",
     "lr": "every learning rate would train alike",

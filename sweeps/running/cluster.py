@@ -130,7 +130,7 @@ class Resources:
             if workers > 1:
                 raise ConfigError(
                     "a command starts its workers itself, as torchrun does: leave out --workers-per-trial, and say "
-                    "with --gpus-per-trial and --cpus-per-trial what it takes"
+                    "with --gpus-per-trial and --set cpus_per_trial=N what it takes"
                 )
             return
         if gpus and asked == "cpu":

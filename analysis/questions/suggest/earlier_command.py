@@ -14,7 +14,7 @@ from cbs.trial.store import Store
 SWITCHES = ("--auto", "--dry-run", "--json", "--shard")
 """Options without a value."""
 
-_SEARCH = ("--search", "--lr-resolution", "--from")
+_SEARCH = ("--from",)
 """What there is to say only where learning rates are not listed."""
 
 _AXES = (
