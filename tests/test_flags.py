@@ -444,7 +444,7 @@ FLAGS = {
         {
             "sweeps.launching.loop.prepare": lambda asked, *_, **__: Plan(asked, Path("folder"), None),
             "sweeps.launching.loop.carry_out": lambda *_, **__: Report({"trials": 0}, []),
-            "sweeps.launching.flags.policy_of": lambda *_: Choice(name="once"),
+            "sweeps.launching.asked.policy_of": lambda *_: Choice(name="once"),
             "sweeps.launching.policies.base.Policy.preview": lambda *_: Report({}, []),
             "sweeps.running.child.Child": lambda *_: nullcontext(),
             "sweeps.running.ahead.Ahead": lambda *_: nullcontext(),

@@ -88,7 +88,7 @@ def command(
         from cbs.registry.parsing import parse_duration
         from cbs.trial.store import Store
         from sweeps.external.asked import asked_sweep
-        from sweeps.launching.flags import limits_of, policy_of
+        from sweeps.launching.asked import limits_of, policy_of
         from sweeps.launching.loop import carry_out, prepare, timed
         from sweeps.launching.policies import POLICIES
         from sweeps.outlook.progress import Progress

@@ -9,7 +9,7 @@ import pytest
 from cbs.errors import ConfigError
 from cbs.registry.choices import Choice
 from sweeps.launching import launch, loop
-from sweeps.launching.flags import limits_of, policy_of
+from sweeps.launching.asked import limits_of, policy_of
 from sweeps.launching.loop import follow, run_sweep
 from sweeps.launching.policies import POLICIES, Policy
 from sweeps.launching.policies.once import Once, outcome
