@@ -21,7 +21,7 @@ from sweeps.launching.launch import sweep
 from sweeps.outlook.nearness import Nearness, meant_perhaps
 from sweeps.outlook.progress import Progress
 from sweeps.outlook.report import outcome_lines, outcome_report
-from sweeps.running.dispatch import Run
+from sweeps.running.run import Run
 from sweeps.search.search import Search
 from sweeps.spec.spec import Sweep
 from tests.sweeps.simulation import small_sweep

@@ -24,7 +24,7 @@ from sweeps.launching.policies.precision import Precision
 from sweeps.launching.policies.rounds import MOST_ROUNDS, ROUNDS, half_width
 from sweeps.outlook.progress import Progress
 from sweeps.outlook.report import outcome_lines, outcome_report
-from sweeps.running.dispatch import Run
+from sweeps.running.run import Run
 from sweeps.search.forecast import End, ended
 from sweeps.search.limits import Limits
 from sweeps.search.search import Search
