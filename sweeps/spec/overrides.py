@@ -33,7 +33,7 @@ _OPTIONAL = ("probe", "averaging")
 """Fields that hold a name with options, or nothing."""
 
 
-RUN = {"policy": str, "trial_timeout": (int, float), "cpus_per_trial": int}
+RUN: dict[str, Any] = {"policy": str, "trial_timeout": (int, float), "cpus_per_trial": int}
 """Keys of ``cbs sweep --set`` that are no fields of the sweep, but say how it runs."""
 
 

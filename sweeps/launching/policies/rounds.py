@@ -103,13 +103,13 @@ class Rounds(Policy):
         while parts:
             for part in parts:
                 self._add((yield part, folder), limits)
-            entry, number = self._look(sweep, folder, limits, number), number + 1
-            if entry is None:
+            now, number = self._look(sweep, folder, limits, number), number + 1
+            if now is None:
                 break
-            note(self.line(entry))
-            if entry["added"]:
-                written.add(entry, Store(folder).trial_ids())
-            parts = [_part(sweep, part) for part in entry["added"]]
+            note(self.line(now))
+            if now["added"]:
+                written.add(now, Store(folder).trial_ids())
+            parts = [_part(sweep, part) for part in now["added"]]
         report = outcome(self.searches[0], folder, self.searches[1:], limits, **self.to_json())
         write_reasons(report.content["trials"], folder)
         return report
