@@ -18,7 +18,6 @@ from analysis.estimate.definitions import DEFINITIONS
 from analysis.phrases import number
 from analysis.read.importers import IMPORTERS
 from analysis.venues import VENUES
-from cbs.diagnostics import DIAGNOSTICS
 from cbs.errors import ConfigError
 from cbs.noise_scale.geometries import GEOMETRIES
 from cbs.noise_scale.sources import SOURCES
@@ -119,7 +118,6 @@ NAMES = [
     ("sweep", "--recipe", RECIPES),
     ("sweep", "--workload", WORKLOADS),
     ("sweep", "--probe", SOURCES),
-    ("sweep", "--diagnostic", DIAGNOSTICS),
     ("throughput", "RESULTS_OR_RECIPE", RECIPES),
     ("optimizers", "--workload", WORKLOADS),
     ("noise-scale", "--workload", WORKLOADS),
@@ -189,11 +187,11 @@ def test_an_analysis_without_figures_does_without_drawing_and_training(tmp_path)
         (["sweep", "--telescope", "wide"], ["--telescope", "whole numbers"]),
         (["sweep", "--telescope", "16..64", "--auto"], ["--telescope", "leave it out", "--precision"]),
         (["sweep", "--telescope", "16..64", "--max-examples", "1e6"], ["--telescope", "--max-examples"]),
-        (["sweep", "--telescope", "16..64", "--search", "random"], ["--telescope", "leave out --axis", "--search"]),
+        (["sweep", "--telescope", "16..64", "--from", "x"], ["--telescope", "leave out --axis", "--from"]),
         (["sweep", "--probe", "splt"], ["splt", "did you mean split"]),
-        (["sweep", "--diagnostic", "max_logit"], ["max_logit", "did you mean max_attention_logit"]),
-        (["sweep", "--diagnostic", "max_attention_logit", "--workload", "noisy_quadratic"], ["never calls"]),
-        (["sweep", "--diagnostic", "max_attention_logit", "--set", "compile=true"], ["compiled model"]),
+        (["sweep", "--set", "diagnostics=max_logit"], ["max_logit", "did you mean max_attention_logit"]),
+        (["sweep", "--set", "diagnostics=max_attention_logit", "--workload", "noisy_quadratic"], ["never calls"]),
+        (["sweep", "--set", "diagnostics=max_attention_logit", "--set", "compile=true"], ["compiled model"]),
         (["sweep", "--set", "probe.parts=1"], ["parts", "at least 2"]),
         (["sweep", "--set", "probe.geometry=l3"], ["l3", "did you mean"]),
         (["sweep", "--optim", "sgd", "--set", "probe.geometry=preconditioned"], ["second moment"]),
@@ -294,8 +292,8 @@ def test_an_analysis_without_figures_does_without_drawing_and_training(tmp_path)
         (["sweep", "--batch-sizes", "4.."], ["--batch-sizes 4..", "two ends"]),
         (["sweep", "--batch-sizes", "..4"], ["--batch-sizes ..4", "two ends"]),
         (["sweep", "--gpus-per-trial", "nan"], ["gpus per trial", "nan"]),
-        (["sweep", "--cpus-per-trial", "100000"], ["100000 cores", "this machine"]),
-        (["sweep", "--trial-timeout", "0"], ["timeout", "above 0"]),
+        (["sweep", "--set", "cpus_per_trial=100000"], ["100000 cores", "this machine"]),
+        (["sweep", "--set", "trial_timeout=0"], ["timeout", "above 0"]),
         (["status", "nowhere"], ["nowhere", "does not exist"]),
         (["clean", "nowhere"], ["nowhere", "does not exist"]),
         (["recommend", "--code", "a:b", "--examples-per-second-per-device", "9"], ["--code", "--probe"]),

@@ -71,7 +71,7 @@ COMMANDS = {line: shlex.split(line, comments=True)[1:] for line in LINES if line
 FLAGS = {line: shlex.split(line) for line in LINES if line.startswith("--")}
 
 
-FAR = {"--mirror", "--address", "--gpus-per-trial", "--workers-per-trial", "--log", "--precision", "--lr-box"}
+FAR = {"--address", "--gpus-per-trial", "--workers-per-trial", "--log", "--precision"}
 """Flags of a sweep that ask a server, a cluster, a device or a package, or for another flag: parsed alone."""
 
 Run = Callable[..., tuple[int, str, str]]

@@ -11,14 +11,18 @@ import re
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
 
 import cli
+from cbs.registry.choices import Choice
 from cbs.spectrum.record import Spectrum
 from cbs.trial.step_times import StepTime
+from sweeps.launching.loop import Plan
+from sweeps.launching.policies.base import Report
 from sweeps.measuring.throughput import Timing
 
 COMMANDS = cli.commands()
@@ -424,27 +428,17 @@ FLAGS = {
     ),
     "sweep": Flags(
         {
-            "sweeps.launching.launch.resolve": lambda asked, target: asked,
-            "sweeps.launching.launch.sweep": answer,
-            "sweeps.running.patience.timed_apart": None,
+            "sweeps.launching.loop.prepare": lambda asked, *_, **__: Plan(asked, Path("folder"), None),
+            "sweeps.launching.loop.carry_out": lambda *_, **__: Report({"trials": 0}, []),
+            "sweeps.launching.asked.policy_of": lambda *_: Choice(name="once"),
+            "sweeps.launching.policies.base.Policy.preview": lambda *_: Report({}, []),
             "sweeps.running.child.Child": lambda *_: nullcontext(),
             "sweeps.running.ahead.Ahead": lambda *_: nullcontext(),
             "os.cpu_count": 4,
             "cbs.compute.device.count": 1,
             "sweeps.running.cluster.check_listening": None,
-            "sweeps.external.call.taken": None,
-            "sweeps.launching.telescoping.telescope": dict,
-            "sweeps.search.warm_start.started": lambda asked, *_: asked,
-            "sweeps.launching.telescoping.report_lines": list,
-            "sweeps.outlook.report.dry_run_report": dict,
-            "sweeps.outlook.report.dry_run_lines": list,
-            "sweeps.outlook.report.outcome_report": {"failures": {"trials": 0}, "trials": []},
-            "sweeps.outlook.report.write_reasons": None,
             "sweeps.running.time_limit.time_limit": nullcontext,
-            "sweeps.launching.mirror.Mirror": lambda *_: nullcontext(),
-            "sweeps.launching.precision.to_precision": lambda *_, **__: Mock(searches=[None], to_json=dict),
             "time.monotonic": 0.0,
-            "sweeps.outlook.report.outcome_lines": list,
         },
         base=["--seeds", "2"],
         cases={
@@ -452,30 +446,23 @@ FLAGS = {
             "--recipe": (["--recipe", "quick"], "Sweep(name='quick'"),
             "--batch-sizes": (["--batch-sizes", "4..16"], "batch_sizes=(4, 8, 16)"),
             "--lrs": (["--lrs", "1e-3,2e-3"], "lrs=(0.001, 0.002)"),
-            "--search": (["--search", "grid"], "search='grid'"),
-            "--trials": (["--search", "random", "--trials", "9"], "trials=9"),
-            "--lr-box": (["--search", "random", "--lr-box", "1e-4..1e-1"], "lr_box=(0.0001, 0.1)"),
-            "--lr-resolution": (["--lr-resolution", "1.2"], "lr_resolution=1.2"),
             "--seeds": (["--seeds", "5,6"], "seeds=(5, 6)"),
-            "--target": (["--target", "2.5"], ", 2.5)"),
+            "--target": (["--target", "2.5"], "target=2.5"),
             "--workload": (["--workload", "noisy_quadratic"], "workload=Choice(name='noisy_quadratic'"),
             "--probe": (["--probe", "per_example"], "probe=Choice(name='per_example'"),
             "--schedule": (
                 ["--schedule", "seesaw", "--set", "schedule.alpha=3"],
                 "name='seesaw', options={'alpha': 3}",
             ),
-            "--diagnostic": (["--diagnostic", "max_attention_logit"], "diagnostics=('max_attention_logit',)"),
             "--from": (["--from", "elsewhere"], "elsewhere"),
             "--axis": (["--optim", "sgd", "--axis", "momentum=0.5,0.75"], "tuned={'sgd': ['momentum']}"),
-            "--axis-outer": (["--optim", "sgd", "--axis-outer", "momentum=0.5,0.75"], "options={'momentum': 0.75}"),
-            "--precision": (["--precision", "0.15"], ", 0.15, "),
+            "--precision": (["--precision", "0.15"], "policy_of(0.15, "),
             "--max-time": (["--max-time", "2h"], "limits=Limits(deadline=7200.0"),
             "--max-examples": (["--max-examples", "1e6"], "examples=1000000.0"),
-            "--auto": (["--auto"], "to_precision(Sweep(name='default'"),
+            "--auto": (["--auto"], "policy_of(None, True, "),
             "--set": (["--set", "max_steps=77"], "max_steps=77"),
-            "--telescope": (["--telescope", "16..64"], "telescope(Sweep(name='default'"),
+            "--telescope": (["--telescope", "16..64"], "policy_of(None, False, '16..64', "),
             "--command": (PROGRAM[:2] + PROGRAM[4:], "'command': 'train {batch_size} {lr} {seed} {folder}'"),
-            "--function": (["--function", "math:pow", *PROGRAM[2:]], "'function': 'math:pow'"),
             "--reads": (PROGRAM, "'reads': 'csv'"),
             "--metric": (PROGRAM, "Target(metric='loss'"),
             "--direction": (PROGRAM, "direction='above'"),
@@ -491,14 +478,11 @@ FLAGS = {
             "--workers": (["--workers", "3"], "workers=3"),
             "--workers-per-trial": (["--workers-per-trial", "2"], "workers_per_trial=2"),
             "--shard": (["--shard", "--workers-per-trial", "2"], "shard=True"),
-            "--cpus-per-trial": (["--cpus-per-trial", "2"], "cpus_per_trial=2"),
             "--gpus-per-trial": (["--gpus-per-trial", "0.5"], "gpus_per_trial=0.5"),
             "--address": (["--address", "host:6379"], "check_listening('host:6379')"),
-            "--trial-timeout": (["--trial-timeout", "77"], "trial_timeout=77.0"),
-            "--mirror": (["--mirror", "s3://bucket/there"], "Mirror('s3://bucket/there', "),
             "--stop-after": (["--stop-after", "2h"], "time_limit(7200.0, 0.0)"),
             "--log": (["--log", "wandb", "--log", "mlflow"], "trackers=['wandb', 'mlflow']"),
-            "--dry-run": (["--dry-run"], "dry_run_report("),
+            "--dry-run": (["--dry-run"], "preview("),
             "--json": (["--json"], '"trials": 0'),
         },
     ),

@@ -64,7 +64,7 @@ def registered(name: str, source: str) -> str:
 
 
 def test_all_registries_say_what_they_hold() -> None:
-    assert len(REGISTRIES) == 15
+    assert len(REGISTRIES) == 16
     for registry in REGISTRIES.values():
         said = (registry._derived_from, registry._instance_of, registry._makes)
         assert sum(each is not None for each in said) == 1, registry.kind
@@ -142,7 +142,8 @@ COMMANDS = {
     "BATCH_SCHEDULES": "sweep --schedule mine --dry-run",
     "GEOMETRIES": "noise-scale --probe split(geometry=mine)",
     "SOURCES": "noise-scale --probe mine",
-    "DIAGNOSTICS": "sweep --diagnostic mine --dry-run",
+    "DIAGNOSTICS": "sweep --set diagnostics=mine --dry-run",
+    "POLICIES": "sweep --set policy=mine --dry-run",
 }
 """A command that needs the entry, or all entries, of a registry."""
 

@@ -4,5 +4,5 @@
 # Trials too slow for one GPU: --workers-per-trial 4 in place of --gpus-per-trial 1, two trials at a time.
 set -euo pipefail
 cbs sweep --optim merit --optim adamw --workload "$WORKLOAD" --target "$TARGET" --batch-sizes 64..4096 --seeds 3 \
-    --gpus-per-trial 1 --cpus-per-trial 8 -o "${RESULTS:-results/eight-gpus}"
+    --gpus-per-trial 1 --set cpus_per_trial=8 -o "${RESULTS:-results/eight-gpus}"
 cbs analyze "${RESULTS:-results/eight-gpus}"

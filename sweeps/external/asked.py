@@ -1,4 +1,4 @@
-"""The flags of ``cbs sweep --command`` as a :class:`~sweeps.external.trainer.Trainer`."""
+"""The sweep that the flags of ``cbs sweep`` ask for: trained here, or by a program."""
 
 from __future__ import annotations
 
@@ -6,15 +6,45 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cbs.errors import ConfigError
-from sweeps.external.trainer import REPORT, Trainer
+from sweeps.external.trainer import REPORT, Trainer, trained_by
+from sweeps.spec.flags import with_flags
+from sweeps.spec.overrides import override
+from sweeps.spec.spec import Sweep
 
 _ASKED = ("metric", "direction", "target", "metric_unit", "example_unit")
+
+
+def asked_sweep(recipe: Sweep, asked: Mapping[str, Any], program: Mapping[str, Any], *, telescoped: Any) -> Sweep:
+    """What the flags make of a recipe.
+
+    Args:
+        recipe: to start from.
+        asked: what :func:`sweeps.spec.sweep_flags.sweep_flags` returned.
+        program: what :func:`sweeps.external.flags.program_flags` returned.
+        telescoped: widths, if the learning rate is carried across some.
+
+    Raises:
+        ConfigError: if one cannot be read, or two contradict each other.
+    """
+    axes = ("workload", "optim", "batch_sizes", "lrs", "seeds", "schedule", "axis")
+    sweep = with_flags(recipe, **{name: asked[name] for name in axes})
+    trainer = program_of(
+        **program,
+        target=asked["target"],
+        optimizers=asked["optim"],
+        batch_sizes=asked["batch_sizes"],
+        refused={"--workload": asked["workload"], "--probe": asked["probe"], "--telescope": telescoped},
+    )
+    if trainer is not None:
+        return trained_by(trainer, sweep, asked["target"], asked["settings"])
+    probe = [] if asked["probe"] is None else [f"probe={asked['probe']}"]
+    return override(sweep, [*probe, *asked["settings"]])
 
 
 def program_of(
     *, optimizers: Sequence[str] | None, batch_sizes: str | None, refused: Mapping[str, Any], **given: Any
 ) -> Trainer | None:
-    """The program that is to train; ``None`` where neither a command nor a function is given.
+    """The program that is to train; ``None`` where no command is given.
 
     Args:
         optimizers: as asked for.
@@ -29,16 +59,15 @@ def program_of(
     from analysis.read.importers.settings import ask_for, missing
 
     target = given.pop("target")
-    which = next((f"--{name}" for name in ("command", "function") if given[name]), None)
-    if which is None:
+    if not given["command"]:
         known = [name for name, value in given.items() if value and (name, value) != ("reads", REPORT)]
         if known:
             flag = "column" if known[0] == "columns" else known[0].replace("_", "-")
-            raise ConfigError(f"--{flag} belongs to --command or --function, the program that trains")
+            raise ConfigError(f"--{flag} belongs to --command, the program that trains")
         return None
     for flag, value in refused.items():
         if value:
-            raise ConfigError(f"{flag} does not go with {which}: the program has its own model and data")
+            raise ConfigError(f"{flag} does not go with --command: the program has its own model and data")
     absent = missing(target=target, **{name: given[name] for name in _ASKED if name != "target"})
     absent += [] if optimizers else ["--optim NAME (what it trains with)"]
     absent += [] if batch_sizes else ["--batch-sizes LIST"]

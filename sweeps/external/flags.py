@@ -15,9 +15,6 @@ def program_flags(
             "{folder}'. Also {optimizer}, its options, {steps}, {port}, {resume}.",
         ),
     ] = None,
-    function: Annotated[
-        str | None, typer.Option(help="Let this function train, package.module:name; it calls cbs.report.")
-    ] = None,
     reads: Annotated[
         str,
         typer.Option(help="Log of the program: report (by cbs.report), jsonl, csv, tensorboard, wandb, lightning, ..."),
@@ -32,7 +29,8 @@ def program_flags(
         typer.Option(metavar="OURS=THEIRS", help="What a column of the log is called there. Repeats."),
     ] = None,
     resume: Annotated[
-        str | None, typer.Option(help="What {resume} stands for when a trial goes on that was cut short.")
+        str | None,
+        typer.Option(help="What {resume} stands for when a trial goes on that was cut short."),
     ] = None,
 ) -> dict[str, Any]:
     """What was given, as :func:`sweeps.external.asked.program_of` takes it."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import shlex
 import string
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +14,6 @@ from cbs.errors import ConfigError
 from cbs.registry.choices import Choice, value_text
 from cbs.trial.config import COMMAND, OF_TRAINER, TrialConfig
 from cbs.trial.target import Target
-from sweeps.external import call
 from sweeps.spec.cell import Cell
 from sweeps.spec.overrides import override
 from sweeps.spec.spec import ENDLESS, Sweep
@@ -31,7 +29,7 @@ FORMATS = {"trainer_state": "huggingface"}
 
 _COUNTERS = ("step", "examples")
 _PLACES = ("batch_size", "lr", "seed", "folder", "optimizer", "steps", "port", "resume")
-_SET = ("max_steps", "max_examples", "prune_factor")
+_SET = ("max_steps", "max_examples", "prune_factor", "search", "lr_resolution")
 _TOLD = {
     "batch_size": "every batch size would train alike",
     "lr": "every learning rate would train alike",
@@ -48,7 +46,6 @@ class Trainer:
             ``{optimizer}``, the options of the optimizer by their names, ``{steps}`` (the budget), ``{port}`` (one that
             nobody listens on) and ``{resume}``.
             It is split as a shell would, but no shell runs it.
-        function: instead of a command ``package.module:name``, called with those of the same that it takes.
         metric: name of the metric in its log.
         direction: ``"below"`` or ``"above"``, which side of the target is better.
         metric_unit: unit of the metric.
@@ -59,12 +56,11 @@ class Trainer:
         resume: what ``{resume}`` stands for where an earlier try of the same trial was cut short; nothing at first.
     """
 
+    command: str
     metric: str
     direction: str
     metric_unit: str
     example_unit: str
-    command: str = ""
-    function: str = ""
     tokens_per_example: int | None = None
     reads: str = REPORT
     columns: Mapping[str, str] = field(default_factory=dict)
@@ -73,8 +69,6 @@ class Trainer:
     def __post_init__(self) -> None:
         from analysis.read.importers import IMPORTERS
 
-        if bool(self.command) == bool(self.function):
-            raise ConfigError("give either --command or --function, the program that trains")
         if self.metric in _COUNTERS:
             raise ConfigError(f"--metric {self.metric} says how far training is, not how well: name what is measured")
         format = FORMATS.get(self.reads, self.reads)
@@ -82,12 +76,6 @@ class Trainer:
             known = ", ".join([REPORT, *IMPORTERS, *FORMATS])
             raise ConfigError(f"--reads {self.reads}: no such format; there are {known}")
         object.__setattr__(self, "reads", format)
-        if self.function:
-            if not all(part.strip() for part in (*self.function.partition(":"),)):
-                raise ConfigError(f"--function {self.function!r} must be package.module:name")
-            if self.resume:
-                raise ConfigError("--resume is for --command; a function starts again")
-            return
         named = {name for token in self._tokens for name in _fields(token)}
         for name, what in _TOLD.items():
             if name not in named:
@@ -122,9 +110,6 @@ class Trainer:
             ConfigError: if the command asks for something that there is not.
         """
         values = self.values(trial, folder, port)
-        if self.function:
-            told = [f"{name}={value}" for name, value in values.items()]
-            return [sys.executable, "-m", "sweeps.external.call", self.function, *told]
         if "{steps}" in self.command and trial.max_steps >= ENDLESS:
             raise ConfigError("--command has {steps}: say how many there may be, with --set max_steps=N")
         arguments: list[str] = []
@@ -200,8 +185,6 @@ def trained_by(trainer: Trainer, sweep: Sweep, target: float | None, settings: I
         batch_sizes=sweep.batch_sizes,
         lrs=sweep.lrs,
         search=sweep.search,
-        trials=sweep.trials,
-        lr_box=sweep.lr_box,
         lr_resolution=sweep.lr_resolution,
         seeds=sweep.seeds,
         target=Target(metric=trainer.metric, value=target, direction=trainer.direction),  # type: ignore[arg-type]
@@ -219,9 +202,6 @@ def trained_by(trainer: Trainer, sweep: Sweep, target: float | None, settings: I
     lines: dict[str, str] = {}
     for text in made.choices:
         trial = made.trial(Cell(text, made.batch_sizes[0], made.seeds[0]), made.lr_grid(text)[0])
-        if trainer.function:
-            call.taken(trainer.function, trainer.values(trial, Path()), several=len(made.choices) > 1)
-            continue
         line = shlex.join(trainer.argv(dataclasses.replace(trial, lr=1.0), Path("folder"), resumed=True))
         if (other := lines.setdefault(line, text)) != text:
             raise ConfigError(f"--command has no {{optimizer}}: {other} and {text} would train alike")

@@ -28,6 +28,7 @@ from sweeps.outlook.report import reasons, write_reasons
 from sweeps.running.ahead import Ahead
 from sweeps.running.cluster import Resources
 from sweeps.running.patience import UNTIMED_SECONDS
+from sweeps.running.run import Run
 from sweeps.search.limits import Limits
 from sweeps.search.search import Search
 from sweeps.spec.cell import Cell
@@ -99,9 +100,6 @@ def output_folder(sweep: Sweep, recipe: Sweep, results: Path) -> Path:
     if workload == COMMAND:
         return results / f"{COMMAND}-{sweep.protocol_fingerprint[:6]}"
     names = [recipe.name, *([workload] if sweep.workload.name != recipe.workload.name else [])]
-    older = results / "-".join([*names, sweep.older_fingerprint[:6]])
-    if older.exists():
-        return older
     if sweep.protocol_fingerprint == recipe.protocol_fingerprint:
         return results / recipe.name
     return results / "-".join([*names, sweep.protocol_fingerprint[:6]])
@@ -160,7 +158,7 @@ def sweep(
             search = Search(sweep, there)
             limits.add(search.trials())
             if not search.done and limits.reached is None:
-                from sweeps.running.dispatch import Run, run_search
+                from sweeps.running.dispatch import run_search
 
                 silence, again = resources.trial_timeout or patience, _again(output, command)
                 run = Run(search, store, progress, lock, silence, tracking, limits, how_on=again)

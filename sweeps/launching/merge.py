@@ -22,7 +22,7 @@ from cbs.trial.store import LAST_LINES, MANIFEST, Store
 from sweeps.folder.lock import LOCK
 from sweeps.folder.manifest import code_changes, difference, latest_run, plan_of, provenance, union
 from sweeps.launching.ledger import refuse_owner
-from sweeps.launching.precision import ROUNDS
+from sweeps.launching.policies.rounds import ROUNDS
 from sweeps.outlook.report import PLAN
 from sweeps.search.pruning import settle
 from sweeps.spec.cell import Cell

@@ -14,9 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cbs.trial.record import TrialResult, TrialStatus
-from sweeps.outlook.cost import Cost
 from sweeps.outlook.nearness import Nearness
-from sweeps.outlook.remaining import Estimator
 from sweeps.search.search import Search
 from sweeps.spec.cell import Study
 
@@ -29,16 +27,14 @@ class Progress:
 
     Args:
         console: where to write; ``None`` for silence.
-        cost: cost of a step, for the time left; ``None`` where it is unknown.
         workers: trials at a time; 0 where only the cluster knows.
     """
 
-    def __init__(self, console: Console | None, cost: Cost | None, workers: int) -> None:
+    def __init__(self, console: Console | None, workers: int) -> None:
         self._console = console
-        self._cost = cost
         self._workers = workers
         self._live: Live | None = None
-        self._estimator: Estimator | None = None
+        self._ended = 0
         self._nearness: Nearness | None = None
         self._doubted = False
         self._running: dict[str, dict[str, Any]] = {}
@@ -48,13 +44,12 @@ class Progress:
     @classmethod
     def silent(cls) -> Progress:
         """Shows nothing."""
-        return cls(None, None, 1)
+        return cls(None, 1)
 
     @contextlib.contextmanager
     def showing(self, search: Search) -> Iterator[None]:
         """Show ``search`` while the block runs."""
-        self._estimator = Estimator(search, self._cost, self._workers)
-        self._started = time.monotonic()
+        self._ended, self._started = 0, time.monotonic()
         if search.sweep.target is not None:
             self._nearness = Nearness(search.sweep.target, search.trials())
         self._doubt()
@@ -75,8 +70,7 @@ class Progress:
     def finished(self, result: TrialResult, search: Search) -> None:
         """Take in a finished trial; failures are said at once, and once what is to be thought of a target that a whole
         budget did not reach."""
-        if self._estimator is not None:
-            self._estimator.add(result)
+        self._ended += 1
         if self._nearness is not None:
             self._nearness.add(result)
             self._doubt()
@@ -118,12 +112,11 @@ class Progress:
         elapsed = time.monotonic() - self._started
         # Tune asks for one trial more than it can start.
         running = min(len(search.running), self._workers) if self._workers else len(self._running)
-        seconds, trials = self._estimator.left() if self._estimator is not None else (None, planned - finished)
-        left = "an unknown time" if seconds is None else duration(seconds)
-        left = f"about {trials} trials and {left} left"
-        if self._estimator is not None and self._estimator.out_of_reach:
-            left += " if none of them reaches the target, else unknown"
-        return f"{finished} trials done, {running} running, {duration(elapsed)} elapsed, {left}"
+        trials = planned - finished
+        left = duration(trials * elapsed / self._ended) if self._ended else "an unknown time"
+        return (
+            f"{finished} trials done, {running} running, {duration(elapsed)} elapsed, {trials} trials and {left} left"
+        )
 
     def _picture(self, search: Search) -> Group:
         assert self._console is not None
@@ -156,8 +149,7 @@ class Progress:
         if hidden:
             table.add_row(f"and {hidden} more", "", "", "", "", "")
         bar = Table.grid()
-        left = self._estimator.left()[1] if self._estimator is not None else planned - finished
-        bar.add_row(ProgressBar(total=max(finished + left, 1), completed=finished, width=60))
+        bar.add_row(ProgressBar(total=max(planned, 1), completed=finished, width=60))
         words = "" if self._nearness is None else self._nearness.words
         return Group(table, bar, Text(self._line(search), style="bold"), Text(words))
 

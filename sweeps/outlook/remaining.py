@@ -9,12 +9,11 @@ that is far off costs trials that nobody can foresee; they are those of the firs
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import random
-import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 
 from cbs.trial.config import TrialConfig
 from cbs.trial.record import TrialResult, TrialStatus
@@ -25,31 +24,28 @@ from sweeps.search.lattice import middle
 from sweeps.search.lr_law import SLOPE
 from sweeps.search.search import Search, outcome
 from sweeps.spec.cell import Cell, Study, told
-from sweeps.spec.spec import ENDLESS, Sweep
+from sweeps.spec.spec import Sweep
 
 CURVATURE, NOISE = 0.25, 0.05
 OVERHEAD, START = 0.1, 6.0
-"""Seconds between two trials of a worker, and until the first one starts, before either is seen."""
+"""Seconds between two trials of a worker, and until the first one starts."""
 
 IN_VAIN = 3
 """Trials that a batch size is searched with first."""
-
-PATIENCE = 20.0
-"""An outlook is renewed when so many times the time that it takes have passed."""
 
 
 def outlook(
     sweep: Sweep,
     finished: Iterable[TrialResult],
-    pace: Pace,
+    cost: Cost | None,
     workers: int,
 ) -> tuple[Search, Played]:
-    """What is left of a sweep, trials that run at the moment included.
+    """What is left of a sweep.
 
     Args:
         sweep: the sweep, its target resolved.
         finished: final results.
-        pace: of steps; where nothing is known of it, seconds mean nothing.
+        cost: of steps; where it is unknown, seconds mean nothing.
         workers: trials at a time.
 
     Returns:
@@ -57,7 +53,7 @@ def outlook(
     """
     search = Search(sweep, finished)
     played = play(
-        search, _Ends(search), workers=max(workers, 1), seconds_per_step=pace.per_step(sweep), overhead=pace.overhead
+        search, _Ends(search), workers=max(workers, 1), seconds_per_step=_pace(sweep, cost), overhead=OVERHEAD
     )
     return search, played
 
@@ -131,120 +127,14 @@ def _spent(search: Search) -> dict[str, dict[int, TrialResult]]:
     return found
 
 
-@dataclass
-class Pace:
-    """Seconds of steps and between trials, from a measurement beforehand and from the trials of this run.
+def _pace(sweep: Sweep, cost: Cost | None) -> Callable[[TrialConfig], float]:
+    """Seconds of a step with its share of the evaluations, by trial; where nothing is known of them, 1 s."""
 
-    Attributes:
-        cost: measured beforehand, see :func:`sweeps.outlook.cost.measure_cost`; ``None`` where it is unknown.
-        overhead: seconds between two trials of a worker.
-    """
-
-    cost: Cost | None
-    overhead: float = OVERHEAD
-    _seen: dict[Study, list[float]] = field(default_factory=dict)
-
-    @property
-    def known(self) -> bool:
-        return self.cost is not None or bool(self._seen)
-
-    def add(self, result: TrialResult) -> None:
-        """Learn from a trial that has finished in this run."""
-        if result.final_step and result.timing.get("seconds"):
-            sums = self._seen.setdefault(Cell.of(result.config).study, [0.0, 0.0])
-            sums[0], sums[1] = sums[0] + result.timing["seconds"], sums[1] + result.final_step
-
-    def per_step(self, sweep: Sweep) -> Callable[[TrialConfig], float]:
-        """Seconds of a step with its share of the evaluations, by trial."""
-        cached: dict[Study, float] = {}
-
-        def seconds(config: TrialConfig) -> float:
-            study = Cell.of(config).study
-            if study not in cached:
-                cached[study] = self._of(sweep, study)
-            return cached[study]
-
-        return seconds
-
-    def _of(self, sweep: Sweep, study: Study) -> float:
-        near = min(
-            self._seen,
-            key=lambda other: (other.optimizer != study.optimizer, abs(math.log(other.batch_size / study.batch_size))),
-            default=None,
-        )
-        prior = self._prior(sweep, study)
-        if near is None:
-            return prior
-        seconds, steps = self._seen[near]
-        return seconds / steps * prior / max(self._prior(sweep, near), 1e-12)
-
-    def _prior(self, sweep: Sweep, study: Study) -> float:
+    @functools.cache
+    def of_study(study: Study) -> float:
+        known = cost.steps.get(study.optimizer) if cost else None
+        step = known or StepCost(fixed=1.0, per_example=0.0, evaluation=0.0)
         steps = prior_steps(sweep, study.batch_size)
-        cost = self.cost.steps.get(study.optimizer) if self.cost else None
-        cost = cost or StepCost(fixed=1.0, per_example=0.0, evaluation=0.0)
-        return cost.seconds(study.batch_size, steps, sweep.evaluation) / steps
+        return step.seconds(study.batch_size, steps, sweep.evaluation) / steps
 
-
-class Estimator:
-    """Trials and time left of a running sweep, renewed now and then.
-
-    Args:
-        search: the sweep's state.
-        cost: of steps; ``None`` where it is unknown.
-        workers: trials at a time; 0 for as many as are running.
-    """
-
-    def __init__(self, search: Search, cost: Cost | None, workers: int) -> None:
-        self.search, self.workers = search, workers
-        self.pace = Pace(cost)
-        self._since: float | None = None
-        self._seconds, self._finished = 0.0, 0
-        self._left: tuple[float, int] | None = None
-        self._renewed = (-1.0, 0.0)
-        self._basis = (False, False)
-
-    def add(self, result: TrialResult) -> None:
-        """Learn from a trial that has finished in this run."""
-        self.pace.add(result)
-        if self._since is None:  # until the first trial ended, workers started
-            self._since = time.monotonic()
-            return
-        self._seconds += result.timing.get("seconds", 0.0)
-        self._finished += 1
-
-    @property
-    def out_of_reach(self) -> bool:
-        """Whether what is left goes by trials that have spent their budget without reaching the target somewhere."""
-        return not self.search.done and bool(_spent(self.search))
-
-    def left(self) -> tuple[float | None, int]:
-        """Expected seconds until the sweep is done, ``None`` while nothing is known, and trials until then."""
-        when, took = self._renewed
-        now = time.monotonic()
-        known = self.pace.known and (self.search.sweep.max_steps < ENDLESS or self._ended())
-        basis, self._basis = self._basis, (known, self.out_of_reach)
-        if self._left is None or self.search.done or basis != self._basis or now - when > max(1.0, PATIENCE * took):
-            self._renew(now)
-            self._renewed = (now, time.monotonic() - now)
-        assert self._left is not None
-        seconds, trials = self._left
-        return (max(0.0, seconds - (now - self._renewed[0])) if known else None), trials
-
-    def _ended(self) -> bool:
-        """Whether a trial of every optimizer has ended by which others can be told, where no budget says it."""
-        telling = (TrialStatus.REACHED, TrialStatus.BUDGET_EXHAUSTED)
-        ended = {Cell.of(end.config).optimizer for end in self.search.trials() if end.status in telling}
-        return self.search.done or ended == set(self.search.sweep.choices)
-
-    def _renew(self, now: float) -> None:
-        if self.search.done:
-            self._left = (0.0, 0)
-            return
-        workers, running = self.workers or max(1, len(self.search.running)), len(self.search.running)
-        if self._since is not None and self._finished >= 2 * workers:
-            trained = self._seconds * (1 + running / 2 / self._finished)
-            self.pace.overhead = max(0.0, ((now - self._since) * workers - trained) / self._finished)
-        _, played = outlook(self.search.sweep, self.search.trials(), self.pace, workers)
-        # trials that run are half done on average
-        busy = played.seconds / max(1, len(played.results)) * running / 2
-        self._left = (max(0.0, played.seconds - busy), len(played.results))
+    return lambda config: of_study(Cell.of(config).study)

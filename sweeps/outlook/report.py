@@ -15,7 +15,7 @@ from cbs.trial.store import MANIFEST, Store
 from sweeps.outlook.cost import Cost
 from sweeps.outlook.nearness import Nearness
 from sweeps.outlook.progress import duration
-from sweeps.outlook.remaining import START, Pace, outlook
+from sweeps.outlook.remaining import START, outlook
 from sweeps.search.limits import Limits
 from sweeps.search.search import Search
 from sweeps.spec.cell import Cell
@@ -30,7 +30,7 @@ def dry_run_report(sweep: Sweep, folder: Path, cost: Cost | None, workers: int) 
     store = Store(folder)
     finished = [r for r in store.results() if r.status.final] if (folder / MANIFEST).exists() else []
     search = Search(sweep, finished)
-    expected, played = outlook(sweep, finished, Pace(cost), workers)
+    expected, played = outlook(sweep, finished, cost, workers)
     first = {config.trial_id for config in search.waiting()}
     left = [result.config for result in played.results]
     endless = bool(left) and not finished and sweep.expected is None and sweep.max_steps >= ENDLESS
@@ -121,7 +121,7 @@ def outcome_report(
         search: the sweep.
         folder: of it.
         further: of its optimizers into the same folder, later ones with all the seeds of those before where they share
-            a study; see :mod:`sweeps.launching.precision`.
+            a study; see :mod:`sweeps.launching.policies.precision`.
         limits: of the sweep; which one ended it is told where trials are missing.
     """
     searches = [search, *further]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from sweeps.running.cluster import Engine, Resources, quiet, uninterrupted
+from sweeps.running.cluster import Engine, Resources, quiet
+from sweeps.running.interrupts import uninterrupted
 
 
 class Ahead:

@@ -8,18 +8,16 @@ import math
 import os
 import resource
 import shutil
-import signal
 import socket
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cbs.errors import ConfigError, reason
+from sweeps.running.interrupts import signals_as_interrupt, uninterrupted
 from sweeps.running.scratch import check_room, folder_of_sockets, remove_stale_folders, temporary_folder
-
-if TYPE_CHECKING:
-    from sweeps.running.ahead import Ahead
+from sweeps.running.streams import c_without_errors, output_to_error
 
 _QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -130,7 +128,7 @@ class Resources:
             if workers > 1:
                 raise ConfigError(
                     "a command starts its workers itself, as torchrun does: leave out --workers-per-trial, and say "
-                    "with --gpus-per-trial and --cpus-per-trial what it takes"
+                    "with --gpus-per-trial and --set cpus_per_trial=N what it takes"
                 )
             return
         if gpus and asked == "cpu":
@@ -171,7 +169,7 @@ class Resources:
 
 
 @contextlib.contextmanager
-def connected(resources: Resources, ahead: Ahead | None = None) -> Iterator[bool]:
+def connected(resources: Resources, engine: Engine | None = None) -> Iterator[bool]:
     """Connect to Ray for the length of the block; yields whether the connection was made here.
 
     A private Ray is stopped and its files removed at the end. A connection that exists already is used and left alone.
@@ -179,7 +177,7 @@ def connected(resources: Resources, ahead: Ahead | None = None) -> Iterator[bool
 
     Args:
         resources: where to.
-        ahead: a Ray that is being started, which this takes over; one that somebody has taken is no more.
+        engine: a Ray that was started, which this takes over.
 
     Raises:
         ConfigError: if the cluster cannot be reached.
@@ -189,7 +187,6 @@ def connected(resources: Resources, ahead: Ahead | None = None) -> Iterator[bool
     quiet()
     import ray
 
-    engine = None if ahead is None else ahead.taken()
     if engine is None and ray.is_initialized():
         yield False
         return
@@ -254,6 +251,30 @@ class Engine:
             shutil.rmtree(self._folder, ignore_errors=True)
 
 
+def check_home(error: Exception | None = None) -> None:
+    """Check that the node this process is connected to is alive.
+
+    Args:
+        error: what Ray raised, if that is why.
+
+    Raises:
+        EngineLost: if it is not.
+    """
+    import ray
+
+    from sweeps.running.control import address, refused
+
+    try:
+        if refused(address()):
+            raise EngineLost("its control service is gone") from error
+        home = ray.get_runtime_context().get_node_id()
+        alive = any(node["Alive"] for node in ray.nodes() if node["NodeID"] == home)
+    except Exception as unreachable:  # noqa: BLE001 - Ray raises half a dozen kinds when it is gone
+        raise EngineLost(reason(unreachable)) from error
+    if not alive:
+        raise EngineLost("its node is dead" if error is None else reason(error)) from error
+
+
 def check_limits() -> None:
     """Check that a private Ray can live under the limits of this process.
 
@@ -285,78 +306,6 @@ def _start(options: dict[str, Any]) -> None:
         if where == _PRIVATE:
             raise EngineLost(reason(error)) from error
         raise ConfigError(f"cannot reach Ray at {where}: {reason(error)}; {_TOKEN_HINT}") from None
-
-
-@contextlib.contextmanager
-def output_to_error() -> Iterator[None]:
-    """What C code in this process writes to standard output goes to standard error, and what Python prints there,
-    which is Ray about its own processes, nowhere."""
-    sys.stdout.flush()
-    kept = os.dup(1)
-    os.dup2(2, 1)
-    try:
-        with open(os.devnull, "w", encoding="utf-8") as nowhere, contextlib.redirect_stdout(nowhere):
-            yield
-    finally:
-        os.dup2(kept, 1)
-        os.close(kept)
-
-
-@contextlib.contextmanager
-def c_without_errors() -> Iterator[None]:
-    """What C code in this process writes to standard error goes nowhere, such as Ray's word that it found the level of
-    its log; what Python prints there is seen."""
-    kept = os.dup(2)
-    try:
-        with contextlib.ExitStack() as stack:
-            if sys.stderr is sys.__stderr__ and sys.stderr is not None:
-                sys.stderr.flush()
-                ours = stack.enter_context(open(kept, "w", buffering=1, closefd=False, errors=sys.stderr.errors))
-                stack.enter_context(contextlib.redirect_stderr(ours))
-            with open(os.devnull, "wb") as nowhere:
-                os.dup2(nowhere.fileno(), 2)
-            yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-
-
-@contextlib.contextmanager
-def signals_as_interrupt() -> Iterator[None]:
-    """A job scheduler's stop and a closed terminal are like Ctrl-C while the block runs, unless they were ignored."""
-    before = {}
-    for name in ("SIGTERM", "SIGHUP"):
-        number = getattr(signal, name, None)
-        if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
-            with contextlib.suppress(ValueError):  # not in the main thread, where signals cannot be set
-                before[number] = signal.signal(number, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-@contextlib.contextmanager
-def uninterrupted() -> Iterator[None]:
-    """Ctrl-C, once more, does not cut the block short, which takes a second; a time limit that is over does so after
-    it."""
-    late: list[int] = []
-    numbers = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
-    try:
-        before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
-    except ValueError:  # not in the main thread, which alone is interrupted
-        yield
-        return
-    # not masked, which holds for one thread only: another one would take it and interrupt this one
-    before[signal.SIGALRM] = signal.signal(signal.SIGALRM, lambda number, frame: late.append(number))
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        for number in late:
-            signal.raise_signal(number)
 
 
 def check_placement(resources: Resources, gpus: float) -> None:

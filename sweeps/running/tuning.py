@@ -17,8 +17,8 @@ from ray import tune
 from ray.tune.search import Searcher
 
 from cbs.trial.config import COMMAND, TrialConfig
-from sweeps.running.cluster import Resources, check_placement
-from sweeps.running.dispatch import Run, check_home
+from sweeps.running.cluster import Resources, check_home, check_placement
+from sweeps.running.run import Run
 from sweeps.running.scratch import check_room, temporary_folder
 from sweeps.running.trainable import Trainable
 from sweeps.running.worker import Setup

@@ -25,7 +25,6 @@ from sweeps.search.elsewhere import expected_from
 from sweeps.search.lattice import OCTAVE, Lattice, middle
 from sweeps.search.lr_law import Expected, expected
 from sweeps.search.pruning import settle
-from sweeps.search.quasirandom import drawn_lrs
 from sweeps.spec.cell import Cell, Study
 from sweeps.spec.prior import Prior
 from sweeps.spec.spec import Sweep
@@ -199,7 +198,9 @@ class Search:
     def _load(self, result: TrialResult) -> None:
         """Take in a stored trial if it is one of this sweep, whatever its learning rate."""
         cell = Cell.of(result.config)
-        if cell not in self.results or (self.sweep.exhaustive and result.config.lr not in self._grid(cell.study)):
+        if cell not in self.results:
+            return
+        if self.sweep.exhaustive and result.config.lr not in self.sweep.lr_grid(cell.optimizer):
             return
         if self.config(cell, result.config.lr).trial_id == result.trial_id:
             self._note(cell, result)
@@ -214,11 +215,6 @@ class Search:
             self._steps[cell] = min(result.steps_to_target, self._steps.get(cell, math.inf))
             count, logs = self._reached[study].get(lr, (0, 0.0))
             self._reached[study][lr] = count + 1, logs + math.log(max(result.steps_to_target, 1e-300))
-
-    def _grid(self, study: Study) -> tuple[float, ...]:
-        if self.sweep.search == "random":
-            return drawn_lrs(self.sweep, study)
-        return self.sweep.lr_grid(study.optimizer)
 
     def _advance(self, course: Course) -> None:
         """Ask for what a study needs until something of it has to run."""
@@ -241,10 +237,9 @@ class Search:
     def _asks(self, course: Course) -> list[Ask]:
         study, seeds = course.study, self.sweep.seeds
         if self.sweep.exhaustive:
-            why = "drawn from the box" if self.sweep.search == "random" else "on the grid"
-            asks = [] if course.started else [Ask(lr, seed, why) for lr in self._grid(study) for seed in seeds]
+            lrs = () if course.started else self.sweep.lr_grid(study.optimizer)
             course.started = True
-            return asks
+            return [Ask(lr, seed, "on the grid") for lr in lrs for seed in seeds]
         if not course.started:
             if not all(self._courses[inner].settled for inner in course.inner):
                 return []
@@ -360,7 +355,7 @@ class Search:
         if reached:
             return min(reached, key=lambda lr: reached[lr][1] / reached[lr][0])
         first = next(iter(course.why), None)
-        return first[0] if first and not self.sweep.exhaustive else middle(self._grid(study))
+        return first[0] if first and not self.sweep.exhaustive else middle(self.sweep.lr_grid(study.optimizer))
 
 
 def outcome(result: TrialResult) -> Outcome:

@@ -17,7 +17,7 @@ the same end.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -33,8 +33,9 @@ EXTENSION = 6
 POINTS = (8, 5, 3, 1)
 """Learning rates of the first, second, third and every further width."""
 
-Solve = Callable[[int, tuple[float, ...]], np.ndarray]
-"""``solve(width, lrs)``: steps to target, shape ``[learning rates, seeds]``, NaN where the target was not reached."""
+Ask = tuple[int, tuple[float, ...]]
+"""A width, and the learning rates to try there. What is sent back is the steps to target, shape ``[learning rates,
+seeds]``, NaN where the target was not reached."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,14 +90,15 @@ class Telescoped:
         return self.seeds * len(self.stages) * (math.ceil(math.log(first[-1] / first[0]) / mesh - 0.01) + 1)
 
 
-def telescope(widths: Sequence[int], first: Sequence[float], seeds: int, solve: Solve) -> Telescoped:
-    """Find the best learning rate at every width.
+def telescope(widths: Sequence[int], first: Sequence[float], seeds: int) -> Generator[Ask, np.ndarray, Telescoped]:
+    """Find the best learning rate at every width: yields what to try next, is sent its steps, returns what was found.
+
+    A width is asked for again with more learning rates where its grid grows.
 
     Args:
         widths: increasing, at least two.
         first: learning rates of the first width, increasing by a constant ratio, at least three.
         seeds: seeds of every learning rate, for the count of trials.
-        solve: runs the trials at a width, or reads them; asked again with more learning rates where a grid grows.
 
     Raises:
         ConfigError: if there are too few widths or learning rates, or they do not increase.
@@ -111,7 +113,7 @@ def telescope(widths: Sequence[int], first: Sequence[float], seeds: int, solve: 
         if stages:
             half_range = 0.5 * math.log(first[-1] / first[0]) * widths[0] / width
             lrs = around(stages[-1].optimum, half_range, POINTS[min(place, len(POINTS) - 1)])
-        stages.append(_stage(width, lrs, solve))
+        stages.append((yield from _stage(width, lrs)))
     return Telescoped(stages=tuple(stages), seeds=seeds)
 
 
@@ -144,11 +146,11 @@ def vertex(lrs: Sequence[float], values: Sequence[float]) -> float:
     return float(lrs[1] * math.exp(place))
 
 
-def _stage(width: int, lrs: tuple[float, ...], solve: Solve) -> Stage:
+def _stage(width: int, lrs: tuple[float, ...]) -> Generator[Ask, np.ndarray, Stage]:
     """The settled stage: its grid extended until the winner is inside, or :data:`EXTENSION` times."""
     extensions = 0
     while True:
-        steps = solve(width, lrs)
+        steps = yield width, lrs
         row = best_lr(steps)
         if row is None:
             raise ResultsError(f"no trial at width {width} reached the target; choose an easier --target or more steps")

@@ -1,10 +1,9 @@
 """``--axis momentum=0.9,0.95``: options of optimizers as axes of a sweep.
 
-Every combination of values is an optimizer of the sweep with its own search of the learning rate. Of an axis that is
-*tuned* the analysis makes one curve: at every batch size the combination of options and learning rate with the fewest
-steps, chosen again in every resample, as Shallue et al. tune momentum with the learning rate (2019, "Measuring the
-Effects of Data Parallelism on Neural Network Training", JMLR 20:112, section 4). Of an *outer* one every value has a
-curve of its own.
+Every combination of values is an optimizer of the sweep with its own search of the learning rate, and the analysis
+makes one curve of them: at every batch size the combination of options and learning rate with the fewest steps, chosen
+again in every resample, as Shallue et al. tune momentum with the learning rate (2019, "Measuring the Effects of Data
+Parallelism on Neural Network Training", JMLR 20:112, section 4).
 """
 
 from __future__ import annotations
@@ -18,35 +17,33 @@ from sweeps.spec.overrides import options_of
 from sweeps.spec.spec import Sweep
 
 
-def with_axes(sweep: Sweep, tuned: Iterable[str], outer: Iterable[str] = ()) -> Sweep:
+def with_axes(sweep: Sweep, axes: Iterable[str]) -> Sweep:
     """The sweep with axes of the form ``option=value,value,...``.
 
     ``option`` is one of every optimizer that has it; ``optimizer.option`` of that one alone.
 
     Args:
         sweep: its optimizers known.
-        tuned: axes of which the best value is looked for at every batch size.
-        outer: axes of which every value is a curve of its own.
+        axes: of each the best value is looked for at every batch size.
 
     Raises:
         ConfigError: naming the axis and what is wrong with it.
     """
-    for flag, texts in (("--axis", tuned), ("--axis-outer", outer)):
-        for text in texts:
-            sweep = _with_axis(sweep, flag, text)
+    for text in axes:
+        sweep = _with_axis(sweep, text)
     return sweep
 
 
-def _with_axis(sweep: Sweep, flag: str, text: str) -> Sweep:
+def _with_axis(sweep: Sweep, text: str) -> Sweep:
     key, equals, listed = (part.strip() for part in text.partition("="))
     if not (key and equals):
-        raise ConfigError(f"{flag} takes option=value,value,..., got {text!r}; for example {flag} momentum=0.9,0.95")
+        raise ConfigError(f"--axis takes option=value,value,..., got {text!r}; for example --axis momentum=0.9,0.95")
     values = parse_value(f"[{listed}]")
     told = list(dict.fromkeys(map(value_text, values)))
     if len(told) < len(values):
-        raise ConfigError(f"{flag} {text}: a value is there twice")
+        raise ConfigError(f"--axis {text}: a value is there twice")
     if len(told) < 2:
-        raise ConfigError(f"{flag} {text}: an axis takes two values or more; --set optimizer.{key}= sets one")
+        raise ConfigError(f"--axis {text}: an axis takes two values or more; --set optimizer.{key}= sets one")
     names = list(dict.fromkeys(choice.name for choice in sweep.optimizers))
     # names of libraries hold a dot themselves: torch.adam.eps
     mine = next(((name, key[len(name) + 1 :]) for name in names if key.startswith(f"{name}.")), None)
@@ -56,19 +53,17 @@ def _with_axis(sweep: Sweep, flag: str, text: str) -> Sweep:
         known = sorted(set().union(*map(options_of, names)))
         near = get_close_matches(option, known, n=1)
         hint = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(known) or 'none'}"
-        raise ConfigError(f"{flag} {text}: an axis is an option, and {', '.join(names)} has no {option!r}{hint}")
+        raise ConfigError(f"--axis {text}: an axis is an option, and {', '.join(names)} has no {option!r}{hint}")
     for choice in sweep.optimizers:
         if choice.name in having and option in choice.options:
-            raise ConfigError(f"{flag} {text}: {choice} has a value of {option} already; leave one of the two out")
+            raise ConfigError(f"--axis {text}: {choice} has a value of {option} already; leave one of the two out")
     optimizers = tuple(
         Choice(name=choice.name, options=choice.options | ({option: value} if choice.name in having else {}))
         for choice in sweep.optimizers
         for value in (values if choice.name in having else values[:1])
     )
-    tuned = dict(sweep.tuned)
-    if flag == "--axis":
-        tuned |= {name: sorted({*tuned.get(name, []), option}) for name in having}
-    return sweep.replace(optimizers=optimizers, tuned=tuned)
+    tuned = {name: sorted({*sweep.tuned.get(name, []), option}) for name in having}
+    return sweep.replace(optimizers=optimizers, tuned=sweep.tuned | tuned)
 
 
 def pooled(sweep: Sweep, choice: Choice) -> Choice:

@@ -5,48 +5,37 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from cbs.errors import ConfigError
 from cbs.registry.choices import Choice, parse_choice
-from cbs.registry.parsing import parse_batch_sizes, parse_numbers, parse_range, parse_seeds
+from cbs.registry.parsing import parse_batch_sizes, parse_numbers, parse_seeds
+from sweeps.spec.axes import with_axes
 from sweeps.spec.spec import Sweep
 
 
 def with_flags(
     sweep: Sweep,
     *,
+    workload: str | None,
     optim: Iterable[str] | None,
     batch_sizes: str | None,
     lrs: str | None,
-    search: str | None,
-    trials: int | None,
-    lr_box: str | None,
-    lr_resolution: float | None,
     seeds: str | None,
     schedule: Iterable[str] | None,
-    diagnostic: Iterable[str] | None,
+    axis: Iterable[str] | None,
 ) -> Sweep:
-    """The sweep with its axes and its search as asked for; arguments are flags as they were typed, ``None`` for absent.
+    """The sweep with its workload and axes as asked for; arguments are flags as they were typed, ``None`` for absent.
 
     Raises:
-        ConfigError: if one cannot be read, or two contradict each other.
+        ConfigError: if one cannot be read.
     """
-    if search == "bracket" and lrs is not None:
-        raise ConfigError("--lrs lists every learning rate to try: leave out --search bracket, or --lrs")
-    if search != "random" and (trials is not None or lr_box is not None):
-        raise ConfigError("--trials and --lr-box are of --search random: add it, or leave them out")
     asked: dict[str, Any] = {
         "optimizers": _choices(optim),
         "batch_sizes": None if batch_sizes is None else parse_batch_sizes(batch_sizes),
         "lrs": None if lrs is None else parse_numbers(lrs, "--lrs", float),
-        "search": search,
-        "trials": trials,
-        "lr_box": None if lr_box is None else parse_range(lr_box, "--lr-box"),
-        "lr_resolution": lr_resolution,
         "seeds": None if seeds is None else parse_seeds(seeds),
         "batch_schedules": _choices(schedule),
-        "diagnostics": tuple(dict.fromkeys(diagnostic)) if diagnostic else None,
     }
-    return sweep.replace(**{name: value for name, value in asked.items() if value is not None})
+    sweep = sweep.replace(**{name: value for name, value in asked.items() if value is not None})
+    return with_axes(sweep if workload is None else sweep.on(workload), axis or ())
 
 
 def _choices(texts: Iterable[str] | None) -> tuple[Choice, ...] | None:

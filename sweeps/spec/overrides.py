@@ -18,6 +18,8 @@ _PLAIN = (
     "max_steps",
     "max_examples",
     "micro_batch_size",
+    "search",
+    "lr_resolution",
     "clip_norm",
     "prune_factor",
     "diagnostics_every",
@@ -29,6 +31,28 @@ _NESTED = ("schedule", "evaluation")
 _NONE_TOO = ("prune_factor", "clip_norm")
 _OPTIONAL = ("probe", "averaging")
 """Fields that hold a name with options, or nothing."""
+
+
+RUN: dict[str, Any] = {"policy": str, "trial_timeout": (int, float), "cpus_per_trial": int}
+"""Keys of ``cbs sweep --set`` that are no fields of the sweep, but say how it runs."""
+
+
+def split(settings: Iterable[str]) -> tuple[dict[str, Any], list[str]]:
+    """Settings of the form ``key=value`` that say how a sweep runs, by key, and those of the sweep.
+
+    Raises:
+        ConfigError: if a value is of another kind.
+    """
+    run, rest = {}, []
+    for setting in settings:
+        key, _, text = (part.strip() for part in setting.partition("="))
+        if key not in RUN:
+            rest.append(setting)
+            continue
+        run[key] = text if RUN[key] is str else parse_value(text)
+        if not isinstance(run[key], RUN[key]) or isinstance(run[key], bool):
+            raise ConfigError(f"--set {key}: expected a {'whole ' if RUN[key] is int else ''}number, got {text!r}")
+    return run, rest
 
 
 def override(sweep: Sweep, settings: Iterable[str]) -> Sweep:
@@ -144,5 +168,6 @@ def _unknown(sweep: Sweep, key: str) -> str:
     nested = [f"{part}.{name}" for part in _NESTED for name in _fields(getattr(sweep, part))]
     schedule = [f"schedule.{name}" for name in sorted({*schedule_options(), *batch_schedule_options()})]
     options = [f"{part}.OPTION" for part in ("workload", *_OPTIONAL, "optimizer", *(c.name for c in sweep.optimizers))]
-    known = dict.fromkeys([*_PLAIN, "diagnostics", *_OPTIONAL, *nested, *schedule, *options])
-    return f"--set: unknown key {key!r}; known keys are {', '.join(known)}"
+    known = dict.fromkeys([*_PLAIN, "diagnostics", *RUN, *_OPTIONAL, *nested, *schedule, *options])
+    problem = "the keys" if key == "help" else f"unknown key {key!r}; known keys"
+    return f"--set: {problem} are {', '.join(known)}"

@@ -28,7 +28,7 @@ from cbs.trial.target import Target
 from sweeps.spec.cell import Cell, Study, told
 from sweeps.spec.prior import Prior
 
-SEARCHES = ("bracket", "grid", "random")
+SEARCHES = ("bracket", "grid")
 
 ENDLESS = 10**9
 """Budget in steps where the program that trains knows itself when to stop."""
@@ -82,10 +82,7 @@ class Sweep:
         lrs: learning rates to try, all of them and no others; ``None`` for the optimizer's own.
         search: ``"bracket"`` starts at the middle of the learning rates of each optimizer and goes on until the best
             one has a worse one on either side (:mod:`sweeps.search.search`); ``"grid"`` tries all of them on every
-            seed, as it always is with ``lrs``; ``"random"`` ``trials`` points of a box
-            (:mod:`sweeps.search.quasirandom`) on every seed.
-        trials: points per batch size of the search ``"random"``.
-        lr_box: lowest and highest learning rate of its box; ``None`` for those of the optimizer's own.
+            seed, as it always is with ``lrs``.
         lr_resolution: smallest ratio between two learning rates of a search.
         warm_start: by the text of an optimizer, where its search starts, see :mod:`sweeps.search.warm_start`.
         seeds: seeds; every cell of the grid runs once per seed.
@@ -116,8 +113,6 @@ class Sweep:
     batch_schedules: tuple[Choice, ...] = (Choice(name=CONSTANT),)
     lrs: tuple[float, ...] | None = None
     search: str = "bracket"
-    trials: int = 16
-    lr_box: tuple[float, float] | None = None
     lr_resolution: float = 1.04
     warm_start: dict[str, Prior] = field(default_factory=dict)
     seeds: tuple[int, ...] = (0,)
@@ -159,13 +154,6 @@ class Sweep:
                 raise ConfigError(f"learning rates must be finite and above 0, got {lr:g}")
         if self.search not in SEARCHES:
             raise ConfigError(f"unknown search {self.search!r}; known: {', '.join(SEARCHES)}")
-        if self.search == "random" and self.lrs is not None:
-            raise ConfigError("a random search draws its learning rates from a box, with lr_box (--lr-box), not lrs")
-        if not isinstance(self.trials, int) or self.trials < 1:
-            raise ConfigError(f"trials must be a whole number of at least 1, got {self.trials}")
-        if self.lr_box is not None and not (0 < self.lr_box[0] < self.lr_box[1] < math.inf):
-            low, high = self.lr_box
-            raise ConfigError(f"lr_box must rise from above 0, got {low:g}..{high:g}")
         if not 1.01 < self.lr_resolution <= 2.0:
             raise ConfigError(f"lr_resolution must be above 1.01 and at most 2, got {self.lr_resolution:g}")
         if self.prune_factor is not None and not self.prune_factor > 1.0:
@@ -288,19 +276,11 @@ class Sweep:
         """What all trials of the sweep share, as plain JSON values; trials of unlike protocols are not comparable."""
         data = without_unused(json.loads(json.dumps(dataclasses.asdict(self))))
         axes = ("optimizers", "tuned", "batch_schedules", "batch_sizes", "lrs", "seeds", "expected", "name")
-        for axis in (*axes, "search", "trials", "lr_box", "lr_resolution", "warm_start"):
+        for axis in (*axes, "search", "lr_resolution", "warm_start"):
             del data[axis]
         return data
 
     @property
     def protocol_fingerprint(self) -> str:
         """16 hexadecimal digits that identify the protocol."""
-        return self._fingerprint({})
-
-    @property
-    def older_fingerprint(self) -> str:
-        """What it was when options of optimizers, by name, were a part of the protocol."""
-        return self._fingerprint({choice.name: choice.options for choice in self.optimizers if choice.options})
-
-    def _fingerprint(self, optimizer_options: dict[str, Any]) -> str:
-        return fingerprint(self.protocol() | {"optimizer_options": optimizer_options})
+        return fingerprint(self.protocol())

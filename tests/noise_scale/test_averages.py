@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.coverage_of_intervals import MOVING, trained
 from cbs.errors import ConfigError
 from cbs.noise_scale.averages import MOST_BLOCKS, MomentAverages
 from cbs.noise_scale.meter import SHARE
@@ -173,11 +172,26 @@ def test_misuse_is_one_clear_line(act: Any, words: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+def trained(rng: np.random.Generator, steps: int, batch: int, lr: float) -> np.ndarray:
+    """Signal and noise of two halves of every batch, and what they are in truth, shape ``[steps, 4]``."""
+    curvature, deviation = np.geomspace(0.01, 1.0, 64), 3.0
+    theta = 3 * rng.standard_normal(64) * curvature**-0.25
+    rows = []
+    for _ in range(steps):
+        gradient = curvature * theta
+        halves = gradient + deviation * rng.standard_normal((2, 64)) / np.sqrt(batch / 2)
+        whole = halves.mean(0)
+        noise = batch * ((halves**2).sum(1).mean() - (whole**2).sum())
+        rows.append([(whole**2).sum() - noise / batch, noise, (gradient**2).sum(), 64 * deviation**2])
+        theta = theta - lr * whole
+    return np.array(rows)
+
+
 def test_the_default_window_follows_a_truth_that_moves() -> None:
     """The noise scale of a quadratic that is trained grows a hundredfold; of 100 intervals 90 at least hold it."""
     held = []
     for seed in range(100):
-        run = trained(np.random.default_rng([2, seed]), 400, 64, *MOVING["trained"])
+        run = trained(np.random.default_rng([2, seed]), 400, 64, 0.05)
         averages = MomentAverages(window=SHARE)
         for signal, noise, *_ in run:
             averages.add(64, [signal], [noise])

@@ -18,7 +18,7 @@ from sweeps.running import dispatch
 from sweeps.running.ahead import Ahead
 from sweeps.running.child import Failed
 from sweeps.running.cluster import Resources
-from sweeps.running.dispatch import Run
+from sweeps.running.run import Run
 
 
 def one_after_the_other(run: Run, resources: Resources, ahead: Ahead | None) -> None:

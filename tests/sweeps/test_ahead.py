@@ -47,12 +47,12 @@ def stand(monkeypatch) -> Stand:
 
 def test_it_is_taken_over_once_and_its_folder_goes_with_it(stand):
     with Ahead(Resources(workers=1)) as ahead:
-        with connected(Resources(workers=1), ahead) as ours:
+        with connected(Resources(workers=1), ahead.taken()) as ours:
             assert ours
             assert stand.done == ["init"]
             assert stand.folders[0].exists()
         assert stand.done == ["init", "shutdown"]
-        with connected(Resources(workers=1), ahead) as ours:
+        with connected(Resources(workers=1), ahead.taken()) as ours:
             assert ours
         assert stand.done == ["init", "shutdown"] * 2
     assert stand.done == ["init", "shutdown"] * 2
@@ -69,7 +69,7 @@ def test_where_nobody_takes_it_over_it_is_stopped(stand):
 
 def test_a_connection_that_exists_is_left_alone(stand):
     stand.up = True
-    with Ahead(Resources(workers=1)) as ahead, connected(Resources(workers=1), ahead) as ours:
+    with Ahead(Resources(workers=1)) as ahead, connected(Resources(workers=1), ahead.taken()) as ours:
         assert not ours
     assert stand.done == []
     assert stand.up
@@ -78,10 +78,10 @@ def test_a_connection_that_exists_is_left_alone(stand):
 def test_one_that_does_not_start_is_told_to_who_needs_it_and_the_next_one_is_another(stand):
     stand.error = RuntimeError("the node timed out")
     with Ahead(Resources(workers=1)) as ahead:
-        with pytest.raises(EngineLost, match="the node timed out"), connected(Resources(workers=1), ahead):
+        with pytest.raises(EngineLost, match="the node timed out"), connected(Resources(workers=1), ahead.taken()):
             pytest.fail("nobody is connected")
         stand.error = None
-        with connected(Resources(workers=1), ahead) as ours:
+        with connected(Resources(workers=1), ahead.taken()) as ours:
             assert ours
     with Ahead(Resources(workers=1)):
         stand.error = RuntimeError("and nobody needs it")

@@ -25,7 +25,7 @@ from cbs.errors import ConfigError, ResultsError
 from cbs.registry.choices import Choice
 from cbs.trial.store import Store
 from sweeps.folder.manifest import merged_manifest
-from sweeps.launching.precision import look
+from sweeps.launching.policies.rounds import look
 from sweeps.search.forecast import play
 from sweeps.search.search import Search
 from sweeps.spec.axes import pooled, with_axes
@@ -62,10 +62,10 @@ def test_an_axis_makes_variants_of_the_optimizers_that_have_the_option() -> None
     assert asked.tuned == {"sgd": ["momentum", "nesterov"]}
     assert {str(pooled(asked, choice)) for choice in asked.optimizers} == {"sgd", "adamw"}
     assert asked.protocol_fingerprint == SGD.protocol_fingerprint
-    outer = with_axes(SGD, [], ["optimizer.weight_decay=0,0.1", "adamw.betas=[0.9, 0.95],[0.9, 0.99]"])
-    assert len(outer.optimizers) == 6
-    assert outer.tuned == {}
-    assert "tuned" not in outer.axes()
+    both = with_axes(SGD, ["optimizer.weight_decay=0,0.1", "adamw.betas=[0.9, 0.95],[0.9, 0.99]"])
+    assert len(both.optimizers) == 6
+    assert both.tuned == {"sgd": ["weight_decay"], "adamw": ["betas", "weight_decay"]}
+    assert "tuned" not in SGD.axes()
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_what_is_no_axis(axis: str, said: str) -> None:
 
 def test_an_option_is_said_once() -> None:
     with pytest.raises(ConfigError, match="has a value of momentum already"):
-        with_axes(SGD, ["momentum=0.9,0.95"], ["momentum=0.8,0.85"])
+        with_axes(SGD, ["momentum=0.9,0.95", "momentum=0.8,0.85"])
 
 
 def test_a_folder_does_not_mix_a_tuned_option_with_one_that_is_not(tmp_path: Path) -> None:

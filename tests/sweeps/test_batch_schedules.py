@@ -14,8 +14,8 @@ from cbs.trial.record import TrialResult, TrialStatus
 from cbs.trial.store import Store
 from sweeps.folder.manifest import merged_manifest
 from sweeps.launching.launch import output_folder, resolve
-from sweeps.launching.telescoping import planned
-from sweeps.outlook.remaining import Pace, outlook
+from sweeps.launching.policies.telescope import planned
+from sweeps.outlook.remaining import outlook
 from sweeps.outlook.report import dry_run_report
 from sweeps.search.search import Search
 from sweeps.spec.cell import Cell
@@ -67,7 +67,7 @@ def test_what_is_left_of_schedules_alone_is_foreseen() -> None:
     done = TrialResult(
         config=trial, status=TrialStatus.REACHED, steps_to_target=3.0, evaluations=[], steps={}, workload=None
     )
-    before, after = (outlook(sweep, finished, Pace(None), 2)[1] for finished in ((), (done,)))
+    before, after = (outlook(sweep, finished, None, 2)[1] for finished in ((), (done,)))
     assert before.trials.total() >= len(sweep.studies()) > 0
     assert after.trials.total() < before.trials.total()
 

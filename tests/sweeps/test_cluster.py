@@ -29,11 +29,10 @@ from sweeps.running.cluster import (
     Resources,
     check_placement,
     connected,
-    output_to_error,
-    signals_as_interrupt,
-    uninterrupted,
 )
 from sweeps.running.dispatch import MAX_ENGINES, run_search
+from sweeps.running.interrupts import signals_as_interrupt, uninterrupted
+from sweeps.running.streams import output_to_error
 
 
 @pytest.mark.parametrize(

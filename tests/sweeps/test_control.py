@@ -11,8 +11,9 @@ import time
 import pytest
 import ray
 
-from sweeps.running import control, dispatch
-from sweeps.running.cluster import EngineLost, c_without_errors
+from sweeps.running import cluster, control
+from sweeps.running.cluster import EngineLost
+from sweeps.running.streams import c_without_errors
 
 STUCK = """
 import sys, tempfile, time
@@ -40,10 +41,10 @@ def test_nobody_who_listens_is_refused_and_one_who_does_not_answer_is_not() -> N
 def test_a_control_service_that_is_gone_is_asked_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     server, place = listening()
     server.close()
-    monkeypatch.setattr(dispatch, "address", lambda: place)
+    monkeypatch.setattr(control, "address", lambda: place)
     monkeypatch.setattr(ray, "nodes", lambda: pytest.fail("it would never return"))
     with pytest.raises(EngineLost, match="control service is gone"):
-        dispatch.check_home()
+        cluster.check_home()
     assert not issubclass(EngineLost, Exception)  # Tune would clean up, by calls that do not return
 
 

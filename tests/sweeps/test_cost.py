@@ -12,18 +12,15 @@ from torch import nn
 from cbs.compute import device
 from cbs.errors import ConfigError
 from cbs.trial.config import Choice, EvaluationPlan
-from cbs.trial.record import Measurement, TrialResult, TrialStatus
-from cbs.trial.target import Target
 from sweeps.outlook import cost
 from sweeps.outlook.cost import Cost, StepCost, evaluations, measure_cost, prior_steps
 from sweeps.outlook.progress import duration
-from sweeps.outlook.remaining import Estimator, Pace, outlook
+from sweeps.outlook.remaining import outlook
 from sweeps.running.cluster import Resources
 from sweeps.search.forecast import End, play
 from sweeps.search.search import Search
-from sweeps.spec.spec import ENDLESS
 from sweeps.spec.workload import built
-from tests.sweeps.simulation import run_search, small_sweep
+from tests.sweeps.simulation import small_sweep
 
 STEP = StepCost(fixed=0.002, per_example=0.0001, evaluation=0.0)
 COST = Cost({"adamw": STEP, "merit": STEP})
@@ -56,7 +53,7 @@ def pace(config):
 def test_a_plan_is_within_30_percent_of_what_the_sweep_takes(distance, seeds):
     """Whatever the distance of the best learning rate, of which the plan knows nothing."""
     sweep = small_sweep(expected=EXPECTED, seeds=seeds, max_steps=1000, max_examples=30_000)
-    _, planned = outlook(sweep, (), Pace(COST), 2)
+    _, planned = outlook(sweep, (), COST, 2)
     taken = play(Search(sweep), world(distance), workers=2, seconds_per_step=pace, overhead=0.1)
     assert planned.examples == pytest.approx(taken.examples, rel=0.3 if distance < 100 else 0.6)
     assert planned.seconds == pytest.approx(taken.seconds, rel=0.3 if distance < 100 else 0.6)
@@ -66,7 +63,7 @@ def test_halfway_the_time_left_is_known_from_what_was_seen():
     sweep = small_sweep(expected=EXPECTED, max_steps=1000, max_examples=30_000)
     search = Search(sweep)
     half = play(search, world(3.0), workers=2, seconds_per_step=pace, most=25)
-    _, left = outlook(sweep, half.results, Pace(COST), 2)
+    _, left = outlook(sweep, half.results, COST, 2)
     whole = play(Search(sweep), world(3.0), workers=2, seconds_per_step=pace)
     assert left.examples == pytest.approx(whole.examples - half.examples, rel=0.3)
 
@@ -94,119 +91,8 @@ def test_the_prior_is_the_recipes_expectation_within_the_budget_else_the_budget(
 
 def test_without_an_expectation_a_plan_is_the_most_it_can_take():
     sweep = small_sweep(max_steps=1000, max_examples=30_000)
-    _, planned = outlook(sweep, (), Pace(COST), 2)
+    _, planned = outlook(sweep, (), COST, 2)
     assert planned.examples > play(Search(sweep), world(1.0)).examples
-
-
-def test_before_anything_finished_the_prior_speaks_and_without_a_cost_nothing_does():
-    search = Search(small_sweep())
-    seconds, trials = Estimator(search, COST, workers=2).left()
-    assert seconds > 0
-    assert trials >= 2 * 4 * (3 + 1)
-    assert Estimator(search, None, workers=2).left()[0] is None
-
-
-def test_trials_that_finished_say_how_fast_their_neighbours_are():
-    sweep = small_sweep(expected=EXPECTED)
-    seen, told = Pace(COST), Pace(COST)
-    (result, *_) = play(Search(sweep), world(1.0), most=1).results
-    seen.add(result.replace(timing={"seconds": 7.0 * STEP.seconds(result.config.batch_size, result.final_step)}))
-    for config in Search(sweep).waiting():
-        assert seen.per_step(sweep)(config) == pytest.approx(7 * told.per_step(sweep)(config), rel=0.01)
-
-
-def test_time_between_trials_counts(monkeypatch):
-    """One second passes between two trials that take none: a hundred trials left are a hundred seconds."""
-    now = [0.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    search = Search(small_sweep(expected=EXPECTED, seeds=tuple(range(8))))
-    estimator = Estimator(search, Cost({}), workers=1)
-    played = play(Search(search.sweep), world(1.0), most=40)
-    for result in played.results:
-        search.running[result.trial_id] = (None, 0.0)
-        search.add(result)
-        now[0] += 1.0
-        estimator.add(result.replace(timing={"seconds": 1e-6}))
-    seconds, trials = estimator.left()
-    assert trials > 20
-    assert seconds == pytest.approx(trials, rel=0.1)
-
-
-def unreached(sweep, value, now):
-    """A sweep whose trials all spend their budget, of 1,000 steps: trials left, time left and whether it goes by them,
-    before every trial, each of which takes a minute of the clock ``now``."""
-    search, left = Search(sweep), []
-    estimator = Estimator(search, None, workers=1)
-    while (config := search.next()) is not None:
-        left.append((*estimator.left(), estimator.out_of_reach))
-        rows = [
-            Measurement(step=step, examples=step * config.batch_size, value=at, train_loss=0.0, lr=config.lr)
-            for step, at in ((0, 0.1), (1000, value(config.lr)))
-        ]
-        end = TrialResult(config=config, status=TrialStatus.BUDGET_EXHAUSTED, steps_to_target=None, evaluations=rows,
-                          steps={}, workload=None, timing={"seconds": 60.0})  # fmt: skip
-        now[0] += 60.0
-        search.add(end)
-        estimator.add(end)
-    return left
-
-
-@pytest.mark.parametrize("budget", [1000, ENDLESS])
-@pytest.mark.parametrize("value", [lambda lr: 0.1001, lambda lr: 0.1 + 0.5 * math.exp(-(math.log(lr / 1e-3) ** 2))])
-def test_where_nothing_reaches_the_target_the_time_left_does_not_grow_without_end(budget, value, monkeypatch):
-    now = [0.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    target = Target(metric="accuracy", value=90, direction="above")
-    sweep = small_sweep(optimizers=small_sweep().optimizers[:1], target=target, max_steps=budget, max_examples=0)
-    first, *left = unreached(sweep, value, now)
-    assert first[0] is None
-    assert not first[2]
-    assert all(out_of_reach for *_, out_of_reach in left)
-    whole = len(left) + 1
-    for done, (seconds, trials, _) in enumerate(left, 1):
-        assert trials <= whole
-        assert done + trials >= 0.5 * whole
-        assert seconds <= 60.1 * whole
-
-
-def test_of_a_program_without_a_budget_the_time_left_is_unknown_until_a_trial_of_every_optimizer_tells():
-    search = Search(small_sweep(max_steps=ENDLESS, max_examples=0))
-    estimator, ends = Estimator(search, None, workers=1), []
-    for name, status in (("adamw", "DIVERGED"), ("adamw", "REACHED"), ("merit", "REACHED")):
-        config = next(each for each in search.waiting() if each.optimizer.name == name)
-        row = Measurement(step=100, examples=100 * config.batch_size, value=0.5, train_loss=0.0, lr=config.lr)
-        steps = 100.0 if status == "REACHED" else None
-        end = TrialResult(config=config, status=TrialStatus(status), steps_to_target=steps, evaluations=[row], steps={},
-                          workload=None, timing={"seconds": 60.0})  # fmt: skip
-        search.add(end)
-        estimator.add(end)
-        ends.append(estimator.left()[0])
-    assert ends[:2] == [None, None]
-    assert 0 < ends[2] < 1e6
-
-
-def test_an_optimizer_that_reaches_the_target_elsewhere_is_given_up_at_a_batch_size_after_three_trials():
-    sweep = small_sweep(expected=EXPECTED, optimizers=small_sweep().optimizers[:1], max_steps=1000, max_examples=0)
-    search = Search(sweep)
-    play(
-        search,
-        lambda config: End(100.0) if config.batch_size < 256 else End(1000, reached=False, distance=0.5),
-        most=60,
-    )
-    largest = [end for end in search.trials() if end.config.batch_size == 256]
-    others = [end for end in search.trials() if end.config.batch_size < 256]
-    assert len(largest) > 3
-    assert Estimator(search, COST, workers=1).out_of_reach == (not search.done)
-    for count in (2, 3):
-        again = Search(sweep, [*others, *largest[:count]])
-        assert not again.done
-        assert Estimator(again, COST, workers=1).out_of_reach == (count == 3)
-
-
-def test_nothing_is_left_at_the_end():
-    search = Search(small_sweep())
-    run_search(search)
-    assert Estimator(search, COST, workers=1).left() == (0.0, 0)
 
 
 def test_measured_cost_is_positive_and_costs_little():

@@ -23,7 +23,6 @@ from cbs.training.run import run_trial
 from cbs.trial.config import OF_TRAINER, TrialConfig
 from cbs.trial.record import TrialResult, TrialStatus
 from cbs.trial.target import Target
-from sweeps.external.call import taken
 from sweeps.external.curve import Curve, stated
 from sweeps.external.process import OUTPUT, Process
 from sweeps.external.run import _free_port, run_command
@@ -111,10 +110,6 @@ def test_it_survives_the_configuration() -> None:
         ({"resume": "x"}, "has no {resume}"),
         ({"reads": "stone"}, "no such format"),
         ({"metric": "step"}, "says how far training is"),
-        ({"function": "here:train"}, "either --command or --function"),
-        ({"command": ""}, "either --command or --function"),
-        ({"command": "", "function": "train"}, "package.module:name"),
-        ({"command": "", "function": "here:train", "resume": "x"}, "starts again"),
     ],
 )
 def test_what_would_be_wrong_in_silence_is_refused(options: dict[str, Any], said: str) -> None:
@@ -185,24 +180,6 @@ def test_a_script_says_its_settings_as_it_reports(tmp_path: Path, monkeypatch: p
     assert stated(tmp_path) == {"warmup_steps": 0, "schedule": "cosine", "clip_norm": 1.0}
     with pytest.raises(ConfigError, match="clip_norm must be"):
         report_settings(clip_norm=-1.0)
-
-
-def test_a_function_is_given_what_it_takes_and_must_take_what_differs(tmp_path: Path, monkeypatch: Any) -> None:
-    (tmp_path / "mine_to_call.py").write_text(
-        "def good(batch_size, lr, seed, width=3): ...\ndef anything(**all): ...\ndef deaf(batch_size, lr): ...\n"
-        "def hungry(batch_size, lr, seed, data): ...\n"
-    )
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    given = {"batch_size": 8, "lr": 0.1, "seed": 0, "optimizer": "adamw", "folder": "x"}
-    assert taken("mine_to_call:good", given)[1] == {"batch_size", "lr", "seed"}
-    assert taken("mine_to_call:anything", given)[1] == set(given)
-    for name, several, said in (
-        ("deaf", False, "takes no seed"), ("hungry", False, "needs data"), ("good", True, "takes no optimizer"),
-        ("gone", False, "no function"),
-    ):  # fmt: skip
-        with pytest.raises(ConfigError, match=said):
-            taken(f"mine_to_call:{name}", given, several=several)
 
 
 # -- the end -------------------------------------------------------------------------------------------------------
@@ -455,7 +432,8 @@ def test_the_same_model_takes_the_same_steps_as_inside_bit_for_bit(tmp_path: Pat
     workload = Choice(name="noisy_quadratic", options={"dimension": 20})
     plain = Choice(name="sgd", options={"momentum": 0.0})
     inside = run_trial(TrialConfig(workload=workload, optimizer=plain, **shared))
-    made = Trainer(**{**UNITS, "metric": "validation_loss", "function": "own_loop_of_a_test:train"})
+    call = "from own_loop_of_a_test import train; train({batch_size}, {lr}, {seed})"
+    made = Trainer(**{**UNITS, "metric": "validation_loss", "command": f"{sys.executable} -c '{call}'"})
     outside = run_command(
         TrialConfig(workload=made.choice(), optimizer=Choice(name="sgd"), **shared),
         tmp_path / "run",

@@ -22,7 +22,7 @@ from sweeps.launching.launch import resolve, sweep
 from sweeps.launching.ledger import ledger
 from sweeps.outlook.progress import Progress
 from sweeps.outlook.report import outcome_lines, outcome_report
-from sweeps.running import dispatch
+from sweeps.running import run as running
 from sweeps.running.cluster import Resources
 from sweeps.spec.spec import Sweep
 from tests.sweeps.test_kill import reached
@@ -56,12 +56,12 @@ def results(folder: Path) -> dict[int, TrialResult]:
 @pytest.fixture(autouse=True)
 def _few_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every start of a process imports torch."""
-    monkeypatch.setattr(dispatch, "MAX_DEATHS", 1)
+    monkeypatch.setattr(running, "MAX_DEATHS", 1)
 
 
 def run(wanted: Sweep, folder: Path, silence: float = 60.0) -> tuple[dict[int, TrialResult], str]:
     text = io.StringIO()
-    progress = Progress(Console(file=text, width=300), None, 1)
+    progress = Progress(Console(file=text, width=300), 1)
     search = sweep(wanted, folder, resources=Resources(workers=1, trial_timeout=silence), progress=progress)
     return results(folder), text.getvalue() + "\n".join(outcome_lines(outcome_report(search, folder)))
 

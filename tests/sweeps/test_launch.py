@@ -18,7 +18,6 @@ from cbs.trial.record import TrialStatus
 from cbs.trial.store import Store
 from sweeps.external.trainer import Trainer, trained_by
 from sweeps.launching.launch import output_folder, resolve, sweep
-from sweeps.outlook.cost import Cost
 from sweeps.outlook.progress import Progress
 from sweeps.running.cluster import Resources
 from sweeps.search.search import Search
@@ -93,7 +92,7 @@ def test_what_is_missing_is_run_again_to_the_same_bytes(reference, tmp_path):
         shutil.rmtree(store.trials / trial_id)
     (store.trials / ".tmp-half-written").mkdir()
     console = Console(file=text, width=100, height=40, force_terminal=True)
-    search = sweep(tiny(), folder, resources=ONE, progress=Progress(console, Cost({}), 1))
+    search = sweep(tiny(), folder, resources=ONE, progress=Progress(console, 1))
     # what was lost is run again where the answer needs it, and the answer is the same
     assert files(folder).items() <= files(reference).items()
     whole = Search(tiny(), Store(reference).results())
@@ -121,7 +120,7 @@ def test_pruning_changes_no_best_steps_where_the_same_learning_rates_are_tried(t
 def test_optimizers_join_a_folder_and_sweep_without_another_flag(names, reference, tmp_path):
     folder, text = copied(reference, tmp_path), io.StringIO()
     optimizers = (*(Choice(name=name) for name in names), Choice(name="adamw", options={"eps": 1e-6}))
-    progress = Progress(Console(file=text, width=200), Cost({}), 1)
+    progress = Progress(Console(file=text, width=200), 1)
     wanted = tiny(optimizers=optimizers, batch_sizes=(8,), lrs=(0.01,))
     search = sweep(wanted, folder, resources=ONE, progress=progress)
     assert {study.optimizer for study in search.sweep.studies()} == {*names, "adamw(eps=1e-06)"}
@@ -147,7 +146,7 @@ def test_a_trial_that_raises_is_a_result_and_is_tried_again(tmp_path, monkeypatc
     flag.touch()
     asked = tiny(workload=Choice(name="broken_workload:broken", options={"flag": str(flag), "folder": str(tmp_path)}))
     text = io.StringIO()
-    progress = Progress(Console(file=text, width=200), None, 2)
+    progress = Progress(Console(file=text, width=200), 2)
     sweep(asked.replace(batch_sizes=(4,), seeds=(0,), lrs=(0.1,)), tmp_path / "out", resources=ONE, progress=progress)
     (result,) = Store(tmp_path / "out").results()
     assert result.status is TrialStatus.FAILED

@@ -20,7 +20,7 @@ from sweeps.folder.lock import LOCK, STALE_SECONDS, Lock, owner
 from sweeps.launching import launch
 from sweeps.running import dispatch, tuning
 from sweeps.running.cluster import Resources
-from sweeps.running.dispatch import Run
+from sweeps.running.run import Run
 from tests.sweeps.simulation import small_sweep
 
 

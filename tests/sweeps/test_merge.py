@@ -20,7 +20,7 @@ from sweeps.folder.manifest import merged_manifest
 from sweeps.launching import merge as merging
 from sweeps.launching.ledger import ledger
 from sweeps.launching.merge import merge
-from sweeps.launching.precision import ROUNDS
+from sweeps.launching.policies.rounds import ROUNDS
 from sweeps.outlook.report import PLAN, reasons, write_reasons
 from sweeps.search.search import Search
 from sweeps.spec.spec import Sweep

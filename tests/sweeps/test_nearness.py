@@ -21,7 +21,7 @@ from sweeps.launching.launch import sweep
 from sweeps.outlook.nearness import Nearness, meant_perhaps
 from sweeps.outlook.progress import Progress
 from sweeps.outlook.report import outcome_lines, outcome_report
-from sweeps.running.dispatch import Run
+from sweeps.running.run import Run
 from sweeps.search.search import Search
 from sweeps.spec.spec import Sweep
 from tests.sweeps.simulation import small_sweep
@@ -103,7 +103,7 @@ def test_the_best_value_is_that_of_every_trial_and_stands_beside_the_target() ->
 @pytest.mark.parametrize("terminal", [False, True])
 def test_progress_shows_the_best_value_and_says_once_what_was_meant(terminal: bool) -> None:
     screen = io.StringIO()
-    progress = Progress(Console(file=screen, force_terminal=terminal, width=300, height=40), None, 1)
+    progress = Progress(Console(file=screen, force_terminal=terminal, width=300, height=40), 1)
     search = Search(asked())
 
     def shown() -> str:
@@ -123,7 +123,7 @@ def test_progress_shows_the_best_value_and_says_once_what_was_meant(terminal: bo
             assert ("perhaps --target 0.9 (the values are fractions of 1) is meant" in shown()) == (count == 0)
     with progress.showing(search):
         assert "meant" not in shown()  # not once more for what is added to a sweep
-    again = Progress(Console(file=screen, width=300), None, 1)
+    again = Progress(Console(file=screen, width=300), 1)
     with again.showing(search):
         assert shown().count("meant") == 1  # the same command again
 

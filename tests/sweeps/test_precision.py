@@ -21,10 +21,14 @@ from cbs.trial.config import TrialConfig
 from cbs.trial.store import Store
 from sweeps.folder.manifest import merged_manifest
 from sweeps.launching import launch
-from sweeps.launching.precision import FEWEST_STEPS, MOST_ROUNDS, ROUNDS, check_goal, half_width, to_precision
+from sweeps.launching.loop import follow
+from sweeps.launching.policies import POLICIES
+from sweeps.launching.policies.both_sides import FEWEST_STEPS
+from sweeps.launching.policies.precision import Precision
+from sweeps.launching.policies.rounds import MOST_ROUNDS, ROUNDS, Rounds, half_width
 from sweeps.outlook.progress import Progress
 from sweeps.outlook.report import outcome_lines, outcome_report
-from sweeps.running.dispatch import Run
+from sweeps.running.run import Run
 from sweeps.search.forecast import End, ended, play
 from sweeps.search.limits import Limits
 from sweeps.search.search import Search
@@ -67,6 +71,22 @@ def trainer(folder: Path, end_of: Callable[[TrialConfig], End], most: int | None
         return search
 
     return train
+
+
+def to_precision(
+    asked: Sweep,
+    goal: float | None,
+    folder: Path,
+    train: Callable[[Sweep], Search],
+    *,
+    limits: Limits | None = None,
+    say: Callable[[str], None] = lambda line: None,
+) -> Rounds:
+    """What ``cbs sweep --precision`` does, or ``--auto`` where there is no goal, with ``train`` in the place of Ray."""
+    policy = POLICIES["both_sides"]() if goal is None else POLICIES["precision"](goal)  # type: ignore[call-arg]
+    assert isinstance(policy, Rounds)
+    follow(policy, asked, folder, lambda part, _: train(part), limits or Limits(), say)
+    return policy
 
 
 def replicate(world: World, goal: float, folder: Path) -> dict[str, Any]:
@@ -271,7 +291,7 @@ def test_auto_ends_where_a_larger_batch_size_tells_nothing(tmp_path):
 
 
 def test_what_cannot_be_had_ends_after_so_many_rounds(tmp_path, monkeypatch):
-    monkeypatch.setattr("sweeps.launching.precision.MOST_ROUNDS", 3)
+    monkeypatch.setattr("sweeps.launching.policies.rounds.MOST_ROUNDS", 3)
     done = to_precision(SMALL, 1e-4, tmp_path, trainer(tmp_path, WORLD.end))
     assert len(done.rounds) == 4
     assert done.reasons["adamw"].startswith("3 rounds are over")
@@ -299,9 +319,10 @@ def test_where_nothing_reaches_the_target_it_ends_with_the_reason(tmp_path):
 def test_bad_input_is_one_line(tmp_path):
     for goal in (0.0, -1.0, math.nan, math.inf, 15.0):  # the last: 15 %
         with pytest.raises(ConfigError, match="--precision must be above 0 and at most 1"):
-            check_goal(SMALL, goal)
-    with pytest.raises(ConfigError, match="leave out --schedule"):
-        check_goal(SMALL.replace(batch_schedules=(parse_choice("seesaw"),)), 0.1)
+            Precision(goal).check(SMALL, limits=Limits(), source=None)
+    for policy in (Precision(0.1), POLICIES["both_sides"]()):
+        with pytest.raises(ConfigError, match="leave out --schedule"):
+            policy.check(SMALL.replace(batch_schedules=(parse_choice("seesaw"),)), limits=Limits(), source=None)
     for text in ("", "h", "-3", "0", "nan", "inf", "2w", "1h30m"):
         with pytest.raises(ConfigError, match="--max-time takes a length of time"):
             parse_duration(text)

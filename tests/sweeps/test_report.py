@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import time
 from pathlib import Path
 
 import pytest
@@ -50,8 +51,27 @@ def test_the_live_table_shows_whole_labels(width: int) -> None:
     console = Console(file=screen, force_terminal=True, width=width, height=40, color_system=None)
     names = ["adamw(betas=[0.9, 0.95], weight_decay=0.1)", "adamw(betas=[0.9, 0.99], weight_decay=0.1)"]
     search = Search(small_sweep(optimizers=tuple(map(parse_choice, names)), batch_sizes=(4,)))
-    progress = Progress(console, None, 1)
+    progress = Progress(console, 1)
     console.print(progress._picture(search))
     shown = "".join(line[: width // 3] for line in screen.getvalue().splitlines()).replace(" ", "")
     for label in search.sweep.labels.values():
         assert label.replace(" ", "") in shown
+
+
+def test_the_time_left_is_that_of_the_planned_trials_at_the_pace_of_those_that_finished_here(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now, screen = [100.0], io.StringIO()
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    search = Search(small_sweep(lrs=(1e-3, 2e-3), batch_sizes=(4,), seeds=(0, 1, 2)))
+    stored = run_search(search, workers=1, stop_after=2)
+    assert len(stored) == 2
+    progress = Progress(Console(file=screen, width=200), 1)
+    with progress.showing(search):
+        progress.update(search, {})
+        assert "2 trials done, 0 running, 0 s elapsed, 10 trials and an unknown time left" in screen.getvalue()
+        for result in list(run_search(search, workers=1, stop_after=4).values()):
+            progress.finished(result, search)
+        now[0] += 120.0
+        progress.update(search, {})
+    assert "6 trials done, 0 running, 2 min 00 s elapsed, 6 trials and 3 min 00 s left" in screen.getvalue()

@@ -11,7 +11,7 @@ from cbs.registry.choices import parse_choice
 from cbs.trial.record import TrialStatus
 from cbs.trial.store import Store
 from sweeps.outlook.progress import Progress
-from sweeps.running.dispatch import Run
+from sweeps.running.run import Run
 from sweeps.search.forecast import End, ended, play
 from sweeps.search.search import Search
 from sweeps.spec.cell import Cell, Study

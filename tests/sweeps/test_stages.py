@@ -13,8 +13,10 @@ from cbs.trial.config import Choice, TrialConfig
 from cbs.trial.record import TrialResult
 from cbs.trial.target import Target
 from sweeps.launching import launch
-from sweeps.launching import telescoping as stages
+from sweeps.launching.loop import follow
+from sweeps.launching.policies import telescope as stages
 from sweeps.recipes import RECIPES
+from sweeps.search.limits import Limits
 from sweeps.search.search import Search
 from sweeps.spec.spec import Sweep
 from tests.sweeps import simulation
@@ -34,14 +36,16 @@ class Sweeps:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, kill_after: int | None = None) -> None:
         self.kept: dict[Path, dict[str, TrialResult]] = {}
         self.left = kill_after
-        monkeypatch.setattr(launch, "sweep", self.run)
         monkeypatch.setattr(simulation, "true_best_lr", self.best)
 
     @staticmethod
     def best(config: TrialConfig) -> float:
         return 5e-3 * math.exp(-5 / config.workload.options["width"])
 
-    def run(self, sweep: Sweep, folder: Path, **rest: object) -> Search:
+    def telescope(self, sweep: Sweep, widths: tuple[int, ...], folder: Path) -> dict:
+        return follow(stages.Telescope(widths), sweep, folder, self.run, Limits()).content
+
+    def run(self, sweep: Sweep, folder: Path) -> Search:
         folder.mkdir(parents=True, exist_ok=True)
         kept = self.kept.setdefault(folder, {})
         search = Search(sweep, list(kept.values()))
@@ -57,7 +61,7 @@ class Sweeps:
 
 def test_stages_are_folders_and_what_was_found_is_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sweeps = Sweeps(monkeypatch)
-    told = stages.telescope(small(seeds=(0, 1)), WIDTHS, tmp_path)
+    told = sweeps.telescope(small(seeds=(0, 1)), WIDTHS, tmp_path)
     assert json.loads((tmp_path / "telescope.json").read_text()) == told
     assert sorted(path.name for path in sweeps.kept) == ["width-16", "width-32", "width-64"]
     for folder, results in sweeps.kept.items():
@@ -80,20 +84,19 @@ def test_stages_are_folders_and_what_was_found_is_stored(tmp_path: Path, monkeyp
 @pytest.mark.parametrize("kill_after", [1, 8, 9, 14, 16, 17])
 def test_a_kill_at_any_point_changes_nothing(kill_after: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = small(optimizers=(Choice(name="adamw"),))
-    Sweeps(monkeypatch)
-    undisturbed = stages.telescope(asked, (16, 32, 64, 128), tmp_path)
+    undisturbed = Sweeps(monkeypatch).telescope(asked, (16, 32, 64, 128), tmp_path)
     killed = Sweeps(monkeypatch, kill_after)
     with pytest.raises(launch.Interrupted):
-        stages.telescope(asked, (16, 32, 64, 128), tmp_path)
+        killed.telescope(asked, (16, 32, 64, 128), tmp_path)
     assert sum(map(len, killed.kept.values())) == kill_after
-    assert stages.telescope(asked, (16, 32, 64, 128), tmp_path) == undisturbed
+    assert killed.telescope(asked, (16, 32, 64, 128), tmp_path) == undisturbed
     assert sum(map(len, killed.kept.values())) == undisturbed["studies"][0]["trials"]
 
 
 def test_learning_rates_given_are_the_first_grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    Sweeps(monkeypatch)
+    sweeps = Sweeps(monkeypatch)
     asked = small(lrs=(1e-3, 2e-3, 4e-3, 8e-3, 16e-3))
-    (stage, *_), *_ = (study["stages"] for study in stages.telescope(asked, WIDTHS, tmp_path)["studies"])
+    (stage, *_), *_ = (study["stages"] for study in sweeps.telescope(asked, WIDTHS, tmp_path)["studies"])
     assert stage["lrs"] == [1e-3, 2e-3, 4e-3, 8e-3, 16e-3]
 
 
@@ -122,7 +125,7 @@ def test_what_does_not_telescope_is_refused_before_anything_runs(
 ) -> None:
     sweeps = Sweeps(monkeypatch)
     with pytest.raises(ConfigError, match=message):
-        stages.telescope(small(**changes), widths, tmp_path)
+        sweeps.telescope(small(**changes), widths, tmp_path)
     assert not sweeps.kept
 
 

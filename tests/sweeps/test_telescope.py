@@ -10,11 +10,28 @@ import numpy as np
 import pytest
 
 from cbs.errors import ConfigError, ResultsError
-from sweeps.search.telescoping import POINTS, Stage, Telescoped, around, first_grid, telescope, vertex
+from sweeps.search import telescoping
+from sweeps.search.telescoping import POINTS, Stage, Telescoped, around, first_grid, vertex
 
 WIDTHS = (16, 32, 64, 128)
 FIRST = first_grid((1e-3, 2e-3, 4e-3, 8e-3, 16e-3, 32e-3))
 LIMIT = 6e-3
+
+
+def telescope(
+    widths: tuple[int, ...],
+    first: tuple[float, ...],
+    seeds: int,
+    solve: Callable[[int, tuple[float, ...]], np.ndarray],
+) -> Telescoped:
+    """Every width answered by ``solve``."""
+    plan = telescoping.telescope(widths, first, seeds)
+    try:
+        asked = next(plan)
+        while True:
+            asked = plan.send(solve(*asked))
+    except StopIteration as end:
+        return end.value
 
 
 def law(

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from sweeps.launching import launch
-from sweeps.running.cluster import uninterrupted
+from sweeps.running.interrupts import uninterrupted
 from sweeps.running.time_limit import time_limit
 from tests.sweeps.simulation import small_sweep
 

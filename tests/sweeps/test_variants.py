@@ -23,14 +23,10 @@ def tiny(**changes: object) -> Sweep:
     return resolve(base.replace(**changes), 0.2)
 
 
-def test_options_of_optimizers_share_the_folder_of_the_recipe_unless_an_older_one_is_there(tmp_path: Path) -> None:
+def test_options_of_optimizers_share_the_folder_of_the_recipe(tmp_path: Path) -> None:
     base = tiny()
     variant = base.replace(optimizers=(Choice(name="sgd", options={"momentum": 0.5}),))
     assert output_folder(variant, base, tmp_path) == tmp_path / "tiny"
-    older = tmp_path / f"tiny-{variant.older_fingerprint[:6]}"
-    older.mkdir()
-    assert output_folder(variant, base, tmp_path) == older
-    assert output_folder(base, base, tmp_path) == tmp_path / "tiny"
 
 
 def test_variants_that_train_alike_are_refused() -> None:

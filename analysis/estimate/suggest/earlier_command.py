@@ -13,11 +13,8 @@ from cbs.schedules.batch_size import batch_schedule_options
 SWITCHES = ("--auto", "--dry-run", "--json", "--shard")
 """Options without a value."""
 
-_SEARCH = ("--search", "--trials", "--lr-box", "--lr-resolution", "--from")
-"""What there is to say only where learning rates are not listed."""
-
 _AXES = (
-    *("--optim", "--axis", "--axis-outer", "--schedule", "--batch-sizes", "--lrs", "--seeds"),
+    *("--optim", "--axis", "--schedule", "--batch-sizes", "--lrs", "--seeds"),
     *("--precision", "--max-time", "--max-examples", "--output", "--telescope", "--auto", "--dry-run", "--json"),
 )
 
@@ -50,10 +47,11 @@ def adding(
     said = (
         *(f"{name}." for name in {"optimizer", optimizer.name}.union(*names)),
         *(f"schedule.{option}=" for option in batch_schedule_options()),
+        *("policy=", *(() if lrs is None else ("search=", "lr_resolution="))),
     )
     words = ["cbs", "sweep"]
     repeated = (mine or earlier)[-1]
-    left_out = (*_AXES, *(() if lrs is None else _SEARCH))
+    left_out = (*_AXES, *(() if lrs is None else ("--from",)))
     for option, value in repeated:
         if option not in left_out and not (option == "--set" and value.startswith(said)):
             words += [option] if option in SWITCHES else [option, value]

@@ -283,11 +283,11 @@ def test_a_variant_is_said_whole_whatever_settings_there_were(tmp_path: Path) ->
 
 def test_a_search_is_said_only_where_learning_rates_are_not_listed(tmp_path: Path) -> None:
     sweep(tmp_path, batch_sizes=(4,), growth=1.5)
-    with_command(tmp_path, "cbs sweep --optim adamw --search random --trials 9 --lr-box 1e-3..1 --from other")
+    with_command(tmp_path, "cbs sweep --optim adamw --set lr_resolution=1.1 --set policy=once --from other")
     searched, listed = (
         adding(Store(tmp_path).manifest(), tmp_path, Choice(name="adamw"), (4,), (0, 1), lrs) for lrs in (None, (1e-3,))
     )
-    assert searched.startswith("cbs sweep --search random --trials 9 --lr-box 1e-3..1 --from other --optim adamw")
+    assert searched.startswith("cbs sweep --set lr_resolution=1.1 --from other --optim adamw")
     assert listed.startswith("cbs sweep --optim adamw --batch-sizes 4")
 
 

@@ -1,28 +1,29 @@
-"""``cbs sweep --telescope``: the stages of :mod:`sweeps.search.telescoping` as sweeps, and what they found."""
+"""``--telescope``: the stages of :mod:`sweeps.search.telescoping` as sweeps, and what they found."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from cbs.errors import ConfigError
 from cbs.files import whole_file
 from cbs.optimizers.widths import HasWidths
+from cbs.registry.parsing import parse_batch_sizes
 from cbs.trial.config import Choice
-from sweeps.launching import launch
-from sweeps.outlook.progress import Progress
-from sweeps.running.cluster import Resources
-from sweeps.search.telescoping import POINTS, Telescoped, check_widths, first_grid
-from sweeps.search.telescoping import telescope as plan
+from sweeps.launching.launch import resolve
+from sweeps.launching.policies import POLICIES
+from sweeps.launching.policies.base import Policy, Report, Sweeps
+from sweeps.outlook.cost import Cost
+from sweeps.search.limits import Limits
+from sweeps.search.search import Search
+from sweeps.search.telescoping import POINTS, Telescoped, check_widths, first_grid, telescope
 from sweeps.spec.cell import Study
 from sweeps.spec.spec import Sweep
-from sweeps.spec.workload import built
+from sweeps.spec.workload import built, calling_theirs
 
 TABLE = "telescope.json"
 
@@ -32,23 +33,67 @@ NO_LAW = (
 )
 
 
-def check_alone(*, adding: bool, axes: bool) -> None:
-    """Refuse flags that do not go with widths.
+@POLICIES.register("telescope")
+class Telescope(Policy):
+    """Finds the best learning rate of every optimizer and batch size at every width, and writes :data:`TABLE`.
+
+    Every width is a folder ``width-N``, which is a sweep like any other. Learning rates of the sweep are the grid of
+    the first width; where there are none, the optimizer's own.
 
     Args:
-        adding: whether trials are to be added, or limited in time or examples.
-        axes: whether something else than a grid of learning rates is to be searched.
-
-    Raises:
-        ConfigError: naming the flags to leave out.
+        widths: increasing; values of the workload's option ``width``, or the text of a list, ``"16..128"``.
     """
-    if adding:
-        raise ConfigError(
-            "--telescope looks for learning rates, not for B_crit, in a given number of trials: leave it out, or "
-            "--precision, --auto, --max-time and --max-examples"
-        )
-    if axes:
-        raise ConfigError("--telescope carries learning rates alone, on grids: leave out --axis, --from and --search")
+
+    timed = False
+
+    def __init__(self, widths: Sequence[int] | str) -> None:
+        self.widths = parse_batch_sizes(widths, "--telescope") if isinstance(widths, str) else tuple(widths)
+
+    def check(self, sweep: Sweep, *, limits: Limits, source: Path | None) -> None:
+        if math.isfinite(limits.deadline) or math.isfinite(limits.examples):
+            raise ConfigError(
+                "--telescope looks for learning rates, not for B_crit, in a given number of trials: leave it out, or "
+                "--precision, --auto, --max-time and --max-examples"
+            )
+        if sweep.tuned or source is not None:
+            raise ConfigError("--telescope carries learning rates alone, on grids: leave out --axis and --from")
+
+    def sweeps(self, sweep: Sweep, folder: Path, limits: Limits, note: Callable[[str], None]) -> Sweeps:
+        with calling_theirs():
+            at_width, found = stages(sweep, self.widths), {}
+        for choice, batch_size in product(sweep.optimizers, sweep.batch_sizes):
+            one = sweep.replace(optimizers=(choice,), batch_sizes=(batch_size,))
+            (study,) = one.studies()
+            found[study] = yield from self._telescoped(one, study, at_width, folder)
+        content = report(found, sweep, folder)
+        with whole_file(folder / TABLE) as draft:
+            draft.write_text(json.dumps(content, indent=2, allow_nan=False) + "\n")
+        return Report(content, report_lines(content))
+
+    def _telescoped(
+        self, one: Sweep, study: Study, at_width: dict[int, Sweep], folder: Path
+    ) -> Generator[tuple[Sweep, Path], Search, Telescoped]:
+        """One optimizer at one batch size."""
+        plan = telescope(self.widths, first(one, study), len(one.seeds))
+        try:
+            width, lrs = next(plan)
+            while True:
+                stage = one.replace(workload=at_width[width].workload, expected=None, lrs=lrs)
+                search = yield stage, folder / f"width-{width}"
+                width, lrs = plan.send(search.table(study))
+        except StopIteration as end:
+            found: Telescoped = end.value
+            return found
+
+    def preview(self, sweep: Sweep, folder: Path, cost: Cost | None, workers: int) -> Report:
+        with calling_theirs():
+            content = planned(sweep, self.widths, folder)
+        return Report(content, planned_lines(content))
+
+
+def first(sweep: Sweep, study: Study) -> tuple[float, ...]:
+    """Learning rates of the first width."""
+    return sweep.lrs or first_grid(sweep.lr_grid(study.optimizer))
 
 
 def stages(sweep: Sweep, widths: Sequence[int]) -> dict[int, Sweep]:
@@ -63,7 +108,7 @@ def stages(sweep: Sweep, widths: Sequence[int]) -> dict[int, Sweep]:
     found, ratios = {}, set()
     for width in widths:
         workload = Choice(name=sweep.workload.name, options={**sweep.workload.options, "width": width})
-        found[width] = launch.resolve(sweep.replace(workload=workload, expected=None))
+        found[width] = resolve(sweep.replace(workload=workload, expected=None))
         model = built(workload).build_model()
         ratios.add(
             frozenset(entry.ratio for entry in model.widths().values()) if isinstance(model, HasWidths) else None
@@ -74,61 +119,6 @@ def stages(sweep: Sweep, widths: Sequence[int]) -> dict[int, Sweep]:
             "with a method widths()"
         )
     return found
-
-
-def telescope(
-    sweep: Sweep,
-    widths: Sequence[int],
-    output: Path,
-    *,
-    resources: Resources | None = None,
-    progress: Progress | None = None,
-    command: str = "",
-    trackers: Sequence[str] = (),
-) -> dict[str, Any]:
-    """Find the best learning rate of every optimizer and batch size at every width, and write :data:`TABLE`.
-
-    Args:
-        sweep: the sweep, its target resolved. Its learning rates are the grid of the first width; ``None`` for the
-            optimizer's own.
-        widths: increasing; values of the workload's option ``width``.
-        output: gets a folder ``width-N`` for each width, which is a sweep like any other.
-        resources: see :func:`sweeps.launching.launch.sweep`.
-        progress: likewise.
-        command: likewise.
-        trackers: likewise.
-
-    Returns:
-        What the file holds; see :func:`report`.
-
-    Raises:
-        CbsError: as :func:`stages`, :func:`sweeps.launching.launch.sweep` and
-        :func:`sweeps.search.telescoping.telescope` do.
-    """
-    at_width = stages(sweep, widths)
-    found = {}
-    for choice, batch_size in product(sweep.optimizers, sweep.batch_sizes):
-        one = sweep.replace(optimizers=(choice,), batch_sizes=(batch_size,))
-        (study,) = one.studies()
-
-        def solve(width: int, lrs: tuple[float, ...], one: Sweep = one, study: Study = study) -> np.ndarray:
-            stage = one.replace(workload=at_width[width].workload, expected=None, lrs=lrs)
-            folder = output / f"width-{width}"
-            done = launch.sweep(
-                stage, folder, resources=resources, progress=progress, command=command, trackers=trackers
-            )
-            return done.table(study)
-
-        found[study] = plan(widths, first(one, study), len(sweep.seeds), solve)
-    told = report(found, sweep, output)
-    with whole_file(output / TABLE) as draft:
-        draft.write_text(json.dumps(told, indent=2, allow_nan=False) + "\n")
-    return told
-
-
-def first(sweep: Sweep, study: Study) -> tuple[float, ...]:
-    """Learning rates of the first width."""
-    return sweep.lrs or first_grid(sweep.lr_grid(study.optimizer))
 
 
 def planned(sweep: Sweep, widths: Sequence[int], output: Path) -> dict[str, Any]:

@@ -1,0 +1,57 @@
+"""What the flags of ``cbs sweep`` about how far it goes ask for: a policy, and limits."""
+
+from __future__ import annotations
+
+import math
+import time
+
+from cbs.errors import ConfigError
+from cbs.registry.choices import Choice, parse_choice
+from cbs.registry.parsing import parse_duration
+from sweeps.search.limits import Limits
+
+
+def limits_of(max_time: str | None, max_examples: float | None) -> Limits:
+    """When no trial starts any more.
+
+    Raises:
+        ConfigError: if a flag cannot be read.
+    """
+    if max_examples is not None and not max_examples > 0:
+        raise ConfigError(f"--max-examples must be above 0, got {max_examples:g}")
+    return Limits(
+        math.inf if max_time is None else time.monotonic() + parse_duration(max_time),
+        math.inf if max_examples is None else max_examples,
+    )
+
+
+def policy_of(precision: float | None, auto: bool, telescope: str | None, named: str | None) -> Choice:
+    """Which policy of :data:`sweeps.launching.policies.POLICIES` is asked for; ``--precision`` does what ``--auto``
+    does before all else.
+
+    Args:
+        precision: of the flag.
+        auto: likewise.
+        telescope: likewise.
+        named: of ``--set policy=``, a name with options; ``None`` where there is none.
+
+    Raises:
+        ConfigError: if two flags contradict each other.
+    """
+    if telescope is not None and (auto or precision is not None):
+        raise ConfigError(
+            "--telescope looks for learning rates, not for B_crit, in a given number of trials: leave it out, or "
+            "--precision, --auto, --max-time and --max-examples"
+        )
+    flags = precision is not None or auto or telescope is not None
+    if named is not None and flags:
+        raise ConfigError(
+            f"--set policy={named} says how the sweep goes on: leave out --precision, --auto, --telescope"
+        )
+    if named is not None:
+        return parse_choice(named)
+    if telescope is not None:
+        return Choice(name="telescope", options={"widths": telescope})
+    if precision is not None:
+        return Choice(name="precision", options={"goal": precision})
+    return Choice(name="both_sides" if auto else "once")

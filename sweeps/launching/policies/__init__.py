@@ -1,0 +1,11 @@
+"""Policies: which sweep comes next from what is there, one a file."""
+
+from __future__ import annotations
+
+from cbs.registry import Imported, Registry
+from sweeps.launching.policies.base import Policy
+
+POLICIES: Registry[type[Policy]] = Registry("policy", "sweeps.launching.policies", makes=Policy)
+POLICIES.fallback = Imported("policy")
+
+__all__ = ["POLICIES", "Policy"]

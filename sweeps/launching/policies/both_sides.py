@@ -1,0 +1,42 @@
+"""``--auto``: on until both sides of the curve of steps against batch size are seen."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from sweeps.launching.policies import POLICIES
+from sweeps.launching.policies.rounds import Rounds
+from sweeps.spec.spec import Sweep
+
+if TYPE_CHECKING:
+    from analysis.estimate.diagnosis import Verdict
+    from analysis.estimate.result import Answer
+    from analysis.estimate.suggest import Suggestion
+
+FEWEST_STEPS = 10.0
+"""Steps to target at the largest batch size below which no larger one is added: warmup and evaluations are as long."""
+
+
+@POLICIES.register("both_sides")
+class BothSides(Rounds):
+    """Adds smaller and larger batch sizes, and no more."""
+
+    flag = "--auto"
+
+    def __init__(self) -> None:
+        super().__init__(None)
+
+    def curable(self) -> set[Verdict]:
+        from analysis.estimate.diagnosis import Verdict
+
+        return {Verdict.NOT_REACHED, Verdict.TOO_FEW_BATCH_SIZES, Verdict.NO_PERFECT_SCALING, Verdict.NO_SATURATION}
+
+    def wanted(self, wish: Suggestion, answer: Answer, sweep: Sweep) -> Suggestion | None:
+        """The batch sizes of it below and above those that are there, with the seeds and learning rates of the sweep;
+        ``None`` where there are none, or no larger one can be told from the largest."""
+        first, last = answer.points[0].batch_size, answer.points[-1]
+        fast = last.steps_to_target is not None and last.steps_to_target < FEWEST_STEPS
+        sizes = tuple(size for size in wish.batch_sizes if size < first or (size > last.batch_size and not fast))
+        why = f"batch sizes {', '.join(map(str, sizes))}: {answer.verdict}"
+        return replace(wish, batch_sizes=sizes, seeds=sweep.seeds, lrs=sweep.lrs, reasons=(why,)) if sizes else None

@@ -1,1 +1,0 @@
-"""The learning rate of a wide model from ever smaller grids on ever wider ones: stages as sweeps."""

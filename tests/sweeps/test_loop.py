@@ -1,0 +1,156 @@
+"""The loop: which policy is asked for, what is run, and the function that Python users call."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cbs.errors import ConfigError
+from cbs.registry.choices import Choice
+from sweeps.launching import launch, loop
+from sweeps.launching.asked import limits_of, policy_of
+from sweeps.launching.loop import follow, run_sweep
+from sweeps.launching.policies import POLICIES, Policy
+from sweeps.launching.policies.once import Once, outcome
+from sweeps.launching.policies.telescope import Telescope
+from sweeps.search.limits import Limits
+from sweeps.search.search import Search
+from sweeps.spec.overrides import override, split
+from sweeps.spec.spec import Sweep
+from tests.sweeps.simulation import run_search, small_sweep
+
+
+class MoreSeeds(Policy):
+    """As in the docstring of the base class."""
+
+    def sweeps(self, sweep, folder, limits, note):
+        first = yield sweep, folder
+        more = yield sweep.replace(seeds=(*sweep.seeds, 101)), folder / "more"
+        note("one seed more has run")
+        return outcome(first, folder, [more], limits)
+
+
+def ran(seen: list[tuple[tuple[int, ...], Path]]):
+    def run(part: Sweep, place: Path) -> Search:
+        seen.append((part.seeds, place))
+        search = Search(part)
+        run_search(search)
+        return search
+
+    return run
+
+
+def test_the_loop_runs_what_the_policy_says_in_its_order_and_returns_its_report(tmp_path):
+    seen, said = [], []
+    asked = small_sweep(seeds=(0,), batch_sizes=(4,))
+    report = follow(MoreSeeds(), asked, tmp_path, ran(seen), Limits(), said.append)
+    assert seen == [((0,), tmp_path), ((0, 101), tmp_path / "more")]
+    assert said == ["one seed more has run"]
+    assert sum(report.content["statuses"].values()) == len(report.content["trials"]) > 0
+    assert {row["seed"] for row in report.content["trials"]} == {0, 101}
+    seen.clear()
+    follow(Once(), asked, tmp_path, ran(seen), Limits())
+    assert seen == [((0,), tmp_path)]
+
+
+def test_what_ends_a_sweep_ends_the_loop_and_the_policy(tmp_path):
+    ended = []
+
+    class Watching(MoreSeeds):
+        def sweeps(self, *args):
+            try:
+                return (yield from super().sweeps(*args))
+            finally:
+                ended.append(True)
+
+    def killed(part: Sweep, place: Path) -> Search:
+        raise launch.Interrupted("stopped")
+
+    with pytest.raises(launch.Interrupted):
+        follow(Watching(), small_sweep(), tmp_path, killed, Limits())
+    assert ended == [True]
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ((None, False, None, None), Choice(name="once")),
+        ((None, True, None, None), Choice(name="both_sides")),
+        ((0.15, False, None, None), Choice(name="precision", options={"goal": 0.15})),
+        ((0.15, True, None, None), Choice(name="precision", options={"goal": 0.15})),
+        ((None, False, "16..64", None), Choice(name="telescope", options={"widths": "16..64"})),
+        ((None, False, None, "precision(goal=0.2)"), Choice(name="precision", options={"goal": 0.2})),
+    ],
+)
+def test_flags_ask_for_a_policy(given, expected):
+    assert policy_of(*given) == expected
+    assert isinstance(POLICIES.make(expected.name, **expected.options), Policy)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ((0.1, False, "16..64", None), "leave it out, or --precision"),
+        ((None, True, "16..64", None), "leave it out, or --precision"),
+        ((0.1, False, None, "once"), "leave out --precision"),
+        ((None, True, None, "once"), "leave out --precision"),
+        ((None, False, "16..64", "once"), "leave out --precision"),
+    ],
+)
+def test_flags_of_two_policies_are_refused(given, words):
+    with pytest.raises(ConfigError, match=words):
+        policy_of(*given)
+
+
+def test_a_policy_of_ones_own_is_named_as_anything_else(tmp_path):
+    named = policy_of(None, False, None, f"{__name__}:MoreSeeds")
+    assert isinstance(POLICIES.make(named.name, **named.options), MoreSeeds)
+    with pytest.raises(ConfigError, match="did you mean precision"):
+        POLICIES.make("precison")
+
+
+def test_telescoping_goes_with_neither_limits_nor_other_searches():
+    telescope, sweep = Telescope("16..64"), small_sweep()
+    assert telescope.widths == (16, 32, 64)
+    telescope.check(sweep, limits=Limits(), source=None)
+    for limits in (limits_of("2h", None), limits_of(None, 1e6)):
+        with pytest.raises(ConfigError, match="--max-time and --max-examples"):
+            telescope.check(sweep, limits=limits, source=None)
+    for asked, source in ((sweep.replace(tuned={"adamw": ["eps"]}), None), (sweep, Path("there"))):
+        with pytest.raises(ConfigError, match="leave out --axis and --from"):
+            telescope.check(asked, limits=Limits(), source=source)
+
+
+def test_settings_of_a_run_are_told_from_those_of_the_sweep():
+    settings = ["max_steps=7", "trial_timeout=1.5", "policy=precision(goal=0.1)", "cpus_per_trial=2", "search=grid"]
+    run, rest = split(settings)
+    assert run == {"trial_timeout": 1.5, "policy": "precision(goal=0.1)", "cpus_per_trial": 2}
+    changed = override(small_sweep(), rest)
+    assert (changed.max_steps, changed.search, changed.exhaustive) == (7, "grid", True)
+    for wrong in ("trial_timeout=soon", "cpus_per_trial=1.5", "cpus_per_trial=true"):
+        with pytest.raises(ConfigError, match=f"--set {wrong.partition('=')[0]}: expected a"):
+            split([wrong])
+    with pytest.raises(ConfigError, match=r"the keys are max_steps, .*search, lr_resolution.*policy.*workload\.OPTION"):
+        override(small_sweep(), ["help="])
+
+
+def test_python_runs_what_the_command_runs(tmp_path, monkeypatch):
+    given = {}
+
+    def run(part: Sweep, place: Path, **rest) -> Search:
+        given.update(rest, folder=place, sweep=part)
+        return ran([])(part, place)
+
+    monkeypatch.setattr(launch, "sweep", run)
+    monkeypatch.setattr(loop, "timed_apart", lambda *_: None)
+    said, limits = [], Limits(examples=1e12)
+    asked = small_sweep(seeds=(0,), batch_sizes=(4,))
+    report = run_sweep(asked, tmp_path, target=0.5, limits=limits, trackers=["tensorboard"], note=said.append)
+    assert given["sweep"].target.value == 0.5
+    assert (given["folder"], given["limits"], given["trackers"]) == (tmp_path, limits, ["tensorboard"])
+    assert any("no step was timed" in line for line in said)
+    assert report.content["studies"]
+    assert report.lines[-1] == f"next: cbs analyze {tmp_path}"
+    with pytest.raises(ConfigError, match="leave out --axis and --from"):
+        run_sweep(asked, tmp_path, policy=Telescope((16, 32)), source=tmp_path)
