@@ -87,7 +87,7 @@ def application(only: str | None = None) -> typer.Typer:
         if all(hasattr(home, "__path__") for home in homes):
             app.add_typer(_group(homes), name=name, rich_help_panel=_panel(homes))
         elif len(homes) == 1:
-            app.command(name, rich_help_panel=_panel(homes))(homes[0].command)
+            app.command(name, cls=OptionPanels, rich_help_panel=_panel(homes))(homes[0].command)
         else:
             raise ConfigError(f"two commands are called {name!r}: those of {' and '.join(known[name])}")
     return app
@@ -142,6 +142,21 @@ class Panels(typer.core.TyperGroup):
             if rows:
                 with formatter.section(panel):
                     formatter.write_dl(sorted(rows))
+
+
+class OptionPanels(typer.core.TyperCommand):
+    """Lists options under the headings that they name."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        under: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is not None:
+                panel = getattr(parameter, "rich_help_panel", None) or f"{parameter.param_type_name}s".capitalize()
+                under.setdefault(panel, []).append(record)
+        for panel, rows in under.items():
+            with formatter.section(panel):
+                formatter.write_dl(rows)
 
 
 def _group(packages: Sequence[ModuleType]) -> typer.Typer:

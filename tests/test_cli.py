@@ -601,3 +601,11 @@ def test_a_locale_without_unicode_no_home_and_a_name_that_is_no_text(tmp_path):
         assert answer.returncode == 0, answer.stderr
         assert b"Traceback" not in answer.stderr
         assert answer.stdout
+
+
+def test_options_stand_under_the_headings_that_they_name(run):
+    _, shown, _ = run("sweep", "--help")
+    headings = ("What is measured:", "A program of yours that trains:", "How far it goes:", "Where it runs:")
+    places = [shown.index(heading) for heading in headings]
+    assert places == sorted(places)
+    assert shown.index("--optim") < places[1] < shown.index("--command <str>")
