@@ -172,7 +172,7 @@ class Registry(Generic[T]):
     ) -> None:
         self.kind = kind
         self.package = package
-        self._folders = folders
+        self.folders = folders
         self._derived_from = derived_from
         self._instance_of = instance_of
         self._makes = makes
@@ -279,16 +279,20 @@ class Registry(Generic[T]):
         package = importlib.import_module(self.package)
         for module in pkgutil.iter_modules(package.__path__):
             importlib.import_module(f"{self.package}.{module.name}")
-        for name, _ in modules(self.package.rpartition(".")[2], self._folders):
+        for name, _ in modules(self.package.rpartition(".")[2], self.folders):
             load(name)
         self._discovered = True
 
 
 @functools.cache
-def listed(package: str) -> str:
+def listed(package: str, folders: str = "") -> str:
     """The names that the modules of ``package`` and of extensions register, sorted, for a help text: ``"adam, adamw"``.
 
     They are read from the sources, because importing the modules would import torch or pandas.
+
+    Args:
+        package: of the registry.
+        folders: see :class:`Registry`.
 
     Raises:
         ModuleNotFoundError: if there is no such package.
@@ -297,5 +301,5 @@ def listed(package: str) -> str:
     if spec is None or not spec.submodule_search_locations:
         raise ModuleNotFoundError(f"no package {package!r}")
     files = [file for place in spec.submodule_search_locations for file in Path(place).glob("*.py")]
-    files += [file for _, file in modules(package.rpartition(".")[2])]
+    files += [file for _, file in modules(package.rpartition(".")[2], folders)]
     return ", ".join(sorted(name for file in files for _, name in _REGISTRATION.findall(file.read_text("utf-8"))))

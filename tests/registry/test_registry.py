@@ -145,7 +145,7 @@ def test_an_unknown_package_has_no_names() -> None:
 
 @pytest.mark.parametrize("registry", REGISTRIES.values(), ids=lambda registry: registry.package)
 def test_what_a_help_text_lists_is_what_the_registry_holds(registry: Registry[object]) -> None:
-    assert listed(registry.package) == ", ".join(registry)
+    assert listed(registry.package, registry.folders) == ", ".join(registry)
 
 
 def test_what_a_module_prints_while_it_is_imported_is_no_answer(tmp_path, monkeypatch, capsys):

@@ -6,7 +6,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -47,6 +47,14 @@ def test_an_end_that_must_not_be_cut_short_is_over_first() -> None:
     assert len(ended) == 1
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """As in a terminal: what a shell starts in the background ignores Ctrl-C."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 class _Slow:
     """Python drops an exception that is raised while this is deleted."""
 
@@ -57,6 +65,7 @@ class _Slow:
         self.deleted()
 
 
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("limit", [None, 0.1])
 def test_an_interrupt_that_python_drops_comes_once_more(limit: float | None) -> None:
     def interrupted() -> None:
@@ -71,6 +80,7 @@ def test_an_interrupt_that_python_drops_comes_once_more(limit: float | None) -> 
     assert sys.unraisablehook is before
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_that_comes_while_a_dropped_one_is_noted_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     slow, started = signal.setitimer, time.monotonic()
 
