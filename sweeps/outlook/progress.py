@@ -114,7 +114,8 @@ class Progress:
         running = min(len(search.running), self._workers) if self._workers else len(self._running)
         trials = planned - finished
         left = duration(trials * elapsed / self._ended) if self._ended else "an unknown time"
-        return f"{finished} trials done, {running} running, {duration(elapsed)} elapsed, at least {trials} trials and {left} left"
+        done = f"{finished} trials done, {running} running, {duration(elapsed)} elapsed"
+        return f"{done}, at least {trials} trials and {left} left"
 
     def _picture(self, search: Search) -> Group:
         assert self._console is not None
