@@ -101,17 +101,17 @@ def modules() -> dict[str, list[str]]:
     extension, for the name of the folder. A package, also one in the ``commands`` of a folder, is a group: the commands
     of its modules stand behind its name. A group may stand in several places.
     """
-    found: dict[str, list[str]] = {}
+    by_command: dict[str, list[str]] = {}
     places: list[tuple[str, list[str]]] = []
     for folder in (*within("analysis.questions"), *extensions()):
         places.append((f"{folder.package}.commands", [str(folder.path / "commands")]))
         if (folder.path / "command.py").is_file():
-            found.setdefault(_typed(folder.name), []).append(f"{folder.package}.command")
+            by_command.setdefault(_typed(folder.name), []).append(f"{folder.package}.command")
     places.append(("sweeps.commands", [*importlib.import_module("sweeps.commands").__path__]))
     for package, path in places:
         for module in pkgutil.iter_modules(path):
-            found.setdefault(_typed(module.name), []).append(f"{package}.{module.name}")
-    return found
+            by_command.setdefault(_typed(module.name), []).append(f"{package}.{module.name}")
+    return by_command
 
 
 def _typed(name: str) -> str:
@@ -177,11 +177,11 @@ def _group(packages: Sequence[ModuleType]) -> typer.Typer:
 
 def commands() -> dict[str, Any]:
     """Every command by what is typed, ``analyze`` or ``schedule plan``."""
-    found: dict[str, Any] = {}
+    by_name: dict[str, Any] = {}
     for name, command in typer.main.get_command(application()).commands.items():  # type: ignore[attr-defined]
         inner = getattr(command, "commands", None)
-        found |= {name: command} if inner is None else {f"{name} {part}": each for part, each in inner.items()}
-    return found
+        by_name |= {name: command} if inner is None else {f"{name} {part}": each for part, each in inner.items()}
+    return by_name
 
 
 def neighbours() -> None:
@@ -280,8 +280,8 @@ def main() -> None:
     except (KeyboardInterrupt, typer.Abort):
         status = 130
     if status == 130:  # typer's own answer to Ctrl-C, too
-        told = shlex.join(["cbs", *sys.argv[1:]])
-        errors.print(f"cbs: stopped; to run it again: {told}", markup=False, soft_wrap=True)
+        command_line = shlex.join(["cbs", *sys.argv[1:]])
+        errors.print(f"cbs: stopped; to run it again: {command_line}", markup=False, soft_wrap=True)
     sys.exit(status if isinstance(status, int) else 0)
 
 

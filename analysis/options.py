@@ -19,7 +19,7 @@ import typer
 
 from analysis.config import AnalysisConfig
 from analysis.consoles import console
-from analysis.venues import VENUES, named
+from analysis.page_widths import VENUES, venue_named
 from cbs.errors import ConfigError
 from cbs.files import refuse_links
 from cbs.registry import listed
@@ -109,7 +109,7 @@ def answer_with(
 ) -> Answer:
     """What writes an answer, into the folder it is given where ``output`` is not, and :func:`tell` s it; without either
     nothing is written."""
-    named(venue)  # an unknown one is refused before anything is computed
+    venue_named(venue)  # an unknown one is refused before anything is computed
 
     def answer(result: Result, folder: Path | None, **shown: bool) -> None:
         from analysis import present
@@ -149,15 +149,15 @@ def options(**made: Callable[..., Any]) -> Callable[[Callable[..., None]], Calla
 
 def pairs(flag: str, given: Sequence[str] | None, form: str = "name=value") -> dict[str, str]:
     """Texts of the ``form`` of a flag as a dictionary; a name may be given once."""
-    found: dict[str, str] = {}
+    pairs_by_name: dict[str, str] = {}
     for text in given or ():
         name, equals, value = map(str.strip, text.partition("="))
         if not (equals and name and value):
             raise ConfigError(f"{flag} {text!r} must be {form}, as in {flag} batch_size=256")
-        if name in found:
+        if name in pairs_by_name:
             raise ConfigError(f"{flag} {name} is given twice")
-        found[name] = value
-    return found
+        pairs_by_name[name] = value
+    return pairs_by_name
 
 
 def tell(

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 
-def shown(found: Any) -> dict[str, Any]:
+def shown(value: Any) -> dict[str, Any]:
     """The fields of a dataclass that its ``repr`` shows, by name, as :func:`plain`."""
-    return {field.name: plain(getattr(found, field.name)) for field in fields(found) if field.repr}
+    return {field.name: plain(getattr(value, field.name)) for field in fields(value) if field.repr}
 
 
 def plain(value: Any) -> Any:

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from cbs.registry.choices import Choice
-from cbs.schedules.batch_size import ClosedLoop, OpenLoop, Run, build_batch_schedule
+from cbs.schedules.batch_size import ClosedLoop, OpenLoop, RunSettings, build_batch_schedule
 from cbs.schedules.batch_size.base import GRAD_SQ_NORM, Observed
 from cbs.schedules.learning_rate import build_schedule
 from cbs.theory.noisy_quadratic import NoisyQuadratic
@@ -132,7 +132,7 @@ def run(name: str, lr: float, horizon: int | None, most: float) -> Taken | None:
     """One rule at one learning rate; ``None`` where it does not reach the target within the budget, or with steps times
     examples of ``most``."""
     schedule = Schedule() if horizon is None else Schedule(name="cosine", decay_examples=horizon)
-    about = Run(batch_size=FIRST, examples=horizon or BUDGET, lr_schedule=schedule)
+    about = RunSettings(batch_size=FIRST, examples=horizon or BUDGET, lr_schedule=schedule)
     rule = build_batch_schedule(Choice(name=name, options=RULES[name]), about)
     falls = rule.multiplier or build_schedule(schedule)
     moment, noise, weight = MODEL.start.copy(), float(MODEL.noise.sum()), 0.5 * MODEL.curvature

@@ -29,7 +29,7 @@ from analysis.arrays import Quantity
 from analysis.config import AnalysisConfig
 from analysis.extensions.schedule_plan.answer import plan_schedule
 from analysis.extensions.schedule_plan.of_sweep import of_sweep
-from analysis.extensions.schedule_plan.plans import Ask, Outcome
+from analysis.extensions.schedule_plan.plans import PlanOutcome, PlanRequest
 from benchmarks.calibration.cases import CASES, PLAN, SEEDS, TARGET, Case, octaves
 from cbs.errors import CbsError
 from cbs.theory.noisy_quadratic import tuned
@@ -204,7 +204,7 @@ def held(promised: Quantity, value: float) -> bool:
     return low is not None and high is not None and low <= value <= high
 
 
-def compared(case: Case, outcome: Outcome, starts: Sequence[int], trials: int) -> list[float]:
+def compared(case: Case, outcome: PlanOutcome, starts: Sequence[int], trials: int) -> list[float]:
     """Steps, examples and examples saved of a plan that is run."""
     table = [
         (float(at), size, float(lr or 0.0))
@@ -244,7 +244,7 @@ def _judged(case: Case, seeds: Sequence[int], trials: int) -> dict[str, list[tup
         with tempfile.TemporaryDirectory() as folder:
             try:
                 (source,) = of_sweep(sweep(Path(folder), case, seed), config, None, None)
-                (plan,) = plan_schedule([source], Ask(), config).plans
+                (plan,) = plan_schedule([source], PlanRequest(), config).plans
             except CbsError as error:
                 print(f"{case.name}, sweep {seed}: {error}", file=sys.stderr)
                 continue

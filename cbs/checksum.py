@@ -67,11 +67,11 @@ def read_json(path: Path) -> dict[str, Any]:
     """
     content = ended(path).read_bytes()
     _check(memoryview(content))
-    found = json.loads(content)
-    if not isinstance(found, dict):
+    value = json.loads(content)
+    if not isinstance(value, dict):
         raise ValueError("not a JSON object")
-    found.pop(KEY, None)
-    return found
+    value.pop(KEY, None)
+    return value
 
 
 def _check(content: memoryview) -> None:

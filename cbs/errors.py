@@ -13,8 +13,8 @@ from pathlib import Path
 
 def reason(error: BaseException) -> str:
     """What the system says of a file, else the first line of what an exception says, else its name."""
-    said = getattr(error, "strerror", None) or str(error).strip()
-    return (said.splitlines() or [type(error).__name__])[0]
+    message = getattr(error, "strerror", None) or str(error).strip()
+    return (message.splitlines() or [type(error).__name__])[0]
 
 
 def out_of_memory(error: BaseException) -> bool:
@@ -25,8 +25,8 @@ def out_of_memory(error: BaseException) -> bool:
     """
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
-    said = str(error)
-    return isinstance(error, RuntimeError) and any(text in said for text in _MEMORY_TEXTS)
+    message = str(error)
+    return isinstance(error, RuntimeError) and any(text in message for text in _MEMORY_TEXTS)
 
 
 _MEMORY_TEXTS = ("can't allocate memory", "out of memory", "_ALLOC_FAILED", "std::bad_alloc")

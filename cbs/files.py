@@ -67,7 +67,7 @@ def refuse_links(root: Path, path: Path) -> None:
 
 
 @contextlib.contextmanager
-def whole_file(path: Path, what: str = "", remedy: str = "") -> Iterator[Path]:
+def atomic_file(path: Path, what: str = "", remedy: str = "") -> Iterator[Path]:
     """A draft beside ``path``, with the same suffix; it takes the place of ``path`` once the block is done.
 
     Args:
@@ -91,7 +91,7 @@ def whole_file(path: Path, what: str = "", remedy: str = "") -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def whole_folder(path: Path, what: str = "", remedy: str = "") -> Iterator[Path]:
+def atomic_folder(path: Path, what: str = "", remedy: str = "") -> Iterator[Path]:
     """A draft beside ``path``, called ``.tmp-NAME-*``; it takes the place of ``path`` once the block is done.
 
     Args:

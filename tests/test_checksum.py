@@ -18,7 +18,7 @@ import torch
 from cbs.checksum import KEY, json_bytes, parquet_bytes, read_json, read_parquet
 from cbs.errors import DamagedError, ResultsError
 from cbs.spectrum import record
-from cbs.spectrum.record import Measure, Sample, Spectrum
+from cbs.spectrum.record import SpectralMeasure, Spectrum, SpectrumSample
 from cbs.trial.checkpoint import Checkpoint
 from cbs.trial.store import Store
 from tests.trial.test_store import CONFIG, result_of
@@ -128,8 +128,8 @@ def test_a_sweep_sets_a_trial_aside_whose_steps_have_a_flipped_bit(store: Store)
 def test_a_spectrum_is_found_damaged(tmp_path: Path) -> None:
     values = {"seed": 0, "step": 0, "value": 1.5, "start_value": 1.5, "train_loss": 1.25}
     examples = {"gradient_examples": 8, "curvature_examples": 16}
-    measure = Measure("density", np.array([0.5, 2.0]), np.array([3.0, 4.0]))
-    sample = Sample(point="start", replicate=0, measures=(measure,), **values, **examples)
+    measure = SpectralMeasure("density", np.array([0.5, 2.0]), np.array([3.0, 4.0]))
+    sample = SpectrumSample(point="start", replicate=0, measures=(measure,), **values, **examples)
     about = {"curvature": "hessian", "nodes": 2, "parameters": 7, "trial": "", "metric": "m", "direction": "below"}
     path = record.write(Spectrum(workload={}, samples=(sample,), **about), tmp_path)
 

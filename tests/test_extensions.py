@@ -39,7 +39,7 @@ def tiny(model, lr):
     "importers.py": """\
 from pathlib import Path
 
-from analysis.read.importers.base import IMPORTERS, Importer, Run
+from analysis.read.importers.base import IMPORTERS, Importer, ImportedRun
 
 
 @IMPORTERS.register("tiny_log")
@@ -54,7 +54,7 @@ class TinyLog(Importer):
             rows = [[float(part) for part in line.split()] for line in path.read_text().splitlines()]
             facts = {"batch_size": 8, "lr": 0.1, "seed": 0, "optimizer": "adamw"}
             axis, values = map(list, zip(*rows))
-            yield Run(name=path.stem, place=str(path), axis=axis, values=values, facts=facts, files=(path,))
+            yield ImportedRun(name=path.stem, place=str(path), axis=axis, values=values, facts=facts, files=(path,))
 """,
 }
 ASK = """\

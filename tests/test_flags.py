@@ -21,8 +21,8 @@ import cli
 from cbs.registry.choices import Choice
 from cbs.spectrum.record import Spectrum
 from cbs.trial.step_times import StepTime
-from sweeps.launching.loop import Plan
-from sweeps.launching.policies.base import Report
+from sweeps.launching.loop import PlannedSweep
+from sweeps.launching.policies.base import SweepReport
 from sweeps.measuring.throughput import Timing
 
 COMMANDS = cli.commands()
@@ -428,12 +428,12 @@ FLAGS = {
     ),
     "sweep": Flags(
         {
-            "sweeps.launching.loop.prepare": lambda asked, *_, **__: Plan(asked, Path("folder"), None),
-            "sweeps.launching.loop.carry_out": lambda *_, **__: Report({"trials": 0}, []),
+            "sweeps.launching.loop.prepare": lambda asked, *_, **__: PlannedSweep(asked, Path("folder"), None),
+            "sweeps.launching.loop.carry_out": lambda *_, **__: SweepReport({"trials": 0}, []),
             "sweeps.launching.asked.policy_of": lambda *_: Choice(name="once"),
-            "sweeps.launching.policies.base.Policy.preview": lambda *_: Report({}, []),
+            "sweeps.launching.policies.base.Policy.preview": lambda *_: SweepReport({}, []),
             "sweeps.running.child.Child": lambda *_: nullcontext(),
-            "sweeps.running.ahead.Ahead": lambda *_: nullcontext(),
+            "sweeps.running.prestart.PrestartedRay": lambda *_: nullcontext(),
             "os.cpu_count": 4,
             "cbs.compute.device.count": 1,
             "sweeps.running.cluster.check_listening": None,

@@ -21,7 +21,7 @@ from analysis.arrays import Array
 
 
 @dataclass(frozen=True)
-class Curve:
+class StepsCurve:
     r"""Fitted parameters, scalars or one per resample, shape ``[R]``.
 
     With a ``knee`` g other than 1 the two asymptotes are joined otherwise than by a sum,
@@ -65,8 +65,8 @@ class Curve:
         level, critical, slope, knee, factor, end = self._parts()
         rise = knee * (log_steps - level) + np.logaddexp(0.0, factor + slope * (critical - end))
         with np.errstate(all="ignore"):
-            found = critical - (np.log(np.expm1(rise)) - factor) / slope
-        return np.where((rise > 0) & (log_steps >= level), found, np.nan)
+            log_sizes_at = critical - (np.log(np.expm1(rise)) - factor) / slope
+        return np.where((rise > 0) & (log_steps >= level), log_sizes_at, np.nan)
 
     @property
     def log_cheapest(self) -> Array:
@@ -83,7 +83,7 @@ class Curve:
         factor = np.log(at_critical - 1.0) - np.log1p(-at_critical * np.exp(slope * (critical - end)))
         return np.asarray(self.log_min_steps), critical, slope, self.knee, factor, end
 
-    def levelled(self, largest: float) -> Curve:
+    def levelled(self, largest: float) -> StepsCurve:
         """The same curve up to a batch size from which on steps no longer fall: its steps are then the fewest. Where
         the critical batch size lies beyond it, as steps still fall steeply there, the curve stays what it is."""
         slope, now = self.knee * self.exponent, np.asarray(self.log_critical)
@@ -91,7 +91,7 @@ class Curve:
         shift = np.where(before, np.log1p(np.exp2(self.knee) * np.exp(slope * (now - np.log(largest)))) / slope, 0.0)
         critical = np.where(before & (self.critical > 0), np.exp(now - shift), self.critical)
         steps = np.where(before, self.log_steps(np.array([largest]))[..., 0], self.log_min_steps)
-        return Curve(steps, now - shift, self.exponent, critical, self.knee, np.where(before, largest, np.inf))
+        return StepsCurve(steps, now - shift, self.exponent, critical, self.knee, np.where(before, largest, np.inf))
 
     @property
     def min_steps(self) -> Array:
@@ -109,15 +109,15 @@ class Curve:
         """``E_min`` of a hyperbola (``a = 1``), examples; 0 where only a plateau is seen."""
         return np.where(self.critical == 0, 0.0, np.exp(self.log_min_steps + self.log_critical))
 
-    def mapped(self, change: Callable[..., Array], *others: Curve) -> Curve:
+    def mapped(self, change: Callable[..., Array], *others: StepsCurve) -> StepsCurve:
         """With ``change`` done to every parameter; it is given the same ones of ``others``, too."""
         every = (self, *others)
-        return Curve(*(change(*(getattr(curve, name) for curve in every)) for name in self.__dataclass_fields__))
+        return StepsCurve(*(change(*(getattr(curve, name) for curve in every)) for name in self.__dataclass_fields__))
 
-    def row(self, index: int) -> Curve:
+    def row(self, index: int) -> StepsCurve:
         """One of many as scalars."""
         return self.mapped(lambda values: np.asarray(values[index]))
 
-    def then(self, resampled: Curve) -> Curve:
+    def then(self, resampled: StepsCurve) -> StepsCurve:
         """Scalars, followed by the resamples, shape ``[1 + R]``."""
         return self.mapped(np.append, resampled)

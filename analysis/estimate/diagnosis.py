@@ -118,16 +118,16 @@ def judge(points: Sequence[Point], doubts: Doubts, not_reached: str, easier: str
     """Verdict and advice; ``not_reached`` and ``easier`` are those of :class:`analysis.estimate.estimates.Reading`."""
     if not any(point.reached for point in points):
         return Verdict.NOT_REACHED, not_reached
-    found = [*_findings(points, doubts.seen), *_doubtful(doubts)]
+    findings = [*_findings(points, doubts.seen), *_doubtful(doubts)]
     missed = [point for point in points if not point.reached]
     if missed:
         easier = f"; {easier} was reached at every batch size" if easier else ""
         where = ", ".join(f"{point.batch_size} ({point.status})" for point in missed)
-        found.append((Verdict.OK, f"not reached at batch size {where}{easier}"))
+        findings.append((Verdict.OK, f"not reached at batch size {where}{easier}"))
     # verdicts are listed from the most serious to the least
     order = list(Verdict)
-    found.sort(key=lambda finding: order.index(finding[0]))
-    return found[0][0] if found else Verdict.OK, "; ".join(text for _, text in found)
+    findings.sort(key=lambda finding: order.index(finding[0]))
+    return findings[0][0] if findings else Verdict.OK, "; ".join(text for _, text in findings)
 
 
 def _findings(points: Sequence[Point], seen: tuple[bool, bool]) -> Iterator[tuple[Verdict, str]]:
@@ -256,12 +256,12 @@ def _of_the_form(doubts: Doubts) -> Iterator[tuple[Verdict, str]]:
             "on it: add batch sizes between them and beyond both ends",
         )
     if doubts.of_the_form is not None:
-        said = "; ".join(f"if {words}, B_crit is {value:.3g}" for words, value in doubts.of_the_form.named)
+        alternatives = "; ".join(f"if {words}, B_crit is {value:.3g}" for words, value in doubts.of_the_form.named)
         deciding = doubts.of_the_form.deciding
         where = f"batch size{'s'[: len(deciding) - 1]} {' and '.join(map(str, deciding))}" if deciding else "more seeds"
         yield (
             Verdict.DEPENDS_ON_FORM,
-            f"the points do not tell the form of the curve well enough{': ' if said else ''}{said}; "
+            f"the points do not tell the form of the curve well enough{': ' if alternatives else ''}{alternatives}; "
             f"{where} would tell most",
         )
 

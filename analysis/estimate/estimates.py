@@ -16,8 +16,8 @@ import numpy as np
 from analysis.arrays import UNKNOWN, Array, Interval, Quantity
 from analysis.config import AnalysisConfig
 from analysis.estimate.attention import attention_logits
-from analysis.estimate.curves import Curve
-from analysis.estimate.definitions import Definition, Sample, chosen
+from analysis.estimate.curves import StepsCurve
+from analysis.estimate.definitions import CurveSample, Definition, chosen
 from analysis.estimate.diagnosis import Doubts, judge, not_reached
 from analysis.estimate.fitting import Fit, interval
 from analysis.estimate.fitting.data import Trials
@@ -26,7 +26,7 @@ from analysis.estimate.fitting.least_squares import EXPONENTS
 from analysis.estimate.fitting.other_forms import other_forms
 from analysis.estimate.fitting.quality import leave_one_out
 from analysis.estimate.noise import Recorded, measure
-from analysis.estimate.result import Answer, Critical, Hyperbola
+from analysis.estimate.result import Answer, CriticalBatchSize, Hyperbola
 from analysis.estimate.studies import Study, best_values, point, studies, within_reach
 from analysis.estimate.study_fits import FarSeed, beliefs, fit_studies, sample
 from analysis.read.groups import Group
@@ -68,17 +68,17 @@ def estimates(
     All targets draw with the same seed, so that they may be compared resample by resample. ``believed`` is what is
     believed of the exponent at each, see :func:`analysis.estimate.study_fits.beliefs`.
     """
-    found = [fit_studies(reading.studies, config, belief) for reading, belief in zip(readings, believed, strict=True)]
-    pairs = zip(found, readings, strict=True)
+    fits = [fit_studies(reading.studies, config, belief) for reading, belief in zip(readings, believed, strict=True)]
+    pairs = zip(fits, readings, strict=True)
     usable = [(fit, known_value(reading.target)) for (fit, *_), reading in pairs if fit is not None]
     measured = [sample(fit, target) for fit, target in usable]
     resampled = [sample(fit, target, resampled=True) for fit, target in usable]
     wanted = chosen(config)
     at = -1
-    for reading, (fit, far, used) in zip(readings, found, strict=True):
+    for reading, (fit, far, used) in zip(readings, fits, strict=True):
         at += fit is not None
         definitions = {
-            name: Critical(
+            name: CriticalBatchSize(
                 definition=name,
                 options=dataclasses.asdict(definition),  # type: ignore[call-overload]
                 **({} if fit is None else _critical(definition, measured, resampled, at, config.confidence)),
@@ -123,7 +123,7 @@ def _doubts(fit: Fit, far: Sequence[FarSeed], used: Sequence[Trials], confidence
 
 
 def _of_curve(fit: Fit, confidence: float) -> dict[str, Any]:
-    def asymptotes(curve: Curve, resampled: Curve, *names: str) -> tuple[dict[str, Quantity], bool]:
+    def asymptotes(curve: StepsCurve, resampled: StepsCurve, *names: str) -> tuple[dict[str, Quantity], bool]:
         """No value where it belongs to a part of the curve that the data do not show; whether that is a plateau."""
         ends, drawn = interval(resampled.critical, confidence), {name: getattr(resampled, name) for name in names}
         below, above = _beyond(float(curve.critical), ends, fit.batch_sizes, len(resampled.critical))
@@ -146,7 +146,11 @@ def _of_curve(fit: Fit, confidence: float) -> dict[str, Any]:
 
 
 def _critical(
-    definition: Definition, measured: Sequence[Sample], resampled: Sequence[Sample], at: int, confidence: float
+    definition: Definition,
+    measured: Sequence[CurveSample],
+    resampled: Sequence[CurveSample],
+    at: int,
+    confidence: float,
 ) -> dict[str, Any]:
     value, values = float(definition(measured, at)[0]), definition(resampled, at)
     ends = interval(values, confidence)
@@ -166,15 +170,17 @@ def _beyond(value: float, ends: Interval, batch_sizes: Array, resamples: int) ->
     )
 
 
-def answered(found: Sequence[tuple[Group, Sequence[Reading]]], config: AnalysisConfig) -> Iterator[Iterator[Answer]]:
+def answered(
+    readings_by_group: Sequence[tuple[Group, Sequence[Reading]]], config: AnalysisConfig
+) -> Iterator[Iterator[Answer]]:
     """The answers of every group at its targets, without what the per-step columns say.
 
     What is believed of the exponent of a curve comes from the curves of the same sweep and target.
     """
-    curves = [(group.sweep, reading) for group, readings in found for reading in readings]
+    curves = [(group.sweep, reading) for group, readings in readings_by_group for reading in readings]
     scopes = [(sweep, reading.target) for sweep, reading in curves]
     believed = iter(beliefs([reading.studies for _, reading in curves], scopes, config))
-    for group, readings in found:
+    for group, readings in readings_by_group:
         yield estimates(group, readings, config, [next(believed) for _ in readings])
 
 
@@ -216,11 +222,11 @@ def answers(
                 )
             )
         curves.append((group, readings))
-    found: list[Answer] = []
+    answers_of_group: list[Answer] = []
     for made in answered(curves, config):
         read = functools.cache(lambda row: read_steps(Path(results.trials.at[row, "folder"]) / "steps.parquet"))
-        found += [_with_columns(answer, read) for answer in made] if noise else made
-    return found
+        answers_of_group += [_with_columns(answer, read) for answer in made] if noise else made
+    return answers_of_group
 
 
 def _with_columns(answer: Answer, read: Callable[[int], Recorded]) -> Answer:
@@ -245,11 +251,11 @@ def _targets(group: Group, wanted: Sequence[float | Target] | None) -> list[Targ
     own = group.target
     if not wanted:
         return [own]
-    found = []
+    targets = []
     for entry in wanted:
         target = entry if isinstance(entry, Target) else replace(own, value=float(entry))
         if (target.metric, target.direction) != (own.metric, own.direction):
             raise ConfigError(f"target {target} does not fit sweep {group.sweep!r}, whose target is {own}")
-        if target not in found:
-            found.append(target)
-    return found
+        if target not in targets:
+            targets.append(target)
+    return targets

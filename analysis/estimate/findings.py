@@ -73,8 +73,8 @@ def read_scopes(
 ) -> tuple[list[Scope], tuple[str, ...]]:
     """The answers of a folder of results, without noise scales, and what was left out, one line each."""
     results = load(path)
-    found = []
-    for (*told, _), members in scopes(answers(results, config, targets=targets, noise=False)):
-        title = ", ".join([*filter(None, told), str(members[0].target).replace("_", " ")])
-        found.append(Scope(title=title, answers=tuple(members)))
-    return found, tuple(results.notes)
+    read = []
+    for (*labels, _), members in scopes(answers(results, config, targets=targets, noise=False)):
+        title = ", ".join([*filter(None, labels), str(members[0].target).replace("_", " ")])
+        read.append(Scope(title=title, answers=tuple(members)))
+    return read, tuple(results.notes)

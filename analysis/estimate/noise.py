@@ -79,14 +79,18 @@ def measure(
     recorded: Sequence[Recorded], steps_to_target: Sequence[float], batch_size: int, *, confidence: float = 0.95
 ) -> NoiseScales:
     """Noise scales of the trials of one batch size at its best learning rate, one per seed."""
-    said = [entry for _, geometries in recorded for entry in geometries]
-    whole = [entry for entry in dict.fromkeys(said) if not entry.source and said.count(entry) == len(recorded)]
+    geometry_columns = [entry for _, geometries in recorded for entry in geometries]
+    whole = [
+        entry
+        for entry in dict.fromkeys(geometry_columns)
+        if not entry.source and geometry_columns.count(entry) == len(recorded)
+    ]
     plain = next((entry for entry in whole if entry.geometry == PLAIN), None)
     geometry = next((entry for entry in whole if entry.geometry != PLAIN), plain)
     nothing = "no gradient moments were recorded"
-    if any(entry.source for entry in said):
+    if any(entry.source for entry in geometry_columns):
         nothing = "only a part of the model was watched, see docs/noise-scale.md"
-    elif not said and any(name.endswith(_PLAIN_NOISE) for columns, _ in recorded for name in columns):
+    elif not geometry_columns and any(name.endswith(_PLAIN_NOISE) for columns, _ in recorded for name in columns):
         nothing = UNSAID
 
     def moments(of: GeometryColumns | None) -> list[Array]:
@@ -126,12 +130,12 @@ def pooled_ratio(windows: Sequence[Array], *, exponent: int = 1, confidence: flo
     steps = np.concatenate([np.diff(start, append=window.shape[1]) for window, start in pairs])
     sums = np.hstack([np.add.reduceat(window, start, axis=1) for window, start in pairs])
     first = np.concatenate(starts) == 0
-    found = ratio_interval(*(sums / steps), steps=steps, starts=first, exponent=exponent, confidence=confidence)
+    ratio = ratio_interval(*(sums / steps), steps=steps, starts=first, exponent=exponent, confidence=confidence)
     signal, noise = sums.sum(axis=1) / total
     if signal > 0 and noise > 0:
-        return NoiseScale(float(noise / signal) ** exponent, (found.low, found.high), found.note)
+        return NoiseScale(float(noise / signal) ** exponent, (ratio.low, ratio.high), ratio.note)
     which = "signal" if signal <= 0 else "noise"
-    return NoiseScale(None, (found.low, found.high), f"the mean {which} is not positive ({min(signal, noise):.3g})")
+    return NoiseScale(None, (ratio.low, ratio.high), f"the mean {which} is not positive ({min(signal, noise):.3g})")
 
 
 def near(scales: Mapping[int, NoiseScale], critical_batch_size: float | None) -> NoiseScale:

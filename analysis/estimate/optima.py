@@ -100,13 +100,13 @@ def gain(study: Study) -> float:
     diverged = (ran & ~np.isfinite(steps) & ~np.isfinite(bound))[0, [winner - 1, winner + 1]].any(axis=1)
     if np.isfinite(most).all():
         return 3 * vertex(*least, *gaps)[1]
-    found = [0.0 if diverged.any() else vertex(*least, *gaps)[1]]
+    vertices = [0.0 if diverged.any() else vertex(*least, *gaps)[1]]
     for side, other in ((0, 1), (1, 0)):
         if diverged[side]:
-            found.append(min(1.0, most[other] / gaps[other]) * gaps[side])
+            vertices.append(min(1.0, most[other] / gaps[other]) * gaps[side])
         elif np.isinf(most[other]):
-            found.append(_steepest(least[side], gaps[side]))
-    return float(max(found))
+            vertices.append(_steepest(least[side], gaps[side]))
+    return float(max(vertices))
 
 
 def _steepest(rise: float, gap: float) -> float:
@@ -154,7 +154,7 @@ def _vertex(left: Array, right: Array, below: Array, above: Array, *, tie: int) 
     infinite or none rises it may lie anywhere, and the end on the side ``tie`` is taken."""
     with np.errstate(divide="ignore", invalid="ignore"):
         first, second = left / below, right / above
-        found = (above * first - below * second) / (2 * (first + second))
-    found = np.where(np.isinf(first), above / 2, np.where(np.isinf(second), -below / 2, found))
+        place = (above * first - below * second) / (2 * (first + second))
+    place = np.where(np.isinf(first), above / 2, np.where(np.isinf(second), -below / 2, place))
     anywhere = (np.isinf(first) & np.isinf(second)) | (first + second == 0)
-    return np.asarray(np.where(anywhere, above / 2 if tie > 0 else -below / 2, found))
+    return np.asarray(np.where(anywhere, above / 2 if tie > 0 else -below / 2, place))

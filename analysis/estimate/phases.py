@@ -17,11 +17,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from analysis.arrays import Array, Quantity
-from analysis.estimate.curves import Curve
+from analysis.estimate.curves import StepsCurve
 
 
 @dataclass(frozen=True, kw_only=True)
-class Phase:
+class PhaseEstimate:
     """One of them.
 
     Attributes:
@@ -33,12 +33,12 @@ class Phase:
 
     where: str
     critical: Quantity
-    estimate: Curve = field(repr=False)
-    resampled: Curve = field(repr=False)
+    estimate: StepsCurve = field(repr=False)
+    resampled: StepsCurve = field(repr=False)
 
 
 @dataclass(frozen=True)
-class Course:
+class PlanCost:
     """What stages take to the end of the last phase; the first row is the estimate, the others are the resamples.
 
     Attributes:
@@ -60,12 +60,12 @@ class Course:
         return np.asarray(self.stages @ self.sizes)
 
 
-def steps_of(phases: Sequence[Phase], sizes: Array) -> Array:
+def steps_of(phases: Sequence[PhaseEstimate], sizes: Array) -> Array:
     """Steps in every phase at every constant batch size ``[M]``, shape ``[1 + R, phases, M]``."""
     return np.stack([np.exp(phase.estimate.then(phase.resampled).log_steps(sizes)) for phase in phases], axis=1)
 
 
-def along(phases: Sequence[Phase], starts: Sequence[float], sizes: Sequence[float]) -> Course:
+def along(phases: Sequence[PhaseEstimate], starts: Sequence[float], sizes: Sequence[float]) -> PlanCost:
     """A table of stages, to the end of the last phase: the examples at which each begins, and its batch size."""
     steps = steps_of(phases, np.asarray(sizes, dtype=float))
     rows = len(steps)
@@ -78,7 +78,7 @@ def along(phases: Sequence[Phase], starts: Sequence[float], sizes: Sequence[floa
         taken[:, stage] = there - here
         seen += size * taken[:, stage]
         done = _between(ends, np.broadcast_to(np.arange(ends.shape[1], dtype=float), ends.shape), there)
-    return Course(taken, np.asarray(sizes, dtype=float))
+    return PlanCost(taken, np.asarray(sizes, dtype=float))
 
 
 def _between(x: Array, y: Array, at: Array) -> Array:
@@ -103,14 +103,14 @@ def lower_ends(best: Array, confidence: float) -> Array:
     return np.maximum.accumulate(np.minimum(ends, best[0]))
 
 
-def doubled(phases: Sequence[Phase], first: float, largest: float) -> Array:
+def doubled(phases: Sequence[PhaseEstimate], first: float, largest: float) -> Array:
     """Batch sizes from ``first`` to ``largest`` that double where the critical batch size of a phase, at its lower end,
     exceeds twice the batch size (Merrill et al., arXiv 2505.23971), shape ``[phases]``; not where there is no such
     end."""
-    size, found = first, []
+    size, sizes = first, []
     for phase in phases:
         low = phase.critical.interval[0] if len(phase.resampled.critical) else phase.critical.value
         while low is not None and low > 2 * size and 2 * size <= largest:
             size *= 2
-        found.append(size)
-    return np.array(found)
+        sizes.append(size)
+    return np.array(sizes)

@@ -139,8 +139,8 @@ def _common(studies: Sequence[Study]) -> float:
         if study.winner is not None:
             mean = pd.DataFrame(np.log(study.steps), index=study.lrs).mean(axis=1)
             excess.append((mean - mean.iloc[study.winner]).dropna())
-    found = pd.concat(excess).groupby(level=0).agg(["size", "mean"])
-    return float(found.sort_values(["size", "mean"], ascending=[False, True]).index[0])
+    excesses = pd.concat(excess).groupby(level=0).agg(["size", "mean"])
+    return float(excesses.sort_values(["size", "mean"], ascending=[False, True]).index[0])
 
 
 def _counterfactual(answer: Answer, name: str, reference: int | None, wanted: dict[int, float]) -> Protocol:

@@ -22,7 +22,7 @@ from cbs.trial.target import Target
 
 
 @dataclass(frozen=True, kw_only=True)
-class Critical(Quantity):
+class CriticalBatchSize(Quantity):
     """A critical batch size by one definition, in examples; no value where the data do not bound it, or the definition
     does not apply.
 
@@ -40,8 +40,8 @@ class Critical(Quantity):
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values without the resamples."""
-        found = shown(self)
-        return {"critical_batch_size": found.pop("value"), **found}
+        content = shown(self)
+        return {"critical_batch_size": content.pop("value"), **content}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +87,7 @@ class Answer:
     studies: tuple[Study, ...] = field(repr=False)
     points: tuple[Point, ...]
     fit: Fit | None = field(repr=False)
-    definitions: dict[str, Critical]
+    definitions: dict[str, CriticalBatchSize]
     min_steps: Quantity = UNKNOWN
     exponent: Quantity = UNKNOWN
     examples_at_critical: Quantity = UNKNOWN
@@ -104,7 +104,7 @@ class Answer:
         return self.config.confidence
 
     @property
-    def critical(self) -> Critical:
+    def critical(self) -> CriticalBatchSize:
         """By the chosen definition; those by the others are in ``definitions``."""
         return self.definitions[self.config.definition]
 
@@ -119,18 +119,18 @@ class Answer:
     @property
     def geometry(self) -> GeometryColumns | None:
         """The geometry of the optimizer's own that was stored; the plain one without another, ``None`` without any."""
-        geometries = [found.geometry for found in self.noise.values() if found.geometry]
+        geometries = [noise.geometry for noise in self.noise.values() if noise.geometry]
         return min(geometries, key=lambda entry: entry.geometry == PLAIN, default=None)
 
     @property
     def noise_scale(self) -> NoiseScale:
         """Plain, what stands for the optimizer, see :func:`analysis.estimate.noise.near`."""
-        return near({size: found.summary for size, found in self.noise.items()}, self.critical_batch_size)
+        return near({size: noise.summary for size, noise in self.noise.items()}, self.critical_batch_size)
 
     @property
     def matched_noise_scale(self) -> NoiseScale:
         """Likewise in :attr:`geometry`; the same as ``noise_scale`` in the plain one."""
-        return near({size: found.matched for size, found in self.noise.items()}, self.critical_batch_size)
+        return near({size: noise.matched for size, noise in self.noise.items()}, self.critical_batch_size)
 
     @property
     def matched_geometry(self) -> str:
@@ -203,8 +203,8 @@ def _pairs(of: Any, *names: str) -> dict[str, Any]:
 def scopes(answers: Sequence[Answer]) -> list[tuple[tuple[str, ...], list[Answer]]]:
     """What may stand side by side: the answers of one sweep, workload and target, in their order, after these three,
     each of which is empty where all answers share it."""
-    found: dict[tuple[str, ...], list[Answer]] = {}
+    by_parts: dict[tuple[str, ...], list[Answer]] = {}
     for answer in answers:
-        found.setdefault((answer.group.sweep, answer.group.workload, str(answer.target)), []).append(answer)
-    told = [parts if len(set(parts)) > 1 else [""] * len(parts) for parts in zip(*found, strict=True)]
-    return list(zip(zip(*told, strict=True), found.values(), strict=True))
+        by_parts.setdefault((answer.group.sweep, answer.group.workload, str(answer.target)), []).append(answer)
+    titles = [parts if len(set(parts)) > 1 else [""] * len(parts) for parts in zip(*by_parts, strict=True)]
+    return list(zip(zip(*titles, strict=True), by_parts.values(), strict=True))

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from analysis.arrays import UNKNOWN, Array, Quantity
-from analysis.estimate.curves import Curve
+from analysis.estimate.curves import StepsCurve
 from analysis.estimate.fitting import Fit
 from analysis.estimate.fitting.form_fits import widening
 from cbs.trial.store import finite_or_none
@@ -29,7 +29,7 @@ _HALVINGS = 80
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
+class ScheduledRun:
     """One scheduled run that reached the target.
 
     Attributes:
@@ -48,7 +48,7 @@ class Run:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Comparison:
+class ScheduleGain:
     """What a schedule bought.
 
     Attributes:
@@ -77,14 +77,14 @@ class Comparison:
 
 def compare(
     fit: Fit,
-    runs: Sequence[Run],
+    runs: Sequence[ScheduledRun],
     confidence: float,
     *,
     hyperbola: bool,
     step_times: Callable[[Array], Array] | None = None,
     step_factors: Callable[[Array, int], Array] | None = None,
     seed: int = 0,
-) -> Comparison:
+) -> ScheduleGain:
     """A schedule's runs, one per seed, against the curve of constant batch sizes.
 
     The interval holds what the curve leaves open and the noise of the scheduled seeds. Log steps of a seed scatter with
@@ -135,7 +135,7 @@ def compare(
             seconds[1:] *= np.exp(np.log(factors[:, 1:]).mean(axis=1))
         sooner = np.where(np.isnan(at_examples), np.inf, constant) - seconds
     gamma = product(fit.hyperbola.then(fit.resampled_hyperbola), steps, examples)
-    return Comparison(
+    return ScheduleGain(
         steps=_quantity(steps, confidence),
         examples=_quantity(examples, confidence),
         gamma=_quantity(gamma, confidence) if hyperbola else UNKNOWN,
@@ -149,7 +149,7 @@ def compare(
     )
 
 
-def product(curve: Curve, steps: Array, examples: Array) -> Array:
+def product(curve: StepsCurve, steps: Array, examples: Array) -> Array:
     """Gamma, shape ``[R]``; minus its size where a factor, or both, are negative; infinity where an asymptote is 0."""
     with np.errstate(all="ignore"):
         over = [steps / curve.min_steps - 1.0, examples / curve.min_examples - 1.0]
@@ -158,7 +158,7 @@ def product(curve: Curve, steps: Array, examples: Array) -> Array:
     return np.where(below, -size, np.where(np.isnan(size), np.inf, size))
 
 
-def fewest_steps(curve: Curve, examples: Array) -> tuple[Array, Array]:
+def fewest_steps(curve: StepsCurve, examples: Array) -> tuple[Array, Array]:
     """Steps of the best constant batch size with so many examples at most, and that batch size, each ``[R]``; infinity
     and NaN where every batch size takes more."""
     wanted, cheapest = np.log(examples), curve.log_cheapest
@@ -178,7 +178,7 @@ def fewest_steps(curve: Curve, examples: Array) -> tuple[Array, Array]:
     return np.where(none, np.inf, steps), np.where(none, np.nan, np.exp(low))
 
 
-def fewest_examples(curve: Curve, steps: Array) -> tuple[Array, Array]:
+def fewest_examples(curve: StepsCurve, steps: Array) -> tuple[Array, Array]:
     """Examples of the best constant batch size with so many steps at most, and that batch size, each ``[R]``; infinity
     and NaN where every batch size takes more."""
     log_sizes = np.maximum(curve.log_sizes(np.log(steps)), curve.log_cheapest)
@@ -188,13 +188,13 @@ def fewest_examples(curve: Curve, steps: Array) -> tuple[Array, Array]:
     return np.where(none, np.inf, examples), np.where(none, np.nan, sizes)
 
 
-def _quantity(found: Array, confidence: float, against: float = 0.0) -> Quantity:
+def _quantity(rows: Array, confidence: float, against: float = 0.0) -> Quantity:
     """What was measured, ``against`` a batch size if there is one, with the interval of the resamples that follow; what
     is not known may be anything."""
-    value = finite_or_none(found[0]) if np.isfinite(against) else None
-    if len(found) == 1:
+    value = finite_or_none(rows[0]) if np.isfinite(against) else None
+    if len(rows) == 1:
         return Quantity(value)
-    tail, values = 0.5 - confidence / 2, found[1:]
+    tail, values = 0.5 - confidence / 2, rows[1:]
     low = np.quantile(np.where(np.isnan(values), -np.inf, values), tail, method="nearest")
     high = np.quantile(np.where(np.isnan(values), np.inf, values), 1 - tail, method="nearest")
     return Quantity(value, (finite_or_none(low), finite_or_none(high)))

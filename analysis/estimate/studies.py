@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.arrays import Array
-from analysis.estimate.lead import lead
+from analysis.estimate.early_crossing import early_crossing
 from analysis.plain import shown
 from analysis.read.groups import Group
 from cbs.registry.choices import parse_choice
@@ -54,8 +54,8 @@ class Study:
         resolution: steps by which ``steps`` may be too large, because nothing was measured in between, shape
             ``[L, N]``; 0 where they are interpolated.
         lead: by how many log steps noisy evaluations at the best learning rate are expected to pass the target before
-            their trend does, see :func:`analysis.estimate.lead.lead`; the mean over its seeds. 0 where evaluations have
-            no noise of their own: a run that passes the target for a moment has reached it.
+            their trend does, see :func:`analysis.estimate.early_crossing.early_crossing`; the mean over its seeds. 0
+            where evaluations have no noise of their own: a run that passes the target for a moment has reached it.
         warmup: steps of the learning rate's warmup.
         tuned: what else was tuned at every batch size, such as ``momentum=0.9``, shape ``[L]``: a row is then a
             learning rate with these options, and the winner is one of all of them. Empty where nothing was.
@@ -110,13 +110,13 @@ class Study:
         if not len(self.tuned):
             return ()
         options = [options_of(text) for text, tried in zip(self.tuned, self.tried, strict=True) if tried]
-        found = []
+        edges = []
         for name, mine in options_of(self.tuned[row]).items():
             values = [value for each in options if isinstance(value := each.get(name), int | float)]
             numeric = isinstance(mine, int | float) and not isinstance(mine, bool)
             if numeric and mine in (min(values), max(values)) and mine != 0:
-                found.append(name)
-        return tuple(found)
+                edges.append(name)
+        return tuple(edges)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,7 +201,7 @@ def studies(
         known = group.evaluated or study.winner is None
         for row in () if known else study.trials[study.winner][np.isfinite(study.steps[study.winner])]:
             first, last = np.searchsorted(trial, (row, row + 1))
-            leads.append(lead(at[first:last], values[first:last], steps[row]))
+            leads.append(early_crossing(at[first:last], values[first:last], steps[row]))
         led = float(np.mean(leads)) if leads else 0.0
         yield replace(study, lead=led, warmup=float(part["warmup_steps"].max()))
 

@@ -15,7 +15,7 @@ from scipy.special import chdtri, stdtr
 
 from analysis.arrays import Array
 from analysis.config import AnalysisConfig
-from analysis.estimate.definitions import Sample
+from analysis.estimate.definitions import CurveSample
 from analysis.estimate.fitting import Fit, fit_curve, free_exponent, interval
 from analysis.estimate.fitting.data import Trials
 from analysis.estimate.fitting.exponent import ALONE, Belief, pooled
@@ -72,8 +72,8 @@ def far_seeds(tables: Sequence[Trials]) -> dict[int, tuple[int, float]]:
             unit = deviation * math.sqrt(1.0 + 1.0 / len(siblings))
             tail = float(stdtr(freedom, -abs(distance) / unit)) if unit > 0 else 0.0
             if abs(distance) > math.log(LEAST_FACTOR) and 2.0 * tail * sum(several) < _LEVEL:
-                found = int(column), math.exp(distance)
-                farthest[place] = max(found, farthest.get(place, found), key=lambda seed: abs(math.log(seed[1])))
+                far_seed = int(column), math.exp(distance)
+                farthest[place] = max(far_seed, farthest.get(place, far_seed), key=lambda seed: abs(math.log(seed[1])))
     return farthest
 
 
@@ -132,17 +132,17 @@ def beliefs(curves: Sequence[Sequence[Study]], scopes: Sequence[Hashable], confi
         else None
         for studies in curves
     ]
-    found = [ALONE] * len(free)
+    beliefs_of_studies = [ALONE] * len(free)
     for scope in set(scopes):
         members = [index for index, other in enumerate(scopes) if other == scope]
         for index, belief in zip(members, pooled([free[index] for index in members]), strict=True):
-            found[index] = belief
-    return found
+            beliefs_of_studies[index] = belief
+    return beliefs_of_studies
 
 
-def sample(fit: Fit, target: float | None, *, resampled: bool = False) -> Sample:
+def sample(fit: Fit, target: float | None, *, resampled: bool = False) -> CurveSample:
     """What a definition sees of a fit: the measured curve, or its resamples."""
     if not resampled:
         curve, hyperbola = (each.mapped(np.atleast_1d) for each in (fit.estimate, fit.hyperbola))
-        return Sample(fit.batch_sizes, fit.log_steps[None], curve, hyperbola, target)
-    return Sample(fit.batch_sizes, fit.measured_resamples, fit.resampled, fit.resampled_hyperbola, target)
+        return CurveSample(fit.batch_sizes, fit.log_steps[None], curve, hyperbola, target)
+    return CurveSample(fit.batch_sizes, fit.measured_resamples, fit.resampled, fit.resampled_hyperbola, target)

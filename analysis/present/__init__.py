@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from analysis import venues
+from analysis import page_widths
 from analysis.present.table import Table, latex
 from cbs.errors import ResultsError, reason
 from cbs.files import refuse_links
@@ -62,9 +62,9 @@ def presentation(result: Any) -> Presentation:
     their types."""
     for module, _ in modules("tables", "analysis.questions"):
         load(module)  # one by one: each brings its question along
-        found = presentation.dispatch(type(result))
-        if found is not presentation.dispatch(object):
-            return found(result)
+        present = presentation.dispatch(type(result))
+        if present is not presentation.dispatch(object):
+            return present(result)
     raise TypeError(f"nothing says how to present a {type(result).__name__}")
 
 
@@ -95,24 +95,24 @@ def write(
 ) -> tuple[Path, ...]:
     """Write tables (CSV, LaTeX), figures as wide as ``venue`` has them and JSON of a result into ``folder``, which is
     made when absent; all of them or none, and a ``ResultsError`` where it cannot be written."""
-    found, folder = presentation(result), Path(folder)
+    presented, folder = presentation(result), Path(folder)
     with in_one_piece(folder) as draft:
         written = []
-        for name, table in found.tables.items():
+        for name, table in presented.tables.items():
             written.append(draft / f"{name}.csv")
             table.frame().to_csv(written[-1], index=False)
-            if name in found.latex:
+            if name in presented.latex:
                 written.append(draft / f"{name}.tex")
                 written[-1].write_text(latex(table))
         if figures:
             from analysis.present.figures import figures_of
 
             for picture in figures_of(result):
-                written += picture.write(draft / found.drawn_in, venues.named(venue))
-        written.append(draft / found.json)
+                written += picture.write(draft / presented.drawn_in, page_widths.venue_named(venue))
+        written.append(draft / presented.json)
         files = tuple(folder / path.relative_to(draft) for path in dict.fromkeys(written))
         text = json.dumps(to_json(result, files=files), indent=2, allow_nan=False)
-        (draft / found.json).write_text(text + "\n")
+        (draft / presented.json).write_text(text + "\n")
     return files
 
 

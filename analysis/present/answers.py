@@ -32,8 +32,8 @@ def about(answers: Sequence[Answer], names: Mapping[str, str] | None = None) -> 
     names = names or {}
     metrics = {answer.target.metric for answer in answers}
 
-    def target(found: Target) -> str:
-        return str(found).removeprefix(found.metric if len(metrics) == 1 else "").strip()
+    def target(at_target: Target) -> str:
+        return str(at_target).removeprefix(at_target.metric if len(metrics) == 1 else "").strip()
 
     def column(key: str, value: str, of: set[Any], text: Callable[[Any], str] = text_of) -> Column:
         heading = key or "target"
@@ -124,10 +124,10 @@ def summary(answers: Sequence[Answer], *, names: Mapping[str, str] | None = None
         for name, of in scales_shown.items():
             if noise and (note := getattr(answer, of).note):
                 wide_lines.append(f"{who}: {name}: {note}")
-        if found := meaning(answer):
-            lines.append(f"{who}: {found}")
-        if found := if_hyperbola(answer):
-            wide_lines.append(f"{who}: {found}")
+        if cell := meaning(answer):
+            lines.append(f"{who}: {cell}")
+        if cell := if_hyperbola(answer):
+            wide_lines.append(f"{who}: {cell}")
         if answer.advice:
             lines.append(f"{who}: {'' if answer.verdict is Verdict.OK else f'{answer.verdict}: '}{answer.advice}")
         if answer.critical.remark:
@@ -229,8 +229,8 @@ def tuned_columns(answers: Sequence[Answer]) -> list[Column]:
 
     def tuned(row: Any, answer: Answer) -> str:
         size = row["batch_size"] if isinstance(row, dict) else row.batch_size
-        found = next(point for point in answer.points if point.batch_size == size)
-        return f"{found.tuned} (edge)" if found.at_axis_edge else found.tuned
+        point_there = next(point for point in answer.points if point.batch_size == size)
+        return f"{point_there.tuned} (edge)" if point_there.at_axis_edge else point_there.tuned
 
     return [Column("tuned", tuned, "best of the axes", left=True)] if any(a.group.tuned for a in answers) else []
 
@@ -240,8 +240,8 @@ def points(answers: Sequence[Answer]) -> Table:
     rows = [(point, answer) for answer in answers for point in answer.points]
 
     def measured(kind: str, point: Point, answer: Answer) -> float | None:
-        found = answer.noise.get(point.batch_size)
-        return getattr(found, kind).value if found else None
+        noise_there = answer.noise.get(point.batch_size)
+        return getattr(noise_there, kind).value if noise_there else None
 
     def steps(point: Point, _: Answer) -> str:
         bound = None if point.reached else point.steps_lower_bound

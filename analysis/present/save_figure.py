@@ -12,10 +12,10 @@ from analysis.estimate.fit_table import TableTarget
 from analysis.estimate.result import Answer
 from analysis.present import Result
 from cbs.errors import ConfigError
-from cbs.files import whole_file
+from cbs.files import atomic_file
 
 
-def save_figure(found: Result | None, path: Path | None, name: str = "steps") -> list[Path]:
+def save_figure(result: Result | None, path: Path | None, name: str = "steps") -> list[Path]:
     """The figure called ``name`` of a result as ``.pdf`` or ``.png``, of an analysis with all its fits in one; the
     file, where there is one to write and something to draw.
 
@@ -23,7 +23,7 @@ def save_figure(found: Result | None, path: Path | None, name: str = "steps") ->
         ConfigError: if the name of the file ends otherwise.
         ResultsError: if it cannot be written.
     """
-    if found is None or path is None:
+    if result is None or path is None:
         return []
     from analysis.present import style
     from analysis.present.figures import FIGURES
@@ -31,13 +31,13 @@ def save_figure(found: Result | None, path: Path | None, name: str = "steps") ->
     if path.suffix not in (".pdf", ".png"):
         raise ConfigError(f"--figure {path}: a figure is a .pdf or a .png file")
     kind = FIGURES[name]
-    part: Any = found
-    if isinstance(found, Analysis):
-        part = [_labelled(answer, found.answers) for answer in found.answers]
+    part: Any = result
+    if isinstance(result, Analysis):
+        part = [_labelled(answer, result.answers) for answer in result.answers]
     table = kind.compute(part)
     if not len(table):
         return []
-    with whole_file(path, "the figure ", "") as draft:
+    with atomic_file(path, "the figure ", "") as draft:
         style.save_as(kind.figure(table), draft)
     return [path]
 

@@ -25,9 +25,9 @@ def facts(suggestion: Suggestion) -> dict[str, str]:
     lrs = ", learning rates are searched" if suggestion.trials is None else ""
     if suggestion.lrs is not None:
         lrs = f", learning rate {', '.join(f'{lr:.4g}' for lr in suggestion.lrs)}"
-    found = {"trials": f"{count}batch size {sizes}, seed {seeds}{lrs}"}
-    found["they take"] = f"about {number(suggestion.cost)} {suggestion.group.example_unit}s"
+    entries = {"trials": f"{count}batch size {sizes}, seed {seeds}{lrs}"}
+    entries["they take"] = f"about {number(suggestion.cost)} {suggestion.group.example_unit}s"
     factor = suggestion.interval_factor
     if factor is not None and factor < 1:
-        found["interval afterwards"] = f"about {number(factor, 2)} times as wide as now, on a log scale"
-    return found
+        entries["interval afterwards"] = f"about {number(factor, 2)} times as wide as now, on a log scale"
+    return entries

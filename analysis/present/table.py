@@ -75,8 +75,8 @@ class Column:
 
     def read_interval(self, row: Any) -> Any:
         """Its interval in a row; ``None`` where there is none."""
-        found = None if self.interval is None else _read(row, self.interval)
-        return found if found is None or self.times == 1.0 else tuple(map(self._in_unit, found))
+        interval = None if self.interval is None else _read(row, self.interval)
+        return interval if interval is None or self.times == 1.0 else tuple(map(self._in_unit, interval))
 
     def _in_unit(self, value: Any) -> Any:
         return value if value is None or self.times == 1.0 else value * self.times
@@ -142,9 +142,9 @@ class Table:
 def pivot(rows: Sequence[Any], down: Column, across: Column) -> Table:
     """A table with one row for every value of ``down`` and one column for every value of the key of ``across``, which
     holds its value and interval."""
-    found: dict[Any, dict[str, Any]] = {}
+    by_key: dict[Any, dict[str, Any]] = {}
     for row in rows:
-        found.setdefault(down.read(row), {})[text_of(_read(row, across.key))] = row
+        by_key.setdefault(down.read(row), {})[text_of(_read(row, across.key))] = row
     columns = [replace(down, value=lambda cells: down.read(next(iter(cells.values()))), name=True)]
     for title in dict.fromkeys(text_of(_read(row, across.key)) for row in rows):
 
@@ -152,7 +152,7 @@ def pivot(rows: Sequence[Any], down: Column, across: Column) -> Table:
             return lambda cells: of(cells[title]) if title in cells else None
 
         columns.append(Column("", read(across.read), title, read(across.read_interval)))
-    return Table(columns=tuple(columns), rows=list(found.values()))
+    return Table(columns=tuple(columns), rows=list(by_key.values()))
 
 
 def _read(row: Any, reader: Reader) -> Any:
@@ -161,11 +161,11 @@ def _read(row: Any, reader: Reader) -> Any:
         return reader(*parts)
     first = reader.partition(".")[0]
     known = (part for part in parts[:-1] if (first in part if isinstance(part, Mapping) else hasattr(part, first)))
-    found = next(known, parts[-1])
+    value = next(known, parts[-1])
     for name in reader.split("."):
-        if found is not None:
-            found = found.get(name) if isinstance(found, Mapping) else getattr(found, name)
-    return found
+        if value is not None:
+            value = value.get(name) if isinstance(value, Mapping) else getattr(value, name)
+    return value
 
 
 ESCAPED = str.maketrans(

@@ -64,10 +64,10 @@ def whole(cell: Any, minimum: int = 1) -> int:
 
 def flag(cell: Any) -> bool:
     """Yes or no; an empty cell is a no."""
-    found = False if empty(cell) else _WORDS.get(str(cell).strip().lower())
-    if found is None:
+    meaning = False if empty(cell) else _WORDS.get(str(cell).strip().lower())
+    if meaning is None:
         raise ValueError(f"{shown(cell)} is neither; write true or false")
-    return found
+    return meaning
 
 
 def shown(cell: Any, *, quote: bool = True) -> str:

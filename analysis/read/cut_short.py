@@ -26,9 +26,9 @@ def cut_short(trials: pd.DataFrame) -> Iterator[str]:
     longest = trials.groupby(["group", "batch_size"])["final_step"].transform("max")
     own = trials["config"].map(lambda config: config["workload"]["name"] == COMMAND)
     itself = (trials["status"] == TrialStatus.BUDGET_EXHAUSTED) & (trials["final_step"] < trials["max_steps"])
-    found = trials.assign(longest=longest, called=trials["choice"].map(str))
-    found = found[own & itself & (trials["final_step"] < _SOONER * longest)]
-    for (sweep, optimizer), part in found.groupby(["sweep", "called"], sort=False):
+    short = trials.assign(longest=longest, called=trials["choice"].map(str))
+    short = short[own & itself & (trials["final_step"] < _SOONER * longest)]
+    for (sweep, optimizer), part in short.groupby(["sweep", "called"], sort=False):
         worst = part.loc[(part["final_step"] / part["longest"]).idxmin()]
         yield (
             f"sweep {sweep}, {optimizer}: in {len(part)} trials the program ended by itself sooner than in others of "

@@ -37,14 +37,14 @@ _RULED = "="
 """Begins the text of a setting that stands as what its rule keeps constant."""
 
 
-def _half_life(name: str, told: str, value: Any, batch_size: int) -> dict[str, Any]:
-    """A decay, or the second of several, as a half-life called ``told``; unchanged where it has none."""
+def _half_life(name: str, text: str, value: Any, batch_size: int) -> dict[str, Any]:
+    """A decay, or the second of several, as a half-life called ``text``; unchanged where it has none."""
     betas = value if isinstance(value, list) else [None, value]
     beta2 = betas[1] if len(betas) > 1 else None
     if not (isinstance(beta2, float) and 0 < beta2 < 1):
         return {name: value}
     others = {name: [betas[0], *betas[2:]]} if isinstance(value, list) else {}
-    return others | {told: batch_size * math.log(2) / -math.log(beta2)}
+    return others | {text: batch_size * math.log(2) / -math.log(beta2)}
 
 
 _SCALED: dict[str, Callable[[Any, int], dict[str, Any]]] = {
@@ -133,7 +133,9 @@ def grouped(trials: pd.DataFrame) -> tuple[np.ndarray, list[Group]]:
     keys = settings.assign(sweep=sweep)
     codes = keys.groupby(list(keys), sort=False).ngroup()
     first = codes.drop_duplicates().index
-    infos: list[dict[str, Any]] = [next(filter(None, found), {}) for _, found in trials["workload_info"].groupby(codes)]
+    infos: list[dict[str, Any]] = [
+        next(filter(None, group_infos), {}) for _, group_infos in trials["workload_info"].groupby(codes)
+    ]
     return codes.to_numpy(), _describe(trials.loc[first], settings.loc[first], infos)
 
 
@@ -145,18 +147,20 @@ def _canonical(name: str, values: pd.Series, batch_sizes: pd.Series, scope: pd.S
         rounded = {key: float(f"{part:.6g}") if isinstance(part, float) else part for key, part in constant.items()}
         return _RULED + json.dumps(rounded) if value else ""
 
-    found = pd.Series([ruled(*pair) for pair in zip(values, batch_sizes, strict=True)], index=values.index)
-    fewer = found.groupby(scope).transform("nunique") < values.groupby(scope).transform("nunique")
-    return found.where(fewer, values)
+    canonical = pd.Series([ruled(*pair) for pair in zip(values, batch_sizes, strict=True)], index=values.index)
+    fewer = canonical.groupby(scope).transform("nunique") < values.groupby(scope).transform("nunique")
+    return canonical.where(fewer, values)
 
 
 def _describe(first: pd.DataFrame, settings: pd.DataFrame, infos: list[dict[str, Any]]) -> list[Group]:
     """Groups, from the first trial and the settings of each; labels hold what tells groups of one name apart."""
     rows, sweeps, choices = settings.to_dict("records"), first["root"].map(as_text), list(first["choice"])
-    of_workload, of_optimizer, others = ([_told(row, of) for row in rows] for of in ("workload.", "optimizer.", ""))
+    of_workload, of_optimizer, others = (
+        [_settings_of(row, of) for row in rows] for of in ("workload.", "optimizer.", "")
+    )
     kinds = [(sweep, config["workload"]["name"]) for sweep, config in zip(sweeps, first["config"], strict=True)]
-    told = differences(of_workload, kinds)
-    workloads = [called(name, sorted(part.items())) for (_, name), part in zip(kinds, told, strict=True)]
+    labels = differences(of_workload, kinds)
+    workloads = [called(name, sorted(part.items())) for (_, name), part in zip(kinds, labels, strict=True)]
     # variants are told apart in all results alike, so that an optimizer has one name in all sweeps
     options = differences(of_optimizer, [choice.name for choice in choices])
     unlike = differences(others, [(*kind, each.name) for *kind, each in zip(sweeps, workloads, choices, strict=True)])
@@ -181,14 +185,14 @@ def _describe(first: pd.DataFrame, settings: pd.DataFrame, infos: list[dict[str,
     ]
 
 
-def _told(row: Mapping[str, str], of: str) -> dict[str, Any]:
+def _settings_of(row: Mapping[str, str], of: str) -> dict[str, Any]:
     """Settings of the workload, of the optimizer or all others, by short names."""
-    told: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for name, text in row.items():
         if text and (name.startswith(of) if of else not name.startswith(("workload.", "optimizer."))):
             short = name.removeprefix(of).removeprefix("options.")
-            told |= json.loads(text.removeprefix(_RULED)) if text.startswith(_RULED) else {short: json.loads(text)}
-    return told
+            settings |= json.loads(text.removeprefix(_RULED)) if text.startswith(_RULED) else {short: json.loads(text)}
+    return settings
 
 
 def without_duplicates(trials: pd.DataFrame, notes: list[str]) -> pd.DataFrame:

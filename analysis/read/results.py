@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.read.alike import without_copies
 from analysis.read.cells import LARGEST
 from analysis.read.cut_short import cut_short
+from analysis.read.duplicate_curves import without_copies
 from analysis.read.groups import AXES, UNSHOWN, Group, as_text, grouped, without_duplicates
 from analysis.read.scheduled import Scheduled, with_schedule
 from analysis.read.stated import warmup, warmup_steps, with_stated
@@ -88,9 +88,9 @@ def load(*paths: str | os.PathLike[str]) -> Results:
         chunks = [records[start : start + _CHUNK] for start in range(0, len(records), _CHUNK)]
         with ThreadPoolExecutor(4) as pool:
             read = pool.map(lambda chunk, foreign=foreign: [_read(path, foreign=foreign) for path in chunk], chunks)
-            found = sorted(itertools.chain.from_iterable(read), key=lambda row: str(row["choice"]))
+            trial_rows = sorted(itertools.chain.from_iterable(read), key=lambda row: str(row["choice"]))
         tuned = _tuned(store.root, manifest)
-        rows += [{"sweep": name} | _pooled(row, tuned.get(row["choice"].name, [])) | protocol for row in found]
+        rows += [{"sweep": name} | _pooled(row, tuned.get(row["choice"].name, [])) | protocol for row in trial_rows]
     if not rows:
         raise ResultsError(notes[0])
     every = pd.DataFrame(rows)
@@ -106,7 +106,7 @@ def load(*paths: str | os.PathLike[str]) -> Results:
     kept = without_copies(without_duplicates(trials, notes), notes)
     notes += cut_short(kept)
     metrics = dict.fromkeys((group.sweep, group.target.metric) for group in groups)
-    notes += [f"sweep {sweep}: {told}" for sweep, metric in metrics if (told := of_training(metric))]
+    notes += [f"sweep {sweep}: {warning}" for sweep, metric in metrics if (warning := of_training(metric))]
     steps, values = kept.pop("steps"), kept.pop("values")
     evaluations = {
         "trial": np.repeat(np.arange(len(kept)), steps.map(len)),
@@ -173,9 +173,9 @@ def _pooled(row: dict[str, Any], names: list[str]) -> dict[str, Any]:
     if not own:
         return row | {"tuned": ""}
     kept = Choice(name=choice.name, options={key: value for key, value in choice.options.items() if key not in own})
-    told = ", ".join(f"{key}={value_text(value)}" for key, value in own.items())
+    options = ", ".join(f"{key}={value_text(value)}" for key, value in own.items())
     config = row["config"] | {"optimizer": {"name": kept.name, "options": kept.options}}
-    return row | {"tuned": told, "choice": kept, "config": config}
+    return row | {"tuned": options, "choice": kept, "config": config}
 
 
 def _read(path: Path, *, foreign: bool) -> dict[str, Any]:

@@ -39,15 +39,15 @@ def with_schedule(every: pd.DataFrame, constant: pd.DataFrame, notes: list[str])
         f"{len(rows)} trials with a batch schedule are no points of a curve of steps against batch size and are left "
         "out of it; 'cbs schedule judge' judges them"
     )
-    found = []
+    scheduled = []
     for (_, text), part in rows.groupby(["group", "batch_schedule"], sort=False):
         kept = without_duplicates(part.assign(group=0), notes)
         reference = int(kept["reference"].iloc[0])
-        found.append(
+        scheduled.append(
             Scheduled(
                 choice=parse_choice(str(text)),
                 reference=None if reference < 0 else reference,
                 trials=kept.drop(columns=["group", "reference", *UNSHOWN]),
             )
         )
-    return found
+    return scheduled

@@ -150,8 +150,8 @@ def table_paths(source: Path) -> list[Path]:
     """The tables at a path, by suffix: the file itself, or those directly in the folder, but for hidden ones."""
     if not source.is_dir():
         return [source] if source.suffix.lower() in SUFFIXES else []
-    found = sorted(path for path in source.iterdir() if not path.name.startswith("."))
-    return [path for path in found if path.suffix.lower() in SUFFIXES and path.is_file()]
+    paths = sorted(path for path in source.iterdir() if not path.name.startswith("."))
+    return [path for path in paths if path.suffix.lower() in SUFFIXES and path.is_file()]
 
 
 def header_of(path: Path) -> list[str]:

@@ -89,7 +89,7 @@ class Throughput(Protocol):
 
 
 @dataclass(frozen=True)
-class Measured:
+class StepTimeTable:
     """A table of step times.
 
     Between two measured batch sizes on the same number of devices the log of the seconds is linear in the log of the
@@ -180,11 +180,11 @@ class Measured:
     def _measured(self, optimizer: str) -> dict[int, list[StepTime]]:
         """Rows by number of devices, batch sizes increasing."""
         name = self._name(optimizer)
-        found: dict[int, list[StepTime]] = {}
+        step_times: dict[int, list[StepTime]] = {}
         for row in sorted(self.rows, key=lambda row: row.batch_size):
             if row.optimizer == name:
-                found.setdefault(row.devices, []).append(row)
-        return found
+                step_times.setdefault(row.devices, []).append(row)
+        return step_times
 
     def _name(self, optimizer: str) -> str:
         """Whose rows stand for an optimizer: those called like it, else those of its name with the most of its options,
@@ -248,7 +248,7 @@ class Assumed(Throughput):
         return sorted({*powers_of_two(most), most})
 
 
-def read_throughput(path: str | os.PathLike[str]) -> Measured:
+def read_throughput(path: str | os.PathLike[str]) -> StepTimeTable:
     """Read a table of step times, see the head of this module; errors name the file, the row and the remedy."""
     table = read_table(path)
     unknown = [name for name in table.columns if name not in _COLUMNS]
@@ -270,7 +270,7 @@ def read_throughput(path: str | os.PathLike[str]) -> Measured:
         if prices.setdefault((time.optimizer, time.devices), time.price) != time.price:
             raise DataError(f"{table.name}: {about} has another price than the same devices elsewhere; give one price")
     _check_growth(table.name, list(rows.values()))
-    return Measured(tuple(rows.values()), table.name)
+    return StepTimeTable(tuple(rows.values()), table.name)
 
 
 def _check_growth(name: str, rows: Sequence[StepTime]) -> None:

@@ -31,7 +31,7 @@ from benchmarks.calibration.replicates import GRIDS, replicate, shared_workload
 from benchmarks.calibration.shared_stream import SharedStream
 from benchmarks.calibration.simulated import simulated
 from benchmarks.calibration.truth import Truth, truth_of
-from cbs.files import whole_file
+from cbs.files import atomic_file
 
 Task = tuple[str, str, int]
 """Grid, case and number of a replicate."""
@@ -119,7 +119,7 @@ def kept(path: Path, make: Callable[[], Any]) -> Any:
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         found = make()
-        with whole_file(path) as draft:
+        with atomic_file(path) as draft:
             Path(draft).write_text(json.dumps(found, allow_nan=False) + "\n")
     return json.loads(path.read_text())
 

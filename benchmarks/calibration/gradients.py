@@ -27,7 +27,7 @@ from cbs.training.run import run_trial
 from cbs.trial.config import Choice, TrialConfig
 from cbs.trial.record import TrialResult
 from cbs.workloads import build_workload
-from cbs.workloads.noisy_quadratic import NoisyQuadratic, Quadratic
+from cbs.workloads.noisy_quadratic import NoisyQuadraticWorkload, QuadraticModel
 from docs.examples.hessian_noise_scale import hessian_moments
 from tests.references import noise_scale as theory
 
@@ -39,10 +39,10 @@ FIRST_SEED = 1_000_000
 EXPONENTS = {"l2": 1, "preconditioned": 1, "hessian": 1, "l1": 2}
 
 
-class Watched(NoisyQuadratic):
+class Watched(NoisyQuadraticWorkload):
     """The workload, which keeps the parameters of every step."""
 
-    def __init__(self, quadratic: NoisyQuadratic) -> None:
+    def __init__(self, quadratic: NoisyQuadraticWorkload) -> None:
         super().__init__(quadratic.curvature, quadratic.noise)
         self.thetas: list[np.ndarray] = []
         self._version = -1
@@ -137,7 +137,7 @@ def trained(setting: Setting, source: str, seed: int, workload: Watched) -> Tria
 def measured(setting: Setting, source: str, runs: int) -> list[dict[str, Any]]:
     """One record per geometry: see :func:`_record`."""
     quadratic = build_workload(setting.case.workload)
-    assert isinstance(quadratic, NoisyQuadratic)
+    assert isinstance(quadratic, NoisyQuadraticWorkload)
     seen: dict[str, list[np.ndarray]] = {}
     held: dict[str, list[bool]] = {}
     half = setting.steps // 2
@@ -187,7 +187,7 @@ def ratio(differences: np.ndarray, size: float) -> tuple[float, float]:
 def at_checkpoints(setting: Setting, draws: int) -> dict[str, Any]:
     """The bias of the Hessian-weighted moments, at parameters drawn as a run has them in its second half."""
     h, c = (torch.from_numpy(values).float() for values in (setting.case.theory.curvature, setting.case.theory.noise))
-    model, size = Quadratic(h, c), int(setting.best.batch_size)
+    model, size = QuadraticModel(h, c), int(setting.best.batch_size)
     rng, generator = np.random.default_rng(0), seeding.generator(FIRST_SEED, "data")
     steps = rng.integers(setting.steps // 2, setting.steps, draws)
     moments, expected = [], []

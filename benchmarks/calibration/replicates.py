@@ -16,7 +16,7 @@ from benchmarks.calibration.truth import Truth, fine_grid
 from cbs.training.run import run_trial
 from cbs.trial.store import Store
 from cbs.workloads import Workload
-from cbs.workloads.noisy_quadratic import NoisyQuadratic
+from cbs.workloads.noisy_quadratic import NoisyQuadraticWorkload
 from sweeps.folder.manifest import merged_manifest
 from sweeps.launching.launch import resolve
 from sweeps.search.pruning import beyond
@@ -100,7 +100,7 @@ def replicate(
 def shared_workload(case: Case) -> SharedStream:
     """Of a case's sweep."""
     workload = built(case.sweep((0,)).workload)
-    assert isinstance(workload, NoisyQuadratic)
+    assert isinstance(workload, NoisyQuadraticWorkload)
     return SharedStream(workload)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from cbs.workloads.noisy_quadratic import NoiseStream, NoisyQuadratic
+from cbs.workloads.noisy_quadratic import NoiseStream, NoisyQuadraticWorkload
 
 KEPT = 160_000
 """Examples that are kept of a seed; 0.6 GB at 1000 dimensions."""
@@ -13,10 +13,10 @@ BLOCK = 6_400
 """Drawn at a time, a multiple of the stream's own."""
 
 
-class SharedStream(NoisyQuadratic):
+class SharedStream(NoisyQuadraticWorkload):
     """The workload of ``quadratic``, bit for bit. :meth:`forget` gives the memory back."""
 
-    def __init__(self, quadratic: NoisyQuadratic) -> None:
+    def __init__(self, quadratic: NoisyQuadraticWorkload) -> None:
         super().__init__(quadratic.curvature, quadratic.noise)
         self._tapes: dict[int, _Tape] = {}
 

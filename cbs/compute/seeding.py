@@ -61,10 +61,10 @@ def states() -> dict[str, Any]:
     }
 
 
-def set_states(found: dict[str, Any]) -> None:
+def set_states(generator_states: dict[str, Any]) -> None:
     """Go back to :func:`states`."""
-    torch.set_rng_state(found["torch"])
-    device.set_random_states(found["devices"])
-    numpys = found["numpy"]
+    torch.set_rng_state(generator_states["torch"])
+    device.set_random_states(generator_states["devices"])
+    numpys = generator_states["numpy"]
     np.random.set_state(numpys | {"state": numpys["state"] | {"key": numpys["state"]["key"].numpy()}})
-    random.setstate(found["python"])
+    random.setstate(generator_states["python"])

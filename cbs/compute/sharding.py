@@ -71,8 +71,8 @@ def whole(state: Any, *, keep: bool = True) -> Any:
     def put_together(leaf: Any) -> Any:
         if not isinstance(leaf, DTensor):
             return leaf
-        found = leaf.full_tensor()
-        return found if keep else found.new_empty(0)
+        gathered = leaf.full_tensor()
+        return gathered if keep else gathered.new_empty(0)
 
     return tree_map(put_together, state)
 

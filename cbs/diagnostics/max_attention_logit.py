@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from cbs.compute.beside import BESIDE
+from cbs.compute.auxiliary_pass import IN_AUXILIARY_PASS
 from cbs.diagnostics import DIAGNOSTICS
 from cbs.errors import ConfigError
 
@@ -132,7 +132,7 @@ class MaxAttentionLogit(TorchFunctionMode):
         mixed = _ATTENTION(query, key, value, *args, **kwargs)
         if torch.compiler.is_compiling():
             self._in_compiled_code = True
-        elif torch._C._current_graph_task_id() == -1 and not BESIDE.get():  # not inside a backward pass
+        elif torch._C._current_graph_task_id() == -1 and not IN_AUXILIARY_PASS.get():  # not inside a backward pass
             self._observe(query, key, *args, **kwargs)
         return mixed
 
@@ -146,11 +146,11 @@ class MaxAttentionLogit(TorchFunctionMode):
         scale: float | None = None,
         enable_gqa: bool = False,
     ) -> None:
-        found = largest_logit(query, key, attn_mask, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa)
+        logit = largest_logit(query, key, attn_mask, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa)
         if self._calls < len(self._largest):
-            self._largest[self._calls] = torch.maximum(self._largest[self._calls], found)
+            self._largest[self._calls] = torch.maximum(self._largest[self._calls], logit)
         elif not self._passes:
-            self._largest.append(found)
+            self._largest.append(logit)
         self._calls += 1
 
 
@@ -207,8 +207,8 @@ def largest_logit(
     exact = contextlib.nullcontext() if not torch.is_autocast_enabled(kind) else torch.autocast(kind, enabled=False)
     with exact:
         blocks = _blocks(query, key, attn_mask, BLOCKS.get(kind, BLOCK))
-        found = [_largest(*block, scale=scale, is_causal=is_causal) for block in blocks]
-    return found[0] if len(found) == 1 else torch.stack(found).amax()
+        logits = [_largest(*block, scale=scale, is_causal=is_causal) for block in blocks]
+    return logits[0] if len(logits) == 1 else torch.stack(logits).amax()
 
 
 def _largest(query: Tensor, key: Tensor, mask: Tensor | None, first: int, *, scale: float, is_causal: bool) -> Tensor:

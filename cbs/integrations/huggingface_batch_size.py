@@ -33,7 +33,7 @@ class BatchSizeCallback(NoiseScaleCallback):
 
     Args:
         cap: largest batch size in examples, over all ranks.
-        rule: see :class:`~cbs.schedules.accumulation.Accumulation`.
+        rule: see :class:`~cbs.schedules.accumulation.AccumulationPlan`.
         drives: whether the Trainer is made to follow.
         warmup_examples: there is no look before.
         log: see :class:`~cbs.schedules.controller.BatchSizeController`.

@@ -149,9 +149,9 @@ class StagesCallback(TrainerCallback, ExportableState):
             "split_batches: leave it off": getattr(args.accelerator_config, "split_batches", False),
             "parallelism in which ranks share an example: use DDP or FSDP2": shared,
         }
-        for said, holds in unsuited.items():
+        for obstacle, holds in unsuited.items():
             if holds:
-                raise ConfigError(f"a plan of batch sizes cannot be followed under {said}")
+                raise ConfigError(f"a plan of batch sizes cannot be followed under {obstacle}")
         sizes = [stage.batch_size for stage in self._schedule.stages]
         if sizes != sorted(sizes):
             raise ConfigError(f"{self.path}: batch sizes fall, and an epoch of the Trainer has no room for more steps")

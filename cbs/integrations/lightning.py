@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from cbs.compute.beside import BESIDE
+from cbs.compute.auxiliary_pass import IN_AUXILIARY_PASS
 from cbs.errors import ConfigError, needed
 from cbs.integrations.common import Steps, build, from_text, to_text
 from cbs.noise_scale import NoiseScaleMeter
@@ -20,7 +20,7 @@ with needed("lightning", "callbacks of Lightning"):
         from pytorch_lightning import Callback  # type: ignore[assignment]
 
 
-class NoiseScaleCallback(Callback):
+class LightningNoiseScaleCallback(Callback):
     r"""Logs the gradient noise scale of a run, in examples (McCandlish et al. 2018, equation 2.9).
 
     ::
@@ -143,7 +143,7 @@ class _Batches(nn.Module):
         self.named = named
 
     def forward(self, batch: Any) -> None:
-        if not BESIDE.get():
+        if not IN_AUXILIARY_PASS.get():
             return
         step = self.named.training_step
         silent = dict.fromkeys(("log", "log_dict"), lambda *_, **__: None)

@@ -7,12 +7,12 @@ from typing import Any
 
 from cbs.errors import ConfigError
 from cbs.integrations.common import of_last_look
-from cbs.integrations.lightning import NoiseScaleCallback
+from cbs.integrations.lightning import LightningNoiseScaleCallback
 from cbs.noise_scale import NoiseScaleMeter
 from cbs.schedules.controller import BatchSizeController
 
 
-class BatchSizeCallback(NoiseScaleCallback):
+class LightningBatchSizeCallback(LightningNoiseScaleCallback):
     r"""Advises, or drives, ``accumulate_grad_batches`` by a rule that looks at the noise scale.
 
     ::
@@ -28,12 +28,12 @@ class BatchSizeCallback(NoiseScaleCallback):
 
     Args:
         cap: largest batch size in examples, over all ranks.
-        rule: see :class:`~cbs.schedules.accumulation.Accumulation`.
+        rule: see :class:`~cbs.schedules.accumulation.AccumulationPlan`.
         drives: whether the Trainer is made to follow.
         warmup_examples: there is no look before.
         micro_batch_size: examples of a batch on one rank; that of the data loader by default.
         log: see :class:`~cbs.schedules.controller.BatchSizeController`.
-        options: see :class:`~cbs.integrations.lightning.NoiseScaleCallback`.
+        options: see :class:`~cbs.integrations.lightning.LightningNoiseScaleCallback`.
 
     Attributes:
         controller: from the beginning of training on.

@@ -73,10 +73,10 @@ def bounded(output: Any, arrived: Arrived) -> Any:
 
 
 def _leaves(output: Any) -> list[Any]:
-    found = []
+    leaves = []
     for leaf in tree_leaves(output):
-        found += _leaves([getattr(leaf, each.name) for each in fields(leaf)]) if _is_record(leaf) else [leaf]
-    return list({id(leaf): leaf for leaf in found}.values())
+        leaves += _leaves([getattr(leaf, each.name) for each in fields(leaf)]) if _is_record(leaf) else [leaf]
+    return list({id(leaf): leaf for leaf in leaves}.values())
 
 
 def _replaced(output: Any, new: dict[int, Tensor]) -> Any:

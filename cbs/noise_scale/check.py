@@ -48,7 +48,7 @@ class LayerCheck:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Check:
+class CheckReport:
     """What :func:`check` found; its text says it in words.
 
     Attributes:
@@ -92,12 +92,12 @@ class Check:
         several = one.replace("group", "groups") if self.members > 1 else "examples"
         if self.coupled:
             worst = max(self.layers, key=lambda layer: layer.coupling)
-            found = f"{worst.coupling:.0%} of the batch's gradient in layer {worst.layer!r}"
+            leak = f"{worst.coupling:.0%} of the batch's gradient in layer {worst.layer!r}"
             if worst.coupling <= AGREE:
-                found = f"{self.dropped:.0%} of the gradient of the batch without one of them"
+                leak = f"{self.dropped:.0%} of the gradient of the batch without one of them"
             together = "; where some of them belong together, pass groups=" if self.members == 1 else ""
             lines.append(
-                f"the loss couples examples: their own gradients leave over {found}, so no {one} has a gradient of "
+                f"the loss couples examples: their own gradients leave over {leak}, so no {one} has a gradient of "
                 f"its own; use the source {FALLBACK!r} with micro-batches like those you train with{together}"
             )
         else:
@@ -130,7 +130,7 @@ def check(
     parts: int = 2,
     groups: Groups = 1,
     count: CountExamples = first_dimension,
-) -> Check:
+) -> CheckReport:
     r"""Measure one batch and compare it with a loop over its examples, layer by layer; where they belong together,
     over groups of them.
 
@@ -198,7 +198,7 @@ def check(
                 refusal = str(error)
         probe.detach()
         everyone = range(len(units))
-        found: dict[bool, list[list[Tensor]]] = {False: [], True: []}
+        gradients: dict[bool, list[list[Tensor]]] = {False: [], True: []}
         for alone, place in itertools.product((True, False), everyone):
             model.zero_grad()
             try:
@@ -206,14 +206,15 @@ def check(
             except (RuntimeError, ValueError, IndexError, TypeError) as error:
                 what = "one example alone" if alone else "the batch without one example"
                 raise ConfigError(f"the loss does not run on {what}: {reason(error)}") from error
-            found[alone].append(_gradients(parameters))
-    own = [torch.stack(rows) for rows in zip(*found[True], strict=True)]
+            gradients[alone].append(_gradients(parameters))
+    own = [torch.stack(rows) for rows in zip(*gradients[True], strict=True)]
     weights = _weights(own, gradient)
     shares = [weights[:, None] * parts for parts in own]
     left_over = [total - parts.sum(0) for total, parts in zip(gradient, shares, strict=True)]
     sizes, over = ([float(part.square().sum()) for part in parts] for parts in (gradient, left_over))
     dropped = max(
-        _left_over(rest, [parts.sum(0) - parts[place] for parts in shares]) for place, rest in enumerate(found[False])
+        _left_over(rest, [parts.sum(0) - parts[place] for parts in shares])
+        for place, rest in enumerate(gradients[False])
     )
     slow = _loop_noise(shares, gradient, parts if probe.source == "split" else len(units))
     layers: dict[str, list[int]] = {}
@@ -224,7 +225,7 @@ def check(
         whole = sum(to[place] for place in places)
         return sum(values[place] for place in places) / whole if whole else None
 
-    return Check(
+    return CheckReport(
         examples=len(units),
         members=members,
         source=probe.source,

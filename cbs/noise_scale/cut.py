@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from cbs.compute.beside import BESIDE
+from cbs.compute.auxiliary_pass import IN_AUXILIARY_PASS
 from cbs.noise_scale.boundary import differentiable, tensors_of
 
 MOST = 16
@@ -39,9 +39,9 @@ def spacing() -> float:
 
 def asleep(kind: Any) -> Any:
     """What stands in a copy of a model for what watches the model; copies are not watched."""
-    found = kind.__new__(kind)
-    found.active = False
-    return found
+    copy = kind.__new__(kind)
+    copy.active = False
+    return copy
 
 
 class Call(NamedTuple):
@@ -151,7 +151,9 @@ class Cut:
         if self._recorded is not None:
             return True
         within_backward = torch._C._current_graph_task_id() != -1
-        return torch.is_grad_enabled() and not (BESIDE.get() or within_backward or torch.compiler.is_compiling())
+        return torch.is_grad_enabled() and not (
+            IN_AUXILIARY_PASS.get() or within_backward or torch.compiler.is_compiling()
+        )
 
     def _enter(self, _module: nn.Module, _args: Any) -> None:
         if self._watching():
@@ -162,8 +164,8 @@ class Cut:
         if not self._watching() or not self._open:
             return
         first, recorded = self._open.pop(), self._recorded
-        found = differentiable(output) if recorded is None else tensors_of(output)
-        tensors = [leaf for leaf in found if has_rows(leaf, self._examples())]
+        leaving = differentiable(output) if recorded is None else tensors_of(output)
+        tensors = [leaf for leaf in leaving if has_rows(leaf, self._examples())]
         if tensors:  # what was called within is behind it
             (self.calls if recorded is None else recorded)[first:] = [Call(name, tensors)]
             if recorded is None:

@@ -87,9 +87,9 @@ class Cells:
 
     def mask(self, cell: int) -> Tensor:
         """Which examples a cell has, shape ``[examples]``."""
-        found = torch.zeros(self.examples, dtype=torch.bool)
-        found[self._order[cell * self.size : (cell + 1) * self.size]] = True
-        return found
+        chosen = torch.zeros(self.examples, dtype=torch.bool)
+        chosen[self._order[cell * self.size : (cell + 1) * self.size]] = True
+        return chosen
 
 
 def equal_parts(number: int, wanted: int) -> int:
@@ -100,9 +100,9 @@ def equal_parts(number: int, wanted: int) -> int:
 def neighbours(examples: int, members: int, order: Tensor | None) -> Tensor:
     """For every example one of another group in the same place, shape ``[examples]``."""
     order = torch.arange(examples) if order is None else order
-    found = torch.empty_like(order)
-    found[order] = order.roll(members)
-    return found
+    places = torch.empty_like(order)
+    places[order] = order.roll(members)
+    return places
 
 
 def pick(rows: Tensor, places: Sequence[int] | Tensor, examples: int) -> Tensor:

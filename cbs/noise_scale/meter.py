@@ -169,8 +169,8 @@ class NoiseScaleMeter(AbstractContextManager["NoiseScaleMeter"]):
         self._pending.append(moments)
         if len(self._pending) >= _FLUSH:
             self._flush()
-        found = moments[self.geometries[0]]
-        return Step(signal=found.signal.sum(), noise=found.noise.sum())
+        plain = moments[self.geometries[0]]
+        return Step(signal=plain.signal.sum(), noise=plain.noise.sum())
 
     @overload
     def estimate(self, by: None = None, *, geometry: str | None = None, confidence: float = 0.95) -> Estimate: ...
@@ -220,8 +220,8 @@ class NoiseScaleMeter(AbstractContextManager["NoiseScaleMeter"]):
         exponent = next(entry.exponent for entry in self.probe.geometries if entry.name == name)
         averages = self._averages[name]
         if by is None:
-            found = averages.estimate(exponent=exponent, confidence=confidence)
-            return replace(self._counted(found), note="; ".join(filter(None, (found.note, self.probe.caveat))))
+            estimate = averages.estimate(exponent=exponent, confidence=confidence)
+            return replace(self._counted(estimate), note="; ".join(filter(None, (estimate.note, self.probe.caveat))))
         parts: dict[str, list[int]] = {}
         for place, index in enumerate(self.probe.indices(name)):
             parts.setdefault(self._part(by, index), []).append(place)
@@ -255,14 +255,18 @@ class NoiseScaleMeter(AbstractContextManager["NoiseScaleMeter"]):
         between, within = (self._levels[name].estimate(confidence=confidence) for name in LEVELS)
         return Nested(members=self._members, groups=whole, between=replace(between, unit="groups"), within=within)
 
-    def _counted(self, found: Estimate) -> Estimate:
-        return found if self._members == 1 else replace(found, unit=f"groups of {self._members} examples")
+    def _counted(self, estimate: Estimate) -> Estimate:
+        return estimate if self._members == 1 else replace(estimate, unit=f"groups of {self._members} examples")
 
     def log(self) -> dict[str, float]:
         """``noise_scale/simple`` with the ends of its interval, ``/low`` and ``/high``, for a tracker of experiments;
         what is undefined is left out. Under a geometry other than ``l2`` the first is called by its name."""
-        found, geometry = self.estimate(), self.geometries[0]
-        values = {"simple" if geometry == "l2" else geometry: found.value, "low": found.low, "high": found.high}
+        estimates, geometry = self.estimate(), self.geometries[0]
+        values = {
+            "simple" if geometry == "l2" else geometry: estimates.value,
+            "low": estimates.low,
+            "high": estimates.high,
+        }
         return {f"noise_scale/{name}": value for name, value in values.items() if value is not None}
 
     def paused(self) -> AbstractContextManager[None]:

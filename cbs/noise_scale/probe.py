@@ -201,7 +201,7 @@ class Probe(AbstractContextManager["Probe"]):
         own = f"measured with {FALLBACK!r}, which needs two micro-batches or more in a step, because {self.why}"
         left_out = f"{self._left_out} steps left out: {self._why_left_out}" * bool(self._left_out)
         alone = f"{self._alone} steps had one group of examples alone: nothing to compare" * (not self.why)
-        said = (
+        caveats = (
             self.stopped,
             own * bool(self.why and not self.stopped),
             self._since,
@@ -209,7 +209,7 @@ class Probe(AbstractContextManager["Probe"]):
             alone * bool(self._alone),
             self._source.caveat,
         )
-        return "; ".join(filter(None, said))
+        return "; ".join(filter(None, caveats))
 
     def step(self, *, loss_scale: float = 1.0, gradients_unscaled: bool = False) -> dict[str, Moments] | None:
         """The moments of the step whose gradients are in ``.grad``, per geometry.

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._pytree import tree_leaves, tree_map
 
-from cbs.compute.beside import beside
+from cbs.compute.auxiliary_pass import auxiliary_pass
 from cbs.compute.state import State
 from cbs.errors import ConfigError
 from cbs.noise_scale.grouping import pick
@@ -63,7 +63,7 @@ class Replay:
         device = next((tensor.device.type for tensor in self._module.parameters()), "cpu")
         try:
             self._state.restore()
-            with beside(), torch.autocast(device, enabled=False), torch.no_grad():
+            with auxiliary_pass(), torch.autocast(device, enabled=False), torch.no_grad():
                 return self._module.forward(*args, **kwargs)
         finally:
             now.restore()

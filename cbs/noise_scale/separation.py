@@ -70,12 +70,12 @@ class Separation:
         except Exception as error:  # noqa: BLE001 - a model may raise anything, and what it says is passed on
             self.why_not = f"the model does not run on other examples: {reason(error)}"
             return
-        for found, kept in zip(after, kept_ones[1:], strict=True):
-            if [call.name for call in found] != [call.name for call in before]:
+        for calls, kept in zip(after, kept_ones[1:], strict=True):
+            if [call.name for call in calls] != [call.name for call in before]:
                 raise ConfigError(
                     "which modules are called depends on all examples of a batch; use the source 'accumulation'"
                 )
-            for old, new in zip(before, found, strict=True):
+            for old, new in zip(before, calls, strict=True):
                 self._compare(old, new, kept)
         outputs = [tensor for call in before for tensor in call.tensors]
         resembling = [alike([_flat(tensor, examples)]) for tensor in (*outputs, *inputs)] if members == 1 else []

@@ -267,12 +267,12 @@ def build_optimizer(choice: Choice, model: nn.Module, lr: float, batch_size: int
 def decided(choice: Choice, optimizer: torch.optim.Optimizer) -> dict[str, str]:
     """The options of a choice that say ``auto``, with what the optimizer has put in its groups in their place."""
     options = {**OPTIMIZERS[choice.name].defaults, **choice.options}
-    found = {
+    decisions = {
         name: sorted({str(group[name]) for group in optimizer.param_groups if group.get(name, AUTO) != AUTO})
         for name, value in options.items()
         if value == AUTO
     }
-    return {name: ", ".join(values) for name, values in found.items() if values}
+    return {name: ", ".join(values) for name, values in decisions.items() if values}
 
 
 def _refuse_sparse(name: str, optimizer: torch.optim.Optimizer) -> None:

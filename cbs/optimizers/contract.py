@@ -189,9 +189,9 @@ def needs_dense_gradients(name: str) -> RuntimeError:
 
 def misfit(optimizer: torch.optim.Optimizer, name: str, tensor: Tensor, param: Tensor) -> RuntimeError:
     """The error of a gradient or state that cannot belong to a parameter as it is."""
-    found, wanted = (f"{list(one.shape)}, {one.dtype}, {one.device}" for one in (tensor, param))
+    shown, wanted = (f"{list(one.shape)}, {one.dtype}, {one.device}" for one in (tensor, param))
     return RuntimeError(
-        f"{type(optimizer).__name__}: the {name} ({found}) does not fit its parameter ({wanted}); one that changes "
+        f"{type(optimizer).__name__}: the {name} ({shown}) does not fit its parameter ({wanted}); one that changes "
         "shape, type or device needs a new gradient and new state: del optimizer.state[parameter]"
     )
 

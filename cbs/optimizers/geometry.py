@@ -26,8 +26,8 @@ def geometry_of(kind: type) -> str | None:
     for base in kind.__mro__:
         name = base.__name__.lower()
         listed = next((geometry for geometry, names in LIBRARY_CLASSES.items() if name in names.split()), None)
-        if found := _said(base) or listed or _by_part_of(name):
-            return found
+        if stated_geometry := _stated_geometry(base) or listed or _by_part_of(name):
+            return stated_geometry
     return None
 
 
@@ -39,10 +39,10 @@ def declare(optimizer: torch.optim.Optimizer, geometry: str) -> torch.optim.Opti
 
 def declared(kind: type) -> str | None:
     """The geometry that a class has as what an entry of the registry builds, or by an attribute ``geometry``."""
-    return next(filter(None, map(_said, kind.__mro__)), None)
+    return next(filter(None, map(_stated_geometry, kind.__mro__)), None)
 
 
-def _said(kind: type) -> str | None:
+def _stated_geometry(kind: type) -> str | None:
     own = vars(kind).get("geometry")
     built = (OPTIMIZERS[name].classes.get(kind) for name in OPTIMIZERS)
     return own if isinstance(own, str) else next(filter(None, built), None)

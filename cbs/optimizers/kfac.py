@@ -265,10 +265,10 @@ class KFAC(ProblemOptimizer):
         """Sum over the first dimension of the products of all entries, or of their squares where there are many."""
         return values.T @ values if values.shape[1] <= self.largest_factor else values.square().sum(0)
 
-    def _average(self, found: Statistics, count: int) -> None:
+    def _average(self, statistics: Statistics, count: int) -> None:
         """Take the ``count``-th measurement into the averages."""
         weight = max(1.0 / count, 1.0 - self.decay)
-        for (index, name), value in found.items():
+        for (index, name), value in statistics.items():
             value = value.to(state_dtype(value))
             self.state[self._params[index]].setdefault(name, torch.zeros_like(value)).lerp_(value, weight)
 

@@ -23,7 +23,7 @@ EMBEDDINGS = nn.Embedding, nn.EmbeddingBag
 CONVOLUTIONS = nn.Conv1d, nn.Conv2d, nn.Conv3d
 TRANSPOSED = nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d
 
-Told = tuple[Kind, Layout, bool]
+KindRule = tuple[Kind, Layout, bool]
 """Kind and layout of a parameter, and whether they are guessed."""
 
 _EMBEDDING = re.compile(r"embed|_emb$|_tokens?$|(^|\.)(w[tp]e$|pos(ition)?s?(_|$))")
@@ -31,16 +31,16 @@ _NO_MATRIX = re.compile(r"(_log|(^|\.)D|(bias|norm|scale|gain|gamma|beta|decay)[
 """Names of tables that multiply nothing: Mamba's ``A_log``, biases of experts, gains."""
 
 
-def kinds(model: nn.Module) -> dict[int, Told]:
+def kinds(model: nn.Module) -> dict[int, KindRule]:
     """What every parameter is, by its id; the first module that holds it decides."""
     tables = [_weight(module) for module in model.modules() if isinstance(module, EMBEDDINGS)]
     outputs = _outputs(model, tables)
-    rule: dict[int, Told] = {id(table): ("embedding", "out_in", False) for table in tables}
+    rule: dict[int, KindRule] = {id(table): ("embedding", "out_in", False) for table in tables}
     owners = {key: owner for owner in model.modules() for key in _originals(owner)}
     for path, module in model.named_modules():
         for name, param in module.named_parameters(path, recurse=False):
             if id(param) not in rule:
-                kind, layout, guessed = _told(owners.get(id(param), module), name, param)
+                kind, layout, guessed = _rule_of(owners.get(id(param), module), name, param)
                 if kind == "hidden" and id(param) in outputs:
                     kind, guessed = "output layer", outputs[id(param)]
                 rule[id(param)] = kind, layout, guessed
@@ -53,7 +53,7 @@ def kinds(model: nn.Module) -> dict[int, Told]:
     return rule
 
 
-def _told(module: nn.Module, name: str, param: nn.Parameter) -> Told:
+def _rule_of(module: nn.Module, name: str, param: nn.Parameter) -> KindRule:
     """What a parameter of ``module`` is, the output layer apart."""
     if param.ndim < 2 or name.endswith("weight_g"):
         return "not a matrix", "out_in", False
@@ -106,23 +106,23 @@ def _is_conv1d(module: nn.Module, param: nn.Parameter) -> bool:
 
 def _outputs(model: nn.Module, tables: Sequence[Tensor]) -> dict[int, bool]:
     """Ids of the matrices of output layers, and whether they are guessed."""
-    found: dict[int, bool] = {}
+    outputs: dict[int, bool] = {}
     for name, module in model.named_modules():
         *path, last = name.split(".")
         if any(part.isdigit() for part in path):
             continue
         if last in OUTPUT_NAMES or (last in OUTPUT_LINEARS and isinstance(module, nn.Linear)):
-            found.update({id(param): True for param in [p for p in module.parameters() if p.ndim == 2][-1:]})
+            outputs.update({id(param): True for param in [p for p in module.parameters() if p.ndim == 2][-1:]})
     for module in model.modules():
-        found.update({id(_weight(layer)): False for layer in _declared(module)})
+        outputs.update({id(_weight(layer)): False for layer in _declared(module)})
     linears = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.Linear)]
-    if not found and not any(_weight(module) is table for _, module in linears for table in tables):
+    if not outputs and not any(_weight(module) is table for _, module in linears for table in tables):
         vocabulary = max(map(len, tables), default=0)
         for place, (name, module) in enumerate(linears, 1):
             numbered = any(part.isdigit() for part in name.split("."))
             if module.out_features == vocabulary and (place == len(linears) or not numbered):
-                found[id(_weight(module))] = True
-    return found
+                outputs[id(_weight(module))] = True
+    return outputs
 
 
 def _declared(module: nn.Module) -> Iterator[Any]:

@@ -12,7 +12,7 @@ from torch.optim.optimizer import ParamsT
 from cbs.optimizers.base import optimizer
 from cbs.optimizers.contract import check_choice, check_size
 from cbs.optimizers.trust_ratio.adam import AdamTrustRatio, bias
-from cbs.optimizers.trust_ratio.blocks import Block
+from cbs.optimizers.trust_ratio.blocks import ParameterBlock
 
 _LOOK_AHEADS = ("none", "first", "both")
 
@@ -96,7 +96,7 @@ class LAMB(AdamTrustRatio):
     ) -> None:
         super().__init__(params, locals())
 
-    def direct(self, block: Block, group: Mapping[str, Any], decay: float) -> None:
+    def direct(self, block: ParameterBlock, group: Mapping[str, Any], decay: float) -> None:
         """As the base class, from moments that look ahead where the group has it so."""
         if group["nesterov"] == "none":
             super().direct(block, group, decay)

@@ -11,7 +11,7 @@ from torch.optim.optimizer import ParamsT
 
 from cbs.optimizers.base import optimizer
 from cbs.optimizers.contract import check_choice, check_decay, check_size
-from cbs.optimizers.trust_ratio.blocks import Block
+from cbs.optimizers.trust_ratio.blocks import ParameterBlock
 from cbs.optimizers.trust_ratio.core import TrustRatioOptimizer
 
 _COEFFICIENTS = {"paper": 1e-3, "optax": 1e-3, "lamb": 1.0}
@@ -88,7 +88,7 @@ class LARS(TrustRatioOptimizer):
     ) -> None:
         super().__init__(params, locals())
 
-    def direct(self, block: Block, group: Mapping[str, Any], decay: float) -> None:
+    def direct(self, block: ParameterBlock, group: Mapping[str, Any], decay: float) -> None:
         """``out``: minus the gradient, with weight decay in ``"optax"``; minus the momentum in ``"lamb"``."""
         torch._foreach_copy_(block.views, block.gradients)
         if group["variant"] != "paper" and decay:
@@ -110,7 +110,9 @@ class LARS(TrustRatioOptimizer):
             moving, coefficient * (weights / directions), 1.0 if group["variant"] == "optax" else coefficient
         )
 
-    def apply(self, block: Block, group: Mapping[str, Any], decay: float, lr: float | Tensor, seen: Any) -> None:
+    def apply(
+        self, block: ParameterBlock, group: Mapping[str, Any], decay: float, lr: float | Tensor, seen: Any
+    ) -> None:
         """By way of the momentum buffer, which holds past learning rates, except in ``"lamb"``."""
         if group["variant"] == "lamb":
             super().apply(block, group, decay, lr, seen)

@@ -13,7 +13,7 @@ from torch.optim.optimizer import ParamsT
 from cbs.optimizers.base import optimizer
 from cbs.optimizers.contract import check_choice
 from cbs.optimizers.trust_ratio.adam import AdamTrustRatio
-from cbs.optimizers.trust_ratio.blocks import Block, Measure
+from cbs.optimizers.trust_ratio.blocks import NormSpec, ParameterBlock
 from cbs.optimizers.trust_ratio.norms import NORMS
 
 _VARIANTS = ("code", "paper")
@@ -135,8 +135,8 @@ class MERIT(AdamTrustRatio):
     ) -> None:
         super().__init__(params, locals())
 
-    def measure(self, group: Mapping[str, Any]) -> Measure:
-        return Measure(group["norm"], group["elementwise"], group["variant"] == "paper")
+    def measure(self, group: Mapping[str, Any]) -> NormSpec:
+        return NormSpec(group["norm"], group["elementwise"], group["variant"] == "paper")
 
     def ratios(self, weights: Tensor, directions: Tensor, group: Mapping[str, Any], decay: float) -> Tensor:
         """``w / d``; NaN, which survives maxima, marks rows, columns and tensors in which s is 1."""
@@ -144,14 +144,16 @@ class MERIT(AdamTrustRatio):
             return (weights / directions).masked_fill_(directions == 0, 0.0)
         return (weights / directions).masked_fill_(torch.minimum(weights, directions) == 0, torch.nan)
 
-    def look(self, block: Block, group: Mapping[str, Any]) -> tuple[bool, bool]:
+    def look(self, block: ParameterBlock, group: Mapping[str, Any]) -> tuple[bool, bool]:
         """Whether s is finite everywhere, and whether ``|s * d|``, at most ``max w`` then, stays below the clip."""
         low, high = block.ratios.aminmax()  # of which both are NaN if one ratio is
         finite = bool(low > 0) and bool(high < math.inf)
         clip = math.inf if group["clip"] is None else _CLIP_MARGIN * group["clip"]
         return finite, finite and bool(block.norms[0].amax() < clip)
 
-    def apply(self, block: Block, group: Mapping[str, Any], decay: float, lr: float | Tensor, seen: Any) -> None:
+    def apply(
+        self, block: ParameterBlock, group: Mapping[str, Any], decay: float, lr: float | Tensor, seen: Any
+    ) -> None:
         """Add ``lr * clip(s * out)`` to the weights."""
         finite, unclipped = seen or (False, False)
         factor = None

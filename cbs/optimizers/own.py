@@ -28,7 +28,7 @@ from cbs.optimizers.base import (
     trainable,
 )
 from cbs.optimizers.geometry import declare, geometry_of
-from cbs.registry import Imported
+from cbs.registry import ImportFallback
 from cbs.registry.domains import is_number
 
 POWERS = range(-3, 4)
@@ -37,7 +37,7 @@ POWERS = range(-3, 4)
 EUCLIDEAN = "l2"
 """The geometry where nothing is said: the one that the simple noise scale is defined in."""
 
-_IMPORTED = Imported("optimizer")
+_IMPORTED = ImportFallback("optimizer")
 
 
 def own_optimizer(name: str) -> OptimizerSpec:
@@ -58,10 +58,10 @@ def own_optimizer(name: str) -> OptimizerSpec:
         takes = "(params, lr, ...)" if is_class else "(model, lr, ...)"
         raise ConfigError(f"optimizer {name!r} takes no lr; its signature must be {takes}")
 
-    def said(attribute: str, otherwise: Any) -> Any:
+    def stated(attribute: str, otherwise: Any) -> Any:
         return getattr(entry, attribute, otherwise)
 
-    geometry = said("geometry", None) or (geometry_of(entry) if is_class else None) or EUCLIDEAN
+    geometry = stated("geometry", None) or (geometry_of(entry) if is_class else None) or EUCLIDEAN
 
     def build(model: nn.Module, lr: float, **options: Any) -> torch.optim.Optimizer:
         return declare(of_torch(name, entry(trainable(model) if is_class else model, lr=lr, **options)), geometry)
@@ -70,13 +70,13 @@ def own_optimizer(name: str) -> OptimizerSpec:
         name=name,
         build=build,
         defaults=plain_options(signature_options(entry)),
-        lr_grid=tuple(said("lr_grid", lr_grid_around(parameters["lr"].default))),
-        family=said("family", "own"),
+        lr_grid=tuple(stated("lr_grid", lr_grid_around(parameters["lr"].default))),
+        family=stated("family", "own"),
         geometry=geometry,
-        width_rule=said("width_rule", "adam"),
-        second_moment=said("second_moment", said("family", "own") != "sign"),
-        decoupled_decay=said("decoupled_decay", False),
-        paper=said("paper", name),
+        width_rule=stated("width_rule", "adam"),
+        second_moment=stated("second_moment", stated("family", "own") != "sign"),
+        decoupled_decay=stated("decoupled_decay", False),
+        paper=stated("paper", name),
         summary=summary(entry),
     )
 

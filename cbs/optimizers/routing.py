@@ -12,7 +12,7 @@ from weakref import WeakSet
 
 from torch import nn
 
-from cbs.optimizers.kinds import Kind, Told, kinds
+from cbs.optimizers.kinds import Kind, KindRule, kinds
 from cbs.optimizers.layout import Layout
 
 TAKEN: dict[str, tuple[Kind, ...]] = {
@@ -168,30 +168,30 @@ def _warn(model: nn.Module, routes: Sequence[Route]) -> None:
     )
 
 
-def _matched(model: nn.Module, patterns: Sequence[str], rule: dict[int, Told]) -> set[int]:
+def _matched(model: nn.Module, patterns: Sequence[str], rule: dict[int, KindRule]) -> set[int]:
     """Ids of the parameters that ``patterns`` leave in the matrix part."""
     named = [(name, param) for name, param in model.named_parameters(remove_duplicate=False) if param.requires_grad]
     matrices = [name for name, param in named if _can_be_matrix(param, rule)]
     start = "hidden" if patterns[0].startswith("!") else patterns[0]
     taken = {key for key, (kind, _, _) in rule.items() if kind in TAKEN.get(start, ())}
     for pattern in patterns[patterns[0] in TAKEN :]:
-        found = [(name, param) for name, param in named if fnmatchcase(name, pattern.removeprefix("!"))]
-        keys = {id(param) for _, param in found}
+        matched = [(name, param) for name, param in named if fnmatchcase(name, pattern.removeprefix("!"))]
+        keys = {id(param) for _, param in matched}
         if pattern.startswith("!"):
             if not keys & taken:
                 raise _refusal(pattern, "takes nothing away", [name for name, param in named if id(param) in taken])
             taken -= keys
             continue
-        flat = next((name for name, param in found if not _can_be_matrix(param, rule)), None)
+        flat = next((name for name, param in matched if not _can_be_matrix(param, rule)), None)
         if flat is not None:
             raise _refusal(pattern, f"matches {flat!r}, which is not a matrix", matrices)
-        if not found:
+        if not matched:
             raise _refusal(pattern, "matches no trainable parameter", matrices)
         taken |= keys
     return taken
 
 
-def _can_be_matrix(param: nn.Parameter, rule: dict[int, Told]) -> bool:
+def _can_be_matrix(param: nn.Parameter, rule: dict[int, KindRule]) -> bool:
     return param.ndim == 2 or rule[id(param)][0] in ("experts", "kernel")
 
 

@@ -128,17 +128,17 @@ class Rescaling:
         """
         (old_lr, old_size), self._now = self._now, (lr, batch_size)
         for name, examples in self._given.items():
-            found = 0
+            count = 0
             for group in self._optimizer.param_groups:
                 if name == "beta2_half_life" and _close(group.get("betas", (0, -1))[1], decay_at(old_size, examples)):
                     group["betas"] = (group["betas"][0], decay_at(batch_size, examples), *group["betas"][2:])
-                    found += 1
+                    count += 1
                 elif name == "weight_decay_timescale" and _close(
                     group.get("weight_decay", -1), old_size / (old_lr * examples)
                 ):
                     group["weight_decay"] = batch_size / (lr * examples)
-                    found += 1
-            if not found:
+                    count += 1
+            if not count:
                 raise ConfigError(
                     f"{name} of {self._choice.name!r} cannot follow a batch size that changes; give "
                     f"{SCALED_OPTIONS[name]} instead"

@@ -58,8 +58,8 @@ class SophiaG(ProblemOptimizer, CompositeOptimizer):
         diagonal = None
         if done % self.interval == 0 or not self.state:
             generator = seeding.generator(self.problem.seed, f"curvature {done}")
-            found = curvature_diagonal(self.function, batch, generator)
-            by_param = dict(zip(map(id, self.function.parameters_in_order), found, strict=True))
+            curvature = curvature_diagonal(self.function, batch, generator)
+            by_param = dict(zip(map(id, self.function.parameters_in_order), curvature, strict=True))
             diagonal = [by_param[id(p)].mul_(self.gamma) for group in self.param_groups for p in group["params"]]
         self.step_parts(hessian=diagonal)
         return loss

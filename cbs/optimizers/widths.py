@@ -127,15 +127,15 @@ def widths_against(model: nn.Module, base: nn.Module) -> dict[str, Width]:
             number of rows of an embedding or a head, in the size of a kernel, or in two sides at two rates.
     """
     shapes = {name: tuple(param.shape) for name, param in base.named_parameters()}
-    found = {}
+    widths = {}
     for entry in route(model).routes:
         shape = tuple(entry.parameter.shape)
         before = shapes.get(entry.name, ())
         if shape != before:
             if len(shape) != len(before):
                 raise ConfigError(f"the base model has no parameter {entry.name!r} of {len(shape)} dimensions")
-            found[entry.name] = _width(entry, shape, before)
-    return found
+            widths[entry.name] = _width(entry, shape, before)
+    return widths
 
 
 def scale_for_width(

@@ -62,8 +62,8 @@ def json_options(of: str, options: dict[str, Any]) -> dict[str, Any]:
 
 def called(name: str, options: Iterable[tuple[str, Any]]) -> str:
     """A name with options behind it, as :func:`parse_choice` reads it."""
-    told = ", ".join(f"{key}={value_text(value)}" for key, value in options)
-    return f"{name}({told})" if told else name
+    settings = ", ".join(f"{key}={value_text(value)}" for key, value in options)
+    return f"{name}({settings})" if settings else name
 
 
 def parse_choice(text: str) -> Choice:
@@ -147,8 +147,8 @@ def value_text(value: Any) -> str:
 def labels(choices: Sequence[Choice]) -> list[str]:
     """What each is called among the others: its name, and where there are several of that name, the options in which
     these differ."""
-    told = differences([choice.options for choice in choices], [choice.name for choice in choices])
-    return [str(Choice(name=choice.name, options=options)) for choice, options in zip(choices, told, strict=True)]
+    distinct = differences([choice.options for choice in choices], [choice.name for choice in choices])
+    return [str(Choice(name=choice.name, options=options)) for choice, options in zip(choices, distinct, strict=True)]
 
 
 def differences(settings: Sequence[Mapping[str, Any]], kinds: Sequence[Hashable]) -> list[dict[str, Any]]:

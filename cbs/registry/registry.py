@@ -29,7 +29,7 @@ _REGISTRATION = re.compile(r'^(?:@[\w.]+|\w+\.register|([a-z_]+) = \w+(?=\(\s*"\
 """A decorator, a call of ``register``, or the assignment of an entry to its own name, at the margin of a module."""
 
 _allowed: frozenset[str] | None = None
-"""Names that :class:`Imported` imports; ``None`` for all."""
+"""Names that :class:`ImportFallback` imports; ``None`` for all."""
 
 
 @contextlib.contextmanager
@@ -72,7 +72,7 @@ class Fallback(Protocol[T_co]):
         """What the names stand for, as the last item of a list: ``"everything of library x"``."""
 
 
-class Imported:
+class ImportFallback:
     """The fallback that knows what is named as ``package.module:name``, in the working folder or installed.
 
     Args:

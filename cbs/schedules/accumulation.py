@@ -11,7 +11,7 @@ from typing import Any
 from cbs.errors import ConfigError
 from cbs.registry.choices import Choice, parse_choice
 from cbs.registry.domains import whole
-from cbs.schedules.batch_size import ClosedLoop, Run, Stage, batch_schedule_options, build_batch_schedule
+from cbs.schedules.batch_size import ClosedLoop, RunSettings, Stage, batch_schedule_options, build_batch_schedule
 from cbs.schedules.batch_size.base import GRAD_SQ_NORM, Observed, joined
 from cbs.trial.config import Schedule
 
@@ -24,8 +24,8 @@ _ENDLESS = 1 << 62
 
 
 @dataclass(frozen=True, kw_only=True)
-class Look:
-    """What was seen, and where; :meth:`Accumulation.decide` needs nothing else.
+class NoiseReading:
+    """What was seen, and where; :meth:`AccumulationPlan.decide` needs nothing else.
 
     Attributes:
         step, examples: of the run so far.
@@ -49,7 +49,7 @@ class Look:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Accumulation:
+class AccumulationPlan:
     """How a run cuts its batches, and the rule that makes them grow.
 
     Attributes:
@@ -94,7 +94,9 @@ class Accumulation:
         choice = parse_choice(self.rule)
         if "cap" in choice.options:
             raise ConfigError(f"the rule {self.rule!r} has a cap of its own; leave it out, cap= is the one that counts")
-        run = Run(batch_size=self.first, examples=_ENDLESS, lr_schedule=Schedule(warmup_examples=self.warmup_examples))
+        run = RunSettings(
+            batch_size=self.first, examples=_ENDLESS, lr_schedule=Schedule(warmup_examples=self.warmup_examples)
+        )
         cap = {"cap": self.cap} if "cap" in batch_schedule_options(choice.name) else {}
         schedule = build_batch_schedule(Choice(name=choice.name, options=choice.options | cap), run)
         if not isinstance(schedule, ClosedLoop) or schedule.looks_at == GRAD_SQ_NORM:
@@ -104,11 +106,11 @@ class Accumulation:
             )
         return schedule
 
-    def as_set(self, look: Look) -> bool:
+    def as_set(self, look: NoiseReading) -> bool:
         """Whether the steps held the batch size that was set."""
         return look.taken is not None and abs(look.taken / look.batch_size - 1.0) <= AS_SET
 
-    def decide(self, look: Look) -> Stage:
+    def decide(self, look: NoiseReading) -> Stage:
         """The stage of the coming steps: never smaller, whole micro-batches, and no more than the rule asks for.
 
         Nothing changes where the steps did not hold the batch size that was set.
@@ -128,7 +130,7 @@ class Accumulation:
         return Stage(size, joined([size], self.first, power)[0])
 
 
-def replay(rows: Iterable[Mapping[str, Any]]) -> list[tuple[Look, Stage]]:
+def replay(rows: Iterable[Mapping[str, Any]]) -> list[tuple[NoiseReading, Stage]]:
     """The looks of a log and what is decided on each, from the settings in its first row and what was seen.
 
     Args:
@@ -139,13 +141,13 @@ def replay(rows: Iterable[Mapping[str, Any]]) -> list[tuple[Look, Stage]]:
     """
     try:
         settings, *seen = rows
-        accumulation = Accumulation(**settings)
-        looks = [Look(**{name: row[name] for name in Look.__dataclass_fields__}) for row in seen]
+        accumulation = AccumulationPlan(**settings)
+        looks = [NoiseReading(**{name: row[name] for name in NoiseReading.__dataclass_fields__}) for row in seen]
     except (TypeError, ValueError, KeyError) as error:
         raise ConfigError(f"not the log of a BatchSizeController: {type(error).__name__}: {error}") from None
     return [(look, accumulation.decide(look)) for look in looks]
 
 
-def row_of(look: Look, after: Stage) -> dict[str, Any]:
+def row_of(look: NoiseReading, after: Stage) -> dict[str, Any]:
     """A row of the log: the look and what was decided."""
     return asdict(look) | {"next_batch_size": after.batch_size, "next_lr_factor": after.lr_factor}

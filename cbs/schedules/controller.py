@@ -16,7 +16,7 @@ from torch import Tensor
 from cbs.errors import ConfigError, reason
 from cbs.noise_scale import NoiseScaleMeter, matched
 from cbs.noise_scale.distributed import initialized
-from cbs.schedules.accumulation import Accumulation, Look, replay, row_of
+from cbs.schedules.accumulation import AccumulationPlan, NoiseReading, replay, row_of
 from cbs.schedules.batch_size import Stage
 from cbs.schedules.batch_size.base import MATCHED_NOISE_SCALE
 
@@ -48,7 +48,7 @@ class BatchSizeController:
             the step began with, if the controller drives. Without it that is up to the loop. Rules that look in the
             geometry of the optimizer need it, too.
         rule, micro_batch_size, micro_batches, world_size, cap, warmup_examples: see
-            :class:`~cbs.schedules.accumulation.Accumulation`; the ranks of the process group by default.
+            :class:`~cbs.schedules.accumulation.AccumulationPlan`; the ranks of the process group by default.
         drives: whether :attr:`micro_batches` changes. If not, :attr:`advised` says what the rule would do.
         deferred: whether a decision waits for :meth:`adopt`, in loops that cannot change between any two steps.
         lr_in_examples: that a schedule of the learning rate counts examples, not steps: nothing warns of it then.
@@ -83,7 +83,7 @@ class BatchSizeController:
     ) -> None:
         if world_size is None:
             world_size = dist.get_world_size() if initialized() else 1
-        self._settings = Accumulation(
+        self._settings = AccumulationPlan(
             rule=rule, micro_batch_size=micro_batch_size, micro_batches=micro_batches, world_size=world_size, cap=cap,
             warmup_examples=warmup_examples,
         )  # fmt: skip
@@ -203,7 +203,7 @@ class BatchSizeController:
         if not self._drives and taken is not None:
             # whoever is advised may act on it: what counts is what the steps hold
             self.stage = Stage(max(1, round(taken / self.unit)) * self.unit, self.stage.lr_factor)
-        look = Look(
+        look = NoiseReading(
             step=self.steps, examples=self.examples, batch_size=self.stage.batch_size, lr_factor=self.stage.lr_factor,
             measured=seen.steps, taken=taken, low=seen.low, value=seen.value, high=seen.high, note=seen.note,
         )  # fmt: skip
@@ -240,7 +240,7 @@ class BatchSizeController:
             raise ConfigError(f"cannot write the log {self._log}: {reason(error)}; pass another file as log=") from None
 
 
-def _geometry(meter: NoiseScaleMeter, settings: Accumulation, optimizer: torch.optim.Optimizer | None) -> str:
+def _geometry(meter: NoiseScaleMeter, settings: AccumulationPlan, optimizer: torch.optim.Optimizer | None) -> str:
     """Name of what the rule looks at.
 
     Raises:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from cbs.errors import ConfigError, DataError, reason
-from cbs.schedules.batch_size import OpenLoop, Run, Stage
+from cbs.schedules.batch_size import OpenLoop, RunSettings, Stage
 from cbs.schedules.batch_size.base import number, of_table, whole
 from cbs.trial.config import Schedule
 
@@ -30,7 +30,7 @@ class BatchPlan:
     @property
     def schedule(self) -> OpenLoop:
         """What :mod:`cbs.schedules.batch_size` makes of it."""
-        run = Run(batch_size=self.stages[0].batch_size, examples=self.examples, lr_schedule=Schedule())
+        run = RunSettings(batch_size=self.stages[0].batch_size, examples=self.examples, lr_schedule=Schedule())
         table = zip(self.starts, self.stages, strict=True)
         return of_table(run, ((start, stage.batch_size, stage.lr_factor) for start, stage in table))
 
@@ -51,10 +51,10 @@ def plan_from_text(text: str) -> BatchPlan:
         ConfigError: if it is none, or its stages do not follow one another from 0.
     """
     try:
-        said = json.loads(text)
-        examples = whole("examples", said["examples"])
-        starts = tuple(whole("examples", row["examples"], least=0) for row in said["stages"])
-        stages = tuple(_stage(row) for row in said["stages"])
+        content = json.loads(text)
+        examples = whole("examples", content["examples"])
+        starts = tuple(whole("examples", row["examples"], least=0) for row in content["stages"])
+        stages = tuple(_stage(row) for row in content["stages"])
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise ConfigError(
             f"not a plan of batch sizes, as cbs schedule plan --export transformers writes it: "

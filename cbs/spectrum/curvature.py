@@ -73,8 +73,8 @@ def curvature_product(kind: str, model: nn.Module, loss: Loss, problem: Problem 
 
     def product(vector: Tensor) -> Tensor:
         direction = shaped(vector, parameters)
-        found = [flat((kept or make(part))(direction)) * (count_examples(part) / total) for part in parts]
-        return torch.stack(found).sum(0)
+        products = [flat((kept or make(part))(direction)) * (count_examples(part) / total) for part in parts]
+        return torch.stack(products).sum(0)
 
     return product
 

@@ -61,12 +61,12 @@ class Sampler:
     def halves(self) -> tuple[Tensor, float]:
         """Two independent estimates of the gradient, ``[2, d]``, and the mean loss."""
         losses, first, second = [], None, None
-        for index, (loss, found) in enumerate(self._each()):
+        for index, (loss, gradient) in enumerate(self._each()):
             losses.append(loss)
             if index % 2:
-                second = found if second is None else second.add_(found)
+                second = gradient if second is None else second.add_(gradient)
             else:
-                first = found if first is None else first.add_(found)
+                first = gradient if first is None else first.add_(gradient)
         assert first is not None
         assert second is not None
         return torch.stack([first, second]) / (self.batches // 2), float(np.mean(losses))
@@ -82,9 +82,9 @@ class Sampler:
         """
         signs = torch.stack([_balanced(self.batches, generator) for _ in range(vectors)])
         seen, sums = [], None
-        for index, (_, found) in enumerate(self._each()):
-            seen.append((directions @ found).cpu().numpy())
-            turned = signs[:, index, None].to(found) * found
+        for index, (_, gradient) in enumerate(self._each()):
+            seen.append((directions @ gradient).cpu().numpy())
+            turned = signs[:, index, None].to(gradient) * gradient
             sums = turned if sums is None else sums.add_(turned)
         assert sums is not None
         return self.size * np.var(np.stack(seen), axis=0, ddof=1), sums * (self.size / self.batches) ** 0.5

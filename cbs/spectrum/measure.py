@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from cbs.compute import seeding
-from cbs.compute.beside import evaluating
+from cbs.compute.auxiliary_pass import evaluating
 from cbs.errors import ConfigError
 from cbs.spectrum.curvature import curvature_product, flat
 from cbs.spectrum.gradients import LEAST, Sampler
 from cbs.spectrum.lanczos import lanczos, outside, without
-from cbs.spectrum.record import GAUSS_NEWTON, HESSIAN, Measure, Sample
+from cbs.spectrum.record import GAUSS_NEWTON, HESSIAN, SpectralMeasure, SpectrumSample
 from cbs.training.loop import TrainingLoop
 from cbs.training.problem import problem_of
 from cbs.workloads.base import Batch, PredictiveWorkload, TrainingStream
@@ -80,7 +80,7 @@ def measure(
     point: str,
     replicate: int,
     progress: Callable[[], None] = lambda: None,
-) -> Sample:
+) -> SpectrumSample:
     """Measure the model of a loop where it stands, in evaluation mode: dropout is off, statistics of batches are fixed.
 
     Args:
@@ -125,20 +125,20 @@ def measure(
         product = curvature_product(kind, model, loss, problem, batch)
         (first, second), train_loss = sampler.halves()
         along = lanczos(product, first, effort.nodes)
-        measures = [Measure("gradient", along.points, along.weights(second))]
+        measures = [SpectralMeasure("gradient", along.points, along.weights(second))]
         progress()
         moved = flat(start) - flat(parameters)
         if bool(moved.any()):
             moved = product(moved)
             along = lanczos(product, first + moved, effort.nodes)
-        measures.append(Measure("start", along.points, along.weights(second + moved)))
+        measures.append(SpectralMeasure("start", along.points, along.weights(second + moved)))
         progress()
         # Along the few directions that hold most, random vectors tell least: there the noise is measured one by one.
         values, directions = along.settled(SETTLED)
         variances, vectors = sampler.noise(directions, effort.noise_vectors, signs)
-        measures.append(Measure("noise", values, variances))
+        measures.append(SpectralMeasure("noise", values, variances))
         if effort.density_vectors:
-            measures.append(Measure("density", values, np.ones(len(values))))
+            measures.append(SpectralMeasure("density", values, np.ones(len(values))))
         rest = without(product, directions)
         randoms = [
             torch.randint(0, 2, (len(moved),), generator=signs).to(moved).mul_(2).sub_(1)
@@ -146,10 +146,10 @@ def measure(
         ]
         for name, starts in (("noise", list(vectors)), ("density", randoms)):
             for vector in starts:
-                found = lanczos(rest, outside(vector, directions), effort.nodes)
-                measures.append(Measure(name, found.points, found.weights() / len(starts)))
+                lanczos_run = lanczos(rest, outside(vector, directions), effort.nodes)
+                measures.append(SpectralMeasure(name, lanczos_run.points, lanczos_run.weights() / len(starts)))
                 progress()
-    return Sample(
+    return SpectrumSample(
         point=point,
         replicate=replicate,
         seed=config.seed,

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from cbs.checksum import parquet_bytes, read_parquet
 from cbs.errors import ResultsError, reason
-from cbs.files import whole_file
+from cbs.files import atomic_file
 
 FILE = "spectrum.parquet"
 METADATA_KEY = b"cbs"
@@ -23,14 +23,14 @@ SCHEMA_VERSION = 1
 GAUSS_NEWTON, HESSIAN = "gauss_newton", "hessian"
 START, TARGET = "start", "target"
 KINDS = ("density", "gradient", "start", "noise")
-"""What lies along the eigenvalues, see :class:`Measure`."""
+"""What lies along the eigenvalues, see :class:`SpectralMeasure`."""
 
 _COLUMNS = {"point": pa.string(), "replicate": pa.int64(), "kind": pa.string()}
 _NUMBERS = {"curvature": pa.float64(), "weight": pa.float64()}
 
 
 @dataclass(frozen=True)
-class Measure:
+class SpectralMeasure:
     r"""A spectral measure in a few points.
 
     Attributes:
@@ -49,7 +49,7 @@ class Measure:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sample:
+class SpectrumSample:
     """One measurement at one point, with batches and random signs of its own.
 
     Attributes:
@@ -62,7 +62,7 @@ class Sample:
         train_loss: mean training loss there.
         gradient_examples: that the two halves of the gradient are of.
         curvature_examples: that the curvature is of.
-        measures: see :class:`Measure`; several of a kind add up.
+        measures: see :class:`SpectralMeasure`; several of a kind add up.
     """
 
     point: str
@@ -74,7 +74,7 @@ class Sample:
     train_loss: float
     gradient_examples: int
     curvature_examples: int
-    measures: tuple[Measure, ...] = field(repr=False)
+    measures: tuple[SpectralMeasure, ...] = field(repr=False)
 
     def of(self, kind: str) -> tuple[np.ndarray, np.ndarray]:
         """Eigenvalues and weights of all measures of a kind."""
@@ -104,14 +104,14 @@ class Spectrum:
     metric: str
     direction: str
     workload: dict[str, Any]
-    samples: tuple[Sample, ...] = field(repr=False)
+    samples: tuple[SpectrumSample, ...] = field(repr=False)
 
     @property
     def points(self) -> list[str]:
         """The points that were measured."""
         return list(dict.fromkeys(sample.point for sample in self.samples))
 
-    def at(self, point: str) -> list[Sample]:
+    def at(self, point: str) -> list[SpectrumSample]:
         """The measurements at a point, by replicate."""
         return [sample for sample in self.samples if sample.point == point]
 
@@ -134,9 +134,9 @@ def write(spectrum: Spectrum, folder: Path) -> Path:
     table = pa.table({name: pa.array(rows[name], kind) for name, kind in (_COLUMNS | _NUMBERS).items()})
     about = {"schema_version": SCHEMA_VERSION, **_without(spectrum, "samples")}
     about["samples"] = [_without(sample, "measures") for sample in spectrum.samples]
-    with whole_file(folder / FILE, "the spectrum ") as draft:
-        said = {METADATA_KEY: json.dumps(about, allow_nan=False)}
-        draft.write_bytes(parquet_bytes(table.replace_schema_metadata(said)))
+    with atomic_file(folder / FILE, "the spectrum ") as draft:
+        metadata = {METADATA_KEY: json.dumps(about, allow_nan=False)}
+        draft.write_bytes(parquet_bytes(table.replace_schema_metadata(metadata)))
     return folder / FILE
 
 
@@ -156,7 +156,7 @@ def read(folder: Path) -> Spectrum:
             raise ValueError("it is of another version")
         measures = _measures(table)
         samples = tuple(
-            Sample(**entry, measures=tuple(measures[entry["point"], entry["replicate"]]))
+            SpectrumSample(**entry, measures=tuple(measures[entry["point"], entry["replicate"]]))
             for entry in about.pop("samples")
         )
         return Spectrum(**about, samples=samples)
@@ -166,27 +166,37 @@ def read(folder: Path) -> Spectrum:
         ) from None
 
 
-def _measures(table: pa.Table) -> dict[tuple[str, int], list[Measure]]:
+def _measures(table: pa.Table) -> dict[tuple[str, int], list[SpectralMeasure]]:
     columns = {name: table[name].to_pylist() for name in _COLUMNS}
     curvature, weight = (table[name].to_numpy() for name in _NUMBERS)
     if not (np.isfinite(curvature).all() and np.isfinite(weight).all()):
         raise ValueError("it holds numbers that are not finite")
-    found: dict[tuple[str, int], list[Measure]] = {}
+    measures: dict[tuple[str, int], list[SpectralMeasure]] = {}
     keys = list(zip(*columns.values(), strict=True))
     for point, replicate, kind in dict.fromkeys(keys):
         rows = [index for index, key in enumerate(keys) if key == (point, replicate, kind)]
         name = kind.partition(" ")[0]
         if name not in KINDS:
             raise ValueError(f"it holds a measure of unknown kind {name!r}")
-        found.setdefault((point, replicate), []).append(Measure(name, curvature[rows], weight[rows]))
-    return found
+        measures.setdefault((point, replicate), []).append(SpectralMeasure(name, curvature[rows], weight[rows]))
+    return measures
 
 
-def _without(found: Any, *left_out: str) -> dict[str, Any]:
-    names: Iterable[str] = (entry.name for entry in dataclasses.fields(found))
-    return {name: getattr(found, name) for name in names if name not in left_out}
+def _without(value: Any, *left_out: str) -> dict[str, Any]:
+    names: Iterable[str] = (entry.name for entry in dataclasses.fields(value))
+    return {name: getattr(value, name) for name in names if name not in left_out}
 
 
 __all__: Sequence[str] = [
-    "FILE", "GAUSS_NEWTON", "HESSIAN", "KINDS", "START", "TARGET", "Measure", "Sample", "Spectrum", "read", "write",
+    "FILE",
+    "GAUSS_NEWTON",
+    "HESSIAN",
+    "KINDS",
+    "START",
+    "TARGET",
+    "SpectralMeasure",
+    "Spectrum",
+    "SpectrumSample",
+    "read",
+    "write",
 ]  # fmt: skip

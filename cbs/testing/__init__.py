@@ -4,12 +4,12 @@
 makes a test of each check.
 """
 
-from cbs.testing.check import Check
+from cbs.testing.check import ContractCheck
 from cbs.testing.subjects import Failure, NotApplicable, Subject, subject
 from cbs.testing.suite import Report, checks, conformance_test, examine, require
 
 __all__ = [
-    "Check",
+    "ContractCheck",
     "Failure",
     "NotApplicable",
     "Report",

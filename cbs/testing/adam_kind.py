@@ -15,7 +15,7 @@ import torch
 from cbs.testing.check import check
 from cbs.testing.construction import takes
 from cbs.testing.options import draws, feed
-from cbs.testing.subjects import NotApplicable, Run, Subject, ensure
+from cbs.testing.subjects import NotApplicable, OptimizerRun, Subject, ensure
 
 NO_AVERAGE = (1e-4, 1e-4)
 """Betas of averages that hold the latest gradient only; some methods refuse 0."""
@@ -35,13 +35,13 @@ def check_bias_correction(subject: Subject) -> None:
     groups = subject.run().optimizer.param_groups
     if any("bias" in key and not value for group in groups for key, value in group.items()):
         raise NotApplicable("its groups say that it corrects no bias")
-    found = [size / unit for size in sizes(subject, 0.5, 3, betas=LONG)]
+    ratios = [size / unit for size in sizes(subject, 0.5, 3, betas=LONG)]
     first = [1 - LONG[0] ** step for step in (1, 2, 3)]
     second = [1 / math.sqrt(1 - LONG[1] ** step) for step in (1, 2, 3)]
     both = [one * other for one, other in zip(first, second, strict=True)]
     for which, wrong in (("first", first), ("second", second), ("first and second", both)):
-        alike = all(math.isclose(size, other, rel_tol=CLOSE) for size, other in zip(found, wrong, strict=True))
-        shown = ", ".join(f"{size:.3g}" for size in found)
+        alike = all(math.isclose(size, other, rel_tol=CLOSE) for size, other in zip(ratios, wrong, strict=True))
+        shown = ", ".join(f"{size:.3g}" for size in ratios)
         ensure(not alike, f"the {which} average is not corrected for its start at 0: first steps are {shown} of Adam's")
 
 
@@ -51,11 +51,11 @@ def check_eps_is_outside_the_root(subject: Subject) -> None:
     unit, eps = adams_unit(subject), 1e-2
     if not takes(subject, "eps"):
         raise NotApplicable("it has no eps")
-    (found,) = sizes(subject, eps, 1, betas=NO_AVERAGE, eps=eps)
+    (size,) = sizes(subject, eps, 1, betas=NO_AVERAGE, eps=eps)
     inside = eps / math.sqrt(eps**2 + eps)
     ensure(
-        not math.isclose(found / unit, inside, rel_tol=CLOSE),
-        f"eps is inside of the root: where the gradient is eps, a step is {found / unit:.3g} of a usual one, not half",
+        not math.isclose(size / unit, inside, rel_tol=CLOSE),
+        f"eps is inside of the root: where the gradient is eps, a step is {size / unit:.3g} of a usual one, not half",
     )
 
 
@@ -71,9 +71,9 @@ def adams_unit(subject: Subject) -> float:
     subject.run().needs_gradients()
     if not takes(subject, "betas"):
         raise NotApplicable("it takes no betas")
-    found = [float(entry) for step in feed(undecayed(subject, betas=NO_AVERAGE), draws(), 2) for entry in step]
-    unit = median(found)
-    if not (unit > 0 and all(math.isclose(size, unit, rel_tol=CLOSE) for size in found)):
+    entries = [float(entry) for step in feed(undecayed(subject, betas=NO_AVERAGE), draws(), 2) for entry in step]
+    unit = median(entries)
+    if not (unit > 0 and all(math.isclose(size, unit, rel_tol=CLOSE) for size in entries)):
         raise NotApplicable("it does not step as Adam does")
     return unit
 
@@ -84,7 +84,7 @@ def sizes(subject: Subject, gradient: float, steps: int, **options: Any) -> list
     return [float(step.median()) for step in feed(run, lambda _, param: torch.full_like(param, gradient), steps)]
 
 
-def undecayed(subject: Subject, **options: Any) -> Run:
+def undecayed(subject: Subject, **options: Any) -> OptimizerRun:
     """The optimizer without weight decay."""
     if takes(subject, "weight_decay"):
         options["weight_decay"] = 0.0

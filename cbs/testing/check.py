@@ -13,7 +13,7 @@ from cbs.testing.subjects import Failure, NotApplicable, Subject
 
 
 @dataclass(frozen=True)
-class Check:
+class ContractCheck:
     """One promise of an optimizer.
 
     Attributes:
@@ -53,7 +53,7 @@ class Check:
                 torch.set_default_dtype(default)
 
 
-CHECKS: list[Check] = []
+CHECKS: list[ContractCheck] = []
 """All checks, in the order of their files."""
 
 
@@ -61,7 +61,7 @@ def check(*, beyond_torch: bool = False, slow: bool = False) -> Callable[..., Ca
     """Take a function ``check_...(subject)`` into :data:`CHECKS`."""
 
     def decorate(function: Callable[[Subject], None]) -> Callable[[Subject], None]:
-        CHECKS.append(Check(function.__name__, function, beyond_torch, slow))
+        CHECKS.append(ContractCheck(function.__name__, function, beyond_torch, slow))
         return function
 
     return decorate

@@ -12,7 +12,7 @@ from torch import nn
 
 from cbs.errors import CbsError
 from cbs.testing.check import check
-from cbs.testing.subjects import Failure, NotApplicable, Run, Subject, ensure, moved, refused, same
+from cbs.testing.subjects import Failure, NotApplicable, OptimizerRun, Subject, ensure, moved, refused, same
 
 REFUSALS = (ValueError, TypeError, CbsError)
 BAD_OPTIONS: dict[str, Any] = {"betas": (0.9, 1.5), "momentum": -0.5, "weight_decay": -1.0}
@@ -34,7 +34,7 @@ def check_holds_trainable_parameters_once(subject: Subject) -> None:
     """Every trainable parameter is in one group, once, and no other is in any."""
     model = subject.run().model
     frozen = model.hidden.weight.requires_grad_(False)
-    run = Run(subject, model)
+    run = OptimizerRun(subject, model)
     held = [id(param) for param in run.params]
     trainable = [id(param) for param in model.parameters() if param.requires_grad]
     ensure(sorted(held) == sorted(trainable), f"it holds {len(held)} parameters, {len(trainable)} are trainable")
@@ -48,7 +48,7 @@ def check_frozen_parameters_stay(subject: Subject) -> None:
     """A parameter that is given and not trainable stays as it is."""
     model = subject.run().model
     model.hidden.weight.requires_grad_(False)
-    run = Run(subject, model, subject.over(model.parameters()))
+    run = OptimizerRun(subject, model, subject.over(model.parameters()))
     before = run.values()
     run.train(2)
     ensure("hidden.weight" not in moved(before, run.values()), "it moves a parameter that is not trainable")
@@ -59,9 +59,9 @@ def check_takes_what_torch_takes(subject: Subject) -> None:
     """Parameters come as a list, a generator, groups, or pairs of names and parameters; all step alike. Names are kept
     in the groups and in the state dict."""
 
-    def ends(params: Any) -> Run:
+    def ends(params: Any) -> OptimizerRun:
         model = subject.run().model
-        return Run(subject, model, subject.over(params(model))).train(2)
+        return OptimizerRun(subject, model, subject.over(params(model))).train(2)
 
     plain = ends(lambda model: list(model.parameters()))
     same(plain.values(), ends(lambda model: model.parameters()).values(), "a generator steps otherwise than a list")

@@ -11,7 +11,7 @@ from torch import Tensor
 from cbs.optimizers.problem import ProblemOptimizer
 from cbs.testing.check import check
 from cbs.testing.construction import REFUSALS, takes
-from cbs.testing.subjects import NotApplicable, Run, Subject, ensure, moved, same
+from cbs.testing.subjects import NotApplicable, OptimizerRun, Subject, ensure, moved, same
 
 MATRICES = ("hidden.weight", "head.weight")
 
@@ -92,7 +92,7 @@ def draws() -> Callable[[int, Tensor], Tensor]:
     return draw
 
 
-def feed(run: Run, gradient: Callable[[int, Tensor], Tensor], steps: int) -> Iterator[Tensor]:
+def feed(run: OptimizerRun, gradient: Callable[[int, Tensor], Tensor], steps: int) -> Iterator[Tensor]:
     """Steps with gradients of one's own; yields how far each moved the entries of the matrices against their signs.
 
     Raises:
@@ -110,22 +110,22 @@ def feed(run: Run, gradient: Callable[[int, Tensor], Tensor], steps: int) -> Ite
         yield torch.cat([((before[name] - after[name]) * signs[name]).flatten() for name in MATRICES])
 
 
-def reads_gradients(run: Run) -> bool:
+def reads_gradients(run: OptimizerRun) -> bool:
     """Whether the steps of its optimizer use the gradients of the parameters."""
     return not isinstance(run.optimizer, ProblemOptimizer) or run.optimizer.reads_gradients
 
 
-def parted(subject: Subject) -> Run:
+def parted(subject: Subject) -> OptimizerRun:
     """The optimizer with the head in a group of its own, where it takes groups."""
     if subject.construct is None:
         return subject.run()
     model = subject.run().model
     head = [model.head.weight]
     others = [param for param in model.parameters() if param is not head[0]]
-    return Run(subject, model, subject.over([{"params": others}, {"params": head}]))
+    return OptimizerRun(subject, model, subject.over([{"params": others}, {"params": head}]))
 
 
-def last_with(run: Run, name: str) -> dict[str, Any]:
+def last_with(run: OptimizerRun, name: str) -> dict[str, Any]:
     """The last group that has an option."""
     return [group for group in run.optimizer.param_groups if name in group][-1]
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from cbs.testing.check import check
-from cbs.testing.subjects import Failure, Run, Subject, ensure, same
+from cbs.testing.subjects import Failure, OptimizerRun, Subject, ensure, same
 
 State = dict[str, Any]
 
@@ -222,7 +222,7 @@ def check_pickle(subject: Subject) -> None:
     """Model and optimizer pickled together go on bit for bit."""
     run = subject.run().train(2)
     model, optimizer = pickle.loads(pickle.dumps((run.model, run.optimizer)))
-    twin = Run(subject, model, optimizer)
+    twin = OptimizerRun(subject, model, optimizer)
     twin.steps = run.steps
     ensure(type(optimizer) is type(run.optimizer), f"it comes back as a {type(optimizer).__name__}")
     same_state(run.optimizer.state_dict(), optimizer.state_dict(), "the state after pickling")
@@ -236,7 +236,7 @@ def check_deepcopy(subject: Subject) -> None:
     model, optimizer = copy.deepcopy((run.model, run.optimizer))
     attributes = [{name for name in vars(one) if not name.startswith("_")} for one in (run.optimizer, optimizer)]
     ensure(attributes[0] == attributes[1], f"attributes that differ: {sorted(attributes[0] ^ attributes[1])}")
-    twin = Run(subject, model, optimizer)
+    twin = OptimizerRun(subject, model, optimizer)
     twin.steps = run.steps
     before = run.values()
     ends = twin.train(2).values()
@@ -252,9 +252,9 @@ def through_file(saved: State) -> State:
     return torch.load(file, weights_only=True)
 
 
-def again(run: Run, saved: State | None = None, *, lr: Any = None) -> Run:
+def again(run: OptimizerRun, saved: State | None = None, *, lr: Any = None) -> OptimizerRun:
     """A new optimizer over a copy of the model, with a state if one is given."""
-    other = Run(run.subject, copy.deepcopy(run.model), lr=lr)
+    other = OptimizerRun(run.subject, copy.deepcopy(run.model), lr=lr)
     other.steps = run.steps
     if saved is not None:
         other.optimizer.load_state_dict(saved)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from cbs.testing.check import check
-from cbs.testing.subjects import Failure, Run, Shapes, Subject, ensure, moved, same
+from cbs.testing.subjects import Failure, OptimizerRun, Shapes, Subject, ensure, moved, same
 
 ODD: Shapes = {
     "scalar": (),
@@ -35,8 +35,8 @@ def check_learns(subject: Subject) -> None:
         ends[lr] = run.train(30).loss().item()
         if ends[lr] < 0.9 * start:
             return
-    found = ", ".join(f"{end:.3g} (lr={lr:.3g})" for lr, end in ends.items())
-    raise Failure(f"the loss started at {start:.3g} and ended at {found}")
+    ends_by_lr = ", ".join(f"{end:.3g} (lr={lr:.3g})" for lr, end in ends.items())
+    raise Failure(f"the loss started at {start:.3g} and ended at {ends_by_lr}")
 
 
 @check()
@@ -305,14 +305,14 @@ def steps_in(subject: Subject, dtype: torch.dtype) -> None:
     ensure(bool(moved(before, run.values())), f"{dtype} parameters do not move")
 
 
-def scaled_step(run: Run, scaler: torch.amp.GradScaler) -> None:
+def scaled_step(run: OptimizerRun, scaler: torch.amp.GradScaler) -> None:
     """A step through a scaler."""
     run.prepare()
     scaler.step(run.optimizer)
     scaler.update()
 
 
-def scale_gradients(run: Run, scale: float) -> None:
+def scale_gradients(run: OptimizerRun, scale: float) -> None:
     """A step with the gradients times ``scale``."""
     run.backward()
     for param in run.params:

@@ -55,11 +55,11 @@ class Subject:
 
     def run(
         self, *, dtype: torch.dtype = torch.float32, extra: Shapes | None = None, lr: Any = None, **options: Any
-    ) -> Run:
+    ) -> OptimizerRun:
         """The optimizer over a fresh model, the same at every call."""
         if extra and self.matrices:
             raise NotApplicable("it takes matrices only")
-        return Run(self, Model(extra or {}, matrices=self.matrices).to(dtype), lr=lr, **options)
+        return OptimizerRun(self, Model(extra or {}, matrices=self.matrices).to(dtype), lr=lr, **options)
 
     def over(self, params: Any, **options: Any) -> torch.optim.Optimizer:
         """The optimizer over parameters or groups of them, as a class takes them."""
@@ -154,7 +154,7 @@ class Model(nn.Module):
         return logits
 
 
-class Run:
+class OptimizerRun:
     """An optimizer and the model that it trains, step by step; random numbers of a step depend on its number alone."""
 
     def __init__(
@@ -217,7 +217,7 @@ class Run:
         self.prepare()
         return self.optimizer.step(*closure)
 
-    def train(self, steps: int = 3) -> Run:
+    def train(self, steps: int = 3) -> OptimizerRun:
         """New gradients and a step, several times."""
         for _ in range(steps):
             self.backward()

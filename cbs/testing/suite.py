@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cbs.testing import adam_kind, construction, options, state, steps, surroundings
-from cbs.testing.check import CHECKS, Check
+from cbs.testing.check import CHECKS, ContractCheck
 from cbs.testing.subjects import Failure, NotApplicable, Subject, subject
 
 __all__ = ["Report", "checks", "conformance_test", "examine", "require"]
@@ -40,7 +40,7 @@ class Report:
         return "\n".join([head, *(f"  {name}: {problem}" for name, problem in self.failed.items())])
 
 
-def checks(*, beyond_torch: bool = True, slow: bool = True) -> list[Check]:
+def checks(*, beyond_torch: bool = True, slow: bool = True) -> list[ContractCheck]:
     """The checks there are.
 
     Args:
@@ -50,7 +50,9 @@ def checks(*, beyond_torch: bool = True, slow: bool = True) -> list[Check]:
     return [one for one in CHECKS if (beyond_torch or not one.beyond_torch) and (slow or not one.slow)]
 
 
-def examine(target: Subject | str | Callable[..., Any], *, only: Iterable[Check] | None = None, **how: Any) -> Report:
+def examine(
+    target: Subject | str | Callable[..., Any], *, only: Iterable[ContractCheck] | None = None, **how: Any
+) -> Report:
     """Run the checks on an optimizer.
 
     >>> import torch
@@ -116,14 +118,14 @@ def conformance_test(
     if strangers := reasons.keys() - pairs.keys():
         raise ValueError(f"known failures of what is not tested: {sorted(strangers)}")
 
-    def marks(key: tuple[str, str], check: Check) -> list[Any]:
+    def marks(key: tuple[str, str], check: ContractCheck) -> list[Any]:
         expected = [pytest.mark.xfail(strict=True, raises=Failure, reason=reasons[key])] if key in reasons else []
         return [*expected, *([pytest.mark.slow] if check.slow else [])]
 
     cases = [pytest.param(*pair, id="-".join(key), marks=marks(key, pair[1])) for key, pair in pairs.items()]
 
     @pytest.mark.parametrize(("optimizer", "check"), cases)
-    def test(optimizer: Subject, check: Check) -> None:
+    def test(optimizer: Subject, check: ContractCheck) -> None:
         try:
             check(optimizer)
         except NotApplicable as reason:

@@ -15,7 +15,7 @@ from torch.optim.swa_utils import SWALR, AveragedModel
 from cbs.testing.check import check
 from cbs.testing.construction import REFUSALS
 from cbs.testing.state import again, through_file
-from cbs.testing.subjects import Failure, NotApplicable, Run, Subject, ensure, moved, same
+from cbs.testing.subjects import Failure, NotApplicable, OptimizerRun, Subject, ensure, moved, same
 
 PEAK = 0.125
 
@@ -103,7 +103,7 @@ def check_rebuilds_from_groups(subject: Subject) -> None:
     cycles = any(key in run.optimizer.param_groups[0] for key in ("betas", "momentum"))
     SCHEDULERS["OneCycleLR"](run.optimizer, cycles)
     groups = [dict(group) for group in run.optimizer.param_groups]
-    other = Run(subject, run.model, subject.over(groups))
+    other = OptimizerRun(subject, run.model, subject.over(groups))
     before = other.values()
     ensure(bool(moved(before, other.train(2).values())), "it does not step")
 
@@ -140,7 +140,7 @@ def check_options_of_groups(subject: Subject) -> None:
         model = run.model
         head = [model.head.weight]
         others = [param for param in model.parameters() if param is not head[0]]
-        run = Run(subject, model, subject.over([{"params": others}, {"params": head, "lr": 0.0}]))
+        run = OptimizerRun(subject, model, subject.over([{"params": others}, {"params": head, "lr": 0.0}]))
         groups = run.optimizer.param_groups
     groups[-1]["lr"] = 0.0
     before = run.values()
@@ -155,7 +155,7 @@ def check_empty_group(subject: Subject) -> None:
     """A group without parameters is taken, or refused at construction, and the others step."""
     model = subject.run().model
     try:
-        run = Run(subject, model, subject.over([{"params": list(model.parameters())}, {"params": []}]))
+        run = OptimizerRun(subject, model, subject.over([{"params": list(model.parameters())}, {"params": []}]))
     except REFUSALS:
         return
     same(subject.run().train(2).values(), run.train(2).values(), "beside an empty group")

@@ -32,7 +32,7 @@ from scipy.special import lambertw
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bound(ABC):
+class StepsBound(ABC):
     """A bound on the steps as a function of the batch size.
 
     Attributes:
@@ -91,7 +91,7 @@ class Bound(ABC):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PowerBound(Bound):
+class PowerBound(StepsBound):
     """``T(b) = X / (c - Y b^-p)``, proposition 4.2 of arXiv:2507.01598 with p = 1/2; p = 1 for SGD.
 
     Attributes:
@@ -119,7 +119,7 @@ class PowerBound(Bound):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DecayBound(Bound):
+class DecayBound(StepsBound):
     r"""``T(b) = ln(X / (c - Y/sqrt(b))) / rate``: the start is forgotten at the rate :math:`\lambda\eta` per step.
 
     Attributes:
@@ -173,7 +173,7 @@ def best_over_pole_with_decay(level: ArrayLike) -> np.ndarray:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Problem:
+class BoundConstants:
     """What a bound must know of the problem; norms are the dual ones of the norm that steps are measured in.
 
     Attributes:
@@ -239,7 +239,7 @@ def relative_best(beta: float, *, nesterov: bool, weight_decay: float = 0.0) -> 
     return noise_factor(beta, nesterov=nesterov) ** 2 / (weight_decay or 1.0) ** 2
 
 
-def sgd(problem: Problem) -> PowerBound:
+def sgd(problem: BoundConstants) -> PowerBound:
     r"""SGD without momentum: :math:`\min_t E\|\nabla f\|^2 \le C_1/T + C_2/b`, the accuracy is ``epsilon`` squared.
 
     :math:`C_1 = 2 (f_0 - f^*)/((2 - L\eta)\eta)`, :math:`C_2 = L\eta\sigma^2/(2 - L\eta)` (Imaizumi and Iiduka; what
@@ -259,7 +259,7 @@ def sgd(problem: Problem) -> PowerBound:
     )
 
 
-def momentum(problem: Problem, beta: float, *, nesterov: bool, weight_decay: float = 0.0) -> Bound:
+def momentum(problem: BoundConstants, beta: float, *, nesterov: bool, weight_decay: float = 0.0) -> StepsBound:
     r"""Steepest descent with momentum in a norm: ``M <- beta M + (1 - beta) g``, a step of length ``lr`` against M, or
     with Nesterov's look-ahead against ``beta M + (1 - beta) g``.
 

@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_map
 
 from cbs.compute import device as devices
 from cbs.compute import seeding
-from cbs.compute.beside import evaluating
+from cbs.compute.auxiliary_pass import evaluating
 from cbs.compute.finite import tensor_not_finite
 from cbs.diagnostics import build_diagnostics
 from cbs.errors import CbsError, out_of_memory, reason
@@ -25,7 +25,7 @@ from cbs.training.averaging.weights import averaged_weights
 from cbs.training.batch_sizes import BatchSizes
 from cbs.training.building import model_of, optimizer_of, smaller
 from cbs.training.gradient import Gradient
-from cbs.training.noise_scale_part import NoiseScale
+from cbs.training.noise_scale_part import NoiseScalePart
 from cbs.training.parts import Part
 from cbs.training.ranks import ALONE, Ranks
 from cbs.training.saved_weights import SavedWeights
@@ -74,7 +74,7 @@ class Assembly:
         self.trained = ranks.wrapped(self.called)
         self.stream = self.workload.training_stream(seeding.generator(config.seed, "data"))
         self.noise_scale = (
-            NoiseScale(config, self.trained, self.optimizer, ranks, lambda: self.gradient.in_pass)
+            NoiseScalePart(config, self.trained, self.optimizer, ranks, lambda: self.gradient.in_pass)
             if config.probe is not None
             else None
         )
@@ -116,8 +116,8 @@ class Assembly:
             try:
                 return float(self.workload.validate(self.called))
             except Exception as error:
-                told = isinstance(error, CbsError) or out_of_memory(error) or not self.evaluations
-                if told or self.ranks.shard or tensor_not_finite(self.model) is None:
+                is_explained = isinstance(error, CbsError) or out_of_memory(error) or not self.evaluations
+                if is_explained or self.ranks.shard or tensor_not_finite(self.model) is None:
                     raise
                 return math.nan  # a metric that refuses what such a model says
 

@@ -14,8 +14,16 @@ from cbs.errors import ConfigError
 from cbs.noise_scale.interval import ratio_interval
 from cbs.optimizers.scaling import Rescaling
 from cbs.schedules.batch_size import build_batch_schedule
-from cbs.schedules.batch_size.base import GRAD_SQ_NORM, MATCHED_NOISE_SCALE, ClosedLoop, Observed, OpenLoop, Run, Stage
-from cbs.training.parts import Part, Step
+from cbs.schedules.batch_size.base import (
+    GRAD_SQ_NORM,
+    MATCHED_NOISE_SCALE,
+    ClosedLoop,
+    Observed,
+    OpenLoop,
+    RunSettings,
+    Stage,
+)
+from cbs.training.parts import Part, TrainingStep
 from cbs.trial.config import TrialConfig
 from cbs.trial.record import GeometryColumns
 
@@ -78,19 +86,19 @@ class BatchSizes(Part):
             self.stage = self._schedule.stage(examples)
         return self.stage
 
-    def begin(self, step: Step) -> None:
+    def begin(self, step: TrainingStep) -> None:
         if step.stage.batch_size != self._now.batch_size:
             self._now = step.stage
             self._rescaling.to(step.stage.batch_size, self._lr * step.stage.lr_factor)
         if self.planned:
             step.planned[LR_FACTOR] = step.stage.lr_factor
 
-    def before_step(self, step: Step) -> None:
+    def before_step(self, step: TrainingStep) -> None:
         if isinstance(self._schedule, ClosedLoop):
             seen = self._look(self._schedule, step) if step.noise_measured else _NOTHING
             step.planned.update(zip(SEEN, seen, strict=True))
 
-    def _look(self, schedule: ClosedLoop, step: Step) -> tuple[float, float, float]:
+    def _look(self, schedule: ClosedLoop, step: TrainingStep) -> tuple[float, float, float]:
         """Take in the moments of a step; look, and decide, when it is time.
 
         Returns:
@@ -126,9 +134,9 @@ class BatchSizes(Part):
         return np.concatenate([self._held, torch.stack(self._pending).cpu().numpy()])
 
 
-def run_of(config: TrialConfig, tokens_per_example: int | None) -> Run:
+def run_of(config: TrialConfig, tokens_per_example: int | None) -> RunSettings:
     """What a batch schedule needs to know of a trial."""
-    return Run(
+    return RunSettings(
         batch_size=config.batch_size,
         examples=config.max_examples,
         lr_schedule=config.schedule,

@@ -48,18 +48,18 @@ def compare(
         one, other: sizes of the passes, the same examples in the same order.
     """
     before = State(model, random=True)
-    found, ends = [], []
+    sums, ends = [], []
     try:
         for sizes in (one, other):
-            found.append(gradients(sizes))
+            sums.append(gradients(sizes))
             ends.append(State(model, random=True))
             before.restore()
     finally:
         before.restore()
-    rounding = max(torch.finfo(gradient.dtype).eps for gradient in found[0]) ** 0.5
+    rounding = max(torch.finfo(gradient.dtype).eps for gradient in sums[0]) ** 0.5
     apart, size = (
         sum(float(entry.double().square().sum()) for entry in map(torch.abs, entries))
-        for entries in ([a - b for a, b in zip(*found, strict=True)], found[0])
+        for entries in ([a - b for a, b in zip(*sums, strict=True)], sums[0])
     )
     return Cutting(
         gradients=apart > rounding**2 * size,

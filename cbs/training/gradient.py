@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from cbs.compute import device as devices
 from cbs.training.checks import check_losses
 from cbs.training.micro_batches import split_batch
-from cbs.training.parts import Step
+from cbs.training.parts import TrainingStep
 from cbs.training.ranks import Ranks
 from cbs.training.step_passes import StepPasses
 from cbs.trial.config import TrialConfig
@@ -45,7 +45,7 @@ class Gradient:
     def __post_init__(self) -> None:
         self.in_pass = self.largest_pass = self.config.batch_size
 
-    def compute(self, step: Step, examples: int) -> Tensor:
+    def compute(self, step: TrainingStep, examples: int) -> Tensor:
         """Forward and backward passes of a step; returns its mean loss over all ranks, shape ``[]``.
 
         Args:

@@ -11,7 +11,7 @@ from cbs.compute.finite import loss_not_finite, tensor_not_finite
 from cbs.errors import CbsError, ConfigError, out_of_memory, reason
 from cbs.training.assembly import Assembly
 from cbs.training.micro_batches import PassTooLarge
-from cbs.training.parts import Step
+from cbs.training.parts import TrainingStep
 from cbs.trial.checkpoint import Checkpoint
 from cbs.trial.ending import Ending, Monitor, ended, ended_at_start, exhausted
 from cbs.trial.record import Measurement, TrialStatus
@@ -93,7 +93,7 @@ class TrainingLoop(Assembly):
         config, optimizer = self.config, self.optimizer
         stage = self.sizes.at(self.seen)
         self.seen += stage.batch_size
-        step = Step(number, stage, self.seen)
+        step = TrainingStep(number, stage, self.seen)
         for part in self.parts:
             part.begin(step)
         multiplier = stage.lr_factor * self.multiplier(self.seen)

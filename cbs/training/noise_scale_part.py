@@ -11,7 +11,7 @@ from torch import nn
 
 from cbs.noise_scale.probe import AUTO, FALLBACK, REPLICAS
 from cbs.registry.choices import Choice
-from cbs.training.parts import Part, Step
+from cbs.training.parts import Part, TrainingStep
 from cbs.training.probe_columns import ProbeColumns, build_probe
 from cbs.training.ranks import Ranks
 from cbs.trial.config import TrialConfig
@@ -19,7 +19,7 @@ from cbs.trial.config import TrialConfig
 UNMEASURED = "the noise scale is not measured: "
 
 
-class NoiseScale(Part):
+class NoiseScalePart(Part):
     """Measures the moments of the gradient, as often as the configuration's probe says at the batch size of the step.
 
     Args:
@@ -54,11 +54,11 @@ class NoiseScale(Part):
         why = self.measured.probe.stopped
         return f"{UNMEASURED}{why}" if why else ""
 
-    def begin(self, step: Step) -> None:
+    def begin(self, step: TrainingStep) -> None:
         self._plan(step.stage.batch_size)
         self._steps = step.number
 
-    def before_step(self, step: Step) -> None:
+    def before_step(self, step: TrainingStep) -> None:
         step.noise_measured = self.measured.watching
         step.values.update(zip(self.columns, self.measured.step(), strict=True))
 

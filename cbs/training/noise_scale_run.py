@@ -19,7 +19,7 @@ from cbs.noise_scale.geometries import build_geometry
 from cbs.noise_scale.meter import NoiseScaleMeter
 from cbs.optimizers.matching import matched
 from cbs.training.loop import TrainingLoop
-from cbs.training.parts import Part, Step
+from cbs.training.parts import Part, TrainingStep
 from cbs.training.probe_options import ProbeOptions
 from cbs.trial.config import TrialConfig
 from cbs.workloads import Workload, build_workload
@@ -29,7 +29,7 @@ CORRECTED = "_corrected"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Phase:
+class MeasuredPhase:
     """A stretch of consecutive steps.
 
     Attributes:
@@ -70,7 +70,7 @@ class NoiseScaleRun:
     symbols: dict[str, str]
     example_unit: str
     tokens_per_example: int | None
-    phases: tuple[Phase, ...]
+    phases: tuple[MeasuredPhase, ...]
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values."""
@@ -122,7 +122,7 @@ def measure_run(
     workload = workload or build_workload(config.workload)
     options = ProbeOptions.of(config.probe)
     loop = TrainingLoop(dataclasses.replace(config, probe=None), workload, pick(config.device, config.precision))
-    found = []
+    measured_phases = []
 
     noise_scale = NoiseScaleMeter(
         loop.trained,
@@ -156,8 +156,8 @@ def measure_run(
                 estimates[name] = noise_scale.estimate(geometry=name, confidence=confidence)
                 if geometry.exponent == 2 and "l2" in estimates:
                     estimates[f"{name}{CORRECTED}"] = corrected(estimates[name], estimates["l2"], config.batch_size)
-            found.append(
-                Phase(
+            measured_phases.append(
+                MeasuredPhase(
                     first_step=first,
                     last_step=end,
                     first_examples=(first - 1) * config.batch_size,
@@ -177,7 +177,7 @@ def measure_run(
         | {entry.name + CORRECTED: rf"{entry.symbol}^{{\mathrm{{corr}}}}" for entry in noise_scale.probe.geometries},
         example_unit=workload.example_unit,
         tokens_per_example=workload.tokens_per_example,
-        phases=tuple(found),
+        phases=tuple(measured_phases),
     )
 
 
@@ -187,5 +187,5 @@ class _Reading(Part):
     def __init__(self, meter: NoiseScaleMeter) -> None:
         self._meter = meter
 
-    def before_step(self, step: Step) -> None:
+    def before_step(self, step: TrainingStep) -> None:
         self._meter.step()

@@ -13,7 +13,7 @@ from cbs.workloads.base import Batch
 
 
 @dataclass
-class Step:
+class TrainingStep:
     """One optimizer update under way.
 
     Attributes:
@@ -52,13 +52,13 @@ class Part:
     columns: tuple[str, ...] = ()
     planned: tuple[str, ...] = ()
 
-    def begin(self, step: Step) -> None:
+    def begin(self, step: TrainingStep) -> None:
         """The loop begins an update: its batch size is known, its examples are not drawn yet."""
 
-    def before_step(self, step: Step) -> None:
+    def before_step(self, step: TrainingStep) -> None:
         """Every ``.grad`` holds the gradient of the update's mean loss, averaged over ranks; the optimizer is next."""
 
-    def after_step(self, step: Step) -> None:
+    def after_step(self, step: TrainingStep) -> None:
         """The optimizer has moved the weights."""
 
     def state(self) -> dict[str, Any]:

@@ -99,8 +99,12 @@ class ProbeColumns:
             undefined = torch.full_like(whole, float("nan"))
             values = [undefined, undefined, whole, undefined, undefined]
         for name in self._others:
-            found = moments.get(name)
-            values += [values[0] * float("nan")] * 2 if found is None else [found.signal.sum(), found.noise.sum()]
+            moments_there = moments.get(name)
+            values += (
+                [values[0] * float("nan")] * 2
+                if moments_there is None
+                else [moments_there.signal.sum(), moments_there.noise.sum()]
+            )
         return values
 
 

@@ -132,9 +132,9 @@ class Ranks:
         """What the first rank says."""
         if self.world == 1:
             return value
-        told = torch.tensor(value, dtype=torch.float64, device=device)
-        dist.broadcast(told, 0)
-        return float(told)
+        shared = torch.tensor(value, dtype=torch.float64, device=device)
+        dist.broadcast(shared, 0)
+        return float(shared)
 
     def check_alike(self, model: nn.Module) -> None:
         """Check that the weights are bitwise the same on all ranks.

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cbs.errors import ConfigError
-from cbs.files import whole_file
+from cbs.files import atomic_file
 from cbs.registry.domains import is_number
 
 FOLDER = "CBS_FOLDER"
@@ -78,17 +78,17 @@ def report_settings(
     told = checked({name: value for name, value in locals().items() if value is not None})
     folder = _folder()
     if folder is not None:
-        with whole_file(folder / SETTINGS) as draft:
+        with atomic_file(folder / SETTINGS) as draft:
             draft.write_text(json.dumps(told) + "\n")
 
 
-def checked(told: Mapping[str, Any]) -> dict[str, Any]:
+def checked(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings as :func:`report_settings` takes them.
 
     Raises:
         ConfigError: for another name, or a value out of its domain.
     """
-    for name, value in told.items():
+    for name, value in settings.items():
         if name not in (*_NUMBERS, *_NAMES):
             raise ConfigError(f"no setting {name!r} is known; there are {', '.join((*_NUMBERS, *_NAMES))}")
         number = is_number(value) and 0 <= value < math.inf
@@ -97,7 +97,7 @@ def checked(told: Mapping[str, Any]) -> dict[str, Any]:
         if name in _NUMBERS and not (number and (name != "warmup_steps" or value == value // 1)):
             whole = "a whole" if name == "warmup_steps" else "a finite"
             raise ConfigError(f"{name} must be {whole} number of at least 0, got {value!r}")
-    return dict(told)
+    return dict(settings)
 
 
 def _folder() -> Path | None:

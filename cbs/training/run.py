@@ -86,8 +86,8 @@ def run_trial(
         loop.alive = alive
 
     def judged(latest: Measurement) -> bool:
-        said = ranks.first and monitor is not None and monitor(latest)
-        return bool(ranks.agreed(said, device))
+        stops = ranks.first and monitor is not None and monitor(latest)
+        return bool(ranks.agreed(stops, device))
 
     with seeding.seeded(config.seed, ranks.purpose("training")):
         fit = saved is None or checkpoint is None or loop.resume(saved, checkpoint)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cbs.training.parts import Part, Step
+from cbs.training.parts import Part, TrainingStep
 
 
 class StepColumns(Part):
@@ -30,7 +30,7 @@ class StepColumns(Part):
         self._rows: list[np.ndarray] = []
         self._pending: list[Tensor] = []
 
-    def before_step(self, step: Step) -> None:
+    def before_step(self, step: TrainingStep) -> None:
         """Add the row of a step, NaN in the columns it has no value of; those of the first step are there ever after.
 
         Raises:

@@ -13,7 +13,7 @@ from cbs.diagnostics import Diagnostic
 from cbs.errors import ConfigError
 from cbs.optimizers.problem import ProblemOptimizer
 from cbs.training.averaging import WeightAverage
-from cbs.training.parts import Part, Step
+from cbs.training.parts import Part, TrainingStep
 from cbs.trial.record import CLIPPED
 
 
@@ -31,7 +31,7 @@ class Clipping(Part):
     def __init__(self, model: nn.Module, clip_norm: float, shard: bool) -> None:
         self._model, self._limit, self._shard = model, clip_norm, shard
 
-    def before_step(self, step: Step) -> None:
+    def before_step(self, step: TrainingStep) -> None:
         norm = clip_grad_norm_(self._model.parameters(), self._limit)
         step.values[CLIPPED] = ((whole(norm) if self._shard else norm) > self._limit).double()
 
@@ -47,13 +47,13 @@ class Diagnostics(Part):
     def __init__(self, diagnostics: Iterable[Diagnostic], every: int) -> None:
         self._diagnostics, self._every = tuple(diagnostics), every
 
-    def _due(self, step: Step) -> Sequence[Diagnostic]:
+    def _due(self, step: TrainingStep) -> Sequence[Diagnostic]:
         return self._diagnostics if (step.number - 1) % self._every == 0 else ()
 
-    def begin(self, step: Step) -> None:
+    def begin(self, step: TrainingStep) -> None:
         step.watching += self._due(step)
 
-    def before_step(self, step: Step) -> None:
+    def before_step(self, step: TrainingStep) -> None:
         for diagnostic in self._due(step):
             columns = diagnostic.columns()
             if taken := step.values.keys() & columns.keys():
@@ -67,7 +67,7 @@ class OptimizerBatch(Part):
     def __init__(self, optimizer: ProblemOptimizer) -> None:
         self._optimizer = optimizer
 
-    def before_step(self, step: Step) -> None:
+    def before_step(self, step: TrainingStep) -> None:
         self._optimizer.observe(step.batch)
 
 
@@ -77,7 +77,7 @@ class Averaging(Part):
     def __init__(self, average: WeightAverage) -> None:
         self._average = average
 
-    def after_step(self, step: Step) -> None:
+    def after_step(self, step: TrainingStep) -> None:
         self._average.update(step.examples, step.stage.batch_size)
 
     def state(self) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cbs.compute.beside import beside, evaluating
+from cbs.compute.auxiliary_pass import auxiliary_pass, evaluating
 from cbs.compute.pass_sizes import even_sizes, micro_sizes
 from cbs.noise_scale.probe import PER_EXAMPLE, SPLIT, Probe
 from cbs.training.checks import check_losses
@@ -55,8 +55,8 @@ class StepPasses(Part):
         due = examples > 1 and (self._measured in CHECKED or self._measured % 1000 == 0)
         if due and probe.source in (SPLIT, PER_EXAMPLE):
             with evaluating(self._model):
-                found = self.compare(batch, [examples], [1, *even_sizes(examples - 1, min(2, examples - 1))])
-            if found is not None and found.gradients and not found.drew:
+                cutting = self.compare(batch, [examples], [1, *even_sizes(examples - 1, min(2, examples - 1))])
+            if cutting is not None and cutting.gradients and not cutting.drew:
                 (probe.fall_back if probe.automatic and len(needed) > 1 else probe.stop)(COUPLED)
         wanted = micro_sizes(examples, self._most, probe.micro_batches)
         cut = len(wanted) > len(needed)
@@ -64,8 +64,8 @@ class StepPasses(Part):
         self._compared = self._compared or cut
         if cut and probe.watching and (due or first_cut):
             # one pass more than will be made: an even cut may leave a choice among the batch as it is
-            found = self.compare(batch, needed, micro_sizes(examples, self._most, probe.micro_batches + 1))
-            difference = "the model does not run on parts of a batch" if found is None else found.difference
+            cutting = self.compare(batch, needed, micro_sizes(examples, self._most, probe.micro_batches + 1))
+            difference = "the model does not run on parts of a batch" if cutting is None else cutting.difference
             if difference:
                 probe.stop(
                     f"that would change the training, as {difference}; it can be measured where every step has several "
@@ -89,12 +89,12 @@ class StepPasses(Part):
             total = [torch.zeros_like(weight) for weight in weights]
             for size, part in split_batch(batch, sizes):
                 loss = check_losses(self._losses(self._model, part), size).sum() / sum(sizes)
-                found = torch.autograd.grad(loss, weights, allow_unused=True)
-                total = [mine if own is None else mine + own for mine, own in zip(total, found, strict=True)]
+                more = torch.autograd.grad(loss, weights, allow_unused=True)
+                total = [mine if own is None else mine + own for mine, own in zip(total, more, strict=True)]
             return total
 
         with contextlib.ExitStack() as stack:
-            stack.enter_context(beside())
+            stack.enter_context(auxiliary_pass())
             stack.enter_context(torch.backends.cudnn.flags(enabled=False))  # whose RNNs have no gradient in evaluation
             if self.probe is not None:
                 stack.enter_context(self.probe.paused())

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from cbs.errors import out_of_memory, reason
-from cbs.files import set_aside, whole_file
+from cbs.files import atomic_file, set_aside
 
 LEAST_SECONDS = 30.0
 """Time between two checkpoints of a trial; short trials never write one."""
@@ -48,7 +48,7 @@ class Checkpoint:
             ResultsError: if it cannot be written; what was there before stays.
         """
         started = time.monotonic()
-        with whole_file(self.path, "checkpoint ") as draft, open(draft, "wb") as file:
+        with atomic_file(self.path, "checkpoint ") as draft, open(draft, "wb") as file:
             try:
                 torch.save(state, file)
             except RuntimeError as error:  # what torch makes of a full disk

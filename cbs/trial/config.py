@@ -178,8 +178,8 @@ class TrialConfig:
         object.__setattr__(self, "clip_norm", clip_norm_or_none(self.clip_norm))
         object.__setattr__(self, "diagnostics", sorted_names("diagnostics", self.diagnostics))
         object.__setattr__(self, "unknown", sorted_names("unknown", self.unknown))
-        told = [name for name in self.unknown if name not in OF_TRAINER]
-        _require(not told, f"{', '.join(told)} must be known")
+        unread = [name for name in self.unknown if name not in OF_TRAINER]
+        _require(not unread, f"{', '.join(unread)} must be known")
         for part in dataclasses.fields(self):
             if part.name in self.unknown:  # so that what was stored and read again is equal
                 factory = part.default_factory

@@ -22,7 +22,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from cbs.files import whole_file
+from cbs.files import atomic_file
 
 SPREAD = ("seconds_low", "seconds_high", "repetitions")
 """Columns that say how far measurements lie apart."""
@@ -62,7 +62,7 @@ def write_step_times(rows: Iterable[StepTime], path: str | os.PathLike[str]) -> 
         ResultsError: if the file cannot be written.
     """
     with (
-        whole_file(Path(path), remedy="; choose another file") as draft,
+        atomic_file(Path(path), remedy="; choose another file") as draft,
         open(draft, "w", newline="", encoding="utf-8") as file,
     ):
         writer = csv.writer(file)

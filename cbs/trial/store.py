@@ -8,7 +8,7 @@ Layout of one sweep folder::
     trials/<trial id>/timing.json      wall-clock facts
     trials/<trial id>/last-lines.txt   only where its process died: what that wrote last
     checkpoints/<trial id>.pt          state of a long trial that is running or was killed
-    too-large.json                  how many examples memory did not hold, if so (:mod:`sweeps.folder.fitting`)
+    too-large.json                  how many examples memory did not hold, if so (:mod:`sweeps.folder.pass_sizes`)
     trials/<trial id>.damaged          set aside by a sweep because a file in it could not be read
 
 A trial appears in one piece: it is written to a hidden folder beside its place and renamed into it, so a reader never
@@ -35,7 +35,7 @@ import pyarrow as pa
 
 from cbs.checksum import KEY, json_bytes, parquet_bytes, read_json, read_parquet
 from cbs.errors import ConfigError, DamagedError, ResultsError, reason
-from cbs.files import DAMAGED, refuse_links, set_aside, whole_file, whole_folder
+from cbs.files import DAMAGED, atomic_file, atomic_folder, refuse_links, set_aside
 from cbs.trial.config import TrialConfig
 from cbs.trial.record import SCHEMA_VERSION, GeometryColumns, Measurement, TrialResult, TrialStatus, WorkloadInfo
 
@@ -103,8 +103,8 @@ class Store:
     def half_written(self) -> list[Path]:
         """What a killed process left; nothing is looked for behind a symbolic link."""
         patterns = (".tmp-*", "trials/.tmp-*", "trials/*/.tmp-*", "checkpoints/.tmp-*")
-        found = (path for pattern in patterns for path in self.root.glob(pattern))
-        return sorted(path for path in found if path.parent == self.root or not path.parent.is_symlink())
+        paths = (path for pattern in patterns for path in self.root.glob(pattern))
+        return sorted(path for path in paths if path.parent == self.root or not path.parent.is_symlink())
 
     def damaged(self) -> list[Path]:
         """What was set aside because it could not be read."""
@@ -159,7 +159,7 @@ class Store:
             ResultsError: if it cannot be written (full disk, permissions); what was there before stays.
         """
         what = f"trial {result.trial_id} to {self.trials}"
-        with whole_folder(self.trials / result.trial_id, what) as draft:
+        with atomic_folder(self.trials / result.trial_id, what) as draft:
             for name, table in (("steps", _steps_table(result)), ("record", _record_table(result))):
                 (draft / f"{name}.parquet").write_bytes(parquet_bytes(table))
             (draft / "timing.json").write_bytes(json_bytes(result.timing))
@@ -211,22 +211,22 @@ class Store:
         for trial_id in self.trial_ids():
             yield self.load(trial_id, with_steps=with_steps)
 
-    def sound_results(self, told: Callable[[str], None]) -> Iterator[TrialResult]:
+    def sound_results(self, tell: Callable[[str], None]) -> Iterator[TrialResult]:
         """:meth:`results` without the per-step columns; a trial with a damaged file is set aside, as if it had never
         run.
 
         Args:
-            told: called with a line about each of them.
+            tell: called with a line about each of them.
         """
         for trial_id in self.trial_ids():
             try:
-                found = self.load(trial_id, with_steps=False)
-                _check_steps(self.trials / trial_id / "steps.parquet", found)
+                result = self.load(trial_id, with_steps=False)
+                _check_steps(self.trials / trial_id / "steps.parquet", result)
             except DamagedError as error:
                 aside = set_aside(self.trials / trial_id)
-                told(f"{error.problem}; kept as {aside.name}, the trial runs again")
+                tell(f"{error.problem}; kept as {aside.name}, the trial runs again")
             else:
-                yield found
+                yield result
 
 
 @contextlib.contextmanager
@@ -265,8 +265,8 @@ def read_steps(path: Path) -> tuple[dict[str, np.ndarray], tuple[GeometryColumns
     """
     try:
         table = read_parquet(path).read()
-        said = [(field.metadata or {}).get(METADATA_KEY) for field in table.schema]
-        geometries = tuple(dict.fromkeys(GeometryColumns(**json.loads(text)) for text in said if text))
+        metadata = [(field.metadata or {}).get(METADATA_KEY) for field in table.schema]
+        geometries = tuple(dict.fromkeys(GeometryColumns(**json.loads(text)) for text in metadata if text))
         for geometry in geometries:
             table.select([geometry.signal, geometry.noise])
     except (OSError, pa.ArrowException, ValueError, TypeError, KeyError, RecursionError) as error:
@@ -287,8 +287,8 @@ def find_sweeps(path: str | os.PathLike[str]) -> list[Store]:
         raise ResultsError(f"{root} is a file, not a results folder")
     if (root / MANIFEST).exists():
         return [Store(root)]
-    found = sorted(path for path in root.glob(f"*/{MANIFEST}") if not path.parent.name.startswith("."))
-    stores = [Store(manifest.parent) for manifest in found]
+    manifests = sorted(path for path in root.glob(f"*/{MANIFEST}") if not path.parent.name.startswith("."))
+    stores = [Store(manifest.parent) for manifest in manifests]
     if not stores:
         raise ResultsError(f"no sweep in {root}: expected {MANIFEST} in it or in a folder below; run 'cbs sweep' first")
     return stores
@@ -350,12 +350,12 @@ def _record_table(result: TrialResult) -> pa.Table:
 
 
 def _steps_table(result: TrialResult) -> pa.Table:
-    said: dict[str, dict[bytes, str]] = {}
+    metadata: dict[str, dict[bytes, str]] = {}
     for geometry in result.geometries:
         text = json.dumps(dataclasses.asdict(geometry), sort_keys=True)
-        said |= {name: {METADATA_KEY: text} for name in (geometry.signal, geometry.noise)}
+        metadata |= {name: {METADATA_KEY: text} for name in (geometry.signal, geometry.noise)}
     arrays = {name: pa.array(values) for name, values in result.steps.items()}
-    fields = [pa.field(name, array.type, metadata=said.get(name)) for name, array in arrays.items()]
+    fields = [pa.field(name, array.type, metadata=metadata.get(name)) for name, array in arrays.items()]
     return pa.table(list(arrays.values()), schema=pa.schema(fields))
 
 
@@ -382,7 +382,7 @@ def _check_version(version: Any, path: Path) -> None:
 
 
 def _write_atomically(path: Path, content: bytes) -> None:
-    with whole_file(path) as draft, open(draft, "wb") as file:
+    with atomic_file(path) as draft, open(draft, "wb") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())

@@ -55,8 +55,10 @@ class Target:
 
     def crossing(self, steps: Sequence[float], values: Sequence[float]) -> float | None:
         """:meth:`crossings` of one evaluation curve; ``None`` when no evaluation reaches the target."""
-        found = self.crossings(np.zeros(len(steps), dtype=int), np.asarray(steps), np.asarray(values, dtype=float), 1)
-        return None if np.isnan(found[0]) else float(found[0])
+        crossings = self.crossings(
+            np.zeros(len(steps), dtype=int), np.asarray(steps), np.asarray(values, dtype=float), 1
+        )
+        return None if np.isnan(crossings[0]) else float(crossings[0])
 
     def crossings(self, trial: np.ndarray, steps: np.ndarray, values: np.ndarray, trials: int) -> np.ndarray:
         """First steps at which evaluation curves reach the target, interpolated in log step.
@@ -80,9 +82,9 @@ class Target:
         a, b = before[inside], after[inside]
         share = (values[a] - self.value) / (values[a] - values[b])
         reached[inside] = np.exp(np.log(steps[a]) + share * (np.log(steps[b]) - np.log(steps[a])))
-        found = np.full(trials, np.nan)
-        found[owner] = reached
-        return found
+        crossings_of_trials = np.full(trials, np.nan)
+        crossings_of_trials[owner] = reached
+        return crossings_of_trials
 
     def apart(self, trial: np.ndarray, steps: np.ndarray, values: np.ndarray, trials: int) -> np.ndarray:
         """Ratio of the steps of the two evaluations between which curves reach the target; see :meth:`crossings`.
@@ -93,9 +95,9 @@ class Target:
         """
         owner, after, before = self._around(trial, values)
         inside = (after > 0) & (trial[before] == owner) & (steps[before] > 0)
-        found = np.full(trials, np.nan)
-        found[owner] = np.where(inside, steps[after] / np.where(inside, steps[before], 1), np.inf)
-        return found
+        steps_apart = np.full(trials, np.nan)
+        steps_apart[owner] = np.where(inside, steps[after] / np.where(inside, steps[before], 1), np.inf)
+        return steps_apart
 
     def _around(self, trial: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The curves that reach the target, the first evaluations that do, and those in front of these, which may be

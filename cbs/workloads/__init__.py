@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from cbs.registry import Imported, Registry
+from cbs.registry import ImportFallback, Registry
 from cbs.trial.config import Choice
 from cbs.workloads.base import TrainingStream, Workload
 from cbs.workloads.streams import RandomExamples
 
 WORKLOADS: Registry[Callable[..., Workload]] = Registry("workload", "cbs.workloads", makes=Workload)
-WORKLOADS.fallback = Imported("workload")
+WORKLOADS.fallback = ImportFallback("workload")
 
 __all__ = ["WORKLOADS", "RandomExamples", "TrainingStream", "Workload", "build_workload"]
 

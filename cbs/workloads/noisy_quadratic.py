@@ -26,7 +26,7 @@ _BLOCK = 64
 """Examples drawn at a time, always, so that the sequence does not depend on how many are asked for."""
 
 
-class Quadratic(nn.Module):
+class QuadraticModel(nn.Module):
     """Parameters ``theta`` and buffers ``curvature`` and ``noise``, all of shape ``[dimension]``."""
 
     curvature: Tensor
@@ -71,7 +71,7 @@ class NoiseStream:
             examples -= len(self.next(min(examples, _BLOCK)))
 
 
-class NoisyQuadratic:
+class NoisyQuadraticWorkload:
     """The workload. The metric is the exact loss, without noise."""
 
     metric = "validation_loss"
@@ -86,9 +86,9 @@ class NoisyQuadratic:
         self.curvature = curvature
         self.noise = noise
 
-    def build_model(self) -> Quadratic:
+    def build_model(self) -> QuadraticModel:
         """Parameters drawn from N(0, I)."""
-        return Quadratic(self.curvature.clone(), self.noise.clone())
+        return QuadraticModel(self.curvature.clone(), self.noise.clone())
 
     def training_stream(self, generator: torch.Generator) -> NoiseStream:
         """Endless fresh examples."""
@@ -125,7 +125,9 @@ class NoisyQuadratic:
 
 
 @WORKLOADS.register("noisy_quadratic")
-def noisy_quadratic(*, dimension: int = 1000, noise: float = 1.0, spectrum_power: float = 1.0) -> NoisyQuadratic:
+def noisy_quadratic(
+    *, dimension: int = 1000, noise: float = 1.0, spectrum_power: float = 1.0
+) -> NoisyQuadraticWorkload:
     """A noisy quadratic.
 
     Args:
@@ -142,4 +144,4 @@ def noisy_quadratic(*, dimension: int = 1000, noise: float = 1.0, spectrum_power
     if not 0.0 <= spectrum_power < float("inf"):
         raise ConfigError(f"spectrum_power must be finite and at least 0, got {spectrum_power}")
     curvature = torch.arange(1, dimension + 1, dtype=torch.float64).pow(-spectrum_power)
-    return NoisyQuadratic(curvature.float(), (noise * curvature).float())
+    return NoisyQuadraticWorkload(curvature.float(), (noise * curvature).float())

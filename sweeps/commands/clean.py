@@ -28,8 +28,8 @@ def command(
     """
     from sweeps.launching.ledger import clean
 
-    found = [str(path) for path in clean(results, failed=failed, dry_run=dry_run)]
+    leftovers = [str(path) for path in clean(results, failed=failed, dry_run=dry_run)]
     if as_json:
-        typer.echo(json.dumps({"removed": [] if dry_run else found, "found": found}, indent=2))
+        typer.echo(json.dumps({"removed": [] if dry_run else leftovers, "found": leftovers}, indent=2))
     else:
-        typer.echo("\n".join(found) if found else "nothing to remove")
+        typer.echo("\n".join(leftovers) if leftovers else "nothing to remove")

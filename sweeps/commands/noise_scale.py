@@ -76,9 +76,9 @@ def command(
         "seed": seed, "settings": settings or (),
     }  # fmt: skip
     if check:
-        found = noise_scale.check(**shared)
-        typer.echo(json.dumps(found.to_json(), indent=2, allow_nan=False) if as_json else found)
-        raise typer.Exit(0 if found.ok else 1)
+        report = noise_scale.check(**shared)
+        typer.echo(json.dumps(report.to_json(), indent=2, allow_nan=False) if as_json else report)
+        raise typer.Exit(0 if report.ok else 1)
     with Progress(console=errors, transient=True, disable=not errors.is_terminal) as bar:
         task = bar.add_task(f"{steps} steps", total=steps)
         run = noise_scale.measure(

@@ -25,8 +25,8 @@ def command(
     """
     from sweeps.launching.ledger import ledgers
 
-    found = ledgers(results)
+    all_ledgers = ledgers(results)
     if as_json:
-        typer.echo(json.dumps([entry.to_json() for entry in found], indent=2))
+        typer.echo(json.dumps([entry.to_json() for entry in all_ledgers], indent=2))
     else:
-        typer.echo("\n".join(line for entry in found for line in entry.lines()))
+        typer.echo("\n".join(line for entry in all_ledgers for line in entry.lines()))

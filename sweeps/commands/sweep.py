@@ -93,8 +93,8 @@ def command(
         from sweeps.launching.policies import POLICIES
         from sweeps.outlook.progress import Progress
         from sweeps.recipes import RECIPES
-        from sweeps.running.ahead import Ahead
         from sweeps.running.cluster import Resources, check_listening
+        from sweeps.running.prestart import PrestartedRay
         from sweeps.running.time_limit import time_limit
         from sweeps.spec.overrides import split
         from sweeps.trackers import TRACKERS
@@ -121,7 +121,7 @@ def command(
         Store(output or Path("results")).check_writable()
     finished = output is not None and (output / "trials").exists()  # perhaps: then Ray is not needed
     early = timed(sweep, policy, resources) and not dry_run and not finished
-    ahead = context.with_resource(Ahead(resources)) if early else None
+    ahead = context.with_resource(PrestartedRay(resources)) if early else None
     with errors.status("loading the data and timing a few steps"):
         plan = prepare(
             sweep,

@@ -72,7 +72,7 @@ def measured(
 
     sizes = None if batch_sizes is None else list(parse_batch_sizes(batch_sizes))
 
-    def told(timing: Timing) -> str:
+    def timing_line(timing: Timing) -> str:
         about, took = f"{timing.optimizer}, batch size {timing.batch_size}", "does not fit in memory"
         if timing.seconds is not None:
             took = f"{with_interval(timing.seconds, timing.interval or (None, None))} s per step"
@@ -80,9 +80,11 @@ def measured(
         return f"{about}: {took}"
 
     with errors.status("timing steps") as shown:
-        timings = measured_apart(source, sizes, seconds=seconds, code=code, report=lambda t: shown.update(told(t)))
+        timings = measured_apart(
+            source, sizes, seconds=seconds, code=code, report=lambda t: shown.update(timing_line(t))
+        )
     for timing in timings:
-        errors.print(told(timing), markup=False)
+        errors.print(timing_line(timing), markup=False)
     rows = [
         StepTime(
             optimizer=t.optimizer, batch_size=t.batch_size, seconds=t.seconds, interval=t.interval,

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cbs.errors import ConfigError
-from sweeps.external.trainer import REPORT, Trainer, trained_by
+from sweeps.external.trainer import REPORT, ExternalTrainer, trained_by
 from sweeps.spec.flags import with_flags
 from sweeps.spec.overrides import override
 from sweeps.spec.spec import Sweep
@@ -43,14 +43,14 @@ def asked_sweep(recipe: Sweep, asked: Mapping[str, Any], program: Mapping[str, A
 
 def program_of(
     *, optimizers: Sequence[str] | None, batch_sizes: str | None, refused: Mapping[str, Any], **given: Any
-) -> Trainer | None:
+) -> ExternalTrainer | None:
     """The program that is to train; ``None`` where no command is given.
 
     Args:
         optimizers: as asked for.
         batch_sizes: likewise.
         refused: flags of sweeps that train themselves, with what was given.
-        given: attributes of :class:`~sweeps.external.trainer.Trainer`, ``columns`` as pairs, and ``target``.
+        given: attributes of :class:`~sweeps.external.trainer.ExternalTrainer`, ``columns`` as pairs, and ``target``.
 
     Raises:
         ConfigError: naming all flags that are missing, or one that does not belong there.
@@ -74,8 +74,8 @@ def program_of(
     if absent:
         raise ask_for(absent)
     columns = pairs("--column", given.pop("columns"))
-    told = {name: value for name, value in given.items() if value is not None}
-    trainer = Trainer(columns=columns, **told)
+    settings = {name: value for name, value in given.items() if value is not None}
+    trainer = ExternalTrainer(columns=columns, **settings)
     if trainer.reads != REPORT:
         # What is wrong with the names of columns is known before anything runs.
         from analysis.read.importers import Settings

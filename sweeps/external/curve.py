@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 
 from analysis.arrays import Array
-from analysis.read.importers import IMPORTERS, Run
+from analysis.read.importers import IMPORTERS, ImportedRun
 from analysis.read.importers.trials import clean, measurements
 from cbs.errors import ConfigError, DataError, reason
 from cbs.training.reporting import REPORTS, SETTINGS, checked
 from cbs.trial.config import TrialConfig
 from cbs.trial.record import Measurement
 from sweeps.external.process import OUTPUT
-from sweeps.external.trainer import REPORT, Trainer
+from sweeps.external.trainer import REPORT, ExternalTrainer
 
 _LINES = (".jsonl", ".csv", ".tsv")
 """Files that are written line by line: what stands after the last end of a line is not whole yet."""
@@ -29,7 +29,7 @@ _LINES = (".jsonl", ".csv", ".tsv")
 _SAME = ("batch_size", "lr", "seed")
 
 
-class Curve:
+class LoggedCurve:
     """What the log of a trial says so far.
 
     Args:
@@ -44,7 +44,7 @@ class Curve:
         problem: why the log could not be read the last time, in one line; empty where it could.
     """
 
-    def __init__(self, trainer: Trainer, trial: TrialConfig, folder: Path, *, resumed: bool) -> None:
+    def __init__(self, trainer: ExternalTrainer, trial: TrialConfig, folder: Path, *, resumed: bool) -> None:
         self.evaluations: list[Measurement] = []
         self.problem, self.changed = "", False
         self._trainer, self._trial, self._folder, self._resumed = trainer, trial, folder, resumed
@@ -67,20 +67,20 @@ class Curve:
         self._seen = seen
         try:
             steps, values = self._read(list(seen), whole=whole)
-            found = measurements(self._trial, [int(step) for step in steps], values)
-            self._check_begin(found)
+            measured = measurements(self._trial, [int(step) for step in steps], values)
+            self._check_begin(measured)
         except (DataError, OSError) as error:
             # A file may be read in the middle of being written; that it cannot be is a problem once nobody writes.
             self.problem = reason(error)
             return False
         self.problem = ""
-        before, self.evaluations = len(self.evaluations), found
+        before, self.evaluations = len(self.evaluations), measured
         return len(self.evaluations) > before
 
-    def _check_begin(self, found: list[Measurement]) -> None:
+    def _check_begin(self, measured: list[Measurement]) -> None:
         """Check that what was read at first is still there: a crossing may lie in what is not."""
-        if self.evaluations and (not found or found[0].step > self.evaluations[0].step):
-            now = f"begins at step {found[0].step}" if found else "is empty"
+        if self.evaluations and (not measured or measured[0].step > self.evaluations[0].step):
+            now = f"begins at step {measured[0].step}" if measured else "is empty"
             raise DataError(
                 f"the log {now}, and began at step {self.evaluations[0].step}: let the program keep it whole, neither "
                 "rotated nor cut"
@@ -89,7 +89,7 @@ class Curve:
     def _files(self) -> dict[Path, tuple[int, int]]:
         """Size and time of every file in the folder, but for what the program prints and what it says of its settings;
         one would wait for ever for a pipe."""
-        found = {}
+        files = {}
         for root, _, names in os.walk(self._folder):
             for path in (Path(root) / name for name in names if name not in (OUTPUT, SETTINGS)):
                 try:
@@ -97,8 +97,8 @@ class Curve:
                 except FileNotFoundError:  # a temporary file of the program's
                     continue
                 if stat.S_ISREG(about.st_mode):
-                    found[path] = (about.st_size, about.st_mtime_ns)
-        return found
+                    files[path] = (about.st_size, about.st_mtime_ns)
+        return files
 
     def _read(self, files: list[Path], *, whole: bool) -> tuple[Array, Array]:
         """Steps and values of a copy of the log, which nobody writes to."""
@@ -154,9 +154,9 @@ class Curve:
             return np.empty(0), np.empty(0)
         run = measured[0]
         for name in _SAME:
-            told = run.facts.get(name)
-            if told is not None and float(told) != float(getattr(trial, name)):
-                raise DataError(f"the log says that {name} is {told}, but the trial's is {getattr(trial, name)}")
+            fact = run.facts.get(name)
+            if fact is not None and float(fact) != float(getattr(trial, name)):
+                raise DataError(f"the log says that {name} is {fact}, but the trial's is {getattr(trial, name)}")
         back = np.flatnonzero(np.diff(run.axis) < 0)
         if len(back) and not self._resumed:
             last, then = run.axis[back[0] : back[0] + 2]
@@ -175,15 +175,15 @@ def stated(folder: Path) -> dict[str, Any]:
     """
     path = folder / SETTINGS
     try:
-        told = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-        if not isinstance(told, dict):
+        content = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        if not isinstance(content, dict):
             raise ConfigError("not a JSON object")
-        return checked(told)
+        return checked(content)
     except (OSError, ValueError, RecursionError, ConfigError) as error:
         raise DataError(f"{SETTINGS}: {reason(error)}") from None
 
 
-def _latest(run: Run) -> Run:
+def _latest(run: ImportedRun) -> ImportedRun:
     """The run without what an earlier try logged at and after the step at which the later one went on.
 
     Raises:

@@ -76,11 +76,11 @@ def descendants() -> set[int]:
             state, parent = file.read().rpartition(b")")[2].split()[:2]
             if state not in b"ZX":
                 parents[int(name)] = int(parent)
-    found: set[int] = set()
+    pids: set[int] = set()
     more = {os.getpid()}
-    while more := {pid for pid, parent in parents.items() if parent in more} - found:
-        found |= more
-    return found
+    while more := {pid for pid, parent in parents.items() if parent in more} - pids:
+        pids |= more
+    return pids
 
 
 def tell(code: int) -> None:

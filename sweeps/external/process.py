@@ -66,13 +66,13 @@ class Process:
         """Wait for its end, for so long at most; whether it has ended."""
         assert self._guard.stdout is not None
         deadline = time.monotonic() + seconds
-        said = b""
+        output = b""
         while self.running and select.select([self._guard.stdout], [], [], max(0.0, deadline - time.monotonic()))[0]:
             part = os.read(self._guard.stdout.fileno(), 64)
-            said += part
+            output += part
             if not part or part.endswith(b"\n"):
                 self.running = False
-                self.code = int(said) if said.strip() else None
+                self.code = int(output) if output.strip() else None
         return not self.running
 
     def talked(self) -> bool:

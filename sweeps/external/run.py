@@ -15,9 +15,9 @@ from cbs.training.reporting import FOLDER
 from cbs.trial.config import TrialConfig
 from cbs.trial.ending import Ending, Monitor, ended, ended_at_start, exhausted
 from cbs.trial.record import TrialResult, TrialStatus, WorkloadInfo
-from sweeps.external.curve import Curve, stated
+from sweeps.external.curve import LoggedCurve, stated
 from sweeps.external.process import Process
-from sweeps.external.trainer import Trainer
+from sweeps.external.trainer import ExternalTrainer
 
 FIRST_LOOK, LAST_LOOK, SHARE = 0.05, 5.0, 0.02
 """Seconds between two looks at the log: at least, at most, and as a share of the seconds since the start."""
@@ -34,7 +34,7 @@ def run_command(
     """Start the program of a trial, follow its log, and end it at the target, when it is pruned or when it diverges.
 
     Args:
-        trial: of a workload that :meth:`sweeps.external.trainer.Trainer.choice` made.
+        trial: of a workload that :meth:`sweeps.external.trainer.ExternalTrainer.choice` made.
         folder: for the program, and for what it prints; kept. What an earlier try left there is moved aside, or stays
             where the program can resume.
         path: folder the program starts in.
@@ -48,10 +48,10 @@ def run_command(
         ResultsError: if the folder cannot be made.
         ConfigError: if the command asks for something that there is not.
     """
-    trainer = Trainer.of(trial.workload)
+    trainer = ExternalTrainer.of(trial.workload)
     resumed = _prepare(folder, keep=bool(trainer.resume))
     command = trainer.argv(trial, folder, resumed=resumed, port=_free_port())
-    curve = Curve(trainer, trial, folder, resumed=resumed)
+    curve = LoggedCurve(trainer, trial, folder, resumed=resumed)
     started = time.perf_counter()
     process = Process(command, folder, path, {FOLDER: str(folder)})
     try:
@@ -98,7 +98,7 @@ def _prepare(folder: Path, *, keep: bool) -> bool:
 
 def _watch(
     process: Process,
-    curve: Curve,
+    curve: LoggedCurve,
     trial: TrialConfig,
     monitor: Monitor | None,
     alive: Callable[[int], object],
@@ -119,7 +119,7 @@ def _watch(
             return _by_itself(process, curve, trial)
 
 
-def _ending(curve: Curve, trial: TrialConfig, monitor: Monitor | None) -> Ending | None:
+def _ending(curve: LoggedCurve, trial: TrialConfig, monitor: Monitor | None) -> Ending | None:
     """How the trial ended on the curve so far, if it did; what comes after that is cut off."""
     rows = curve.evaluations
     if not rows:
@@ -143,7 +143,7 @@ def _stated(folder: Path) -> tuple[dict[str, Any], Ending | None]:
         return {}, (TrialStatus.FAILED, str(error))
 
 
-def _by_itself(process: Process, curve: Curve, trial: TrialConfig) -> Ending:
+def _by_itself(process: Process, curve: LoggedCurve, trial: TrialConfig) -> Ending:
     """What it means that the program ended before the trial did."""
     if process.code != 0:
         return TrialStatus.FAILED, process.how()

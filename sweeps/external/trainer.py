@@ -38,7 +38,7 @@ _TOLD = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trainer:
+class ExternalTrainer:
     """A program that trains.
 
     Attributes:
@@ -90,7 +90,7 @@ class Trainer:
             raise ConfigError("--command has {resume}: say with --resume what it stands for, as in --resume --resume")
 
     @classmethod
-    def of(cls, workload: Choice) -> Trainer:
+    def of(cls, workload: Choice) -> ExternalTrainer:
         """Inverse of :meth:`choice`."""
         return cls(**workload.options)
 
@@ -161,7 +161,7 @@ class Trainer:
             raise ConfigError(f"--command {self.command!r}: {error}") from None
 
 
-def trained_by(trainer: Trainer, sweep: Sweep, target: float | None, settings: Iterable[str]) -> Sweep:
+def trained_by(trainer: ExternalTrainer, sweep: Sweep, target: float | None, settings: Iterable[str]) -> Sweep:
     """The sweep with its trials trained by a program: its axes and pruning, and nothing else of its recipe. What the
     program makes of the rest is unknown.
 

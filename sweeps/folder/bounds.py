@@ -6,7 +6,7 @@ import json
 import time
 from pathlib import Path
 
-from cbs.files import whole_file
+from cbs.files import atomic_file
 from cbs.trial.store import Store, remove
 
 BOUNDS = "bounds.json"
@@ -31,7 +31,7 @@ class Bounds:
             ResultsError: if the file cannot be written.
         """
         self._told |= steps
-        with whole_file(self._path) as draft:
+        with atomic_file(self._path) as draft:
             draft.write_text(json.dumps(self._told))
 
     def forget(self, trial_id: str) -> None:
@@ -42,7 +42,7 @@ class Bounds:
         remove(self._path)
 
 
-class Bound:
+class TrialBound:
     """The side of one trial.
 
     Args:
@@ -69,7 +69,7 @@ class Bound:
             changed = self._path.stat().st_mtime_ns
             if changed == self._seen:
                 return
-            told = json.loads(self._path.read_text()).get(self._trial_id)
+            steps = json.loads(self._path.read_text()).get(self._trial_id)
         except (
             OSError,
             ValueError,
@@ -78,5 +78,5 @@ class Bound:
         ):  # not there, or being replaced on a file system that is slow
             return
         self._seen = changed
-        if isinstance(told, int | float):
-            self._steps = float(told)
+        if isinstance(steps, int | float):
+            self._steps = float(steps)

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any
 
 from cbs.errors import ResultsError, reason
-from cbs.files import ended, whole_file
+from cbs.files import atomic_file, ended
 from cbs.trial.store import Store, remove
 
 LOCK = "sweep.lock"
@@ -48,8 +48,8 @@ class Owner:
         return self.age <= STALE_SECONDS
 
     def __str__(self) -> str:
-        said = {key: self.content.get(key, "unknown") for key in ("pid", "host", "command")}
-        return f"process {said['pid']} on {said['host']} ({said['command']})"
+        holder = {key: self.content.get(key, "unknown") for key in ("pid", "host", "command")}
+        return f"process {holder['pid']} on {holder['host']} ({holder['command']})"
 
 
 def owner(root: Path) -> Owner | None:
@@ -130,7 +130,7 @@ class Lock:
             raise ResultsError(f"{self._path} is gone: somebody has removed it, or its folder, while the sweep ran")
         if there.content.get("token") not in (self._mine["token"], None):
             raise ResultsError(f"{self._path.parent} was taken over by another sweep: {there}")
-        with whole_file(self._path) as draft:
+        with atomic_file(self._path) as draft:
             draft.write_text(json.dumps(self._mine | {"beat": time.time(), "progress": progress}, indent=1) + "\n")
         self._beaten = time.monotonic()
 

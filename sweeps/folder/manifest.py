@@ -63,9 +63,9 @@ def merged_manifest(store: Store, sweep: Sweep, command: str) -> dict[str, Any]:
             )
         return manifest
     stored = plan_of(store)
-    found = difference(stored["protocol"], manifest["protocol"])
-    if found is not None:
-        field, there, asked = found
+    changed = difference(stored["protocol"], manifest["protocol"])
+    if changed is not None:
+        field, there, asked = changed
         raise ResultsError(
             f"{store.root} holds a sweep with {field} = {there}, not {asked}; choose another folder with --output"
         )
@@ -129,13 +129,13 @@ def code_changes(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     """What of the code that makes the numbers of a trial differs between two entries of ``runs``, as ``torch 2.8.0,
     then 2.9.0``; what one of them does not say is no difference."""
 
-    def told(run: dict[str, Any]) -> dict[str, str]:
+    def code_of_run(run: dict[str, Any]) -> dict[str, str]:
         parts = [run.get(key) for key in ("versions", "git", "code")]
         versions, git, code = (part if isinstance(part, dict) else {} for part in parts)
         kept = {name: versions.get(name) for name in _NUMERIC} | {"commit of cbs": git.get("cbs")} | code
         return {name: str(value) for name, value in kept.items() if value}
 
-    old, new = told(before), told(now)
+    old, new = code_of_run(before), code_of_run(now)
     return [f"{name} {old[name]}, then {new[name]}" for name in old if name in new and old[name] != new[name]]
 
 
@@ -153,10 +153,10 @@ def own_code(sweep: Sweep) -> dict[str, str]:
     modules = {name.partition(":")[0] for name in (*names, options.get("function", "")) if ":" in name}
     files = {name: getattr(sys.modules.get(name), "__file__", None) for name in sorted(modules)}
     files |= {word: word for word in shlex.split(options.get("command", "")) if word.endswith(".py")}
-    found = {name: _source_hash(Path(file)) for name, file in files.items() if file and Path(file).is_file()}
+    hashes = {name: _source_hash(Path(file)) for name, file in files.items() if file and Path(file).is_file()}
     if ":" in sweep.workload.name and built(sweep.workload).data_hash is None:
-        found[f"first examples of {sweep.workload.name}"] = _examples_hash(built(sweep.workload))
-    return found
+        hashes[f"first examples of {sweep.workload.name}"] = _examples_hash(built(sweep.workload))
+    return hashes
 
 
 def _examples_hash(workload: Workload) -> str:
@@ -200,13 +200,13 @@ def git_commit(folder: Path) -> str | None:
 
 
 def _versions() -> dict[str, str]:
-    found = {}
+    versions = {}
     for package in _PACKAGES:
         try:
-            found[package] = importlib.metadata.version(package)
+            versions[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 def _processor() -> str:
@@ -223,9 +223,9 @@ def difference(stored: Any, wanted: Any, path: str = "") -> tuple[str, Any, Any]
     """The first field in which two protocols differ, with both values; ``None`` where they are equal."""
     if isinstance(stored, dict) and isinstance(wanted, dict):
         for key in sorted({*stored, *wanted}):
-            found = difference(stored.get(key), wanted.get(key), f"{path}.{key}" if path else key)
-            if found:
-                return found
+            inner = difference(stored.get(key), wanted.get(key), f"{path}.{key}" if path else key)
+            if inner:
+                return inner
         return None
     return None if stored == wanted else (path, stored, wanted)
 

@@ -25,10 +25,10 @@ from sweeps.folder.manifest import merged_manifest
 from sweeps.outlook.nearness import check_start
 from sweeps.outlook.progress import Progress
 from sweeps.outlook.report import reasons, write_reasons
-from sweeps.running.ahead import Ahead
 from sweeps.running.cluster import Resources
 from sweeps.running.patience import UNTIMED_SECONDS
-from sweeps.running.run import Run
+from sweeps.running.prestart import PrestartedRay
+from sweeps.running.run import SweepRun
 from sweeps.search.limits import Limits
 from sweeps.search.search import Search
 from sweeps.spec.cell import Cell
@@ -115,7 +115,7 @@ def sweep(
     patience: float = UNTIMED_SECONDS,
     limits: Limits | None = None,
     trackers: Sequence[str] = (),
-    ahead: Ahead | None = None,
+    ahead: PrestartedRay | None = None,
 ) -> Search:
     """Run every trial of a sweep that ``output`` does not hold yet.
 
@@ -161,7 +161,7 @@ def sweep(
                 from sweeps.running.dispatch import run_search
 
                 silence, again = resources.trial_timeout or patience, _again(output, command)
-                run = Run(search, store, progress, lock, silence, tracking, limits, how_on=again)
+                run = SweepRun(search, store, progress, lock, silence, tracking, limits, how_on=again)
                 try:
                     with progress.showing(search):
                         run_search(run, resources, ahead)

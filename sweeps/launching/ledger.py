@@ -113,8 +113,8 @@ def ledger(store: Store) -> Ledger:
         problems.append(str(error))
     holder = owner(store.root)
     content: dict[str, Any] = holder.content if holder is not None else {}
-    said = content.get("progress")
-    progress: dict[str, Any] = said if isinstance(said, dict) else {}
+    counts = content.get("progress")
+    progress: dict[str, Any] = counts if isinstance(counts, dict) else {}
     alive = holder is not None and holder.alive
     waiting = sorted(file.stem for file in (store.root / "checkpoints").glob("*.pt"))
     return Ledger(
@@ -144,13 +144,13 @@ def left_over(store: Store, *, failed: bool = False) -> list[Path]:
     holder = owner(store.root)
     if holder is not None and holder.alive:
         return []
-    found = [*store.half_written(), *store.damaged()]
+    paths = [*store.half_written(), *store.damaged()]
     if holder is not None:
-        found.append(store.root / LOCK)
+        paths.append(store.root / LOCK)
     folder = store.root / "checkpoints"
     checkpoints = {} if folder.is_symlink() else {file.stem: file for file in folder.glob("*.pt")}
     if store.trials.is_symlink():
-        return [path for path in found if path.parent != store.trials]
+        return [path for path in paths if path.parent != store.trials]
     for trial_id in store.trial_ids():
         if trial_id not in checkpoints and not failed:
             continue
@@ -160,10 +160,10 @@ def left_over(store: Store, *, failed: bool = False) -> list[Path]:
             continue
         status = TrialStatus(summary["status"])
         if status.final and trial_id in checkpoints:
-            found.append(checkpoints[trial_id])
+            paths.append(checkpoints[trial_id])
         if failed and status is TrialStatus.FAILED:
-            found.append(store.trials / trial_id)
-    return sorted(set(found))
+            paths.append(store.trials / trial_id)
+    return sorted(set(paths))
 
 
 def refuse_owner(store: Store) -> None:
@@ -188,14 +188,14 @@ def clean(path: str | os.PathLike[str], *, failed: bool = False, dry_run: bool =
     Raises:
         ResultsError: if there is no sweep, one is running, or something cannot be removed.
     """
-    found: list[Path] = []
+    paths: list[Path] = []
     for store in find_sweeps(path):
         refuse_owner(store)
-        found += left_over(store, failed=failed)
+        paths += left_over(store, failed=failed)
     if not dry_run:
-        for place in found:
+        for place in paths:
             remove(place)
-    return found
+    return paths
 
 
 def _owner(holder: Owner) -> dict[str, Any]:
@@ -207,8 +207,8 @@ def _owner(holder: Owner) -> dict[str, Any]:
 
 
 def _running(progress: dict[str, Any], content: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    beat, found = content.get("beat", 0.0), {}
+    beat, running = content.get("beat", 0.0), {}
     for trial_id, at in progress.get("running", {}).items():
-        found[trial_id] = {key: at.get(key) for key in ("step", "value", "host") if key in at}
-        found[trial_id]["silent"] = max(0.0, beat - at["time"]) if "time" in at else None
-    return found
+        running[trial_id] = {key: at.get(key) for key in ("step", "value", "host") if key in at}
+        running[trial_id]["silent"] = max(0.0, beat - at["time"]) if "time" in at else None
+    return running

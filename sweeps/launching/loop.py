@@ -12,14 +12,14 @@ from pathlib import Path
 from cbs.trial.config import COMMAND
 from sweeps.launching import launch
 from sweeps.launching.policies import Policy
-from sweeps.launching.policies.base import Report
+from sweeps.launching.policies.base import SweepReport
 from sweeps.launching.policies.once import Once
 from sweeps.outlook.cost import Cost
 from sweeps.outlook.progress import Progress
-from sweeps.running.ahead import Ahead
 from sweeps.running.child import Child
 from sweeps.running.cluster import Resources
 from sweeps.running.patience import patience, timed_apart
+from sweeps.running.prestart import PrestartedRay
 from sweeps.running.time_limit import time_limit
 from sweeps.search.limits import Limits
 from sweeps.search.search import Search
@@ -42,7 +42,7 @@ def run_sweep(
     stop_after: float | None = None,
     trackers: Sequence[str] = (),
     note: Callable[[str], None] = lambda line: None,
-) -> Report:
+) -> SweepReport:
     """Run a sweep to where its policy ends it; what ``output`` holds already is not run again.
 
     Args:
@@ -82,7 +82,7 @@ def run_sweep(
 
 
 @dataclass(frozen=True)
-class Plan:
+class PlannedSweep:
     """A sweep that can be run.
 
     Attributes:
@@ -113,7 +113,7 @@ def prepare(
     timer: Child | None = None,
     give_up: Callable[[], float] = lambda: math.inf,
     note: Callable[[str], None] = lambda line: None,
-) -> Plan:
+) -> PlannedSweep:
     """Resolve a sweep, and time a few of its steps.
 
     Args:
@@ -136,17 +136,17 @@ def prepare(
         folder = output if output is not None else launch.output_folder(resolved, recipe, RESULTS)
         resolved = started(resolved, folder, source, note)
         if not timed(sweep, policy, resources):
-            return Plan(resolved, folder, None)
+            return PlannedSweep(resolved, folder, None)
         cost = timed_apart(resolved, resources.trial_timeout, timer, give_up())
     if cost is None:
         note("note: no step was timed, for want of memory or of time; how long the sweep takes is unknown")
     for doubt in cost.doubts if cost is not None else ():
         note(f"note: {doubt}")
-    return Plan(resolved, folder, cost)
+    return PlannedSweep(resolved, folder, cost)
 
 
 def carry_out(
-    plan: Plan,
+    plan: PlannedSweep,
     policy: Policy,
     *,
     resources: Resources,
@@ -154,9 +154,9 @@ def carry_out(
     trackers: Sequence[str] = (),
     progress: Progress | None = None,
     command: str = "",
-    ahead: Ahead | None = None,
+    ahead: PrestartedRay | None = None,
     note: Callable[[str], None] = lambda line: None,
-) -> Report:
+) -> SweepReport:
     """Run a plan; see :func:`run_sweep`.
 
     Args:
@@ -195,7 +195,7 @@ def follow(
     run: Callable[[Sweep, Path], Search],
     limits: Limits,
     note: Callable[[str], None] = lambda line: None,
-) -> Report:
+) -> SweepReport:
     """The loop: run what the policy says comes next, until it has a report.
 
     Args:
@@ -212,5 +212,5 @@ def follow(
         while True:
             part, place = coming.send(run(part, place))
     except StopIteration as end:
-        report: Report = end.value
+        report: SweepReport = end.value
         return report

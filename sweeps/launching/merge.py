@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from cbs.errors import ConfigError, DamagedError, ResultsError, reason
-from cbs.files import refuse_links, whole_folder
+from cbs.files import atomic_folder, refuse_links
 from cbs.trial.record import TrialResult, TrialStatus
 from cbs.trial.store import LAST_LINES, MANIFEST, Store
 from sweeps.folder.lock import LOCK
@@ -60,8 +60,8 @@ class Merged:
 
     def lines(self) -> list[str]:
         """For a person."""
-        told = ", ".join(f"{count} from {source}" for source, count in self.taken.items())
-        lines = [f"{self.trials} trials in {self.output}: {told}"]
+        counts = ", ".join(f"{count} from {source}" for source, count in self.taken.items())
+        lines = [f"{self.trials} trials in {self.output}: {counts}"]
         if self.duplicates:
             lines.append(f"{self.duplicates} of them were in several folders, with the same numbers")
         if self.pruned:
@@ -93,15 +93,15 @@ def merge(sources: Sequence[Path], output: Path, command: str = "") -> Merged:
         done.taken[str(store.root)] = 0
         for trial_id in store.trial_ids():
             held.setdefault(trial_id, []).append(store)
-    with whole_folder(output, remedy="; choose another folder with --output") as draft:
+    with atomic_folder(output, remedy="; choose another folder with --output") as draft:
         merged = Store(draft)
         merged.create()
         merged.write_manifest(manifest)
         results: dict[str, TrialResult] = {}
         for trial_id in sorted(held):
-            found = _of_one(trial_id, held[trial_id], done)
-            if found is not None:
-                result, store = found
+            chosen = _of_one(trial_id, held[trial_id], done)
+            if chosen is not None:
+                result, store = chosen
                 _copy(store.trials / trial_id, merged.trials / trial_id, _OF_A_TRIAL, store.root)
                 results[trial_id] = result.replace(steps={})
                 done.taken[str(store.root)] += 1
@@ -143,11 +143,11 @@ def _manifest(stores: Sequence[Store], plans: Sequence[dict[str, Any]], command:
     """One plan for all: the axes of each, and every run in the order of time."""
     first, axes = plans[0], plans[0]["axes"]
     for store, plan in zip(stores[1:], plans[1:], strict=True):
-        found = difference(first["protocol"], plan["protocol"]) or difference(
+        changed = difference(first["protocol"], plan["protocol"]) or difference(
             first["data_hash"], plan["data_hash"], "data_hash"
         )
-        if found is not None:
-            name, one, other = found
+        if changed is not None:
+            name, one, other = changed
             raise ResultsError(
                 f"{stores[0].root} and {store.root} are of unlike protocols: {name} = {one} in the first, {other} in "
                 "the second; only trials of one protocol can be compared"
@@ -172,14 +172,14 @@ def _tell_unlike(done: Merged, stores: Sequence[Store], plans: Sequence[dict[str
 
 def _of_one(trial_id: str, stores: Sequence[Store], done: Merged) -> tuple[TrialResult, Store] | None:
     """The record of a trial that counts, of those that can be read: a final one, of such the longest."""
-    found = []
+    candidates = []
     for store in stores:
         refuse_links(store.root, store.trials / trial_id)
         try:
-            found.append((store.load(trial_id), store))
+            candidates.append((store.load(trial_id), store))
         except DamagedError as error:
             done.notes.append(f"{error.problem}; left out" + (", the trial runs again" if len(stores) == 1 else ""))
-    final = [pair for pair in found if pair[0].status.final]
+    final = [pair for pair in candidates if pair[0].status.final]
     for result, store in final[1:]:
         differs = unlike(final[0][0], result)
         if differs:
@@ -188,7 +188,7 @@ def _of_one(trial_id: str, stores: Sequence[Store], done: Merged) -> tuple[Trial
                 "result, so one of the two was run by other code or on other hardware; delete its folder in one of them"
             )
     done.duplicates += len(final) > 1
-    counted = final or found
+    counted = final or candidates
     return max(counted, key=lambda pair: pair[0].final_step) if counted else None
 
 
@@ -252,21 +252,21 @@ def _settle(merged: Store, results: dict[str, TrialResult], done: Merged) -> Non
 def _checkpoints(merged: Store, stores: Sequence[Store], results: dict[str, TrialResult], done: Merged) -> None:
     """Of the trials that are not finished, also the folders of their programs; of several the latest."""
     for part, pattern in (("checkpoints", "*.pt"), ("runs", "*")):
-        found: dict[str, Path] = {}
+        paths: dict[str, Path] = {}
         for store in stores:
             for path in sorted((store.root / part).glob(pattern)):
                 refuse_links(store.root, path)
                 trial_id = path.name.removesuffix(".pt")
                 if trial_id in results and results[trial_id].status.final:
                     continue
-                before = found.get(trial_id)
+                before = paths.get(trial_id)
                 if before is None or path.stat().st_mtime > before.stat().st_mtime:
-                    found[trial_id] = path
-        for path in found.values():
+                    paths[trial_id] = path
+        for path in paths.values():
             target = merged.root / part / path.name
             target.parent.mkdir(exist_ok=True)
             shutil.copytree(path, target, symlinks=True) if path.is_dir() else shutil.copyfile(path, target)
-        done.checkpoints += len(found) if part == "checkpoints" else 0
+        done.checkpoints += len(paths) if part == "checkpoints" else 0
 
 
 def _write_plan(draft: Path, stores: Sequence[Store], results: dict[str, TrialResult], done: Merged) -> None:
@@ -279,8 +279,8 @@ def _write_plan(draft: Path, stores: Sequence[Store], results: dict[str, TrialRe
                 rows.setdefault(row["trial"], row)
         except (OSError, ValueError, KeyError, TypeError) as error:
             done.notes.append(f"{store.root / PLAN} cannot be read ({reason(error)}); left out")
-    told = (row | {"status": str(results[id].status) if id in results else None} for id, row in rows.items())
-    (draft / PLAN).write_text("".join(json.dumps(row) + "\n" for row in told))
+    planned = (row | {"status": str(results[id].status) if id in results else None} for id, row in rows.items())
+    (draft / PLAN).write_text("".join(json.dumps(row) + "\n" for row in planned))
 
 
 def _write_rounds(draft: Path, stores: Sequence[Store], done: Merged) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from cbs.compute import device
 from cbs.compute.device import pick
 from cbs.noise_scale import NoiseScaleMeter
-from cbs.noise_scale.check import Check
+from cbs.noise_scale.check import CheckReport
 from cbs.registry.choices import Choice, parse_choice
 from cbs.training.loop import TrainingLoop
 from cbs.training.noise_scale_run import measure_run
@@ -74,7 +74,7 @@ def measure(
 
 def check(
     *, workload: str, optimizer: str, batch_size: int, probe: str, parts: int, seed: int, settings: Sequence[str]
-) -> Check:
+) -> CheckReport:
     """One batch of a workload's model at its start against a loop over the examples, see :func:`cbs.noise_scale.check`.
 
     Args:

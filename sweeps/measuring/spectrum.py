@@ -22,7 +22,7 @@ from cbs.compute.device import pick
 from cbs.errors import ConfigError, ResultsError
 from cbs.registry.choices import Choice
 from cbs.spectrum.measure import Effort, curvature_kind, measure
-from cbs.spectrum.record import START, TARGET, Sample, Spectrum
+from cbs.spectrum.record import START, TARGET, Spectrum, SpectrumSample
 from cbs.training.averaging.weights import averaged_weights
 from cbs.training.loop import TrainingLoop
 from cbs.trial.config import TrialConfig
@@ -34,7 +34,7 @@ POINTS = (START, TARGET)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Runs:
+class SpectrumTrials:
     """What is measured.
 
     Attributes:
@@ -50,7 +50,7 @@ class Runs:
     data_hash: str | None
 
 
-def runs_of(path: Path, *, optimizer: str | None, workload: str | None) -> Runs:
+def runs_of(path: Path, *, optimizer: str | None, workload: str | None) -> SpectrumTrials:
     """The trials of a sweep whose spectrum is measured.
 
     Of the optimizer these are the trials that reached the target at the batch size in the middle of those where some
@@ -79,13 +79,13 @@ def runs_of(path: Path, *, optimizer: str | None, workload: str | None) -> Runs:
     if len({str(trial.config.workload) for trial in chosen}) > 1:
         raise ConfigError(f"{path} holds several workloads; give the folder of one")
     reached = [trial for trial in chosen if trial.status is TrialStatus.REACHED]
-    found = _middle(reached) if reached else _one_per_seed(chosen)
-    _check_named("workload", found[0].config.workload.name, workload, path)
-    _check_named("optimizer", found[0].config.optimizer.name, optimizer, path)
+    results = _middle(reached) if reached else _one_per_seed(chosen)
+    _check_named("workload", results[0].config.workload.name, workload, path)
+    _check_named("optimizer", results[0].config.optimizer.name, optimizer, path)
     info = next((trial.workload for trial in chosen if trial.workload is not None), None)
-    return Runs(
+    return SpectrumTrials(
         store=store,
-        configs=tuple(trial.config for trial in found),
+        configs=tuple(trial.config for trial in results),
         leads=bool(reached),
         data_hash=info.data_hash if info else None,
     )
@@ -127,10 +127,10 @@ def _steps(trial: TrialResult) -> float:
 
 
 def _one_per_seed(trials: Sequence[TrialResult]) -> list[TrialResult]:
-    found: dict[int, TrialResult] = {}
+    results: dict[int, TrialResult] = {}
     for trial in trials:
-        found.setdefault(trial.config.seed, trial)
-    return [found[seed] for seed in sorted(found)]
+        results.setdefault(trial.config.seed, trial)
+    return [results[seed] for seed in sorted(results)]
 
 
 def measure_spectrum(
@@ -165,13 +165,13 @@ def measure_spectrum(
     runs = runs_of(Path(path), optimizer=optimizer, workload=workload)
     if TARGET in points and not runs.leads:
         raise ConfigError(f"no trial of {path} reached the target; measure at the start alone, with --at {START}")
-    found: list[Sample] = []
+    samples: list[SpectrumSample] = []
     for point in points:
         for index, config in enumerate(runs.configs[:replicates]):
             mine = list(range(index, replicates, len(runs.configs)))
-            found += _at(point, config, runs, mine, effort, progress)
+            samples += _at(point, config, runs, mine, effort, progress)
     order = {point: place for place, point in enumerate(points)}
-    found.sort(key=lambda sample: (order[sample.point], sample.replicate))
+    samples.sort(key=lambda sample: (order[sample.point], sample.replicate))
     loop = _loop(runs.configs[0], runs)
     return Spectrum(
         curvature=curvature_kind(loop, effort),
@@ -181,18 +181,18 @@ def measure_spectrum(
         metric=loop.workload.metric,
         direction=loop.workload.direction,
         workload={"name": runs.configs[0].workload.name, "options": runs.configs[0].workload.options},
-        samples=tuple(found),
+        samples=tuple(samples),
     )
 
 
 def _at(
     point: str,
     config: TrialConfig,
-    runs: Runs,
+    runs: SpectrumTrials,
     replicates: Sequence[int],
     effort: Effort,
     progress: Callable[[str], None],
-) -> Iterator[Sample]:
+) -> Iterator[SpectrumSample]:
     """Every replicate of one run, which is trained once."""
     loop = _loop(config, runs)
     start: list[Tensor] = [p.detach().clone() for p in loop.model.parameters() if p.requires_grad]
@@ -206,11 +206,11 @@ def _at(
     loop.config = dataclasses.replace(config, precision="float32")
     with averaged_weights(loop.optimizer, loop.average):
         for replicate in replicates:
-            told = functools.partial(progress, f"{point}, replicate {replicate + 1}")
-            yield measure(loop, start, effort, point=point, replicate=replicate, progress=told)
+            progress_here = functools.partial(progress, f"{point}, replicate {replicate + 1}")
+            yield measure(loop, start, effort, point=point, replicate=replicate, progress=progress_here)
 
 
-def _loop(config: TrialConfig, runs: Runs) -> TrainingLoop:
+def _loop(config: TrialConfig, runs: SpectrumTrials) -> TrainingLoop:
     config = dataclasses.replace(config, probe=None, diagnostics=(), compile=False)
     workload = built(Choice(name=config.workload.name, options=config.workload.options))
     if runs.data_hash is not None and workload.data_hash != runs.data_hash:
@@ -227,10 +227,10 @@ def summary(spectrum: Spectrum) -> list[dict[str, Any]]:
     rows = []
     for point in spectrum.points:
         samples = spectrum.at(point)
-        found = [_quantities(sample) for sample in samples]
+        rows_of_samples = [_quantities(sample) for sample in samples]
         quantities = {}
-        for name in found[0]:
-            values = np.array([each[name] for each in found])
+        for name in rows_of_samples[0]:
+            values = np.array([each[name] for each in rows_of_samples])
             error = float(values.std(ddof=1) / len(values) ** 0.5) if len(values) > 1 else None
             quantities[name] = {"mean": float(values.mean()), "error": error}
         rows.append({
@@ -243,9 +243,9 @@ def summary(spectrum: Spectrum) -> list[dict[str, Any]]:
     return rows
 
 
-def _quantities(sample: Sample) -> dict[str, float]:
+def _quantities(sample: SpectrumSample) -> dict[str, float]:
     (h, noise), (along, gradient) = sample.of("noise"), sample.of("gradient")
-    found = {
+    quantities = {
         "largest_curvature": float(max(h.max(), along.max())),
         "least_curvature": float(min(h.min(), along.min())),
         "grad_sq_norm": float(gradient.sum()),
@@ -253,5 +253,5 @@ def _quantities(sample: Sample) -> dict[str, float]:
     }
     if any(measure.kind == "density" for measure in sample.measures):
         values, weights = sample.of("density")
-        found["curvature_trace"] = float((values * weights).sum())
-    return found
+        quantities["curvature_trace"] = float((values * weights).sum())
+    return quantities

@@ -125,21 +125,21 @@ def serve(
 
 
 def _of_results(path: Path) -> tuple[list[TrialConfig], list[int]]:
-    found: dict[str, tuple[bool, TrialConfig]] = {}
+    by_optimizer: dict[str, tuple[bool, TrialConfig]] = {}
     batch_sizes: set[int] = set()
     for store in find_sweeps(path):
         for trial_id in store.trial_ids():
             _, summary = read_record(store.trials / trial_id / "record.parquet")
             config, reached = TrialConfig.from_dict(summary["config"]), summary["status"] == TrialStatus.REACHED
             batch_sizes.add(config.batch_size)
-            known = found.get(str(config.optimizer))
+            known = by_optimizer.get(str(config.optimizer))
             if known is not None and known[1].workload != config.workload:
                 raise ConfigError(f"{path} holds several workloads; give the folder of one sweep")
             if known is None or reached > known[0]:
-                found[str(config.optimizer)] = reached, config
-    if not found:
+                by_optimizer[str(config.optimizer)] = reached, config
+    if not by_optimizer:
         raise ResultsError(f"{path} holds no trial yet; run 'cbs sweep' first")
-    return [config for _, config in found.values()], sorted(batch_sizes)
+    return [config for _, config in by_optimizer.values()], sorted(batch_sizes)
 
 
 def measure_throughput(

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from cbs.compute import device, seeding
-from cbs.compute.beside import evaluating
+from cbs.compute.auxiliary_pass import evaluating
 from cbs.compute.device import pick
 from cbs.errors import CbsError, ConfigError, out_of_memory, reason
 from cbs.training.loop import TrainingLoop
@@ -89,19 +89,19 @@ def measure_cost(sweep: Sweep, most_seconds: float = MOST_SECONDS) -> Cost | Non
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     workload = built(sweep.workload)
-    found: dict[str, StepCost] = {}
+    step_costs: dict[str, StepCost] = {}
     clock = time.perf_counter if sweep.device != "cpu" and device.count() else time.process_time
     deadline = time.monotonic() + most_seconds
     timing = _Timing(sweep, workload, clock, deadline)
     try:
         for optimizer in sweep.choices:
-            if found and time.monotonic() + timing.built > deadline:
-                first, found[optimizer] = next(iter(found.items()))
+            if step_costs and time.monotonic() + timing.built > deadline:
+                first, step_costs[optimizer] = next(iter(step_costs.items()))
                 timing.told.append(
                     f"steps of {sweep.labels[optimizer]} are taken to cost those of {sweep.labels[first]}"
                 )
                 continue
-            found[optimizer] = timing.of(optimizer, most_seconds / len(sweep.choices))
+            step_costs[optimizer] = timing.of(optimizer, most_seconds / len(sweep.choices))
         doubted = dict.fromkeys(timing.doubts())
     except CbsError:
         raise
@@ -112,22 +112,22 @@ def measure_cost(sweep: Sweep, most_seconds: float = MOST_SECONDS) -> Cost | Non
         raise ConfigError(f"{_raiser(error, workload, sweep)} fails in its first step: {what}") from error
     finally:
         torch.set_num_threads(threads)
-    return Cost(found, tuple(dict.fromkeys(timing.told)), tuple(doubted))
+    return Cost(step_costs, tuple(dict.fromkeys(timing.told)), tuple(doubted))
 
 
 def _raiser(error: BaseException, workload: Workload, sweep: Sweep) -> str:
     """What raised an error: the optimizer or the workload, whichever's methods, or model's, were the last to run."""
-    asked = found = f"workload {sweep.workload.name!r}"
+    asked = raiser = f"workload {sweep.workload.name!r}"
     name = ""
     for frame, _ in traceback.walk_tb(error.__traceback__):
         owner = frame.f_locals.get("self")
         if isinstance(owner, TrainingLoop):
             name = str(owner.config.optimizer)
         elif isinstance(owner, torch.optim.Optimizer):
-            found = f"optimizer {(name or type(owner).__name__)!r}"
+            raiser = f"optimizer {(name or type(owner).__name__)!r}"
         elif owner is workload or isinstance(owner, nn.Module):
-            found = asked
-    return found
+            raiser = asked
+    return raiser
 
 
 @dataclass

@@ -98,13 +98,13 @@ def meant_perhaps(target: Target, values: Sequence[float]) -> Iterator[str]:
         target: as asked for.
         values: finite ones of the trial, in order.
     """
-    told = False
+    matched = False
     if len(values) >= _FEW and min(values) == max(values):
         yield "another metric, as this one does not move,"
         return
     between = bool(values) and min(values) >= 0 and max(values) <= 1
     if target.direction == "above" and between and target.value >= 1:
-        told = True
+        matched = True
         yield (
             f"--target {target.value / 100:g} (the values are fractions of 1)"
             if 1 < target.value < 100
@@ -112,14 +112,14 @@ def meant_perhaps(target: Target, values: Sequence[float]) -> Iterator[str]:
         )
     percent = bool(values) and 1 < max(values) <= 100
     if target.direction == "below" and percent and 0 < target.value < 1 and _ERROR.search(target.metric):
-        told = True
+        matched = True
         yield f"--target {100 * target.value:g} (the values are percent)"
     distances = [target.distance(value) for value in values]
     if len(values) > 1 and distances[-1] > distances[0] and min(distances[1:]) >= distances[0]:
-        told = True
+        matched = True
         other = "below" if target.direction == "above" else "above"
         yield f"another metric or {other} its target (it moves away from this one)"
-    if not told:
+    if not matched:
         share = (distances[0] - min(distances)) / distances[0] if values and distances[0] > 0 else 0.0
         yield f"an easier --target or a longer budget (it came {100 * share:.3g} % of the way)"
 

@@ -16,7 +16,7 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from cbs.compute import seeding
-from cbs.compute.beside import evaluating
+from cbs.compute.auxiliary_pass import evaluating
 from cbs.compute.device import pick
 from cbs.errors import ConfigError
 from cbs.optimizers import build_optimizer
@@ -118,10 +118,10 @@ def _of_losses(loop: TrainingLoop) -> Iterator[str]:
             "of an example depend on those beside it, so with the batch size the loss itself changes"
         )
         return
-    found = loop.passes.compare(batch, [EXAMPLES], PARTS)
-    if found is not None and found.difference and not found.drew:
+    cutting = loop.passes.compare(batch, [EXAMPLES], PARTS)
+    if cutting is not None and cutting.difference and not cutting.drew:
         yield (
-            f"a training step depends on how its examples are cut into passes ({found.difference}), as with batch "
+            f"a training step depends on how its examples are cut into passes ({cutting.difference}), as with batch "
             "normalisation: the noise scale is measured only where every step has several passes anyway"
         )
 

@@ -16,7 +16,7 @@ from rich.text import Text
 from cbs.trial.record import TrialResult, TrialStatus
 from sweeps.outlook.nearness import Nearness
 from sweeps.search.search import Search
-from sweeps.spec.cell import Study
+from sweeps.spec.cell import StudyKey
 
 LINE_SECONDS = 15.0
 """Least time between two lines where there is no terminal."""
@@ -152,7 +152,7 @@ class Progress:
         words = "" if self._nearness is None else self._nearness.words
         return Group(table, bar, Text(self._line(search), style="bold"), Text(words))
 
-    def _visible(self, search: Search, lines: int) -> tuple[list[Study], int]:
+    def _visible(self, search: Search, lines: int) -> tuple[list[StudyKey], int]:
         """Studies that fit on the screen at so many lines each: those with running trials first, then those under
         way."""
         assert self._console is not None
@@ -166,7 +166,7 @@ class Progress:
         kept = set(ranked[:room])
         return [study for study in studies if study in kept], len(studies) - room
 
-    def _where(self, search: Search, study: Study) -> str:
+    def _where(self, search: Search, study: StudyKey) -> str:
         parts = []
         for trial_id, (cell, lr) in search.running.items():
             if cell.study == study:

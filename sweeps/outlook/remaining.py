@@ -23,7 +23,7 @@ from sweeps.search.forecast import End, Played, play
 from sweeps.search.lattice import middle
 from sweeps.search.lr_law import SLOPE
 from sweeps.search.search import Search, outcome
-from sweeps.spec.cell import Cell, Study, told
+from sweeps.spec.cell import Cell, StudyKey, study_label
 from sweeps.spec.spec import Sweep
 
 CURVATURE, NOISE = 0.25, 0.05
@@ -70,7 +70,7 @@ class _Ends:
         self._spent = _spent(search)
 
     def __call__(self, config: TrialConfig) -> End:
-        size, optimizer = config.batch_size, told(config.optimizer, config.batch_schedule)
+        size, optimizer = config.batch_size, study_label(config.optimizer, config.batch_schedule)
         known = self._known[optimizer]
         if (vain := self._out_of_reach(optimizer, size)) is not None:
             return self._spends(config, vain)
@@ -115,23 +115,23 @@ def _spent(search: Search) -> dict[str, dict[int, TrialResult]]:
     came nearest to it. Of an optimizer that has reached it elsewhere :data:`IN_VAIN` of them tell."""
     studies = search.sweep.studies()
     hopeful = {study.optimizer for study in studies if search.best(study) is not None}
-    found: dict[str, dict[int, TrialResult]] = {}
+    results: dict[str, dict[int, TrialResult]] = {}
     for study in studies:
         cells = [Cell(study.optimizer, study.batch_size, seed) for seed in search.sweep.seeds]
         ends = itertools.chain.from_iterable(search.results[cell].values() for cell in cells)
         spent = [end for end in ends if end.status is TrialStatus.BUDGET_EXHAUSTED]
         if search.best(study) is None and len(spent) >= (IN_VAIN if study.optimizer in hopeful else 1):
-            # as the search has it, see :meth:`sweeps.search.bracket.Table.leader`
+            # as the search has it, see :meth:`sweeps.search.bracket.TrialTable.leader`
             nearest = min(spent, key=lambda end: (round(outcome(end).distance, ALIKE), -end.config.lr))
-            found.setdefault(study.optimizer, {})[study.batch_size] = nearest
-    return found
+            results.setdefault(study.optimizer, {})[study.batch_size] = nearest
+    return results
 
 
 def _pace(sweep: Sweep, cost: Cost | None) -> Callable[[TrialConfig], float]:
     """Seconds of a step with its share of the evaluations, by trial; where nothing is known of them, 1 s."""
 
     @functools.cache
-    def of_study(study: Study) -> float:
+    def of_study(study: StudyKey) -> float:
         known = cost.steps.get(study.optimizer) if cost else None
         step = known or StepCost(fixed=1.0, per_example=0.0, evaluation=0.0)
         steps = prior_steps(sweep, study.batch_size)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from cbs.files import whole_file
+from cbs.files import atomic_file
 from cbs.trial.record import TrialResult, TrialStatus
 from cbs.trial.store import MANIFEST, Store
 from sweeps.outlook.cost import Cost
@@ -73,14 +73,14 @@ def dry_run_lines(report: dict[str, Any]) -> list[str]:
     basis = "typical steps to target" if report["typical"] else "at most, if no trial reaches the target"
     about = "about " if report["may_grow"] and report["trials"] else ""
     lines.append(f"trials        {about}{report['trials']} to run, {report['trials_done']} done")
-    lines += [f"first         {_told(row)}" for row in report["first"][:1]]
+    lines += [f"first         {_trial_line(row)}" for row in report["first"][:1]]
     if report["examples"] is not None:
         lines.append(f"examples      {report['examples']:,} ({basis})")
     if report["seconds"] is None:
         lines.append("time          unknown: steps are timed on this machine and for models built here only")
     else:
         lines.append(f"time          about {duration(report['seconds'])} with {report['workers']} workers ({basis})")
-    lines += [f"extrapolated  {told}" for told in report["extrapolated"]]
+    lines += [f"extrapolated  {note}" for note in report["extrapolated"]]
     return lines
 
 
@@ -108,7 +108,7 @@ def reasons(search: Search) -> list[dict[str, Any]]:
 
 def write_reasons(rows: Sequence[dict[str, Any]], folder: Path) -> None:
     """Write :data:`PLAN` from what :func:`reasons` found; a record, the next sweep plans anew, from the trials."""
-    with whole_file(folder / PLAN) as draft:
+    with atomic_file(folder / PLAN) as draft:
         draft.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
@@ -175,13 +175,13 @@ def outcome_lines(report: dict[str, Any]) -> list[str]:
         steps = f"{study['steps_to_target']:.0f}" if study["steps_to_target"] else "-"
         lr = f"{study['best_lr']:.3g}" if study["best_lr"] else "-"
         lowest, highest = study["lowest_lr"], study["highest_lr"]
-        tried, told = "-", "  LR at the edge of the grid" if study["at_grid_edge"] else ""
+        tried, remark = "-", "  LR at the edge of the grid" if study["at_grid_edge"] else ""
         if lowest is None:
-            told = "  not begun"
+            remark = "  not begun"
         else:
             tried = f"{lowest:.3g} to {highest:.3g}"
-            told = told if study["best_lr"] else "  none of them reached it"
-        lines.append(f"{study['optimizer']:<{across}}{study['batch_size']:>7}{lr:>10}{tried:>22}{steps:>9}{told}")
+            remark = remark if study["best_lr"] else "  none of them reached it"
+        lines.append(f"{study['optimizer']:<{across}}{study['batch_size']:>7}{lr:>10}{tried:>22}{steps:>9}{remark}")
     counts = ", ".join(f"{count} {name}" for name, count in sorted(report["statuses"].items()))
     lines.append(f"trials: {counts}")
     if report["stopped"]:
@@ -192,14 +192,14 @@ def outcome_lines(report: dict[str, Any]) -> list[str]:
     elif set(report["statuses"]) == {str(TrialStatus.OUT_OF_MEMORY)}:
         lines.append("no trial fits in memory: give smaller --batch-sizes, or --set micro_batch_size=...")
     elif not report["stopped"] and not any(study["steps_to_target"] for study in report["studies"]):
-        told = report["unreached"] or "no trial has reached the target, or gone on until its budget was spent"
+        remark = report["unreached"] or "no trial has reached the target, or gone on until its budget was spent"
         best = report["best_value"]
-        lines.append(told if best is None else f"{told}; the best value of all is {best:.6g}")
+        lines.append(remark if best is None else f"{remark}; the best value of all is {best:.6g}")
     lines.append(f"next: cbs analyze {report['output']}")
     return lines
 
 
-def _told(row: dict[str, Any]) -> str:
+def _trial_line(row: dict[str, Any]) -> str:
     return f"batch size {row['batch_size']}, learning rate {row['lr']:g}: {row['why']}"
 
 

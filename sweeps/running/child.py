@@ -52,13 +52,13 @@ class Died(CbsError):
     def __init__(self, exit_code: int | None, silence: float | None, lines: list[str]) -> None:
         self.hung, self.lines = exit_code is None, lines
         if exit_code is None:
-            said = f"gave no sign of life for {silence:g} s"
+            how = f"gave no sign of life for {silence:g} s"
         elif exit_code < 0:
-            said = f"was killed by {signal.Signals(-exit_code).name}"
+            how = f"was killed by {signal.Signals(-exit_code).name}"
         else:
-            said = f"exited with code {exit_code}"
+            how = f"exited with code {exit_code}"
         where = _place(lines)
-        super().__init__(f"its process {said}" + (f": {where}" if where else ""))
+        super().__init__(f"its process {how}" + (f": {where}" if where else ""))
 
 
 class Failed(CbsError):
@@ -261,6 +261,6 @@ def _place(lines: list[str]) -> str:
     start = max((number for number, line in enumerate(lines) if line.startswith("Current thread")), default=None)
     if start is None:
         return next((line.strip() for line in reversed(lines) if not line.startswith("Extension modules")), "")
-    found = [match.groups() for line in lines[start + 1 :] if (match := _FRAME.match(line))]
-    theirs = [place for place in found if not place[0].startswith(_NOT_THEIRS)]
-    return "in {2}, {0}:{1}".format(*(theirs or found)[0]) if found else lines[start - 1].strip()
+    frames = [match.groups() for line in lines[start + 1 :] if (match := _FRAME.match(line))]
+    theirs = [place for place in frames if not place[0].startswith(_NOT_THEIRS)]
+    return "in {2}, {0}:{1}".format(*(theirs or frames)[0]) if frames else lines[start - 1].strip()

@@ -104,9 +104,9 @@ class Resources:
         if self.address is None and gpus:
             from cbs.compute import device
 
-            found = device.count()
-            if gpus > found:
-                raise ConfigError(f"a trial of {gpus:g} GPUs does not fit on this machine, which has {found}")
+            count = device.count()
+            if gpus > count:
+                raise ConfigError(f"a trial of {gpus:g} GPUs does not fit on this machine, which has {count}")
 
     @property
     def cpus(self) -> int:

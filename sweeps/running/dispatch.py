@@ -5,16 +5,16 @@ from __future__ import annotations
 import functools
 
 from cbs.errors import Unfinished
-from sweeps.running.ahead import Ahead
 from sweeps.running.cluster import EngineLost, Resources, connected
 from sweeps.running.control import address, refused, watched
-from sweeps.running.run import Run
+from sweeps.running.prestart import PrestartedRay
+from sweeps.running.run import SweepRun
 
 MAX_ENGINES = 3
 """How often Ray is started again in a row without a trial coming back in between."""
 
 
-def run_search(run: Run, resources: Resources, ahead: Ahead | None = None) -> None:
+def run_search(run: SweepRun, resources: Resources, ahead: PrestartedRay | None = None) -> None:
     """Run the search to its end, on one Ray after the other if need be; returns early on a fatal problem.
 
     Args:
@@ -38,7 +38,7 @@ def run_search(run: Run, resources: Resources, ahead: Ahead | None = None) -> No
                 ):
                     tune_search(run, resources)
             except EngineLost as error:
-                done = sum(len(found) for found in run.search.results.values())
+                done = sum(len(results) for results in run.search.results.values())
                 lost, finished = (lost + 1 if done == finished else 1), done
                 if not ours or lost > MAX_ENGINES:
                     raise Unfinished(f"Ray has died ({error})") from error

@@ -50,11 +50,11 @@ def set_thresholds(piece: int, free: int) -> bool:
 
 def killed_for_memory() -> int:
     """How many processes the system has killed so far because memory was full; 0 where it does not say."""
-    found = 0
+    kills = 0
     for path in _KILLS:
         try:
             lines = path.read_text().splitlines()
         except OSError:
             continue
-        found += sum(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))
-    return found
+        kills += sum(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))
+    return kills

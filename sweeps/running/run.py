@@ -27,7 +27,7 @@ MAX_LOSSES = 10
 
 
 @dataclass
-class Run:
+class SweepRun:
     """A sweep under way.
 
     Attributes:
@@ -83,27 +83,27 @@ class Run:
         if self.losses[config.trial_id] > MAX_LOSSES:
             self.fatal = f"trial {config.trial_id}: its worker was lost {MAX_LOSSES} times"
 
-    def take_in(self, config: TrialConfig, found: dict[str, Any]) -> None:
+    def take_in(self, config: TrialConfig, answer: dict[str, Any]) -> None:
         """What :meth:`sweeps.running.worker.Worker.run` returned."""
         self._back(config)
-        for note in found.get("notes", ()):
+        for note in answer.get("notes", ()):
             if note not in self.told:
                 self.progress.note(note)
             self.told.add(note)
-        if "fatal" in found:
-            self.fatal = found["fatal"]
+        if "fatal" in answer:
+            self.fatal = answer["fatal"]
             return
         try:
-            if "died" in found:
+            if "died" in answer:
                 self.deaths[config.trial_id] += 1
-                if self.deaths[config.trial_id] <= MAX_DEATHS and not found["hung"]:
+                if self.deaths[config.trial_id] <= MAX_DEATHS and not answer["hung"]:
                     self.search.give_back(config)
                     return
-                status = TrialStatus.OUT_OF_MEMORY if found["memory"] else TrialStatus.FAILED
-                self.store.save(without_curve(config, status, found["died"]))
-                self.store.write_last_lines(config.trial_id, found["lines"])
-            elif "message" in found:
-                self.store.save(without_curve(config, TrialStatus(found["status"]), found["message"]))
+                status = TrialStatus.OUT_OF_MEMORY if answer["memory"] else TrialStatus.FAILED
+                self.store.save(without_curve(config, status, answer["died"]))
+                self.store.write_last_lines(config.trial_id, answer["lines"])
+            elif "message" in answer:
+                self.store.save(without_curve(config, TrialStatus(answer["status"]), answer["message"]))
             elif not self.store.contains(config):
                 self.fatal = (
                     f"trial {config.trial_id} was written, but not to {self.store.root}: all nodes must share it"

@@ -61,7 +61,7 @@ def own_folders() -> list[Path]:
 
 def _folders(pid: str) -> list[Path]:
     parents = {tempfile.gettempdir(), folder_of_sockets() or tempfile.gettempdir()}
-    return [found for parent in parents for found in Path(parent).glob(f"{_FOLDER}{pid}-*")]
+    return [path for parent in parents for path in Path(parent).glob(f"{_FOLDER}{pid}-*")]
 
 
 def remove_stale_folders() -> None:

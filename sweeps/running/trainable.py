@@ -37,11 +37,11 @@ class Trainable(tune.Trainable):
             trial = json.loads(self.config["trial"])
             self._answer = self._thread.submit(self._worker.run, trial, self.config["best_steps"])
         try:
-            found = self._answer.result(TURN)
+            answer = self._answer.result(TURN)
         except StillRunning:
             return {"done": False, "where": [self._worker.where()]}  # a list, which Tune takes no numbers out of
         self._answer = None
-        return {"done": True, **found}
+        return {"done": True, **answer}
 
     def get_auto_filled_metrics(self, *args: Any, **named: Any) -> dict[str, Any]:
         """What Tune cannot do without: to the end it keeps the last result of every trial, with its configuration, and

@@ -20,7 +20,7 @@ from cbs.trial.checkpoint import Checkpoint
 from cbs.trial.config import COMMAND, TrialConfig
 from cbs.trial.record import Measurement, TrialResult, TrialStatus
 from cbs.trial.store import Store
-from sweeps.folder.bounds import Bound
+from sweeps.folder.bounds import TrialBound
 from sweeps.running.child import Channel
 from sweeps.running.memory import keep_freed_memory
 from sweeps.running.worker import Place, Setup
@@ -60,7 +60,7 @@ def run(
     channel.say({"step": None})
     _prepare(setup)
     config = TrialConfig.from_dict(trial)
-    watch = Watch(channel, Bound(setup.store, config.trial_id, best_steps), setup.prune_factor)
+    watch = Watch(channel, TrialBound(setup.store, config.trial_id, best_steps), setup.prune_factor)
     store = Store(setup.store)
     checkpoint = Checkpoint(store.checkpoint_path(config))
     before = settings()
@@ -80,15 +80,17 @@ def run(
             checkpoint.remove()
         if result.micro_batch_size is not None:
             notes.append(f"{result.micro_batch_size} examples at a time, as memory holds no more")
-    told = [f"{config.trial_id}: {note}" for note in notes]
-    told += [UNMEASURED + why for _, _, why in [result.message.partition(UNMEASURED)] if why]  # alike in all trials
-    return {"status": str(result.status), "notes": told, "changed": changed(before)}
+    trial_notes = [f"{config.trial_id}: {note}" for note in notes]
+    trial_notes += [
+        UNMEASURED + why for _, _, why in [result.message.partition(UNMEASURED)] if why
+    ]  # alike in all trials
+    return {"status": str(result.status), "notes": trial_notes, "changed": changed(before)}
 
 
 class Watch:
     """Says now and then where a trial is, and prunes it beyond the bound."""
 
-    def __init__(self, channel: Channel, bound: Bound, prune_factor: float | None) -> None:
+    def __init__(self, channel: Channel, bound: TrialBound, prune_factor: float | None) -> None:
         self._channel, self._bound, self._prune_factor = channel, bound, prune_factor
         self._value: float | None = None
         self._said = -REPORT_SECONDS

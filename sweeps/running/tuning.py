@@ -18,7 +18,7 @@ from ray.tune.search import Searcher
 
 from cbs.trial.config import COMMAND, TrialConfig
 from sweeps.running.cluster import Resources, check_home, check_placement
-from sweeps.running.run import Run
+from sweeps.running.run import SweepRun
 from sweeps.running.scratch import check_room, temporary_folder
 from sweeps.running.trainable import Trainable
 from sweeps.running.worker import Setup
@@ -41,7 +41,7 @@ class Tuning:
         silent: seconds since a worker was heard, in turns, since a clock goes on while this process is stopped.
     """
 
-    def __init__(self, run: Run, resources: Resources) -> None:
+    def __init__(self, run: SweepRun, resources: Resources) -> None:
         self.run, self.workers = run, resources.workers
         self.silent, self._patience = 0.0, MOST_SILENCE if resources.address is None else math.inf
         self.trials: dict[str, TrialConfig] = {}
@@ -64,7 +64,7 @@ class Tuning:
             check_home()
 
 
-def tune_search(run: Run, resources: Resources) -> None:
+def tune_search(run: SweepRun, resources: Resources) -> None:
     """Run the search to its end on the Ray that is connected; returns early on a fatal problem.
 
     Raises:
@@ -95,7 +95,7 @@ def tune_search(run: Run, resources: Resources) -> None:
                 storage_path=scratch,
                 name="sweep",
                 verbose=0,
-                stop=Enough(number),
+                stop=StopWhenDone(number),
                 checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
             ),
         )
@@ -155,7 +155,7 @@ class Queue(Searcher):  # type: ignore[misc]
         """See :meth:`save`."""
 
 
-class Enough(tune.Stopper):  # type: ignore[misc]
+class StopWhenDone(tune.Stopper):  # type: ignore[misc]
     """Looks around while Tune's loop turns, and ends the experiment once something happened that every further trial
     would run into."""
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from cbs.errors import CbsError
 from cbs.trial.record import TrialStatus
-from sweeps.folder.fitting import Fitting
+from sweeps.folder.pass_sizes import PassSizes
 from sweeps.running.child import Child, Died
 from sweeps.running.memory import killed_for_memory
 
@@ -70,7 +70,7 @@ class Worker:
         self._setup = setup
         self._children: list[Child] = []
         self._where: dict[str, Any] = {}
-        self._fitting = Fitting(setup.store, setup.workers, setup.shard)
+        self._fitting = PassSizes(setup.store, setup.workers, setup.shard)
 
     def run(self, trial: dict[str, Any], best_steps: float | None) -> dict[str, Any]:
         """Run a trial, with ever smaller forward and backward passes until memory holds them.
@@ -103,10 +103,10 @@ class Worker:
         except Died as death:
             self.close()
             memory = killed_for_memory() > kills
-            found = {"died": str(death), "hung": death.hung, "memory": memory, "lines": death.lines}
+            ending = {"died": str(death), "hung": death.hung, "memory": memory, "lines": death.lines}
             if memory and self._where.get("step") is not None:  # it got as far as training
-                found["too_large"] = most or -(-trial["batch_size"] // self._setup.workers)
-            return found
+                ending["too_large"] = most or -(-trial["batch_size"] // self._setup.workers)
+            return ending
         except CbsError:
             self.close()
             raise

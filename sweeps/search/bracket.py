@@ -50,7 +50,7 @@ _LONGEST_STRIDE = 16
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TrialOutcome:
     """How a trial ended.
 
     Attributes:
@@ -65,7 +65,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Ask:
+class TrialRequest:
     """A trial to run, and why."""
 
     lr: float
@@ -95,11 +95,11 @@ class Rules:
         return max(1, math.ceil(OCTAVE * math.log2(self.resolution) - 1e-9))
 
 
-Seen = dict[tuple[float, int], Outcome]
+Seen = dict[tuple[float, int], TrialOutcome]
 """Outcome of every trial by learning rate and seed."""
 
 
-class Table:
+class TrialTable:
     """The trials of a study as arrays.
 
     Attributes:
@@ -176,7 +176,7 @@ def _residual(logs: np.ndarray, there: np.ndarray) -> float:
     return float((np.where(there, logs - rows[:, None] - columns, 0.0) ** 2).sum())
 
 
-def needed(seen: Seen, seeds: Sequence[int], lattice: Lattice, rules: Rules) -> list[Ask]:
+def needed(seen: Seen, seeds: Sequence[int], lattice: Lattice, rules: Rules) -> list[TrialRequest]:
     """The trials to run next; none when the study is done. All of them are to be there before it is asked again.
 
     Args:
@@ -187,7 +187,7 @@ def needed(seen: Seen, seeds: Sequence[int], lattice: Lattice, rules: Rules) -> 
     """
     if not any(outcome.tells for outcome in seen.values()):
         return []
-    table = Table(seen, seeds, lattice, rules.prune_factor)
+    table = TrialTable(seen, seeds, lattice, rules.prune_factor)
     for stage in (_outwards, _closer, _much_finer, _winner_seeds, _finer, _contenders):
         asks = [ask for ask in stage(table, seeds, lattice, rules) if (ask.lr, ask.seed) not in seen]
         if asks:
@@ -197,7 +197,7 @@ def needed(seen: Seen, seeds: Sequence[int], lattice: Lattice, rules: Rules) -> 
 
 def bracketed(seen: Seen, seeds: Sequence[int], lattice: Lattice, rules: Rules) -> bool:
     """Whether there is a winner with a worse learning rate within a factor of 2 on either side."""
-    table = Table(seen, seeds, lattice, rules.prune_factor)
+    table = TrialTable(seen, seeds, lattice, rules.prune_factor)
     return table.best is not None and not any(stage(table, seeds, lattice, rules) for stage in (_outwards, _closer))
 
 
@@ -206,7 +206,7 @@ def optimum(seen: Seen, seeds: Sequence[int], lattice: Lattice, rules: Rules) ->
     of the one that came nearest. ``None`` where no trial tells anything."""
     if not any(math.isfinite(end.steps) or math.isfinite(end.distance) for end in seen.values()):
         return None
-    table = Table(seen, seeds, lattice, rules.prune_factor)
+    table = TrialTable(seen, seeds, lattice, rules.prune_factor)
     best = table.best
     if best is None:
         return math.log(table.lrs[table.leader()]), 1.0
@@ -222,7 +222,7 @@ def optimum(seen: Seen, seeds: Sequence[int], lattice: Lattice, rules: Rules) ->
     return at + place, (0.15 * (above - below)) ** 2
 
 
-def _outwards(table: Table, seeds: Sequence[int], lattice: Lattice, rules: Rules) -> list[Ask]:
+def _outwards(table: TrialTable, seeds: Sequence[int], lattice: Lattice, rules: Rules) -> list[TrialRequest]:
     """Beyond the leader where it is the lowest or the highest of what was tried."""
     leader, last = table.leader(), len(table.lrs) - 1
     asks = []
@@ -236,19 +236,21 @@ def _outwards(table: Table, seeds: Sequence[int], lattice: Lattice, rules: Rules
         if side * (position - here) >= 1:
             word = "lowest" if side < 0 else "highest"
             asks.append(
-                Ask(lattice.lr(position), seeds[0], f"the best so far, {table.lrs[leader]:.4g}, is the {word} tried")
+                TrialRequest(
+                    lattice.lr(position), seeds[0], f"the best so far, {table.lrs[leader]:.4g}, is the {word} tried"
+                )
             )
     return asks
 
 
-def _stride(table: Table, leader: int, inside: int) -> int:
+def _stride(table: TrialTable, leader: int, inside: int) -> int:
     """Octaves to go beyond the leader: twice the last stride while that brings much."""
     gap = abs(table.at[leader] - table.at[inside]) / OCTAVE
     near = table.best is not None and table.rises(leader)[inside] < NEAR
     return 1 if near else max(1, min(_LONGEST_STRIDE, round(2 * gap)))
 
 
-def _closer(table: Table, seeds: Sequence[int], lattice: Lattice, rules: Rules) -> list[Ask]:
+def _closer(table: TrialTable, seeds: Sequence[int], lattice: Lattice, rules: Rules) -> list[TrialRequest]:
     """Halves of the gaps beside the leader that are wider than a factor of 2; where nothing reached the target, also of
     that to a higher learning rate that diverged, down to :data:`WINDOW`."""
     leader, asks, diverged = table.leader(), [], np.isinf(table.distance)
@@ -262,11 +264,11 @@ def _closer(table: Table, seeds: Sequence[int], lattice: Lattice, rules: Rules) 
             step = max(1, round(abs(gap) / widest / 2)) * widest
             position = round(table.at[leader] + math.copysign(step, gap))
             why = "nothing reached the target below" if below_cliff else "more than a factor of 2"
-            asks.append(Ask(lattice.lr(position), seeds[0], f"between {_ends(table, leader, beside)}: {why}"))
+            asks.append(TrialRequest(lattice.lr(position), seeds[0], f"between {_ends(table, leader, beside)}: {why}"))
     return asks
 
 
-def _much_finer(table: Table, seeds: Sequence[int], lattice: Lattice, rules: Rules) -> list[Ask]:
+def _much_finer(table: TrialTable, seeds: Sequence[int], lattice: Lattice, rules: Rules) -> list[TrialRequest]:
     """Finer learning rates by which the other seeds should not have to move."""
     best = table.best
     if best is None or best in (0, len(table.lrs) - 1):
@@ -275,12 +277,14 @@ def _much_finer(table: Table, seeds: Sequence[int], lattice: Lattice, rules: Rul
     return _middle(table, seeds, lattice, rules, max(rules.gain, MUCH if cliff else DIP))
 
 
-def _finer(table: Table, seeds: Sequence[int], lattice: Lattice, rules: Rules) -> list[Ask]:
+def _finer(table: TrialTable, seeds: Sequence[int], lattice: Lattice, rules: Rules) -> list[TrialRequest]:
     """Finer learning rates, as far as one trial can tell them from the winner."""
     return _middle(table, seeds, lattice, rules, max(rules.gain, NOTICED * table.seed_deviation()))
 
 
-def _middle(table: Table, seeds: Sequence[int], lattice: Lattice, rules: Rules, least: float) -> list[Ask]:
+def _middle(
+    table: TrialTable, seeds: Sequence[int], lattice: Lattice, rules: Rules, least: float
+) -> list[TrialRequest]:
     """The middle of the gap beside the winner in which most could be gained, where that is more than ``least``."""
     best = table.best
     if best is None or best in (0, len(table.lrs) - 1):
@@ -293,7 +297,7 @@ def _middle(table: Table, seeds: Sequence[int], lattice: Lattice, rules: Rules, 
         if gains[place] > least and half >= rules.finest:
             position = round(table.at[best] + side * half)
             why = f"between {_ends(table, best, best + side)}: up to {100 * gains[place]:.1f} % fewer steps"
-            return [Ask(lattice.lr(position), seeds[0], why)]
+            return [TrialRequest(lattice.lr(position), seeds[0], why)]
     return []
 
 
@@ -324,16 +328,16 @@ def possible_gains(
     return lower, upper
 
 
-def _winner_seeds(table: Table, seeds: Sequence[int], lattice: Lattice, rules: Rules) -> list[Ask]:
+def _winner_seeds(table: TrialTable, seeds: Sequence[int], lattice: Lattice, rules: Rules) -> list[TrialRequest]:
     """All seeds of the winner."""
     best = table.best
     if best is None:
         return []
     missing = [seed for seed, ran in zip(seeds, table.ran[best], strict=True) if not ran]
-    return [Ask(table.lrs[best], seed, "the best so far, on every seed") for seed in missing]
+    return [TrialRequest(table.lrs[best], seed, "the best so far, on every seed") for seed in missing]
 
 
-def _contenders(table: Table, seeds: Sequence[int], lattice: Lattice, rules: Rules) -> list[Ask]:
+def _contenders(table: TrialTable, seeds: Sequence[int], lattice: Lattice, rules: Rules) -> list[TrialRequest]:
     """Further seeds, twice as many each time, of learning rates that can still be best."""
     best = table.best
     if best is None:
@@ -352,7 +356,7 @@ def _contenders(table: Table, seeds: Sequence[int], lattice: Lattice, rules: Rul
             why = (
                 f"{100 * math.expm1(apart.mean()):+.1f} % steps of the best on {len(apart)} seeds: it can still be best"
             )
-            asks += [Ask(table.lrs[row], seed, why) for seed in missing[: int(table.ran[row].sum())]]
+            asks += [TrialRequest(table.lrs[row], seed, why) for seed in missing[: int(table.ran[row].sum())]]
     return asks
 
 
@@ -363,6 +367,6 @@ def expected_loss(mean: float, deviation: float) -> float:
     return deviation * density - mean * below
 
 
-def _ends(table: Table, row: int, other: int) -> str:
+def _ends(table: TrialTable, row: int, other: int) -> str:
     low, high = sorted((table.lrs[row], table.lrs[other]))
     return f"{low:.4g} and {high:.4g}"

@@ -20,12 +20,12 @@ from cbs.trial.config import TrialConfig
 from cbs.trial.lr_choice import best_lr, censored
 from cbs.trial.record import TrialResult, TrialStatus
 from sweeps.search import bracket
-from sweeps.search.bracket import Ask, Outcome, Rules, Seen
-from sweeps.search.elsewhere import expected_from
+from sweeps.search.bracket import Rules, Seen, TrialOutcome, TrialRequest
 from sweeps.search.lattice import OCTAVE, Lattice, middle
 from sweeps.search.lr_law import Expected, expected
 from sweeps.search.pruning import settle
-from sweeps.spec.cell import Cell, Study
+from sweeps.search.warm_start_law import expected_from
+from sweeps.spec.cell import Cell, StudyKey
 from sweeps.spec.prior import Prior
 from sweeps.spec.spec import Sweep
 
@@ -34,7 +34,7 @@ START = OCTAVE // 2
 
 
 @dataclass
-class Course:
+class StudyProgress:
     """How far one study is.
 
     Attributes:
@@ -48,8 +48,8 @@ class Course:
         optimum: ln of the best learning rate on the first seed and its variance.
     """
 
-    study: Study
-    inner: list[Study] = field(default_factory=list)
+    study: StudyKey
+    inner: list[StudyKey] = field(default_factory=list)
     seen: Seen = field(default_factory=dict)
     missing: set[tuple[float, int]] = field(default_factory=set)
     why: dict[tuple[float, int], str] = field(default_factory=dict)
@@ -72,14 +72,14 @@ class Search:
         self.results: dict[Cell, dict[float, TrialResult]] = {cell: {} for cell in self.cells()}
         self.running: dict[str, tuple[Cell, float]] = {}
         self._lattices = {optimizer: Lattice(sweep.lr_grid(optimizer)) for optimizer in sweep.choices}
-        self._courses = {study: Course(study, _nearer(study, sweep.batch_sizes)) for study in sweep.studies()}
+        self._courses = {study: StudyProgress(study, _nearer(study, sweep.batch_sizes)) for study in sweep.studies()}
         self._trials: dict[tuple[Cell, float], TrialConfig] = {}
         self._waiting: dict[Cell, dict[float, None]] = {}
         self._queue: list[tuple[tuple[bool, int, int, str], Cell]] = []
         self._steps: dict[Cell, float] = {}
-        self._done: dict[Study, int] = dict.fromkeys(self._courses, 0)
-        self._best: dict[Study, tuple[float, float] | None] = {}
-        self._reached: dict[Study, dict[float, tuple[int, float]]] = {study: {} for study in self._courses}
+        self._done: dict[StudyKey, int] = dict.fromkeys(self._courses, 0)
+        self._best: dict[StudyKey, tuple[float, float] | None] = {}
+        self._reached: dict[StudyKey, dict[float, tuple[int, float]]] = {study: {} for study in self._courses}
         for result in finished:
             self._load(result)
         for course in sorted(self._courses.values(), key=lambda course: len(course.inner)):
@@ -134,7 +134,7 @@ class Search:
         """Fewest steps to target in a cell so far."""
         return self._steps.get(cell)
 
-    def best(self, study: Study) -> tuple[float, float] | None:
+    def best(self, study: StudyKey) -> tuple[float, float] | None:
         """Best learning rate of a study over the seeds so far, and its geometric mean of steps to target."""
         if study not in self._best:
             lrs, table = self.lrs(study), self.table(study)
@@ -143,28 +143,28 @@ class Search:
             self._best[study] = None if row is None else (lrs[row], float(np.exp(np.log(reached).mean())))
         return self._best[study]
 
-    def lrs(self, study: Study) -> tuple[float, ...]:
+    def lrs(self, study: StudyKey) -> tuple[float, ...]:
         """Learning rates of a study that are planned, or have a trial."""
         there = {lr for cell in self._cells_of(study) for lr in self.results[cell]}
         return tuple(sorted(there | {lr for lr, _ in self._courses[study].why}))
 
-    def table(self, study: Study) -> np.ndarray:
+    def table(self, study: StudyKey) -> np.ndarray:
         """Steps to target, shape ``[learning rates, seeds]``, after the pruning rule; NaN where not reached or not
         run."""
         results = [[self.results[cell].get(lr) for cell in self._cells_of(study)] for lr in self.lrs(study)]
         steps = [[getattr(result, "steps_to_target", None) for result in row] for row in results]
         return censored(np.array(steps, dtype=float), self.sweep.prune_factor)
 
-    def interior(self, study: Study) -> bool:
+    def interior(self, study: StudyKey) -> bool:
         """Whether the best learning rate has a worse one on either side."""
         best, lrs = self.best(study), self.lrs(study)
         return best is not None and lrs[0] < best[0] < lrs[-1]
 
-    def why(self, study: Study) -> dict[tuple[float, int], str]:
+    def why(self, study: StudyKey) -> dict[tuple[float, int], str]:
         """Why every trial was asked for, by learning rate and seed, in that order."""
         return self._courses[study].why
 
-    def counts(self, study: Study) -> tuple[int, int]:
+    def counts(self, study: StudyKey) -> tuple[int, int]:
         """Finished and planned trials of a study; more may follow from how these end."""
         return self._done[study], len(self._courses[study].why)
 
@@ -183,7 +183,7 @@ class Search:
     def cells(self) -> list[Cell]:
         return [cell for study in self.sweep.studies() for cell in self._cells_of(study)]
 
-    def _cells_of(self, study: Study) -> list[Cell]:
+    def _cells_of(self, study: StudyKey) -> list[Cell]:
         return [Cell(study.optimizer, study.batch_size, seed) for seed in self.sweep.seeds]
 
     def config(self, cell: Cell, lr: float) -> TrialConfig:
@@ -192,7 +192,7 @@ class Search:
             self._trials[cell, lr] = self.sweep.trial(cell, lr)
         return self._trials[cell, lr]
 
-    def _ran(self, study: Study, lrs: tuple[float, ...]) -> np.ndarray:
+    def _ran(self, study: StudyKey, lrs: tuple[float, ...]) -> np.ndarray:
         return np.array([[lr in self.results[cell] for cell in self._cells_of(study)] for lr in lrs])
 
     def _load(self, result: TrialResult) -> None:
@@ -216,7 +216,7 @@ class Search:
             count, logs = self._reached[study].get(lr, (0, 0.0))
             self._reached[study][lr] = count + 1, logs + math.log(max(result.steps_to_target, 1e-300))
 
-    def _advance(self, course: Course) -> None:
+    def _advance(self, course: StudyProgress) -> None:
         """Ask for what a study needs until something of it has to run."""
         while not course.missing:
             asks = self._asks(course)
@@ -234,12 +234,12 @@ class Search:
             if not asks:
                 return
 
-    def _asks(self, course: Course) -> list[Ask]:
+    def _asks(self, course: StudyProgress) -> list[TrialRequest]:
         study, seeds = course.study, self.sweep.seeds
         if self.sweep.exhaustive:
             lrs = () if course.started else self.sweep.lr_grid(study.optimizer)
             course.started = True
-            return [Ask(lr, seed, "on the grid") for lr in lrs for seed in seeds]
+            return [TrialRequest(lr, seed, "on the grid") for lr in lrs for seed in seeds]
         if not course.started:
             if not all(self._courses[inner].settled for inner in course.inner):
                 return []
@@ -253,7 +253,7 @@ class Search:
             asks = bracket.needed(course.seen, seeds, lattice, self.rules)
         return asks
 
-    def _start(self, course: Course) -> list[Ask]:
+    def _start(self, course: StudyProgress) -> list[TrialRequest]:
         """The first three trials: where the best learning rate is expected, and a factor of 2 on either side."""
         study, first, lattice = course.study, self.sweep.seeds[0], self._lattices[course.study.optimizer]
         law = self._law(course)
@@ -269,32 +269,32 @@ class Search:
             why += f"{math.exp(law.deviation):.2g}"
         beside = "a factor of 2 beside where the best is expected"
         return [
-            Ask(lattice.lr(position), first, why),
-            *(Ask(lattice.lr(position + side * OCTAVE), first, beside) for side in (1, -1)),
+            TrialRequest(lattice.lr(position), first, why),
+            *(TrialRequest(lattice.lr(position + side * OCTAVE), first, beside) for side in (1, -1)),
         ]
 
-    def _law(self, course: Course) -> Expected | None:
+    def _law(self, course: StudyProgress) -> Expected | None:
         known = [
-            (math.log(study.batch_size), *found)
+            (math.log(study.batch_size), *optimum)
             for study in course.inner
-            if (found := self._courses[study].optimum) is not None
+            if (optimum := self._courses[study].optimum) is not None
         ]
         at, prior = math.log(course.study.batch_size), self._prior(course)
         if prior is not None:
             return expected_from(prior, at, known)
         return expected(at, *zip(*known, strict=True)) if known else None
 
-    def _prior(self, course: Course) -> Prior | None:
+    def _prior(self, course: StudyProgress) -> Prior | None:
         return self.sweep.warm_start.get(str(self.sweep.choices[course.study.optimizer]))
 
-    def _sources(self, course: Course) -> str:
+    def _sources(self, course: StudyProgress) -> str:
         """What :meth:`_law` goes by."""
         prior = self._prior(course)
         own = any(self._courses[study].optimum is not None for study in course.inner)
-        told = ["the batch sizes tried"] if own else []
-        return " and ".join(told if prior is None else [*told, f"the results in {prior.source}"])
+        origins = ["the batch sizes tried"] if own else []
+        return " and ".join(origins if prior is None else [*origins, f"the results in {prior.source}"])
 
-    def _settle(self, course: Course, asks: list[Ask]) -> None:
+    def _settle(self, course: StudyProgress, asks: list[TrialRequest]) -> None:
         """Note the optimum once the first seed is bracketed, and let the studies further out start."""
         if course.settled or not course.started or self.sweep.exhaustive:
             return
@@ -307,7 +307,7 @@ class Search:
             if not other.started and course.study in other.inner:
                 self._advance(other)
 
-    def _stored(self, study: Study) -> dict[tuple[float, int], TrialResult]:
+    def _stored(self, study: StudyKey) -> dict[tuple[float, int], TrialResult]:
         return {(lr, cell.seed): result for cell in self._cells_of(study) for lr, result in self.results[cell].items()}
 
     def _put(self, cell: Cell, lr: float) -> None:
@@ -346,7 +346,7 @@ class Search:
         )
         return (self.sweep.prune_factor or 1.0) * min(known, default=math.inf)
 
-    def _guess(self, study: Study) -> float:
+    def _guess(self, study: StudyKey) -> float:
         """The learning rate most likely to be best."""
         course = self._courses[study]
         if course.optimum is not None:
@@ -358,21 +358,21 @@ class Search:
         return first[0] if first and not self.sweep.exhaustive else middle(self.sweep.lr_grid(study.optimizer))
 
 
-def outcome(result: TrialResult) -> Outcome:
+def outcome(result: TrialResult) -> TrialOutcome:
     """What the search knows of a trial."""
     values = [row.value for row in result.evaluations] or [math.nan]
     first, last = (result.config.target.distance(value) for value in (values[0], values[-1]))
     share = last / first if first > 0 else math.inf
     gone = result.status in (TrialStatus.DIVERGED, TrialStatus.FAILED, TrialStatus.OUT_OF_MEMORY)
-    return Outcome(
+    return TrialOutcome(
         steps=math.nan if result.steps_to_target is None else result.steps_to_target,
         distance=share if math.isfinite(share) and not gone else math.inf,
         tells=result.status not in (TrialStatus.FAILED, TrialStatus.OUT_OF_MEMORY),
     )
 
 
-def _nearer(study: Study, batch_sizes: tuple[int, ...]) -> list[Study]:
+def _nearer(study: StudyKey, batch_sizes: tuple[int, ...]) -> list[StudyKey]:
     """Studies of the same optimizer that are nearer to the middle of the batch sizes."""
     centre = (len(batch_sizes) - 1) // 2
     mine = abs(batch_sizes.index(study.batch_size) - centre)
-    return [Study(study.optimizer, size) for place, size in enumerate(batch_sizes) if abs(place - centre) < mine]
+    return [StudyKey(study.optimizer, size) for place, size in enumerate(batch_sizes) if abs(place - centre) < mine]

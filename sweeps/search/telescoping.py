@@ -39,7 +39,7 @@ seeds]``, NaN where the target was not reached."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stage:
+class WidthStage:
     """What was found at one width.
 
     Attributes:
@@ -74,7 +74,7 @@ class Telescoped:
         seeds: trials of each learning rate.
     """
 
-    stages: tuple[Stage, ...]
+    stages: tuple[WidthStage, ...]
     seeds: int
 
     @property
@@ -107,7 +107,7 @@ def telescope(widths: Sequence[int], first: Sequence[float], seeds: int) -> Gene
     check_widths(widths)
     if len(first) < 3:
         raise ConfigError(f"telescoping starts from at least three learning rates, got {len(first)}")
-    stages: list[Stage] = []
+    stages: list[WidthStage] = []
     for place, width in enumerate(widths):
         lrs = tuple(first)
         if stages:
@@ -146,7 +146,7 @@ def vertex(lrs: Sequence[float], values: Sequence[float]) -> float:
     return float(lrs[1] * math.exp(place))
 
 
-def _stage(width: int, lrs: tuple[float, ...]) -> Generator[Ask, np.ndarray, Stage]:
+def _stage(width: int, lrs: tuple[float, ...]) -> Generator[Ask, np.ndarray, WidthStage]:
     """The settled stage: its grid extended until the winner is inside, or :data:`EXTENSION` times."""
     extensions = 0
     while True:
@@ -165,7 +165,7 @@ def _stage(width: int, lrs: tuple[float, ...]) -> Generator[Ask, np.ndarray, Sta
         lrs = (_clean(lrs[0] ** 2 / lrs[1]), *lrs) if lowest else (*lrs, _clean(lrs[-1] ** 2 / lrs[-2]))
     means = np.log(steps).mean(axis=1)
     inside = 0 < row < len(lrs) - 1
-    return Stage(
+    return WidthStage(
         width=width,
         lrs=lrs,
         steps=tuple(float(value) for value in np.exp(means)),

@@ -2,7 +2,7 @@
 
 What is taken is a best learning rate for each batch size with its variance, of the optimizer by the same name and
 options, or by the same name. It is kept in ``sweep.json``: a sweep goes on from what it took, whatever has become of
-the other folder since. It decides where a search starts, never where it ends: see :mod:`sweeps.search.elsewhere`.
+the other folder since. It decides where a search starts, never where it ends: see :mod:`sweeps.search.warm_start_law`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sweeps.spec.prior import Prior
 from sweeps.spec.spec import Sweep
 
 if TYPE_CHECKING:
-    from analysis.estimate.laws.learning_rate import Law
+    from analysis.estimate.laws.learning_rate import LearningRateLaw
     from analysis.read.groups import Group
 
 AT_AN_EDGE = 1.0
@@ -43,18 +43,18 @@ def started(sweep: Sweep, folder: Path, source: Path | None, say: Callable[[str]
         raise ConfigError("--from is where a search of the learning rate starts, and nothing is searched: leave it out")
     if source is not None and source.resolve() == folder.resolve():
         raise ConfigError(f"--from {source} is the folder of this sweep; its trials count anyway")
-    found = {text: prior for text, prior in _stored(folder).items() if text in map(str, sweep.optimizers)}
-    for text, kept in found.items():
+    stored = {text: prior for text, prior in _stored(folder).items() if text in map(str, sweep.optimizers)}
+    for text, kept in stored.items():
         say(f"{text} starts by {kept.source}, as it was when it was read: {kept.told}")
-    missing = [choice for choice in sweep.optimizers if str(choice) not in found]
+    missing = [choice for choice in sweep.optimizers if str(choice) not in stored]
     if source is not None and missing:
         taken = _taken(sweep, source, missing)
         for choice in missing:
             prior = taken.get(str(choice))
             there = f"starts by {source}: {prior.told}" if prior else f"is not in {source}, and starts at its default"
             say(f"{choice} {there}")
-        found |= taken
-    return sweep.replace(warm_start=found) if found else sweep
+        stored |= taken
+    return sweep.replace(warm_start=stored) if stored else sweep
 
 
 def _stored(folder: Path) -> dict[str, Prior]:
@@ -77,20 +77,20 @@ def _taken(sweep: Sweep, source: Path, choices: list[Choice]) -> dict[str, Prior
     there = answers(load(source), DEFAULT, noise=False)
     laws = [(answer.group, str(answer.target), learning_rate_law(answer.studies)) for answer in there]
     known = [entry for entry in laws if entry[2].optima]
-    found = {}
+    priors = {}
     for choice in choices:
         alike = [(_unlike(sweep, choice, group, law), place) for place, (group, _, law) in enumerate(known)]
         ranked = sorted((rank, place) for rank, place in alike if rank is not None)
         if ranked:
-            found[str(choice)] = _prior(str(source), choice, *known[ranked[0][1]])
-    if not found:
+            priors[str(choice)] = _prior(str(source), choice, *known[ranked[0][1]])
+    if not priors:
         others = ", ".join(dict.fromkeys(group.optimizer for group, *_ in known)) or "none with a best learning rate"
         named = ", ".join(map(str, choices))
         raise ConfigError(f"--from {source} says nothing of {named}; its optimizers are: {others}")
-    return found
+    return priors
 
 
-def _unlike(sweep: Sweep, choice: Choice, group: Group, law: Law) -> tuple[Any, ...] | None:
+def _unlike(sweep: Sweep, choice: Choice, group: Group, law: LearningRateLaw) -> tuple[Any, ...] | None:
     """How far a group is from an optimizer of the sweep, the least being the nearest; ``None`` for another's."""
     if group.choice.name != choice.name:
         return None
@@ -103,7 +103,7 @@ def _unlike(sweep: Sweep, choice: Choice, group: Group, law: Law) -> tuple[Any, 
     )
 
 
-def _prior(source: str, choice: Choice, group: Group, target: str, law: Law) -> Prior:
+def _prior(source: str, choice: Choice, group: Group, target: str, law: LearningRateLaw) -> Prior:
     inside = [entry for entry in law.optima if not entry.edge]
     used = inside or list(law.optima)
     sizes = [entry.batch_size for entry in used]

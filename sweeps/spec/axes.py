@@ -39,10 +39,10 @@ def _with_axis(sweep: Sweep, text: str) -> Sweep:
     if not (key and equals):
         raise ConfigError(f"--axis takes option=value,value,..., got {text!r}; for example --axis momentum=0.9,0.95")
     values = parse_value(f"[{listed}]")
-    told = list(dict.fromkeys(map(value_text, values)))
-    if len(told) < len(values):
+    texts = list(dict.fromkeys(map(value_text, values)))
+    if len(texts) < len(values):
         raise ConfigError(f"--axis {text}: a value is there twice")
-    if len(told) < 2:
+    if len(texts) < 2:
         raise ConfigError(f"--axis {text}: an axis takes two values or more; --set optimizer.{key}= sets one")
     names = list(dict.fromkeys(choice.name for choice in sweep.optimizers))
     # names of libraries hold a dot themselves: torch.adam.eps

@@ -10,13 +10,13 @@ if TYPE_CHECKING:
     from cbs.trial.config import TrialConfig
 
 
-def told(optimizer: Choice | str, batch_schedule: Choice | None) -> str:
+def study_label(optimizer: Choice | str, batch_schedule: Choice | None) -> str:
     """An optimizer under a batch schedule, as studies have it."""
     return str(optimizer) if batch_schedule is None else f"{optimizer}, {batch_schedule}"
 
 
 @dataclass(frozen=True, order=True)
-class Study:
+class StudyKey:
     """All trials at one optimizer and batch size; the optimizer is the text of its choice, options and all, with its
     batch schedule behind it where it has one."""
 
@@ -35,8 +35,8 @@ class Cell:
     @classmethod
     def of(cls, trial: TrialConfig) -> Cell:
         """The cell a trial belongs to."""
-        return cls(told(trial.optimizer, trial.batch_schedule), trial.batch_size, trial.seed)
+        return cls(study_label(trial.optimizer, trial.batch_schedule), trial.batch_size, trial.seed)
 
     @property
-    def study(self) -> Study:
-        return Study(self.optimizer, self.batch_size)
+    def study(self) -> StudyKey:
+        return StudyKey(self.optimizer, self.batch_size)

@@ -88,19 +88,19 @@ def routed(sweep: Sweep) -> dict[str, Routing]:
     Raises:
         ConfigError: if none has one, or the workload or the option ``matrices`` is refused.
     """
-    found = {}
+    routings = {}
     with torch.random.fork_rng(devices=[]):
         for choice in sweep.optimizers:
             options = OPTIMIZERS[choice.name].defaults | choice.options
             if "matrices" in options:
                 try:
-                    found[choice.name] = route(built(sweep.workload).build_model(), options["matrices"])
+                    routings[choice.name] = route(built(sweep.workload).build_model(), options["matrices"])
                 except ValueError as error:
                     raise ConfigError(f"optimizer {choice.name!r} refuses its options: {error}") from None
-    if not found:
+    if not routings:
         names = " and ".join(choice.name for choice in sweep.optimizers)
         raise ConfigError(f"{names}: all parameters are treated alike, there is nothing to show for a workload")
-    return found
+    return routings
 
 
 def routing_table(routing: Routing) -> RenderableType:

@@ -48,5 +48,5 @@ class Prior:
         Raises:
             TypeError, ValueError: if it is none.
         """
-        told = {key: tuple(value) if isinstance(value, list) else str(value) for key, value in data.items()}
-        return cls(**told)  # type: ignore[arg-type]
+        values = {key: tuple(value) if isinstance(value, list) else str(value) for key, value in data.items()}
+        return cls(**values)  # type: ignore[arg-type]

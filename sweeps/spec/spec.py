@@ -25,7 +25,7 @@ from cbs.trial.config import (
     without_unused,
 )
 from cbs.trial.target import Target
-from sweeps.spec.cell import Cell, Study, told
+from sweeps.spec.cell import Cell, StudyKey, study_label
 from sweeps.spec.prior import Prior
 
 SEARCHES = ("bracket", "grid")
@@ -181,7 +181,7 @@ class Sweep:
     @functools.cached_property
     def choices(self) -> dict[str, Choice]:
         """The optimizers by their text under every batch schedule, as studies and cells have it."""
-        return {told(choice, schedule): choice for choice, schedule in self._pairs}
+        return {study_label(choice, schedule): choice for choice, schedule in self._pairs}
 
     @functools.cached_property
     def labels(self) -> dict[str, str]:
@@ -189,7 +189,7 @@ class Sweep:
         optimizers = dict(zip(map(str, self.optimizers), labels(self.optimizers), strict=True))
         schedules = dict(zip(map(str, self.batch_schedules), labels(self.batch_schedules), strict=True))
         return {
-            told(choice, schedule): f"{optimizers[str(choice)]}, {schedules[str(schedule)]}"
+            study_label(choice, schedule): f"{optimizers[str(choice)]}, {schedules[str(schedule)]}"
             if schedule
             else optimizers[str(choice)]
             for choice, schedule in self._pairs
@@ -219,9 +219,9 @@ class Sweep:
             )
         return grid
 
-    def studies(self) -> list[Study]:
+    def studies(self) -> list[StudyKey]:
         """Every (optimizer, batch size)."""
-        return [Study(optimizer, batch_size) for optimizer in self.choices for batch_size in self.batch_sizes]
+        return [StudyKey(optimizer, batch_size) for optimizer in self.choices for batch_size in self.batch_sizes]
 
     def budget(self, batch_size: int) -> int:
         """Most optimizer updates a trial at ``batch_size`` may take."""

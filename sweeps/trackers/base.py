@@ -56,12 +56,12 @@ def settings(result: TrialResult) -> dict[str, Any]:
 
 def outcome(result: TrialResult) -> dict[str, float]:
     """The numbers a trial ended with: steps and examples to the target where it was reached, and the last step."""
-    found = {
+    metrics = {
         "steps_to_target": result.steps_to_target,
         "examples_to_target": result.examples_to_target,
         "final_step": result.final_step,
     }
-    return {name: value for name, value in found.items() if value is not None}
+    return {name: value for name, value in metrics.items() if value is not None}
 
 
 def curve(result: TrialResult) -> Iterator[tuple[int, dict[str, float]]]:

@@ -15,7 +15,7 @@ _MOST_METRICS, _MOST_PARAMS = 1000, 100
 
 
 @TRACKERS.register("mlflow")
-class MLflow(Tracker):
+class MLflowTracker(Tracker):
     """Runs of the experiment ``MLFLOW_EXPERIMENT_NAME``, or one :func:`called` like the folder."""
 
     files = "mlruns"

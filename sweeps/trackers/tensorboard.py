@@ -12,7 +12,7 @@ from sweeps.trackers.base import Tracker, curve, outcome, settings
 
 
 @TRACKERS.register("tensorboard")
-class TensorBoard(Tracker):
+class TensorBoardTracker(Tracker):
     """A folder ``tensorboard/<trial id>`` in that of the sweep; ``tensorboard --logdir`` shows them.
 
     The files are written by tensorboardX, which comes with Ray Tune.

@@ -15,7 +15,7 @@ OFFLINE = "offline"
 
 
 @TRACKERS.register("wandb")
-class WeightsAndBiases(Tracker):
+class WandbTracker(Tracker):
     """Runs in the project ``WANDB_PROJECT``, or one :func:`called` like the folder; offline they are
     ``wandb/offline-run-*``."""
 

@@ -15,7 +15,7 @@ from cbs.diagnostics import DIAGNOSTICS, build_diagnostics
 from cbs.diagnostics.max_attention_logit import MaxAttentionLogit
 from cbs.errors import ConfigError
 from cbs.schedules.batch_size import Stage
-from cbs.training.parts import Step
+from cbs.training.parts import TrainingStep
 from cbs.training.probe_columns import L2_COLUMNS
 from cbs.training.run import run_trial
 from cbs.training.step_columns import StepColumns
@@ -179,7 +179,7 @@ def test_columns_that_come_later_are_refused() -> None:
     loss = torch.tensor(1.0)
 
     def append(**values: Tensor) -> None:
-        columns.before_step(Step(1, Stage(2), 2, values={"train_loss": loss, **values}))
+        columns.before_step(TrainingStep(1, Stage(2), 2, values={"train_loss": loss, **values}))
 
     append(a=loss)
     append()

@@ -44,20 +44,20 @@ def refused(folder: Path) -> str:
 
 
 def lightning(_folder: Path, **source: str) -> dict[str, Any]:
-    from cbs.integrations.lightning import NoiseScaleCallback
+    from cbs.integrations.lightning import LightningNoiseScaleCallback
     from tests.integrations import test_lightning as single
 
-    module, callback = single.regression(), NoiseScaleCallback(**source)
+    module, callback = single.regression(), LightningNoiseScaleCallback(**source)
     options = {"strategy": "ddp", "devices": RANKS, "use_distributed_sampler": False}
     single.fit(module, [callback], steps=5, seed=dist.get_rank(), **options)
     return {"steps": single.steps_of(module), "called": module.called, **_found(callback)}
 
 
 def driven(_folder: Path) -> dict[str, Any]:
-    from cbs.integrations.lightning_batch_size import BatchSizeCallback
+    from cbs.integrations.lightning_batch_size import LightningBatchSizeCallback
     from tests.integrations import test_batch_size as single
 
-    callback = BatchSizeCallback(cap=4 * single.CAP, rule=single.RULE, drives=True)
+    callback = LightningBatchSizeCallback(cap=4 * single.CAP, rule=single.RULE, drives=True)
     module = single.lightning_fit(callback, strategy="ddp", devices=RANKS)
     assert callback.controller is not None
     return {"rows": callback.controller.rows, "sizes": module.sizes.steps}

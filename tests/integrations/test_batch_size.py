@@ -174,7 +174,7 @@ def test_the_trainer_takes_the_steps_that_were_decided(tmp_path: Path) -> None:
 
 
 def test_lightning_takes_the_steps_that_were_decided() -> None:
-    callback = lightning_batch_size.BatchSizeCallback(cap=CAP, rule=RULE, drives=True)
+    callback = lightning_batch_size.LightningBatchSizeCallback(cap=CAP, rule=RULE, drives=True)
     module = lightning_fit(callback)
     rows = callback.controller.rows
     # Lightning divides the last, smaller step by the number of batches of a whole one, so it is left out
@@ -189,7 +189,7 @@ def test_who_is_advised_trains_as_without(tmp_path: Path) -> None:
     assert set(sizes.steps) == {MICRO * FIRST}
     assert callback.controller.advised.batch_size > MICRO * FIRST
     torch.testing.assert_close(trainer.model.inner.weight.detach(), by_hand(sizes.steps), rtol=1e-10, atol=1e-12)
-    other = lightning_batch_size.BatchSizeCallback(cap=CAP, rule=RULE)
+    other = lightning_batch_size.LightningBatchSizeCallback(cap=CAP, rule=RULE)
     assert set(lightning_fit(other).sizes.steps) == {MICRO * FIRST}
     assert other.controller.advised == callback.controller.advised
 
@@ -217,7 +217,7 @@ def test_a_trainer_that_resumes_decides_the_same_or_is_refused(tmp_path: Path) -
 
 def test_a_lightning_run_that_resumes_decides_the_same(tmp_path: Path) -> None:
     """Lightning reads its data from the beginning again; here they repeat every 30 batches, or 15 steps."""
-    whole, again = (lightning_batch_size.BatchSizeCallback(cap=CAP, rule=RULE, drives=True) for _ in range(2))
+    whole, again = (lightning_batch_size.LightningBatchSizeCallback(cap=CAP, rule=RULE, drives=True) for _ in range(2))
     first, data = Module(), examples(60) * (MICRO * BATCHES // 60)
 
     class Saves(lightning.Callback):
@@ -244,7 +244,7 @@ def test_what_counts_steps_is_told_and_what_cannot_change_is_refused(tmp_path: P
     with pytest.warns(UserWarning, match="counts steps") as told:
         hugging_face(tmp_path, driven(), lr_scheduler_type="cosine", max_steps=2)[0].train()
     assert any("max_steps" in str(warning.message) for warning in told)
-    callback = lightning_batch_size.BatchSizeCallback(cap=CAP, drives=True)
+    callback = lightning_batch_size.LightningBatchSizeCallback(cap=CAP, drives=True)
     with pytest.warns(UserWarning, match="counts steps") as told:
         lightning_fit(callback, Module("step"), max_steps=2)
     assert any("interval='step'" in str(warning.message) for warning in told)
@@ -253,4 +253,4 @@ def test_what_counts_steps_is_told_and_what_cannot_change_is_refused(tmp_path: P
         lightning_fit(callback, others=[scheduler], accumulate_grad_batches=1)
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message=".*steps.*more examples")
-        lightning_fit(lightning_batch_size.BatchSizeCallback(cap=CAP), Module("step"), limit_train_batches=2)
+        lightning_fit(lightning_batch_size.LightningBatchSizeCallback(cap=CAP), Module("step"), limit_train_batches=2)

@@ -24,7 +24,7 @@ from lightning.pytorch.loggers.logger import Logger  # noqa: E402
 from lightning.pytorch.plugins.precision import MixedPrecision  # noqa: E402
 from lightning.pytorch.strategies import DeepSpeedStrategy  # noqa: E402
 
-from cbs.integrations.lightning import NoiseScaleCallback  # noqa: E402
+from cbs.integrations.lightning import LightningNoiseScaleCallback  # noqa: E402
 
 ROUNDING = 1e-10
 """The network is in float64, and the two sides differ in the order of sums."""
@@ -138,14 +138,16 @@ def watched(module: nn.Module) -> bool:
 
 
 @pytest.fixture(scope="module")
-def run() -> tuple[Any, NoiseScaleCallback, Memory]:
+def run() -> tuple[Any, LightningNoiseScaleCallback, Memory]:
     """Steps of two micro-batches, each of them clipped."""
-    module, callback, memory = regression(), NoiseScaleCallback(source="accumulation"), Memory()
+    module, callback, memory = regression(), LightningNoiseScaleCallback(source="accumulation"), Memory()
     fit(module, [callback], logger=memory)
     return module, callback, memory
 
 
-def test_moments_are_those_of_the_gradients_before_clipping(run: tuple[Any, NoiseScaleCallback, Memory]) -> None:
+def test_moments_are_those_of_the_gradients_before_clipping(
+    run: tuple[Any, LightningNoiseScaleCallback, Memory],
+) -> None:
     module, callback, _ = run
     assert min(module.norms) > 0.02
     signal, noise = mean_moments(regression(), steps_of(module), loss)
@@ -156,14 +158,16 @@ def test_moments_are_those_of_the_gradients_before_clipping(run: tuple[Any, Nois
     assert estimate.noise == pytest.approx(noise, rel=ROUNDING)
 
 
-def test_training_is_what_it_is_without_the_callback(run: tuple[Any, NoiseScaleCallback, Memory]) -> None:
+def test_training_is_what_it_is_without_the_callback(run: tuple[Any, LightningNoiseScaleCallback, Memory]) -> None:
     alone = regression()
     fit(alone, [])
     for name, weight in alone.state_dict().items():
         assert torch.equal(weight, run[0].state_dict()[name]), name
 
 
-def test_the_logger_gets_the_noise_scale_when_the_trainer_logs(run: tuple[Any, NoiseScaleCallback, Memory]) -> None:
+def test_the_logger_gets_the_noise_scale_when_the_trainer_logs(
+    run: tuple[Any, LightningNoiseScaleCallback, Memory],
+) -> None:
     _, callback, memory = run
     logs = [(step, metrics) for step, metrics in memory.logged if "noise_scale/simple" in metrics]
     assert [step for step, _ in logs] == [STEPS // 2 - 1, STEPS - 1]
@@ -174,7 +178,7 @@ def test_the_logger_gets_the_noise_scale_when_the_trainer_logs(run: tuple[Any, N
 
 def test_one_process_needs_no_source_and_no_accumulation() -> None:
     """The halves of every batch are the groups."""
-    module, callback = regression(), NoiseScaleCallback()
+    module, callback = regression(), LightningNoiseScaleCallback()
     fit(module, [callback], steps=5, accumulate_grad_batches=1)
     halves = [
         (weights, [(inputs[part], targets[part]) for part in (slice(2), slice(2, 4))])
@@ -188,16 +192,16 @@ def test_one_process_needs_no_source_and_no_accumulation() -> None:
     assert estimate.noise == pytest.approx(noise, rel=ROUNDING)
 
 
-def test_parts_go_by_the_names_of_the_module(run: tuple[Any, NoiseScaleCallback, Memory]) -> None:
+def test_parts_go_by_the_names_of_the_module(run: tuple[Any, LightningNoiseScaleCallback, Memory]) -> None:
     assert list(run[1].meter.estimate("layer")) == ["network.0", "network.2"]
 
 
-def test_nothing_is_left_on_the_module(run: tuple[Any, NoiseScaleCallback, Memory]) -> None:
+def test_nothing_is_left_on_the_module(run: tuple[Any, LightningNoiseScaleCallback, Memory]) -> None:
     assert not watched(run[0])
 
 
 def test_nothing_is_left_on_the_module_when_training_raises() -> None:
-    module, callback, during = regression(), NoiseScaleCallback(), []
+    module, callback, during = regression(), LightningNoiseScaleCallback(), []
 
     class Raises(lightning.Callback):
         def on_train_batch_end(self, *args: Any) -> None:
@@ -211,9 +215,9 @@ def test_nothing_is_left_on_the_module_when_training_raises() -> None:
     assert callback.meter.estimate().steps == 1
 
 
-def test_loss_scale_of_a_grad_scaler_is_taken_out(run: tuple[Any, NoiseScaleCallback, Memory]) -> None:
+def test_loss_scale_of_a_grad_scaler_is_taken_out(run: tuple[Any, LightningNoiseScaleCallback, Memory]) -> None:
     """The Trainer unscales before the hook. A power of two scales without rounding."""
-    callback = NoiseScaleCallback(source="accumulation")
+    callback = LightningNoiseScaleCallback(source="accumulation")
     fit(regression(), [callback], plugins=[Scaled("16-mixed", "cpu", torch.amp.GradScaler("cpu", init_scale=2.0**10))])
     found, plain = callback.meter.estimate(), run[1].meter.estimate()
     assert found.steps == STEPS
@@ -222,8 +226,10 @@ def test_loss_scale_of_a_grad_scaler_is_taken_out(run: tuple[Any, NoiseScaleCall
 
 
 def test_a_resumed_run_goes_on_with_its_averages(tmp_path: Path) -> None:
-    first, second, callback = regression(), regression(), NoiseScaleCallback(source="accumulation")
-    fit(first, [NoiseScaleCallback(source="accumulation")], max_steps=30).save_checkpoint(tmp_path / "run.ckpt")
+    first, second, callback = regression(), regression(), LightningNoiseScaleCallback(source="accumulation")
+    fit(first, [LightningNoiseScaleCallback(source="accumulation")], max_steps=30).save_checkpoint(
+        tmp_path / "run.ckpt"
+    )
     fit(second, [callback], max_epochs=2, max_steps=STEPS, ckpt_path=tmp_path / "run.ckpt")
     signal, noise = mean_moments(regression(), steps_of(first) + steps_of(second), loss)
     estimate = callback.meter.estimate()
@@ -233,34 +239,34 @@ def test_a_resumed_run_goes_on_with_its_averages(tmp_path: Path) -> None:
 
 
 def test_a_batch_without_a_loss_is_left_out() -> None:
-    callback = NoiseScaleCallback(source="split")
+    callback = LightningNoiseScaleCallback(source="split")
     fit(regression(skip=1), [callback], steps=2, accumulate_grad_batches=1)
     assert callback.meter.estimate().steps == 3
 
 
-def test_callback_for_the_other_namespace(run: tuple[Any, NoiseScaleCallback, Memory]) -> None:
+def test_callback_for_the_other_namespace(run: tuple[Any, LightningNoiseScaleCallback, Memory]) -> None:
     other = pytest.importorskip("pytorch_lightning")
-    callback = NoiseScaleCallback(source="accumulation")
+    callback = LightningNoiseScaleCallback(source="accumulation")
     fit(regression(other.LightningModule), [callback], other)
     assert callback.meter.estimate() == run[1].meter.estimate()
 
 
 def test_manual_optimization_is_refused() -> None:
     with pytest.raises(ConfigError, match="manual_backward"):
-        fit(regression(manual=True), [NoiseScaleCallback()], gradient_clip_val=None, accumulate_grad_batches=1)
+        fit(regression(manual=True), [LightningNoiseScaleCallback()], gradient_clip_val=None, accumulate_grad_batches=1)
 
 
 def test_deepspeed_is_refused() -> None:
     """The strategy itself cannot be built without the package, and is not looked into."""
     strategy = DeepSpeedStrategy.__new__(DeepSpeedStrategy)
     with pytest.raises(ConfigError, match="DeepSpeed"):
-        NoiseScaleCallback().on_train_start(SimpleNamespace(strategy=strategy), regression())
+        LightningNoiseScaleCallback().on_train_start(SimpleNamespace(strategy=strategy), regression())
 
 
 def test_too_few_micro_batches_are_refused_before_training() -> None:
     module = regression()
     with pytest.raises(ConfigError, match="accumulate_grad_batches=1"):
-        fit(module, [NoiseScaleCallback(source="accumulation")], accumulate_grad_batches=1)
+        fit(module, [LightningNoiseScaleCallback(source="accumulation")], accumulate_grad_batches=1)
     assert not watched(module)
 
 

@@ -12,7 +12,7 @@ import torch
 
 from analysis.arrays import Quantity
 from analysis.extensions.schedule_plan.stages import stages
-from analysis.read.trainers import Told, write_schedule
+from analysis.read.trainers import ScheduleExport, write_schedule
 from cbs.errors import ConfigError, DataError
 
 transformers = pytest.importorskip("transformers")
@@ -28,7 +28,7 @@ FACTORS = (1.0, 1.5, 3.0)
 
 def written(folder: Path, *, table: Any = TABLE, budget: int = DATA, factors: Any = FACTORS, end: str = "") -> Path:
     """What ``--export transformers`` prints, in a file."""
-    told = Told(
+    told = ScheduleExport(
         table=table, steps=tuple(1 for _ in table), examples=budget, optimizer="adamw",
         lr_factors=tuple(Quantity(factor, (factor, factor)) for factor in factors),
     )  # fmt: skip
@@ -85,7 +85,9 @@ def test_a_plan_goes_on_through_epochs_which_end_with_a_smaller_step(tmp_path: P
 
 
 def test_without_known_factors_the_learning_rate_stays(tmp_path: Path) -> None:
-    told = Told(table=TABLE, steps=(1, 1, 1), examples=DATA, lr_factors=(Quantity(1.0), Quantity(), Quantity()))
+    told = ScheduleExport(
+        table=TABLE, steps=(1, 1, 1), examples=DATA, lr_factors=(Quantity(1.0), Quantity(), Quantity())
+    )
     text = write_schedule("transformers", told)
     assert [row["lr_factor"] for row in json.loads(text)["stages"]] == [1.0, 1.0, 1.0]
 

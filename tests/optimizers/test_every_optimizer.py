@@ -21,7 +21,7 @@ from cbs.optimizers.problem import Problem, ProblemOptimizer
 from cbs.optimizers.scaling import SCALED_OPTIONS
 from cbs.optimizers.signsgd import SignSGD
 from cbs.optimizers.spectral import orthogonalization
-from cbs.testing import Check, Failure, NotApplicable, checks, conformance_test, examine, subject
+from cbs.testing import ContractCheck, Failure, NotApplicable, checks, conformance_test, examine, subject
 from cbs.training.run import run_trial
 from cbs.trial.config import Choice, EvaluationPlan, TrialConfig
 from cbs.trial.record import TrialResult
@@ -55,7 +55,7 @@ def by_others(name: str) -> set[type[torch.optim.Optimizer]]:
         for check in checks()
     ],
 )
-def test_conforms(name: str, check: Check) -> None:
+def test_conforms(name: str, check: ContractCheck) -> None:
     """What a class of others does not keep by itself is not asked of the entry that dresses it."""
     try:
         check(subject(name))

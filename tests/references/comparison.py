@@ -1,4 +1,5 @@
-"""Comparisons of ``analysis.questions.compare.answer`` and the plane of ``analysis.estimate.courses``, pair by pair."""
+"""Comparisons of ``analysis.questions.compare.answer`` and the plane of ``analysis.estimate.time_curves``, pair by
+pair."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.estimate.forms import FORMS, Reference, Runs
+from analysis.estimate.forms import FORMS, LossRuns, Reference
 
 TRUTH: dict[str, dict[str, float]] = {
     "nqs": {"E": 0.6, "P": 3.4, "p": 1.15, "gamma Q": 1.3, "q": 0.6, "gamma R": 12.0, "r": 0.9},
@@ -47,18 +47,18 @@ def made(
     steps: Sequence[float] = STEPS,
     rows: Sequence[tuple[float, float, float]] | None = None,
     **truth: Any,
-) -> Runs:
+) -> LossRuns:
     """Every size with every batch size and number of steps, or ``rows``; each run is a group of its own."""
     places = rows or [(n, b, k) for n in sizes for b in batch_sizes for k in steps]
     n, b, k = np.array(places, dtype=float).T
-    there = Runs(parameters=n, batch_size=b, steps=k, loss=np.full(len(n), 3.0), group=np.arange(len(n)))
+    there = LossRuns(parameters=n, batch_size=b, steps=k, loss=np.full(len(n), 3.0), group=np.arange(len(n)))
     reference = Reference.of(there)
     loss = FORMS[form].loss(coordinates(form, reference, **truth)[None], there, reference)[0][0]
     noisy = loss * np.exp(noise * np.random.default_rng(seed).standard_normal(len(loss)))
-    return Runs(parameters=n, batch_size=b, steps=k, loss=noisy, group=there.group)
+    return LossRuns(parameters=n, batch_size=b, steps=k, loss=noisy, group=there.group)
 
 
-def table(runs: Runs) -> pd.DataFrame:
+def table(runs: LossRuns) -> pd.DataFrame:
     """As a person would write it."""
     columns = {"N": runs.parameters, "B": runs.batch_size, "K": runs.steps, "loss": runs.loss, "run": runs.group}
     return pd.DataFrame(columns)

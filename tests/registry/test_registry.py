@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cbs.errors import CbsError, ConfigError, UnknownNameError
-from cbs.registry import Imported, Registry, listed
+from cbs.registry import ImportFallback, Registry, listed
 from tests.test_own_entries import REGISTRIES
 
 
@@ -151,5 +151,5 @@ def test_what_a_help_text_lists_is_what_the_registry_holds(registry: Registry[ob
 def test_what_a_module_prints_while_it_is_imported_is_no_answer(tmp_path, monkeypatch, capsys):
     (tmp_path / "prints_when_imported.py").write_text("print('hello')\ndef entry(): ...\n")
     monkeypatch.syspath_prepend(tmp_path)
-    Imported("workload").get("prints_when_imported:entry")
+    ImportFallback("workload").get("prints_when_imported:entry")
     assert capsys.readouterr() == ("", "hello\n")

@@ -18,7 +18,7 @@ from torch import nn
 from cbs import BatchSizeController
 from cbs.errors import ConfigError
 from cbs.noise_scale import MomentAverages, NoiseScaleMeter
-from cbs.schedules.accumulation import Accumulation, Look, replay
+from cbs.schedules.accumulation import AccumulationPlan, NoiseReading, replay
 from cbs.schedules.batch_size import Stage
 from cbs.training.batch_sizes import observed
 
@@ -80,7 +80,7 @@ def go(controller: BatchSizeController, steps: int) -> None:
 def test_decisions_are_those_of_the_rule_on_the_moments_since_the_last_look() -> None:
     """The twin has the moments themselves in place of averages."""
     stream, controller = controlled(90.0, rule="norm_test(theta=0.9, measurements=50, lr_exponent=0.5)")
-    rule = Accumulation(**controller.rows[0]).schedule
+    rule = AccumulationPlan(**controller.rows[0]).schedule
     stage = rule.first
     for _ in range(12):
         for _ in range(50):
@@ -108,7 +108,7 @@ def grows_after(ratio: float, seed: int, *, steps: int, measurements: int = 100,
         measurements: of a look.
         variation: standard deviation of |G|^2 over its mean.
     """
-    rule = Accumulation(
+    rule = AccumulationPlan(
         rule=f"doubling(measurements={measurements})", micro_batch_size=8, micro_batches=8, world_size=1,
         cap=1024,
     )  # fmt: skip
@@ -117,7 +117,7 @@ def grows_after(ratio: float, seed: int, *, steps: int, measurements: int = 100,
         signal = rng.normal(1.0, variation, measurements)
         noise = ratio * 64 * rng.normal(1.0, 0.5, measurements)
         seen = observed(rule.schedule, Stage(64), signal, noise)
-        look = Look(
+        look = NoiseReading(
             step=step, examples=64 * step, batch_size=64, lr_factor=1.0, measured=measurements,
             taken=64.0, low=seen.low, value=seen.value, high=seen.high,
         )  # fmt: skip

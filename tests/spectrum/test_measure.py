@@ -13,7 +13,7 @@ import torch
 from cbs.errors import ConfigError, ResultsError
 from cbs.spectrum import record
 from cbs.spectrum.measure import Effort, measure
-from cbs.spectrum.record import GAUSS_NEWTON, HESSIAN, START, TARGET, Sample, Spectrum
+from cbs.spectrum.record import GAUSS_NEWTON, HESSIAN, START, TARGET, Spectrum, SpectrumSample
 from cbs.theory.noisy_quadratic import NoisyQuadratic, modes_of, tuned
 from cbs.theory.noisy_quadratic.measured import measured_quadratic
 from cbs.training.loop import TrainingLoop
@@ -35,7 +35,9 @@ TRIAL = TrialConfig(
 EFFORT = Effort(nodes=SIZE, curvature_examples=2, gradient_examples=16384)
 
 
-def taken(config: TrialConfig, point: str, effort: Effort = EFFORT) -> tuple[Sample, TrainingLoop, torch.Tensor]:
+def taken(
+    config: TrialConfig, point: str, effort: Effort = EFFORT
+) -> tuple[SpectrumSample, TrainingLoop, torch.Tensor]:
     loop = TrainingLoop(config, build_workload(config.workload), torch.device("cpu"))
     start = loop.model.theta.detach().clone()
     if point == TARGET:
@@ -168,7 +170,7 @@ def test_a_file_that_is_missing_foreign_or_damaged(tmp_path: Path) -> None:
     with pytest.raises(ResultsError, match=r"cannot read .*measure it again"):
         record.read(tmp_path)
     bad = dataclasses.replace(
-        found.samples[0], measures=(record.Measure("noise", np.array([1.0]), np.array([np.nan])),)
+        found.samples[0], measures=(record.SpectralMeasure("noise", np.array([1.0]), np.array([np.nan])),)
     )
     record.write(dataclasses.replace(found, samples=(bad,)), tmp_path)
     with pytest.raises(ResultsError, match="numbers that are not finite"):

@@ -15,13 +15,13 @@ import pytest
 from cbs.errors import CbsError, reason
 from cbs.training.run import run_trial
 from sweeps.running import dispatch
-from sweeps.running.ahead import Ahead
 from sweeps.running.child import Failed
 from sweeps.running.cluster import Resources
-from sweeps.running.run import Run
+from sweeps.running.prestart import PrestartedRay
+from sweeps.running.run import SweepRun
 
 
-def one_after_the_other(run: Run, resources: Resources, ahead: Ahead | None) -> None:
+def one_after_the_other(run: SweepRun, resources: Resources, ahead: PrestartedRay | None) -> None:
     """What Ray Tune does for a sweep, in this process and without pruning on the way."""
     while (config := run.search.next()) is not None:
         result = run_trial(config)

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from sweeps.search.bracket import (
     SEED_DEVIATION,
     SEED_WEIGHT,
-    Outcome,
     Rules,
-    Table,
+    TrialOutcome,
+    TrialTable,
     expected_loss,
     needed,
     optimum,
@@ -27,11 +27,11 @@ GRID = (1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2)
 LATTICE, RULES = Lattice(GRID), Rules()
 
 
-def reached(**steps: float) -> dict[tuple[float, int], Outcome]:
+def reached(**steps: float) -> dict[tuple[float, int], TrialOutcome]:
     """Trials on seed 0 by position in octaves: ``m1=120`` for one octave below the default."""
     octaves = {"m2": -2, "m1": -1, "mh": -0.5, "z": 0, "h": 0.5, "p1": 1, "p2": 2}
     return {
-        (LATTICE.lr(round(octaves[name] * OCTAVE)), 0): Outcome(value, 0.0 if math.isfinite(value) else math.inf)
+        (LATTICE.lr(round(octaves[name] * OCTAVE)), 0): TrialOutcome(value, 0.0 if math.isfinite(value) else math.inf)
         for name, value in steps.items()
     }
 
@@ -82,23 +82,25 @@ def test_seed_noise_is_what_is_left_around_learning_rate_and_seed() -> None:
     logs = 6 + rng.normal(0, 1, (3, 1)) + rng.normal(0, 0.5, (1, 150)) + rng.normal(0, 0.08, (3, 150))
     there = rng.random((3, 150)) < 0.8
     there[:, 0] = True
-    seen = {(GRID[i], j): Outcome(math.exp(logs[i, j]), 0.0) for i in range(3) for j in range(150) if there[i, j]}
+    seen = {(GRID[i], j): TrialOutcome(math.exp(logs[i, j]), 0.0) for i in range(3) for j in range(150) if there[i, j]}
     rows, columns = np.nonzero(there & (there.sum(axis=0) > 1))
     design = np.hstack([np.eye(3)[rows], np.eye(150)[columns]])
     values = logs[rows, columns]
     rest = values - design @ np.linalg.lstsq(design, values, rcond=None)[0]
     freedom = len(values) - np.linalg.matrix_rank(design)
     wanted = math.sqrt((SEED_WEIGHT * SEED_DEVIATION**2 + rest @ rest) / (SEED_WEIGHT + freedom))
-    table = Table(seen, range(150), LATTICE, None)
+    table = TrialTable(seen, range(150), LATTICE, None)
     assert table.seed_deviation() == pytest.approx(wanted, rel=1e-4)
     assert wanted == pytest.approx(0.08, rel=0.15)
 
 
 def test_one_seed_says_nothing_of_its_noise_and_many_at_one_learning_rate_their_scatter() -> None:
-    assert Table(reached(m1=120, z=100, p1=120), [0], LATTICE, 1.3).seed_deviation() == pytest.approx(SEED_DEVIATION)
+    assert TrialTable(reached(m1=120, z=100, p1=120), [0], LATTICE, 1.3).seed_deviation() == pytest.approx(
+        SEED_DEVIATION
+    )
     values = np.exp(np.random.default_rng(0).normal(5, 0.1, 60))
-    seen = {(4e-3, seed): Outcome(value, 0.0) for seed, value in enumerate(values)}
-    assert Table(seen, range(60), LATTICE, None).seed_deviation() == pytest.approx(0.1, rel=0.2)
+    seen = {(4e-3, seed): TrialOutcome(value, 0.0) for seed, value in enumerate(values)}
+    assert TrialTable(seen, range(60), LATTICE, None).seed_deviation() == pytest.approx(0.1, rel=0.2)
 
 
 @pytest.mark.parametrize(
@@ -119,17 +121,17 @@ def test_the_first_thing_is_a_worse_learning_rate_on_either_side(seen, position)
 
 
 def test_missed_targets_lead_to_where_training_came_nearest_and_upwards_where_nothing_moved() -> None:
-    seen = {(LATTICE.lr(o * OCTAVE), 0): Outcome(math.nan, d) for o, d in ((-1, 0.5), (0, 0.6), (1, 0.7))}
+    seen = {(LATTICE.lr(o * OCTAVE), 0): TrialOutcome(math.nan, d) for o, d in ((-1, 0.5), (0, 0.6), (1, 0.7))}
     assert LATTICE.position(needed(seen, [0], LATTICE, RULES)[0].lr) < -OCTAVE
-    still = {place: Outcome(math.nan, 1.0 - 1e-6 * place[0]) for place in seen}
+    still = {place: TrialOutcome(math.nan, 1.0 - 1e-6 * place[0]) for place in seen}
     assert LATTICE.position(needed(still, [0], LATTICE, RULES)[0].lr) > OCTAVE
-    inside = {(LATTICE.lr(o * OCTAVE), 0): Outcome(math.nan, d) for o, d in ((-1, 0.5), (0, 0.4), (1, 0.7))}
+    inside = {(LATTICE.lr(o * OCTAVE), 0): TrialOutcome(math.nan, d) for o, d in ((-1, 0.5), (0, 0.4), (1, 0.7))}
     assert needed(inside, [0], LATTICE, RULES) == []
 
 
 def test_below_a_cliff_a_window_of_less_than_a_factor_of_two_is_looked_for_where_nothing_reached_the_target() -> None:
-    def seen(*ends: tuple[float, float]) -> dict[tuple[float, int], Outcome]:
-        return {(LATTICE.lr(round(octaves * OCTAVE)), 0): Outcome(math.nan, end) for octaves, end in ends}
+    def seen(*ends: tuple[float, float]) -> dict[tuple[float, int], TrialOutcome]:
+        return {(LATTICE.lr(round(octaves * OCTAVE)), 0): TrialOutcome(math.nan, end) for octaves, end in ends}
 
     flat = ((-1, 0.5), (0, 0.5))
     for ends, position in (
@@ -152,22 +154,24 @@ def test_a_bracket_that_is_closed_asks_for_the_seeds_of_the_winner() -> None:
 
 
 def test_a_learning_rate_that_can_still_be_best_gets_more_seeds_and_one_that_cannot_none() -> None:
-    close = reached(m1=128, z=100, p1=100.5) | {(4e-3, seed): Outcome(100, 0.0) for seed in range(1, 8)}
+    close = reached(m1=128, z=100, p1=100.5) | {(4e-3, seed): TrialOutcome(100, 0.0) for seed in range(1, 8)}
     asks = needed(close, range(8), LATTICE, Rules(gain=9.0))
     assert {(ask.lr, ask.seed) for ask in asks} == {(8e-3, 1)}
-    again = needed(close | {(8e-3, 1): Outcome(100, 0.0)}, range(8), LATTICE, Rules(gain=9.0))
+    again = needed(close | {(8e-3, 1): TrialOutcome(100, 0.0)}, range(8), LATTICE, Rules(gain=9.0))
     assert {(ask.lr, ask.seed) for ask in again} == {(8e-3, 2), (8e-3, 3)}
-    clear = reached(m1=128, z=100, p1=125) | {(4e-3, seed): Outcome(100, 0.0) for seed in range(1, 8)}
+    clear = reached(m1=128, z=100, p1=125) | {(4e-3, seed): TrialOutcome(100, 0.0) for seed in range(1, 8)}
     assert needed(clear, range(8), LATTICE, Rules(gain=9.0)) == []
 
 
 def test_the_optimum_lies_at_the_vertex() -> None:
     best, deviation = math.log(4.7e-3), 0.3
-    seen = {(lr, 0): Outcome(100 * math.exp(deviation * (math.log(lr) - best) ** 2), 0.0) for lr in (2e-3, 4e-3, 8e-3)}
+    seen = {
+        (lr, 0): TrialOutcome(100 * math.exp(deviation * (math.log(lr) - best) ** 2), 0.0) for lr in (2e-3, 4e-3, 8e-3)
+    }
     found, variance = optimum(seen, [0], LATTICE, Rules(prune_factor=None))
     assert found == pytest.approx(best)
     assert 0 < variance < math.log(2) ** 2
-    assert optimum({(4e-3, 0): Outcome(math.nan, math.inf)}, [0], LATTICE, RULES) is None
+    assert optimum({(4e-3, 0): TrialOutcome(math.nan, math.inf)}, [0], LATTICE, RULES) is None
 
 
 def test_the_law_follows_a_line_and_knows_less_the_farther_away() -> None:
@@ -188,6 +192,6 @@ def test_the_law_follows_a_line_and_knows_less_the_farther_away() -> None:
 def test_one_seed_makes_a_learning_rate_finer_beside_a_cliff_and_not_beside_a_slow_one(
     below: float, distance: float, finer: bool
 ) -> None:
-    seen = reached(m1=below, z=100) | {(LATTICE.lr(OCTAVE), 0): Outcome(math.nan, distance)}
+    seen = reached(m1=below, z=100) | {(LATTICE.lr(OCTAVE), 0): TrialOutcome(math.nan, distance)}
     asks = needed(seen, (0, 1, 2), LATTICE, RULES)
     assert [ask.seed for ask in asks] == ([0] if finer else [1, 2])

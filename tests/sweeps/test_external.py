@@ -23,10 +23,10 @@ from cbs.training.run import run_trial
 from cbs.trial.config import OF_TRAINER, TrialConfig
 from cbs.trial.record import TrialResult, TrialStatus
 from cbs.trial.target import Target
-from sweeps.external.curve import Curve, stated
+from sweeps.external.curve import LoggedCurve, stated
 from sweeps.external.process import OUTPUT, Process
 from sweeps.external.run import _free_port, run_command
-from sweeps.external.trainer import Trainer, trained_by
+from sweeps.external.trainer import ExternalTrainer, trained_by
 from sweeps.spec.cell import Cell
 from sweeps.spec.spec import Sweep
 
@@ -35,11 +35,11 @@ PLACES = "{batch_size} {lr} {seed} {folder}"
 ROOT = str(Path(__file__).parents[2])
 
 
-def trainer(command: str = f"train {PLACES}", **options: Any) -> Trainer:
-    return Trainer(**{**UNITS, "command": command, "reads": "jsonl", **options})
+def trainer(command: str = f"train {PLACES}", **options: Any) -> ExternalTrainer:
+    return ExternalTrainer(**{**UNITS, "command": command, "reads": "jsonl", **options})
 
 
-def trial(made: Trainer, **changes: Any) -> TrialConfig:
+def trial(made: ExternalTrainer, **changes: Any) -> TrialConfig:
     target = Target(metric=made.metric, value=1.0)
     plain = {"optimizer": Choice(name="adamw"), "lr": 0.1, "batch_size": 8, "seed": 3, "max_steps": 10**9}
     return TrialConfig(**{"workload": made.choice(), "target": target, "probe": None, **plain, **changes})
@@ -92,7 +92,7 @@ def test_every_program_has_a_port_of_its_own(tmp_path: Path) -> None:
 
 def test_it_survives_the_configuration() -> None:
     made = trainer(columns={"step": "iteration"}, tokens_per_example=5)
-    assert Trainer.of(TrialConfig.from_dict(trial(made).to_dict()).workload) == made
+    assert ExternalTrainer.of(TrialConfig.from_dict(trial(made).to_dict()).workload) == made
 
 
 @pytest.mark.parametrize(
@@ -283,7 +283,7 @@ def test_a_budget_and_a_monitor_end_it(run: Any) -> None:
 
 def test_a_line_that_is_half_written_is_not_read(tmp_path: Path) -> None:
     made = trainer(reads="csv")
-    curve = Curve(made, trial(made), tmp_path, resumed=False)
+    curve = LoggedCurve(made, trial(made), tmp_path, resumed=False)
     for text, values in (("step,loss\n1,4.0\n2,0", [4.0]), ("step,loss\n1,4.0\n2,0.75\n", [4.0, 0.75])):
         (tmp_path / "log.csv").write_text(text)
         assert curve.update(whole=False)
@@ -300,7 +300,7 @@ def test_a_log_that_loses_its_beginning_is_refused(tmp_path: Path, left: list[in
         lines = [json.dumps({"step": step, "loss": 4.0 - step}) for step in steps]
         (tmp_path / "log.jsonl").write_text("".join(f"{line}\n" for line in lines))
 
-    curve = Curve(trainer(), trial(trainer()), tmp_path, resumed=False)
+    curve = LoggedCurve(trainer(), trial(trainer()), tmp_path, resumed=False)
     log([0, 1])
     assert curve.update(whole=False)
     log(left)
@@ -316,7 +316,7 @@ def test_what_is_no_file_in_a_folder_is_left_alone(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.jsonl")
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "nowhere.jsonl").symlink_to("gone")
-    curve = Curve(trainer(), trial(trainer()), tmp_path, resumed=False)
+    curve = LoggedCurve(trainer(), trial(trainer()), tmp_path, resumed=False)
     assert [path.name for path in curve._files()] == ["log.jsonl"]
     assert curve.update(whole=True)
 
@@ -337,7 +337,7 @@ def test_of_a_program_that_talks_without_end_the_end_is_kept(tmp_path: Path, mon
 
 def test_a_log_of_another_trial_is_refused(tmp_path: Path) -> None:
     made = trainer(reads="table")
-    curve = Curve(made, trial(made), tmp_path, resumed=False)
+    curve = LoggedCurve(made, trial(made), tmp_path, resumed=False)
     (tmp_path / "log.csv").write_text("step,loss,batch_size\n1,4.0,16\n")
     assert not curve.update(whole=True)
     assert curve.problem == "the log says that batch_size is 16, but the trial's is 8"
@@ -345,7 +345,7 @@ def test_a_log_of_another_trial_is_refused(tmp_path: Path) -> None:
 
 def test_a_program_that_trains_at_another_batch_size_is_found_out(tmp_path: Path) -> None:
     made = trainer(reads="report")
-    curve = Curve(made, trial(made), tmp_path, resumed=False)
+    curve = LoggedCurve(made, trial(made), tmp_path, resumed=False)
     (tmp_path / "report.jsonl").write_text('{"step": 1, "examples": 16, "loss": 4.0}\n')
     assert not curve.update(whole=True)
     assert "not steps times the batch size 8" in curve.problem
@@ -433,7 +433,7 @@ def test_the_same_model_takes_the_same_steps_as_inside_bit_for_bit(tmp_path: Pat
     plain = Choice(name="sgd", options={"momentum": 0.0})
     inside = run_trial(TrialConfig(workload=workload, optimizer=plain, **shared))
     call = "from own_loop_of_a_test import train; train({batch_size}, {lr}, {seed})"
-    made = Trainer(**{**UNITS, "metric": "validation_loss", "command": f"{sys.executable} -c '{call}'"})
+    made = ExternalTrainer(**{**UNITS, "metric": "validation_loss", "command": f"{sys.executable} -c '{call}'"})
     outside = run_command(
         TrialConfig(workload=made.choice(), optimizer=Choice(name="sgd"), **shared),
         tmp_path / "run",

@@ -16,7 +16,7 @@ from cbs.optimizers import OPTIMIZERS
 from cbs.trial.config import Choice
 from cbs.trial.record import TrialStatus
 from cbs.trial.store import Store
-from sweeps.external.trainer import Trainer, trained_by
+from sweeps.external.trainer import ExternalTrainer, trained_by
 from sweeps.launching.launch import output_folder, resolve, sweep
 from sweeps.outlook.progress import Progress
 from sweeps.running.cluster import Resources
@@ -187,7 +187,7 @@ def test_a_program_of_ones_own_is_swept_like_a_workload(tmp_path):
     )
     units = {"metric": "loss", "direction": "below", "metric_unit": "nats", "example_unit": "tree", "reads": "jsonl"}
     command = f"{sys.executable} -S {program} {{batch_size}} {{lr}} {{seed}} {{folder}}"
-    asked = trained_by(Trainer(command=command, **units), tiny(lrs=(0.15, 0.3, 0.45), probe=None), 0.2, ())
+    asked = trained_by(ExternalTrainer(command=command, **units), tiny(lrs=(0.15, 0.3, 0.45), probe=None), 0.2, ())
     search = sweep(resolve(asked), tmp_path / "own", resources=ONE)
     assert search.done
     for study in asked.studies():

@@ -20,7 +20,7 @@ from sweeps.folder.lock import LOCK, STALE_SECONDS, Lock, owner
 from sweeps.launching import launch
 from sweeps.running import dispatch, tuning
 from sweeps.running.cluster import Resources
-from sweeps.running.run import Run
+from sweeps.running.run import SweepRun
 from tests.sweeps.simulation import small_sweep
 
 
@@ -145,7 +145,7 @@ def test_an_owner_that_lost_its_folder_stops_and_leaves_the_other_alone(store):
 
 
 def test_a_folder_that_is_removed_ends_the_sweep_and_stays_removed(tmp_path, monkeypatch):
-    def removed(run: Run, resources: Resources, ahead: object) -> None:
+    def removed(run: SweepRun, resources: Resources, ahead: object) -> None:
         shutil.rmtree(run.store.root)
         run.look_around()
 
@@ -156,10 +156,10 @@ def test_a_folder_that_is_removed_ends_the_sweep_and_stays_removed(tmp_path, mon
 
 
 def test_a_folder_that_is_removed_just_before_the_end_is_noticed(tmp_path, monkeypatch):
-    def last_trial(run: Run, resources: Resources) -> None:
+    def last_trial(run: SweepRun, resources: Resources) -> None:
         shutil.rmtree(run.store.root)
         run.search.running.clear()
-        monkeypatch.setattr(Run, "over", True)
+        monkeypatch.setattr(SweepRun, "over", True)
 
     @contextlib.contextmanager
     def no_ray(resources: Resources, ahead: object) -> Iterator[bool]:

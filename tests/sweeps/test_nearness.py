@@ -21,7 +21,7 @@ from sweeps.launching.launch import sweep
 from sweeps.outlook.nearness import Nearness, meant_perhaps
 from sweeps.outlook.progress import Progress
 from sweeps.outlook.report import outcome_lines, outcome_report
-from sweeps.running.run import Run
+from sweeps.running.run import SweepRun
 from sweeps.search.search import Search
 from sweeps.spec.spec import Sweep
 from tests.sweeps.simulation import small_sweep
@@ -145,7 +145,7 @@ def test_a_target_that_is_passed_before_the_first_step_ends_the_sweep_at_the_fir
     search, store = Search(asked(Target(metric="accuracy", value=0.05, direction="above"))), Store(tmp_path)
     store.prepare()
     store.write_manifest(merged_manifest(store, search.sweep, ""))
-    run = Run(search, store, Progress.silent(), Mock(), 1.0, Mock())
+    run = SweepRun(search, store, Progress.silent(), Mock(), 1.0, Mock())
     for status, steps, over in ((TrialStatus.BUDGET_EXHAUSTED, None, False), (TrialStatus.REACHED, 0.0, True)):
         started = run.next()
         assert started is not None

@@ -11,10 +11,10 @@ from cbs.registry.choices import parse_choice
 from cbs.trial.record import TrialStatus
 from cbs.trial.store import Store
 from sweeps.outlook.progress import Progress
-from sweeps.running.run import Run
+from sweeps.running.run import SweepRun
 from sweeps.search.forecast import End, ended, play
 from sweeps.search.search import Search
-from sweeps.spec.cell import Cell, Study
+from sweeps.spec.cell import Cell, StudyKey
 from tests.sweeps import simulation
 from tests.sweeps.simulation import run_search, simulate, small_sweep, true_steps
 
@@ -67,9 +67,9 @@ def test_a_cliff_next_to_the_optimum_is_approached_to_the_resolution():
     for resolution in (1.04, 1.2, 2.0):
         search = Search(small_sweep(**ONE, batch_sizes=(16,), lr_resolution=resolution))
         play(search, end)
-        lr, _ = search.best(Study("adamw", 16))
+        lr, _ = search.best(StudyKey("adamw", 16))
         assert 5.9e-3 / resolution / 1.02 < lr <= 5.9e-3
-        lrs = sorted(search.lrs(Study("adamw", 16)))
+        lrs = sorted(search.lrs(StudyKey("adamw", 16)))
         assert min(b / a for a, b in pairwise(lrs)) >= resolution * 0.999
 
 
@@ -97,7 +97,9 @@ def test_a_cell_lets_the_others_go_beyond_what_smaller_or_larger_batches_need(tm
         search.add(ended(config, End(400.0 * (1 + abs(math.log(config.lr / 4e-3)))), 400.0))
     for batch_size, most in ((64, 1.3 * 400), (4, 1.3 * 1600)):
         for taken, others in ((None, False), (most - 1, False), (most + 1, True)):
-            run = Run(Search(search.sweep, search.trials()), Store(tmp_path), Progress.silent(), Mock(), 1.0, Mock())
+            run = SweepRun(
+                Search(search.sweep, search.trials()), Store(tmp_path), Progress.silent(), Mock(), 1.0, Mock()
+            )
             first = next(config for config, _ in iter(run.next, None) if config.batch_size == batch_size)
             run.where[first.trial_id] = {"step": taken, "host": "here"}  # the last sign of life
             second, _ = run.next()
@@ -127,7 +129,7 @@ def test_a_seed_that_contradicts_the_first_moves_the_choice():
 
     search = Search(small_sweep(**ONE, batch_sizes=(16,), seeds=tuple(range(8))))
     play(search, end)
-    study = Study("adamw", 16)
+    study = StudyKey("adamw", 16)
     assert search.best(study)[0] == 4e-3
     assert {seed for lr, seed in search.why(study) if lr == 4e-3} == set(range(8))
 
@@ -159,8 +161,8 @@ def test_the_target_that_a_budget_allows_just_below_a_cliff_alone_is_reached(shi
 
     search = Search(small_sweep(**ONE, batch_sizes=(16,), seeds=(0, 1)))
     play(search, end)
-    assert search.interior(Study("adamw", 16))
-    assert search.best(Study("adamw", 16))[1] < 130
+    assert search.interior(StudyKey("adamw", 16))
+    assert search.best(StudyKey("adamw", 16))[1] < 130
 
 
 def test_where_every_trial_fails_or_finds_no_memory_a_study_ends_at_once():
@@ -208,8 +210,8 @@ def test_a_better_learning_rate_that_is_stored_counts_though_the_search_would_no
     stray = ended(config := sweep.trial(Cell("adamw", 16, 0), 0.5), end(config), end(config).steps)
     search = Search(sweep, [stray])
     play(search, end)
-    assert search.best(Study("adamw", 16))[0] == pytest.approx(0.5, rel=0.3)
-    assert search.interior(Study("adamw", 16))
+    assert search.best(StudyKey("adamw", 16))[0] == pytest.approx(0.5, rel=0.3)
+    assert search.interior(StudyKey("adamw", 16))
 
 
 def test_batch_sizes_added_later_start_where_the_others_lead_and_leave_these_alone():
@@ -225,12 +227,14 @@ def test_hundreds_of_seeds_are_planned_without_looking_at_all_of_them_each_time(
     """Work per finished trial: a search of 300 seeds looks at its trials a few times, not once for each."""
     looks = []
     real = simulation.Search.table
-    monkeypatch.setattr("sweeps.search.search.bracket.Table", counting("sweeps.search.bracket", "Table", looks))
-    monkeypatch.setattr("sweeps.search.bracket.Table", counting("sweeps.search.bracket", "Table", looks))
+    monkeypatch.setattr(
+        "sweeps.search.search.bracket.TrialTable", counting("sweeps.search.bracket", "TrialTable", looks)
+    )
+    monkeypatch.setattr("sweeps.search.bracket.TrialTable", counting("sweeps.search.bracket", "TrialTable", looks))
     search = Search(small_sweep(**ONE, batch_sizes=(16,), seeds=tuple(range(300))))
     play(search, law(1.0, 0.0, curvature=2.0))
     assert real is simulation.Search.table
-    assert 300 + 2 <= search.counts(Study("adamw", 16))[0] <= 310
+    assert 300 + 2 <= search.counts(StudyKey("adamw", 16))[0] <= 310
     assert len(looks) < 30
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from cbs.errors import ConfigError, ResultsError
 from sweeps.search import telescoping
-from sweeps.search.telescoping import POINTS, Stage, Telescoped, around, first_grid, vertex
+from sweeps.search.telescoping import POINTS, Telescoped, WidthStage, around, first_grid, vertex
 
 WIDTHS = (16, 32, 64, 128)
 FIRST = first_grid((1e-3, 2e-3, 4e-3, 8e-3, 16e-3, 32e-3))
@@ -119,8 +119,8 @@ def test_neighbours_that_missed_the_target_leave_the_winner_as_it_is() -> None:
 
 
 def test_full_grids_have_the_finest_mesh_over_the_first_range() -> None:
-    def stage(width: int, *lrs: float) -> Stage:
-        return Stage(width=width, lrs=lrs, steps=(), best_lr=lrs[0], optimum=lrs[0], at_grid_edge=False)
+    def stage(width: int, *lrs: float) -> WidthStage:
+        return WidthStage(width=width, lrs=lrs, steps=(), best_lr=lrs[0], optimum=lrs[0], at_grid_edge=False)
 
     found = Telescoped(stages=(stage(16, 1.0, 2.0, 4.0, 8.0), stage(32, 2.0, 2 * 2**0.5), stage(64, 2.5)), seeds=3)
     assert found.trials == 3 * 7

@@ -18,11 +18,11 @@ from cbs.registry.choices import Choice
 from cbs.trial.store import Store
 from sweeps.folder.manifest import merged_manifest
 from sweeps.outlook.report import reasons
-from sweeps.search.elsewhere import MOVED, expected_from
 from sweeps.search.forecast import play
 from sweeps.search.lr_law import expected
 from sweeps.search.search import Search
 from sweeps.search.warm_start import started
+from sweeps.search.warm_start_law import MOVED, expected_from
 from sweeps.spec.prior import Prior
 from sweeps.spec.spec import Sweep
 from tests.factories import Truth

@@ -22,7 +22,7 @@ from cbs.trial.config import Choice, TrialConfig
 from cbs.trial.store import Store
 from cbs.trial.target import Target
 from cbs.workloads import Workload, build_workload
-from sweeps.folder.fitting import FILE, Fitting
+from sweeps.folder.pass_sizes import FILE, PassSizes
 from sweeps.running import worker
 from sweeps.running.child import Died
 from sweeps.running.worker import Place, Setup, Worker
@@ -227,12 +227,12 @@ def test_a_trial_that_goes_on_elsewhere_keeps_its_passes(tmp_path):
 def test_a_file_that_cannot_be_read_is_found_again(tmp_path):
     for content in ("[", "[1]", '{"a": 1}', '{"a": {"b": 2}}', '{"a": {"2": Infinity}}'):
         (tmp_path / FILE).write_text(content)
-        assert Fitting(str(tmp_path), 1).most(CONFIG.to_dict()) is None
-    Fitting(str(tmp_path), 1).too_large(CONFIG.to_dict(), 24)
-    assert Fitting(str(tmp_path), 1).most(CONFIG.to_dict()) == 12
-    assert Fitting(str(tmp_path), 2).most(CONFIG.to_dict()) is None  # other shares
+        assert PassSizes(str(tmp_path), 1).most(CONFIG.to_dict()) is None
+    PassSizes(str(tmp_path), 1).too_large(CONFIG.to_dict(), 24)
+    assert PassSizes(str(tmp_path), 1).most(CONFIG.to_dict()) == 12
+    assert PassSizes(str(tmp_path), 2).most(CONFIG.to_dict()) is None  # other shares
     smaller = dataclasses.replace(CONFIG, batch_size=23)
-    assert Fitting(str(tmp_path), 1).most(smaller.to_dict()) is None  # of a larger batch nothing follows
+    assert PassSizes(str(tmp_path), 1).most(smaller.to_dict()) is None  # of a larger batch nothing follows
 
 
 class Scripted(HereAndNow):
@@ -256,7 +256,7 @@ def test_a_process_killed_for_its_memory_starts_again_with_half(setup, monkeypat
     monkeypatch.setattr(worker, "killed_for_memory", lambda: next(kills))
     Scripted.answers = [Died(-9, None, []), Died(-9, None, []), {"status": "REACHED", "notes": []}]
     assert Worker(setup).run(CONFIG.to_dict(), None)["status"] == "REACHED"
-    assert Fitting(setup.store, 1).most(CONFIG.to_dict()) == 6
+    assert PassSizes(setup.store, 1).most(CONFIG.to_dict()) == 6
 
 
 @pytest.mark.parametrize(

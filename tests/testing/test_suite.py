@@ -11,7 +11,7 @@ from torch.optim import lr_scheduler
 from torch.optim.optimizer import ParamsT
 from torch.optim.swa_utils import SWALR
 
-from cbs.testing import Check, Failure, Subject, checks, conformance_test, examine, require, subject
+from cbs.testing import ContractCheck, Failure, Subject, checks, conformance_test, examine, require, subject
 from cbs.testing.subjects import same
 from cbs.testing.surroundings import SCHEDULERS
 from tests.testing.broken import BROKEN, Adam, Good, adam, broken, like, plain
@@ -22,12 +22,12 @@ UNTESTED = {"check_capturable"}
 test_a_correct_optimizer_passes = conformance_test(Good, Adam)
 
 
-def marked(one: Check) -> object:
+def marked(one: ContractCheck) -> object:
     return pytest.param(one, id=one.name, marks=[pytest.mark.slow] if one.slow else [])
 
 
 @pytest.mark.parametrize("check", [marked(one) for one in checks() if one.name not in UNTESTED])
-def test_a_check_fails_where_its_promise_is_broken(check: Check) -> None:
+def test_a_check_fails_where_its_promise_is_broken(check: ContractCheck) -> None:
     with pytest.raises(Failure) as caught:
         check(broken(check.name))
     assert str(caught.value)

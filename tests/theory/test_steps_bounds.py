@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 
 from cbs.theory.steps_bounds import (
-    Bound,
+    BoundConstants,
     DecayBound,
     PowerBound,
-    Problem,
+    StepsBound,
     best_over_pole_with_decay,
     momentum,
     noise_factor,
@@ -26,11 +26,11 @@ from tests.certified import sato2025
 from tests.references import steps_bounds as reference
 
 CONSTANTS = {"x": sato2025.X, "y": sato2025.Y, "accuracy": sato2025.EPS_MINUS_Z}
-PROBLEM = Problem(epsilon=0.5, lr=1e-3, smoothness=1.0, noise=5.0, gap=3.0)
+PROBLEM = BoundConstants(epsilon=0.5, lr=1e-3, smoothness=1.0, noise=5.0, gap=3.0)
 MODEST = st.floats(1e-2, 1e2)
 
 
-def some_bound(kind: str, x: float, y: float, slack: float) -> Bound:
+def some_bound(kind: str, x: float, y: float, slack: float) -> StepsBound:
     if kind == "decay":
         return DecayBound(x=slack * (1 + x), y=y, z=0.3, accuracy=slack + 0.3, rate=0.01)
     return PowerBound(x=x, y=y, z=0.3, accuracy=slack + 0.3, power=0.5 if kind == "root" else 1.0)
@@ -101,7 +101,7 @@ def test_the_bound_is_the_first_step_that_meets_it(batch_size: int) -> None:
 @pytest.mark.parametrize("weight_decay", [0.0, 0.2])
 def test_constants_are_sums_over_steps(nesterov: bool, beta: float, weight_decay: float) -> None:
     constants = {"gap": 3.0, "lr": 1e-4, "smoothness": 1.7, "noise": 0.2, "norm_constant": 1.3}
-    problem = Problem(epsilon=5.0 if not weight_decay else 2.9, initial_gradient=0.4, **constants)
+    problem = BoundConstants(epsilon=5.0 if not weight_decay else 2.9, initial_gradient=0.4, **constants)
     bound = momentum(problem, beta, nesterov=nesterov, weight_decay=weight_decay)
     options: dict[str, Any] = {"beta": beta, "nesterov": nesterov, "weight_decay": weight_decay}
     wanted = reference.momentum_constants(gradient=0.4, **constants, **options)
@@ -112,7 +112,7 @@ def test_constants_are_sums_over_steps(nesterov: bool, beta: float, weight_decay
 
 def test_of_sgd_on_one_parameter_the_bound_is_all_but_equal() -> None:
     """There the descent lemma holds with equality: what is lost is the loss that is left at the end."""
-    problem = Problem(epsilon=0.3, lr=0.2, smoothness=1.5, noise=0.8, gap=2.0)
+    problem = BoundConstants(epsilon=0.3, lr=0.2, smoothness=1.5, noise=0.8, gap=2.0)
     bound, steps = sgd(problem), 200
     mean, left = reference.sgd_mean_squared_norm(curvature=1.5, gap=2.0, lr=0.2, noise=0.8, batch_size=16, steps=steps)
     assert mean == pytest.approx(bound.x / steps * (1 - left) + bound.y / 16, rel=1e-12)
@@ -125,7 +125,7 @@ def test_training_keeps_within_the_bound(nesterov: bool, weight_decay: float) ->
     rng, steps, batch_size = np.random.default_rng(0), 400, 16
     curvature, start = 1.0 / np.arange(1, 9), np.ones(8)
     gap = 0.5 * float(curvature.sum())
-    problem = Problem(
+    problem = BoundConstants(
         epsilon=50.0 if weight_decay == 0 else gap * 0.999,
         lr=0.001 if weight_decay else 0.02,
         smoothness=1.0,
@@ -163,7 +163,7 @@ def test_weight_decay_moves_it_as_its_square() -> None:
 
 def test_the_steepest_start_stands_in_for_an_unknown_one() -> None:
     assert PROBLEM.steepest == pytest.approx(math.sqrt(2 * 1.0 * 3.0))
-    assert Problem(**{**vars(PROBLEM), "initial_gradient": 0.0}).steepest == 0.0
+    assert BoundConstants(**{**vars(PROBLEM), "initial_gradient": 0.0}).steepest == 0.0
 
 
 @pytest.mark.parametrize(
@@ -177,9 +177,9 @@ def test_the_steepest_start_stands_in_for_an_unknown_one() -> None:
         (lambda: momentum(PROBLEM, 1.0, nesterov=False), r"beta must be in \[0, 1\), got 1"),
         (lambda: momentum(PROBLEM, 0.9, nesterov=False, weight_decay=-0.1), "weight decay must be"),
         (lambda: momentum(PROBLEM, 0.99999, nesterov=True), "there is no bound"),
-        (lambda: sgd(Problem(epsilon=0.5, lr=3.0, smoothness=1.0, noise=1.0, gap=1.0)), "must be below 2"),
-        (lambda: Problem(epsilon=0.5, lr=1e-3, smoothness=1.0, noise=math.inf, gap=3.0), "noise must be"),
-        (lambda: Problem(**{**vars(PROBLEM), "initial_gradient": -1.0}), "initial gradient must be"),
+        (lambda: sgd(BoundConstants(epsilon=0.5, lr=3.0, smoothness=1.0, noise=1.0, gap=1.0)), "must be below 2"),
+        (lambda: BoundConstants(epsilon=0.5, lr=1e-3, smoothness=1.0, noise=math.inf, gap=3.0), "noise must be"),
+        (lambda: BoundConstants(**{**vars(PROBLEM), "initial_gradient": -1.0}), "initial gradient must be"),
     ],
 )
 def test_what_is_outside_its_domain_is_refused(make: Any, words: str) -> None:

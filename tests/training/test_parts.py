@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 from cbs.diagnostics.base import Diagnostic
 from cbs.errors import ConfigError
 from cbs.training.loop import TrainingLoop
-from cbs.training.parts import Part, Step
+from cbs.training.parts import Part, TrainingStep
 from cbs.training.step_columns import StepColumns
 from cbs.training.step_parts import Clipping, Diagnostics
 from cbs.trial.config import Choice, TrialConfig
@@ -40,21 +40,21 @@ class Witness(Part):
         self.weight = next(model.parameters())
         self.calls: list[tuple[str, int, torch.Tensor, float]] = []
 
-    def _note(self, what: str, step: Step) -> None:
+    def _note(self, what: str, step: TrainingStep) -> None:
         length = float("nan") if self.weight.grad is None else float(self.weight.grad.norm())
         self.calls.append((what, step.number, self.weight.detach().clone(), length))
 
-    def begin(self, step: Step) -> None:
+    def begin(self, step: TrainingStep) -> None:
         assert step.batch is None
         assert not step.values
         self._note("begin", step)
 
-    def before_step(self, step: Step) -> None:
+    def before_step(self, step: TrainingStep) -> None:
         assert step.batch is not None
         assert "train_loss" in step.values
         self._note("before", step)
 
-    def after_step(self, step: Step) -> None:
+    def after_step(self, step: TrainingStep) -> None:
         self._note("after", step)
 
 

@@ -19,16 +19,16 @@ from cbs.trial.config import Choice, EvaluationPlan, TrialConfig
 from cbs.trial.record import TrialStatus
 from cbs.trial.target import Target
 from cbs.workloads import build_workload
-from cbs.workloads.noisy_quadratic import NoisyQuadratic, Quadratic
+from cbs.workloads.noisy_quadratic import NoisyQuadraticWorkload, QuadraticModel
 
 EVERY_STEP = EvaluationPlan(growth=1 + 1e-9, far_growth=1 + 1e-9)
 
 
-def build(**options: float) -> NoisyQuadratic:
+def build(**options: float) -> NoisyQuadraticWorkload:
     return build_workload(Choice(name="noisy_quadratic", options=options))
 
 
-def model_of(workload: NoisyQuadratic, seed: int) -> Quadratic:
+def model_of(workload: NoisyQuadraticWorkload, seed: int) -> QuadraticModel:
     with seeding.seeded(seed, "init"):
         return workload.build_model()
 
@@ -88,10 +88,10 @@ def test_bad_options_are_one_line_errors(options: dict[str, float]) -> None:
     assert next(iter(options)) in str(caught.value)
 
 
-class Watched(NoisyQuadratic):
+class Watched(NoisyQuadraticWorkload):
     """Writes down the true moments at every evaluation."""
 
-    def validate(self, model: Quadratic) -> float:
+    def validate(self, model: QuadraticModel) -> float:
         self.__dict__.setdefault("truth", []).append(self.true_moments(model))
         return super().validate(model)
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from analysis.arrays import Array
 from analysis.config import AnalysisConfig
-from analysis.estimate.curves import Curve
+from analysis.estimate.curves import StepsCurve
 from cbs.errors import ConfigError
 from cbs.registry import Registry
 
@@ -29,7 +29,7 @@ zero moves them by about 1e-14."""
 
 
 @dataclass(frozen=True)
-class Sample:
+class CurveSample:
     """What a definition may look at; ``R`` is 1 for the measured curve and the number of resamples otherwise.
 
     Attributes:
@@ -43,8 +43,8 @@ class Sample:
 
     batch_sizes: Array
     log_steps: Array
-    curve: Curve
-    hyperbola: Curve
+    curve: StepsCurve
+    hyperbola: StepsCurve
     target: float | None = None
 
     @property
@@ -64,11 +64,11 @@ class Definition(Protocol):
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
     @abstractmethod
-    def __call__(self, samples: Sequence[Sample], at: int = 0) -> Array:
+    def __call__(self, samples: Sequence[CurveSample], at: int = 0) -> Array:
         """Critical batch sizes in examples, shape ``[R]``; 0 or infinity where the data do not bound it, NaN where it
         is not defined."""
 
-    def remark(self, samples: Sequence[Sample], at: int = 0) -> str:
+    def remark(self, samples: Sequence[CurveSample], at: int = 0) -> str:
         """What has to be said about the value of the measured curve (``R`` = 1), such as that it lies at the edge of
         the measured batch sizes; empty if nothing."""
         return ""

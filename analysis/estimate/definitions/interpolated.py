@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from analysis.arrays import Array
-from analysis.estimate.definitions import DEFINITIONS, Definition, Sample, crossing
+from analysis.estimate.definitions import DEFINITIONS, CurveSample, Definition, crossing
 
 _FEWEST = 3
 """Batch sizes below which a straight line is all that can be drawn."""
@@ -38,18 +38,18 @@ class Interpolated(Definition):
 
     tolerance: float = 0.2
 
-    def __call__(self, samples: Sequence[Sample], at: int = 0) -> Array:
+    def __call__(self, samples: Sequence[CurveSample], at: int = 0) -> Array:
         logs, steps = np.log(samples[at].batch_sizes), samples[at].log_steps
         if len(logs) < _FEWEST:
             return np.full(len(steps), math.nan)
         heights, slopes = convex(logs, steps)
         # heights fall to 0, so the last batch size that takes twice the fewest or more has one behind it
         above = (heights >= math.log(2.0)).sum(axis=1)
-        found = crossing(samples[at].batch_sizes, heights, np.maximum(above - 1, 0), above, tolerance=1.0)
+        sizes = crossing(samples[at].batch_sizes, heights, np.maximum(above - 1, 0), above, tolerance=1.0)
         falling = -np.expm1(-slopes * math.log(2.0)) > self.tolerance
-        return np.where(falling, np.inf, np.where(above == 0, 0.0, found))
+        return np.where(falling, np.inf, np.where(above == 0, 0.0, sizes))
 
-    def remark(self, samples: Sequence[Sample], at: int = 0) -> str:
+    def remark(self, samples: Sequence[CurveSample], at: int = 0) -> str:
         value, sizes = self(samples, at)[0], samples[at].batch_sizes
         if value == np.inf:
             return f"steps still fall at the largest measured batch size, {sizes[-1]:g}: add larger ones"

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from analysis.arrays import Array
-from analysis.estimate.definitions import DEFINITIONS, Definition, Sample
+from analysis.estimate.definitions import DEFINITIONS, CurveSample, Definition
 
 _CURVE = 3
 """Batch sizes that leave a curve with resamples."""
@@ -42,7 +42,7 @@ class Kaplan(Definition):
     is not subtracted, so ``alpha`` holds for this range of losses and this unit.
     """
 
-    def __call__(self, samples: Sequence[Sample], at: int = 0) -> Array:
+    def __call__(self, samples: Sequence[CurveSample], at: int = 0) -> Array:
         used, here = self._used(samples), samples[at]
         needed = _TARGETS if len(here.curve.critical) == 1 else _TARGETS_FOR_INTERVAL
         if all(sample is not here for sample in used) or len(used) < needed:
@@ -52,7 +52,7 @@ class Kaplan(Definition):
         share = weights * (math.log(here.target) - losses.mean())
         return np.asarray(np.exp(_combined(1.0 / len(losses) + share, critical)))
 
-    def remark(self, samples: Sequence[Sample], at: int = 0) -> str:
+    def remark(self, samples: Sequence[CurveSample], at: int = 0) -> str:
         used, target = self._used(samples), samples[at].target
         if target is None:
             return "needs the value of the target: several targets of one optimizer"
@@ -62,22 +62,22 @@ class Kaplan(Definition):
             return "not defined: this target was reached at fewer than 3 batch sizes"
         if len(used) < _TARGETS:
             return "not defined: no other target was reached at 3 batch sizes or more; read several"
-        found = [f"law over {len(used)} targets; the irreducible loss is not subtracted"]
+        remarks = [f"law over {len(used)} targets; the irreducible loss is not subtracted"]
         if len(used) < _TARGETS_FOR_INTERVAL:
-            found.append("two targets leave no interval; read a third")
+            remarks.append("two targets leave no interval; read a third")
         _, critical, weights = self._points(used)
         open_ends = np.isinf(critical[:, 0])
         if open_ends.any():
             where = ", ".join(f"{sample.target:g}" for sample, end in zip(used, open_ends, strict=True) if end)
-            found.append(f"the data do not bound the pareto one at target {where}")
+            remarks.append(f"the data do not bound the pareto one at target {where}")
         elif _combined(weights, critical)[0] >= -_FLAT:
-            found.append("the critical batch size does not grow as the loss falls")
-        return "; ".join(found)
+            remarks.append("the critical batch size does not grow as the loss falls")
+        return "; ".join(remarks)
 
-    def _used(self, samples: Sequence[Sample]) -> list[Sample]:
+    def _used(self, samples: Sequence[CurveSample]) -> list[CurveSample]:
         return [s for s in samples if s.target is not None and s.target > 0 and len(s.batch_sizes) >= _CURVE]
 
-    def _points(self, used: Sequence[Sample]) -> tuple[Array, Array, Array]:
+    def _points(self, used: Sequence[CurveSample]) -> tuple[Array, Array, Array]:
         """``ln L`` of shape ``[T]``, ``ln B_crit`` of shape ``[T, R]``, and what it weighs in the slope, ``[T]``."""
         losses = np.array([math.log(sample.target or math.nan) for sample in used])
         with np.errstate(divide="ignore"):

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from analysis.arrays import Array
-from analysis.estimate.curves import Curve
-from analysis.estimate.definitions import DEFINITIONS, Definition, Sample
+from analysis.estimate.curves import StepsCurve
+from analysis.estimate.definitions import DEFINITIONS, CurveSample, Definition
 
 _HALVINGS = 60
 
@@ -44,27 +44,27 @@ class Overhead(Definition):
     reference_batch: float | None = None
     hyperbola: bool = False
 
-    def __call__(self, samples: Sequence[Sample], at: int = 0) -> Array:
+    def __call__(self, samples: Sequence[CurveSample], at: int = 0) -> Array:
         sample, start = samples[at], self.reference_batch
         if start is None or self.hyperbola:
             return np.asarray((1.0 + self.overhead) * (start or 0.0) + self.overhead * sample.hyperbola.critical)
-        found = _largest(sample.curve, start, math.log1p(self.overhead))
-        return np.where(np.isinf(sample.curve.critical), np.inf, found)
+        sizes = _largest(sample.curve, start, math.log1p(self.overhead))
+        return np.where(np.isinf(sample.curve.critical), np.inf, sizes)
 
-    def remark(self, samples: Sequence[Sample], at: int = 0) -> str:
+    def remark(self, samples: Sequence[CurveSample], at: int = 0) -> str:
         low, high = samples[at].batch_sizes[[0, -1]]
-        found = []
+        remarks = []
         if self.reference_batch is not None and not low <= self.reference_batch <= high:
-            found.append(f"the reference batch size {self.reference_batch:g} was not measured ({low:g} to {high:g})")
+            remarks.append(f"the reference batch size {self.reference_batch:g} was not measured ({low:g} to {high:g})")
         if self.reference_batch is None:
-            found.append("takes the curve for the hyperbola; with reference_batch it does not")
+            remarks.append("takes the curve for the hyperbola; with reference_batch it does not")
         value = self(samples, at)[0]
         if 0 < value < low or high < value < np.inf:
-            found.append(f"{'below' if value < low else 'above'} the measured batch sizes ({low:g} to {high:g})")
-        return "; ".join(found)
+            remarks.append(f"{'below' if value < low else 'above'} the measured batch sizes ({low:g} to {high:g})")
+        return "; ".join(remarks)
 
 
-def _largest(curve: Curve, start: float, excess: float) -> Array:
+def _largest(curve: StepsCurve, start: float, excess: float) -> Array:
     """Where ``ln(B S(B))`` exceeds its value at ``start`` by ``excess`` for good, shape ``[R]``, by bisection.
 
     ``B S`` has at most one minimum and grows without end, and ``S`` never falls below ``S_min``, so the place lies

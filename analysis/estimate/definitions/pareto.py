@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from analysis.arrays import Array
-from analysis.estimate.definitions import DEFINITIONS, Definition, Sample
+from analysis.estimate.definitions import DEFINITIONS, CurveSample, Definition
 
 
 @DEFINITIONS.register("pareto")
@@ -21,5 +21,5 @@ class Pareto(Definition):
     Depends on: the target, and on the fitted curve, its exponent included; every measured batch size has a say.
     """
 
-    def __call__(self, samples: Sequence[Sample], at: int = 0) -> Array:
+    def __call__(self, samples: Sequence[CurveSample], at: int = 0) -> Array:
         return samples[at].curve.critical

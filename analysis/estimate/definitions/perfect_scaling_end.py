@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from analysis.arrays import Array
-from analysis.estimate.definitions import DEFINITIONS, ROUNDING, Definition, Sample, crossing
+from analysis.estimate.definitions import DEFINITIONS, ROUNDING, CurveSample, Definition, crossing
 
 
 @DEFINITIONS.register("perfect_scaling_end")
@@ -34,18 +34,18 @@ class PerfectScalingEnd(Definition):
 
     tolerance: float = 0.1
 
-    def __call__(self, samples: Sequence[Sample], at: int = 0) -> Array:
+    def __call__(self, samples: Sequence[CurveSample], at: int = 0) -> Array:
         sizes, (excess, last) = samples[at].batch_sizes, self._last(samples[at])
         after = np.minimum(last + 1, len(sizes) - 1)
         return np.where(after > last, crossing(sizes, excess, last, after, self.tolerance), np.inf)
 
-    def _last(self, sample: Sample) -> tuple[Array, np.ndarray]:
+    def _last(self, sample: CurveSample) -> tuple[Array, np.ndarray]:
         """Log excess over the line, and the index ``[R]`` of the largest batch size on it; the smallest always is."""
         excess = sample.log_examples - sample.log_examples[:, :1]
         on = excess <= math.log1p(self.tolerance) + ROUNDING
         return excess, np.asarray(on.shape[1] - 1 - on[:, ::-1].argmax(axis=1))
 
-    def remark(self, samples: Sequence[Sample], at: int = 0) -> str:
+    def remark(self, samples: Sequence[CurveSample], at: int = 0) -> str:
         sizes, last = samples[at].batch_sizes, self._last(samples[at])[1][0]
         if last == len(sizes) - 1:
             return f"no measured batch size leaves the line: beyond {sizes[-1]:g}; add larger ones"

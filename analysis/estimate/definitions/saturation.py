@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from analysis.arrays import Array
-from analysis.estimate.definitions import DEFINITIONS, ROUNDING, Definition, Sample, crossing
+from analysis.estimate.definitions import DEFINITIONS, ROUNDING, CurveSample, Definition, crossing
 
 
 @DEFINITIONS.register("saturation")
@@ -33,17 +33,17 @@ class Saturation(Definition):
 
     tolerance: float = 0.1
 
-    def __call__(self, samples: Sequence[Sample], at: int = 0) -> Array:
+    def __call__(self, samples: Sequence[CurveSample], at: int = 0) -> Array:
         sizes, (excess, first) = samples[at].batch_sizes, self._first(samples[at])
         start = crossing(sizes, excess, first, np.maximum(first - 1, 0), self.tolerance)
         return np.where(first == 0, 0.0, np.where(first == len(sizes) - 1, np.inf, start))
 
-    def _first(self, sample: Sample) -> tuple[Array, np.ndarray]:
+    def _first(self, sample: CurveSample) -> tuple[Array, np.ndarray]:
         """Log excess over the fewest steps, and the index ``[R]`` of the smallest saturated batch size."""
         excess = np.asarray(sample.log_steps - sample.log_steps.min(axis=1, keepdims=True))
         return excess, np.asarray((excess <= math.log1p(self.tolerance) + ROUNDING).argmax(axis=1))
 
-    def remark(self, samples: Sequence[Sample], at: int = 0) -> str:
+    def remark(self, samples: Sequence[CurveSample], at: int = 0) -> str:
         sizes, first = samples[at].batch_sizes, self._first(samples[at])[1][0]
         if first == len(sizes) - 1:
             return f"the steps still fall at the largest measured batch size, {sizes[-1]:g}: add larger ones"

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from analysis.arrays import Array
-from analysis.estimate.definitions import DEFINITIONS, ROUNDING, Definition, Sample
+from analysis.estimate.definitions import DEFINITIONS, ROUNDING, CurveSample, Definition
 
 
 @DEFINITIONS.register("sfo")
@@ -27,12 +27,12 @@ class Sfo(Definition):
     nearly perfect, so noise decides between neighbours.
     """
 
-    def __call__(self, samples: Sequence[Sample], at: int = 0) -> Array:
+    def __call__(self, samples: Sequence[CurveSample], at: int = 0) -> Array:
         examples = samples[at].log_examples
         fewest = examples <= examples.min(axis=1, keepdims=True) + ROUNDING
         return np.asarray(samples[at].batch_sizes[fewest.argmax(axis=1)])
 
-    def remark(self, samples: Sequence[Sample], at: int = 0) -> str:
+    def remark(self, samples: Sequence[CurveSample], at: int = 0) -> str:
         sizes, value = samples[at].batch_sizes, self(samples, at)[0]
         if value == sizes[0]:
             return "at the smallest measured batch size, where every curve S = a + b/B has it: no interior optimum"

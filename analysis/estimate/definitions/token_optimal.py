@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from analysis.arrays import Array
-from analysis.estimate.definitions import DEFINITIONS, ROUNDING, Definition, Sample
+from analysis.estimate.definitions import DEFINITIONS, ROUNDING, CurveSample, Definition
 
 
 @DEFINITIONS.register("token_optimal")
@@ -32,18 +32,18 @@ class TokenOptimal(Definition):
 
     tolerance: float = 0.0
 
-    def __call__(self, samples: Sequence[Sample], at: int = 0) -> Array:
+    def __call__(self, samples: Sequence[CurveSample], at: int = 0) -> Array:
         fewest = self._fewest(samples[at])
         return np.asarray(samples[at].batch_sizes[fewest.shape[1] - 1 - fewest[:, ::-1].argmax(axis=1)])
 
-    def _fewest(self, sample: Sample) -> np.ndarray:
+    def _fewest(self, sample: CurveSample) -> np.ndarray:
         examples = sample.log_examples
         limit = math.log1p(self.tolerance) + ROUNDING
         return np.asarray(examples <= examples.min(axis=1, keepdims=True) + limit)
 
-    def remark(self, samples: Sequence[Sample], at: int = 0) -> str:
+    def remark(self, samples: Sequence[CurveSample], at: int = 0) -> str:
         sizes, value, ties = samples[at].batch_sizes, self(samples, at)[0], self._fewest(samples[at]).sum()
-        found = [] if self.tolerance or ties > 1 else ["brittle: one batch size alone has the fewest examples"]
+        remarks = [] if self.tolerance or ties > 1 else ["brittle: one batch size alone has the fewest examples"]
         if value in sizes[[0, -1]]:
-            found.append(f"at the {'smallest' if value == sizes[0] else 'largest'} measured batch size")
-        return "; ".join(found)
+            remarks.append(f"at the {'smallest' if value == sizes[0] else 'largest'} measured batch size")
+        return "; ".join(remarks)

@@ -84,8 +84,8 @@ class TableFit(Analysis):
         return {"table": self.name, "unit": self.unit, "fits": fits, "notes": list(self.notes)}
 
 
-def _without_noise_scales(found: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in found.items() if "noise_scale" not in key}
+def _without_noise_scales(content: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in content.items() if "noise_scale" not in key}
 
 
 def fit_table(
@@ -136,7 +136,7 @@ def fit_table(
     return TableFit(
         config=config,
         name=name,
-        answers=tuple(answer for found in answered(curves, config) for answer in found),
+        answers=tuple(answer for curve_answers in answered(curves, config) for answer in curve_answers),
         names=tuple(names),
         unit=whole if unit else "examples (as in the table)",
         notes=tuple(notes),
@@ -184,7 +184,7 @@ def _studies(name: str, about: Group, rows: pd.DataFrame, target: Target) -> lis
             f"{rows['batch_size'].iloc[0]:g}; a fit needs two, and an interval three: add rows"
         )
     grid_known = (parts["lr"].nunique(dropna=False) > 1).any()
-    found, reached = [], ~rows["censored"].astype(bool)
+    studies, reached = [], ~rows["censored"].astype(bool)
     grain = _grain(rows.loc[reached, "steps"].to_numpy())
     for size, part in parts:
         trials = pd.DataFrame(
@@ -196,8 +196,8 @@ def _studies(name: str, about: Group, rows: pd.DataFrame, target: Target) -> lis
             }
         )
         number: Any = int(size) if size.is_integer() else size
-        found.append(one_study(about, number, trials, target, part["steps"].where(reached), grain))
-    return found
+        studies.append(one_study(about, number, trials, target, part["steps"].where(reached), grain))
+    return studies
 
 
 def _grain(steps: Array) -> float:

@@ -86,8 +86,8 @@ def _row(table: Sheet, index: int, titles: Mapping[str, str]) -> dict[str, Any]:
             raise table.error(index, titles[name], f"it is empty; {remedy}")
         elif name in titles and parse is _text:
             row[name] = ""
-    told = row["censored"] is not None
-    return row | {"told": told, "censored": bool(row["censored"]) or row["steps"] is None}
+    censored = row["censored"] is not None
+    return row | {"told": censored, "censored": bool(row["censored"]) or row["steps"] is None}
 
 
 def _measured(cell: Any, hint: str = "correct or remove the row") -> float:

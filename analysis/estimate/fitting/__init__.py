@@ -16,14 +16,14 @@ import numpy as np
 
 from analysis.arrays import Array
 from analysis.config import DEFAULT, AnalysisConfig
-from analysis.estimate.curves import Curve
+from analysis.estimate.curves import StepsCurve
 from analysis.estimate.fitting.bootstrap import leftover, resampled_seeds, rescaled
 from analysis.estimate.fitting.data import Data, Trials, gather
 from analysis.estimate.fitting.exponent import ALONE, Belief
 from analysis.estimate.fitting.form_fits import FEWEST_FREE, TINY, FormFit, fit_forms, fitted, free, widening
 from analysis.estimate.fitting.least_squares import HYPERBOLA, Exponent
-from analysis.estimate.fitting.luck import luck
 from analysis.estimate.fitting.misfit import Misfit, grid_variance
+from analysis.estimate.fitting.winner_bias import winner_bias
 
 
 @dataclass(frozen=True)
@@ -55,14 +55,14 @@ class Fit:
 
     batch_sizes: Array
     log_steps: Array
-    estimate: Curve
+    estimate: StepsCurve
     residual_rms: float
     resampled_log_steps: Array
-    resampled: Curve
+    resampled: StepsCurve
     form_of: Array
     forms: Sequence[FormFit]
-    power: Curve
-    resampled_power: Curve
+    power: StepsCurve
+    resampled_power: StepsCurve
     interval_method: str
     weights: Array
     seed_variance: float
@@ -73,8 +73,8 @@ class Fit:
     exponent: Exponent
     free_exponent: Exponent | None
     data: Data = field(repr=False)
-    hyperbola: Curve = field(repr=False)
-    resampled_hyperbola: Curve = field(repr=False)
+    hyperbola: StepsCurve = field(repr=False)
+    resampled_hyperbola: StepsCurve = field(repr=False)
 
     @property
     def measured_resamples(self) -> Array:
@@ -114,8 +114,8 @@ def fit_curve(
     3. added to the fitted curve of a form (:mod:`analysis.estimate.fitting.forms`; each in as many resamples as its
        share is), in every second resample less what a finer learning rate could save
        (:func:`analysis.estimate.fitting.bootstrap.leftover`), and with what is luck in the choice of the learning rate
-       (:func:`analysis.estimate.fitting.luck.luck`) in every second of either kind; refitted, each by the same form
-       and with a draw of what is believed of the exponent.
+       (:func:`analysis.estimate.fitting.winner_bias.winner_bias`) in every second of either kind; refitted, each by the
+       same form and with a draw of what is believed of the exponent.
 
     Percentiles of the refits are the interval. With one seed per batch size the deviations are normal draws with the
     standard deviation of the residuals. A seed that did not reach the target is drawn from the fitted curve likewise,
@@ -136,22 +136,22 @@ def fit_curve(
     hyperbola, around, known = fitted(data, HYPERBOLA, seeds, first)
     log_steps = data.completed(best.estimate.log_steps(data.batch_sizes)[None], best.deviation)[0]
     complete, method = np.empty((0, count)), "none: the curve is exactly determined"
-    none = Curve(*np.empty((4, 0)))
+    none = StepsCurve(*np.empty((4, 0)))
     resampled = resampled_power = resampled_hyperbola = none
     form_of = np.empty(0, dtype=int)
 
     def refits(
-        curve: Curve, exponent: Exponent, deviation: float, scale: float, rows: np.ndarray
-    ) -> tuple[Curve, Array]:
+        curve: StepsCurve, exponent: Exponent, deviation: float, scale: float, rows: np.ndarray
+    ) -> tuple[StepsCurve, Array]:
         """Curves through resamples around ``curve``, and the resampled log steps ``[R, M]``."""
         fitted = curve.log_steps(data.batch_sizes)
         logs = np.where(here, fitted, 0.0) + scale * draws[rows] - saved[rows]
         hidden = fitted[data.place] + scale * latent[rows]
         knee = float(curve.knee)
-        found = data.fit(exponent, max(deviation, TINY), logs, hidden, scatter=scale, start=curve, knee=knee)
-        return found, data.completed(found.log_steps(data.batch_sizes), scale, logs, hidden)[:, here]
+        fit = data.fit(exponent, max(deviation, TINY), logs, hidden, scatter=scale, start=curve, knee=knee)
+        return fit, data.completed(fit.log_steps(data.batch_sizes), scale, logs, hidden)[:, here]
 
-    def of_form(form: FormFit, rows: np.ndarray) -> tuple[Curve, Array]:
+    def of_form(form: FormFit, rows: np.ndarray) -> tuple[StepsCurve, Array]:
         believed = form.belief.draws(resamples, np.random.default_rng([config.seed, 1])).at(rows)
         return refits(form.estimate, believed, form.deviation, widening(form.freedom, confidence) * form.spread, rows)
 
@@ -161,7 +161,7 @@ def fit_curve(
         draws[:, here] = rescaled(seeds.deviations / max(best.deviation, TINY), wanted, rng)
         saved = np.zeros_like(draws)
         saved[:, here] = leftover([table.gain for table in measured], resamples, rng)
-        saved[np.ix_(np.arange(resamples) % 4 > 1, here)] -= luck(measured, seeds.variance, rng)
+        saved[np.ix_(np.arange(resamples) % 4 > 1, here)] -= winner_bias(measured, seeds.variance, rng)
         latent = rng.standard_normal((resamples, len(data.bounds)))
         every = np.arange(resamples)
         resampled, complete = of_form(best, every)
@@ -211,9 +211,9 @@ def fit_curve(
 
 
 def _replaced(values: Array, rows: np.ndarray, others: Array) -> Array:
-    found = np.array(values)
-    found[rows] = others
-    return found
+    replaced = np.array(values)
+    replaced[rows] = others
+    return replaced
 
 
 def interval(values: Array, confidence: float) -> tuple[float | None, float | None]:

@@ -24,7 +24,7 @@ import numpy as np
 from scipy.special import erfcx
 
 from analysis.arrays import Array
-from analysis.estimate.curves import Curve
+from analysis.estimate.curves import StepsCurve
 from analysis.estimate.fitting.least_squares import Exponent, fit_curves
 from cbs.trial.lr_choice import best_lr
 
@@ -182,9 +182,9 @@ class Data:
         latent: Array | None = None,
         *,
         scatter: float | None = None,
-        start: Curve | None = None,
+        start: StepsCurve | None = None,
         knee: float = 1.0,
-    ) -> Curve:
+    ) -> StepsCurve:
         """The most likely curve, shape ``[R]``.
 
         Args:
@@ -194,7 +194,7 @@ class Data:
         """
         rows = self.log_steps[None] if rows is None else rows
 
-        def fitted(logs: Array, weights: Array, near: Curve | None) -> Curve:
+        def fitted(logs: Array, weights: Array, near: StepsCurve | None) -> StepsCurve:
             reach = self.batch_sizes[self.reached]
             return fit_curves(
                 self.batch_sizes,
@@ -207,14 +207,14 @@ class Data:
                 knee=knee,
             )
 
-        found = fitted(rows, self.weights, start)
+        curve = fitted(rows, self.weights, start)
         for _ in range(_ROUNDS if len(self.bounds) else 0):
-            mean = found.log_steps(self.batch_sizes)
+            mean = curve.log_steps(self.batch_sizes)
             values, extra = self._responses(mean, deviation if scatter is None else scatter, latent)
-            found = fitted(*self._joined(rows, values, extra), found)
-            if np.abs(found.log_steps(self.batch_sizes) - mean).max() < _CONVERGED:
+            curve = fitted(*self._joined(rows, values, extra), curve)
+            if np.abs(curve.log_steps(self.batch_sizes) - mean).max() < _CONVERGED:
                 break
-        return found
+        return curve
 
 
 def gather(batch_sizes: Sequence[float], tables: Sequence[Trials]) -> tuple[Data, list[Trials]]:

@@ -17,11 +17,11 @@ from dataclasses import dataclass, replace
 from scipy.special import ndtri, stdtrit
 
 from analysis.arrays import Array
-from analysis.estimate.curves import Curve
+from analysis.estimate.curves import StepsCurve
 from analysis.estimate.fitting.bootstrap import Seeds
 from analysis.estimate.fitting.data import LEAST_DEVIATION, Data
 from analysis.estimate.fitting.exponent import Belief
-from analysis.estimate.fitting.forms import FORMS, POWER, Form
+from analysis.estimate.fitting.forms import FORMS, POWER, CurveForm
 from analysis.estimate.fitting.least_squares import FREE, HYPERBOLA, Exponent, information
 from analysis.estimate.fitting.misfit import Misfit, lack_of_fit
 
@@ -51,8 +51,8 @@ class FormFit:
         share: of the resamples; its ``belief`` times its ``likelihood``, over the sum of all forms.
     """
 
-    form: Form
-    estimate: Curve
+    form: CurveForm
+    estimate: StepsCurve
     belief: Belief
     free: Exponent | None
     deviation: float
@@ -70,7 +70,7 @@ class FormFit:
 
 
 def fit_forms(
-    data: Data, hyperbola: Curve, belief: Belief, seeds: Seeds, grid: float, confidence: float
+    data: Data, hyperbola: StepsCurve, belief: Belief, seeds: Seeds, grid: float, confidence: float
 ) -> list[FormFit]:
     """Every form of :data:`analysis.estimate.fitting.forms.FORMS`, in their order.
 
@@ -81,7 +81,7 @@ def fit_forms(
     """
     alone = data.unbounded()
     largest = float(alone.batch_sizes[-1])
-    count, found, logs = len(alone.batch_sizes), {}, {}
+    count, fits, logs = len(alone.batch_sizes), {}, {}
     forms = FORMS if count > 2 else (POWER,)
     for form in forms:
         if form.levelled:
@@ -97,7 +97,7 @@ def fit_forms(
         spread = deviation * math.sqrt(left) if alike else deviation
         beyond = math.log(float(curve.exponent)) - float(mine.whole.log_mean)
         squares = float(weights @ residuals**2) + deviation**2 * beyond**2 / float(mine.whole.variance)
-        found[form.knee] = FormFit(form, curve, mine, alone_says, deviation, freedom, misfit, spread, residuals[here])
+        fits[form.knee] = FormFit(form, curve, mine, alone_says, deviation, freedom, misfit, spread, residuals[here])
         together = seeds.freedom + count
         squares += seeds.freedom * seeds.variance + together * LEAST_DEVIATION**2
         logs[form.knee] = -0.5 * (together - 2) * math.log(squares)
@@ -105,9 +105,9 @@ def fit_forms(
     shares = [form.belief * math.exp(logs[form.knee] - most) for form in forms]
     return [
         replace(
-            found[form.knee],
+            fits[form.knee],
             form=form,
-            estimate=found[form.knee].estimate.levelled(largest) if form.levelled else found[form.knee].estimate,
+            estimate=fits[form.knee].estimate.levelled(largest) if form.levelled else fits[form.knee].estimate,
             likelihood=math.exp(logs[form.knee] - most),
             share=share / sum(shares),
         )
@@ -123,14 +123,16 @@ def widening(freedom: float, confidence: float) -> float:
 
 def free(alone: Data, seeds: Seeds, confidence: float, knee: float = 1.0) -> Exponent:
     """The exponent that the data alone give, and its variance; that of the linearised fit, widened by Student's t."""
-    found = alone.fit(FREE, 1.0, knee=knee).row(0)
-    deviation, freedom = _deviation(alone, found, 0.0, seeds, len(alone.batch_sizes) - 3)
+    curve = alone.fit(FREE, 1.0, knee=knee).row(0)
+    deviation, freedom = _deviation(alone, curve, 0.0, seeds, len(alone.batch_sizes) - 3)
     deviation *= widening(freedom, confidence)
-    spare = _known_of_exponent(alone.batch_sizes, found, alone.weights)
-    return Exponent(math.log(float(found.exponent)), deviation**2 / spare if spare > TINY else math.inf)
+    spare = _known_of_exponent(alone.batch_sizes, curve, alone.weights)
+    return Exponent(math.log(float(curve.exponent)), deviation**2 / spare if spare > TINY else math.inf)
 
 
-def fitted(data: Data, exponent: Exponent, seeds: Seeds, curve: Curve, knee: float = 1.0) -> tuple[Curve, float, float]:
+def fitted(
+    data: Data, exponent: Exponent, seeds: Seeds, curve: StepsCurve, knee: float = 1.0
+) -> tuple[StepsCurve, float, float]:
     """The most likely curve, the standard deviation of a seed around it, and its degrees of freedom.
 
     The exponent takes one degree of freedom of the residuals in so far as the data, not the belief, decide it. Each of
@@ -154,20 +156,20 @@ def fitted(data: Data, exponent: Exponent, seeds: Seeds, curve: Curve, knee: flo
     return curve, deviation, known
 
 
-def _share(data: Data, curve: Curve, deviation: float, exponent: Exponent) -> float:
+def _share(data: Data, curve: StepsCurve, deviation: float, exponent: Exponent) -> float:
     """Share of what is known of the exponent that comes from the data, 0 to 1."""
     spare = _known_of_exponent(data.batch_sizes, curve, data.all_weights)
     before = deviation**2 / float(exponent.variance)
     return spare / (spare + before) if spare + before > 0 else 1.0
 
 
-def _known_of_exponent(batch_sizes: Array, curve: Curve, weights: Array) -> float:
+def _known_of_exponent(batch_sizes: Array, curve: StepsCurve, weights: Array) -> float:
     """Information on the log exponent with ``ln B_crit`` profiled out, for seeds of unit standard deviation."""
     known = information(batch_sizes, curve, weights)
     return float(known[1, 1] - known[0, 1] ** 2 / known[0, 0]) if known[0, 0] > 0 else 0.0
 
 
-def _deviation(data: Data, curve: Curve, deviation: float, seeds: Seeds, freedom: float) -> tuple[float, float]:
+def _deviation(data: Data, curve: StepsCurve, deviation: float, seeds: Seeds, freedom: float) -> tuple[float, float]:
     """See :func:`pooled_deviation`."""
     fitted = curve.log_steps(data.batch_sizes)
     squares = float(data.all_weights @ (data.completed(fitted[None], deviation)[0] - fitted) ** 2)

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Form:
+class CurveForm:
     """A curve that data might come from.
 
     Attributes:
         words: what it says of the steps, to follow "if".
         belief: share of curves that are taken to be of this form; those of all forms add up to 1.
-        knee: see :class:`analysis.estimate.curves.Curve`.
+        knee: see :class:`analysis.estimate.curves.StepsCurve`.
         levelled: whether steps no longer fall beyond the largest batch size that was measured. Such a form stands for
             all whose fewest steps are not where the power law sees them, as of steps that fall a little for ever.
     """
@@ -28,11 +28,11 @@ class Form:
 
 
 FORMS = (
-    Form("they follow the power law", 0.71),
-    Form("those at the largest batch size are the fewest", 0.18, levelled=True),
-    Form("its knee is blunt", 0.03, knee=0.7),
-    Form("its knee is very blunt", 0.01, knee=0.5),
-    Form("its knee is sharp", 0.05, knee=1.5),
-    Form("its knee is that of a square root", 0.02, knee=2.0),
+    CurveForm("they follow the power law", 0.71),
+    CurveForm("those at the largest batch size are the fewest", 0.18, levelled=True),
+    CurveForm("its knee is blunt", 0.03, knee=0.7),
+    CurveForm("its knee is very blunt", 0.01, knee=0.5),
+    CurveForm("its knee is sharp", 0.05, knee=1.5),
+    CurveForm("its knee is that of a square root", 0.02, knee=2.0),
 )
 POWER = FORMS[0]

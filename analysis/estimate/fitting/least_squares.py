@@ -1,4 +1,4 @@
-r"""Least-squares fit of :class:`analysis.estimate.curves.Curve`, for thousands of curves at once.
+r"""Least-squares fit of :class:`analysis.estimate.curves.StepsCurve`, for thousands of curves at once.
 
 Residuals are in log steps. What is known of the exponent beforehand enters as one more observation of its logarithm,
 so the fit is the most likely curve: with no such observation the exponent is free, with an exact one it is held and
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from analysis.arrays import Array
-from analysis.estimate.curves import Curve
+from analysis.estimate.curves import StepsCurve
 
 REACH = 100.0
 """How far beyond the measured batch sizes a critical batch size is looked for. Further out the hyperbola differs by
@@ -65,9 +65,9 @@ def fit_curves(
     exponent: Exponent = FREE,
     deviation: float = 1.0,
     reach: Array | None = None,
-    start: Curve | None = None,
+    start: StepsCurve | None = None,
     knee: float = 1.0,
-) -> Curve:
+) -> StepsCurve:
     """The most likely curve of every row.
 
     Args:
@@ -78,7 +78,7 @@ def fit_curves(
         deviation: standard deviation of the log steps of one seed, which weighs the data against ``exponent``.
         reach: the batch sizes that :data:`REACH` counts from; ``batch_sizes`` when absent.
         start: where to look for the minimum, in place of a grid.
-        knee: of the curves, see :class:`analysis.estimate.curves.Curve`.
+        knee: of the curves, see :class:`analysis.estimate.curves.StepsCurve`.
 
     Returns:
         Shape ``[R]``. Where the best critical batch size lies beyond :data:`REACH` it is 0 or infinity.
@@ -104,7 +104,7 @@ def fit_curves(
     )
     c = theta[:, 0]
     bounded = np.where(c < low + 1e-6, 0.0, np.where(c > high - 1e-6, np.inf, np.exp(c)))
-    return Curve(level, c, np.exp(theta[:, 1]), bounded, np.asarray(knee))
+    return StepsCurve(level, c, np.exp(theta[:, 1]), bounded, np.asarray(knee))
 
 
 def _shape(x: Array, knee: float, theta: Array) -> tuple[Array, Array, Array]:
@@ -148,8 +148,8 @@ def profiled(
     wanted, pull = (np.broadcast_to(np.asarray(each, dtype=float), len(total)) for each in (mean, precision / total))
 
     def normal(theta: Array, live: np.ndarray) -> tuple[Array, Array, Array]:
-        found, *derivatives = shape(theta)
-        parts = np.stack([found - y[:, live], *derivatives])
+        values, *derivatives = shape(theta)
+        parts = np.stack([values - y[:, live], *derivatives])
         parts -= np.einsum("mr,pmr->pr", w[:, live], parts)[:, None]
         products = np.einsum("pmr,qmr->rpq", w[:, live] * parts, parts)
         beyond = theta[:, 1] - wanted[live]
@@ -171,7 +171,7 @@ def profiled(
     return theta, np.einsum("mr,mr->r", w, y - shape(theta)[0])
 
 
-def information(batch_sizes: Array, curve: Curve, weights: Array) -> Array:
+def information(batch_sizes: Array, curve: StepsCurve, weights: Array) -> Array:
     """What data with unit standard deviation per seed tell of ``ln B_crit`` and the log exponent.
 
     Fisher information with ``ln S_min`` profiled out, shape ``[2, 2]``; ``curve`` is one, ``weights`` are numbers of
@@ -194,8 +194,8 @@ def regression(value: Callable[[Array], tuple[Array, Array]], rows: Array, weigh
     is fitted at parameters ``[R, p]``, shape ``[R, n]``, and its derivatives in them, ``[R, n, p]``."""
 
     def normal(theta: Array, live: np.ndarray) -> tuple[Array, Array, Array]:
-        found, slopes = value(theta)
-        left, across = rows[live] - found, (np.reshape(weights, (-1, 1)) * slopes).swapaxes(1, 2)
+        values, slopes = value(theta)
+        left, across = rows[live] - values, (np.reshape(weights, (-1, 1)) * slopes).swapaxes(1, 2)
         return (left**2 * weights).sum(axis=1), -(across @ left[..., None])[..., 0], across @ slopes
 
     return normal

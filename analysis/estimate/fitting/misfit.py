@@ -67,7 +67,7 @@ def grid_variance(tables: Sequence[Trials]) -> float:
     D^2/720`. ``D`` is averaged over the batch sizes whose winner has two neighbours that reached the target on the same
     seeds.
     """
-    found = []
+    variances = []
     for table in tables:
         winner = table.winner
         if winner is None or not 0 < winner < len(table.steps) - 1:
@@ -75,5 +75,5 @@ def grid_variance(tables: Sequence[Trials]) -> float:
         logs = np.log(table.steps[winner - 1 : winner + 2])
         both = np.isfinite(logs).all(axis=0)
         if both.any():
-            found.append(float((logs[0] - 2.0 * logs[1] + logs[2])[both].mean()))
-    return max(float(np.mean(found)), 0.0) ** 2 / 720.0 if found else 0.0
+            variances.append(float((logs[0] - 2.0 * logs[1] + logs[2])[both].mean()))
+    return max(float(np.mean(variances)), 0.0) ** 2 / 720.0 if variances else 0.0

@@ -60,6 +60,6 @@ def leave_one_out(fit: Fit, tables: Sequence[Trials]) -> LeaveOneOut | None:
             fit.exponent, max(fit.deviation, LEAST_DEVIATION), start=fit.estimate, knee=float(fit.estimate.knee)
         ).row(0)
         critical.append(float(refit.critical))
-        found = misfit_of(refit.log_steps(rest.batch_sizes), fit, rest, fit.freedom - fit.seed_freedom - 1, grid)
-        probability.append(np.nan if found is None else found.probability)
+        misfit = misfit_of(refit.log_steps(rest.batch_sizes), fit, rest, fit.freedom - fit.seed_freedom - 1, grid)
+        probability.append(np.nan if misfit is None else misfit.probability)
     return LeaveOneOut(fit.batch_sizes, np.array(critical), np.array(probability))

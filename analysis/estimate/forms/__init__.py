@@ -22,7 +22,7 @@ _NEWTON = 80
 
 
 @dataclass(frozen=True, kw_only=True)
-class Runs:
+class LossRuns:
     """Runs and their losses, shape ``[n]`` each.
 
     Attributes:
@@ -41,10 +41,10 @@ class Runs:
     group: np.ndarray
     weight: Array | float = 1.0
 
-    def of(self, rows: np.ndarray) -> Runs:
+    def of(self, rows: np.ndarray) -> LossRuns:
         """Some of them."""
         values = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        return Runs(**{name: value[rows] if np.ndim(value) else value for name, value in values.items()})
+        return LossRuns(**{name: value[rows] if np.ndim(value) else value for name, value in values.items()})
 
     @property
     def data(self) -> Array:
@@ -61,7 +61,7 @@ class Reference(NamedTuple):
     loss: float
 
     @classmethod
-    def of(cls, runs: Runs) -> Reference:
+    def of(cls, runs: LossRuns) -> Reference:
         """Those of ``runs``."""
         return cls(*(float(np.exp(np.log(getattr(runs, name)).mean())) for name in cls._fields))
 
@@ -78,12 +78,12 @@ class Terms(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Form:
+class LossForm:
     """A form of the loss.
 
     Attributes:
         symbols: names of its parameters as its paper has them.
-        distinct: attribute of :class:`Runs` -> distinct values it takes to tell the parameters in words apart.
+        distinct: attribute of :class:`LossRuns` -> distinct values it takes to tell the parameters in words apart.
         shapes: lowest and highest value of every shape, shape ``[2, s]``; an estimate at an end is not determined.
         terms: shapes, runs, reference, ``ln L`` -> :class:`Terms`.
         named: coordinates ``[R, 3 + s]``, reference -> parameters by symbol, shape ``[R]`` each.
@@ -95,35 +95,35 @@ class Form:
     symbols: tuple[str, ...]
     distinct: dict[str, tuple[int, str]]
     shapes: Array
-    terms: Callable[[Array, Runs, Reference, Array], Terms]
+    terms: Callable[[Array, LossRuns, Reference, Array], Terms]
     named: Callable[[Array, Reference], dict[str, Array]]
     implicit: bool = False
 
-    def loss(self, at: Array, runs: Runs, reference: Reference) -> tuple[Array, Array]:
+    def loss(self, at: Array, runs: LossRuns, reference: Reference) -> tuple[Array, Array]:
         """The loss ``[R, n]`` and its derivatives ``[R, n, 3 + s]`` in the coordinates ``E, a, c`` and the shapes,
         shape ``[R, 3 + s]``. The loss of ``runs`` is where the solution begins, if the form is implicit."""
         floor, log_f, log_g, shape = at[:, :1], at[:, 1:2], at[:, 2:3], at[:, 3:]
         f_size, g_size = np.exp(log_f), np.exp(log_g)
         loss = np.broadcast_to(runs.loss, (len(at), len(runs.loss)))
         for _ in range(_NEWTON if self.implicit else 1):
-            found = self.terms(shape, runs, reference, np.log(loss))
-            least = floor + f_size * found.f
-            value = least + g_size * found.g
+            terms = self.terms(shape, runs, reference, np.log(loss))
+            least = floor + f_size * terms.f
+            value = least + g_size * terms.g
             if not self.implicit:
                 loss = value
                 break
             # L - value(L) is increasing and concave, so that Newton's steps come from below after the first
-            step = (loss - value) / (1.0 - g_size * found.g * found.g_log_slope / loss)
+            step = (loss - value) / (1.0 - g_size * terms.g * terms.g_log_slope / loss)
             loss = np.maximum(loss - step, np.maximum(least, 1e-3 * loss))
             if np.all(np.abs(step) <= 1e-12 * loss):
                 break
         ones = np.ones((*loss.shape, 1))
-        slopes = [ones, (f_size * found.f)[..., None], (g_size * found.g)[..., None]]
-        slopes.append(f_size[..., None] * found.f_slopes + g_size[..., None] * found.g_slopes)
+        slopes = [ones, (f_size * terms.f)[..., None], (g_size * terms.g)[..., None]]
+        slopes.append(f_size[..., None] * terms.f_slopes + g_size[..., None] * terms.g_slopes)
         whole = np.concatenate(slopes, axis=-1)
         if self.implicit:
-            whole = whole / (1.0 - g_size * found.g * found.g_log_slope / loss)[..., None]
+            whole = whole / (1.0 - g_size * terms.g * terms.g_log_slope / loss)[..., None]
         return loss, whole
 
 
-FORMS: Registry[Form] = Registry("form of the loss", "analysis.estimate.forms", instance_of=Form)
+FORMS: Registry[LossForm] = Registry("form of the loss", "analysis.estimate.forms", instance_of=LossForm)

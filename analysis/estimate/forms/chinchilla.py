@@ -12,10 +12,10 @@ import math
 import numpy as np
 
 from analysis.arrays import Array
-from analysis.estimate.forms import FORMS, Form, Reference, Runs, Terms
+from analysis.estimate.forms import FORMS, LossForm, LossRuns, Reference, Terms
 
 
-def terms(shape: Array, runs: Runs, reference: Reference, log_loss: Array) -> Terms:
+def terms(shape: Array, runs: LossRuns, reference: Reference, log_loss: Array) -> Terms:
     """f and g of ``ln alpha, ln beta``; sizes are those at the reference."""
     alpha, beta = np.exp(shape.T)[..., None]
     by_size = -alpha * np.log(runs.parameters / reference.parameters)
@@ -38,7 +38,7 @@ def named(at: Array, reference: Reference) -> dict[str, Array]:
 
 
 FORMS.register("chinchilla")(
-    Form(
+    LossForm(
         title="Chinchilla",
         formula="E + A/N^alpha + B_D/D^beta",
         symbols=("E", "A", "B_D", "alpha", "beta"),

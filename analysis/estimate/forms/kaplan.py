@@ -12,10 +12,10 @@ import numpy as np
 from scipy.special import expit
 
 from analysis.arrays import Array
-from analysis.estimate.forms import FORMS, Form, Reference, Runs, Terms
+from analysis.estimate.forms import FORMS, LossForm, LossRuns, Reference, Terms
 
 
-def terms(shape: Array, runs: Runs, reference: Reference, log_loss: Array) -> Terms:
+def terms(shape: Array, runs: LossRuns, reference: Reference, log_loss: Array) -> Terms:
     """f and g of ``ln alpha_N, ln alpha_S``, ln B_crit at the reference loss, and ``1/alpha_B``."""
     alpha_n, alpha_s = np.exp(shape[:, :2].T)[..., None]
     by_size = -alpha_n * np.log(runs.parameters / reference.parameters)
@@ -49,7 +49,7 @@ def named(at: Array, reference: Reference) -> dict[str, Array]:
 
 
 FORMS.register("kaplan")(
-    Form(
+    LossForm(
         title="Kaplan, three terms",
         formula="E + (N_c/N)^alpha_N + (S_c/S_min)^alpha_S",
         symbols=("E", "N_c", "S_c", "alpha_N", "alpha_S", "B_star", "alpha_B"),

@@ -28,7 +28,7 @@ import math
 import numpy as np
 
 from analysis.arrays import Array
-from analysis.estimate.forms import FORMS, Form, Reference, Runs, Terms
+from analysis.estimate.forms import FORMS, LossForm, LossRuns, Reference, Terms
 
 EXACT = 32
 """Coordinates that are summed one by one."""
@@ -37,7 +37,7 @@ _NODES = 48
 _NEAR_ONE = 1e-12
 
 
-def terms(shape: Array, runs: Runs, reference: Reference, log_loss: Array) -> Terms:
+def terms(shape: Array, runs: LossRuns, reference: Reference, log_loss: Array) -> Terms:
     """f and g of ``ln(p - 1), ln(gamma Q), ln q, r``; sizes are the approximation error at the reference size for f,
     and gamma R over the reference batch size for g."""
     excess, first, q, r = np.exp(shape[:, 0]), shape[:, 1], np.exp(shape[:, 2]), shape[:, 3]
@@ -115,7 +115,7 @@ def named(at: Array, reference: Reference) -> dict[str, Array]:
 
 
 FORMS.register("nqs")(
-    Form(
+    LossForm(
         title="noisy quadratic system",
         formula="E + approximation(N) + bias(N, K) + variance(N, B, K)",
         symbols=("E", "P", "gamma R", "p", "gamma Q", "q", "r"),

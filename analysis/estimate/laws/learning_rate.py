@@ -66,7 +66,7 @@ class Factor:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Law:
+class LearningRateLaw:
     """The optima and the law through them.
 
     Attributes:
@@ -136,7 +136,7 @@ class Law:
         return shown(self) | {"optima": plain(self.best)}
 
 
-def learning_rate_law(studies: Sequence[Study], config: AnalysisConfig = DEFAULT) -> Law:
+def learning_rate_law(studies: Sequence[Study], config: AnalysisConfig = DEFAULT) -> LearningRateLaw:
     """The optima and the law through them.
 
     The variance of an optimum is that of seeds, pooled over batch sizes, or what the grid leaves open, where that is
@@ -153,7 +153,7 @@ def learning_rate_law(studies: Sequence[Study], config: AnalysisConfig = DEFAULT
     normal = float(ndtri(0.5 + confidence / 2))
     if len(used) < LEAST:
         scale = widening(freedom, confidence) if freedom else math.nan
-        return Law(optima=optima, half_widths=deviations * scale * normal, confidence=confidence)
+        return LearningRateLaw(optima=optima, half_widths=deviations * scale * normal, confidence=confidence)
     logs, vertices = np.log([entry.batch_size for entry in used]), np.array([entry.log_lr for entry in used])
     noise = deviations[[not entry.edge for entry in optima]]
     weights = noise**-2 / (noise**-2).sum()
@@ -176,7 +176,7 @@ def learning_rate_law(studies: Sequence[Study], config: AnalysisConfig = DEFAULT
             "noise_batch_size": Quantity(value=math.exp(log_noise[0]), interval=ends),
             "alpha": Quantity.drawn(power, confidence),
         }
-    return Law(
+    return LearningRateLaw(
         optima=optima,
         half_widths=scale * deviations * normal,
         confidence=confidence,

@@ -13,7 +13,7 @@ from analysis.config import DEFAULT, AnalysisConfig
 from analysis.estimate.fitting import interval
 from analysis.estimate.fitting.form_fits import widening
 from analysis.estimate.fitting.least_squares import minimized, regression
-from analysis.estimate.forms import FORMS, Form, Reference, Runs
+from analysis.estimate.forms import FORMS, LossForm, LossRuns, Reference
 from analysis.phrases import plural
 
 _SHAPES = 1200
@@ -82,26 +82,28 @@ class LossFit:
     at: Array = field(repr=False)
     refits: Array = field(repr=False)
 
-    def log_loss(self, runs: Runs) -> Array:
+    def log_loss(self, runs: LossRuns) -> Array:
         """``ln L`` at runs, shape ``[1 + R, n]``: of the estimate, then of the refits."""
         form, rows = FORMS[self.form], np.vstack([self.at, self.refits])
         blocks = [rows[start : start + _BLOCK] for start in range(0, len(rows), _BLOCK)]
         with np.errstate(all="ignore"):
-            found = np.log(np.concatenate([form.loss(block, runs, self.reference)[0] for block in blocks]))
+            log_losses = np.log(np.concatenate([form.loss(block, runs, self.reference)[0] for block in blocks]))
         middle = math.log(self.reference.loss)
-        return np.clip(np.nan_to_num(found, nan=np.inf, neginf=-np.inf), middle - _LARGEST, middle + _LARGEST)
+        return np.clip(np.nan_to_num(log_losses, nan=np.inf, neginf=-np.inf), middle - _LARGEST, middle + _LARGEST)
 
-    def predicted(self, runs: Runs, config: AnalysisConfig = DEFAULT, error: float = 0.0) -> tuple[Array, Array, Array]:
+    def predicted(
+        self, runs: LossRuns, config: AnalysisConfig = DEFAULT, error: float = 0.0
+    ) -> tuple[Array, Array, Array]:
         """``ln L`` of new runs and the ends of its interval, shape ``[n]`` each: what the fit does not know, and what
         runs scatter around the form, at least ``error``."""
-        found, rng = self.log_loss(runs), np.random.default_rng(config.seed)
+        log_losses, rng = self.log_loss(runs), np.random.default_rng(config.seed)
         scatter = max(error, self.deviation * widening(self.freedom, config.confidence))
-        noise = scatter * rng.standard_normal(found[1:].shape)
-        low, high = percentiles(found[1:] + noise, config.confidence)
-        return found[0], low, high
+        noise = scatter * rng.standard_normal(log_losses[1:].shape)
+        low, high = percentiles(log_losses[1:] + noise, config.confidence)
+        return log_losses[0], low, high
 
 
-def refusal(form: Form, runs: Runs) -> str:
+def refusal(form: LossForm, runs: LossRuns) -> str:
     """Why the runs cannot determine a form, naming the parameters; empty where they may."""
     if np.ptp(np.log(runs.loss)) < _SAME:
         return "every run ends at the same loss"
@@ -115,7 +117,7 @@ def refusal(form: Form, runs: Runs) -> str:
     return ""
 
 
-def fit(name: str, runs: Runs, config: AnalysisConfig = DEFAULT) -> LossFit:
+def fit(name: str, runs: LossRuns, config: AnalysisConfig = DEFAULT) -> LossFit:
     r"""Weighted least squares in ``ln L``.
 
     Shapes are drawn over their box, each with the best floor and sizes (a form is linear in them); damped Gauss-Newton
@@ -140,11 +142,11 @@ def fit(name: str, runs: Runs, config: AnalysisConfig = DEFAULT) -> LossFit:
         return np.log(loss), slopes / loss[..., None]
 
     def fitted(logs: Array, start: Array, steps: int = _STEPS) -> tuple[Array, Array]:
-        found = []
+        candidates = []
         for first in range(0, len(start), _BLOCK):
             block = slice(first, first + _BLOCK)
-            found.append(minimized(regression(value, logs[block], weights), start[block], box, steps=steps))
-        theta, cost = zip(*found, strict=True)
+            candidates.append(minimized(regression(value, logs[block], weights), start[block], box, steps=steps))
+        theta, cost = zip(*candidates, strict=True)
         return np.concatenate(theta), np.concatenate(cost)
 
     with np.errstate(all="ignore"):
@@ -156,7 +158,7 @@ def fit(name: str, runs: Runs, config: AnalysisConfig = DEFAULT) -> LossFit:
         (logs,), (slopes,) = value(at[None])
     left = observed - logs
     slopes = np.sqrt(np.reshape(weights, (-1, 1))) * slopes
-    count, leverage, root, idle, tied = _told(slopes, (at > box[0]) & (at < box[1]))
+    count, leverage, root, idle, tied = _determined(slopes, (at > box[0]) & (at < box[1]))
     groups, group = np.unique(runs.group, return_inverse=True)
     freedom = max(1, len(groups) - count)
     squares = weights * left**2
@@ -187,15 +189,15 @@ def fit(name: str, runs: Runs, config: AnalysisConfig = DEFAULT) -> LossFit:
     )
 
 
-def _starts(form: Form, runs: Runs, reference: Reference, box: Array, rng: np.random.Generator) -> Array:
+def _starts(form: LossForm, runs: LossRuns, reference: Reference, box: Array, rng: np.random.Generator) -> Array:
     """The best of many shapes, each with the floor and sizes that fit best, shape ``[_STARTS, p]``."""
     rows = []
     for shapes in np.array_split(
         rng.uniform(form.shapes[0], form.shapes[1], (_SHAPES, form.shapes.shape[1])), _SHAPES // _BLOCK
     ):
         logs = np.broadcast_to(np.log(runs.loss), (len(shapes), len(runs.loss)))
-        found = form.terms(shapes, runs, reference, logs)
-        for shape, f, g in zip(shapes, found.f, found.g, strict=True):
+        form_terms = form.terms(shapes, runs, reference, logs)
+        for shape, f, g in zip(shapes, form_terms.f, form_terms.g, strict=True):
             scale = np.array([1.0, f.max(), g.max()])
             if not (np.isfinite(scale).all() and (scale > 0).all()):
                 continue
@@ -207,7 +209,7 @@ def _starts(form: Form, runs: Runs, reference: Reference, box: Array, rng: np.ra
     return np.clip([row for _, row in best], *box)
 
 
-def _told(slopes: Array, free: np.ndarray) -> tuple[int, Array, Array, Array, np.ndarray]:
+def _determined(slopes: Array, free: np.ndarray) -> tuple[int, Array, Array, Array, np.ndarray]:
     """What runs tell of the coordinates, to first order, by the derivatives of ``ln L`` ``[n, p]`` in these, some of
     which are at an end of their box.
 
@@ -231,17 +233,17 @@ def _told(slopes: Array, free: np.ndarray) -> tuple[int, Array, Array, Array, np
 
 
 def _named(
-    form: Form, rows: Array, box: Array, reference: Reference, confidence: float
+    form: LossForm, rows: Array, box: Array, reference: Reference, confidence: float
 ) -> tuple[dict[str, float | None], dict[str, Interval]]:
     """Parameters of the first row and their intervals over the others; open where a coordinate is at its box."""
     near = _AT_END * (box[1] - box[0])
     low, high = rows <= box[0] + near, rows >= box[1] - near
     with np.errstate(all="ignore"):
-        found = form.named(rows, reference)
+        parameters = form.named(rows, reference)
     values: dict[str, float | None] = {}
     intervals: dict[str, Interval] = {}
     for index, symbol in enumerate(form.symbols):
-        spread = np.where(high[:, index], np.inf, np.where(low[:, index], 0.0, found[symbol]))
+        spread = np.where(high[:, index], np.inf, np.where(low[:, index], 0.0, parameters[symbol]))
         values[symbol] = float(spread[0]) if np.isfinite(spread[0]) and (spread[0] > 0 or symbol == "E") else None
         intervals[symbol] = interval(spread[1:], confidence)
     return values, intervals

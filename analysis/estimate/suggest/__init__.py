@@ -148,7 +148,7 @@ def _asked_for(answer: Answer, reached: Sequence[int], edges: dict[int, tuple[fl
     smaller, larger = _sides(answer, reached)
     seeds, have = _seeds(answer, SEEDS), max(point.seeds for point in answer.points if point.reached)
     # what the form and the exponent are is asked once both sides are seen
-    beside, told, deciding = (
+    beside, missing, deciding = (
         _runnable(answer, reached, sizes)
         for sizes in (
             _beside_decisive(answer),
@@ -163,7 +163,7 @@ def _asked_for(answer: Answer, reached: Sequence[int], edges: dict[int, tuple[fl
         (larger, f"larger batch sizes ({_listed(larger)}): the saturating {unseen}"),
         (edges, f"learning rates beyond the edge of the grid at batch size {at_edges}"),
         (beside, f"batch sizes {_listed(beside)}: one batch size alone decides"),
-        (told, f"batch sizes {_listed(told)}: those there are hardly tell the exponent"),
+        (missing, f"batch sizes {_listed(missing)}: those there are hardly tell the exponent"),
         (deciding, f"batch sizes {_listed(deciding)}: forms of the curve that fit as well differ most there"),
         (
             reached if have < FEWEST_SEEDS else (),
@@ -191,10 +191,10 @@ def _sides(answer: Answer, reached: Sequence[int]) -> tuple[list[int], list[int]
 
 def _beside_decisive(answer: Answer) -> list[int]:
     """The batch size that decides alone, and the middles of the gaps on its sides; empty where none does."""
-    found = answer.doubts.decisive()
-    if found is None:
+    decisive = answer.doubts.decisive()
+    if decisive is None:
         return []
-    size = round(found[0])
+    size = round(decisive[0])
     gaps = pairwise(point.batch_size for point in answer.points)
     return sorted({size, *(round(math.sqrt(low * high)) for low, high in gaps if size in (low, high))})
 

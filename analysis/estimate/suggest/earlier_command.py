@@ -44,7 +44,7 @@ def adding(
     ]
     mine = [options for options, its in zip(earlier, names, strict=True) if optimizer.name in its]
     # options of optimizers are said with --optim, and a curve of steps against batch size has no batch schedules
-    said = (
+    covered = (
         *(f"{name}." for name in {"optimizer", optimizer.name}.union(*names)),
         *(f"schedule.{option}=" for option in batch_schedule_options()),
         *("policy=", *(() if lrs is None else ("search=", "lr_resolution="))),
@@ -53,7 +53,7 @@ def adding(
     repeated = (mine or earlier)[-1]
     left_out = (*_AXES, *(() if lrs is None else ("--from",)))
     for option, value in repeated:
-        if option not in left_out and not (option == "--set" and value.startswith(said)):
+        if option not in left_out and not (option == "--set" and value.startswith(covered)):
             words += [option] if option in SWITCHES else [option, value]
     words += _width(manifest) if "--telescope" in dict(repeated) else []
     words += ["--optim", str(optimizer), *_tuned(manifest.get("axes"), optimizer.name)]
@@ -85,13 +85,13 @@ def parsed(command: str) -> list[tuple[str, str]] | None:
     words = shlex.split(command)
     if "sweep" not in words[1:2]:
         return None
-    found, rest = [], iter(words[2:])
+    flags, rest = [], iter(words[2:])
     for word in rest:
         name, equals, value = word.partition("=")
         if word in SWITCHES:
-            found.append((word, ""))
+            flags.append((word, ""))
         elif word.startswith("-o") and not word.startswith("--"):
-            found.append(("--output", word[2:] or next(rest, "")))
+            flags.append(("--output", word[2:] or next(rest, "")))
         else:
-            found.append((name, value if equals else next(rest, "")))
-    return found
+            flags.append((name, value if equals else next(rest, "")))
+    return flags

@@ -25,15 +25,15 @@ import numpy as np
 
 from analysis.arrays import UNKNOWN, Array
 from analysis.config import DEFAULT, AnalysisConfig
-from analysis.estimate.phases import Phase, steps_of
-from analysis.extensions.schedule_plan.lr_rules import LearningRates, beyond, learning_rates
+from analysis.estimate.phases import PhaseEstimate, steps_of
+from analysis.extensions.schedule_plan.lr_rules import LearningRateRule, beyond, learning_rates
 from analysis.extensions.schedule_plan.outcome import outcomes, verdict
-from analysis.extensions.schedule_plan.plans import LAW, Ask, PlannedStage, SchedulePlan, SchedulePlans
+from analysis.extensions.schedule_plan.plans import LAW, PlannedStage, PlanRequest, SchedulePlan, SchedulePlans
 from analysis.extensions.schedule_plan.sizes import allowed, best_constant, chosen, costs, price_of
-from analysis.extensions.schedule_plan.source import Source
+from analysis.extensions.schedule_plan.source import PhaseSource
 from analysis.phrases import number
 from cbs.errors import ConfigError
-from cbs.schedules.batch_size import OpenLoop, Run
+from cbs.schedules.batch_size import OpenLoop, RunSettings
 from cbs.schedules.batch_size.base import of_table
 from cbs.trial.config import Schedule
 
@@ -41,14 +41,14 @@ FURTHEST = 4.0
 """A budget of at most so many times the examples that were measured; beyond, a plan would be a guess."""
 
 
-def plan_schedule(sources: Sequence[Source], ask: Ask, config: AnalysisConfig = DEFAULT) -> SchedulePlans:
+def plan_schedule(sources: Sequence[PhaseSource], ask: PlanRequest, config: AnalysisConfig = DEFAULT) -> SchedulePlans:
     """A plan for every source; a ``ConfigError`` if no batch size is allowed, a price is missing, or the budget is far
     beyond what was measured."""
     timing = "" if ask.throughput is None else f"{ask.throughput.statement}; {ask.throughput.spread}"
     return SchedulePlans(config=config, plans=tuple(_plan(source, ask, config) for source in sources), timing=timing)
 
 
-def _plan(source: Source, ask: Ask, config: AnalysisConfig) -> SchedulePlan:
+def _plan(source: PhaseSource, ask: PlanRequest, config: AnalysisConfig) -> SchedulePlan:
     price, decided_by = price_of(source, ask)
     sizes = allowed(source, ask, price)
     steps, cost = steps_of(source.phases, sizes), costs(source, ask, sizes, price)
@@ -58,8 +58,8 @@ def _plan(source: Source, ask: Ask, config: AnalysisConfig) -> SchedulePlan:
     stage_sizes = [stage.batch_size for stage in table.stages]
     rules, place = learning_rates(source, ask, stage_sizes)
     rule = None if place is None else rules[place]
-    found = list(outcomes(source, ask, table, rules, best_constant(source, cost, sizes), config))
-    found[place or 0] = replace(found[place or 0], recommended=True)
+    plan_outcomes = list(outcomes(source, ask, table, rules, best_constant(source, cost, sizes), config))
+    plan_outcomes[place or 0] = replace(plan_outcomes[place or 0], recommended=True)
     last = [int(np.flatnonzero(of_phases == size)[-1]) for size in stage_sizes]
     counts = table.steps(budget)
     if not counts[0]:
@@ -67,7 +67,7 @@ def _plan(source: Source, ask: Ask, config: AnalysisConfig) -> SchedulePlan:
     factors = rule.factors if rule else (UNKNOWN,) * len(stage_sizes)
     base = rule.base.value if rule else None
     rows = zip(table.starts, table.stages, counts, last, factors, strict=True)
-    said = _of_rule(source, ask, rule, stage_sizes)
+    rule_notes = _of_rule(source, ask, rule, stage_sizes)
     return SchedulePlan(
         source=source,
         ask=ask,
@@ -88,9 +88,9 @@ def _plan(source: Source, ask: Ask, config: AnalysisConfig) -> SchedulePlan:
         ),
         phase_ends=tuple(ends.tolist()),
         lr_rule=rule.name if rule else "",
-        outcomes=tuple(found),
-        verdict=verdict(found[place or 0], source, found[-1], config),
-        notes=(*source.notes, *at_ends, *_of_budget(budget, float(ends[-1])), *said),
+        outcomes=tuple(plan_outcomes),
+        verdict=verdict(plan_outcomes[place or 0], source, plan_outcomes[-1], config),
+        notes=(*source.notes, *at_ends, *_of_budget(budget, float(ends[-1])), *rule_notes),
     )
 
 
@@ -109,23 +109,23 @@ def _of_budget(budget: int, whole: float) -> list[str]:
     return [f"the budget ends before the last phase, which takes {number(whole)} examples"] if budget < whole else []
 
 
-def _table(phases: Sequence[Phase], chosen: Array, ask: Ask) -> tuple[OpenLoop, Array]:
+def _table(phases: Sequence[PhaseEstimate], chosen: Array, ask: PlanRequest) -> tuple[OpenLoop, Array]:
     """Stages as a trainer takes them, and the examples at which the phases end."""
     sizes = np.asarray(chosen)
     ends = np.cumsum(sizes * [np.exp(phase.estimate.log_steps(sizes[[at]])[0]) for at, phase in enumerate(phases)])
-    run = Run(batch_size=int(sizes[0]), examples=ask.budget or math.ceil(ends[-1]), lr_schedule=Schedule())
+    run = RunSettings(batch_size=int(sizes[0]), examples=ask.budget or math.ceil(ends[-1]), lr_schedule=Schedule())
     starts = [0.0, *ends[:-1].tolist()]
     return of_table(run, ((start, int(size), 1.0) for start, size in zip(starts, sizes, strict=True))), ends
 
 
-def _of_rule(source: Source, ask: Ask, rule: LearningRates | None, sizes: Sequence[int]) -> list[str]:
+def _of_rule(source: PhaseSource, ask: PlanRequest, rule: LearningRateRule | None, sizes: Sequence[int]) -> list[str]:
     """What has to be said of the learning rates."""
     if rule is None:
         return ["nothing was measured of the learning rate: its factors are not known; give --lr-exponent to set them"]
-    said = [beyond(source, rule, sizes)]
+    notes = [beyond(source, rule, sizes)]
     if ask.lr_exponent is None and len(sizes) > 1:
         why = "falls, and growth stands in for it" if source.decays else "is constant, and growth kills the noise"
-        said.append(f"learning rate by the {rule.name} rule: that of these runs {why}; --lr-exponent sets another")
+        notes.append(f"learning rate by the {rule.name} rule: that of these runs {why}; --lr-exponent sets another")
     if rule.name == LAW and source.law is not None and sizes[-1] > source.law.inside[-1]:
-        said.append("the learning rate of the largest batch size lies beyond every known optimum")
-    return [line for line in said if line]
+        notes.append("the learning rate of the largest batch size lies beyond every known optimum")
+    return [line for line in notes if line]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from analysis.extensions.schedule_plan.plans import SchedulePlans
 from analysis.phrases import number
-from analysis.read.trainers import Told, trainer_named, write_schedule
+from analysis.read.trainers import ScheduleExport, trainer_named, write_schedule
 from cbs.errors import ConfigError
 
 
@@ -15,7 +15,7 @@ def exported(plans: SchedulePlans, trainer: str) -> tuple[str, list[str]]:
         names = ", ".join(plan.source.optimizer for plan in plans.plans)
         raise ConfigError(f"--export takes one plan, and there are those of {names}: choose with --optimizer")
     (plan,) = plans.plans
-    told = Told(
+    export = ScheduleExport(
         table=tuple(plan.table),
         steps=tuple(stage.steps for stage in plan.stages),
         examples=plan.budget,
@@ -23,7 +23,7 @@ def exported(plans: SchedulePlans, trainer: str) -> tuple[str, list[str]]:
         optimizer=plan.source.optimizer.partition("(")[0],
         lr_factors=tuple(stage.lr_factor for stage in plan.stages),
     )
-    text = write_schedule(trainer, told)
+    text = write_schedule(trainer, export)
     notes = [plan.verdict, *plan.notes]
     factors = [stage.lr_factor.value for stage in plan.stages]
     if plan.stages[0].lr.value is not None:

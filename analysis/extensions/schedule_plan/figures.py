@@ -17,10 +17,10 @@ _COLUMNS = ["panel", "kind", "first", "last", "value", "low", "high"]
 _PLAN, _CRITICAL = "C0", style.GREY
 
 
-def compute(found: SchedulePlans) -> pd.DataFrame:
+def compute(plans: SchedulePlans) -> pd.DataFrame:
     """Rows of two kinds, see column ``kind``: ``stage`` with its batch size and ``phase`` with its critical batch size
     and the interval, each from the examples ``first`` to ``last``."""
-    return tidy([row for plan in found.plans for row in _rows(plan)], _COLUMNS)
+    return tidy([row for plan in plans.plans for row in _rows(plan)], _COLUMNS)
 
 
 def _rows(plan: SchedulePlan) -> list[dict[str, Any]]:

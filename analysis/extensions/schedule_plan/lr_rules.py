@@ -15,15 +15,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from analysis.arrays import UNKNOWN, Quantity
-from analysis.extensions.schedule_plan.plans import LAW, Ask
-from analysis.extensions.schedule_plan.source import Source
+from analysis.extensions.schedule_plan.plans import LAW, PlanRequest
+from analysis.extensions.schedule_plan.source import PhaseSource
 from cbs.errors import ConfigError
 
 FLAT, ROOT, RATIO = "flat", "square root", "ratio"
 
 
 @dataclass(frozen=True, kw_only=True)
-class LearningRates:
+class LearningRateRule:
     """One rule.
 
     Attributes:
@@ -38,7 +38,9 @@ class LearningRates:
     base: Quantity
 
 
-def learning_rates(source: Source, ask: Ask, sizes: Sequence[int]) -> tuple[list[LearningRates], int | None]:
+def learning_rates(
+    source: PhaseSource, ask: PlanRequest, sizes: Sequence[int]
+) -> tuple[list[LearningRateRule], int | None]:
     """The rules for stages of these batch sizes, and the index of the one to take; ``None`` where nothing says it."""
     last = source.best_lr(sizes[-1])
     ratios = [size / sizes[0] for size in sizes]
@@ -48,8 +50,8 @@ def learning_rates(source: Source, ask: Ask, sizes: Sequence[int]) -> tuple[list
     given = ask.lr_exponent
     if isinstance(given, float) and given not in exponents.values():
         exponents[f"batch size to the power {given:g}"] = given
-    found = [
-        LearningRates(
+    rules = [
+        LearningRateRule(
             name=name,
             exponent=power,
             factors=tuple(Quantity(ratio**power, (ratio**power,) * 2) for ratio in ratios),
@@ -61,17 +63,17 @@ def learning_rates(source: Source, ask: Ask, sizes: Sequence[int]) -> tuple[list
         factors = [source.law.factor(sizes[0], ratio) for ratio in ratios]
         of_law = tuple(UNKNOWN if each is None else Quantity(each.value, each.interval) for each in factors)
         base = last.times(1.0 / of_law[-1].value) if of_law[-1].value else UNKNOWN
-        found.append(LearningRates(name=LAW, exponent=None, factors=of_law, base=base))
+        rules.append(LearningRateRule(name=LAW, exponent=None, factors=of_law, base=base))
     elif given == LAW:
         raise ConfigError("--lr-exponent law: no law of the learning rate was measured; give a number")
     wanted = (RATIO if source.decays else FLAT) if given is None else given
-    for place, rule in enumerate(found):
+    for place, rule in enumerate(rules):
         if wanted in (rule.name, rule.exponent):
-            return found, place
-    return found, None
+            return rules, place
+    return rules, None
 
 
-def beyond(source: Source, rule: LearningRates, sizes: Sequence[int]) -> str:
+def beyond(source: PhaseSource, rule: LearningRateRule, sizes: Sequence[int]) -> str:
     """What has to be said where a stage has a learning rate above every one that reached the target at its batch size;
     empty otherwise."""
     if rule.base.value is None or not source.highest_lrs:

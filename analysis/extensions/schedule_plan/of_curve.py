@@ -7,7 +7,7 @@ import os
 
 from analysis.arrays import Interval
 from analysis.config import AnalysisConfig
-from analysis.extensions.schedule_plan.source import Source, of_noise_scale, together
+from analysis.extensions.schedule_plan.source import PhaseSource, of_noise_scale, together
 from analysis.phrases import number
 from analysis.read.cells import empty, positive, whole
 from analysis.read.table import read_table
@@ -23,7 +23,7 @@ def of_curve(
     end: int | None,
     tokens_per_example: int | None,
     optimizer: str | None,
-) -> Source:
+) -> PhaseSource:
     """The phases between the rows of a table; what a row says holds until the next one, the last one until ``end``
     examples.
 
@@ -68,7 +68,7 @@ def of_curve(
         for place, (where, value, ends, steps, seen) in enumerate(phases)
     )  # fmt: skip
     unknown = "" if bands else "not every row has an interval: sizes follow the values themselves, and there is no band"
-    return Source(
+    return PhaseSource(
         what=f"critical batch sizes of {table.name}",
         optimizer=optimizer or "",
         phases=made,

@@ -20,10 +20,10 @@ from analysis.estimate.estimates import answers
 from analysis.estimate.fitting import Fit, fit_curve, interval
 from analysis.estimate.fitting.data import Trials
 from analysis.estimate.laws.learning_rate import Trend, learning_rate_law
-from analysis.estimate.phases import Phase
+from analysis.estimate.phases import PhaseEstimate
 from analysis.estimate.result import Answer
 from analysis.estimate.studies import Study
-from analysis.extensions.schedule_plan.source import Source
+from analysis.extensions.schedule_plan.source import PhaseSource
 from analysis.read.results import Results, load
 from cbs.errors import ConfigError, ResultsError
 
@@ -37,7 +37,7 @@ scale moves fastest early."""
 
 def of_sweep(
     path: str | os.PathLike[str], config: AnalysisConfig, targets: Sequence[float] | None, optimizer: str | None
-) -> list[Source]:
+) -> list[PhaseSource]:
     """One source per optimizer.
 
     Args:
@@ -54,23 +54,23 @@ def of_sweep(
     if optimizer is not None and optimizer not in names:
         raise ConfigError(f"--optimizer {optimizer}: these results have {', '.join(names)}")
     hardest = None if targets is None else [_ordered(targets, results)[-1]]
-    found, refused = [], []
+    phase_sources, refused = [], []
     for answer in answers(results, config, targets=hardest, noise=False):
         if optimizer in (None, answer.group.optimizer):
             try:
-                found.append(_source(results, answer, targets))
+                phase_sources.append(_source(results, answer, targets))
             except ResultsError as error:
                 refused.append(f"{answer.group.optimizer}: {error}")
-    if not found:
+    if not phase_sources:
         raise ResultsError("no plan: " + "; ".join(refused))
-    return [replace(source, notes=(*source.notes, *results.notes, *refused)) for source in found]
+    return [replace(source, notes=(*source.notes, *results.notes, *refused)) for source in phase_sources]
 
 
 def _ordered(targets: Sequence[float], results: Results) -> list[float]:
     return sorted(set(targets), reverse=results.groups[0].target.direction == "below")
 
 
-def _source(results: Results, answer: Answer, targets: Sequence[float] | None) -> Source:
+def _source(results: Results, answer: Answer, targets: Sequence[float] | None) -> PhaseSource:
     group = answer.group
     values = _shares(answer, results) if targets is None else _ordered(targets, results)[:-1]
     ends = [*(replace(answer.target, value=value) for value in values), answer.target]
@@ -97,7 +97,7 @@ def _source(results: Results, answer: Answer, targets: Sequence[float] | None) -
     law = learning_rate_law(answer.studies, answer.config)
     phases = [_phase(str(target), fit, answer.confidence) for target, fit in zip(ends, fits, strict=True)]
     reached = [point for point in answer.points if point.reached]
-    return Source(
+    return PhaseSource(
         what=f"steps between {len(ends)} losses in {group.sweep}",
         optimizer=group.optimizer,
         phases=tuple(phases),
@@ -127,9 +127,9 @@ def _shares(answer: Answer, results: Results) -> list[float]:
     steps, values = after["step"].to_numpy(dtype=float), after["value"].to_numpy()
     if len(steps) < FEWEST:
         raise ResultsError(f"a run has {len(steps)} evaluations: say with --target at which losses phases end")
-    found = np.interp(np.log(np.array(SHARES) * point.steps_per_seed[0]), np.log(steps), values)
+    values_there = np.interp(np.log(np.array(SHARES) * point.steps_per_seed[0]), np.log(steps), values)
     kept: list[float] = []
-    for value in (float(f"{value:.3g}") for value in found):
+    for value in (float(f"{value:.3g}") for value in values_there):
         harder = not kept or replace(answer.target, value=kept[-1]).reached(value)
         if harder and replace(answer.target, value=value).reached(answer.target.value):
             kept.append(value)
@@ -144,12 +144,12 @@ def _increments(answer: Answer, steps: np.ndarray) -> tuple[list[int], list[np.n
     return [point.batch_size for point in reached], tables
 
 
-def _phase(where: str, fit: Fit, confidence: float) -> Phase:
+def _phase(where: str, fit: Fit, confidence: float) -> PhaseEstimate:
     values, value = fit.resampled_power.critical, float(fit.power.critical)
     ends = interval(values, confidence)
     unseen = not 0 < value < np.inf or (None in ends and not fit.batch_sizes[0] <= value <= fit.batch_sizes[-1])
     critical = Quantity(None if unseen else value, ends)
-    return Phase(where=where, critical=critical, estimate=fit.power, resampled=fit.resampled_power)
+    return PhaseEstimate(where=where, critical=critical, estimate=fit.power, resampled=fit.resampled_power)
 
 
 def _highest(study: Study) -> tuple[int, float]:

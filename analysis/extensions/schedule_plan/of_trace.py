@@ -18,7 +18,7 @@ import numpy as np
 from analysis.arrays import Array, Interval
 from analysis.config import AnalysisConfig
 from analysis.estimate.noise import PLAIN, pooled_ratio
-from analysis.extensions.schedule_plan.source import Source, of_noise_scale, together
+from analysis.extensions.schedule_plan.source import PhaseSource, of_noise_scale, together
 from analysis.phrases import number
 from analysis.read.cells import LARGEST
 from cbs.errors import DataError, ResultsError, reason
@@ -37,7 +37,7 @@ def of_trace(
     ratio: float = 1.0,
     optimizer: str | None = None,
     tokens_per_example: int | None = None,
-) -> Source:
+) -> PhaseSource:
     """The phases of the one run behind a ``noise_scale.json`` or a ``steps.parquet``.
 
     Args:
@@ -55,8 +55,8 @@ def of_trace(
         path = next((path / name for name in ("noise_scale.json", "steps.parquet") if (path / name).exists()), path)
     about: dict[str, Any] = {"optimizer": optimizer or "", "tokens_per_example": tokens_per_example}
     if path.suffix == ".json":
-        stretches, confidence, said = _of_json(path)
-        about |= said
+        stretches, confidence, metadata = _of_json(path)
+        about |= metadata
     elif path.suffix == ".parquet":
         stretches, confidence = _of_steps(path, config.confidence), config.confidence
     else:
@@ -78,13 +78,13 @@ def of_trace(
                 draws=config.resamples, seed=config.seed + place, confidence=confidence,
             )
         )  # fmt: skip
-    found = tuple(phases)
-    return Source(
+    known_phases = tuple(phases)
+    return PhaseSource(
         what=f"the noise scale along {path}",
-        phases=found,
+        phases=known_phases,
         grain=math.gcd(*(round(examples / steps) for steps, examples, *_ in stretches), 8),
         measured=(1.0, np.inf),
-        critical=together(found),
+        critical=together(known_phases),
         notes=(
             f"the noise scale stands in for the critical batch size, times {ratio:g} (--ratio): that ratio was not "
             "measured here",
@@ -106,14 +106,14 @@ def _of_json(path: Path) -> tuple[list[Stretch], float, dict[str, Any]]:
         run = json.loads(path.read_text())
         about = {"example_unit": run["example_unit"], "tokens_per_example": run["tokens_per_example"]}
         about["optimizer"] = str(run["config"]["optimizer"]["name"])
-        found: list[Stretch] = []
+        stretches_read: list[Stretch] = []
         for phase in run["phases"]:
             scale = phase["noise_scales"][PLAIN]
             steps = int(phase["last_step"]) - int(phase["first_step"]) + 1
             ends = tuple(None if scale[end] is None else float(scale[end]) for end in ("low", "high"))
             value = None if scale["value"] is None else float(scale["value"])
-            found.append((steps, int(phase["last_examples"]) - int(phase["first_examples"]), value, ends))  # type: ignore[arg-type]
-        return found, float(run["phases"][0]["noise_scales"][PLAIN]["confidence"]), about
+            stretches_read.append((steps, int(phase["last_examples"]) - int(phase["first_examples"]), value, ends))  # type: ignore[arg-type]
+        return stretches_read, float(run["phases"][0]["noise_scales"][PLAIN]["confidence"]), about
     except (OSError, ValueError, TypeError, KeyError, IndexError, RecursionError) as error:
         raise DataError(f"{path} is not what cbs noise-scale writes ({reason(error)})") from None
 
@@ -125,17 +125,17 @@ def _of_steps(path: Path, confidence: float) -> list[Stretch]:
     if plain is None:
         raise ResultsError(f"{path} has no noise scale of the whole model; run the trial with --probe auto")
     examples, moments = columns["examples"], np.stack([columns[plain.signal], columns[plain.noise]])
-    found: list[Stretch] = []
+    cut: list[Stretch] = []
     for count in reversed(range(1, MOST + 1)):
-        found = _cut(examples, moments, count, confidence)
-        if not any(_missing(value, ends) for *_, value, ends in found):
-            return found
-    return found
+        cut = _cut(examples, moments, count, confidence)
+        if not any(_missing(value, ends) for *_, value, ends in cut):
+            return cut
+    return cut
 
 
 def _cut(examples: Array, moments: Array, count: int, confidence: float) -> list[Stretch]:
     last = [len(examples) // 2**back for back in reversed(range(count))]
-    found: list[Stretch] = []
+    cut: list[Stretch] = []
     for first, end in zip([0, *last[:-1]], last, strict=True):
         window = moments[:, first:end]
         window = window[:, np.isfinite(window).all(axis=0)]
@@ -143,5 +143,5 @@ def _cut(examples: Array, moments: Array, count: int, confidence: float) -> list
             return [(0, int(examples[-1]), None, (None, None))]
         scale = pooled_ratio([window], confidence=confidence)
         seen = int(examples[end - 1]) - (int(examples[first - 1]) if first else 0)
-        found.append((end - first, seen, scale.value, scale.interval))
-    return found
+        cut.append((end - first, seen, scale.value, scale.interval))
+    return cut

@@ -21,12 +21,12 @@ import numpy as np
 
 from analysis.arrays import UNKNOWN, Array, Quantity
 from analysis.config import AnalysisConfig
-from analysis.estimate.phases import Course, along, steps_of
+from analysis.estimate.phases import PlanCost, along, steps_of
 from analysis.estimate.scheduled import fewest_examples
-from analysis.extensions.schedule_plan.lr_rules import LearningRates
-from analysis.extensions.schedule_plan.plans import Ask, Outcome
+from analysis.extensions.schedule_plan.lr_rules import LearningRateRule
+from analysis.extensions.schedule_plan.plans import PlanOutcome, PlanRequest
 from analysis.extensions.schedule_plan.sizes import seconds
-from analysis.extensions.schedule_plan.source import Source
+from analysis.extensions.schedule_plan.source import PhaseSource
 from analysis.phrases import number, percent
 from cbs.schedules.batch_size import OpenLoop
 
@@ -39,18 +39,18 @@ the best."""
 
 
 def outcomes(
-    source: Source,
-    ask: Ask,
+    source: PhaseSource,
+    ask: PlanRequest,
     table: OpenLoop,
-    rules: Sequence[LearningRates],
+    rules: Sequence[LearningRateRule],
     constant: int,
     config: AnalysisConfig,
-) -> tuple[Outcome, ...]:
+) -> tuple[PlanOutcome, ...]:
     """Of the plan under every rule, and of a constant batch size."""
     stages = [stage.batch_size for stage in table.stages]
     alone = len(stages) == 1
-    found = []
-    of_rules: list[LearningRates | None] = [*rules]
+    outcomes_of_choices = []
+    of_rules: list[LearningRateRule | None] = [*rules]
     for rule in of_rules or [None]:
         course = None
         if source.whole is None or alone:
@@ -60,8 +60,8 @@ def outcomes(
         saved = UNKNOWN
         if course is not None and source.whole is not None and not alone:
             saved = Quantity.drawn(_saved(source, course), config.confidence)
-        found.append(
-            Outcome(
+        outcomes_of_choices.append(
+            PlanOutcome(
                 name="plan" if rule is None else f"plan, {rule.name}",
                 batch_sizes=tuple(stages),
                 lrs=(None,) * len(stages) if rule is None else tuple(_times(rule.base, each) for each in rule.factors),
@@ -71,12 +71,12 @@ def outcomes(
                 examples_saved=saved,
             )
         )
-    return (*found, _constant(source, ask, constant, config))
+    return (*outcomes_of_choices, _constant(source, ask, constant, config))
 
 
-def _constant(source: Source, ask: Ask, size: int, config: AnalysisConfig) -> Outcome:
+def _constant(source: PhaseSource, ask: PlanRequest, size: int, config: AnalysisConfig) -> PlanOutcome:
     course = along([source.whole] if source.whole else source.phases, [0], [size])
-    return Outcome(
+    return PlanOutcome(
         name=f"constant {size:,}",
         batch_sizes=(size,),
         lrs=(source.best_lr(size).value,),
@@ -86,7 +86,7 @@ def _constant(source: Source, ask: Ask, size: int, config: AnalysisConfig) -> Ou
     )
 
 
-def _hours(source: Source, ask: Ask, course: Course, config: AnalysisConfig) -> Quantity:
+def _hours(source: PhaseSource, ask: PlanRequest, course: PlanCost, config: AnalysisConfig) -> Quantity:
     """With the spread of the step times; no value without any."""
     if ask.throughput is None:
         return UNKNOWN
@@ -100,7 +100,7 @@ def _times(base: Quantity, factor: Quantity) -> float | None:
     return None if base.value is None or factor.value is None else base.value * factor.value
 
 
-def _course(source: Source, table: OpenLoop, rule: LearningRates, config: AnalysisConfig) -> Course | None:
+def _course(source: PhaseSource, table: OpenLoop, rule: LearningRateRule, config: AnalysisConfig) -> PlanCost | None:
     """By intrinsic time; ``None`` where the last stage begins after the target was reached, or a stage has a higher
     learning rate than the last one."""
     assert source.whole is not None
@@ -123,10 +123,10 @@ def _course(source: Source, table: OpenLoop, rule: LearningRates, config: Analys
     if not steps[0] > early:
         return None
     steps[1:] = np.maximum(steps[1:] * np.exp(OFF * normal[0]) + normal[1], early + 1.0)
-    return Course(np.column_stack([np.broadcast_to(before, (len(steps), len(before))), steps - early]), sizes)
+    return PlanCost(np.column_stack([np.broadcast_to(before, (len(steps), len(before))), steps - early]), sizes)
 
 
-def _of_last(source: Source, rule: LearningRates, sizes: Array, rows: int) -> Array:
+def _of_last(source: PhaseSource, rule: LearningRateRule, sizes: Array, rows: int) -> Array:
     """Learning rates over that of the last stage, shape ``[1 + R, T]``."""
     if rule.exponent is not None:
         return np.broadcast_to((sizes / sizes[-1]) ** rule.exponent, (rows, len(sizes)))
@@ -135,7 +135,7 @@ def _of_last(source: Source, rule: LearningRates, sizes: Array, rows: int) -> Ar
     return np.asarray(np.exp(logs - logs[:, -1:]))[np.arange(rows) % len(logs)]
 
 
-def _saved(source: Source, course: Course) -> Array:
+def _saved(source: PhaseSource, course: PlanCost) -> Array:
     """Share of the examples of the constant batch size with as many steps, shape ``[1 + R]``; all where none has so
     few."""
     assert source.whole is not None
@@ -144,7 +144,7 @@ def _saved(source: Source, course: Course) -> Array:
     return np.asarray(1.0 - course.examples / examples)
 
 
-def verdict(plan: Outcome, source: Source, constant: Outcome, config: AnalysisConfig) -> str:
+def verdict(plan: PlanOutcome, source: PhaseSource, constant: PlanOutcome, config: AnalysisConfig) -> str:
     """Whether the recommended plan buys anything, in words."""
     as_good = f"a constant batch size of {constant.batch_sizes[0]:,} is as good"
     if len(plan.batch_sizes) == 1:

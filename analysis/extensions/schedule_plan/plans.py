@@ -8,7 +8,7 @@ from typing import Any
 
 from analysis.arrays import UNKNOWN, Quantity
 from analysis.estimate.findings import Findings
-from analysis.extensions.schedule_plan.source import Source
+from analysis.extensions.schedule_plan.source import PhaseSource
 from analysis.plain import plain, shown
 from analysis.read.throughput import Throughput
 from cbs.errors import ConfigError
@@ -21,7 +21,7 @@ LAW = "measured law"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ask:
+class PlanRequest:
     """What is asked for.
 
     Attributes:
@@ -89,7 +89,7 @@ class PlannedStage:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class PlanOutcome:
     """What a choice of batch sizes takes to the end of the last phase under one rule of the learning rate.
 
     Steps and all that follows from them have no values where nothing says them, see
@@ -124,14 +124,14 @@ class SchedulePlan:
         notes: what speaks against believing it.
     """
 
-    source: Source = field(repr=False)
-    ask: Ask = field(repr=False)
+    source: PhaseSource = field(repr=False)
+    ask: PlanRequest = field(repr=False)
     decided_by: str
     budget: int
     stages: tuple[PlannedStage, ...]
     phase_ends: tuple[float, ...]
     lr_rule: str
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[PlanOutcome, ...]
     verdict: str
     notes: tuple[str, ...]
 

@@ -7,10 +7,10 @@ import math
 import numpy as np
 
 from analysis.arrays import Array
-from analysis.estimate.courses import candidates
 from analysis.estimate.phases import best_sizes, doubled, lower_ends, steps_of
-from analysis.extensions.schedule_plan.plans import Ask
-from analysis.extensions.schedule_plan.source import Source
+from analysis.estimate.time_curves import candidates
+from analysis.extensions.schedule_plan.plans import PlanRequest
+from analysis.extensions.schedule_plan.source import PhaseSource
 from analysis.phrases import number, plural
 from analysis.read.cells import LARGEST
 from cbs.errors import ConfigError
@@ -19,32 +19,32 @@ _OPEN = 4.0
 """Where batch sizes have no measured end: up to so many times the largest critical one, or the price."""
 
 
-def grain(source: Source, ask: Ask) -> int:
+def grain(source: PhaseSource, ask: PlanRequest) -> int:
     """What every batch size is a multiple of."""
     return ask.divisible_by or source.grain
 
 
-def price_of(source: Source, ask: Ask) -> tuple[float | None, str]:
+def price_of(source: PhaseSource, ask: PlanRequest) -> tuple[float | None, str]:
     """Examples that a step is worth, ``None`` where time decides; and what decides in words. Under rule ``doubling`` it
     decides nothing but which constant batch size stands beside the plan. Where nothing says it, a ``ConfigError``."""
     if ask.rule == "doubling":
         first = ask.first_batch_size
-        said = f"doubles from {first} where the lower end of the critical batch size exceeds twice the batch"
-        return source.critical or float(first or 1), said
-    said = "lower end of the batch size that is best for each phase: "
+        rule_text = f"doubles from {first} where the lower end of the critical batch size exceeds twice the batch"
+        return source.critical or float(first or 1), rule_text
+    rule_text = "lower end of the batch size that is best for each phase: "
     if ask.price is not None:
-        return ask.price, f"{said}a step is worth {number(ask.price)} examples"
+        return ask.price, f"{rule_text}a step is worth {number(ask.price)} examples"
     if ask.throughput is not None:
-        return None, f"{said}least time on {plural(ask.devices, 'device')}"
+        return None, f"{rule_text}least time on {plural(ask.devices, 'device')}"
     if source.critical is None:
         raise ConfigError(
             f"{source.optimizer or source.what}: the critical batch size is not known, so there is no price of a step: "
             "give --price, in examples per step"
         )
-    return source.critical, f"{said}a step is worth {number(source.critical)} examples, the critical batch size"
+    return source.critical, f"{rule_text}a step is worth {number(source.critical)} examples, the critical batch size"
 
 
-def allowed(source: Source, ask: Ask, price: float | None) -> Array:
+def allowed(source: PhaseSource, ask: PlanRequest, price: float | None) -> Array:
     """Batch sizes that are looked at, shape ``[M]``, increasing; a ``ConfigError`` if there is none."""
     low, high = source.measured
     if not math.isfinite(high):
@@ -72,19 +72,19 @@ def allowed(source: Source, ask: Ask, price: float | None) -> Array:
     return sizes
 
 
-def costs(source: Source, ask: Ask, sizes: Array, price: float | None) -> Array:
+def costs(source: PhaseSource, ask: PlanRequest, sizes: Array, price: float | None) -> Array:
     """What a step at each batch size costs, shape ``[M]``: examples and its price, or seconds."""
     return sizes + price if price is not None else seconds(source, ask, sizes)
 
 
-def seconds(source: Source, ask: Ask, sizes: Array) -> Array:
+def seconds(source: PhaseSource, ask: PlanRequest, sizes: Array) -> Array:
     """Of a step at each batch size, shape ``[M]``."""
     assert ask.throughput is not None
     return ask.throughput.seconds_per_step(source.optimizer, sizes, ask.devices)
 
 
 def chosen(
-    source: Source, ask: Ask, sizes: Array, steps: Array, cost: Array, confidence: float
+    source: PhaseSource, ask: PlanRequest, sizes: Array, steps: Array, cost: Array, confidence: float
 ) -> tuple[Array, list[str]]:
     """The batch size of every phase, and what has to be said of them: ``steps`` in every phase, see
     :func:`analysis.estimate.phases.steps_of`, and ``cost`` of one are over ``sizes``; the lower end at ``confidence``
@@ -97,16 +97,16 @@ def chosen(
             return steps_up, []
         why = "allowed" if more > (ask.max_batch_size or math.inf) else "known"
         return steps_up, [f"batch size {steps_up[-1]:g} stays at the end, where the rule asks for more than is {why}"]
-    found, said = lower_ends(best_sizes(steps, cost, sizes), confidence), []
-    if len(sizes) > 1 and found[-1] == sizes[-1]:
+    best, notes = lower_ends(best_sizes(steps, cost, sizes), confidence), []
+    if len(sizes) > 1 and best[-1] == sizes[-1]:
         why = "allowed" if sizes[-1] + grain(source, ask) > (ask.max_batch_size or math.inf) else "known"
-        said.append(f"batch size {sizes[-1]:g} is the largest that is {why}: a larger one may be better at the end")
-    if len(sizes) > 1 and found[0] == sizes[0]:
-        said.append(f"batch size {sizes[0]:g} is the smallest that is known: a smaller one may be better at the start")
-    return found, said
+        notes.append(f"batch size {sizes[-1]:g} is the largest that is {why}: a larger one may be better at the end")
+    if len(sizes) > 1 and best[0] == sizes[0]:
+        notes.append(f"batch size {sizes[0]:g} is the smallest that is known: a smaller one may be better at the start")
+    return best, notes
 
 
-def best_constant(source: Source, cost: Array, sizes: Array) -> int:
+def best_constant(source: PhaseSource, cost: Array, sizes: Array) -> int:
     """The one batch size of least cost, by the curve of the whole run where there is one."""
     steps = np.exp(source.whole.estimate.log_steps(sizes)) if source.whole else steps_of(source.phases, sizes)[0].sum(0)
     return int(sizes[np.argmin(steps * cost)])

@@ -9,13 +9,13 @@ import numpy as np
 from scipy.special import ndtri
 
 from analysis.arrays import UNKNOWN, Array, Interval, Quantity
-from analysis.estimate.curves import Curve
-from analysis.estimate.laws.learning_rate import Law
-from analysis.estimate.phases import Phase
+from analysis.estimate.curves import StepsCurve
+from analysis.estimate.laws.learning_rate import LearningRateLaw
+from analysis.estimate.phases import PhaseEstimate
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
+class PhaseSource:
     """The phases of a run, and what is known beside them.
 
     Attributes:
@@ -34,12 +34,12 @@ class Source:
 
     what: str
     optimizer: str = ""
-    phases: tuple[Phase, ...] = field(repr=False)
-    whole: Phase | None = field(default=None, repr=False)
+    phases: tuple[PhaseEstimate, ...] = field(repr=False)
+    whole: PhaseEstimate | None = field(default=None, repr=False)
     measured: tuple[float, float]
     critical: float | None
     grain: int = 1
-    law: Law | None = field(default=None, repr=False)
+    law: LearningRateLaw | None = field(default=None, repr=False)
     best_lrs: tuple[tuple[int, float], ...] = ()
     highest_lrs: tuple[tuple[int, float], ...] = ()
     decays: bool | None = None
@@ -58,7 +58,7 @@ class Source:
 
 def of_noise_scale(
     where: str, value: float, ends: Interval, progress: float, seen: float, *, draws: int, seed: int, confidence: float
-) -> Phase:
+) -> PhaseEstimate:
     """A phase of a run whose noise scale is known: a hyperbola.
 
     The logarithm of the noise scale is drawn as normal on either side, as wide as its interval says.
@@ -76,7 +76,7 @@ def of_noise_scale(
         down, up = math.log(value / low), math.log(high / value)
         drawn = value * np.exp(normal * np.where(normal < 0, down, up))
     batch_size = seen / progress
-    return Phase(
+    return PhaseEstimate(
         where=where,
         critical=Quantity(value, ends),
         estimate=_hyperbola(np.asarray(value), progress, batch_size),
@@ -84,14 +84,14 @@ def of_noise_scale(
     )
 
 
-def _hyperbola(noise_scale: Array, steps: float, batch_size: float) -> Curve:
+def _hyperbola(noise_scale: Array, steps: float, batch_size: float) -> StepsCurve:
     """Of a run that took so many steps at this batch size: each made 1/(1 + B_n/B) steps of progress."""
-    return Curve(
+    return StepsCurve(
         np.log(steps / (1.0 + noise_scale / batch_size)), np.log(noise_scale), np.ones_like(noise_scale), noise_scale
     )
 
 
-def together(phases: tuple[Phase, ...]) -> float:
+def together(phases: tuple[PhaseEstimate, ...]) -> float:
     """Critical batch size of all phases of hyperbolas together: E_min over S_min."""
     return float(
         sum(float(phase.estimate.min_examples) for phase in phases)

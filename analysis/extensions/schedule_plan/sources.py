@@ -10,7 +10,7 @@ from analysis.config import AnalysisConfig
 from analysis.extensions.schedule_plan.of_curve import of_curve
 from analysis.extensions.schedule_plan.of_sweep import of_sweep
 from analysis.extensions.schedule_plan.of_trace import of_trace
-from analysis.extensions.schedule_plan.source import Source
+from analysis.extensions.schedule_plan.source import PhaseSource
 from cbs.errors import ConfigError
 from cbs.schedules.batch_size.text import parse_amount
 
@@ -26,7 +26,7 @@ def sources(
     optimizer: str | None = None,
     budget: str | None = None,
     tokens_per_example: int | None = None,
-) -> tuple[list[Source], int | None]:
+) -> tuple[list[PhaseSource], int | None]:
     """The phases, one source per optimizer, and the budget in examples; it is given in tokens where an example has
     them. All else goes to :func:`.of_sweep`, :func:`.of_trace` or :func:`.of_curve`, errors too; options that do not go
     together are a ``ConfigError``."""
@@ -43,17 +43,19 @@ def sources(
         end = None if asked is None else asked // (tokens_per_example or 1)
         return [of_curve(curve, config, end=end, tokens_per_example=tokens_per_example, optimizer=optimizer)], end
     if trace is not None:
-        found = [of_trace(trace, config, ratio, optimizer, tokens_per_example)]
+        sources_of_phases = [of_trace(trace, config, ratio, optimizer, tokens_per_example)]
     else:
         assert results is not None
-        found = [_counted(source, tokens_per_example) for source in of_sweep(results, config, targets, optimizer)]
-    lengths = {source.tokens_per_example for source in found}
+        sources_of_phases = [
+            _counted(source, tokens_per_example) for source in of_sweep(results, config, targets, optimizer)
+        ]
+    lengths = {source.tokens_per_example for source in sources_of_phases}
     if asked is not None and len(lengths) > 1:
         raise ConfigError("examples differ in length between these optimizers: choose one with --optimizer")
-    return found, None if asked is None else max(1, asked // (lengths.pop() or 1))
+    return sources_of_phases, None if asked is None else max(1, asked // (lengths.pop() or 1))
 
 
-def _counted(source: Source, tokens_per_example: int | None) -> Source:
+def _counted(source: PhaseSource, tokens_per_example: int | None) -> PhaseSource:
     """``source``, whose sweep may not say how many tokens an example has."""
     known = source.tokens_per_example
     if None not in (known, tokens_per_example) and known != tokens_per_example:

@@ -10,7 +10,7 @@ from typing import Any
 from analysis.plain import shown
 from analysis.read.trainers import read_schedule
 from cbs.errors import ConfigError, DataError, reason
-from cbs.schedules.batch_size.base import Run, of_table
+from cbs.schedules.batch_size.base import RunSettings, of_table
 from cbs.schedules.batch_size.text import parse_amount
 from cbs.trial.config import Schedule
 
@@ -85,7 +85,7 @@ def stages(table: str, budget: str | None = None, *, tokens_per_example: int | N
         raise ConfigError(f"the budget of {end:,} holds no batch of {parsed[0][1]} examples")
     if parsed[-1][0] >= end:
         raise ConfigError(f"the stage that begins at {parsed[-1][0]:,} begins beyond the budget of {end:,}")
-    run = Run(batch_size=parsed[0][1], examples=end // each, lr_schedule=Schedule())
+    run = RunSettings(batch_size=parsed[0][1], examples=end // each, lr_schedule=Schedule())
     starts = [-(-start // each) for start, _ in parsed]
     for (start, size), (later, _), before in zip(parsed[1:], [*parsed[2:], (end, 0)], parsed, strict=False):
         if (later - start) // each < before[1]:

@@ -19,11 +19,11 @@ from analysis.config import AnalysisConfig
 from analysis.estimate.fit_table import TableFit, fit_table
 from analysis.estimate.result import Answer
 from cbs.errors import ConfigError
-from cbs.theory.noisy_quadratic import OPTIMIZERS, Critical, NoisyQuadratic, Row, critical, curve
+from cbs.theory.noisy_quadratic import OPTIMIZERS, CurveSummary, NoisyQuadratic, Row, critical, curve
 
 
 @dataclass(frozen=True, kw_only=True)
-class Quadratic:
+class QuadraticAnswer:
     """What :func:`quadratic` found.
 
     Attributes:
@@ -61,7 +61,7 @@ def quadratic(
     reference: bool = False,
     config: AnalysisConfig,
     progress: Callable[[Row], None] = lambda row: None,
-) -> Quadratic:
+) -> QuadraticAnswer:
     """Steps to target over batch sizes for several optimizers on a noisy quadratic, and their critical batch sizes.
 
     Args:
@@ -111,7 +111,7 @@ def quadratic(
             )
 
         fit = replace(fitted, answers=tuple(map(exact, fitted.answers)))
-    return Quadratic(
+    return QuadraticAnswer(
         rows=tuple(rows),
         fit=fit,
         target=target,
@@ -126,8 +126,8 @@ def fit_exactly(table: pd.DataFrame, config: AnalysisConfig) -> TableFit:
     No interval would be open there, and whatever it said would be the form of the curve alone: steps that halve with
     every doubling may stop doing so at the next one.
     """
-    found = fit_table(table, config, unit="samples")
-    return replace(found, answers=tuple(map(_within, found.answers)))
+    fit = fit_table(table, config, unit="samples")
+    return replace(fit, answers=tuple(map(_within, fit.answers)))
 
 
 def _within(answer: Answer) -> Answer:
@@ -139,8 +139,8 @@ def _within(answer: Answer) -> Answer:
         return value is not None and first <= value <= last
 
     definitions = {
-        name: found if measured(found.value) else replace(found, value=None, interval=OPEN)
-        for name, found in answer.definitions.items()
+        name: definition if measured(definition.value) else replace(definition, value=None, interval=OPEN)
+        for name, definition in answer.definitions.items()
     }
     critical = float(answer.fit.estimate.critical)
     if not measured(critical):
@@ -149,7 +149,7 @@ def _within(answer: Answer) -> Answer:
     return replace(answer, definitions=definitions)
 
 
-def _known(answer: Answer, exact: Critical | None) -> Answer:
+def _known(answer: Answer, exact: CurveSummary | None) -> Answer:
     """The answer with what is exact in place of what the form makes of it."""
     size, least = (exact.batch_size, exact.min_steps) if exact else (None, None)
     pareto = replace(answer.definitions["pareto"], value=size, interval=OPEN, remark="")

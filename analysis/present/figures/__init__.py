@@ -19,7 +19,7 @@ from analysis.estimate.definitions import in_words
 from analysis.estimate.findings import Analysis
 from analysis.estimate.result import Answer
 from analysis.estimate.result import scopes as side_by_side
-from analysis.venues import DEFAULT, Venue
+from analysis.page_widths import DEFAULT, Venue
 from cbs.registry import Registry
 
 if TYPE_CHECKING:

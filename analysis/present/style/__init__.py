@@ -26,7 +26,7 @@ from analysis.present.style.scales import (
     axis_label, batch_axes, data_scale, literal, log_axes, log_axis, log_scale, most_ticks, near, plain,
     size, token_axis, words, wrapped, wrapped_apart,
 )  # fmt: skip
-from analysis.venues import DEFAULT, Venue
+from analysis.page_widths import DEFAULT, Venue
 # isort: on
 
 PANEL_HEIGHT = 2.5
@@ -71,7 +71,7 @@ def save_as(figure: Figure, path: Path) -> None:
         figure.set_layout_engine("none")
 
 
-class Look(NamedTuple):
+class MarkStyle(NamedTuple):
     """How the marks of one optimizer are told from those of the others."""
 
     colour: str
@@ -79,22 +79,22 @@ class Look(NamedTuple):
     dashes: Any
 
 
-def looks(names: Iterable[str]) -> dict[str, Look]:
+def looks(names: Iterable[str]) -> dict[str, MarkStyle]:
     """The look of every name, in their order; no two share marker and dashes up to 40, nor colour and marker."""
     return {
-        name: Look(COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)], DASHES[index % len(DASHES)])
+        name: MarkStyle(COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)], DASHES[index % len(DASHES)])
         for index, name in enumerate(dict.fromkeys(names))
     }
 
 
 def each(
     table: pd.DataFrame, *kinds: Any, column: str = "kind", after: Sequence[str] = ()
-) -> Iterator[tuple[str, Look, list[pd.DataFrame]]]:
+) -> Iterator[tuple[str, MarkStyle, list[pd.DataFrame]]]:
     """Every optimizer of a table, its look, and its rows of every kind; ``after`` have the first looks."""
-    found = looks([*after, *table["optimizer"]])
+    mark_styles = looks([*after, *table["optimizer"]])
     for name in table["optimizer"].unique():
         own = table[table["optimizer"] == name]
-        yield name, found[name], [own[own[column] == kind] for kind in kinds]
+        yield name, mark_styles[name], [own[own[column] == kind] for kind in kinds]
 
 
 def shades(values: Sequence[float]) -> dict[float, Any]:
@@ -105,14 +105,14 @@ def shades(values: Sequence[float]) -> dict[float, Any]:
     return {value: colours(0.75 - position) for value, position in zip(distinct, positions, strict=True)}
 
 
-def curve(axes: Axes, rows: pd.DataFrame, x: str, y: str, look: Look, **line: Any) -> None:
+def curve(axes: Axes, rows: pd.DataFrame, x: str, y: str, look: MarkStyle, **line: Any) -> None:
     """A line with the band from ``low`` to ``high`` where every row has both."""
     axes.plot(rows[x], rows[y], **{"color": look.colour, "linestyle": look.dashes, "zorder": 3} | line)
     if len(rows) and rows[["low", "high"]].notna().all(axis=None):
         band(axes, rows, x, look.colour)
 
 
-def drop_line(axes: Axes, rows: pd.DataFrame, at: float, look: Look) -> None:
+def drop_line(axes: Axes, rows: pd.DataFrame, at: float, look: MarkStyle) -> None:
     """A dotted line from the x axis at a batch size up to the ``steps`` of a curve."""
     steps = np.exp(np.interp(np.log(at), np.log(rows["batch_size"]), np.log(rows["steps"])))
     axes.plot([at] * 2, [axes.get_ylim()[0], steps], ":", color=look.colour, linewidth=0.9, zorder=2)
@@ -124,7 +124,7 @@ def band(axes: Axes, rows: pd.DataFrame, along: str, colour: Any, *, axis: str =
     fill(rows[along], rows["low"].astype(float), rows["high"].astype(float), color=colour, alpha=0.18, linewidth=0)
 
 
-def points(axes: Axes, rows: pd.DataFrame, x: str, y: str, look: Look, *, aside: float = 1.0) -> None:
+def points(axes: Axes, rows: pd.DataFrame, x: str, y: str, look: MarkStyle, *, aside: float = 1.0) -> None:
     """Marks with bars from ``low`` to ``high``, and ``x_low`` to ``x_high`` where there are such; an unknown end has no
     bar. ``aside`` is a factor on ``x``."""
     across = _lengths(rows, x, "x_low", "x_high") if "x_low" in rows else None
@@ -150,7 +150,7 @@ def mark(label: str, **look: Any) -> Line2D:
     return Line2D([], [], **{"color": GREY} | look, label=label)
 
 
-def handle(label: str, look: Look, *, line: bool = True, **marks: Any) -> Line2D:
+def handle(label: str, look: MarkStyle, *, line: bool = True, **marks: Any) -> Line2D:
     """What stands in a key before the label of an optimizer."""
     return Line2D(
         [], [], color=look.colour, linestyle=look.dashes if line else "", marker=look.marker,
@@ -159,7 +159,7 @@ def handle(label: str, look: Look, *, line: bool = True, **marks: Any) -> Line2D
 
 
 __all__ = [
-    "ALERT", "COLOURS", "GREY", "MARKERS", "SMALL", "Look", "axis_label", "band", "batch_axes", "below", "curve",
+    "ALERT", "COLOURS", "GREY", "MARKERS", "SMALL", "MarkStyle", "axis_label", "band", "batch_axes", "below", "curve",
     "data_scale", "drop_line", "each", "grid", "handle", "key", "label_ends", "label_points", "literal", "log_axes",
     "log_axis", "log_scale", "looks", "mark", "most_ticks", "near", "percent", "plain", "points",
     "save_as", "shades", "size", "spread", "style", "token_axis", "words", "wrapped", "wrapped_apart",

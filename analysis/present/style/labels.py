@@ -149,8 +149,8 @@ def below(figure: Figure, handles: Sequence[Line2D], *, title: str = "") -> None
     """What the marks of all panels mean, in rows below them; what is said there already is not said again."""
     across, height = figure.get_size_inches()
     known: list[Line2D] = getattr(figure, "_said_below", [])
-    said = {str(handle.get_label()) for handle in known}
-    new = [handle for handle in handles if str(handle.get_label()) not in said]
+    known_labels = {str(handle.get_label()) for handle in known}
+    new = [handle for handle in handles if str(handle.get_label()) not in known_labels]
     texts = wrapped_apart([str(handle.get_label()) for handle in new], across - 0.6, SMALL, lines=3)
     for handle, text in zip(new, texts, strict=True):
         handle.set_label(text)

@@ -63,8 +63,8 @@ def data_scale(axes: Axes) -> None:
 def near(lines: pd.Series, ends: pd.DataFrame, factor: float) -> np.ndarray:
     """Everything to show of lines and the ends of their bands; of a band no more than a factor beyond the lines, or it
     would be all."""
-    found = ends.to_numpy(dtype=float).ravel()
-    return np.concatenate([lines, found[(found > lines.min() / factor) & (found < lines.max() * factor)]])
+    places = ends.to_numpy(dtype=float).ravel()
+    return np.concatenate([lines, places[(places > lines.min() / factor) & (places < lines.max() * factor)]])
 
 
 def log_limits(values: Any, *, below: float = 0.06, above: float = 0.06) -> tuple[float, float]:
@@ -177,21 +177,21 @@ def wrapped(text: str, inches: float, size: float, *, lines: int = 1) -> str:
 
     What does not fit is cut from the middle, since names that are alike differ at their ends.
     """
-    found = _broken(text, inches, size)
+    lines_of_text = _broken(text, inches, size)
     keep = len(text)
-    while len(found) > lines and keep > 1:
+    while len(lines_of_text) > lines and keep > 1:
         keep -= 1
-        found = _broken(f"{text[: -(-keep // 2)]}…{text[len(text) - keep // 2 :]}", inches, size)
-    return "\n".join(found)
+        lines_of_text = _broken(f"{text[: -(-keep // 2)]}…{text[len(text) - keep // 2 :]}", inches, size)
+    return "\n".join(lines_of_text)
 
 
 def wrapped_apart(texts: Sequence[str], inches: float, size: float, *, lines: int) -> list[str]:
     """:func:`wrapped` of each, on as many more lines as it takes for unlike texts to stay unlike."""
-    found = [wrapped(text, inches, size, lines=lines) for text in texts]
-    while len({*found}) < len({*texts}) and "…" in "".join(found):
+    wrapped_texts = [wrapped(text, inches, size, lines=lines) for text in texts]
+    while len({*wrapped_texts}) < len({*texts}) and "…" in "".join(wrapped_texts):
         lines += 1
-        found = [wrapped(text, inches, size, lines=lines) for text in texts]
-    return found
+        wrapped_texts = [wrapped(text, inches, size, lines=lines) for text in texts]
+    return wrapped_texts
 
 
 def _broken(text: str, inches: float, size: float) -> list[str]:

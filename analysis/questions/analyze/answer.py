@@ -34,10 +34,10 @@ def analyze(
         ResultsError: if there are no usable results at ``path``.
     """
     results = load(path)
-    found = answers(results, config, targets=targets)
+    found_answers = answers(results, config, targets=targets)
     return Analysis(
         config=config,
-        answers=tuple(found),
-        suggestions=tuple(filter(None, map(suggest, found))) if suggestions else None,
-        notes=(*results.notes, *([UNSAID] if any(entry.noise_scale.note == UNSAID for entry in found) else [])),
+        answers=tuple(found_answers),
+        suggestions=tuple(filter(None, map(suggest, found_answers))) if suggestions else None,
+        notes=(*results.notes, *([UNSAID] if any(entry.noise_scale.note == UNSAID for entry in found_answers) else [])),
     )

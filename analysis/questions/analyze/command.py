@@ -32,5 +32,5 @@ def command(
     """
     from analysis.questions.analyze.answer import analyze
 
-    found = analyze(results, config, targets=target or None, suggestions=suggest)
-    answer(found, results / "analysis", wide=wide, definitions=definitions)
+    analysis = analyze(results, config, targets=target or None, suggestions=suggest)
+    answer(analysis, results / "analysis", wide=wide, definitions=definitions)

@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
 
 @presentation.register
-def _(found: Analysis) -> Presentation:
-    suggested = [] if found.suggestions is None else in_words(found.suggestions)
+def _(analysis: Analysis) -> Presentation:
+    suggested = [] if analysis.suggestions is None else in_words(analysis.suggestions)
     tables = {
-        "summary": summary(found.answers, names=found.headings),
-        "points": points(found.answers),
-        "definitions": definitions(found.answers, names=found.headings),
+        "summary": summary(analysis.answers, names=analysis.headings),
+        "points": points(analysis.answers),
+        "definitions": definitions(analysis.answers, names=analysis.headings),
     }
     return Presentation(
-        shown=[tables["summary"], tables["definitions"], *suggested, *found.notes],
+        shown=[tables["summary"], tables["definitions"], *suggested, *analysis.notes],
         tables=tables,
         latex=("summary", "definitions"),
         json="report.json",

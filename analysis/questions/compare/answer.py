@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from analysis.config import DEFAULT, AnalysisConfig
-from analysis.estimate.courses import plane
 from analysis.estimate.diagnosis import Verdict
 from analysis.estimate.findings import Findings, Scope, read_scopes
+from analysis.estimate.time_curves import plane
 from analysis.questions.compare.ratios import (
     CriticalPair,
     TokenRatio,
@@ -32,7 +32,7 @@ class Comparison(Scope):
     Attributes:
         reference: the optimizer in the numerator of the token ratios, of which there is one per other optimizer.
         critical_batch_sizes: every ordered pair of optimizers.
-        compute_time: rows of :func:`analysis.estimate.courses.plane`; empty without a throughput.
+        compute_time: rows of :func:`analysis.estimate.time_curves.plane`; empty without a throughput.
         notes: verdicts, and what could not be compared.
     """
 
@@ -77,12 +77,12 @@ def compare(
     Raises:
         ConfigError: if no optimizer is called like the reference.
     """
-    found, notes = read_scopes(path, config, targets)
-    if reference is not None and not any(named(scope.answers, reference) for scope in found):
-        names = dict.fromkeys(answer.group.optimizer for scope in found for answer in scope.answers)
+    scopes, notes = read_scopes(path, config, targets)
+    if reference is not None and not any(named(scope.answers, reference) for scope in scopes):
+        names = dict.fromkeys(answer.group.optimizer for scope in scopes for answer in scope.answers)
         raise ConfigError(f"reference {reference!r} is not among the optimizers: {', '.join(names)}")
     return Comparisons(
-        comparisons=tuple(_comparison(scope, reference, throughput) for scope in found),
+        comparisons=tuple(_comparison(scope, reference, throughput) for scope in scopes),
         config=config,
         throughput=throughput,
         notes=notes,

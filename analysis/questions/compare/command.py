@@ -34,5 +34,5 @@ def command(
     """
     from analysis.questions.compare.answer import compare
 
-    found = compare(results, config, targets=target or None, reference=reference, throughput=times)
-    answer(found, results / "analysis" / "compare")
+    comparisons = compare(results, config, targets=target or None, reference=reference, throughput=times)
+    answer(comparisons, results / "analysis" / "compare")

@@ -19,11 +19,11 @@ _RATIO = ["optimizer", "kind", "batch_size", "token_ratio", "low", "high"]
 _TIMES = ["seconds", "seconds_low", "seconds_high"]
 
 
-def compute_ratio(found: Comparisons) -> pd.DataFrame:
+def compute_ratio(comparisons: Comparisons) -> pd.DataFrame:
     """Rows of two kinds, see column ``kind``: ``point`` per batch size that both optimizers reached the target at,
     ``fit`` along the ratio of the fitted curves, both with their intervals."""
     rows = []
-    for comparison in found.comparisons:
+    for comparison in comparisons.comparisons:
         own = {"panel": comparison.title, "reference": comparison.reference} | about(comparison.answers[0])
         for ratio in comparison.token_ratios:
             for kind, part in (("point", ratio.at), ("fit", ratio.curve)):
@@ -47,10 +47,12 @@ def draw_ratio(axes: Axes, table: pd.DataFrame) -> None:
     style.key(axes, key, table["batch_size"], table[["token_ratio", "high"]].max(axis=1))
 
 
-def compute_plane(found: Comparisons) -> pd.DataFrame:
+def compute_plane(comparisons: Comparisons) -> pd.DataFrame:
     """One row per optimizer, number of devices and batch size; ``on_frontier`` where nothing is better in both."""
     rows = [
-        {"panel": comparison.title} | point for comparison in found.comparisons for point in comparison.compute_time
+        {"panel": comparison.title} | point
+        for comparison in comparisons.comparisons
+        for point in comparison.compute_time
     ]
     return tidy(rows, ["panel", "optimizer", "devices", "batch_size", "steps", *_TIMES, "on_frontier"])
 

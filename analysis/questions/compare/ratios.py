@@ -96,11 +96,11 @@ def named(answers: Sequence[Answer], name: str) -> list[Answer]:
 def pick_reference(answers: Sequence[Answer], wanted: str | None) -> Answer:
     """The answer that the others are compared with: as asked where it is there, else ``adamw``, else the first. A name
     that stands for several optimizers is a ``ConfigError``."""
-    found = [] if wanted is None else named(answers, wanted)
-    if len(found) > 1:
-        names = ", ".join(answer.group.optimizer for answer in found)
+    candidates = [] if wanted is None else named(answers, wanted)
+    if len(candidates) > 1:
+        names = ", ".join(answer.group.optimizer for answer in candidates)
         raise ConfigError(f"reference {wanted!r} stands for several optimizers: {names}; give one of these")
-    return (found or named(answers, DEFAULT_REFERENCE) or list(answers))[0]
+    return (candidates or named(answers, DEFAULT_REFERENCE) or list(answers))[0]
 
 
 def token_ratio(reference: Answer, other: Answer) -> TokenRatio:
@@ -119,13 +119,13 @@ def token_ratio(reference: Answer, other: Answer) -> TokenRatio:
     (sizes, *one), (others, *two) = map(_measured, both)
     shared, mine, its = np.intersect1d(sizes, others, return_indices=True)
     values, resampled = difference((one[0][mine], one[1][:, mine]), (two[0][its], two[1][:, its]))
-    found = TokenRatio(
+    ratio = TokenRatio(
         reference=reference.group.optimizer,
         optimizer=other.group.optimizer,
         at=ratios(shared, values, [interval(np.exp(column), confidence) for column in resampled.T]),
     )
     if len(shared) < 2:
-        return found
+        return ratio
     grid = np.geomspace(shared[0], shared[-1], _RESOLUTION)
     estimate, along = difference(*(_curve(answer, grid) for answer in both))
     ends = [_curve(answer, shared[[0, -1]]) for answer in both]
@@ -133,7 +133,7 @@ def token_ratio(reference: Answer, other: Answer) -> TokenRatio:
     # of independent fits; equal ones count whole: two of perfect scaling, or two plateaus, have a constant ratio
     rises = np.searchsorted(np.sort(its_fall), fall + ROUNDING, side="right") / max(1, len(its_fall))
     return replace(
-        found,
+        ratio,
         curve=ratios(grid, estimate, zip(*np.exp(percentiles(along, confidence)), strict=True)),
         probability_not_decreasing=float(rises.mean()) if len(resampled) else None,
     )

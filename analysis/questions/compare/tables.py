@@ -16,15 +16,15 @@ _OPTIMIZER = Column("optimizer", heading="optimizer", name=True)
 
 
 @presentation.register
-def _(found: Comparisons) -> Presentation:
-    said = f"[{percent(found.config.confidence)} % interval]"
+def _(comparisons: Comparisons) -> Presentation:
+    interval_note = f"[{percent(comparisons.config.confidence)} % interval]"
     shown: list[Table | str] = []
-    for comparison in found.comparisons:
-        shown += [*_shown(comparison, said), *comparison.notes]
-    shown += [*([found.throughput.statement] if found.throughput else []), *found.notes]
-    tables = {"token_ratios": ratios(found.comparisons), "critical_batch_sizes": pairs(found.comparisons)}
-    if found.throughput:
-        tables["compute_time"] = plane(found.comparisons)
+    for comparison in comparisons.comparisons:
+        shown += [*_shown(comparison, interval_note), *comparison.notes]
+    shown += [*([comparisons.throughput.statement] if comparisons.throughput else []), *comparisons.notes]
+    tables = {"token_ratios": ratios(comparisons.comparisons), "critical_batch_sizes": pairs(comparisons.comparisons)}
+    if comparisons.throughput:
+        tables["compute_time"] = plane(comparisons.comparisons)
     return Presentation(shown=shown, tables=tables, json="comparison.json")
 
 

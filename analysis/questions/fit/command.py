@@ -38,5 +38,5 @@ def command(
     from analysis.estimate.fit_table import fit_table
     from analysis.present.save_figure import save_figure
 
-    found = fit_table(table, config, columns=pairs("--column", column, "OURS=THEIRS"), unit=unit)
-    tell(found, save_figure(found, figure), as_json=as_json, wide=wide, definitions=definitions)
+    fit = fit_table(table, config, columns=pairs("--column", column, "OURS=THEIRS"), unit=unit)
+    tell(fit, save_figure(fit, figure), as_json=as_json, wide=wide, definitions=definitions)

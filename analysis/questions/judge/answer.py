@@ -19,7 +19,7 @@ from analysis.estimate.diagnosis import Verdict
 from analysis.estimate.estimates import answers
 from analysis.estimate.findings import Findings
 from analysis.estimate.result import Answer
-from analysis.estimate.scheduled import Comparison, Run, compare
+from analysis.estimate.scheduled import ScheduledRun, ScheduleGain, compare
 from analysis.estimate.studies import NOT_RUN, Study, one_study
 from analysis.phrases import plural
 from analysis.plain import plain, shown
@@ -73,21 +73,21 @@ class Judged:
     at_grid_edge: bool | None = None
     seeds: int = 0
     seeds_reached: int = 0
-    comparison: Comparison | None = field(default=None, repr=False)
+    comparison: ScheduleGain | None = field(default=None, repr=False)
     verdict: Standing = Standing.UNKNOWN
     notes: tuple[str, ...] = ()
     course: pd.DataFrame | None = field(default=None, repr=False)
 
     def to_json(self) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        content: dict[str, Any] = {}
         for name in ("steps", "examples", "gamma", "steps_saved", "examples_saved"):
-            found |= getattr(self.comparison, name, Quantity()).named(name)
+            content |= getattr(self.comparison, name, Quantity()).named(name)
         for name in ("", "_saved"):
             seconds = getattr(self.comparison, f"seconds{name}", Quantity())
-            found |= seconds.times(1 / HOUR).named(f"hours{name}")
+            content |= seconds.times(1 / HOUR).named(f"hours{name}")
         for name in ("equal_examples", "equal_steps", "beats"):
-            found[name] = getattr(self.comparison, name, None)
-        return self.answer.group.whose | {"target": self.answer.target.to_json()} | shown(self) | found
+            content[name] = getattr(self.comparison, name, None)
+        return self.answer.group.whose | {"target": self.answer.target.to_json()} | shown(self) | content
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,8 +122,10 @@ def schedules(
     missing = ""
     if throughput is None:
         throughput, missing = trial_times(results)
-    found = answers(results, config, targets=targets, noise=False)
-    told = dict(zip(map(id, results.scheduled), labels([each.choice for each in results.scheduled]), strict=True))
+    answers_of_all = answers(results, config, targets=targets, noise=False)
+    labels_by_choice = dict(
+        zip(map(id, results.scheduled), labels([each.choice for each in results.scheduled]), strict=True)
+    )
     notes = [note for note in results.notes if "with a batch schedule" not in note]
     entries = []
     for scheduled in results.scheduled:
@@ -134,13 +136,15 @@ def schedules(
             )
             continue
         group = results.groups[scheduled.reference]
-        for answer in (each for each in found if each.group is group):
+        for answer in (each for each in answers_of_all if each.group is group):
             for size, part in scheduled.trials.groupby("batch_size", sort=True):
                 times, factors, name = None, None, answer.group.optimizer
                 if throughput is not None:
                     times = partial(throughput.seconds_per_step, name, devices=devices)
                     factors = partial(throughput.drawn, name, devices=devices, seed=config.seed)
-                entries.append(_judged(answer, scheduled, int(size), part, told[id(scheduled)], times, factors))
+                entries.append(
+                    _judged(answer, scheduled, int(size), part, labels_by_choice[id(scheduled)], times, factors)
+                )
     if throughput is not None:
         notes.append(f"hours on {plural(devices, 'device')}: {throughput.statement}; {throughput.spread}")
         optimizers = dict.fromkeys(entry.answer.group.optimizer for entry in entries)
@@ -222,7 +226,7 @@ def _winner(study: Study, recorded: dict[int, dict[str, np.ndarray]]) -> int | N
     return best_lr(cost, study.ran)
 
 
-def _run(steps: float, recorded: dict[str, np.ndarray], times: StepTimes | None = None) -> Run:
+def _run(steps: float, recorded: dict[str, np.ndarray], times: StepTimes | None = None) -> ScheduledRun:
     last = min(len(recorded["examples"]), max(1, int(np.ceil(steps))))
     seconds = np.nan
     if times is not None:
@@ -230,7 +234,7 @@ def _run(steps: float, recorded: dict[str, np.ndarray], times: StepTimes | None 
         each = times(sizes)
         over = (last - steps) * each[sizes == recorded["batch_size"][last - 1]]
         seconds = float(counts @ each - over[0])
-    return Run(
+    return ScheduledRun(
         steps=steps,
         examples=examples_at(steps, recorded["examples"]),
         batch_size=float(recorded["batch_size"][last - 1]),
@@ -239,26 +243,26 @@ def _run(steps: float, recorded: dict[str, np.ndarray], times: StepTimes | None 
     )
 
 
-def _against(answer: Answer, found: Comparison, edge: bool, reached: int, seeds: int) -> list[str]:
+def _against(answer: Answer, gain: ScheduleGain, edge: bool, reached: int, seeds: int) -> list[str]:
     """What forbids a verdict."""
-    said = []
+    remarks = []
     if answer.verdict is not Verdict.OK:
-        said.append(f"the curve of constant batch sizes: {answer.verdict}")
+        remarks.append(f"the curve of constant batch sizes: {answer.verdict}")
     if edge:
-        said.append("the best learning rate of the schedule is at the edge of the grid")
+        remarks.append("the best learning rate of the schedule is at the edge of the grid")
     if reached < seeds:
-        said.append(f"{reached} of {seeds} seeds reached the target, so the means are those of the fast ones")
+        remarks.append(f"{reached} of {seeds} seeds reached the target, so the means are those of the fast ones")
     elif seeds < FEWEST_SEEDS:
-        said.append("one seed of the schedule")
+        remarks.append("one seed of the schedule")
     assert answer.fit is not None
     low, high = answer.fit.batch_sizes[0], answer.fit.batch_sizes[-1]
-    for words, size in (("examples", found.equal_examples), ("steps", found.equal_steps)):
+    for words, size in (("examples", gain.equal_examples), ("steps", gain.equal_steps)):
         if size is not None and not low <= size <= high:
-            said.append(
+            remarks.append(
                 f"the constant batch size with as many {words}, {size:.3g}, is not among those measured "
                 f"({low:g} to {high:g})"
             )
-    return said
+    return remarks
 
 
 def _standing(saved: Quantity) -> Standing:

@@ -12,11 +12,11 @@ from analysis.questions.judge.answer import HOUR, Judged, Schedules
 
 
 @presentation.register
-def _(found: Schedules) -> Presentation:
-    table = verdicts(found.entries)
-    said = f"every interval {percent(found.config.confidence)} %"
+def _(schedules: Schedules) -> Presentation:
+    table = verdicts(schedules.entries)
+    interval_note = f"every interval {percent(schedules.config.confidence)} %"
     return Presentation(
-        shown=[table, *_remarks(found.entries), said, *found.notes],
+        shown=[table, *_remarks(schedules.entries), interval_note, *schedules.notes],
         tables={"schedules": table},
         latex=("schedules",),
         json="schedules.json",

@@ -10,7 +10,7 @@ import pandas as pd
 
 from analysis.phrases import plural
 from analysis.read.results import Results
-from analysis.read.throughput import Measured, of_logs
+from analysis.read.throughput import StepTimeTable, of_logs
 from cbs.errors import ResultsError
 from cbs.trial.step_times import StepTime
 from cbs.trial.store import read_timing
@@ -18,7 +18,7 @@ from cbs.trial.store import read_timing
 _MACHINE = ("device", "host", "threads")
 
 
-def trial_times(results: Results) -> tuple[Measured | None, str]:
+def trial_times(results: Results) -> tuple[StepTimeTable | None, str]:
     """Seconds per step at every constant batch size, the median over its trials; and why there are none.
 
     The seconds are those of all optimizer updates of a trial over its steps, with what measuring took, and without
@@ -44,7 +44,7 @@ def trial_times(results: Results) -> tuple[Measured | None, str]:
     ]
     (machine,) = machines.itertuples(index=False)
     source = f"the trials themselves (on {machine.device or 'a device'}; trials that run side by side slow one another)"
-    return Measured(tuple(times), source), ""
+    return StepTimeTable(tuple(times), source), ""
 
 
 def _row(folder: Path, group: int, batch_size: int, steps: int) -> dict[str, Any] | None:

@@ -10,7 +10,7 @@ from typing import Any
 from analysis.config import DEFAULT, AnalysisConfig
 from analysis.estimate.estimates import answers
 from analysis.estimate.findings import Findings
-from analysis.estimate.laws.learning_rate import Factor, Law, learning_rate_law
+from analysis.estimate.laws.learning_rate import Factor, LearningRateLaw, learning_rate_law
 from analysis.estimate.protocols import Protocol, protocols
 from analysis.estimate.result import Answer
 from analysis.plain import plain, shown
@@ -27,7 +27,7 @@ class LearningRate:
     known, and from the largest with a known optimum, to each of :data:`MULTIPLES`."""
 
     answer: Answer = field(repr=False)
-    law: Law
+    law: LearningRateLaw
     factors: tuple[Factor, ...]
     protocols: tuple[Protocol, ...]
 

@@ -20,10 +20,10 @@ _COLUMNS = ["panel", "optimizer", "kind", "batch_size", "lr", "low", "high", "ex
 _ALONG = 60
 
 
-def compute(found: LearningRates) -> pd.DataFrame:
+def compute(learning_rates: LearningRates) -> pd.DataFrame:
     """Rows of three kinds, see column ``kind``: ``optimum`` with its interval, ``bound`` at an edge of the grid, with
     the open end missing, ``law`` along the law with its band."""
-    return tidy([row for entry in found.entries for row in _rows(entry)], _COLUMNS)
+    return tidy([row for entry in learning_rates.entries for row in _rows(entry)], _COLUMNS)
 
 
 def _rows(entry: LearningRate) -> Iterator[dict[str, Any]]:

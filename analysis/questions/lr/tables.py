@@ -18,22 +18,22 @@ FEW = 2
 
 
 @presentation.register
-def _(found: LearningRates) -> Presentation:
+def _(learning_rates: LearningRates) -> Presentation:
     tables = {
-        "best_learning_rates": optima(found.entries),
-        "learning_rate_laws": laws(found.entries),
-        "learning_rate_factors": factors(found.entries),
-        "protocols": protocols(found),
+        "best_learning_rates": optima(learning_rates.entries),
+        "learning_rate_laws": laws(learning_rates.entries),
+        "learning_rate_factors": factors(learning_rates.entries),
+        "protocols": protocols(learning_rates),
     }
-    missing = tables["missing_trials"] = missing_trials(found.entries)
+    missing = tables["missing_trials"] = missing_trials(learning_rates.entries)
 
-    said = f"every interval {percent(found.config.confidence)} %"
+    interval_note = f"every interval {percent(learning_rates.config.confidence)} %"
     return Presentation(
         shown=[
             *(table for table in tables.values() if table is not missing),
-            *_to_run(found.entries),
-            said,
-            *found.notes,
+            *_to_run(learning_rates.entries),
+            interval_note,
+            *learning_rates.notes,
         ],
         tables=tables,
         latex=("learning_rate_laws", "protocols"),
@@ -42,8 +42,8 @@ def _(found: LearningRates) -> Presentation:
 
 
 def _about(entries: Iterable[LearningRate]) -> tuple[Column, ...]:
-    found = {column.key: column for column in about([entry.answer for entry in entries])}
-    return tuple(found[key] for key in ("sweep", "workload", "target", "", "metric", "optimizer"))
+    columns = {column.key: column for column in about([entry.answer for entry in entries])}
+    return tuple(columns[key] for key in ("sweep", "workload", "target", "", "metric", "optimizer"))
 
 
 def optima(entries: Sequence[LearningRate]) -> Table:
@@ -98,15 +98,15 @@ def factors(entries: Sequence[LearningRate]) -> Table:
     return Table(columns=columns, rows=rows, title=title)
 
 
-def protocols(found: LearningRates) -> Table:
+def protocols(learning_rates: LearningRates) -> Table:
     """One row per optimizer and way to choose the learning rate."""
-    rows = [(protocol, entry, protocol.answer) for entry in found.entries for protocol in entry.protocols]
+    rows = [(protocol, entry, protocol.answer) for entry in learning_rates.entries for protocol in entry.protocols]
 
     def reached(_: Protocol, __: LearningRate, answer: Answer) -> int:
         return sum(point.reached for point in answer.points)
 
     columns = (
-        *_about(found.entries),
+        *_about(learning_rates.entries),
         Column("protocol", "name", "learning rate", name=True),
         Column("reference_batch_size", "reference"),
         quantity("critical_batch_size", "critical batch size"),
@@ -118,9 +118,9 @@ def protocols(found: LearningRates) -> Table:
         Column("verdict", heading="verdict", text=str, left=True),
         Column("advice"),
     )
-    title = f"Critical batch size ({found.config.definition}) by the way the learning rate is chosen"
+    title = f"Critical batch size ({learning_rates.config.definition}) by the way the learning rate is chosen"
     lines = ["reached: at how many batch sizes, of those at which the learning rate was run"]
-    if any(protocol.not_run for entry in found.entries for protocol in entry.protocols):
+    if any(protocol.not_run for entry in learning_rates.entries for protocol in entry.protocols):
         lines.append(
             "no critical batch size where a batch size is missing: learning rates that were run are those that suit it"
         )
@@ -149,7 +149,7 @@ def missing_trials(entries: Sequence[LearningRate]) -> Table:
 def _to_run(entries: Sequence[LearningRate]) -> Iterator[str]:
     """What every protocol lacks, and commands where there are few, each of them once."""
     lacking = [(protocol, entry.answer) for entry in entries for protocol in entry.protocols if protocol.missing]
-    told: set[str] = set()
+    shown: set[str] = set()
     if lacking:
         yield "not run (every command in missing_trials.csv):"
     for protocol, answer in lacking:
@@ -157,6 +157,6 @@ def _to_run(entries: Sequence[LearningRate]) -> Iterator[str]:
         sizes = sorted({size for cells in protocol.missing for size in cells.batch_sizes})
         where = f"batch size {', '.join(map(str, sizes))}"
         yield f"{answer.group.optimizer}, {protocol.name}: {plural(trials, 'trial')} at {where}"
-        commands = {cells.command for cells in protocol.missing} - told if len(protocol.missing) <= FEW else set()
+        commands = {cells.command for cells in protocol.missing} - shown if len(protocol.missing) <= FEW else set()
         yield from sorted(f"  {command}" for command in commands if command)
-        told |= commands
+        shown |= commands

@@ -11,14 +11,14 @@ from analysis.present.figures import figure
 from analysis.questions.noise_scale_run.tables import CORRECTED, MeasuredRun, scales
 
 
-def compute(found: MeasuredRun) -> pd.DataFrame:
+def compute(measured_run: MeasuredRun) -> pd.DataFrame:
     """One row per phase and geometry; none where every estimate is undefined.
 
     The columns are those of :func:`analysis.questions.noise_scale_run.tables.scales`; ``noise_scale`` is NaN where
     undefined, ``low`` and ``high`` are NaN where the interval is open.
     """
     numbers = ["noise_scale", "low", "high", "signal", "noise"]
-    table = scales(found.values).frame().astype(dict.fromkeys(numbers, float))
+    table = scales(measured_run.values).frame().astype(dict.fromkeys(numbers, float))
     return table if _measured(table).any() else table.iloc[:0]
 
 

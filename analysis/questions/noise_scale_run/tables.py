@@ -26,8 +26,8 @@ class MeasuredRun:
 
 
 @presentation.register
-def _(found: MeasuredRun) -> Presentation:
-    run = found.values
+def _(measured_run: MeasuredRun) -> Presentation:
+    run = measured_run.values
     unit, phases = run["example_unit"], run["phases"]
 
     confidence = next(iter(phases[0]["noise_scales"].values()))["confidence"]

@@ -27,12 +27,12 @@ import numpy as np
 
 from analysis.arrays import Array, Quantity
 from analysis.config import DEFAULT, AnalysisConfig
-from analysis.estimate.courses import Course, course, courses_of
 from analysis.estimate.diagnosis import Verdict
 from analysis.estimate.findings import read_scopes
 from analysis.estimate.fitting import interval
 from analysis.estimate.independent import shuffled
 from analysis.estimate.result import Answer
+from analysis.estimate.time_curves import TimeCurve, course, courses_of
 from analysis.phrases import plural
 from analysis.questions.recommend.plans import (
     Advice,
@@ -108,7 +108,7 @@ def _winner(plans: Sequence[Plan], seed: int) -> Winner:
     return Winner(objective=plans[at].objective, optimizer=plans[at].optimizer, probability=probability)
 
 
-def _plan(answer: Answer, throughput: Throughput, wish: Wish, objective: str, courses: Sequence[Course]) -> Plan:
+def _plan(answer: Answer, throughput: Throughput, wish: Wish, objective: str, courses: Sequence[TimeCurve]) -> Plan:
     optimizer, confidence = answer.group.optimizer, answer.confidence
     prices = [wish.price if wish.price is not None else throughput.price(optimizer, c.devices) for c in courses]
     extra = wish.price_ratio or 0.0 if objective == "priced" else 0.0
@@ -158,7 +158,7 @@ def _near(batch_sizes: Array, values: Array, at: int) -> tuple[int, int]:
     return int(batch_sizes[low]), int(batch_sizes[high])
 
 
-def _of_plan(answer: Answer, throughput: Throughput, objective: str, entry: Course, at: int) -> str:
+def _of_plan(answer: Answer, throughput: Throughput, objective: str, entry: TimeCurve, at: int) -> str:
     """For the least data, what decides them; else, where the best candidate is the smallest or the largest, why it is,
     and whether the best lies beyond it."""
     fit, optimizer = answer.fit, answer.group.optimizer

@@ -47,7 +47,7 @@ def command(
     """
     from analysis.questions.recommend.answer import recommend
     from analysis.questions.recommend.plans import Wish
-    from analysis.read.throughput import Measured
+    from analysis.read.throughput import StepTimeTable
 
     if (times is not None) == probe:
         raise ConfigError("give one of --throughput, --probe and --examples-per-second-per-device")
@@ -55,6 +55,6 @@ def command(
         raise ConfigError("--code needs --probe: nothing else runs what the results name")
     wish = Wish(devices=devices, price=price, price_ratio=price_ratio)
     if probe:
-        times = Measured(tuple(context.obj(str(results), code or ())), "a short run on this machine")
-    found = recommend(results, times, wish, config, targets=target or None)
-    answer(found, results / "analysis" / "recommend")
+        times = StepTimeTable(tuple(context.obj(str(results), code or ())), "a short run on this machine")
+    recommendations = recommend(results, times, wish, config, targets=target or None)
+    answer(recommendations, results / "analysis" / "recommend")

@@ -11,8 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from analysis.arrays import percentiles
-from analysis.estimate.courses import course
 from analysis.estimate.result import Answer
+from analysis.estimate.time_curves import course
 from analysis.phrases import plural, time_unit
 from analysis.present import style
 from analysis.present.figures import about, along, figure, tidy
@@ -24,7 +24,7 @@ _STAR: dict[str, Any] = {"markersize": 11, "markeredgecolor": "white"}
 _NEAR: dict[str, Any] = {"linewidth": 5, "alpha": 0.45}
 
 
-def compute(found: Recommendations) -> pd.DataFrame:
+def compute(recommendations: Recommendations) -> pd.DataFrame:
     """Rows of three kinds per panel and optimizer, see column ``kind``: ``curve`` along the batch sizes that may be
     recommended, on the devices of the recommendation, with its interval; ``point`` at every measured batch size with
     the range over seeds; ``best`` at the recommendation, with the range of batch sizes within 5 % of it.
@@ -32,7 +32,7 @@ def compute(found: Recommendations) -> pd.DataFrame:
     ``value`` is in seconds in a panel of time; in a panel of cost in ``unit``.
     """
     rows = []
-    for recommendation in found.recommendations:
+    for recommendation in recommendations.recommendations:
         for objective in ("time", "cost"):
             plans = [(advice, advice.plans[objective]) for advice in recommendation.advice if advice.plans]
             of_cost = "currency" if any(plan.price for _, plan in plans) else "device-hours"
@@ -43,7 +43,7 @@ def compute(found: Recommendations) -> pd.DataFrame:
                 own = {"panel": panel, "objective": objective, "devices": plan.devices}
                 own["unit"] = "s" if objective == "time" else of_cost
                 own |= about(advice.answer)
-                rows += [own | row for row in _rows(advice.answer, found.throughput, plan)]
+                rows += [own | row for row in _rows(advice.answer, recommendations.throughput, plan)]
     return tidy(rows, _COLUMNS)
 
 

@@ -12,14 +12,14 @@ from analysis.questions.recommend.plans import Plan, Recommendation, Recommendat
 
 
 @presentation.register
-def _(found: Recommendations) -> Presentation:
-    wish, said = found.wish, f"[{percent(found.config.confidence)} % interval]"
+def _(recommendations: Recommendations) -> Presentation:
+    wish, said = recommendations.wish, f"[{percent(recommendations.config.confidence)} % interval]"
     shown: list[Table | str] = []
-    for entry in found.recommendations:
+    for entry in recommendations.recommendations:
         title = f"{entry.title}, up to {plural(wish.devices, 'device')} {said}"
-        shown.append(plans([entry], title, list(sentences(entry, exact=found.throughput.exact))))
-    shown += [f"{found.throughput.statement}; {found.throughput.spread}", *found.notes]
-    tables = {"recommendations": plans(found.recommendations)}
+        shown.append(plans([entry], title, list(sentences(entry, exact=recommendations.throughput.exact))))
+    shown += [f"{recommendations.throughput.statement}; {recommendations.throughput.spread}", *recommendations.notes]
+    tables = {"recommendations": plans(recommendations.recommendations)}
     return Presentation(shown=shown, tables=tables, json="recommendation.json")
 
 

@@ -28,7 +28,7 @@ from analysis.present.figures import pictures, scopes
 from analysis.present.suggestions import facts
 from analysis.questions.report import content, vector
 from analysis.read.results import Results, load
-from cbs.files import refuse_links, whole_file
+from cbs.files import atomic_file, refuse_links
 from cbs.trial.target import Target
 
 LINES = 120
@@ -72,24 +72,24 @@ def report(
         ResultsError: if ``output`` cannot be written.
     """
     results = load(path)
-    found = answers(results, config, targets=targets)
+    scope_answers = answers(results, config, targets=targets)
     file = Path(path) / "analysis" / "report.html" if output is None else Path(output)
     if output is None:
         refuse_links(Path(path), file)
-    figures = drawings(found)
-    text = render(results, found, config, figures, title=title, command=command)
+    figures = drawings(scope_answers)
+    text = render(results, scope_answers, config, figures, title=title, command=command)
     data = text.encode(errors="backslashreplace")
-    with whole_file(file, "the report to ", "; choose another file with --output") as draft:
+    with atomic_file(file, "the report to ", "; choose another file with --output") as draft:
         draft.write_bytes(data)
     count = sum(len(entry["figures"]) for entry in figures)
-    return Page(path=file, size=len(data), answers=tuple(found), figures=count)
+    return Page(path=file, size=len(data), answers=tuple(scope_answers), figures=count)
 
 
-def drawings(found: Sequence[Answer]) -> list[dict[str, Any]]:
+def drawings(drawn_answers: Sequence[Answer]) -> list[dict[str, Any]]:
     """Of every sweep, workload and target the ``answers``, their ``points`` and the ``figures``, numbered through."""
     pages: list[dict[str, Any]] = []
     number = 1
-    for suffix, members in scopes(found):
+    for suffix, members in scopes(drawn_answers):
         shown = list(pictures(Analysis, members, suffix))
         first = [f"{kind}{suffix}" for kind in vector.FIRST]
         shown.sort(key=lambda picture: first.index(picture.name) if picture.name in first else len(first))
@@ -101,7 +101,7 @@ def drawings(found: Sequence[Answer]) -> list[dict[str, Any]]:
 
 def render(
     results: Results,
-    found: Sequence[Answer],
+    shown_answers: Sequence[Answer],
     config: AnalysisConfig,
     figures: Sequence[Mapping[str, Any]],
     *,
@@ -123,20 +123,20 @@ def render(
     return environment.get_template("page.html").render(
         title=title or f"Critical batch size: {', '.join(folders)}",
         style=Markup((Path(__file__).parent / "page.css").read_text()),
-        summary=summary(found).shown(wide=True),
-        definitions=definitions(found),
-        judged=content.judged(found),
-        workloads=list(dict.fromkeys(answer.group.workload for answer in found)),
-        targets=list(dict.fromkeys(str(answer.target) for answer in found)),
-        axis=content.axis(found),
+        summary=summary(shown_answers).shown(wide=True),
+        definitions=definitions(shown_answers),
+        judged=content.judged(shown_answers),
+        workloads=list(dict.fromkeys(answer.group.workload for answer in shown_answers)),
+        targets=list(dict.fromkeys(str(answer.target) for answer in shown_answers)),
+        axis=content.axis(shown_answers),
         units=example_units,
-        unit=example_units(found),
+        unit=example_units(shown_answers),
         percent=percent(config.confidence),
-        called=in_words(config.definition, found[0].critical.options),
+        called=in_words(config.definition, shown_answers[0].critical.options),
         config=config,
-        intervals=list(dict.fromkeys(answer.fit.interval_method for answer in found if answer.fit)),
-        described=content.definitions(found),
-        suggestions=[(suggestion, facts(suggestion)) for suggestion in map(suggest, found) if suggestion],
+        intervals=list(dict.fromkeys(answer.fit.interval_method for answer in shown_answers if answer.fit)),
+        described=content.definitions(shown_answers),
+        suggestions=[(suggestion, facts(suggestion)) for suggestion in map(suggest, shown_answers) if suggestion],
         scopes=figures,
         fold=sum(len(entry["points"].rows) for entry in figures) > LINES,
         longest=vector.LONGEST_TABLE,

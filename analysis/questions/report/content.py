@@ -59,15 +59,15 @@ def judged(answers: Sequence[Answer]) -> list[dict[str, Any]]:
 def definitions(answers: Sequence[Answer]) -> list[dict[str, str]]:
     """Every definition that was evaluated: its name with its options, one plain sentence, what exactly is computed, and
     its source."""
-    found = []
+    entries = []
     for name, entry in answers[0].definitions.items():
         kind = DEFINITIONS[name]
         sentence, _, rest = (inspect.getdoc(sys.modules[kind.__module__]) or "").partition("\n\n")
         exactly = (inspect.getdoc(kind) or "").partition("\n\n")[0]
         source = ", ".join(f"arXiv:{number}" for number in dict.fromkeys(ARXIV.findall(rest)))
         called = in_words(name, entry.options)
-        found.append({"called": called, "sentence": _plain(sentence), "exactly": _plain(exactly), "source": source})
-    return found
+        entries.append({"called": called, "sentence": _plain(sentence), "exactly": _plain(exactly), "source": source})
+    return entries
 
 
 def _plain(text: str) -> str:
@@ -148,8 +148,8 @@ def statuses(results: Results) -> Table:
 def messages(results: Results) -> list[tuple[str, int]]:
     """What trials said when they ended early, with how many said the like; those that differ in numbers alone count
     together under the first. The most frequent first."""
-    said = results.trials["message"].fillna("")
-    said = said[said != ""]
-    alike = said.groupby(said.str.replace(r"\d+(\.\d+)?", "0", regex=True), sort=False).agg(["first", "size"])
+    texts = results.trials["message"].fillna("")
+    texts = texts[texts != ""]
+    alike = texts.groupby(texts.str.replace(r"\d+(\.\d+)?", "0", regex=True), sort=False).agg(["first", "size"])
     most = alike.sort_values("size", ascending=False, kind="stable").head(MESSAGES)
     return list(most.itertuples(index=False, name=None))

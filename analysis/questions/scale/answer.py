@@ -15,12 +15,12 @@ import numpy as np
 from analysis.config import DEFAULT, AnalysisConfig
 from analysis.estimate.estimates import answers
 from analysis.estimate.findings import Findings
-from analysis.estimate.forms import Runs
+from analysis.estimate.forms import LossRuns
 from analysis.estimate.laws import loss
 from analysis.estimate.laws.loss import LossFit
 from analysis.estimate.result import Answer
 from analysis.phrases import number, plural
-from analysis.questions.scale.fits import Law, comparisons, laws, options, varying
+from analysis.questions.scale.fits import ScalingLaw, comparisons, laws, options, varying
 from analysis.questions.scale.points import AXES, ScalingPoint, at_data, in_tokens, points_of, runs_of, unlike
 from analysis.read.results import load
 from cbs.errors import ConfigError, ResultsError
@@ -51,8 +51,8 @@ class Scaling(Findings):
     """
 
     points: tuple[ScalingPoint, ...]
-    laws: tuple[Law, ...]
-    comparisons: tuple[Law, ...]
+    laws: tuple[ScalingLaw, ...]
+    comparisons: tuple[ScalingLaw, ...]
     three_term: dict[str, LossFit]
     data: str
 
@@ -86,12 +86,15 @@ def scale(
     positive = [*(at or ()), *(hold_data or ()), *(() if data_at_batch is None else (data_at_batch,))]
     _check(paths, against, at, positive)
     results = load(*paths)
-    found = answers(results, config, targets=targets, noise=False)
-    measured, left_out = points_of(found, data_at_batch)
+    answers_of_all = answers(results, config, targets=targets, noise=False)
+    measured, left_out = points_of(answers_of_all, data_at_batch)
     if not measured:
         raise ResultsError(f"no critical batch size with an interval: {'; '.join(left_out[:3])}")
-    notes = [*results.notes, *(["examples differ in length, so batch sizes are in tokens"] if in_tokens(found) else [])]
-    notes += [*unlike(found), *left_out]
+    notes = [
+        *results.notes,
+        *(["examples differ in length, so batch sizes are in tokens"] if in_tokens(answers_of_all) else []),
+    ]
+    notes += [*unlike(answers_of_all), *left_out]
     points = list(measured)
     fitted = [
         law
@@ -116,11 +119,11 @@ def scale(
         compared += [law for name in names for law in comparisons(points, name, config, first=first)]
     if vary:
         notes += [f"nothing to compare along {name}" for name in names if not any(law.axis == name for law in compared)]
-    terms, doubts = _three_terms(found, config)
+    terms, doubts = _three_terms(answers_of_all, config)
     if not fitted and not compared and not terms:
         number, families = plural(len(points), "critical batch size"), {point.family for point in points}
-        told = _ONE_LAW if len(families) > 1 else "; give several models or targets"
-        raise ResultsError(f"{number}, and nothing varies between those of one workload and optimizer{told}")
+        advice = _ONE_LAW if len(families) > 1 else "; give several models or targets"
+        raise ResultsError(f"{number}, and nothing varies between those of one workload and optimizer{advice}")
     size = "the critical batch size" if data_at_batch is None else f"a batch size of {data_at_batch:g}"
     return Scaling(
         points=tuple(points),
@@ -133,7 +136,7 @@ def scale(
     )
 
 
-def _against_itself(law: Law, points: Sequence[ScalingPoint]) -> list[str]:
+def _against_itself(law: ScalingLaw, points: Sequence[ScalingPoint]) -> list[str]:
     """That data which are a multiple of B_crit itself say nothing of how it grows with them."""
     if law.axis not in ("data", "compute") or law.fit is None:
         return []
@@ -165,18 +168,18 @@ def _check(
 
 def _three_terms(answers: Sequence[Answer], config: AnalysisConfig) -> tuple[dict[str, LossFit], list[str]]:
     """The law in three terms where there are several sizes and several targets, and what speaks against it."""
-    found, doubts = {}, []
+    fits, doubts = {}, []
     for name, runs in runs_of(answers).items():
         if len(np.unique(runs.parameters)) > 1 and len(np.unique(runs.loss)) > 1:
             try:
-                found[name] = loss.fit("kaplan", runs, config)
-                doubts += _off(name, found[name], runs)
+                fits[name] = loss.fit("kaplan", runs, config)
+                doubts += _off(name, fits[name], runs)
             except ValueError as error:
                 doubts.append(f"no law in three terms for {name}: {error}")
-    return found, doubts
+    return fits, doubts
 
 
-def _off(name: str, law: LossFit, runs: Runs) -> list[str]:
+def _off(name: str, law: LossFit, runs: LossRuns) -> list[str]:
     """That steps lie far off the law, and by how much for every size; residuals of ln L over the slope in ln S."""
     fitted, longer = (law.log_loss(each)[0] for each in (runs, replace(runs, steps=runs.steps * np.exp(_LONGER))))
     off = (np.log(runs.loss) - fitted) * _LONGER / np.sqrt(np.mean((longer - fitted) ** 2))

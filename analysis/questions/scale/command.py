@@ -47,7 +47,7 @@ def command(
     from analysis.questions.scale.answer import scale
 
     with errors.status("fitting"):
-        found = scale(
+        scaling = scale(
             results,
             config,
             against=against,
@@ -57,4 +57,4 @@ def command(
             data_at_batch=data_at_batch,
             targets=target or None,
         )
-    answer(found, results[0] / "analysis" / "scaling")
+    answer(scaling, results[0] / "analysis" / "scaling")

@@ -15,7 +15,7 @@ from analysis.phrases import with_interval
 from analysis.present import style
 from analysis.present.figures import along, figure, in_file_name, parts, tidy
 from analysis.questions.scale.answer import Scaling
-from analysis.questions.scale.fits import Law, held
+from analysis.questions.scale.fits import ScalingLaw, held
 from analysis.questions.scale.points import ScalingPoint
 
 _RESOLUTION = 60
@@ -35,11 +35,11 @@ class Against:
 
 @parts.register(Scaling)
 def _(result: Scaling) -> Iterable[tuple[str, Against]]:
-    found: dict[tuple[str, float | None], None] = dict.fromkeys(
+    axes_held: dict[tuple[str, float | None], None] = dict.fromkeys(
         (law.axis, None) for law in result.laws if len(law.points) > 1
     )
-    found |= dict.fromkeys((law.axis, result.points[law.points[0]].held_data) for law in result.comparisons)
-    for axis, data in found:
+    axes_held |= dict.fromkeys((law.axis, result.points[law.points[0]].held_data) for law in result.comparisons)
+    for axis, data in axes_held:
         yield f"-{in_file_name(axis)}" + (f"-data_{data:g}" if data else ""), Against(result, axis, data)
 
 
@@ -78,7 +78,7 @@ def compute(part: Against) -> pd.DataFrame:
     return tidy([row | columns for row in rows], _COLUMNS)
 
 
-def _curves(law: Law) -> Iterator[dict[str, Any]]:
+def _curves(law: ScalingLaw) -> Iterator[dict[str, Any]]:
     """The law within the data and from there to everything that was asked for."""
     if law.fit is None:
         return
@@ -92,11 +92,11 @@ def _curves(law: Law) -> Iterator[dict[str, Any]]:
                 yield row | {"optimizer": law.optimizer}
 
 
-def _label(laws: Sequence[Law], point: ScalingPoint) -> str:
+def _label(laws: Sequence[ScalingLaw], point: ScalingPoint) -> str:
     """Exponent of the law of a point's optimizer, or of all its sets together; empty without one."""
-    found = [law for law in laws if (law.workload, law.optimizer) == (point.family, point.optimizer) and law.fit]
-    by_kind = {law.kind: law for law in found}
-    law = by_kind.get("law") or by_kind.get("pooled") or (found[0] if len(found) == 1 else None)
+    fitted_laws = [law for law in laws if (law.workload, law.optimizer) == (point.family, point.optimizer) and law.fit]
+    by_kind = {law.kind: law for law in fitted_laws}
+    law = by_kind.get("law") or by_kind.get("pooled") or (fitted_laws[0] if len(fitted_laws) == 1 else None)
     if law is None or law.fit is None:
         return ""
     return f"k = {with_interval(law.fit.exponent, law.fit.exponent_interval)}"
@@ -124,7 +124,7 @@ def draw(axes: Axes, table: pd.DataFrame) -> None:
     style.key(axes, handles, table["x"], tops, title=title)
 
 
-def _draw_optimizer(axes: Axes, name: str, look: style.Look, points: pd.DataFrame, *laws: pd.DataFrame) -> Line2D:
+def _draw_optimizer(axes: Axes, name: str, look: style.MarkStyle, points: pd.DataFrame, *laws: pd.DataFrame) -> Line2D:
     """Returns the handle for the key, labelled with the exponent."""
     for _, members in points.groupby("set", sort=False):
         members = members.sort_values("x")

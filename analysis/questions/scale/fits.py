@@ -22,7 +22,7 @@ _SAME = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prediction:
+class ScalingPrediction:
     """The law at one value, with the interval of a new point's critical batch size, and how far outside the data that
     lies; 1 inside."""
 
@@ -36,7 +36,7 @@ class Prediction:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Law:
+class ScalingLaw:
     """B_crit against one thing.
 
     Attributes:
@@ -61,7 +61,7 @@ class Law:
     unit: str
     fit: PowerLaw | None = field(repr=False)
     remark: str
-    predictions: tuple[Prediction, ...]
+    predictions: tuple[ScalingPrediction, ...]
 
     @property
     def kaplan(self) -> dict[str, Any] | None:
@@ -97,13 +97,15 @@ def _differ(points: Sequence[ScalingPoint], members: Sequence[int], name: str) -
 
 
 def _by_optimizer(points: Sequence[ScalingPoint]) -> dict[tuple[str, str], list[int]]:
-    found: dict[tuple[str, str], list[int]] = {}
+    places: dict[tuple[str, str], list[int]] = {}
     for index, point in enumerate(points):
-        found.setdefault((point.family, point.optimizer), []).append(index)
-    return found
+        places.setdefault((point.family, point.optimizer), []).append(index)
+    return places
 
 
-def laws(points: Sequence[ScalingPoint], axis: str, config: AnalysisConfig, *, at: Sequence[float] = ()) -> list[Law]:
+def laws(
+    points: Sequence[ScalingPoint], axis: str, config: AnalysisConfig, *, at: Sequence[float] = ()
+) -> list[ScalingLaw]:
     """One law per workload and optimizer over all its points, with its predictions ``at``."""
     return [
         _law("law", axis, points, {"": [index for index in members if points[index].values.get(axis)]}, of, config, at)
@@ -111,7 +113,9 @@ def laws(points: Sequence[ScalingPoint], axis: str, config: AnalysisConfig, *, a
     ]
 
 
-def comparisons(points: Sequence[ScalingPoint], name: str, config: AnalysisConfig, *, first: int = 0) -> Iterator[Law]:
+def comparisons(
+    points: Sequence[ScalingPoint], name: str, config: AnalysisConfig, *, first: int = 0
+) -> Iterator[ScalingLaw]:
     """Per optimizer the sets in which everything but ``name``, an axis or an option of the workload, is equal, each
     alone and pooled; the points before ``first`` are passed over. A ``name`` that is no number in the points is a
     ``ConfigError``."""
@@ -137,7 +141,7 @@ def _law(
     of: tuple[str, str],
     config: AnalysisConfig,
     at: Sequence[float] = (),
-) -> Law:
+) -> ScalingLaw:
     """The law of one workload and optimizer through ``sets`` of points, by what each holds, with a common exponent."""
     members = [index for entries in sets.values() for index in entries]
     own = [points[index] for index in members]
@@ -145,7 +149,7 @@ def _law(
     law, remark = None, f"{plural(len(members), 'point')}, and {axis} does not vary"
     if _differ(points, members, axis):
         law, remark = _fitted(own, x, axis, [number for number, each in enumerate(sets.values()) for _ in each], config)
-    return Law(
+    return ScalingLaw(
         kind=kind,
         axis=axis,
         workload=of[0],
@@ -189,9 +193,9 @@ def _fitted(
     )
 
 
-def _prediction(law: PowerLaw, seen: Array, x: float) -> Prediction:
+def _prediction(law: PowerLaw, seen: Array, x: float) -> ScalingPrediction:
     low, high = law.prediction(x)
-    return Prediction(
+    return ScalingPrediction(
         x=x,
         critical_batch_size=float(law.at(x)),
         interval=(float(low[0]), float(high[0])),

@@ -14,7 +14,7 @@ import pandas as pd
 
 from analysis.arrays import Array, Interval, Quantity, percentiles
 from analysis.estimate.diagnosis import Verdict
-from analysis.estimate.forms import Runs
+from analysis.estimate.forms import LossRuns
 from analysis.estimate.result import Answer
 from analysis.plain import flat
 from cbs.trial.target import Target
@@ -65,17 +65,19 @@ class ScalingPoint:
     @property
     def values(self) -> dict[str, float]:
         """Axes and options of the workload that are positive numbers; that of a named size is its parameters."""
-        found = {**self.workload_options, **{name: getattr(self, name) for name in AXES if name != "loss"}}
-        found["loss"] = self.target.value if self.target.direction == "below" else None
-        if isinstance(found.get("size"), str):
-            found["size"] = self.parameters
-        numbers = {name: value for name, value in found.items() if isinstance(value, int | float) and value is not True}
+        by_axis = {**self.workload_options, **{name: getattr(self, name) for name in AXES if name != "loss"}}
+        by_axis["loss"] = self.target.value if self.target.direction == "below" else None
+        if isinstance(by_axis.get("size"), str):
+            by_axis["size"] = self.parameters
+        numbers = {
+            name: value for name, value in by_axis.items() if isinstance(value, int | float) and value is not True
+        }
         return {name: float(value) for name, value in numbers.items() if value > 0}
 
 
-def in_tokens(found: Sequence[Answer]) -> bool:
+def in_tokens(answers: Sequence[Answer]) -> bool:
     """Whether batch sizes are counted in tokens, because examples differ in length."""
-    lengths = {answer.group.tokens_per_example for answer in found}
+    lengths = {answer.group.tokens_per_example for answer in answers}
     return len(lengths) > 1 and None not in lengths
 
 
@@ -88,30 +90,30 @@ _ALIKE = {
 """What the points of one law have in common, in words."""
 
 
-def unlike(found: Sequence[Answer]) -> Iterator[str]:
+def unlike(pooled_answers: Sequence[Answer]) -> Iterator[str]:
     """One line for everything in which the models of one workload should be alike and are not; examples that differ in
     length are, where batch sizes are in tokens."""
-    for family, answers in itertools.groupby(sorted(found, key=_family), _family):
+    for family, answers in itertools.groupby(sorted(pooled_answers, key=_family), _family):
         groups = [answer.group for answer in answers]
         for name, words in _ALIKE.items():
             values = dict.fromkeys(getattr(group, name) for group in groups)
-            if len(values) > 1 and not (name == "tokens_per_example" and in_tokens(found)):
-                told = ", ".join("unknown" if value is None else str(value) for value in values)
-                yield f"{family}: different {words} ({told}): a target and a batch size mean different things"
+            if len(values) > 1 and not (name == "tokens_per_example" and in_tokens(pooled_answers)):
+                shown = ", ".join("unknown" if value is None else str(value) for value in values)
+                yield f"{family}: different {words} ({shown}): a target and a batch size mean different things"
 
 
 def _family(answer: Answer) -> str:
     return answer.group.workload.split("(")[0]
 
 
-def points_of(found: Sequence[Answer], data_at_batch: float | None) -> tuple[list[ScalingPoint], list[str]]:
+def points_of(answers: Sequence[Answer], data_at_batch: float | None) -> tuple[list[ScalingPoint], list[str]]:
     """Every critical batch size with an interval; one line for everything that has none, with the reason, and one for
     every verdict against those that have. The data are the examples to target at ``data_at_batch`` examples, ``None``
     for the critical batch size."""
-    whys = [(answer, _reason(answer)) for answer in found]
+    whys = [(answer, _reason(answer)) for answer in answers]
     kept = [answer for answer, why in whys if not why]
-    runs = {number: place for place, number in enumerate(dict.fromkeys(id(answer.group) for answer in found))}
-    tokens = in_tokens(found)
+    runs = {number: place for place, number in enumerate(dict.fromkeys(id(answer.group) for answer in answers))}
+    tokens = in_tokens(answers)
     lines = [f"{_named(answer)}: {why}" for answer, why in whys if why]
     for verdict in (each for each in Verdict if each is not Verdict.OK):
         doubted = [_named(answer) for answer in kept if answer.verdict is verdict]
@@ -181,7 +183,7 @@ def at_data(points: Sequence[ScalingPoint], data: float, confidence: float) -> t
     The critical batch size between the two targets whose data lie around ``data`` is interpolated, log against log, on
     every resample.
     """
-    found, left_out = [], []
+    scaling_points, left_out = [], []
     for run in dict.fromkeys(point.run for point in points):
         own = [point for point in points if point.run == run]
         curve = sorted((point.data, index) for index, point in enumerate(own) if point.data is not None)
@@ -201,7 +203,7 @@ def at_data(points: Sequence[ScalingPoint], data: float, confidence: float) -> t
         critical = low + share * (high - low)
         interval = np.exp(percentiles(critical[1:], confidence))
         loss = below.target.value + float(share[0]) * (above.target.value - below.target.value)
-        found.append(
+        scaling_points.append(
             replace(
                 below,
                 target=replace(below.target, value=loss),
@@ -215,7 +217,7 @@ def at_data(points: Sequence[ScalingPoint], data: float, confidence: float) -> t
                 log_data_resamples=np.full(len(critical) - 1, np.log(data)),
             )
         )
-    return found, left_out
+    return scaling_points, left_out
 
 
 def _logs(values: Array) -> Array:
@@ -227,11 +229,11 @@ def _logs(values: Array) -> Array:
     )
 
 
-def runs_of(found: Sequence[Answer]) -> dict[str, Runs]:
+def runs_of(answers: Sequence[Answer]) -> dict[str, LossRuns]:
     """By workload and optimizer, every batch size that reached a target; metrics that fall and sizes that are known."""
-    tokens, names = in_tokens(found), ["parameters", "loss", "batch_size", "steps", "weight", "group"]
+    tokens, names = in_tokens(answers), ["parameters", "loss", "batch_size", "steps", "weight", "group"]
     rows = []
-    for answer in found:
+    for answer in answers:
         group, loss = answer.group, answer.target.value
         if group.parameters is not None and answer.target.direction == "below" and loss > 0:
             factor = (tokens and group.tokens_per_example) or 1
@@ -243,6 +245,6 @@ def runs_of(found: Sequence[Answer]) -> dict[str, Runs]:
     table = pd.DataFrame(rows, columns=["of", *names])
     table["group"] = table["group"].factorize()[0]
     return {
-        str(of): Runs(**{name: part[name].to_numpy(dtype=float) for name in names})
+        str(of): LossRuns(**{name: part[name].to_numpy(dtype=float) for name in names})
         for of, part in table.groupby("of", sort=False)
     }

@@ -147,12 +147,12 @@ def fit(observations: Observations, config: AnalysisConfig = DEFAULT) -> PowerLa
     y, runs, freedom = observations.log_y, observations.runs, observations.freedom
     together = scatter.same(runs)
     beta = np.linalg.lstsq(design, y, rcond=None)[0]
-    found: Scatter | None = None
+    between: Scatter | None = None
     for _ in range(_ITERATIONS):
         deviations = dy - beta[-1] * dx
         errors = together * (deviations.T @ deviations / len(deviations))
-        found = scatter.estimate(y, design, errors, runs) if freedom > 0 else None
-        covariance = errors + scatter.FLOOR * np.eye(n) + (found.covariance(runs) if found else 0.0)
+        between = scatter.estimate(y, design, errors, runs) if freedom > 0 else None
+        covariance = errors + scatter.FLOOR * np.eye(n) + (between.covariance(runs) if between else 0.0)
         variance = np.diag(covariance)
         # x as the residuals say it is: without this errors in x pull the exponent to zero
         instrument = design.copy()
@@ -166,11 +166,11 @@ def fit(observations: Observations, config: AnalysisConfig = DEFAULT) -> PowerLa
     residual = y - design @ beta
     rng, confidence = np.random.default_rng(config.seed), config.confidence
     drawn, new_point, wider = deviations, np.zeros(len(deviations)), 1.0
-    if found:
+    if between:
         squares = scatter.generalised(y, design, covariance)[0]
         wider = max(1.0, math.sqrt(squares / (n - p)) * widening(freedom, confidence))
-        drawn = deviations + found.draw(runs, len(deviations), rng)
-        total = scatter.plausible(y, design, errors, runs, found, len(deviations), rng)
+        drawn = deviations + between.draw(runs, len(deviations), rng)
+        total = scatter.plausible(y, design, errors, runs, between, len(deviations), rng)
         new_point = total * rng.standard_normal(len(deviations))
     moved = beta + wider * drawn @ gain.T
     alone = beta[-1] + deviations @ gain[-1]
@@ -181,7 +181,7 @@ def fit(observations: Observations, config: AnalysisConfig = DEFAULT) -> PowerLa
         exponent_interval_of_errors=tuple(map(float, percentiles(alone, confidence))),  # type: ignore[arg-type]
         log_constants=np.asarray(beta[:-1], dtype=float),
         constant_intervals=tuple((math.exp(a), math.exp(b)) for a, b in zip(low[:-1], high[:-1], strict=True)),
-        scatter=found,
+        scatter=between,
         freedom=freedom,
         residual_rms=float(np.sqrt(np.mean(residual**2))),
         confidence=confidence,

@@ -72,26 +72,26 @@ def estimate(y: Array, design: Array, errors: Array, runs: np.ndarray) -> Scatte
 
     bounds = [(0.0, _LARGEST)] * len(parts)
     starts = itertools.product((0.0, 0.7), repeat=len(parts))
-    found = [minimize(cost, start, method="L-BFGS-B", bounds=bounds) for start in starts]
-    shares = min(found, key=lambda result: result.fun).x
+    minima = [minimize(cost, start, method="L-BFGS-B", bounds=bounds) for start in starts]
+    shares = min(minima, key=lambda result: result.fun).x
     return Scatter(
         of_points=float(np.sqrt(unit * shares[0])), of_runs=float(np.sqrt(unit * shares[1])) if len(parts) > 1 else 0.0
     )
 
 
 def plausible(
-    y: Array, design: Array, errors: Array, runs: np.ndarray, found: Scatter, rows: int, rng: np.random.Generator
+    y: Array, design: Array, errors: Array, runs: np.ndarray, scatter: Scatter, rows: int, rng: np.random.Generator
 ) -> Array:
     r"""Draws of the total scatter, shape ``[rows]``: how large it may be although a smaller one fits best.
 
     Drawn from the restricted likelihood times :math:`1/(\bar\sigma^2 + \tau^2)`, with :math:`\bar\sigma^2` the mean
     variance of the points' own errors. Where these are 0, a new point then has the Student t distribution of textbook
-    regression. Points and runs share the scatter as in ``found``.
+    regression. Points and runs share the scatter as in ``scatter``.
     """
     own = float(np.trace(errors)) / len(y) + FLOOR
     unit = max(_variance(y, design), own)
     variances = np.concatenate([[0.0], np.geomspace(1e-3, _LARGEST, _GRID) * unit])
-    shape = found.covariance(runs) / found.total**2 if found.total else np.eye(len(y))
+    shape = scatter.covariance(runs) / scatter.total**2 if scatter.total else np.eye(len(y))
     cost = np.array([minus_log_likelihood(y, design, errors + variance * shape) for variance in variances])
     density = np.exp(cost.min() - cost) / (own + variances)
     mass = np.concatenate([[0.0], np.cumsum(0.5 * (density[1:] + density[:-1]) * np.diff(variances))])

@@ -11,44 +11,44 @@ from analysis.present import Presentation, presentation
 from analysis.present.loss_fits import limits, parameters
 from analysis.present.table import Column, Table, files
 from analysis.questions.scale.answer import Scaling
-from analysis.questions.scale.fits import Law
+from analysis.questions.scale.fits import ScalingLaw
 
 
 @presentation.register
-def _(found: Scaling) -> Presentation:
-    units = {f"{point.unit}s" for point in found.points}
+def _(answer: Scaling) -> Presentation:
+    units = {f"{point.unit}s" for point in answer.points}
     unit = units.pop() if len(units) == 1 else "examples"
-    said = f"[{percent(found.config.confidence)} % interval]"
-    head = f"{len(found.points)} critical batch sizes ({found.config.definition}), B_crit = c x^k in {unit}, {said}; "
-    shown: list[Table | str] = [f"{head}data: {found.data}"]
-    if found.laws:
-        remarks = dict.fromkeys(line for law in found.laws for line in _remarks_of(law))
-        shown.append(laws(found.laws, f"Laws {said}", remarks, hidden="equal"))
-    if found.comparisons:
-        shown.append(laws(found.comparisons, f"All else equal {said}", _remarks_of_sets(found), hidden="c"))
-    for name, law in found.three_term.items():
+    said = f"[{percent(answer.config.confidence)} % interval]"
+    head = f"{len(answer.points)} critical batch sizes ({answer.config.definition}), B_crit = c x^k in {unit}, {said}; "
+    shown: list[Table | str] = [f"{head}data: {answer.data}"]
+    if answer.laws:
+        remarks = dict.fromkeys(line for law in answer.laws for line in _remarks_of(law))
+        shown.append(laws(answer.laws, f"Laws {said}", remarks, hidden="equal"))
+    if answer.comparisons:
+        shown.append(laws(answer.comparisons, f"All else equal {said}", _remarks_of_sets(answer), hidden="c"))
+    for name, law in answer.three_term.items():
         fitted = f"residual of ln L {number(law.residual_rms)} rms over {law.runs} points"
         title = f"L = {FORMS[law.form].formula}, {name} {said}"
         shown.append(parameters({name: law}, title, [fitted, *limits(law)], key="workload_and_optimizer"))
-    every = laws((*found.laws, *found.comparisons), f"B_crit = c x^k, B_crit in {unit}; brackets: {said[1:-1]}")
-    tables = {"points": points(found), "scaling": every}
+    every = laws((*answer.laws, *answer.comparisons), f"B_crit = c x^k, B_crit in {unit}; brackets: {said[1:-1]}")
+    tables = {"points": points(answer), "scaling": every}
     further = {
-        "predictions": predictions(found),
-        "three_term": parameters(found.three_term, key="workload_and_optimizer"),
+        "predictions": predictions(answer),
+        "three_term": parameters(answer.three_term, key="workload_and_optimizer"),
     }
     tables |= {name: table for name, table in further.items() if table.rows}
 
     return Presentation(
-        shown=[*shown, *found.notes], tables=tables, latex=("scaling",), json="scaling.json", drawn_in=""
+        shown=[*shown, *answer.notes], tables=tables, latex=("scaling",), json="scaling.json", drawn_in=""
     )
 
 
-def points(found: Scaling) -> Table:
+def points(scaling: Scaling) -> Table:
     """One row per critical batch size; workload options as columns ``option_<name>``."""
-    names = dict.fromkeys(name for point in found.points for name in point.workload_options)
+    names = dict.fromkeys(name for point in scaling.points for name in point.workload_options)
 
     columns = (
-        Column("point", lambda point: found.points.index(point)),
+        Column("point", lambda point: scaling.points.index(point)),
         *files("sweep", "workload", "optimizer"),
         Column("metric", "target.metric"),
         Column("target", "target.value"),
@@ -61,19 +61,19 @@ def points(found: Scaling) -> Table:
         Column("held_data"),
         *(Column(f"option_{name}", f"workload_options.{name}") for name in names),
     )
-    return Table(columns=columns, rows=found.points)
+    return Table(columns=columns, rows=scaling.points)
 
 
-def laws(rows: Sequence[Law], title: str, lines: Iterable[str] = (), hidden: str = "") -> Table:
+def laws(rows: Sequence[ScalingLaw], title: str, lines: Iterable[str] = (), hidden: str = "") -> Table:
     """One row per law, set and pool of sets; ``hidden`` is the heading of a column that is left out."""
 
     def constant(name: str) -> Any:
         return lambda law: getattr(law.fit, name)[0] if law.fit and len(law.fit.constants) == 1 else None
 
-    def span(law: Law) -> str:
+    def span(law: ScalingLaw) -> str:
         return f"{number(law.x.min())} to {number(law.x.max())} {law.unit}".strip() if len(law.x) else DASH
 
-    def equal(law: Law) -> str:
+    def equal(law: ScalingLaw) -> str:
         return "all points" if law.kind == "law" else law.held.replace("validation_", "")
 
     columns = (
@@ -104,7 +104,7 @@ def laws(rows: Sequence[Law], title: str, lines: Iterable[str] = (), hidden: str
     return Table(columns=kept, rows=rows, title=title, lines=list(lines))
 
 
-def predictions(found: Scaling) -> Table:
+def predictions(scaling: Scaling) -> Table:
     """One row per law and value asked for."""
     columns = (
         Column("axis"),
@@ -113,24 +113,24 @@ def predictions(found: Scaling) -> Table:
         Column("critical_batch_size", interval="interval", ends=("low", "high")),
         Column("times_beyond_the_data"),
     )
-    return Table(columns=columns, rows=[(entry, law) for law in found.laws for entry in law.predictions])
+    return Table(columns=columns, rows=[(entry, law) for law in scaling.laws for entry in law.predictions])
 
 
-def _remarks_of_sets(found: Scaling) -> list[str]:
+def _remarks_of_sets(scaling: Scaling) -> list[str]:
     """What holds for every set holds for the pool, which says it once."""
 
-    def pool(law: Law) -> tuple[str, str, str, float | None]:
-        return law.axis, law.workload, law.optimizer, found.points[law.points[0]].held_data
+    def pool(law: ScalingLaw) -> tuple[str, str, str, float | None]:
+        return law.axis, law.workload, law.optimizer, scaling.points[law.points[0]].held_data
 
-    pooled = {pool(law) for law in found.comparisons if law.kind == "pooled"}
+    pooled = {pool(law) for law in scaling.comparisons if law.kind == "pooled"}
     return [
         f"{law.axis}, {law.optimizer}, {law.held}: {law.remark}"
-        for law in found.comparisons
+        for law in scaling.comparisons
         if law.remark and (law.kind == "pooled" or pool(law) not in pooled)
     ]
 
 
-def _remarks_of(law: Law) -> Iterator[str]:
+def _remarks_of(law: ScalingLaw) -> Iterator[str]:
     name = f"{law.axis}, {law.optimizer}"
     if law.remark:
         yield f"{name}: {law.remark}"

@@ -1,7 +1,7 @@
 """Training curves of other tools -> a sweep folder that the analysis reads like one of our own.
 
 One file per format or kin, found by name in :data:`~analysis.read.importers.base.IMPORTERS`. Each turns a source into
-:class:`~analysis.read.importers.base.Run` objects and knows nothing of sweeps. Data flows one way::
+:class:`~analysis.read.importers.base.ImportedRun` objects and knows nothing of sweeps. Data flows one way::
 
     format (Run) -> facts (batch size, learning rate, ...) -> trial (with steps and values in order) -> folder
 
@@ -10,8 +10,8 @@ Units are asked for, never guessed.
 
 from __future__ import annotations
 
-from analysis.read.importers.base import IMPORTERS, Importer, Run
-from analysis.read.importers.importing import Imported, import_runs
+from analysis.read.importers.base import IMPORTERS, ImportedRun, Importer
+from analysis.read.importers.importing import ImportReport, import_runs
 from analysis.read.importers.settings import Settings
 
-__all__ = ["IMPORTERS", "Imported", "Importer", "Run", "Settings", "import_runs"]
+__all__ = ["IMPORTERS", "ImportReport", "ImportedRun", "Importer", "Settings", "import_runs"]

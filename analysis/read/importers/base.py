@@ -30,7 +30,7 @@ _SCHEDULED = "call the column otherwise where it follows a schedule, and give th
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
+class ImportedRun:
     """One training run as the source tells it.
 
     Attributes:
@@ -82,8 +82,8 @@ class Claim:
     @classmethod
     def of(cls, files: Iterable[Path], what: str, certainty: int = LAYOUT) -> Claim | None:
         """The claim on so many files; ``None`` where there is none."""
-        found = frozenset(files)
-        return cls(why=f"{len(found)} {what}", files=found, certainty=certainty) if found else None
+        names = frozenset(files)
+        return cls(why=f"{len(names)} {what}", files=names, certainty=certainty) if names else None
 
 
 class Importer(Protocol):
@@ -106,7 +106,7 @@ class Importer(Protocol):
         return [Path(source)] if Path(source).is_file() else below(Path(source), self.marks[0])
 
     @abstractmethod
-    def read(self, source: str, settings: Settings, notes: list[str]) -> Iterator[Run]:
+    def read(self, source: str, settings: Settings, notes: list[str]) -> Iterator[ImportedRun]:
         """All runs of a source, and what was left out, one line each, in ``notes``. What is missing, damaged or not of
         the format is a ``DataError``: the file, the run, the remedy."""
 
@@ -123,7 +123,7 @@ def run_of(
     named: bool = False,
     facts: Mapping[str, Any] | None = None,
     **about: Any,
-) -> Run:
+) -> ImportedRun:
     """The one run that a table holds.
 
     Args:
@@ -135,7 +135,7 @@ def run_of(
         named: whether the table is laid out for an import: columns with our names of facts count though nobody renamed
             one, the name of the run is found already, and every row has the metric.
         facts: that the format itself states.
-        about: further attributes of :class:`Run`.
+        about: further attributes of :class:`ImportedRun`.
     """
     unit, title = axis or settings.axis("step")
     see = f"see --column {unit}=THEIRS"
@@ -145,7 +145,7 @@ def run_of(
     if rows:
         table.need(title, see)
     unlike = f"it is empty where {cells.shown(settings.measured)} is not; {see}"
-    told, config = dict(facts or {}), about.get("config") or {}
+    known_facts, config = dict(facts or {}), about.get("config") or {}
     for each in ("run", *FACTS):
         theirs = settings.columns.get(each, each if named else CONFIG)
         asked = each in settings.columns and theirs not in settings.listed
@@ -153,16 +153,16 @@ def run_of(
             continue
         keys = f", or {CONFIG}KEY of {', '.join(sorted(map(str, config)))}" if config else ""
         table.need(theirs, f"see --column {each}=THEIRS{keys}")
-        told |= _one(table, theirs, name, each)
-    name = str(told.pop("run", name))
+        known_facts |= _one(table, theirs, name, each)
+    name = str(known_facts.pop("run", name))
     if settings.columns.get("run", "").startswith(CONFIG):
         name = str(lookup(config, settings.columns["run"], f"run {name}"))
-    return Run(
+    return ImportedRun(
         name=name,
         axis=table.numbers(title, rows, minimum=0.0, where_empty=unlike),
         values=table.numbers(settings.measured, rows),
         unit=unit,
-        facts=told,
+        facts=known_facts,
         **({"place": table.name, "metrics": [each for each in table.columns if each not in ("", title)]} | about),
     )
 
@@ -200,7 +200,7 @@ def joined(name: str, series: Mapping[str, Sequence[tuple[Any, Any]]], metric: s
     others = {title: points for title, points in series.items() if title != metric}
     at = {title: dict(points) for title, points in others.items()}
     rows = [
-        {"step": step, metric: value} | {title: found.get(step) for title, found in at.items()}
+        {"step": step, metric: value} | {title: frames.get(step) for title, frames in at.items()}
         for step, value in series.get(metric, ())
     ]
     rows += [{"step": step, title: value} for title, points in others.items() for step, value in points]
@@ -210,15 +210,15 @@ def joined(name: str, series: Mapping[str, Sequence[tuple[Any, Any]]], metric: s
 def _one(table: Sheet, title: str, run: str, name: str) -> dict[str, Any]:
     """What a column says of a run, by our name of it; nothing where it is empty. A run has one of everything."""
     first = {repr(cell): row for row, cell in reversed(list(enumerate(table.columns[title]))) if not cells.empty(cell)}
-    found: dict[str, Any] = {}
+    facts: dict[str, Any] = {}
     for row in sorted(first.values()):
         value = table.cell(row, title, lambda cell: fact(name, cell))
-        if found.setdefault(name, value) != value:
+        if facts.setdefault(name, value) != value:
             where = _SCHEDULED if name == "lr" else ""
             raise table.error(
                 row,
                 title,
-                f"run {run} has the {name} {found[name]} and {value}; a run has one; {where}tell the runs apart in the "
+                f"run {run} has the {name} {facts[name]} and {value}; a run has one; {where}tell the runs apart in the "
                 "column 'run', or correct the cell",
             )
-    return found
+    return facts

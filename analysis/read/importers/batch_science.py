@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from analysis.read import cells
-from analysis.read.importers.base import IMPORTERS, Importer, Run, run_of
+from analysis.read.importers.base import IMPORTERS, ImportedRun, Importer, run_of
 from analysis.read.importers.files import read_mapping
 from analysis.read.importers.settings import Settings, fact
 from analysis.read.table import Sheet, read_table
@@ -50,7 +50,7 @@ class BatchScience(Importer):
     expected = f"folders dataset/model/optimizer/batch_size with {STUDY}"
     marks = (STUDY, STUDY)
 
-    def read(self, source: str, settings: Settings, notes: list[str]) -> Iterator[Run]:
+    def read(self, source: str, settings: Settings, notes: list[str]) -> Iterator[ImportedRun]:
         """Every COMPLETE trial, or the first ``settings.trials`` of each study by trial id, and the INFEASIBLE ones."""
         counts: Counter[str] = Counter()
         complete: dict[tuple[str, str], dict[int, int]] = {}
@@ -108,7 +108,7 @@ def _trial_folders(study: Path) -> list[Path]:
 
 def _run(
     folder: Path, trial: dict[str, Any], facts: dict[str, Any], settings: Settings, study: Path, budget: int | None
-) -> Run:
+) -> ImportedRun:
     parameters = trial.get("parameters")
     if not isinstance(parameters, dict) or "learning_rate" not in parameters:
         raise DataError(f"{folder / TRIAL} has no parameters with a learning_rate; {_REMEDY}")

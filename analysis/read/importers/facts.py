@@ -13,7 +13,7 @@ from typing import Any
 
 from analysis.plain import flat
 from analysis.read import cells
-from analysis.read.importers.base import Run, lookup
+from analysis.read.importers.base import ImportedRun, lookup
 from analysis.read.importers.settings import CONFIG, FACTS, Settings, fact
 from analysis.read.table import Sheet, read_table
 from cbs.errors import ConfigError, DataError
@@ -29,33 +29,33 @@ _ACCUMULATION, _WHOLE_BATCH = (re.compile(words, re.IGNORECASE) for words in ("a
 _WAYS = "give it in a column of the source, with --runs FILE, --pattern or --set NAME=VALUE"
 
 
-def facts_of(runs: Sequence[Run], settings: Settings, notes: list[str]) -> list[dict[str, Any]]:
+def facts_of(runs: Sequence[ImportedRun], settings: Settings, notes: list[str]) -> list[dict[str, Any]]:
     """All of :data:`~analysis.read.importers.settings.FACTS` for every run; says what matched none in ``notes``, and
     refuses what is missing, of all runs at once, out of its domain, or told in two ways."""
     listed = _listed(runs, settings, notes)
     pattern = None if settings.pattern is None else _compiled(settings.pattern)
     constants = {name: value for name, value in settings.constants.items() if name in FACTS}
     asked = {name: title for name, title in settings.columns.items() if name in FACTS and title.startswith(CONFIG)}
-    found = []
+    run_facts = []
     for run, row in zip(runs, listed, strict=True):
         where = f"run {run.name} ({run.place})"
         stated = {**run.facts, **{name: lookup(run.config, title, where) for name, title in asked.items()}}
-        told = [(f"in {run.place}", stated), (f"in {settings.runs}", row), ("by --set", constants)]
+        origins = [(f"in {run.place}", stated), (f"in {settings.runs}", row), ("by --set", constants)]
         if pattern is not None:
-            told.insert(2, ("by --pattern", _matched(run, pattern, str(settings.pattern))))
-        found.append(_agreed(run, told))
-    _require(runs, found)
+            origins.insert(2, ("by --pattern", _matched(run, pattern, str(settings.pattern))))
+        run_facts.append(_agreed(run, origins))
+    _require(runs, run_facts)
     if "batch_size" in asked and not _WHOLE_BATCH.search(asked["batch_size"]):
         notes += _of_one_pass(runs, asked["batch_size"])
     if settings.batch_unit == "tokens":
-        found = [_in_examples(run, facts, settings) for run, facts in zip(runs, found, strict=True)]
-    return [DEFAULTS | facts for facts in found]
+        run_facts = [_in_examples(run, facts, settings) for run, facts in zip(runs, run_facts, strict=True)]
+    return [DEFAULTS | facts for facts in run_facts]
 
 
-def _agreed(run: Run, told: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:
+def _agreed(run: ImportedRun, stated: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:
     """The one value of every fact that the places tell."""
     facts: dict[str, tuple[Any, str]] = {}
-    for where, row in told:
+    for where, row in stated:
         for name, cell in row.items():
             if cells.empty(cell):
                 continue
@@ -69,7 +69,7 @@ def _agreed(run: Run, told: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str
     return {name: value for name, (value, _) in facts.items()}
 
 
-def _of_one_pass(runs: Sequence[Run], title: str) -> list[str]:
+def _of_one_pass(runs: Sequence[ImportedRun], title: str) -> list[str]:
     """A note where the settings that batch sizes were read from also tell that gradients were accumulated."""
     for run in runs:
         for key, count in flat(run.config):
@@ -81,18 +81,18 @@ def _of_one_pass(runs: Sequence[Run], title: str) -> list[str]:
     return []
 
 
-def _require(runs: Sequence[Run], found: Sequence[Mapping[str, Any]]) -> None:
+def _require(runs: Sequence[ImportedRun], run_facts: Sequence[Mapping[str, Any]]) -> None:
     missing: dict[tuple[str, ...], list[str]] = {}
     for name in REQUIRED:
-        without = tuple(run.name for run, facts in zip(runs, found, strict=True) if name not in facts)
+        without = tuple(run.name for run, facts in zip(runs, run_facts, strict=True) if name not in facts)
         missing.setdefault(without, []).append(name)
-    told = [
+    lacking = [
         f"{', '.join(names)} of {len(without)} of {len(runs)} runs ({some(without, _SHOWN)})"
         for without, names in missing.items()
         if without
     ]
-    if told:
-        raise ConfigError(f"not known: {'; '.join(told)}; {_WAYS}")
+    if lacking:
+        raise ConfigError(f"not known: {'; '.join(lacking)}; {_WAYS}")
 
 
 def some(names: Sequence[str], most: int) -> str:
@@ -100,7 +100,7 @@ def some(names: Sequence[str], most: int) -> str:
     return ", ".join(names[:most]) + (", ..." if len(names) > most else "")
 
 
-def _in_examples(run: Run, facts: dict[str, Any], settings: Settings) -> dict[str, Any]:
+def _in_examples(run: ImportedRun, facts: dict[str, Any], settings: Settings) -> dict[str, Any]:
     tokens, per_example = facts["batch_size"], settings.tokens_per_example or 1
     if tokens % per_example:
         raise DataError(
@@ -110,24 +110,24 @@ def _in_examples(run: Run, facts: dict[str, Any], settings: Settings) -> dict[st
     return facts | {"batch_size": tokens // per_example}
 
 
-def _listed(runs: Sequence[Run], settings: Settings, notes: list[str]) -> list[dict[str, Any]]:
+def _listed(runs: Sequence[ImportedRun], settings: Settings, notes: list[str]) -> list[dict[str, Any]]:
     """The row of ``--runs`` of every run; empty where it has none."""
     if settings.runs is None:
         return [{} for _ in runs]
     table = read_table(settings.runs)
     rows = _rows(table, settings)
     owners = Counter(name for run in runs for name in run.names)
-    found = []
+    listed = []
     for run in runs:
         named = [name for name in run.names if name in rows]
         for name in named:
             if owners[name] > 1:
                 raise DataError(f"{table.name}: {owners[name]} runs are called {name}; give the path, as in {run.name}")
-        found.append(rows[named[0]] if named else {})
+        listed.append(rows[named[0]] if named else {})
     unknown = [name for name in rows if name not in owners]
     if unknown:
         notes.append(f"{table.name}: {len(unknown)} rows match no run: {', '.join(unknown[:_SHOWN])}")
-    return found
+    return listed
 
 
 def _rows(table: Sheet, settings: Settings) -> dict[str, dict[str, Any]]:
@@ -162,7 +162,7 @@ def _compiled(pattern: str) -> re.Pattern[str]:
     return re.compile(rf"(?:.*/)?{text}", re.ASCII)
 
 
-def _matched(run: Run, pattern: re.Pattern[str], text: str) -> dict[str, Any]:
+def _matched(run: ImportedRun, pattern: re.Pattern[str], text: str) -> dict[str, Any]:
     match = next(filter(None, map(pattern.fullmatch, run.names)), None)
     if match is None:
         raise DataError(f"run {run.name} does not match --pattern {text!r}; rename it, or use --runs FILE instead")

@@ -59,5 +59,5 @@ def digest(paths: Sequence[Path]) -> str | None:
     sums = [read(path, lambda content: hashlib.sha256(content).hexdigest()) for path in paths]
     if len(sums) < 2:
         return sums[0] if sums else None
-    lines = "".join(f"{found}  {path}\n" for found, path in zip(sums, paths, strict=True))
+    lines = "".join(f"{checksum}  {path}\n" for checksum, path in zip(sums, paths, strict=True))
     return hashlib.sha256(lines.encode("utf-8", "surrogateescape")).hexdigest()

@@ -14,7 +14,7 @@ from typing import Any
 import cbs
 from analysis.read.importers.settings import Settings
 from cbs.errors import ResultsError, reason
-from cbs.files import whole_folder
+from cbs.files import atomic_folder
 from cbs.trial.record import TrialResult
 from cbs.trial.store import MANIFEST, Store
 
@@ -67,7 +67,7 @@ def write(
         "seeds": [config.seed for config in configs],
     }
     made = {"when": datetime.now(UTC).isoformat(timespec="seconds"), "runs": len(results), "cbs": cbs.__version__}
-    with whole_folder(output, remedy=_REMEDY) as draft:
+    with atomic_folder(output, remedy=_REMEDY) as draft:
         for left_over in output.parent.glob(f".tmp-{output.name}-{'?' * len(uuid.uuid4().hex)}"):
             if left_over != draft:
                 shutil.rmtree(left_over)

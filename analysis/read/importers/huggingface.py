@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis.read import cells
-from analysis.read.importers.base import IMPORTERS, Importer, Run, in_folder, run_of
+from analysis.read.importers.base import IMPORTERS, ImportedRun, Importer, in_folder, run_of
 from analysis.read.importers.files import read_mapping
 from analysis.read.importers.settings import Settings
 from analysis.read.table import of_rows
@@ -32,7 +32,7 @@ class HuggingFace(Importer):
     expected = f"{STATE}, a checkpoint, or a folder of runs"
     marks = (STATE, STATE)
 
-    def read(self, source: str, settings: Settings, notes: list[str]) -> Iterator[Run]:
+    def read(self, source: str, settings: Settings, notes: list[str]) -> Iterator[ImportedRun]:
         """One run per folder that checkpoints were saved in; of these the latest, whose log holds those before."""
         path = Path(source)
         if settings.columns.get("batch_size") == _PER_DEVICE:

@@ -13,7 +13,7 @@ from typing import Any
 
 from analysis.phrases import plural
 from analysis.read.importers import folder
-from analysis.read.importers.base import IMPORTERS, Claim, Run
+from analysis.read.importers.base import IMPORTERS, Claim, ImportedRun
 from analysis.read.importers.facts import facts_of, some
 from analysis.read.importers.files import digest
 from analysis.read.importers.settings import Settings
@@ -27,7 +27,7 @@ _SHOWN = 5
 
 
 @dataclass(frozen=True, kw_only=True)
-class Imported:
+class ImportReport:
     """What was imported.
 
     Attributes:
@@ -61,13 +61,13 @@ class Imported:
 
     def lines(self) -> list[str]:
         """The same for a person."""
-        told = self.to_json()
-        statuses = ", ".join(f"{count} {status}" for status, count in told["statuses"].items())
-        searched = f"{plural(told['lrs'], 'learning rate')}, {plural(told['seeds'], 'seed')}"
+        content = self.to_json()
+        statuses = ", ".join(f"{count} {status}" for status, count in content["statuses"].items())
+        searched = f"{plural(content['lrs'], 'learning rate')}, {plural(content['seeds'], 'seed')}"
         return [
-            f"imported {plural(told['runs'], 'run')} as {self.format} into {self.folder}: {statuses}",
-            f"  workloads: {', '.join(told['workloads'])}; optimizers: {', '.join(told['optimizers'])}",
-            f"  batch sizes: {', '.join(map(str, told['batch_sizes']))}; {searched}",
+            f"imported {plural(content['runs'], 'run')} as {self.format} into {self.folder}: {statuses}",
+            f"  workloads: {', '.join(content['workloads'])}; optimizers: {', '.join(content['optimizers'])}",
+            f"  batch sizes: {', '.join(map(str, content['batch_sizes']))}; {searched}",
             *(f"  {line}" for line in self.detected),
             *(f"  note: {note}" for note in self.notes),
             f"next: cbs analyze {self.folder}",
@@ -82,7 +82,7 @@ def import_runs(
     format: str = AUTO,
     add: bool = False,
     command: str = "",
-) -> Imported:
+) -> ImportReport:
     """Turn training curves of other tools into a sweep folder.
 
     Nothing is written before everything is read and checked, and the folder appears in one piece.
@@ -107,9 +107,9 @@ def import_runs(
     if settings.trials is not None and name != "batch_science":
         raise ConfigError(f"--trials is for the format batch_science, not {name}")
     notes: list[str] = []
-    found = _read(texts, name, settings, notes)
-    files = list(dict.fromkeys(path for run in found for path in run.files))
-    runs = _usable(found, settings, notes)
+    imported = _read(texts, name, settings, notes)
+    files = list(dict.fromkeys(path for run in imported for path in run.files))
+    runs = _usable(imported, settings, notes)
     facts = facts_of(runs, settings, notes)
     made = [trial(run, known, settings) for run, known in zip(runs, facts, strict=True)]
     results = [result for result, _ in made]
@@ -126,7 +126,7 @@ def import_runs(
         "notes": notes,
     }
     folder.write(Path(output), results, settings, entry, add=add)
-    return Imported(folder=Path(output), format=name, detected=detected, trials=results, notes=notes)
+    return ImportReport(folder=Path(output), format=name, detected=detected, trials=results, notes=notes)
 
 
 def detect(sources: Sequence[str]) -> tuple[str, list[str]]:
@@ -142,8 +142,8 @@ def detect(sources: Sequence[str]) -> tuple[str, list[str]]:
                 f"no such file or folder: {source} (for Weights & Biases: entity/project or entity/project/run)"
             )
         if len(claims) != 1:
-            told = " or ".join(f"{name} ({claim.why})" for name, claim in claims.items())
-            what = f"may be {told}" if claims else "is of no known format"
+            candidates = " or ".join(f"{name} ({claim.why})" for name, claim in claims.items())
+            what = f"may be {candidates}" if claims else "is of no known format"
             raise ConfigError(f"{source} {what}; choose one with --format: {', '.join(IMPORTERS)}")
         names |= set(claims)
         lines += [f"{source} read as {name}: {claim.why}" for name, claim in claims.items()]
@@ -166,16 +166,16 @@ def _left(claims: Mapping[str, Claim]) -> dict[str, Claim]:
     }
 
 
-def _read(sources: Sequence[str], format: str, settings: Settings, notes: list[str]) -> list[Run]:
-    importer, found, told = IMPORTERS[format](), [], list[str]()
+def _read(sources: Sequence[str], format: str, settings: Settings, notes: list[str]) -> list[ImportedRun]:
+    importer, imported, read_notes = IMPORTERS[format](), [], list[str]()
     for source in sources:
         with _readable(source):
-            runs = list(importer.read(source, settings, told))
+            runs = list(importer.read(source, settings, read_notes))
         if not runs:
-            raise DataError("; ".join([f"no runs as {format} at {source}: expected {importer.expected}", *told]))
-        found += runs
-    notes += dict.fromkeys(told)
-    return found
+            raise DataError("; ".join([f"no runs as {format} at {source}: expected {importer.expected}", *read_notes]))
+        imported += runs
+    notes += dict.fromkeys(read_notes)
+    return imported
 
 
 @contextlib.contextmanager
@@ -186,22 +186,22 @@ def _readable(source: str) -> Iterator[None]:
         raise DataError(f"cannot read {source}: {reason(error)}; check the path and its permissions") from None
 
 
-def _usable(found: Sequence[Run], settings: Settings, notes: list[str]) -> list[Run]:
+def _usable(runs: Sequence[ImportedRun], settings: Settings, notes: list[str]) -> list[ImportedRun]:
     """Runs that have the metric, or are said to have ended before it was measured; says which are left out."""
     places: dict[str, list[str]] = {}
-    for run in found:
+    for run in runs:
         places.setdefault(run.name, []).append(run.place)
     for name, where in places.items():
         if len(where) > 1:
             raise DataError(
                 f"run {name} is there twice, in {' and '.join(dict.fromkeys(where))}; rename or leave out one"
             )
-    if not any(len(run.values) for run in found):
-        there = ", ".join(sorted({name for run in found for name in run.metrics})) or "none"
+    if not any(len(run.values) for run in runs):
+        there = ", ".join(sorted({name for run in runs for name in run.metrics})) or "none"
         raise DataError(f"no run has the metric {settings.measured!r}; those there are: {there}")
-    kept: list[Run] = []
-    out: list[Run] = []
-    for run in found:
+    kept: list[ImportedRun] = []
+    out: list[ImportedRun] = []
+    for run in runs:
         status = str(run.facts.get("status") or settings.constants.get("status")).strip().upper()
         (kept if len(run.values) or status in ENDED_EARLY else out).append(run)
     if out:
@@ -210,7 +210,9 @@ def _usable(found: Sequence[Run], settings: Settings, notes: list[str]) -> list[
     return kept
 
 
-def _check_distinct(runs: Sequence[Run], results: Sequence[TrialResult], present: Sequence[TrialResult]) -> None:
+def _check_distinct(
+    runs: Sequence[ImportedRun], results: Sequence[TrialResult], present: Sequence[TrialResult]
+) -> None:
     names = [f"{result.trial_id}, which is in the folder already" for result in present]
     names += [f"run {run.name}" for run in runs]
     seen: dict[tuple[Any, ...], str] = {}

@@ -13,7 +13,7 @@ import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
-from analysis.read.importers.base import COLUMNS, IMPORTERS, LAYOUT, Claim, Importer, Run, in_folder, run_of
+from analysis.read.importers.base import COLUMNS, IMPORTERS, LAYOUT, Claim, ImportedRun, Importer, in_folder, run_of
 from analysis.read.importers.files import below, read_mapping
 from analysis.read.importers.settings import Settings
 from analysis.read.table import header_of, read_table
@@ -42,7 +42,7 @@ class Lightning(Importer):
         seen = [path for path in files if {STEP, EPOCH} <= set(header_of(path))]
         return Claim.of(seen, f"{METRICS} with the columns {EPOCH} and {STEP}", COLUMNS)
 
-    def read(self, source: str, settings: Settings, notes: list[str]) -> Iterator[Run]:
+    def read(self, source: str, settings: Settings, notes: list[str]) -> Iterator[ImportedRun]:
         """One run per file, called by its folder."""
         top, axis = Path(source), settings.axis(STEP)
         for path in self.files(source):
@@ -53,7 +53,7 @@ class Lightning(Importer):
             yield from_zero(run, notes) if of_trainer else run
 
 
-def from_zero(run: Run, notes: list[str]) -> Run:
+def from_zero(run: ImportedRun, notes: list[str]) -> ImportedRun:
     """The run of a ``Trainer``, which counts from 0, with its steps as updates made; a note says so."""
     if len(run.values):
         notes.append(_FROM_ZERO)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from analysis.read import cells
-from analysis.read.importers.base import IMPORTERS, Claim, Importer, Run, in_folder, joined, run_of
+from analysis.read.importers.base import IMPORTERS, Claim, ImportedRun, Importer, in_folder, joined, run_of
 from analysis.read.importers.files import below, read_mapping, read_text
 from analysis.read.importers.lightning import EPOCH, STEP
 from analysis.read.importers.settings import Settings
@@ -38,7 +38,7 @@ class MLflow(Importer):
     def claims(self, source: str) -> Claim | None:
         return Claim.of(_runs(Path(source)), f"runs with {META} and {METRICS}")
 
-    def read(self, source: str, settings: Settings, notes: list[str]) -> Iterator[Run]:
+    def read(self, source: str, settings: Settings, notes: list[str]) -> Iterator[ImportedRun]:
         """All runs that were not deleted."""
         top, axis = Path(source), settings.axis("step")
         wanted = dict.fromkeys([settings.measured, axis[1], *settings.fact_columns])

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from analysis.read.importers.base import COLUMNS, IMPORTERS, Claim, Importer, Run, in_folder, run_of
+from analysis.read.importers.base import COLUMNS, IMPORTERS, Claim, ImportedRun, Importer, in_folder, run_of
 from analysis.read.importers.files import read_mapping
 from analysis.read.importers.settings import AXES, Settings
 from analysis.read.table import Sheet, header_of, read_table
@@ -40,7 +40,7 @@ class OpenRLBenchmark(Importer):
             return histories
         return Claim.of([path] if _is_summary(read_table(path)) else [], "table of means ± deviations", COLUMNS)
 
-    def read(self, source: str, settings: Settings, notes: list[str]) -> Iterator[Run]:
+    def read(self, source: str, settings: Settings, notes: list[str]) -> Iterator[ImportedRun]:
         top = Path(source)
         for path in self.files(source):
             table, about = read_table(path), path.parent / ABOUT

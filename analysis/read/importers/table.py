@@ -16,7 +16,7 @@ import pandas as pd
 
 from analysis.phrases import plural
 from analysis.read import cells
-from analysis.read.importers.base import ANY_TABLE, IMPORTERS, Claim, Importer, Run, run_of
+from analysis.read.importers.base import ANY_TABLE, IMPORTERS, Claim, ImportedRun, Importer, run_of
 from analysis.read.importers.files import read_text
 from analysis.read.importers.settings import AXES, Settings
 from analysis.read.table import Sheet, header_of, of_rows, read_table, table_paths
@@ -38,7 +38,7 @@ class LongTable(Importer):
         which = "" if paths == [Path(source)] else f"{plural(len(paths), 'table')}, {paths[0].name} with "
         return Claim(why=f"{which}columns {titles}", files=frozenset(paths), certainty=ANY_TABLE)
 
-    def read(self, source: str, settings: Settings, notes: list[str]) -> Iterator[Run]:
+    def read(self, source: str, settings: Settings, notes: list[str]) -> Iterator[ImportedRun]:
         """The runs of one table, or of all tables of a folder; a run may not go on from one table to the next."""
         for path in table_paths(Path(source)):
             table = read_table(path)
@@ -52,14 +52,14 @@ def _names(table: Sheet, settings: Settings) -> list[str]:
     title = settings.columns.get("run", "run")
     if title not in table.columns and "run" in settings.constants:
         return [settings.constants["run"]] * len(table.places)
-    told = table.need(title, "rename one with --column run=THEIRS, or --set run=NAME where the table is one run")
-    for row, cell in enumerate(told):
+    remedy = table.need(title, "rename one with --column run=THEIRS, or --set run=NAME where the table is one run")
+    for row, cell in enumerate(remedy):
         if cells.empty(cell):
             raise table.error(row, title, "it is empty; name the run or remove the row")
-    return [str(cell).strip() for cell in told]
+    return [str(cell).strip() for cell in remedy]
 
 
-def _run(table: Sheet, settings: Settings, **about: Any) -> Run:
+def _run(table: Sheet, settings: Settings, **about: Any) -> ImportedRun:
     """The run of a table whose axis may have any of our names."""
     unit = next((name for name in AXES if name in table.columns), "step")
     return run_of(table, settings, settings.axis(unit, unit), **about)
@@ -72,7 +72,7 @@ class _Logs(Importer):
         """The measurements of one file."""
         return read_table(path)
 
-    def read(self, source: str, settings: Settings, notes: list[str]) -> Iterator[Run]:
+    def read(self, source: str, settings: Settings, notes: list[str]) -> Iterator[ImportedRun]:
         for path in self.files(source):
             table = self.table(path)
             name = path.name if path == Path(source) else str(path.relative_to(source))

@@ -7,7 +7,7 @@ from collections.abc import Container, Iterator
 from pathlib import Path
 
 from analysis.read import cells
-from analysis.read.importers.base import IMPORTERS, Importer, Run, in_folder, joined, run_of
+from analysis.read.importers.base import IMPORTERS, ImportedRun, Importer, in_folder, joined, run_of
 from analysis.read.importers.lightning import EPOCH, HPARAMS, STEP, from_zero
 from analysis.read.importers.settings import Settings
 from cbs.errors import DataError, needed, reason
@@ -29,7 +29,7 @@ class TensorBoard(Importer):
     expected = "event files, which have tfevents in their names"
     marks = ("*tfevents*", "event files")
 
-    def read(self, source: str, settings: Settings, notes: list[str]) -> Iterator[Run]:
+    def read(self, source: str, settings: Settings, notes: list[str]) -> Iterator[ImportedRun]:
         """All points of the tag of every run: nothing is downsampled."""
         path, axis = Path(source), settings.axis(STEP)
         files = self.files(source)

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.arrays import Array
-from analysis.read.importers.base import Run
+from analysis.read.importers.base import ImportedRun
 from analysis.read.importers.settings import Settings
 from cbs.errors import DataError
 from cbs.trial.config import OF_TRAINER, Choice, TrialConfig
@@ -30,7 +30,7 @@ _FEW = 0.1
 """Of the rows of a run, at which a counter may begin again."""
 
 
-def trial(run: Run, facts: Mapping[str, Any], settings: Settings) -> tuple[TrialResult, Counter[str]]:
+def trial(run: ImportedRun, facts: Mapping[str, Any], settings: Settings) -> tuple[TrialResult, Counter[str]]:
     """The record of a run, and what :func:`clean` did to its curve.
 
     What it was trained with beyond the facts is unknown, and is stored as that. There are no per-step columns, and the
@@ -92,7 +92,7 @@ def no_steps() -> dict[str, Array]:
     return {"step": np.empty(0, np.int64), "examples": np.empty(0, np.int64), "train_loss": np.empty(0)}
 
 
-def clean(run: Run, batch_size: int, settings: Settings) -> tuple[Array, Array, Counter[str]]:
+def clean(run: ImportedRun, batch_size: int, settings: Settings) -> tuple[Array, Array, Counter[str]]:
     """The curve of a run: steps in order, each once; their values, not finite where the run diverged; how many points
     were dropped as ``duplicates``, because they say the same twice, or ``rounded`` to the nearest whole step; and
     whether it ``restarted``. A step that is negative, not whole, or there
@@ -120,7 +120,7 @@ def _restarted(steps: Array) -> bool:
     return 0 < len(back) <= max(1.0, _FEW * len(steps)) and again
 
 
-def _steps(run: Run, batch_size: int, settings: Settings) -> tuple[Array, int]:
+def _steps(run: ImportedRun, batch_size: int, settings: Settings) -> tuple[Array, int]:
     """The axis in optimizer updates, and how many points had to move to a whole one."""
     axis = np.asarray(run.axis, dtype=float)
     if run.unit == "tokens" and settings.tokens_per_example is None:

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from analysis.read.cells import shown
-from analysis.read.importers.base import COLUMNS, IMPORTERS, Claim, Importer, Run, run_of
+from analysis.read.importers.base import COLUMNS, IMPORTERS, Claim, ImportedRun, Importer, run_of
 from analysis.read.importers.files import below, read
 from analysis.read.importers.lightning import from_zero
 from analysis.read.importers.settings import Settings
@@ -69,16 +69,16 @@ class Wandb(Importer):
             return super().claims(source)
         return Claim(why=f"{tables[0].name} with a column {marks[0]}", files=frozenset(tables), certainty=COLUMNS)
 
-    def read(self, source: str, settings: Settings, notes: list[str]) -> Iterator[Run]:
+    def read(self, source: str, settings: Settings, notes: list[str]) -> Iterator[ImportedRun]:
         path = Path(source)
-        found = list((_from_files if path.exists() else _from_server)(source, settings, notes))
-        if found and settings.axis(STEP)[1] == STEP:
+        read_runs = list((_from_files if path.exists() else _from_server)(source, settings, notes))
+        if read_runs and settings.axis(STEP)[1] == STEP:
             notes.append(_COUNTS_LOGS)
         of_trainer = settings.axis(STEP) == ("step", _STEP_OF_TRAINER)
-        yield from (from_zero(run, notes) for run in found) if of_trainer else found
+        yield from (from_zero(run, notes) for run in read_runs) if of_trainer else read_runs
 
 
-def _from_files(source: str, settings: Settings, notes: list[str]) -> Iterator[Run]:
+def _from_files(source: str, settings: Settings, notes: list[str]) -> Iterator[ImportedRun]:
     path, axis = Path(source), settings.axis(STEP)
     files = below(path, f"*{SUFFIX}")
     for file in files:
@@ -96,7 +96,7 @@ def _from_files(source: str, settings: Settings, notes: list[str]) -> Iterator[R
             yield run_of(table, settings, axis, name=file.stem, files=(file,))
 
 
-def _from_server(source: str, settings: Settings, notes: list[str]) -> Iterator[Run]:
+def _from_server(source: str, settings: Settings, notes: list[str]) -> Iterator[ImportedRun]:
     with needed("wandb", "runs on a server"):
         import wandb
     if not _ADDRESS.fullmatch(source):
@@ -135,7 +135,7 @@ def _logged(names: Iterable[str]) -> list[str]:
     return [name for name in names if not name.startswith("_")]
 
 
-def _of_chart(table: Sheet, title: str, settings: Settings, file: Path) -> Run:
+def _of_chart(table: Sheet, title: str, settings: Settings, file: Path) -> ImportedRun:
     """The run of a column ``NAME - METRIC`` of an exported chart, which must not have merged points. Its first column
     is what the chart was drawn against: ``Step`` for :data:`STEP`, or whatever somebody chose."""
     if title + _LOWEST in table.columns and title + _HIGHEST in table.columns:

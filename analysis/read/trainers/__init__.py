@@ -14,7 +14,7 @@ from cbs.schedules.batch_size.text import parse_table
 
 
 @dataclass(frozen=True, kw_only=True)
-class Told:
+class ScheduleExport:
     """What is written.
 
     Attributes:
@@ -40,7 +40,7 @@ class Told:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Read:
+class ReadSchedule:
     """What stands in a text.
 
     Attributes:
@@ -52,7 +52,7 @@ class Read:
     end: int | None = None
 
 
-class Trainer(ABC):
+class TrainerFormat(ABC):
     """One trainer's way to write a schedule. What it cannot write or read it refuses with a ``ConfigError``.
 
     Attributes:
@@ -62,37 +62,39 @@ class Trainer(ABC):
     carries_lr: bool = False
 
     @abstractmethod
-    def write(self, told: Told) -> str:
+    def write(self, export: ScheduleExport) -> str:
         """The text that the trainer takes."""
 
-    def read(self, text: str, tokens_per_example: int | None) -> Read | None:
+    def read(self, text: str, tokens_per_example: int | None) -> ReadSchedule | None:
         """What :meth:`write` wrote, or a person did; ``None`` if the text is of another kind."""
         return None
 
 
-TRAINERS: Registry[type[Trainer]] = Registry("trainer", "analysis.read.trainers", derived_from=Trainer)
+TRAINERS: Registry[type[TrainerFormat]] = Registry("trainer", "analysis.read.trainers", derived_from=TrainerFormat)
 
 
-def write_schedule(trainer: str, told: Told) -> str:
-    """The schedule as a trainer takes it, see :meth:`Trainer.write`."""
-    return trainer_named(trainer)().write(told)
+def write_schedule(trainer: str, export: ScheduleExport) -> str:
+    """The schedule as a trainer takes it, see :meth:`TrainerFormat.write`."""
+    return trainer_named(trainer)().write(export)
 
 
-def trainer_named(name: str) -> type[Trainer]:
+def trainer_named(name: str) -> type[TrainerFormat]:
     """The trainer of that name; ``olmo_core`` is ``olmo-core``, too."""
     return TRAINERS[name.replace("_", "-")]
 
 
-def read_schedule(text: str, tokens_per_example: int | None = None) -> Read:
+def read_schedule(text: str, tokens_per_example: int | None = None) -> ReadSchedule:
     """A schedule as any of the trainers has it, or a bare table ``0:768 250B:1536``."""
     for name in TRAINERS:
-        found = TRAINERS[name]().read(text, tokens_per_example)
-        if found is not None:
-            return checked(found)
-    return Read(table=tuple(parse_table(text)))
+        schedule = TRAINERS[name]().read(text, tokens_per_example)
+        if schedule is not None:
+            return checked(schedule)
+    return ReadSchedule(table=tuple(parse_table(text)))
 
 
-def of_steps(places: Sequence[int], sizes: Sequence[int], end: int | None, tokens_per_example: int | None) -> Read:
+def of_steps(
+    places: Sequence[int], sizes: Sequence[int], end: int | None, tokens_per_example: int | None
+) -> ReadSchedule:
     """Of trainers whose places are steps.
 
     Args:
@@ -105,16 +107,16 @@ def of_steps(places: Sequence[int], sizes: Sequence[int], end: int | None, token
     for size, start, later in zip(sizes, places, [*places[1:], end], strict=True):
         table.append((seen * each, size))
         seen += 0 if later is None else (later - start) * size
-    return Read(table=tuple(table), end=None if end is None else seen * each)
+    return ReadSchedule(table=tuple(table), end=None if end is None else seen * each)
 
 
-def checked(found: Read) -> Read:
-    """``found``, if its stages follow one another from 0 to its end."""
-    starts = [start for start, _ in found.table]
+def checked(schedule: ReadSchedule) -> ReadSchedule:
+    """``schedule``, if its stages follow one another from 0 to its end."""
+    starts = [start for start, _ in schedule.table]
     if not starts or starts[0] != 0 or any(later <= sooner for sooner, later in itertools.pairwise(starts)):
         raise ConfigError(f"the stages of a schedule begin at 0 and one after another, these at {starts}")
-    if found.end is not None and found.end <= starts[-1]:
-        raise ConfigError(f"the last stage begins at {starts[-1]:,} and the run ends at {found.end:,}, before it")
-    if any(size < 1 for _, size in found.table):
+    if schedule.end is not None and schedule.end <= starts[-1]:
+        raise ConfigError(f"the last stage begins at {starts[-1]:,} and the run ends at {schedule.end:,}, before it")
+    if any(size < 1 for _, size in schedule.table):
         raise ConfigError("a batch holds 1 example or more")
-    return found
+    return schedule

@@ -10,21 +10,21 @@ import itertools
 
 import yaml
 
-from analysis.read.trainers import TRAINERS, Read, Told, Trainer, of_steps
+from analysis.read.trainers import TRAINERS, ReadSchedule, ScheduleExport, TrainerFormat, of_steps
 from cbs.errors import ConfigError
 
 
 @TRAINERS.register("levanter")
-class Levanter(Trainer):
+class Levanter(TrainerFormat):
     """The part of the configuration, YAML."""
 
-    def write(self, told: Told) -> str:
-        starts = [0, *itertools.accumulate(told.steps)]
-        entries = [{"start": start, "value": size} for start, (_, size) in zip(starts, told.table, strict=False)]
-        said = {"trainer": {"train_batch_size": entries, "num_train_steps": starts[-1]}}
-        return yaml.safe_dump(said, sort_keys=False)
+    def write(self, export: ScheduleExport) -> str:
+        starts = [0, *itertools.accumulate(export.steps)]
+        entries = [{"start": start, "value": size} for start, (_, size) in zip(starts, export.table, strict=False)]
+        content = {"trainer": {"train_batch_size": entries, "num_train_steps": starts[-1]}}
+        return yaml.safe_dump(content, sort_keys=False)
 
-    def read(self, text: str, tokens_per_example: int | None) -> Read | None:
+    def read(self, text: str, tokens_per_example: int | None) -> ReadSchedule | None:
         if "train_batch_size" not in text:
             return None
         try:

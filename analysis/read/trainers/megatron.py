@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import shlex
 
-from analysis.read.trainers import TRAINERS, Read, Told, Trainer
+from analysis.read.trainers import TRAINERS, ReadSchedule, ScheduleExport, TrainerFormat
 from cbs.errors import ConfigError
 from cbs.schedules.batch_size.text import parse_table
 
@@ -20,17 +20,17 @@ _NO_LENGTH = "Megatron-LM reads thresholds as tokens, by its own --seq-length: g
 
 
 @TRAINERS.register("megatron")
-class Megatron(Trainer):
+class Megatron(TrainerFormat):
     """Arguments of the command line."""
 
-    def write(self, told: Told) -> str:
-        length = told.tokens_per_example
+    def write(self, export: ScheduleExport) -> str:
+        length = export.tokens_per_example
         if length is None:
             raise ConfigError(_NO_LENGTH)
-        table = " ".join(f"{start * length}:{size}" for start, size in told.table)
-        return f'{_FLAG} "{table}" --seq-length {length} --train-samples {told.seen}\n'
+        table = " ".join(f"{start * length}:{size}" for start, size in export.table)
+        return f'{_FLAG} "{table}" --seq-length {length} --train-samples {export.seen}\n'
 
-    def read(self, text: str, tokens_per_example: int | None) -> Read | None:
+    def read(self, text: str, tokens_per_example: int | None) -> ReadSchedule | None:
         if _FLAG not in text:
             return None
         try:
@@ -48,7 +48,7 @@ class Megatron(Trainer):
         each = tokens_per_example or 1
         places = [(start // length, size) for start, size in table]
         end = None if samples is None else _consumed(places, samples) * each
-        return Read(table=tuple((start * each, size) for start, size in places), end=end)
+        return ReadSchedule(table=tuple((start * each, size) for start, size in places), end=end)
 
 
 def _consumed(places: list[tuple[int, int]], samples: int) -> int:

@@ -12,7 +12,7 @@ import itertools
 import math
 
 from analysis.phrases import number
-from analysis.read.trainers import TRAINERS, Read, Told, Trainer
+from analysis.read.trainers import TRAINERS, ReadSchedule, ScheduleExport, TrainerFormat
 from cbs.errors import ConfigError
 
 OPTIMIZERS = ("adam", "adamw")
@@ -20,27 +20,27 @@ _NAME = "BatchSizeSchedulerCallback"
 
 
 @TRAINERS.register("olmo-core")
-class OlmoCore(Trainer):
+class OlmoCore(TrainerFormat):
     """The call that makes the callback, and the duration of the run."""
 
     carries_lr = True
 
-    def write(self, told: Told) -> str:
-        if told.tokens_per_example is None:
+    def write(self, export: ScheduleExport) -> str:
+        if export.tokens_per_example is None:
             raise ConfigError("OLMo-core counts batch sizes in tokens: give --tokens-per-example")
-        if told.optimizer not in OPTIMIZERS:
+        if export.optimizer not in OPTIMIZERS:
             raise ConfigError(
                 f"OLMo-core changes the batch size of {' and '.join(OPTIMIZERS)} alone, not of "
-                f"{told.optimizer or 'an optimizer that nobody named: give --optimizer'}"
+                f"{export.optimizer or 'an optimizer that nobody named: give --optimizer'}"
             )
-        sizes = [size for _, size in told.table]
+        sizes = [size for _, size in export.table]
         for stage, (before, after) in enumerate(itertools.pairwise(sizes), 1):
             if max(before, after) % min(before, after):
                 raise ConfigError(
                     f"OLMo-core changes the batch size by whole factors, and {before} to {after} is none: use "
                     "--rule doubling"
                 )
-            root, factor = math.sqrt(after / sizes[0]), told.lr_factors[stage]
+            root, factor = math.sqrt(after / sizes[0]), export.lr_factors[stage]
             low, high = factor.interval
             if low is not None and high is not None and not low <= root <= high:
                 raise ConfigError(
@@ -48,14 +48,14 @@ class OlmoCore(Trainer):
                     f"{number(factor.value)} [{number(low)}, {number(high)}] is planned; to take it "
                     "all the same: --lr-exponent 0.5"
                 )
-        tokens = told.tokens_per_example
-        starts = ", ".join(f"Duration.tokens({start * tokens})" for start, _ in told.table)
+        tokens = export.tokens_per_example
+        starts = ", ".join(f"Duration.tokens({start * tokens})" for start, _ in export.table)
         return (
             f"{_NAME}(\n    batch_sizes={[size * tokens for size in sizes]},\n    schedule=[{starts}],\n)\n"
-            f"max_duration = Duration.tokens({told.seen * tokens})\n"
+            f"max_duration = Duration.tokens({export.seen * tokens})\n"
         )
 
-    def read(self, text: str, tokens_per_example: int | None) -> Read | None:
+    def read(self, text: str, tokens_per_example: int | None) -> ReadSchedule | None:
         if _NAME not in text:
             return None
         if tokens_per_example is None:
@@ -74,7 +74,7 @@ class OlmoCore(Trainer):
             table = [(start, size // tokens_per_example) for start, size in zip(starts, sizes, strict=True)]
         except (SyntaxError, ValueError, TypeError, KeyError, AttributeError, NameError, RecursionError) as error:
             raise ConfigError(f"{_NAME} cannot be read: {error}") from None
-        return Read(table=tuple(table), end=end)
+        return ReadSchedule(table=tuple(table), end=end)
 
 
 def _tokens(node: ast.expr) -> int:

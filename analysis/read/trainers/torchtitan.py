@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import shlex
 
-from analysis.read.trainers import TRAINERS, Read, Told, Trainer, of_steps
+from analysis.read.trainers import TRAINERS, ReadSchedule, ScheduleExport, TrainerFormat, of_steps
 from cbs.errors import ConfigError
 
 _FLAG = "--training.num_tokens_per_train_step"
@@ -20,22 +20,22 @@ _LAST = "--training.steps"
 
 
 @TRAINERS.register("torchtitan")
-class Torchtitan(Trainer):
+class Torchtitan(TrainerFormat):
     """A shell script, started where ``run_train.sh`` is; its arguments go to every run."""
 
-    def write(self, told: Told) -> str:
-        if told.tokens_per_example is None:
+    def write(self, export: ScheduleExport) -> str:
+        if export.tokens_per_example is None:
             raise ConfigError("torchtitan counts batch sizes in tokens: give --tokens-per-example")
-        ends = list(itertools.accumulate(told.steps))
+        ends = list(itertools.accumulate(export.steps))
         kept = "--checkpoint.enable --checkpoint.no-last-save-model-only"
         runs = [
             f'./run_train.sh "$@" {kept} --lr_scheduler.total_steps {ends[-1]} {_FLAG} '
-            f"{size * told.tokens_per_example} {_LAST} {end}"
-            for (_, size), end in zip(told.table, ends, strict=True)
+            f"{size * export.tokens_per_example} {_LAST} {end}"
+            for (_, size), end in zip(export.table, ends, strict=True)
         ]
         return "\n".join(["#!/usr/bin/env bash", "set -e", *runs]) + "\n"
 
-    def read(self, text: str, tokens_per_example: int | None) -> Read | None:
+    def read(self, text: str, tokens_per_example: int | None) -> ReadSchedule | None:
         if _FLAG not in text:
             return None
         if tokens_per_example is None:

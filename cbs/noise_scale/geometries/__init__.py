@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 from cbs.errors import ConfigError
 from cbs.noise_scale.geometries.base import Geometry
-from cbs.registry import Imported, Registry
+from cbs.registry import ImportFallback, Registry
 
 GEOMETRIES: Registry[Callable[[], Geometry]] = Registry("geometry", "cbs.noise_scale.geometries", makes=Geometry)
 
-GEOMETRIES.fallback = Imported("geometry")
+GEOMETRIES.fallback = ImportFallback("geometry")
 
 __all__ = ["GEOMETRIES", "Geometry", "build_geometry"]
 

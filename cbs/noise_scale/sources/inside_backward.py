@@ -15,7 +15,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.hooks import RemovableHandle
 
-from cbs.compute.beside import BESIDE
+from cbs.compute.auxiliary_pass import IN_AUXILIARY_PASS
 from cbs.errors import ConfigError, reason
 from cbs.noise_scale.boundary import bounded, differentiable, is_sending, sending, tensors_of
 from cbs.noise_scale.cell_sums import CellSums
@@ -109,23 +109,23 @@ class InsideBackward(Source):
 
     @property
     def caveat(self) -> str:
-        separation, said = self._separation, []
+        separation, caveats = self._separation, []
         if separation.why_not:
-            said.append(f"whether examples mix was not checked: {separation.why_not}; see NoiseScaleMeter.check")
+            caveats.append(f"whether examples mix was not checked: {separation.why_not}; see NoiseScaleMeter.check")
         idle, examples = self._coupling.idle
         if idle > IDLE * examples:
-            said.append(
+            caveats.append(
                 f"the loss has no gradient for {idle} of {examples} examples: where others in the batch decide which, "
                 "as where the hardest count, it is not the noise of single examples; see NoiseScaleMeter.check"
             )
         lag, correlation = separation.copies
         if lag:
             where = {1: "next to them", -1: "in reverse order"}.get(lag, f"{lag} places on")
-            said.append(
+            caveats.append(
                 f"examples are like those {where} (correlation {correlation:.2f}), as augmentations of one are, or "
                 "answers to one prompt: say with groups= which belong together"
             )
-        return "; ".join(filter(None, (*said, super().caveat)))
+        return "; ".join(filter(None, (*caveats, super().caveat)))
 
     def detach(self) -> None:
         super().detach()
@@ -206,7 +206,9 @@ class InsideBackward(Source):
 
     def _watching(self) -> bool:
         """Whether what runs now is a forward pass to be measured."""
-        beside = BESIDE.get() or torch._C._current_graph_task_id() != -1  # within a backward pass: recomputed
+        beside = (
+            IN_AUXILIARY_PASS.get() or torch._C._current_graph_task_id() != -1
+        )  # within a backward pass: recomputed
         return self.active and torch.is_grad_enabled() and not beside and not torch.compiler.is_compiling()
 
     def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -302,8 +304,8 @@ class InsideBackward(Source):
             return [None] * len(self._parameters)
         edges = [edge for edge, _ in roots]
         with sending(), self._cut.keeping(kept):
-            found = iter(torch.autograd.grad(edges, trained, masked, retain_graph=True, allow_unused=True))
-        return [next(found) if tensor.requires_grad else None for tensor in self._parameters]
+            gradients = iter(torch.autograd.grad(edges, trained, masked, retain_graph=True, allow_unused=True))
+        return [next(gradients) if tensor.requires_grad else None for tensor in self._parameters]
 
     def _hook(self, index: int) -> Callable[[Tensor], None]:
         def look(gradient: Tensor | None) -> None:

@@ -97,9 +97,9 @@ def patches(module: Convolution, inputs: Tensor) -> Tensor:
     else:
         padding = [(amount, amount) for amount in module.padding]  # type: ignore[misc]
     mode = "constant" if module.padding_mode == "zeros" else module.padding_mode
-    found = pad(inputs, [amount for both in reversed(padding) for amount in both], mode=mode)
+    windows = pad(inputs, [amount for both in reversed(padding) for amount in both], mode=mode)
     for place in range(dims):
         size, dilation, stride = module.kernel_size[place], module.dilation[place], module.stride[place]
-        found = found.unfold(2 + place, dilation * (size - 1) + 1, stride)[..., ::dilation]
+        windows = windows.unfold(2 + place, dilation * (size - 1) + 1, stride)[..., ::dilation]
     # [examples, channels, *places, *kernel] -> [examples, *places, channels, *kernel]
-    return found.movedim(1, 1 + dims).flatten(0, dims).flatten(1)
+    return windows.movedim(1, 1 + dims).flatten(0, dims).flatten(1)

@@ -82,10 +82,10 @@ class Linearization:
                     pulled = self._model(problem, outputs.detach(), part, self.push(part, moves))
                 else:
                     pulled = loss_gradient(problem, outputs, part)
-                found = torch.autograd.grad(
+                gradients = torch.autograd.grad(
                     outputs, [leaves[index] for index in block], pulled / total, retain_graph=True, allow_unused=True
                 )
-                for index, value in zip(block, found, strict=True):
+                for index, value in zip(block, gradients, strict=True):
                     known = gradient[index]
                     gradient[index] = value if known is None or value is None else known + value
         return gradient
@@ -113,9 +113,9 @@ def layers(names: Sequence[str]) -> list[list[int]]:
     a numbered stack is one layer, and elsewhere the module that holds the parameter (``norm`` for ``norm.weight``). A
     tied weight belongs to the module that comes first.
     """
-    found: dict[tuple[str, ...], list[int]] = {}
+    by_module: dict[tuple[str, ...], list[int]] = {}
     for index, name in enumerate(names):
         path = name.split(".")[:-1]
         number = next((place for place, part in enumerate(path) if part.isdigit()), len(path))
-        found.setdefault(tuple(path[: number + 1]), []).append(index)
-    return list(found.values())
+        by_module.setdefault(tuple(path[: number + 1]), []).append(index)
+    return list(by_module.values())

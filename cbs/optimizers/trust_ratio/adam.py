@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.optim.adam import adam
 
 from cbs.optimizers.contract import check_size
-from cbs.optimizers.trust_ratio.blocks import Block
+from cbs.optimizers.trust_ratio.blocks import ParameterBlock
 from cbs.optimizers.trust_ratio.core import TrustRatioOptimizer
 
 
@@ -30,7 +30,7 @@ class AdamTrustRatio(TrustRatioOptimizer):
 
     state_names = ("step", "exp_avg", "exp_avg_sq")
 
-    def direct(self, block: Block, group: Mapping[str, Any], decay: float) -> None:
+    def direct(self, block: ParameterBlock, group: Mapping[str, Any], decay: float) -> None:
         """``out <- -(m / (sqrt(v) + eps) + weight_decay * w)``, after the moments moved."""
         (beta1, beta2), (steps, means, squares), out = group["betas"], block.states, block.out
         # torch's Adam with a learning rate of 1 takes m / (sqrt(v) + eps) from what it is given for parameters.

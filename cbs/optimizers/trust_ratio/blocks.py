@@ -36,7 +36,7 @@ def extent_on(device: torch.device) -> Extent:
     return CPU if device.type == "cpu" else ACCELERATOR
 
 
-class Measure(NamedTuple):
+class NormSpec(NamedTuple):
     """How the size of a tensor is read.
 
     Attributes:
@@ -81,7 +81,7 @@ class Stack(NamedTuple):
         return [whole, (count, rows, 1, *rest), (count, 1, columns, *rest)]
 
 
-def stacks_of(shapes: Sequence[torch.Size], wholes: Sequence[torch.Size], measure: Measure) -> list[Stack]:
+def stacks_of(shapes: Sequence[torch.Size], wholes: Sequence[torch.Size], measure: NormSpec) -> list[Stack]:
     """Runs of equal shapes, of tensors that lie one after the other; pieces of unlike tensors are apart even where they
     are alike here, because norms are merged in the order of stacks."""
     stacks, start = [], 0
@@ -95,7 +95,7 @@ def stacks_of(shapes: Sequence[torch.Size], wholes: Sequence[torch.Size], measur
 
 
 @dataclass
-class Block:
+class ParameterBlock:
     """Parameters that are updated together, those of equal shape side by side, or a large one alone.
 
     Norms, ratios and views are made once, since a step of a small model is all calls and no arithmetic.
@@ -131,7 +131,7 @@ class Block:
     scaled: bool
     decayed: bool
     layout: Any
-    measure: Measure
+    measure: NormSpec
     norms: Tensor = field(init=False)
     ratios: Tensor = field(init=False)
     sizes: list[Sizes] = field(init=False)
@@ -195,7 +195,7 @@ class Block:
         del self.weight, self.params, self.gradients, self.states
 
 
-def share_memory(blocks: list[Block]) -> None:
+def share_memory(blocks: list[ParameterBlock]) -> None:
     """Have all blocks of a device and type work in the same memory."""
     for kind in {block.kind for block in blocks}:
         some = [block for block in blocks if block.kind == kind]

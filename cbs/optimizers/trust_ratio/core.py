@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from cbs.optimizers.contract import CheckedOptimizer, check_count, evaluated, misfit, needs_dense_gradients, state_dtype
-from cbs.optimizers.trust_ratio.blocks import Block, Measure, extent_on, share_memory
+from cbs.optimizers.trust_ratio.blocks import NormSpec, ParameterBlock, extent_on, share_memory
 from cbs.optimizers.trust_ratio.norms import measure
 from cbs.optimizers.trust_ratio.sharded import check_layout, is_sharded, layout_of, local, merge_over_shards, pieces_of
 
@@ -47,16 +47,16 @@ class TrustRatioOptimizer(CheckedOptimizer):
     state_names: ClassVar[tuple[str, ...]]
     """``"step"`` has shape ``[]``, all other state the shape of the parameter."""
 
-    def direct(self, block: Block, group: Mapping[str, Any], decay: float) -> None:
+    def direct(self, block: ParameterBlock, group: Mapping[str, Any], decay: float) -> None:
         """Update the state and write the descent direction ``-d`` into ``block.out``.
 
         Called by :meth:`step` once for every block, after the block has taken its tensors.
         """
         raise NotImplementedError
 
-    def measure(self, group: Mapping[str, Any]) -> Measure:
+    def measure(self, group: Mapping[str, Any]) -> NormSpec:
         """How the sizes of weights and directions are read."""
-        return Measure()
+        return NormSpec()
 
     def ratios(self, weights: Tensor, directions: Tensor, group: Mapping[str, Any], decay: float) -> Tensor:
         """Ratios from norms of weights and directions, all of shape ``[norms]``.
@@ -65,10 +65,12 @@ class TrustRatioOptimizer(CheckedOptimizer):
         """
         raise NotImplementedError
 
-    def look(self, block: Block, group: Mapping[str, Any]) -> Any:
+    def look(self, block: ParameterBlock, group: Mapping[str, Any]) -> Any:
         """What :meth:`apply` is to know of the values of a block's norms and ratios; waits for the device."""
 
-    def apply(self, block: Block, group: Mapping[str, Any], decay: float, lr: float | Tensor, seen: Any) -> None:
+    def apply(
+        self, block: ParameterBlock, group: Mapping[str, Any], decay: float, lr: float | Tensor, seen: Any
+    ) -> None:
         """Multiply ``block.out`` by its ratios, if it has any, and move the weights; ``seen`` if :meth:`look` did."""
         if block.alone and block.factors:
             block.move(lr, block.factors[0][0].view(()))
@@ -113,7 +115,7 @@ class TrustRatioOptimizer(CheckedOptimizer):
         return state
 
     def _update(
-        self, block: Block, group: Mapping[str, Any], params: list[Tensor], states: list[dict[str, Any]]
+        self, block: ParameterBlock, group: Mapping[str, Any], params: list[Tensor], states: list[dict[str, Any]]
     ) -> None:
         lr, decay = group["lr"], group["weight_decay"] if block.decayed else 0.0
         if isinstance(lr, Tensor):
@@ -138,7 +140,9 @@ class TrustRatioOptimizer(CheckedOptimizer):
         self.apply(block, group, decay, lr, seen)
         block.release()
 
-    def _blocks(self, groups: list[list[Tensor]], states: list[list[dict[str, Any]]]) -> list[tuple[int, Block]]:
+    def _blocks(
+        self, groups: list[list[Tensor]], states: list[list[dict[str, Any]]]
+    ) -> list[tuple[int, ParameterBlock]]:
         """Blocks and their groups, built anew when anything else than values has changed since the step before."""
         known, blocks, _ = vars(self).get("_plan", (None, [], None))
         if known != self._forms(groups, states):
@@ -183,7 +187,7 @@ class TrustRatioOptimizer(CheckedOptimizer):
             if name in state:
                 state[name] = tensor.contiguous()
 
-    def _arranged(self, params: list[Tensor], group: Mapping[str, Any]) -> list[Block]:
+    def _arranged(self, params: list[Tensor], group: Mapping[str, Any]) -> list[ParameterBlock]:
         """Large tensors one by one, small ones that agree in all that matters together."""
         how, together = self.measure(group), defaultdict(list)
         for position, param in enumerate(params):
@@ -203,7 +207,7 @@ class TrustRatioOptimizer(CheckedOptimizer):
                 shapes = [local(params[member]).shape for member in some]
                 wholes = [params[member].shape for member in some]
                 kind = device, state_dtype(params[some[0]])
-                blocks.append(Block(some, shapes, wholes, kind, scaled, decayed, layout, how))
+                blocks.append(ParameterBlock(some, shapes, wholes, kind, scaled, decayed, layout, how))
         return blocks
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from cbs.optimizers.trust_ratio.blocks import Block, Sizes
+from cbs.optimizers.trust_ratio.blocks import ParameterBlock, Sizes
 
 NORMS: dict[str, Callable[[Tensor, int, Tensor], Tensor]] = {
     "max": lambda entries, dim, out: torch.amax(entries, dim, keepdim=True, out=out),  # of absolute values
@@ -16,7 +16,7 @@ NORMS: dict[str, Callable[[Tensor, int, Tensor], Tensor]] = {
 """Along one dimension, which is kept: ``(entries, dim, out)``."""
 
 
-def measure(block: Block) -> None:
+def measure(block: ParameterBlock) -> None:
     """Norms of a block's weights and of ``block.out``, into ``block.sizes``; overwrites ``block.spare``."""
     name = block.measure.norm
     if name == "max" and not block.alone:

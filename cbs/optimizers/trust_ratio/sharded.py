@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from cbs.optimizers.trust_ratio.blocks import Block
+from cbs.optimizers.trust_ratio.blocks import ParameterBlock
 
 
 def is_sharded(tensor: Tensor) -> bool:
@@ -50,7 +50,7 @@ def check_layout(param: Tensor) -> None:
         raise RuntimeError("a gradient is sharded unlike its parameter; redistribute it before the step")
 
 
-def merge_over_shards(block: Block) -> None:
+def merge_over_shards(block: ParameterBlock) -> None:
     """Norms of whole tensors in place of those of the pieces held here; a collective per sharded mesh dimension."""
     import torch.distributed as dist
 

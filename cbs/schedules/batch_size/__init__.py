@@ -11,29 +11,29 @@ import inspect
 from collections.abc import Callable
 
 from cbs.errors import ConfigError
-from cbs.registry import Imported, Registry
+from cbs.registry import ImportFallback, Registry
 from cbs.registry.choices import Choice
-from cbs.schedules.batch_size.base import FEWEST, BatchSchedule, ClosedLoop, OpenLoop, Run, Stage
+from cbs.schedules.batch_size.base import FEWEST, BatchSchedule, ClosedLoop, OpenLoop, RunSettings, Stage
 
 BATCH_SCHEDULES: Registry[Callable[..., BatchSchedule]] = Registry(
     "batch schedule", "cbs.schedules.batch_size", makes=BatchSchedule
 )
 """``entry(run, *, option=default, ...)`` returns the schedule of a run."""
 
-BATCH_SCHEDULES.fallback = Imported("batch schedule")
+BATCH_SCHEDULES.fallback = ImportFallback("batch schedule")
 
 __all__ = [
     "BATCH_SCHEDULES",
     "ClosedLoop",
     "OpenLoop",
-    "Run",
+    "RunSettings",
     "Stage",
     "batch_schedule_options",
     "build_batch_schedule",
 ]
 
 
-def build_batch_schedule(choice: Choice | None, run: Run) -> BatchSchedule:
+def build_batch_schedule(choice: Choice | None, run: RunSettings) -> BatchSchedule:
     """The schedule a configuration names, for one run; ``None`` is ``constant``.
 
     Raises:

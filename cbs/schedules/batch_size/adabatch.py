@@ -7,12 +7,12 @@ from collections.abc import Iterator
 
 from cbs.errors import ConfigError
 from cbs.schedules.batch_size import BATCH_SCHEDULES
-from cbs.schedules.batch_size.base import OpenLoop, Run, cap_of, number, of_table, whole
+from cbs.schedules.batch_size.base import OpenLoop, RunSettings, cap_of, number, of_table, whole
 
 
 @BATCH_SCHEDULES.register("adabatch")
 def adabatch(
-    run: Run, *, every_examples: int, grow: float = 2.0, lr_cut: float = 0.75, cap: int | None = None
+    run: RunSettings, *, every_examples: int, grow: float = 2.0, lr_cut: float = 0.75, cap: int | None = None
 ) -> OpenLoop:
     """Blocks of equal length; twice the batch at 0.75 of the learning rate is a cut of the effective one to 0.375.
 

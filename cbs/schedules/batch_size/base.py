@@ -24,7 +24,7 @@ LEAST_MEASUREMENTS = 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
+class RunSettings:
     """What a schedule is made for.
 
     Attributes:
@@ -138,7 +138,9 @@ class ClosedLoop:
 BatchSchedule = OpenLoop | ClosedLoop
 
 
-def of_table(run: Run, table: Iterable[tuple[float, int, float]], *, multiplier: Multiplier | None = None) -> OpenLoop:
+def of_table(
+    run: RunSettings, table: Iterable[tuple[float, int, float]], *, multiplier: Multiplier | None = None
+) -> OpenLoop:
     """The schedule of computed stages; those that no step would be in are left out.
 
     A boundary is put off to the next whole example, and as long as the stage before it is shorter than one batch of the
@@ -171,7 +173,7 @@ def joined(sizes: Sequence[int], base: int, exponent: float) -> list[float]:
     return [(size / base) ** exponent for size in sizes]
 
 
-def scaled(run: Run, batch_size: int, exponent: float) -> Stage:
+def scaled(run: RunSettings, batch_size: int, exponent: float) -> Stage:
     """A stage whose learning rate follows the batch size as a power, from the run's own."""
     return Stage(batch_size, joined([batch_size], run.batch_size, exponent)[0])
 
@@ -202,7 +204,7 @@ def exponent(value: object) -> float:
     return float(value)
 
 
-def cap_of(run: Run, cap: object) -> int | None:
+def cap_of(run: RunSettings, cap: object) -> int | None:
     """The largest batch size a schedule may reach; ``None`` for any.
 
     Raises:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from cbs.schedules.batch_size import BATCH_SCHEDULES
-from cbs.schedules.batch_size.base import OpenLoop, Run, Stage
+from cbs.schedules.batch_size.base import OpenLoop, RunSettings, Stage
 
 
 @BATCH_SCHEDULES.register("constant")
-def constant(run: Run) -> OpenLoop:
+def constant(run: RunSettings) -> OpenLoop:
     """One stage; the same as no batch schedule."""
     return OpenLoop(starts=(0,), stages=(Stage(run.batch_size),))

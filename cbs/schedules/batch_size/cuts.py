@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator
 
 from cbs.errors import ConfigError
-from cbs.schedules.batch_size.base import Run
+from cbs.schedules.batch_size.base import RunSettings
 from cbs.schedules.learning_rate import Multiplier, build_schedule
 from cbs.trial.config import Schedule
 
@@ -14,7 +14,7 @@ _LOOKS = 1000
 """Points at which a schedule is checked not to rise."""
 
 
-def cut_points(run: Run, factor: float, of: str) -> Iterator[float]:
+def cut_points(run: RunSettings, factor: float, of: str) -> Iterator[float]:
     """Examples at which the learning rate has fallen to ``factor ** -k`` of its peak, for k = 1, 2, ..., within the
     budget.
 
@@ -59,7 +59,7 @@ def warmup_alone(schedule: Schedule) -> Multiplier:
 
 
 def in_place_of_cuts(
-    run: Run, factor: float, lr_power: float, cap: int | None, of: str
+    run: RunSettings, factor: float, lr_power: float, cap: int | None, of: str
 ) -> Iterator[tuple[float, int, float]]:
     """Stages for :func:`~cbs.schedules.batch_size.base.of_table`: at the k-th cut by ``factor`` the batch size grows by
     ``factor``, and the learning rate falls by ``factor ** lr_power`` instead.

@@ -8,13 +8,13 @@ it, times a ratio that people measure once. It counts with the *lower* end of it
 from __future__ import annotations
 
 from cbs.schedules.batch_size import BATCH_SCHEDULES
-from cbs.schedules.batch_size.base import NOISE_SCALE, ClosedLoop, Observed, Run, Stage, number
+from cbs.schedules.batch_size.base import NOISE_SCALE, ClosedLoop, Observed, RunSettings, Stage, number
 from cbs.schedules.batch_size.looking import Looking, looking
 
 
 @BATCH_SCHEDULES.register("doubling")
 @looking(lr_exponent=0.5)
-def doubling(run: Run, *, ratio: float = 1.0, how: Looking) -> ClosedLoop:
+def doubling(run: RunSettings, *, ratio: float = 1.0, how: Looking) -> ClosedLoop:
     """At most one doubling per look.
 
     Args:

@@ -14,12 +14,12 @@ from collections.abc import Iterator
 
 from cbs.errors import ConfigError
 from cbs.schedules.batch_size import BATCH_SCHEDULES
-from cbs.schedules.batch_size.base import OpenLoop, Run, cap_of, capped, number, of_table, whole
+from cbs.schedules.batch_size.base import OpenLoop, RunSettings, cap_of, capped, number, of_table, whole
 
 
 @BATCH_SCHEDULES.register("growth")
 def growth(
-    run: Run,
+    run: RunSettings,
     *,
     first_examples: int,
     delta: float = 2.0,
@@ -59,7 +59,7 @@ def growth(
     return of_table(run, table())
 
 
-def grown(run: Run, stage: int, delta: float, gamma: float, cap: int | None) -> tuple[int, float]:
+def grown(run: RunSettings, stage: int, delta: float, gamma: float, cap: int | None) -> tuple[int, float]:
     """Batch size and factor of the learning rate after so many growths."""
     sizes = [math.ceil(round(run.batch_size * delta**index, 6)) for index in range(stage + 1)]
     under = sum(cap is None or size <= cap for size in sizes) - 1

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 
 from cbs.schedules.batch_size import BATCH_SCHEDULES
-from cbs.schedules.batch_size.base import GRAD_SQ_NORM, ClosedLoop, Observed, Run, Stage, number
+from cbs.schedules.batch_size.base import GRAD_SQ_NORM, ClosedLoop, Observed, RunSettings, Stage, number
 from cbs.schedules.batch_size.growth import checked_growth, grown
 from cbs.schedules.batch_size.looking import Looking, looking
 
@@ -19,7 +19,7 @@ from cbs.schedules.batch_size.looking import Looking, looking
 @BATCH_SCHEDULES.register("growth_by_gradient")
 @looking(without=("lr_exponent",), cap=4096)
 def growth_by_gradient(
-    run: Run, *, first_norm: float, delta: float = 2.0, gamma: float = 1.4, how: Looking
+    run: RunSettings, *, first_norm: float, delta: float = 2.0, gamma: float = 1.4, how: Looking
 ) -> ClosedLoop:
     """Growth by the norm of the gradient.
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from cbs.errors import ConfigError
 from cbs.schedules.batch_size import BATCH_SCHEDULES
-from cbs.schedules.batch_size.base import OpenLoop, Run, exponent, joined, number, of_table, whole
+from cbs.schedules.batch_size.base import OpenLoop, RunSettings, exponent, joined, number, of_table, whole
 
 
 @BATCH_SCHEDULES.register("late_switch")
-def late_switch(run: Run, *, to: int, at: float = 0.75, lr_exponent: float = 0.0) -> OpenLoop:
+def late_switch(run: RunSettings, *, to: int, at: float = 0.75, lr_exponent: float = 0.0) -> OpenLoop:
     """Two stages.
 
     Args:

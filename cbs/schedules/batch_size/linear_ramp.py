@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from cbs.errors import ConfigError
 from cbs.schedules.batch_size import BATCH_SCHEDULES
-from cbs.schedules.batch_size.base import OpenLoop, Run, exponent, joined, of_table, whole
+from cbs.schedules.batch_size.base import OpenLoop, RunSettings, exponent, joined, of_table, whole
 
 
 @BATCH_SCHEDULES.register("linear_ramp")
-def linear_ramp(run: Run, *, to: int, over_examples: int, increment: int = 1, lr_exponent: float = 0.0) -> OpenLoop:
+def linear_ramp(
+    run: RunSettings, *, to: int, over_examples: int, increment: int = 1, lr_exponent: float = 0.0
+) -> OpenLoop:
     """``over_examples`` in as many equal intervals as there are increments; Megatron's 16, 8, 300000 up to 1024 has 126
     of 2,381 (NeMo Speech, discussion 3947).
 

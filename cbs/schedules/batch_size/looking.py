@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
 
-from cbs.schedules.batch_size.base import ClosedLoop, Observed, Run, Stage, cap_of, capped, exponent, scaled
+from cbs.schedules.batch_size.base import ClosedLoop, Observed, RunSettings, Stage, cap_of, capped, exponent, scaled
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,12 +26,12 @@ class Looking:
     measurements: int = 100
     confidence: float = 0.95
 
-    def stage(self, run: Run, batch_size: int) -> Stage:
+    def stage(self, run: RunSettings, batch_size: int) -> Stage:
         """The stage of a batch size that is asked for, at most the cap."""
         return scaled(run, capped(batch_size, self.cap), self.lr_exponent)
 
     def loop(
-        self, run: Run, looks_at: str, decide: Callable[[int, Observed], Stage], *, from_examples: int = 0
+        self, run: RunSettings, looks_at: str, decide: Callable[[int, Observed], Stage], *, from_examples: int = 0
     ) -> ClosedLoop:
         """The rule, from the batch size of the run."""
         return ClosedLoop(
@@ -58,7 +58,7 @@ def looking(*, without: tuple[str, ...] = (), **defaults: Any) -> Callable[[Call
         common = {name: default for name, default in common.items() if name not in without}
 
         @functools.wraps(rule)
-        def call(run: Run, **given: Any) -> ClosedLoop:
+        def call(run: RunSettings, **given: Any) -> ClosedLoop:
             how = Looking(**{name: given.pop(name, default) for name, default in common.items()})
             cap_of(run, how.cap)
             exponent(how.lr_exponent)

@@ -9,13 +9,13 @@ from __future__ import annotations
 import math
 
 from cbs.schedules.batch_size import BATCH_SCHEDULES
-from cbs.schedules.batch_size.base import FEWEST, NOISE_SCALE, ClosedLoop, Observed, Run, Stage, number
+from cbs.schedules.batch_size.base import FEWEST, NOISE_SCALE, ClosedLoop, Observed, RunSettings, Stage, number
 from cbs.schedules.batch_size.looking import Looking, looking
 
 
 @BATCH_SCHEDULES.register("noise_rule")
 @looking()
-def noise_rule(run: Run, *, price: float, how: Looking) -> ClosedLoop:
+def noise_rule(run: RunSettings, *, price: float, how: Looking) -> ClosedLoop:
     """The batch size follows the noise scale, upwards and downwards.
 
     Args:

@@ -11,13 +11,21 @@ from __future__ import annotations
 import math
 
 from cbs.schedules.batch_size import BATCH_SCHEDULES
-from cbs.schedules.batch_size.base import MATCHED_NOISE_SCALE, NOISE_SCALE, ClosedLoop, Observed, Run, Stage, number
+from cbs.schedules.batch_size.base import (
+    MATCHED_NOISE_SCALE,
+    NOISE_SCALE,
+    ClosedLoop,
+    Observed,
+    RunSettings,
+    Stage,
+    number,
+)
 from cbs.schedules.batch_size.looking import Looking, looking
 
 
 @BATCH_SCHEDULES.register("norm_test")
 @looking()
-def norm_test(run: Run, *, theta: float = 0.3, how: Looking) -> ClosedLoop:
+def norm_test(run: RunSettings, *, theta: float = 0.3, how: Looking) -> ClosedLoop:
     """The norm test in the Euclidean norm; the batch size never falls.
 
     Args:
@@ -30,7 +38,7 @@ def norm_test(run: Run, *, theta: float = 0.3, how: Looking) -> ClosedLoop:
 
 @BATCH_SCHEDULES.register("dual_norm")
 @looking(lr_exponent=0.5)
-def dual_norm(run: Run, *, theta: float = 0.6, how: Looking) -> ClosedLoop:
+def dual_norm(run: RunSettings, *, theta: float = 0.6, how: Looking) -> ClosedLoop:
     """The norm test in the geometry of the optimizer; the batch size never falls, and there is no look before the end
     of the warmup.
 
@@ -42,7 +50,7 @@ def dual_norm(run: Run, *, theta: float = 0.6, how: Looking) -> ClosedLoop:
     return _test(run, MATCHED_NOISE_SCALE, theta, how)
 
 
-def _test(run: Run, looks_at: str, theta: float, how: Looking) -> ClosedLoop:
+def _test(run: RunSettings, looks_at: str, theta: float, how: Looking) -> ClosedLoop:
     share = number("theta", theta, below=1.0)
 
     def decide(examples: int, seen: Observed) -> Stage:

@@ -11,12 +11,12 @@ Of the steps of the constant batch size it takes :math:`\sum_k (x_{k+1} - x_k) \
 from __future__ import annotations
 
 from cbs.schedules.batch_size import BATCH_SCHEDULES
-from cbs.schedules.batch_size.base import OpenLoop, Run, cap_of, number, of_table
+from cbs.schedules.batch_size.base import OpenLoop, RunSettings, cap_of, number, of_table
 from cbs.schedules.batch_size.cuts import in_place_of_cuts, warmup_alone
 
 
 @BATCH_SCHEDULES.register("seesaw")
-def seesaw(run: Run, *, alpha: float = 2.0, cap: int | None = None) -> OpenLoop:
+def seesaw(run: RunSettings, *, alpha: float = 2.0, cap: int | None = None) -> OpenLoop:
     """Seesaw for the trial's learning-rate schedule, any that falls.
 
     Args:

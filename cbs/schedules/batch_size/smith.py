@@ -8,12 +8,12 @@ momentum, are axes of a sweep.
 from __future__ import annotations
 
 from cbs.schedules.batch_size import BATCH_SCHEDULES
-from cbs.schedules.batch_size.base import OpenLoop, Run, cap_of, number, of_table
+from cbs.schedules.batch_size.base import OpenLoop, RunSettings, cap_of, number, of_table
 from cbs.schedules.batch_size.cuts import in_place_of_cuts, warmup_alone
 
 
 @BATCH_SCHEDULES.register("smith")
-def smith(run: Run, *, cut: float = 5.0, cap: int | None = None) -> OpenLoop:
+def smith(run: RunSettings, *, cut: float = 5.0, cap: int | None = None) -> OpenLoop:
     """The batch size grows in place of the trial's learning-rate schedule.
 
     Args:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from cbs.errors import ConfigError
 from cbs.schedules.batch_size import BATCH_SCHEDULES
-from cbs.schedules.batch_size.base import OpenLoop, Run, exponent, joined, of_table
+from cbs.schedules.batch_size.base import OpenLoop, RunSettings, exponent, joined, of_table
 from cbs.schedules.batch_size.text import parse_table
 
 
 @BATCH_SCHEDULES.register("stages")
-def stages(run: Run, *, table: str, unit: str = "examples", lr_exponent: float = 0.0) -> OpenLoop:
+def stages(run: RunSettings, *, table: str, unit: str = "examples", lr_exponent: float = 0.0) -> OpenLoop:
     """Stages at given places.
 
     Args:

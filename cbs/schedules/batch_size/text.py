@@ -20,7 +20,7 @@ def parse_table(text: str) -> list[tuple[int, int]]:
         ConfigError: naming the entry that is not ``start:size``, does not come after the one before it, or is not the
             first at 0.
     """
-    found: list[tuple[int, int]] = []
+    table: list[tuple[int, int]] = []
     for entry in text.replace(",", " ").split():
         match = _ENTRY.fullmatch(entry)
         if match is None:
@@ -30,12 +30,12 @@ def parse_table(text: str) -> list[tuple[int, int]]:
         batch_size = int(size) * _SUFFIXES[thousands.upper()] if len(size) < 13 else 0
         if batch_size < 1:
             raise ConfigError(f"{entry!r} in the table of stages {text!r}: a batch holds 1 example or more, up to 1e12")
-        if found and begin <= found[-1][0]:
+        if table and begin <= table[-1][0]:
             raise ConfigError(f"{entry!r} in the table of stages {text!r} does not begin after the stage before it")
-        found.append((begin, batch_size))
-    if not found or found[0][0] != 0:
+        table.append((begin, batch_size))
+    if not table or table[0][0] != 0:
         raise ConfigError(f"the table of stages {text!r} must begin at 0, as in 0:768 250B:1536")
-    return found
+    return table
 
 
 def parse_amount(text: str) -> int:
@@ -51,10 +51,10 @@ def parse_amount(text: str) -> int:
     return amount
 
 
-def _amount(digits: str, unit: str, told: str) -> int:
+def _amount(digits: str, unit: str, text: str) -> int:
     amount = Decimal(digits) * _SUFFIXES[unit.upper()]
     if len(digits) > 18 or amount > 10**18:
-        raise ConfigError(f"{told!r} is beyond every budget")
+        raise ConfigError(f"{text!r} is beyond every budget")
     if amount != int(amount):
-        raise ConfigError(f"{told!r} is not at a whole number of examples or tokens")
+        raise ConfigError(f"{text!r} is not at a whole number of examples or tokens")
     return int(amount)

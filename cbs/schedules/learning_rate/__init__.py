@@ -12,14 +12,14 @@ from collections.abc import Callable
 from numbers import Real
 
 from cbs.errors import ConfigError
-from cbs.registry import Imported, Registry
+from cbs.registry import ImportFallback, Registry
 from cbs.schedules.learning_rate.base import Multiplier
 from cbs.trial.config import Schedule
 
 SCHEDULES: Registry[Callable[..., Multiplier]] = Registry("schedule", "cbs.schedules.learning_rate", makes=Callable)
 """``entry(schedule, *, option=default, ...)`` returns the multiplier from the end of the warmup on."""
 
-SCHEDULES.fallback = Imported("schedule")
+SCHEDULES.fallback = ImportFallback("schedule")
 
 __all__ = ["SCHEDULES", "Multiplier", "build_schedule", "schedule_options"]
 

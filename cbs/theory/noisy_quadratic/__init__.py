@@ -1,10 +1,10 @@
 """The noisy quadratic of Zhang et al. (2019, arXiv:1907.04164): what training it takes, in closed form."""
 
-from cbs.theory.noisy_quadratic.curves import OPTIMIZERS, Critical, Row, critical, curve
+from cbs.theory.noisy_quadratic.curves import OPTIMIZERS, CurveSummary, Row, critical, curve
 from cbs.theory.noisy_quadratic.growth import BestGrowth, best_growth
 from cbs.theory.noisy_quadratic.model import NoisyQuadratic
 from cbs.theory.noisy_quadratic.modes import METHODS, Modes, modes_of
-from cbs.theory.noisy_quadratic.schedules import BestPieces, Stage, best_pieces, losses_along
+from cbs.theory.noisy_quadratic.schedules import BestPieces, QuadraticStage, best_pieces, losses_along
 from cbs.theory.noisy_quadratic.search import Best, best_settings, passages, tuned
 
 __all__ = [
@@ -13,11 +13,11 @@ __all__ = [
     "Best",
     "BestGrowth",
     "BestPieces",
-    "Critical",
+    "CurveSummary",
     "Modes",
     "NoisyQuadratic",
+    "QuadraticStage",
     "Row",
-    "Stage",
     "best_growth",
     "best_pieces",
     "best_settings",

@@ -152,7 +152,7 @@ def _best(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Critical:
+class CurveSummary:
     """What a curve is known to have, with no form fitted to it.
 
     Attributes:
@@ -173,7 +173,7 @@ def critical(
     power: float = 0.0,
     reference: bool = False,
     near: float = 1.0,
-) -> Critical | None:
+) -> CurveSummary | None:
     """``S_min`` and the batch size of twice as many steps, to a thousandth; arguments as of :func:`curve`.
 
     Args:
@@ -186,7 +186,7 @@ def critical(
     if least is None or least.steps <= 0:
         return None
     if model.noise_trace == 0.0:
-        return Critical(min_steps=least.steps, batch_size=None)
+        return CurveSummary(min_steps=least.steps, batch_size=None)
 
     @functools.cache
     def excess(log_size: float) -> float:
@@ -198,4 +198,4 @@ def critical(
         high, low = low, low - _STRIDE
     while excess(high) >= 0.0:
         low, high = high, high + _STRIDE
-    return Critical(min_steps=least.steps, batch_size=math.exp(brentq(excess, low, high, xtol=1e-3)))
+    return CurveSummary(min_steps=least.steps, batch_size=math.exp(brentq(excess, low, high, xtol=1e-3)))

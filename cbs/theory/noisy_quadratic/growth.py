@@ -76,5 +76,9 @@ def best_growth(
         outcome = minimize(log_loss, np.log(start), method="L-BFGS-B", bounds=bounds)
         return float(np.exp(outcome.fun)), np.exp(outcome.x)
 
-    found = shortest(best, np.array([0.2 * largest, 4.0]), target, limit)
-    return None if found is None else BestGrowth(steps=found[0] * pieces, lr=found[1][0], growth=found[1][1])
+    shortest_run = shortest(best, np.array([0.2 * largest, 4.0]), target, limit)
+    return (
+        None
+        if shortest_run is None
+        else BestGrowth(steps=shortest_run[0] * pieces, lr=shortest_run[1][0], growth=shortest_run[1][1])
+    )

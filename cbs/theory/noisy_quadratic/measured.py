@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cbs.spectrum.record import Sample
+from cbs.spectrum.record import SpectrumSample
 from cbs.theory.noisy_quadratic.model import NoisyQuadratic
 
 RESOLVED = 1e-6
@@ -25,7 +25,7 @@ MOST = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
+class MeasuredQuadratic:
     """A noisy quadratic in the unit of a workload's metric.
 
     Attributes:
@@ -44,7 +44,7 @@ class Measured:
     hidden: float
 
 
-def measured_quadratic(samples: Sequence[Sample], floor: float | None = None) -> Measured:
+def measured_quadratic(samples: Sequence[SpectrumSample], floor: float | None = None) -> MeasuredQuadratic:
     """The quadratic of measurements at one point, which count alike.
 
     Args:
@@ -94,7 +94,7 @@ def measured_quadratic(samples: Sequence[Sample], floor: float | None = None) ->
         start=np.concatenate([scale * squares.clip(min=0.0) / h**2, zeros(along)]),
         count=np.ones(len(h) + len(along)),
     )
-    return Measured(
+    return MeasuredQuadratic(
         model=model,
         floor=own if floor is None else floor,
         negative=negative,
@@ -103,10 +103,10 @@ def measured_quadratic(samples: Sequence[Sample], floor: float | None = None) ->
     )
 
 
-def _together(samples: Sequence[Sample], kind: str) -> tuple[np.ndarray, np.ndarray]:
+def _together(samples: Sequence[SpectrumSample], kind: str) -> tuple[np.ndarray, np.ndarray]:
     """The measure of a kind averaged over samples."""
-    found = [sample.of(kind) for sample in samples]
-    return np.concatenate([h for h, _ in found]), np.concatenate([weight / len(found) for _, weight in found])
+    parts = [sample.of(kind) for sample in samples]
+    return np.concatenate([h for h, _ in parts]), np.concatenate([weight / len(parts) for _, weight in parts])
 
 
 def _share(h: np.ndarray, weight: np.ndarray, low: float, high: float) -> float:

@@ -20,7 +20,7 @@ SMALLEST = 1e-8
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stage:
+class QuadraticStage:
     """Consecutive steps that are alike.
 
     Attributes:
@@ -35,7 +35,7 @@ class Stage:
 
 
 def losses_along(
-    model: NoisyQuadratic, stages: Sequence[Stage], momentum: float = 0.0, *, power: float = 0.0
+    model: NoisyQuadratic, stages: Sequence[QuadraticStage], momentum: float = 0.0, *, power: float = 0.0
 ) -> np.ndarray:
     """Expected loss at the start and after every stage, shape ``[stages + 1]``.
 
@@ -62,7 +62,7 @@ def losses_along(
     return np.array(losses)
 
 
-def _step(model: NoisyQuadratic, stage: Stage, momentum: float, power: float) -> np.ndarray:
+def _step(model: NoisyQuadratic, stage: QuadraticStage, momentum: float, power: float) -> np.ndarray:
     """What a step does to ``(theta^2, v^2, theta v, 1)``, shape ``[d, 4, 4]``."""
     scaled = stage.lr * model.preconditioner(power)
     x, kick = scaled * model.curvature, scaled**2 * model.noise / stage.batch_size
@@ -120,13 +120,13 @@ def best_pieces(
     largest = largest_tried(model, power)
     if largest is None:
         return None
-    found = shortest(
+    shortest_run = shortest(
         lambda steps, lrs: _best_lrs(model, steps, lrs, batch_size, power, largest),
         largest * np.geomspace(0.5, 0.05, pieces),
         target,
         limit,
     )
-    return None if found is None else BestPieces(steps=found[0] * pieces, lrs=found[1])
+    return None if shortest_run is None else BestPieces(steps=shortest_run[0] * pieces, lrs=shortest_run[1])
 
 
 def largest_tried(model: NoisyQuadratic, power: float) -> float | None:
@@ -147,23 +147,23 @@ def shortest(
         target: loss to reach.
         limit: steps of a piece after which the search gives up, with ``None``.
     """
-    settings, low, high, found = start, 0, 1, None
-    while found is None:
+    settings, low, high, shortest_settings = start, 0, 1, None
+    while shortest_settings is None:
         if high > limit:
             return None
         loss, settings = best(high, settings)
         if loss <= target:
-            found = settings
+            shortest_settings = settings
         else:
             low, high = high, 2 * high
     while high - low > max(1, high // 2048):
         middle = (low + high) // 2
-        loss, tried = best(middle, found)
+        loss, tried = best(middle, shortest_settings)
         if loss <= target:
-            high, found = middle, tried
+            high, shortest_settings = middle, tried
         else:
             low = middle
-    return high, found
+    return high, shortest_settings
 
 
 def _best_lrs(

@@ -76,17 +76,17 @@ def best_settings(
     grid = modes_of(model, method, *each, power=power, cushion=cushion)
     if grid.initial <= target:
         return [Best(steps=0.0, lr=float(lr[0]), momentum=float(momentum[0])) for _ in batch_sizes]
-    found: list[Best | None] = []
+    bests: list[Best | None] = []
     arrivals = _gallop(grid, target, batch_sizes, limit)
     for batch_size, (steps, candidates) in zip(batch_sizes, arrivals, strict=True):
         if not len(candidates):
-            found.append(None)
+            bests.append(None)
             continue
         fewest, winner = _bisect(grid.at(candidates), target, batch_size, steps)
         index = int(candidates[winner])
         best = Best(steps=fewest, lr=float(lr[index % lr.size]), momentum=float(momentum[index // lr.size]))
-        found.append(best if fewest <= limit else None)
-    return found
+        bests.append(best if fewest <= limit else None)
+    return bests
 
 
 def _gallop(grid: Modes, target: float, batch_sizes: Sequence[float], limit: int) -> list[tuple[int, np.ndarray]]:
@@ -173,13 +173,13 @@ def tuned(
     short = rough.steps <= SHORT
 
     def crossings(log_lrs: np.ndarray) -> np.ndarray:
-        found = []
+        steps_there = []
         for lrs in np.array_split(np.exp(log_lrs), -(-len(log_lrs) // 16)):
             settings = modes_of(model, method, lrs, momentum, power=power)
             horizon = int(rough.steps) + 1
             passed = _first(settings, target, batch_size, horizon) if short else passages(settings, target, batch_size)
-            found.append(passed)
-        return np.concatenate(found)
+            steps_there.append(passed)
+        return np.concatenate(steps_there)
 
     places = math.log(rough.lr) + np.linspace(-0.2, 0.2, 11)
     if short:
@@ -192,13 +192,13 @@ def tuned(
     steps = crossings(places)
     best = int(np.argmin(steps))
     low, high = places[max(best - 1, 0)], places[min(best + 1, len(places) - 1)]
-    found = [(float(steps[best]), float(places[best]))]
+    candidates = [(float(steps[best]), float(places[best]))]
     while high - low > min(1e-3, 0.1 * (edge - high)):
         left, right = low + (high - low) / 3, high - (high - low) / 3
         inner = crossings(np.array([left, right]))
         low, high = (low, right) if inner[0] <= inner[1] else (left, high)
-        found += [(float(value), float(place)) for value, place in zip(inner, (left, right), strict=True)]
-    fewest, place = min(found)
+        candidates += [(float(value), float(place)) for value, place in zip(inner, (left, right), strict=True)]
+    fewest, place = min(candidates)
     return Best(steps=fewest, lr=math.exp(place), momentum=momentum)
 
 

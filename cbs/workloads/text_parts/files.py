@@ -137,8 +137,8 @@ def _read_jsonl(path: Path, text_field: str) -> Iterator[str]:
                 reason = getattr(error, "msg", None) or _one_line(error)
                 raise DataError(f"{where}: not valid JSON ({reason})") from None
             if not isinstance(record, dict) or text_field not in record:
-                found = f"fields {', '.join(record)}" if isinstance(record, dict) else f"a {type(record).__name__}"
-                raise DataError(f"{where}: no field {text_field!r} but {_one_line(found)}; set text_field=NAME")
+                content = f"fields {', '.join(record)}" if isinstance(record, dict) else f"a {type(record).__name__}"
+                raise DataError(f"{where}: no field {text_field!r} but {_one_line(content)}; set text_field=NAME")
             yield _require_text(record[text_field], f"{where}, field {text_field!r}")
 
 

@@ -90,7 +90,7 @@ class GPT(nn.Module):
         scale = attention_scale(shape.head_size, base)
         self.tokens = nn.Embedding(vocab_size, shape.width)
         self.positions = nn.Embedding(shape.context, shape.width)
-        self.blocks = nn.ModuleList(Block(shape.width, shape.heads, scale) for _ in range(shape.layers))
+        self.blocks = nn.ModuleList(TransformerBlock(shape.width, shape.heads, scale) for _ in range(shape.layers))
         self.norm = nn.LayerNorm(shape.width, bias=False)
         self._initialise()
         # On the meta device a Linear draws no random numbers.
@@ -142,7 +142,7 @@ def attention_scale(head_size: int, base: BaseModel | None) -> float | None:
     return math.sqrt(base.head_size) / head_size
 
 
-class Block(nn.Module):
+class TransformerBlock(nn.Module):
     """Causal self-attention and a four times wider GELU network, each added to the residual stream.
 
     The residual stream is kept as ``[sequences * tokens, width]``: on small models the time goes into dispatch, and a

@@ -71,13 +71,13 @@ def command(
             progress=lambda what: bar.update(task, advance=1, description=what),
         )
     file = write(found, results)
-    told = summary(found)
+    rows = summary(found)
     if as_json:
         report: dict[str, Any] = {"file": str(file), "curvature": found.curvature, "trial": found.trial}
-        typer.echo(json.dumps(report | {"parameters": found.parameters, "points": told}, indent=2, allow_nan=False))
+        typer.echo(json.dumps(report | {"parameters": found.parameters, "points": rows}, indent=2, allow_nan=False))
         return
     typer.echo(f"{found.curvature.replace('_', '-')} matrix of {found.parameters:,} parameters, {found.nodes} nodes")
-    for row in told:
+    for row in rows:
         numbers = ", ".join(
             f"{name.replace('_', ' ')} {entry['mean']:.4g}" + (f" ± {entry['error']:.2g}" if entry["error"] else "")
             for name, entry in row["quantities"].items()

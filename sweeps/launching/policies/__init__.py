@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from cbs.registry import Imported, Registry
+from cbs.registry import ImportFallback, Registry
 from sweeps.launching.policies.base import Policy
 
 POLICIES: Registry[type[Policy]] = Registry("policy", "sweeps.launching.policies", makes=Policy)
-POLICIES.fallback = Imported("policy")
+POLICIES.fallback = ImportFallback("policy")
 
 __all__ = ["POLICIES", "Policy"]

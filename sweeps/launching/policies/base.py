@@ -16,7 +16,7 @@ from sweeps.spec.spec import Sweep
 
 
 @dataclass(frozen=True)
-class Report:
+class SweepReport:
     """What came of a sweep, or of playing it through.
 
     Attributes:
@@ -28,7 +28,7 @@ class Report:
     lines: list[str]
 
 
-Sweeps = Generator[tuple[Sweep, Path], Search, Report]
+Sweeps = Generator[tuple[Sweep, Path], Search, SweepReport]
 """Yields a sweep and the folder it belongs to, is sent its search once that has ended, and returns the report."""
 
 
@@ -78,7 +78,7 @@ class Policy(ABC):
             note: tells a person a line.
         """
 
-    def preview(self, sweep: Sweep, folder: Path, cost: Cost | None, workers: int) -> Report:
+    def preview(self, sweep: Sweep, folder: Path, cost: Cost | None, workers: int) -> SweepReport:
         """What ``--dry-run`` tells, in place of :meth:`sweeps`.
 
         Args:
@@ -88,9 +88,9 @@ class Policy(ABC):
             workers: trials at a time; 0 where only the cluster knows.
         """
         report = dry_run_report(sweep, folder, cost, workers)
-        return Report(report, dry_run_lines(report))
+        return SweepReport(report, dry_run_lines(report))
 
-    def not_counted(self, report: Report, limits: Limits) -> Iterator[str]:
+    def not_counted(self, report: SweepReport, limits: Limits) -> Iterator[str]:
         """Lines about what :meth:`preview` does not count; asked for after it.
 
         Args:

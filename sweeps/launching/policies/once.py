@@ -9,7 +9,7 @@ from typing import Any
 from cbs.trial.store import Store
 from sweeps.folder.manifest import all_code_changes
 from sweeps.launching.policies import POLICIES
-from sweeps.launching.policies.base import Policy, Report, Sweeps
+from sweeps.launching.policies.base import Policy, SweepReport, Sweeps
 from sweeps.outlook.report import outcome_lines, outcome_report
 from sweeps.search.limits import Limits
 from sweeps.search.search import Search
@@ -25,7 +25,7 @@ class Once(Policy):
         return outcome(search, folder, (), limits)
 
 
-def outcome(search: Search, folder: Path, further: Sequence[Search], limits: Limits, **more: Any) -> Report:
+def outcome(search: Search, folder: Path, further: Sequence[Search], limits: Limits, **more: Any) -> SweepReport:
     """What came of a sweep and of further ones in its folder.
 
     Args:
@@ -37,4 +37,4 @@ def outcome(search: Search, folder: Path, further: Sequence[Search], limits: Lim
     """
     report = outcome_report(search, folder, further, limits) | more
     report["code_changes"] = all_code_changes(Store(folder))
-    return Report(report, outcome_lines(report))
+    return SweepReport(report, outcome_lines(report))

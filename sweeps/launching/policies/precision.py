@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from cbs.errors import ConfigError
 from sweeps.launching.policies import POLICIES
-from sweeps.launching.policies.base import Report
+from sweeps.launching.policies.base import SweepReport
 from sweeps.launching.policies.rounds import Rounds
 from sweeps.outlook.cost import Cost
 from sweeps.search.limits import Limits
@@ -40,9 +40,9 @@ class Precision(Rounds):
             )
         super().check(sweep, limits=limits, source=source)
 
-    def preview(self, sweep: Sweep, folder: Path, cost: Cost | None, workers: int) -> Report:
+    def preview(self, sweep: Sweep, folder: Path, cost: Cost | None, workers: int) -> SweepReport:
         report = super().preview(sweep, folder, cost, workers)
-        return Report(report.content | {"precision": self.goal}, report.lines)
+        return SweepReport(report.content | {"precision": self.goal}, report.lines)
 
     def curable(self) -> set[Verdict]:
         from analysis.estimate.diagnosis import Verdict

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from cbs.errors import ConfigError, ResultsError, reason
-from cbs.files import whole_file
+from cbs.files import atomic_file
 from cbs.trial.record import TrialResult, TrialStatus
 from cbs.trial.store import Store
-from sweeps.launching.policies.base import Policy, Report, Sweeps
+from sweeps.launching.policies.base import Policy, SweepReport, Sweeps
 from sweeps.launching.policies.once import outcome
 from sweeps.outlook.report import write_reasons
 from sweeps.search.limits import Limits
@@ -75,7 +75,7 @@ class Rounds(Policy):
         """What of a proposal is added; ``None`` for nothing. Asked for every optimizer that is to get more."""
         return wish
 
-    def not_counted(self, report: Report, limits: Limits) -> Iterator[str]:
+    def not_counted(self, report: SweepReport, limits: Limits) -> Iterator[str]:
         goal = "" if self.goal is None else f" {self.goal:g}"
         yield f"what {self.flag}{goal} adds follows from how these trials end, and is not counted"
         yield from super().not_counted(report, limits)
@@ -122,14 +122,14 @@ class Rounds(Policy):
         """The round after so many, with what it adds; ``None`` where the results cannot be read."""
         stop = _stopped(self.searches, limits)
         try:
-            found = look(sweep, folder)
+            answers = look(sweep, folder)
         except ResultsError as error:
             self.reasons = dict.fromkeys(sweep.labels.values(), str(error))
             return None
-        added = self._decide(sweep, found, stop if stop or number < MOST_ROUNDS else f"{MOST_ROUNDS} rounds are over")
+        added = self._decide(sweep, answers, stop if stop or number < MOST_ROUNDS else f"{MOST_ROUNDS} rounds are over")
         entry = {
             "round": number + 1,
-            "estimates": [_estimate(sweep, text, answer) for text, answer in found.items()],
+            "estimates": [_estimate(sweep, text, answer) for text, answer in answers.items()],
             "examples": limits.spent,
             "added": added,
         }
@@ -151,7 +151,7 @@ class Rounds(Policy):
             parts += [f"{label} ends here: {why}" for label, why in self.reasons.items()] or ["reached"]
         return f"round {entry['round']}: {'; '.join(parts)}"
 
-    def _decide(self, sweep: Sweep, found: dict[str, Answer], stop: str | None) -> list[dict[str, Any]]:
+    def _decide(self, sweep: Sweep, answers: dict[str, Answer], stop: str | None) -> list[dict[str, Any]]:
         """What to add, equal wishes of several optimizers together; :attr:`reasons` says who gets nothing."""
         from analysis.estimate.diagnosis import Verdict
         from analysis.estimate.suggest import suggest
@@ -161,7 +161,7 @@ class Rounds(Policy):
         added: dict[str, dict[str, Any]] = {}
         self.reasons = {}
         for text, label in sweep.labels.items():
-            answer = found.get(text)
+            answer = answers.get(text)
             if answer is None:
                 self.reasons[label] = "it has no trials that can be read"
                 continue
@@ -227,9 +227,9 @@ def look(sweep: Sweep, folder: Path) -> dict[str, Answer]:
     from analysis.estimate.estimates import answers
     from analysis.read.results import load
 
-    found = {str(answer.group.choice): answer for answer in answers(load(folder), DEFAULT, noise=False)}
+    answers_by_choice = {str(answer.group.choice): answer for answer in answers(load(folder), DEFAULT, noise=False)}
     groups = {text: str(pooled(sweep, choice)) for text, choice in sweep.choices.items()}
-    return {text: found[group] for text, group in groups.items() if group in found}
+    return {text: answers_by_choice[group] for text, group in groups.items() if group in answers_by_choice}
 
 
 def _stopped(searches: list[Search], limits: Limits) -> str | None:
@@ -299,5 +299,5 @@ class _Written:
         """Write a round down, with all trials that there are."""
         before = self.trials(len(self.rounds))
         self.rounds.append({**entry, "trials": [trial for trial in trials if trial not in before]})
-        with whole_file(self._path) as draft:
+        with atomic_file(self._path) as draft:
             draft.write_text(json.dumps(self._all, indent=2) + "\n")

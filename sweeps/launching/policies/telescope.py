@@ -10,18 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from cbs.errors import ConfigError
-from cbs.files import whole_file
+from cbs.files import atomic_file
 from cbs.optimizers.widths import HasWidths
 from cbs.registry.parsing import parse_batch_sizes
 from cbs.trial.config import Choice
 from sweeps.launching.launch import resolve
 from sweeps.launching.policies import POLICIES
-from sweeps.launching.policies.base import Policy, Report, Sweeps
+from sweeps.launching.policies.base import Policy, SweepReport, Sweeps
 from sweeps.outlook.cost import Cost
 from sweeps.search.limits import Limits
 from sweeps.search.search import Search
 from sweeps.search.telescoping import POINTS, Telescoped, check_widths, first_grid, telescope
-from sweeps.spec.cell import Study
+from sweeps.spec.cell import StudyKey
 from sweeps.spec.spec import Sweep
 from sweeps.spec.workload import built, calling_theirs
 
@@ -60,18 +60,18 @@ class Telescope(Policy):
 
     def sweeps(self, sweep: Sweep, folder: Path, limits: Limits, note: Callable[[str], None]) -> Sweeps:
         with calling_theirs():
-            at_width, found = stages(sweep, self.widths), {}
+            at_width, telescoped = stages(sweep, self.widths), {}
         for choice, batch_size in product(sweep.optimizers, sweep.batch_sizes):
             one = sweep.replace(optimizers=(choice,), batch_sizes=(batch_size,))
             (study,) = one.studies()
-            found[study] = yield from self._telescoped(one, study, at_width, folder)
-        content = report(found, sweep, folder)
-        with whole_file(folder / TABLE) as draft:
+            telescoped[study] = yield from self._telescoped(one, study, at_width, folder)
+        content = report(telescoped, sweep, folder)
+        with atomic_file(folder / TABLE) as draft:
             draft.write_text(json.dumps(content, indent=2, allow_nan=False) + "\n")
-        return Report(content, report_lines(content))
+        return SweepReport(content, report_lines(content))
 
     def _telescoped(
-        self, one: Sweep, study: Study, at_width: dict[int, Sweep], folder: Path
+        self, one: Sweep, study: StudyKey, at_width: dict[int, Sweep], folder: Path
     ) -> Generator[tuple[Sweep, Path], Search, Telescoped]:
         """One optimizer at one batch size."""
         plan = telescope(self.widths, first(one, study), len(one.seeds))
@@ -82,16 +82,16 @@ class Telescope(Policy):
                 search = yield stage, folder / f"width-{width}"
                 width, lrs = plan.send(search.table(study))
         except StopIteration as end:
-            found: Telescoped = end.value
-            return found
+            result: Telescoped = end.value
+            return result
 
-    def preview(self, sweep: Sweep, folder: Path, cost: Cost | None, workers: int) -> Report:
+    def preview(self, sweep: Sweep, folder: Path, cost: Cost | None, workers: int) -> SweepReport:
         with calling_theirs():
             content = planned(sweep, self.widths, folder)
-        return Report(content, planned_lines(content))
+        return SweepReport(content, planned_lines(content))
 
 
-def first(sweep: Sweep, study: Study) -> tuple[float, ...]:
+def first(sweep: Sweep, study: StudyKey) -> tuple[float, ...]:
     """Learning rates of the first width."""
     return sweep.lrs or first_grid(sweep.lr_grid(study.optimizer))
 
@@ -105,20 +105,20 @@ def stages(sweep: Sweep, widths: Sequence[int]) -> dict[int, Sweep]:
     check_widths(widths)
     if len(sweep.axes().get("batch_schedules", ())):
         raise ConfigError("learning rates telescope at a constant batch size; leave --schedule or --telescope out")
-    found, ratios = {}, set()
+    by_width, ratios = {}, set()
     for width in widths:
         workload = Choice(name=sweep.workload.name, options={**sweep.workload.options, "width": width})
-        found[width] = resolve(sweep.replace(workload=workload, expected=None))
+        by_width[width] = resolve(sweep.replace(workload=workload, expected=None))
         model = built(workload).build_model()
         ratios.add(
             frozenset(entry.ratio for entry in model.widths().values()) if isinstance(model, HasWidths) else None
         )
-    if len(ratios) < len(found):
+    if len(ratios) < len(by_width):
         raise ConfigError(
             "learning rates telescope across widths in muP: --set workload.parametrization=mup, or a model of your own "
             "with a method widths()"
         )
-    return found
+    return by_width
 
 
 def planned(sweep: Sweep, widths: Sequence[int], output: Path) -> dict[str, Any]:
@@ -134,25 +134,25 @@ def planned(sweep: Sweep, widths: Sequence[int], output: Path) -> dict[str, Any]
     }
 
 
-def planned_lines(told: dict[str, Any]) -> list[str]:
+def planned_lines(content: dict[str, Any]) -> list[str]:
     """:func:`planned` for a person."""
-    grids = [f"{name:<13} starts from {' '.join(f'{lr:g}' for lr in lrs)}" for name, lrs in told["lrs"].items()]
-    widths = " ".join(map(str, told["widths"]))
+    grids = [f"{name:<13} starts from {' '.join(f'{lr:g}' for lr in lrs)}" for name, lrs in content["lrs"].items()]
+    widths = " ".join(map(str, content["widths"]))
     return [
-        f"output        {told['output']}",
+        f"output        {content['output']}",
         f"widths        {widths}",
         *grids,
-        f"trials        {told['trials']}, more where the best learning rate is at the edge of a grid",
+        f"trials        {content['trials']}, more where the best learning rate is at the edge of a grid",
     ]
 
 
-def report(found: dict[Study, Telescoped], sweep: Sweep, output: Path) -> dict[str, Any]:
+def report(by_study: dict[StudyKey, Telescoped], sweep: Sweep, output: Path) -> dict[str, Any]:
     """Stages and cost of every optimizer and batch size, as plain JSON values.
 
     ``steps`` is null where a seed missed the target.
     """
     studies = []
-    for study, telescoped in found.items():
+    for study, telescoped in by_study.items():
         studies.append(
             {
                 "optimizer": study.optimizer,
@@ -176,11 +176,11 @@ def report(found: dict[Study, Telescoped], sweep: Sweep, output: Path) -> dict[s
     return {"output": str(output), "target": str(sweep.target), "studies": studies}
 
 
-def report_lines(told: dict[str, Any]) -> list[str]:
+def report_lines(content: dict[str, Any]) -> list[str]:
     """:func:`report` for a person."""
     lines = []
-    for study in told["studies"]:
-        lines.append(f"{study['optimizer']}, batch size {study['batch_size']}, to {told['target']}")
+    for study in content["studies"]:
+        lines.append(f"{study['optimizer']}, batch size {study['batch_size']}, to {content['target']}")
         lines.append(f"{'width':>7}{'tried':>7}{'best LR':>11}{'optimum':>11}{'steps':>8}")
         for stage in study["stages"]:
             steps = stage["steps"][stage["lrs"].index(stage["best_lr"])]
@@ -194,4 +194,4 @@ def report_lines(told: dict[str, Any]) -> list[str]:
         lines.append(
             f"trials: {study['trials']}; grids as wide and as fine at every width: {study['full_grid_trials']}"
         )
-    return [*lines, f"next: cbs analyze {told['output']}/width-N, for any of the widths"]
+    return [*lines, f"next: cbs analyze {content['output']}/width-N, for any of the widths"]

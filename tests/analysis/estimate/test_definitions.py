@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from analysis.config import AnalysisConfig
 from analysis.estimate import study_fits
-from analysis.estimate.curves import Curve
+from analysis.estimate.curves import StepsCurve
 from analysis.estimate.definitions import (
     DEFINITIONS,
+    CurveSample,
     Definition,
-    Sample,
     build,
     chosen,
     in_words,
@@ -43,22 +43,22 @@ HELD = Belief(np.zeros(1), np.full(1, 1e-12), np.ones(1))
 
 def sample(
     log_steps: np.ndarray, sizes: np.ndarray = SIZES, target: float | None = None, exponent: Exponent = HYPERBOLA
-) -> Sample:
+) -> CurveSample:
     """Rows ``[R, M]`` with the curve and the hyperbola fitted to each."""
     rows = np.atleast_2d(log_steps)
     fits = [fit_curves(sizes, rows, exponent=each) for each in (exponent, HYPERBOLA)]
-    return Sample(sizes, rows, *fits, target)
+    return CurveSample(sizes, rows, *fits, target)
 
 
 def hyperbola(min_steps: float = STEPS, min_examples: float = EXAMPLES, sizes: np.ndarray = SIZES) -> np.ndarray:
     return np.log(min_steps + min_examples / sizes)
 
 
-def picked(curve: Curve, rows: np.ndarray) -> Curve:
-    return Curve(*(getattr(curve, field.name)[rows] for field in dataclasses.fields(curve)))
+def picked(curve: StepsCurve, rows: np.ndarray) -> StepsCurve:
+    return StepsCurve(*(getattr(curve, field.name)[rows] for field in dataclasses.fields(curve)))
 
 
-def family(noise: float = 0.1, rows: int = 7, scale_steps: float = 1.0, scale_sizes: float = 1.0) -> list[Sample]:
+def family(noise: float = 0.1, rows: int = 7, scale_steps: float = 1.0, scale_sizes: float = 1.0) -> list[CurveSample]:
     """Noisy curves at several targets, harder ones with larger critical batch sizes."""
     rng = np.random.default_rng(1)
     sizes = SIZES * scale_sizes
@@ -87,7 +87,7 @@ class TestAll:
         order = np.random.default_rng(0).permutation(7)
         curves = family()
         mixed = [
-            Sample(s.batch_sizes, s.log_steps[order], picked(s.curve, order), picked(s.hyperbola, order), s.target)
+            CurveSample(s.batch_sizes, s.log_steps[order], picked(s.curve, order), picked(s.hyperbola, order), s.target)
             for s in curves
         ]
         np.testing.assert_allclose(definition(mixed, 1), definition(curves, 1)[order], rtol=1e-12)
@@ -248,7 +248,7 @@ def test_noisy_steps_that_return_to_the_line_or_rise_at_the_end() -> None:
     assert build("saturation").remark([risen]) == ""
 
 
-def law(star: float, alpha: float, losses: tuple[float, ...]) -> list[Sample]:
+def law(star: float, alpha: float, losses: tuple[float, ...]) -> list[CurveSample]:
     ratios = [star / loss ** (1 / alpha) for loss in losses]
     sizes = np.geomspace(min(ratios) / 8, max(ratios) * 8, 9)
     return [sample(hyperbola(STEPS, STEPS * r, sizes), sizes, loss) for r, loss in zip(ratios, losses, strict=True)]
@@ -291,8 +291,8 @@ def test_two_targets_are_a_law_without_an_interval() -> None:
 
 def test_a_curve_through_two_batch_sizes_does_not_count_for_the_law() -> None:
     """It has no resamples, so the number of rows differs; the others go on without it."""
-    nothing = Curve(*(np.empty(0) for _ in range(4)))
-    few = Sample(SIZES[:2], np.empty((0, 2)), nothing, nothing, 2.0)
+    nothing = StepsCurve(*(np.empty(0) for _ in range(4)))
+    few = CurveSample(SIZES[:2], np.empty((0, 2)), nothing, nothing, 2.0)
     curves = [*family(), few]
     np.testing.assert_array_equal(build("kaplan")(curves, 1), build("kaplan")(family(), 1))
     assert build("kaplan")(curves, 3).shape == (0,)

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from analysis.estimate.definitions import Sample, build
+from analysis.estimate.definitions import CurveSample, build
 from analysis.estimate.definitions.interpolated import convex
 from analysis.estimate.fitting.least_squares import HYPERBOLA, fit_curves
 from tests.references import interpolated
@@ -18,7 +18,7 @@ SIZES = 2.0 ** np.arange(1, 10)
 def read(steps: np.ndarray, sizes: np.ndarray = SIZES, **options: float) -> tuple[float, str]:
     rows = np.log(np.atleast_2d(steps))
     curve = fit_curves(sizes, rows, exponent=HYPERBOLA)
-    sample, definition = Sample(sizes, rows, curve, curve), build("interpolated", **options)
+    sample, definition = CurveSample(sizes, rows, curve, curve), build("interpolated", **options)
     return float(definition([sample])[0]), definition.remark([sample])
 
 

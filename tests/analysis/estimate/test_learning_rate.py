@@ -11,7 +11,7 @@ import pytest
 
 from analysis.arrays import Quantity as Estimated
 from analysis.config import AnalysisConfig
-from analysis.estimate.laws.learning_rate import LEAST, Law, Trend, learning_rate_law
+from analysis.estimate.laws.learning_rate import LEAST, LearningRateLaw, Trend, learning_rate_law
 from analysis.estimate.studies import Study
 from cbs.trial.lr_choice import censored
 
@@ -62,7 +62,7 @@ def law(
     prune_factor: float | None = None,
     resamples: int = 400,
     seed: int = 0,
-) -> Law:
+) -> LearningRateLaw:
     rng = np.random.default_rng([seeds, seed])
     studies = [truth.study(size, seeds, rng, prune_factor) for size in sizes]
     return learning_rate_law(studies, AnalysisConfig(resamples=resamples, seed=seed))
@@ -160,11 +160,11 @@ def draw(index: int) -> tuple[Truth, tuple[int, ...]]:
     return truth, sizes
 
 
-Quantity = Callable[[Law, Truth, tuple[int, ...]], tuple[Estimated, float]]
+Quantity = Callable[[LearningRateLaw, Truth, tuple[int, ...]], tuple[Estimated, float]]
 
 
 def factor_at(place: int) -> Quantity:
-    def read(found: Law, truth: Truth, sizes: tuple[int, ...]) -> tuple[Estimated, float]:
+    def read(found: LearningRateLaw, truth: Truth, sizes: tuple[int, ...]) -> tuple[Estimated, float]:
         factor = found.factor(sizes[place], 4)
         assert factor is not None
         return Estimated(value=factor.value, interval=factor.interval), truth.best(4 * sizes[place]) / truth.best(
@@ -174,7 +174,7 @@ def factor_at(place: int) -> Quantity:
     return read
 
 
-def line(found: Law, truth: Truth, sizes: tuple[int, ...]) -> tuple[Estimated, float]:
+def line(found: LearningRateLaw, truth: Truth, sizes: tuple[int, ...]) -> tuple[Estimated, float]:
     return found.slope, float(np.polyfit(np.log(sizes), np.log([truth.best(size) for size in sizes]), 1)[0])
 
 

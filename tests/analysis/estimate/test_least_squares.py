@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analysis.config import AnalysisConfig
-from analysis.estimate.curves import Curve
-from analysis.estimate.definitions import Sample, build
+from analysis.estimate.curves import StepsCurve
+from analysis.estimate.definitions import CurveSample, build
 from analysis.estimate.fitting import fit_curve
 from analysis.estimate.fitting.data import Trials
 from analysis.estimate.fitting.least_squares import (
@@ -34,13 +34,13 @@ BOX = (
 )
 
 
-def hyperbola(log_steps: np.ndarray, sizes: np.ndarray = SIZES, weights: np.ndarray | float = 1.0) -> Curve:
+def hyperbola(log_steps: np.ndarray, sizes: np.ndarray = SIZES, weights: np.ndarray | float = 1.0) -> StepsCurve:
     return fit_curves(sizes, np.atleast_2d(log_steps), weights, exponent=HYPERBOLA)
 
 
-def curve(min_steps: float, critical: float, exponent: float = 1.0) -> Curve:
+def curve(min_steps: float, critical: float, exponent: float = 1.0) -> StepsCurve:
     values = (math.log(min_steps), math.log(critical), exponent, critical)
-    return Curve(*(np.array(value) for value in values))
+    return StepsCurve(*(np.array(value) for value in values))
 
 
 @pytest.mark.parametrize(("ratio", "steps", "examples"), [(0.25, 5.0, 1.25), (1.0, 2.0, 2.0), (4.0, 1.25, 5.0)])
@@ -214,7 +214,7 @@ def test_published_fits(row: zhang2024.Row) -> None:
     assert round(float(fit.min_steps[0]), 1) == row.a
     assert float(f"{fit.min_examples[0]:.4g}") == row.b
     assert round(float(fit.critical[0])) == row.ratio
-    sample = Sample(sizes, np.log(row.steps)[None], fit, fit)
+    sample = CurveSample(sizes, np.log(row.steps)[None], fit, fit)
     printed = build("overhead", overhead=0.2, reference_batch=256.0, hyperbola=True)
     assert round(float(printed([sample])[0]), 1) == row.overhead
 
@@ -244,7 +244,7 @@ def test_perfect_scaling_alone_does_not_bound_a_free_exponent() -> None:
 @pytest.mark.parametrize("exponent", [HYPERBOLA, Exponent(0.05, 0.15**2)], ids=["hyperbola", "believed"])
 def test_resamples_fitted_from_their_curve_are_those_found_on_the_grid(exponent: Exponent, critical: float) -> None:
     """Also where the batch sizes see little of one side of the curve, and some resamples run to an end."""
-    curve = Curve(*(np.array(value) for value in (5.0, math.log(critical), 1.0, critical)))
+    curve = StepsCurve(*(np.array(value) for value in (5.0, math.log(critical), 1.0, critical)))
     rows = curve.log_steps(SIZES) + 0.06 * np.random.default_rng(1).standard_normal((400, len(SIZES)))
     near, grid = (fit_curves(SIZES, rows, exponent=exponent, deviation=0.06, start=start) for start in (curve, None))
     np.testing.assert_allclose(near.critical, grid.critical, rtol=1e-5)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analysis.config import AnalysisConfig
-from analysis.estimate.forms import FORMS, Reference, Runs
+from analysis.estimate.forms import FORMS, LossRuns, Reference
 from analysis.estimate.laws.loss import fit, refusal
 from tests.references import loss_forms
 from tests.references.loss_worlds import SIZES, TRUTH, coordinates, made
@@ -19,9 +19,9 @@ QUICK = AnalysisConfig(resamples=100)
 REFERENCE = Reference(parameters=1e6, batch_size=64.0, steps=1000.0, loss=3.0)
 
 
-def one(parameters: float, batch_size: float, steps: float) -> Runs:
+def one(parameters: float, batch_size: float, steps: float) -> LossRuns:
     columns = [np.array([float(value)]) for value in (parameters, batch_size, steps, 3.0)]
-    return Runs(**dict(zip(("parameters", "batch_size", "steps", "loss"), columns, strict=True)), group=np.zeros(1))
+    return LossRuns(**dict(zip(("parameters", "batch_size", "steps", "loss"), columns, strict=True)), group=np.zeros(1))
 
 
 @settings(max_examples=40, deadline=None)

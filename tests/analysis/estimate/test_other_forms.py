@@ -9,7 +9,7 @@ import pytest
 from scipy.integrate import quad
 
 from analysis.config import AnalysisConfig
-from analysis.estimate.curves import Curve
+from analysis.estimate.curves import StepsCurve
 from analysis.estimate.diagnosis import FORM_DOUBT, WIDE, Doubts, Verdict
 from analysis.estimate.estimates import _doubts
 from analysis.estimate.fitting import Fit, fit_curve, interval
@@ -135,19 +135,19 @@ def test_verdicts() -> None:
 def test_curves_of_other_forms_take_twice_their_fewest_steps_at_their_critical_batch_size(
     knee: float, largest: float
 ) -> None:
-    curve = Curve(*map(np.array, (np.log(175.0), np.log(40.0), 0.8, 40.0)), np.array(knee))
+    curve = StepsCurve(*map(np.array, (np.log(175.0), np.log(40.0), 0.8, 40.0)), np.array(knee))
     curve = curve if np.isinf(largest) else curve.levelled(largest)
     fewest, at = curve.log_steps(np.array([1e20, float(curve.critical)]))
     assert float(curve.min_steps) == pytest.approx(np.exp(fewest), rel=1e-5)
     assert np.exp(at - fewest) == pytest.approx(2.0, rel=1e-5)
     assert np.exp(curve.log_sizes(at)) == pytest.approx(float(curve.critical))
     assert np.isnan(curve.log_sizes(fewest - 0.1))
-    before = Curve(*map(np.array, (np.log(175.0), np.log(40.0), 0.8, 40.0)), np.array(knee)).log_steps(SIZES)
+    before = StepsCurve(*map(np.array, (np.log(175.0), np.log(40.0), 0.8, 40.0)), np.array(knee)).log_steps(SIZES)
     np.testing.assert_allclose(curve.log_steps(SIZES), before)
 
 
 def test_a_curve_that_still_falls_steeply_is_not_levelled() -> None:
-    curve = Curve(*map(np.array, (np.log(175.0), np.log(40.0), 0.8, 40.0)))
+    curve = StepsCurve(*map(np.array, (np.log(175.0), np.log(40.0), 0.8, 40.0)))
     same = curve.levelled(32.0)
     assert (float(same.critical), float(same.largest), float(same.log_min_steps)) == (40.0, np.inf, np.log(175.0))
 
@@ -155,8 +155,8 @@ def test_a_curve_that_still_falls_steeply_is_not_levelled() -> None:
 @pytest.mark.parametrize("knee", [0.7, 1.0, 1.5])
 def test_the_batch_size_of_the_fewest_examples(knee: float) -> None:
     """On a grid; none where smaller is always cheaper."""
-    curve = Curve(*map(np.array, (np.log(175.0), np.log(40.0), 1.3, 40.0)), np.array(knee))
+    curve = StepsCurve(*map(np.array, (np.log(175.0), np.log(40.0), 1.3, 40.0)), np.array(knee))
     grid = np.geomspace(1, 1000, 200_001)
     least = grid[np.argmin(np.log(grid) + curve.log_steps(grid))]
     assert np.exp(float(curve.log_cheapest)) == pytest.approx(least, rel=1e-3)
-    assert np.isneginf(Curve(*map(np.array, (0.0, 0.0, 0.9, 1.0)), np.array(knee)).log_cheapest)
+    assert np.isneginf(StepsCurve(*map(np.array, (0.0, 0.0, 0.9, 1.0)), np.array(knee)).log_cheapest)

@@ -7,19 +7,19 @@ import math
 import numpy as np
 import pytest
 
-from analysis.estimate.curves import Curve
+from analysis.estimate.curves import StepsCurve
 from analysis.estimate.fitting import Fit, fit_curve
 from analysis.estimate.fitting.data import Trials
-from analysis.estimate.scheduled import Run, compare, fewest_examples, fewest_steps, product
+from analysis.estimate.scheduled import ScheduledRun, compare, fewest_examples, fewest_steps, product
 from tests.factories import Truth, tables
 
 TRUTH = Truth(noise=0.03)
 SIZES = (2, 4, 8, 16, 32, 64, 128, 256, 512)
 
 
-def curve(exponent: float, min_steps: float = 175.0, critical: float = 42.0) -> Curve:
+def curve(exponent: float, min_steps: float = 175.0, critical: float = 42.0) -> StepsCurve:
     values = (math.log(min_steps), math.log(critical), exponent, critical)
-    return Curve(*(np.array([value]) for value in values))
+    return StepsCurve(*(np.array([value]) for value in values))
 
 
 def fitted(seed: int = 0, seeds: int = 3, **changes: float) -> Fit:
@@ -55,10 +55,10 @@ def test_nothing_is_as_cheap_as_below_an_asymptote() -> None:
     assert product(curve(1.0), np.array([350.0]), np.array([2 * 42.0 * 175.0]))[0] == pytest.approx(1.0)
 
 
-def run(gamma: float, steps: float, truth: Truth = TRUTH) -> Run:
+def run(gamma: float, steps: float, truth: Truth = TRUTH) -> ScheduledRun:
     """A run with so many steps, and the examples that make its gamma."""
     examples = truth.min_examples * (1 + gamma / (steps / truth.min_steps - 1))
-    return Run(steps=steps, examples=examples, batch_size=1.5 * examples / steps)
+    return ScheduledRun(steps=steps, examples=examples, batch_size=1.5 * examples / steps)
 
 
 @pytest.mark.parametrize("gamma", [0.3, 1.0, 3.0])
@@ -87,13 +87,13 @@ def test_gamma_and_savings_of_a_known_run(gamma: float, steps: float) -> None:
 
 def test_below_every_constant_batch_size_there_is_nothing_to_save_against() -> None:
     examples, steps = 0.5 * TRUTH.min_examples, 0.5 * TRUTH.min_steps
-    found = compare(fitted(), [Run(steps=steps, examples=examples, batch_size=40.0)] * 3, 0.95, hyperbola=True)
+    found = compare(fitted(), [ScheduledRun(steps=steps, examples=examples, batch_size=40.0)] * 3, 0.95, hyperbola=True)
     assert (found.equal_examples, found.equal_steps) == (None, None)
     assert (found.steps_saved.value, found.examples_saved.value, found.seconds_saved.value) == (None, None, None)
 
 
 def test_noise_of_either_side_widens_the_interval() -> None:
-    def width(fit: Fit, runs: list[Run]) -> float:
+    def width(fit: Fit, runs: list[ScheduledRun]) -> float:
         low, high = compare(fit, runs, 0.95, hyperbola=True).gamma.interval
         assert low is not None
         assert high is not None
@@ -131,7 +131,7 @@ def test_time_saved_is_that_of_the_steps_at_a_latency_and_none_where_examples_al
     """A step takes latency + B / 100 seconds, so a run of S steps and E examples takes latency S + E / 100."""
     one = run(0.5, 300.0)
     took = latency * one.steps + one.examples / 100
-    timed = Run(steps=one.steps, examples=one.examples, batch_size=one.batch_size, seconds=took)
+    timed = ScheduledRun(steps=one.steps, examples=one.examples, batch_size=one.batch_size, seconds=took)
     times = lambda sizes: latency + np.asarray(sizes) / 100  # noqa: E731
     found = compare(fitted(), [timed] * 3, 0.95, hyperbola=True, step_times=times)
     assert found.seconds.value == pytest.approx(took)
@@ -154,7 +154,7 @@ def test_time_saved_is_that_of_the_steps_at_a_latency_and_none_where_examples_al
 def test_what_step_times_leave_open_is_in_the_hours_that_are_saved() -> None:
     """A step takes half a second; the run's own times are known to 30 %, those of the constant batch size exactly."""
     one = run(0.5, 300.0)
-    timed = Run(steps=one.steps, examples=one.examples, batch_size=one.batch_size, seconds=0.5 * one.steps)
+    timed = ScheduledRun(steps=one.steps, examples=one.examples, batch_size=one.batch_size, seconds=0.5 * one.steps)
     rng = np.random.default_rng(2)
 
     def factors(sizes: np.ndarray, count: int) -> np.ndarray:
@@ -179,7 +179,7 @@ def test_what_step_times_leave_open_is_in_the_hours_that_are_saved() -> None:
 def test_without_step_times_and_beyond_them_no_time_is_saved() -> None:
     one = run(0.5, 300.0)
     assert compare(fitted(), [one] * 3, 0.95, hyperbola=True).seconds.value is None
-    timed = Run(steps=one.steps, examples=one.examples, batch_size=one.batch_size, seconds=10.0)
+    timed = ScheduledRun(steps=one.steps, examples=one.examples, batch_size=one.batch_size, seconds=10.0)
     nowhere = compare(
         fitted(), [timed] * 3, 0.95, hyperbola=True, step_times=lambda sizes: np.where(sizes < 1e3, np.nan, 1.0)
     )
@@ -197,7 +197,9 @@ def coverage(trials: int) -> tuple[float, float]:
             one = run(1.0, 320.0)
             later = (factor - 1) * 320.0
             runs.append(
-                Run(steps=320.0 + later, examples=one.examples + one.batch_size * later, batch_size=one.batch_size)
+                ScheduledRun(
+                    steps=320.0 + later, examples=one.examples + one.batch_size * later, batch_size=one.batch_size
+                )
             )
         found = compare(fitted(seed), runs, 0.95, hyperbola=True)
         low, high = found.gamma.interval

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from analysis.config import AnalysisConfig
-from analysis.estimate.forms import Runs
+from analysis.estimate.forms import LossRuns
 from analysis.estimate.laws.loss import fit
 from analysis.questions.scale.answer import _off
 from tests.references.power_law import steps_to_loss
@@ -21,7 +21,7 @@ SIZES, LOSSES = (2e4, 6e4, 2e5, 6e5), (3.6, 3.2, 2.9, 2.7)
 def made(
     *, sizes: tuple[float, ...] = SIZES, losses: tuple[float, ...] = LOSSES, noise: float = 0.0, seed: int = 0,
     batch_sizes: tuple[int, ...] = (2, 8, 32, 128, 512), **truth: Any,
-) -> Runs:  # fmt: skip
+) -> LossRuns:  # fmt: skip
     """Steps of every size, batch size and loss; most of the noise is common to the losses of one run."""
     rng, rows = np.random.default_rng(seed), []
     for trial, (size, batch) in enumerate((size, batch) for size in sizes for batch in batch_sizes):
@@ -31,7 +31,7 @@ def made(
             rows.append((size, loss, batch, steps * np.exp(noise * (common + 0.53 * rng.standard_normal())), trial))
     columns = np.array(rows, dtype=float).T
     names = ("parameters", "loss", "batch_size", "steps", "group")
-    return Runs(**dict(zip(names, columns, strict=True)))
+    return LossRuns(**dict(zip(names, columns, strict=True)))
 
 
 def test_known_parameters_come_back() -> None:

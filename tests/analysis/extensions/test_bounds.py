@@ -16,15 +16,15 @@ from scipy.special import stdtrit
 
 from analysis.config import AnalysisConfig
 from analysis.estimate.fit_table import fit_table
-from analysis.extensions.theory.bounds.checks import FORM, INSIDE, Told, inside_check
+from analysis.extensions.theory.bounds.checks import FORM, INSIDE, CheckOutcome, inside_check
 from analysis.extensions.theory.bounds.given import NESTEROV, given_bounds
 from analysis.extensions.theory.bounds.measured import MeasuredBound, MeasuredBounds, measured_bounds
 from analysis.extensions.theory.bounds.settings import COVERED, FREE_LENGTH, read_setting
-from analysis.extensions.theory.bounds.variants import Scaled, told
+from analysis.extensions.theory.bounds.variants import Scaled, check_outcome
 from cbs.errors import ConfigError
 from cbs.optimizers import OPTIMIZERS
 from cbs.registry.choices import Choice, parse_choice
-from cbs.theory.steps_bounds import PowerBound, Problem, relative_best
+from cbs.theory.steps_bounds import BoundConstants, PowerBound, relative_best
 from tests.certified import sato2025
 from tests.factories import LRS, Truth, sweep
 
@@ -63,7 +63,7 @@ def world(pole: float, **about: Any) -> BoundTruth:
     return BoundTruth(pole=pole, noise=0.01, lr_at_1=4e-3, lr_power=0.0, curvature=0.1, **about)
 
 
-def checks(bound: MeasuredBound) -> dict[str, Told]:
+def checks(bound: MeasuredBound) -> dict[str, CheckOutcome]:
     return {check.prediction: check.verdict for check in bound.checks}
 
 
@@ -97,30 +97,30 @@ def test_what_follows_the_bound_is_found_to_follow_it(following: MeasuredBounds)
         assert low < 2.25 * pole_of(beta) < high
         assert high / low < 1.2
         assert bound.largest_best == pytest.approx(2.25 * 8)
-        assert checks(bound)[FORM] is Told.HOLDS
-        assert Told.FAILS not in checks(bound).values()
+        assert checks(bound)[FORM] is CheckOutcome.HOLDS
+        assert CheckOutcome.FAILS not in checks(bound).values()
     first, last = following.scopes[0].bounds[0], following.scopes[0].bounds[-1]
-    assert checks(first)[INSIDE] is Told.HOLDS, first.checks
+    assert checks(first)[INSIDE] is CheckOutcome.HOLDS, first.checks
     # its b* lies below the smallest batch size
-    assert checks(last)[INSIDE] is Told.UNKNOWN
+    assert checks(last)[INSIDE] is CheckOutcome.UNKNOWN
 
 
 def test_ratios_that_follow_the_bound_hold(following: MeasuredBounds) -> None:
     for entry, pair in zip(scaled(following, "bound"), ((0.8, 0.9), (0.9, 0.95)), strict=True):
         assert entry.optimizers == tuple(f"signum(momentum={beta})" for beta in pair)
         assert entry.predicted == pytest.approx(pole_of(pair[1]) / pole_of(pair[0]))
-        assert entry.verdict is Told.HOLDS
+        assert entry.verdict is CheckOutcome.HOLDS
     (exponent,) = scaled(following, "bound", "exponent")
-    assert exponent.verdict is Told.HOLDS
+    assert exponent.verdict is CheckOutcome.HOLDS
     assert exponent.measured.value == pytest.approx(1.0, abs=0.05)
-    assert {entry.verdict for entry in scaled(following, "sfo")} == {Told.UNKNOWN}
+    assert {entry.verdict for entry in scaled(following, "sfo")} == {CheckOutcome.UNKNOWN}
 
 
 def test_a_pole_that_does_not_move_is_told_from_the_prediction(against: MeasuredBounds) -> None:
     found = [entry for entry in scaled(against, "bound") if entry.optimizers[0].startswith("signum")]
-    assert [entry.verdict for entry in found] == [Told.FAILS, Told.FAILS]
+    assert [entry.verdict for entry in found] == [CheckOutcome.FAILS, CheckOutcome.FAILS]
     (exponent,) = scaled(against, "bound", "exponent")
-    assert exponent.verdict is Told.FAILS
+    assert exponent.verdict is CheckOutcome.FAILS
     low, high = exponent.measured.interval
     assert low is not None
     assert high is not None
@@ -131,17 +131,17 @@ def test_a_hyperbola_has_not_the_form_and_no_b_star(against: MeasuredBounds) -> 
     bounds = {bound.optimizer: bound for bound in against.scopes[0].bounds}
     for beta in (0.8, 0.95):
         muon = bounds[f"muon(momentum={beta})"]
-        assert checks(muon)[FORM] is Told.FAILS
+        assert checks(muon)[FORM] is CheckOutcome.FAILS
         assert muon.best.value is None
         assert muon.fit is not None
         assert muon.residual_rms is not None
         assert muon.residual_rms > 0.08
         assert "AdamW" in muon.remark
     (form,) = [entry for entry in scaled(against, "bound") if entry.optimizers[0].startswith("muon")]
-    assert form.verdict is Told.UNKNOWN
+    assert form.verdict is CheckOutcome.UNKNOWN
     assert "form: does not hold" in form.why
     (critical,) = [entry for entry in scaled(against, "pareto") if entry.optimizers[0].startswith("muon")]
-    assert critical.verdict is Told.FAILS
+    assert critical.verdict is CheckOutcome.FAILS
     assert critical.measured.value == pytest.approx(3.0, rel=0.2)
     assert critical.predicted == pytest.approx(relative_best(0.95, nesterov=False) / relative_best(0.8, nesterov=False))
 
@@ -158,7 +158,7 @@ def test_no_bound_is_about_adamw(against: MeasuredBounds) -> None:
 def test_a_form_may_be_asked_for(tmp_path: Path) -> None:
     found = asked(tmp_path, {"adamw": world(5.0, power=1.0)}, form="linear")
     (adamw,) = found.scopes[0].bounds
-    assert checks(adamw)[FORM] is Told.HOLDS
+    assert checks(adamw)[FORM] is CheckOutcome.HOLDS
     assert adamw.best.value == pytest.approx(10.0, rel=0.1)
     with pytest.raises(ConfigError, match="--form must be one of root, linear, decay, got 'power'"):
         measured_bounds(tmp_path, CONFIG, form="power")
@@ -174,8 +174,8 @@ def test_one_learning_rate_for_all_lets_a_batch_size_that_failed_count(tmp_path:
     assert not before.answer.points[0].reached
     inside = {name: next(c for c in bound.checks if c.prediction == INSIDE) for name, bound in
               (("before", before), ("after", after))}  # fmt: skip
-    assert inside["before"].verdict is Told.UNKNOWN
-    assert inside["after"].verdict is Told.HOLDS
+    assert inside["before"].verdict is CheckOutcome.UNKNOWN
+    assert inside["after"].verdict is CheckOutcome.HOLDS
     assert "batch size 8 took more examples" in inside["after"].why
     assert after.best.value == pytest.approx(18.0, rel=0.1)
     assert (tuned.lr, one.lr, one.notes) == (None, LRS[3], ())
@@ -194,7 +194,7 @@ def test_a_run_that_missed_the_target_where_the_form_has_it_speaks_against_the_f
         trial.rename(tmp_path / "trials" / trial.name)
     (found,) = measured_bounds(tmp_path, CONFIG, lr=LRS[3]).scopes[0].bounds
     check = next(check for check in found.checks if check.prediction == FORM)
-    assert check.verdict is Told.FAILS
+    assert check.verdict is CheckOutcome.FAILS
     assert "batch size 8 ran 9,000 steps; the form says" in check.why
     assert found.best.value is None
     assert float(bound.steps(8)) * 175 < 1000
@@ -203,18 +203,18 @@ def test_a_run_that_missed_the_target_where_the_form_has_it_speaks_against_the_f
 @pytest.mark.parametrize(
     ("interval", "predicted", "unmoved", "verdict"),
     [
-        ((0.3, 0.6), 0.47, 1.0, Told.HOLDS),
-        ((0.3, 1.2), 0.47, 1.0, Told.UNKNOWN),
-        ((0.6, 1.2), 0.47, 1.0, Told.FAILS),
-        ((None, 0.4), 0.47, 1.0, Told.FAILS),
-        ((None, 0.9), 0.47, 1.0, Told.HOLDS),
-        ((0.3, None), 0.47, 1.0, Told.UNKNOWN),
-        ((None, None), 0.47, 1.0, Told.UNKNOWN),
-        ((-0.2, 0.2), 1.0, 0.0, Told.FAILS),
+        ((0.3, 0.6), 0.47, 1.0, CheckOutcome.HOLDS),
+        ((0.3, 1.2), 0.47, 1.0, CheckOutcome.UNKNOWN),
+        ((0.6, 1.2), 0.47, 1.0, CheckOutcome.FAILS),
+        ((None, 0.4), 0.47, 1.0, CheckOutcome.FAILS),
+        ((None, 0.9), 0.47, 1.0, CheckOutcome.HOLDS),
+        ((0.3, None), 0.47, 1.0, CheckOutcome.UNKNOWN),
+        ((None, None), 0.47, 1.0, CheckOutcome.UNKNOWN),
+        ((-0.2, 0.2), 1.0, 0.0, CheckOutcome.FAILS),
     ],
 )
-def test_a_verdict(interval: Any, predicted: float, unmoved: float, verdict: Told) -> None:
-    assert told(interval, predicted, unmoved) is verdict
+def test_a_verdict(interval: Any, predicted: float, unmoved: float, verdict: CheckOutcome) -> None:
+    assert check_outcome(interval, predicted, unmoved) is verdict
 
 
 def test_what_is_known_of_optimizers_is_what_they_are() -> None:
@@ -277,7 +277,7 @@ def test_the_published_runs_of_a_llama_leave_the_optimum_open(optimizer: str) ->
         (answer,) = fit_table(read, CONFIG).answers
         found = inside_check(answer)
         assert answer.definitions["sfo"].value == 64
-        assert found.verdict is Told.UNKNOWN
+        assert found.verdict is CheckOutcome.UNKNOWN
         assert "an optimum would lie there or below" in found.why
 
 
@@ -289,7 +289,7 @@ def test_the_margin_of_fewest_inside_is_known_as_well_as_two_means_and_holds_for
     (answer,) = fit_table(rows, AnalysisConfig()).answers
     found, fit = inside_check(answer), answer.fit
     assert fit is not None
-    assert found.verdict is Told.HOLDS
+    assert found.verdict is CheckOutcome.HOLDS
     low, high = found.margin.interval
     assert low is not None
     assert high is not None
@@ -299,7 +299,7 @@ def test_the_margin_of_fewest_inside_is_known_as_well_as_two_means_and_holds_for
 
 
 def test_given_bounds_are_every_setting_with_those_that_have_none_named() -> None:
-    problem = Problem(epsilon=0.5, lr=1e-3, smoothness=1.0, noise=5.0, gap=3.0)
+    problem = BoundConstants(epsilon=0.5, lr=1e-3, smoothness=1.0, noise=5.0, gap=3.0)
     found = given_bounds(
         problem, list(NESTEROV), betas=(0.9, 0.95), weight_decays=(0.0, 0.1), batch_sizes=(1, 64, 1_000_000)
     )
@@ -320,7 +320,7 @@ def test_given_bounds_are_every_setting_with_those_that_have_none_named() -> Non
 
 
 def test_given_bounds_refuse_what_there_is_no_bound_for() -> None:
-    problem = Problem(epsilon=1e-4, lr=1.0, smoothness=1.0, noise=5.0, gap=3.0)
+    problem = BoundConstants(epsilon=1e-4, lr=1.0, smoothness=1.0, noise=5.0, gap=3.0)
     with pytest.raises(ConfigError, match="there is no bound; take a smaller learning rate"):
         given_bounds(problem, ["muon"], batch_sizes=(1, 2))
     with pytest.raises(ConfigError, match="--optim adamw: steps bounds are for sgd, momentum, muon"):

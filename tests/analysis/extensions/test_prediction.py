@@ -68,7 +68,9 @@ def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @contextlib.contextmanager
-def instead(sweep: Path, change: Callable[[record.Sample], record.Sample], count: int = 2) -> Iterator[None]:
+def instead(
+    sweep: Path, change: Callable[[record.SpectrumSample], record.SpectrumSample], count: int = 2
+) -> Iterator[None]:
     """The sweep with a few changed measurements at the target in place of its spectrum."""
     spectrum = record.read(sweep)
     samples = tuple(map(change, spectrum.at("target")[:count]))
@@ -190,8 +192,8 @@ def test_a_target_below_the_floor_is_said(sweep: Path, target: float, why_not: s
 
 
 def test_negative_curvature_is_an_answer_not_a_crash(sweep: Path) -> None:
-    def turned(sample: record.Sample) -> record.Sample:
-        measures = tuple(record.Measure(each.kind, -each.curvature, each.weight) for each in sample.measures)
+    def turned(sample: record.SpectrumSample) -> record.SpectrumSample:
+        measures = tuple(record.SpectralMeasure(each.kind, -each.curvature, each.weight) for each in sample.measures)
         return dataclasses.replace(sample, measures=measures)
 
     with instead(sweep, turned):
@@ -268,8 +270,8 @@ def test_one_run_is_told(sweep: Path) -> None:
 
 
 def test_what_is_left_out_of_the_quadratic_is_told(sweep: Path) -> None:
-    def curved(sample: record.Sample) -> record.Sample:
-        fifth = record.Measure("noise", np.array([-0.1]), np.array([0.25 * sample.of("noise")[1].sum()]))
+    def curved(sample: record.SpectrumSample) -> record.SpectrumSample:
+        fifth = record.SpectralMeasure("noise", np.array([-0.1]), np.array([0.25 * sample.of("noise")[1].sum()]))
         return dataclasses.replace(sample, measures=(*sample.measures, fifth))
 
     with instead(sweep, curved):

@@ -10,7 +10,7 @@ from analysis.config import AnalysisConfig
 from analysis.extensions.theory.quadratic import quadratic
 from analysis.present import presentation
 from cbs.errors import ConfigError
-from cbs.theory.noisy_quadratic import Critical, NoisyQuadratic, critical, curve
+from cbs.theory.noisy_quadratic import CurveSummary, NoisyQuadratic, critical, curve
 from tests.certified import noisy_quadratic as certified
 
 CONFIG = AnalysisConfig(resamples=200)
@@ -91,7 +91,7 @@ def test_the_critical_batch_size_is_that_of_twice_the_steps_without_noise(optimi
 
 def test_without_noise_there_is_no_critical_batch_size() -> None:
     model = NoisyQuadratic.power_law(50, noise=0.0)
-    assert critical(model, "sgd", 0.02) == Critical(min_steps=pytest.approx(28.2, abs=0.1), batch_size=None)
+    assert critical(model, "sgd", 0.02) == CurveSummary(min_steps=pytest.approx(28.2, abs=0.1), batch_size=None)
     assert critical(NoisyQuadratic.power_law(5), "sgd", 5.0) is None
 
 

@@ -15,19 +15,19 @@ import pytest
 
 from analysis.arrays import UNKNOWN, Quantity
 from analysis.config import AnalysisConfig
-from analysis.estimate.curves import Curve
-from analysis.estimate.phases import Phase, along, best_sizes, doubled, lower_ends, steps_of
+from analysis.estimate.curves import StepsCurve
+from analysis.estimate.phases import PhaseEstimate, along, best_sizes, doubled, lower_ends, steps_of
 from analysis.extensions.schedule_plan.answer import plan_schedule
 from analysis.extensions.schedule_plan.export import exported
 from analysis.extensions.schedule_plan.of_curve import of_curve
 from analysis.extensions.schedule_plan.of_sweep import of_sweep
 from analysis.extensions.schedule_plan.of_trace import of_trace
-from analysis.extensions.schedule_plan.plans import Ask, Outcome, SchedulePlan
-from analysis.extensions.schedule_plan.source import Source
+from analysis.extensions.schedule_plan.plans import PlanOutcome, PlanRequest, SchedulePlan
+from analysis.extensions.schedule_plan.source import PhaseSource
 from analysis.extensions.schedule_plan.stages import stages
 from analysis.present import to_json
 from analysis.present.figures import figures_of
-from analysis.read.throughput import Assumed, Measured
+from analysis.read.throughput import Assumed, StepTimeTable
 from benchmarks.calibration.cases import CASES
 from benchmarks.schedule_plans import compared
 from benchmarks.schedule_plans import sweep as simulated_sweep
@@ -47,13 +47,16 @@ def inside(quantity: Quantity, value: float) -> bool:
     return low is not None and high is not None and low <= value <= high
 
 
-def phase(progress: float, scale: float, interval: tuple[float, float] | None = None) -> Phase:
+def phase(progress: float, scale: float, interval: tuple[float, float] | None = None) -> PhaseEstimate:
     """A hyperbola; resamples at the ends of the interval."""
     drawn = np.array(interval or ())
     curves = [
-        Curve(np.log(progress * np.ones_like(b)), np.log(b), np.ones_like(b), b) for b in (np.asarray(scale), drawn)
+        StepsCurve(np.log(progress * np.ones_like(b)), np.log(b), np.ones_like(b), b)
+        for b in (np.asarray(scale), drawn)
     ]
-    return Phase(where="", critical=Quantity(scale, interval or (None, None)), estimate=curves[0], resampled=curves[1])
+    return PhaseEstimate(
+        where="", critical=Quantity(scale, interval or (None, None)), estimate=curves[0], resampled=curves[1]
+    )
 
 
 @pytest.fixture(scope="module")
@@ -62,13 +65,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @functools.cache
-def source_of(folder: Path) -> Source:
+def source_of(folder: Path) -> PhaseSource:
     (source,) = of_sweep(folder, CONFIG, None, None)
     return source
 
 
 def planned(folder: Path, **ask: Any) -> SchedulePlan:
-    (plan,) = plan_schedule([source_of(folder)], Ask(**ask), CONFIG).plans
+    (plan,) = plan_schedule([source_of(folder)], PlanRequest(**ask), CONFIG).plans
     return plan
 
 
@@ -83,7 +86,7 @@ def test_a_phase_has_the_critical_batch_size_that_holds_in_it(folder: Path) -> N
     assert source.critical < source.phases[-1].critical.interval[0]  # type: ignore[operator]
 
 
-def named(plan: SchedulePlan, name: str) -> Outcome:
+def named(plan: SchedulePlan, name: str) -> PlanOutcome:
     return next(outcome for outcome in plan.outcomes if outcome.name == name)
 
 
@@ -139,7 +142,7 @@ def test_the_constant_batch_size_beside_a_plan_is_that_of_the_whole_run(folder: 
 
 def test_where_the_learning_rate_falls_nothing_is_promised(folder: Path) -> None:
     falling = dataclasses.replace(source_of(folder), decays=True)
-    (plan,) = plan_schedule([falling], Ask(), CONFIG).plans
+    (plan,) = plan_schedule([falling], PlanRequest(), CONFIG).plans
     assert plan.lr_rule == "ratio"
     assert plan.stages[-1].lr_factor.value == pytest.approx(plan.stages[-1].batch_size / plan.stages[0].batch_size)
     assert all(outcome.examples_saved == UNKNOWN for outcome in plan.outcomes)
@@ -150,7 +153,7 @@ def test_nothing_is_promised_where_the_rate_of_the_last_batch_size_is_not_known(
     source = source_of(folder)
     last = planned(folder).table[-1][1]
     short = dataclasses.replace(source, best_lrs=tuple(pair for pair in source.best_lrs if pair[0] < last))
-    (plan,) = plan_schedule([short], Ask(), CONFIG).plans
+    (plan,) = plan_schedule([short], PlanRequest(), CONFIG).plans
     assert all(outcome.examples_saved == outcome.steps == UNKNOWN for outcome in plan.outcomes[:-1])
     assert f"that of its last batch size, {last}, lies outside what was found" in plan.verdict
 
@@ -168,7 +171,7 @@ def test_what_a_plan_loses_is_in_the_interval(folder: Path, monkeypatch: pytest.
     outcomes = {}
     for lost in (0.0, 1.0):
         monkeypatch.setattr("analysis.extensions.schedule_plan.outcome.LOST", lost)
-        (plan,) = plan_schedule([source_of(folder)], Ask(lr_exponent=1.0), CONFIG).plans
+        (plan,) = plan_schedule([source_of(folder)], PlanRequest(lr_exponent=1.0), CONFIG).plans
         outcomes[lost] = plan.outcomes
     for none, some in zip(outcomes[0.0][:-1], outcomes[1.0][:-1], strict=True):
         (low, high), (lower, higher) = none.steps.interval, some.steps.interval
@@ -178,7 +181,7 @@ def test_what_a_plan_loses_is_in_the_interval(folder: Path, monkeypatch: pytest.
             assert (some.steps.value or 0.0) > (none.steps.value or 0.0)
             assert higher - high > 1.5 * (lower - low)  # type: ignore[operator]
     monkeypatch.setattr("analysis.extensions.schedule_plan.outcome.OFF", 0.0)
-    (plan,) = plan_schedule([source_of(folder)], Ask(lr_exponent=1.0), CONFIG).plans
+    (plan,) = plan_schedule([source_of(folder)], PlanRequest(lr_exponent=1.0), CONFIG).plans
     (sure,) = (outcome.steps.interval for outcome in plan.outcomes if outcome.recommended)
     (usual,) = (outcome.steps.interval for outcome in outcomes[1.0] if outcome.recommended)
     assert usual[0] < 0.99 * sure[0]  # type: ignore[operator]
@@ -188,7 +191,7 @@ def test_what_a_plan_loses_is_in_the_interval(folder: Path, monkeypatch: pytest.
 def test_a_rate_above_all_that_were_tried_is_told(folder: Path) -> None:
     source = source_of(folder)
     low = dataclasses.replace(source, highest_lrs=tuple((size, 1e-4) for size, _ in source.highest_lrs))
-    (plan,) = plan_schedule([low], Ask(), CONFIG).plans
+    (plan,) = plan_schedule([low], PlanRequest(), CONFIG).plans
     assert any("watch the first steps" in note for note in plan.notes)
     assert not any("watch the first steps" in note for note in planned(folder).notes)
 
@@ -200,7 +203,7 @@ def test_a_last_stage_that_comes_too_late_is_no_promise(folder: Path) -> None:
     sooner = dataclasses.replace(
         source.whole, estimate=dataclasses.replace(curve, log_min_steps=curve.log_min_steps - 3.0)
     )
-    (plan,) = plan_schedule([dataclasses.replace(source, whole=sooner)], Ask(), CONFIG).plans
+    (plan,) = plan_schedule([dataclasses.replace(source, whole=sooner)], PlanRequest(), CONFIG).plans
     assert named(plan, "plan, flat").steps == UNKNOWN
     assert "nothing follows" in plan.verdict
 
@@ -263,7 +266,7 @@ def test_the_learning_rate_is_flat_or_by_what_is_given(folder: Path) -> None:
     assert source.law is not None
     curves = np.repeat([[0.0], [math.log(30.0)], [1.0]], 201, axis=1)
     saturating = dataclasses.replace(source, law=dataclasses.replace(source.law, curves=curves))
-    (other,) = plan_schedule([saturating], Ask(lr_exponent="measured law"), CONFIG).plans
+    (other,) = plan_schedule([saturating], PlanRequest(lr_exponent="measured law"), CONFIG).plans
     ratio = (1 + 30 / first.batch_size) / (1 + 30 / last.batch_size)
     assert other.stages[-1].lr_factor.value == pytest.approx(ratio)
     assert other.stages[-1].lr.value == pytest.approx(source.best_lr(last.batch_size).value)
@@ -274,9 +277,9 @@ def test_the_learning_rate_is_flat_or_by_what_is_given(folder: Path) -> None:
         assert sum(outcome.recommended for outcome in given.outcomes) == 1
     bare = dataclasses.replace(source, law=None)
     with pytest.raises(ConfigError, match="no law of the learning rate was measured"):
-        plan_schedule([bare], Ask(lr_exponent="measured law"), CONFIG)
+        plan_schedule([bare], PlanRequest(lr_exponent="measured law"), CONFIG)
     # without a law the best rate of the nearest batch size is the base
-    (near,) = plan_schedule([bare], Ask(), CONFIG).plans
+    (near,) = plan_schedule([bare], PlanRequest(), CONFIG).plans
     lrs = [lr for _, lr in source.best_lrs]
     assert min(lrs) <= (near.stages[0].lr.value or 0.0) <= max(lrs)
 
@@ -300,7 +303,7 @@ def test_hours_are_those_of_the_steps_and_decide_where_they_are_known(folder: Pa
         for size in sizes
     ]
     sure, noisy = (
-        planned(folder, throughput=Measured(tuple(each))).outcomes[0].hours
+        planned(folder, throughput=StepTimeTable(tuple(each))).outcomes[0].hours
         for each in ([dataclasses.replace(row, interval=None) for row in rows], rows)
     )
     assert noisy.value == sure.value
@@ -373,7 +376,7 @@ def test_what_was_not_measured_is_refused(folder: Path, tmp_path: Path) -> None:
 def test_off_the_hyperbola_the_constant_is_that_of_the_curve(tmp_path: Path) -> None:
     truth = Truth(noise=0.01, exponent=0.6)
     sweep(tmp_path, {"adamw": truth}, seeds=2, lrs=(2e-3, 8e-3), batch_sizes=(4, 16, 64, 256), growth=1.1)
-    (plan,) = plan_schedule(of_sweep(tmp_path, CONFIG, [2.8, 2.4], None), Ask(), CONFIG).plans
+    (plan,) = plan_schedule(of_sweep(tmp_path, CONFIG, [2.8, 2.4], None), PlanRequest(), CONFIG).plans
     # at the best of two learning rates, up to 12 % slower than the best of all
     constant = plan.outcomes[-1]
     assert constant.steps.value == pytest.approx(175.0 * (1 + (42.2 / constant.batch_sizes[0]) ** 0.6), rel=0.13)
@@ -400,7 +403,7 @@ def test_the_noise_scale_stands_in_for_the_critical_batch_size(tmp_path: Path) -
     # the very run is what its own batch size takes
     course = along(of_trace(path, CONFIG).phases, [0], [16])
     assert (course.steps[0], course.examples[0]) == (pytest.approx(100), pytest.approx(1600))
-    (plan,) = plan_schedule([source], Ask(price=50.0), CONFIG).plans
+    (plan,) = plan_schedule([source], PlanRequest(price=50.0), CONFIG).plans
     assert [size for _, size in plan.table] == [24, 48]  # the root of 50 times 12 and 40, in eights as the run had them
     assert any("stands in" in note and "2" in note for note in plan.notes)
     assert any("nothing was measured of the learning rate" in note for note in plan.notes)
@@ -433,7 +436,7 @@ def test_a_trace_without_an_interval_is_refused(
 def test_batch_sizes_beyond_counting_are_refused(ratio: float, price: float, tmp_path: Path) -> None:
     (tmp_path / "noise_scale.json").write_text(json.dumps(noise_run()))
     with pytest.raises(ConfigError, match="beyond counting: is the price, or a critical one, right"):
-        plan_schedule([of_trace(tmp_path, CONFIG, ratio)], Ask(price=price), CONFIG)
+        plan_schedule([of_trace(tmp_path, CONFIG, ratio)], PlanRequest(price=price), CONFIG)
 
 
 def test_the_steps_of_a_trial_are_cut_where_there_are_intervals(tmp_path: Path) -> None:
@@ -458,7 +461,7 @@ def test_a_curve_of_branched_training_gives_the_published_rule(tmp_path: Path) -
     source = of_curve(path, CONFIG, end=9000, tokens_per_example=None, optimizer="adamw")
     course = along(source.phases, [0], [64])
     assert (course.steps[0], course.examples[0]) == (pytest.approx(9000 / 64), pytest.approx(9000))
-    ask = Ask(rule="doubling", first_batch_size=64, lr_exponent=0.5, budget=9000)
+    ask = PlanRequest(rule="doubling", first_batch_size=64, lr_exponent=0.5, budget=9000)
     (plan,) = plan_schedule([source], ask, CONFIG).plans
     assert [size for _, size in plan.table] == [64, 128, 512]
     factors = [stage.lr_factor.value for stage in plan.stages]
@@ -469,7 +472,7 @@ def test_a_curve_of_branched_training_gives_the_published_rule(tmp_path: Path) -
     assert "batch size 256 stays at the end, where the rule asks for more than is allowed" in held.notes
     path.write_text(CURVE.replace("700,1200", ","))
     bare = of_curve(path, CONFIG, end=9000, tokens_per_example=None, optimizer="adamw")
-    (plan,) = plan_schedule([bare], Ask(budget=9000), CONFIG).plans
+    (plan,) = plan_schedule([bare], PlanRequest(budget=9000), CONFIG).plans
     assert plan.outcomes[0].steps.interval == (None, None)
     assert any("there is no band" in note for note in plan.notes)
 
@@ -493,7 +496,7 @@ def test_a_curve_that_is_wrong_is_one_line(old: str, new: str, said: str, tmp_pa
 
 
 def test_a_plan_is_exported_as_it_is_shown(folder: Path) -> None:
-    plans = plan_schedule([source_of(folder)], Ask(divisible_by=4), CONFIG)
+    plans = plan_schedule([source_of(folder)], PlanRequest(divisible_by=4), CONFIG)
     (plan,) = plans.plans
     for trainer in ("megatron", "levanter", "torchtitan", "transformers"):
         text, notes = exported(plans, trainer)
@@ -502,7 +505,7 @@ def test_a_plan_is_exported_as_it_is_shown(folder: Path) -> None:
         assert any("learning rate of the first stage" in note for note in notes)
         # at the flat rate there is none to take
         assert not any("takes no factor of the learning rate" in note for note in notes)
-    (root,) = plan_schedule([source_of(folder)], Ask(divisible_by=4, lr_exponent=0.5), CONFIG).plans
+    (root,) = plan_schedule([source_of(folder)], PlanRequest(divisible_by=4, lr_exponent=0.5), CONFIG).plans
     for trainer in ("megatron", "transformers"):
         notes = exported(dataclasses.replace(plans, plans=(root,)), trainer)[1]
         assert any("takes no factor of the learning rate" in note for note in notes) == (trainer != "transformers")
@@ -514,7 +517,7 @@ def test_table_json_and_figure_agree(
     folder: Path, run: Callable[..., tuple[int, str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "160")
-    plans = plan_schedule([source_of(folder)], Ask(), CONFIG)
+    plans = plan_schedule([source_of(folder)], PlanRequest(), CONFIG)
     (plan,) = plans.plans
     (told,) = to_json(plans)["plans"]
     json.dumps(to_json(plans), allow_nan=False)
@@ -572,7 +575,7 @@ def test_what_is_promised_on_the_quadratic_holds(name: str, rule: str, promises:
     for index in range(3):
         config = AnalysisConfig(seed=index)
         (source,) = of_sweep(simulated_sweep(tmp_path / str(index), case, index), config, None, None)
-        (plan,) = plan_schedule([source], Ask(), config).plans
+        (plan,) = plan_schedule([source], PlanRequest(), config).plans
         outcome = named(plan, rule)
         _, _, saved = compared(case, outcome, [start for start, _ in plan.table], 50)
         assert inside(outcome.examples_saved, saved)

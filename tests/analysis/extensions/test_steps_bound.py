@@ -22,19 +22,19 @@ from analysis.extensions.theory.bounds.law import (
     fit_form,
     fitted_data,
 )
-from cbs.theory.steps_bounds import Bound, DecayBound, PowerBound
+from cbs.theory.steps_bounds import DecayBound, PowerBound, StepsBound
 from tests.references import steps_bounds as reference
 
 SIZES = 8.0 * 2.0 ** np.arange(7)
 
 
-def truth(form: str, pole: float, level: float = 1.5) -> Bound:
+def truth(form: str, pole: float, level: float = 1.5) -> StepsBound:
     if form == "decay":
         return DecayBound(x=0.3 * math.exp(level), y=0.3 * math.sqrt(pole), accuracy=0.3, rate=0.01)
     return PowerBound(x=50.0, y=0.3 * pole ** POWERS[form], accuracy=0.3, power=POWERS[form])
 
 
-def fitted(bound: Bound, noise: float, seeds: int, rng: np.random.Generator, sizes: np.ndarray = SIZES) -> Fit:
+def fitted(bound: StepsBound, noise: float, seeds: int, rng: np.random.Generator, sizes: np.ndarray = SIZES) -> Fit:
     tables = [Trials.of(bound.steps(size) * np.exp(noise * rng.standard_normal((1, seeds)))) for size in sizes]
     return fit_curve(sizes.tolist(), tables, config=AnalysisConfig(resamples=300, seed=int(rng.integers(1 << 30))))
 
@@ -91,7 +91,7 @@ def test_too_few_batch_sizes_leave_no_form_or_no_interval() -> None:
     assert None not in enough.best.interval
 
 
-def worlds(form: str, count: int, seed: int) -> Iterator[tuple[Bound, Fit, BoundFit]]:
+def worlds(form: str, count: int, seed: int) -> Iterator[tuple[StepsBound, Fit, BoundFit]]:
     rng = np.random.default_rng(seed)
     for _ in range(count):
         sizes = 8.0 * 2.0 ** np.arange(int(rng.integers(5, 10)))
@@ -102,7 +102,7 @@ def worlds(form: str, count: int, seed: int) -> Iterator[tuple[Bound, Fit, Bound
         yield bound, fit, found
 
 
-def covered(found: Iterable[tuple[Bound, Fit, BoundFit]]) -> tuple[int, int, float]:
+def covered(found: Iterable[tuple[StepsBound, Fit, BoundFit]]) -> tuple[int, int, float]:
     """How often the interval holds the truth, how often the test of fit rejects, and the root mean square distance of
     estimates from the truth in half widths: 1/1.96 of an exact interval."""
     held, rejected, distances = 0, 0, []

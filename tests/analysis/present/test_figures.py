@@ -27,11 +27,11 @@ from analysis import analyze, present
 from analysis.config import AnalysisConfig
 from analysis.estimate.findings import Analysis
 from analysis.estimate.result import Answer
+from analysis.page_widths import VENUES, venue_named
 from analysis.present import style
 from analysis.present.figures import FIGURES, Picture, figures_of, pictures
 from analysis.present.style.labels import MOST_INSIDE
 from analysis.present.style.scales import CONTRAST, ink, literal, width, wrapped, wrapped_apart
-from analysis.venues import VENUES, named
 from cbs.errors import ConfigError
 from cbs.trial.target import Target
 from tests.factories import Truth, geometry_columns, sweep
@@ -369,7 +369,7 @@ def test_two_columns_and_the_gap_between_them_are_the_text() -> None:
 
 def test_an_unknown_venue_is_one_line_with_the_known_ones() -> None:
     with pytest.raises(ConfigError, match=r"unknown venue 'iclm'; did you mean icml.*neurips"):
-        named("iclm")
+        venue_named("iclm")
     answer = CliRunner().invoke(cli.application(), ["analyze", "nowhere", "--venue", "iclm"])  # before anything else
     assert isinstance(answer.exception, ConfigError)
     assert "unknown venue" in str(answer.exception)

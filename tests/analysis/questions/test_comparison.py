@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis.config import AnalysisConfig
-from analysis.estimate.courses import undominated
 from analysis.estimate.estimates import answers
 from analysis.estimate.findings import read_scopes
 from analysis.estimate.fit_table import fit_table
@@ -23,6 +22,7 @@ from analysis.estimate.fitting.data import Trials
 from analysis.estimate.fitting.form_fits import widening
 from analysis.estimate.independent import narrowing, shuffled
 from analysis.estimate.result import Answer
+from analysis.estimate.time_curves import undominated
 from analysis.questions.compare.ratios import critical_pair, exceeds, pick_reference, token_ratio
 from analysis.read.results import load
 from cbs.errors import ConfigError

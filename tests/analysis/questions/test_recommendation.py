@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis.config import AnalysisConfig
-from analysis.estimate.courses import candidates, plane
 from analysis.estimate.estimates import answers
 from analysis.estimate.result import Answer
+from analysis.estimate.time_curves import candidates, plane
 from analysis.questions.recommend.answer import advise, probabilities_of_best
 from analysis.questions.recommend.plans import Wish
 from analysis.read.results import load
-from analysis.read.throughput import Assumed, Measured
+from analysis.read.throughput import Assumed, StepTimeTable
 from cbs.errors import ConfigError
 from cbs.trial.step_times import StepTime
 from tests.factories import Truth, sweep
@@ -45,7 +45,7 @@ def noisy(tmp_path_factory: pytest.TempPathFactory) -> list[Answer]:
     return answers(load(root), AnalysisConfig(resamples=1000), noise=False)
 
 
-def rates(devices: int = 1, per_second: float = 100.0, latency: float = 0.0) -> Measured:
+def rates(devices: int = 1, per_second: float = 100.0, latency: float = 0.0) -> StepTimeTable:
     """A table that follows ``latency + batch_size / (devices * per_second)``, at so many batch sizes that the straight
     lines between them in the logs lie within 1e-5 of it."""
     sizes = np.unique(np.rint(np.geomspace(1, 4096, 2000)).astype(int))
@@ -53,7 +53,7 @@ def rates(devices: int = 1, per_second: float = 100.0, latency: float = 0.0) -> 
         StepTime(batch_size=int(size), devices=devices, seconds=latency + size / (devices * per_second))
         for size in sizes
     ]
-    return Measured(tuple(rows))
+    return StepTimeTable(tuple(rows))
 
 
 @pytest.mark.parametrize("devices", [1, 4, 16])
@@ -96,7 +96,7 @@ def test_the_five_percent_range_is_that_of_the_closed_form(exact: Answer) -> Non
 
 
 def test_when_a_step_takes_as_long_at_any_batch_size_the_largest_is_best_and_said_to_be_the_last(exact: Answer) -> None:
-    flat = Measured(tuple(StepTime(batch_size=size, seconds=1.0) for size in (4, 512)))
+    flat = StepTimeTable(tuple(StepTime(batch_size=size, seconds=1.0) for size in (4, 512)))
     plan = advise(exact, flat, Wish(devices=1)).plans["time"]
     assert plan.batch_size == 512
     assert plan.seconds.value == pytest.approx(MIN_STEPS + MIN_EXAMPLES / 512)
@@ -221,17 +221,17 @@ def test_of_two_optimizers_alike_either_is_best_with_about_the_probability_that_
 
 
 def test_one_device_is_no_several(exact: Answer) -> None:
-    advice = advise(exact, Measured((StepTime(batch_size=32, seconds=1.0),)), Wish(devices=1))
+    advice = advise(exact, StepTimeTable((StepTime(batch_size=32, seconds=1.0),)), Wish(devices=1))
     assert advice.plans["time"].remarks == (
         "of those measured, 1 device can share batch size 32 alone: measure larger ones",
     )
 
 
 def test_why_nothing_can_be_recommended(exact: Answer, tmp_path: Path) -> None:
-    nothing = advise(exact, Measured((StepTime(batch_size=8, seconds=1.0, optimizer="muon"),)), Wish(devices=1))
+    nothing = advise(exact, StepTimeTable((StepTime(batch_size=8, seconds=1.0, optimizer="muon"),)), Wish(devices=1))
     assert nothing.plans == {}
     assert "no step time for adamw" in nothing.remarks[0]
-    far = advise(exact, Measured((StepTime(batch_size=5000, seconds=1.0),)), Wish(devices=1))
+    far = advise(exact, StepTimeTable((StepTime(batch_size=5000, seconds=1.0),)), Wish(devices=1))
     assert "from 5000 to 5000, and the target was reached from 4 to 1024" in far.remarks[0]
     sweep(tmp_path, {"adamw": EXACT}, batch_sizes=SIZES, lrs=LRS, growth=1.5, max_steps=20)
     (unreached,) = answers(load(tmp_path), AnalysisConfig(resamples=100), noise=False)
@@ -286,13 +286,13 @@ def test_the_frontier_of_the_plane_has_the_least_time_of_every_number_of_devices
 def test_a_table_of_several_numbers_of_devices_gives_its_own_points(exact: Answer) -> None:
     """As in the paper: more devices at larger batch sizes."""
     rows = [(16, 8, 1.0), (64, 8, 1.5), (256, 16, 1.5), (1024, 32, 2.0), (4096, 64, 3.0)]
-    points = plane(exact, Measured(tuple(StepTime(batch_size=b, devices=n, seconds=s) for b, n, s in rows)))
+    points = plane(exact, StepTimeTable(tuple(StepTime(batch_size=b, devices=n, seconds=s) for b, n, s in rows)))
     assert [(point["batch_size"], point["devices"]) for point in points] == [(16, 8), (64, 8), (256, 16), (1024, 32)]
     assert [point["on_frontier"] for point in points] == [False, True, True, False]
     assert {point["assumption"] for point in points} == {""}
 
 
-def halves(spread: float | None) -> Measured:
+def halves(spread: float | None) -> StepTimeTable:
     """Step times of two optimizers, muon's a fifth less, each known to a factor at 95 % from five repetitions."""
     rows = []
     for name, factor in (("adamw", 1.0), ("muon", 0.8)):
@@ -304,7 +304,7 @@ def halves(spread: float | None) -> Measured:
                     batch_size=size, seconds=time, optimizer=name, interval=interval, repetitions=5 if spread else 1
                 )
             )
-    return Measured(tuple(rows))
+    return StepTimeTable(tuple(rows))
 
 
 def test_step_times_that_are_hardly_known_make_no_winner_certain(noisy: list[Answer]) -> None:

@@ -22,7 +22,7 @@ from analysis.questions.judge.answer import Schedules, Standing, course_of, sche
 from analysis.questions.judge.tables import verdicts
 from analysis.questions.lr.answer import learning_rates
 from analysis.read.results import load
-from analysis.read.throughput import Assumed, Measured
+from analysis.read.throughput import Assumed, StepTimeTable
 from cbs.errors import ResultsError
 from cbs.registry.choices import parse_choice
 from cbs.schedules.batch_size.text import parse_table
@@ -259,7 +259,7 @@ def test_hours_of_a_schedule_are_the_step_times_of_its_stages(folder: Path) -> N
     (row,) = verdicts(found.entries).frame().to_dict("records")
     assert [row["hours"], row["hours_saved_low"]] == [told["hours"], low]
     assert {"time (min)", "time saved (min)"} <= {column.heading for column in verdicts(found.entries).columns}
-    few = Measured((StepTime(batch_size=8, seconds=1.0),))
+    few = StepTimeTable((StepTime(batch_size=8, seconds=1.0),))
     (entry,) = schedules(folder, CONFIG, throughput=few).entries
     assert any("no step time" in note for note in entry.notes)
     assert entry.verdict is Standing.BETTER

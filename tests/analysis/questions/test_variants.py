@@ -18,7 +18,7 @@ from analysis.questions.lr.answer import learning_rates
 from analysis.questions.recommend.answer import recommend
 from analysis.questions.recommend.plans import Wish
 from analysis.questions.scale.answer import scale
-from analysis.read.throughput import Measured
+from analysis.read.throughput import StepTimeTable
 from cbs.errors import ConfigError
 from cbs.trial.step_times import StepTime
 from cbs.trial.store import Store
@@ -30,7 +30,7 @@ OTHER = dataclasses.replace(NOISY, min_steps=80.0, min_examples=4000.0)
 FAST = AnalysisConfig(resamples=200)
 VARIANTS = {"muon": NOISY, "muon(nesterov=false)": OTHER, "adamw(betas=[0.9, 0.95], eps=1e-6)": NOISY}
 LABELS = {"muon", "muon(nesterov=false)", "adamw"}
-TIMES = Measured(
+TIMES = StepTimeTable(
     tuple(
         StepTime(batch_size=size, seconds=seconds * size, optimizer=name)
         for size in SIZES

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from analysis.options import times_of
-from analysis.read.throughput import Assumed, Measured, of_logs, read_throughput
+from analysis.read.throughput import Assumed, StepTimeTable, of_logs, read_throughput
 from cbs.errors import ConfigError, DataError, ResultsError
 from cbs.trial.step_times import StepTime, write_step_times
 
-ONE_DEVICE = Measured(
+ONE_DEVICE = StepTimeTable(
     tuple(StepTime(batch_size=size, seconds=seconds) for size, seconds in ((4, 0.1), (16, 0.2), (64, 0.8)))
 )
 
@@ -29,7 +29,9 @@ def table(folder: Path, text: str, name: str = "throughput.csv") -> Path:
     return path
 
 
-def seconds(throughput: Measured | Assumed, batch_size: float, devices: int = 1, optimizer: str = "adamw") -> float:
+def seconds(
+    throughput: StepTimeTable | Assumed, batch_size: float, devices: int = 1, optimizer: str = "adamw"
+) -> float:
     return float(throughput.seconds_per_step(optimizer, np.array([batch_size]), devices)[0])
 
 
@@ -185,7 +187,7 @@ def test_more_devices_than_were_measured_take_as_long_at_the_same_share_and_that
 
 def test_with_several_numbers_of_devices_measured_no_others_are_made_up() -> None:
     rows = (*ONE_DEVICE.rows, *(StepTime(batch_size=size, devices=8, seconds=0.3) for size in (64, 512)))
-    both = Measured(rows)
+    both = StepTimeTable(rows)
     assert both.device_counts("adamw", 8) == [1, 8]
     assert both.device_counts("adamw", 4) == [1, 4]
     assert seconds(both, 128, 8) == pytest.approx(0.3)
@@ -195,11 +197,11 @@ def test_with_several_numbers_of_devices_measured_no_others_are_made_up() -> Non
 
 
 def test_rows_of_an_optimizer_go_before_those_of_all() -> None:
-    both = Measured((StepTime(batch_size=8, seconds=1.0), StepTime(batch_size=8, seconds=2.0, optimizer="muon")))
+    both = StepTimeTable((StepTime(batch_size=8, seconds=1.0), StepTime(batch_size=8, seconds=2.0, optimizer="muon")))
     assert seconds(both, 8, optimizer="adamw") == 1.0
     assert seconds(both, 8, optimizer="muon") == 2.0
     assert seconds(both, 8, optimizer="muon(momentum=0.9)") == 2.0
-    only = Measured((StepTime(batch_size=8, seconds=2.0, optimizer="muon"),))
+    only = StepTimeTable((StepTime(batch_size=8, seconds=2.0, optimizer="muon"),))
     assert only.span("adamw", 1) is None
     assert math.isnan(seconds(only, 8, optimizer="adamw"))
     assert only.device_counts("adamw", 4) == []
@@ -207,7 +209,7 @@ def test_rows_of_an_optimizer_go_before_those_of_all() -> None:
 
 def test_step_times_of_a_variant_are_its_own_else_said_to_be_of_another() -> None:
     times = {"muon": 1.0, "muon(nesterov=False)": 2.0, "": 9.0, "AdamW (fused)": 5.0}
-    table = Measured(tuple(StepTime(batch_size=8, seconds=time, optimizer=name) for name, time in times.items()))
+    table = StepTimeTable(tuple(StepTime(batch_size=8, seconds=time, optimizer=name) for name, time in times.items()))
     for label, expected in {
         "muon": 1.0,
         "muon(nesterov=false)": 2.0,
@@ -271,7 +273,7 @@ def test_which_of_two_is_faster_is_as_probable_as_it_says(busy: bool) -> None:
     rng = np.random.default_rng(1)
     faster = []
     for seed in range(400):
-        table = Measured((timed(rng, "a", noise=0.1, busy=busy), timed(rng, "b", noise=0.1, busy=busy)))
+        table = StepTimeTable((timed(rng, "a", noise=0.1, busy=busy), timed(rng, "b", noise=0.1, busy=busy)))
         a, b = (table.seconds_per_step(name, [8.0], 1) * table.drawn(name, [8.0], 1, 2000, seed) for name in "ab")
         faster.append((a < b).mean())
     faster = np.array(faster)
@@ -284,7 +286,7 @@ def test_draws_are_those_of_the_rows_around_a_batch_size_and_the_same_whatever_i
     rows = [
         StepTime(batch_size=size, seconds=0.1, interval=(0.05, 0.2), repetitions=5) for size in (8, 32)
     ] + [StepTime(batch_size=128, seconds=0.1)]  # fmt: skip
-    table = Measured(tuple(rows))
+    table = StepTimeTable(tuple(rows))
     factors = table.drawn("adamw", np.array([8.0, 16.0, 32.0, 128.0]), 1, 500, 0)
     assert np.log(factors[:, 1]) == pytest.approx(np.log(factors[:, [0, 2]]).mean(axis=1))
     assert (factors[:, 3] == 1).all()
@@ -295,7 +297,7 @@ def test_draws_are_those_of_the_rows_around_a_batch_size_and_the_same_whatever_i
         error * stats.t.ppf([0.25, 0.75], 4), rel=0.25
     )
     assert "5 repetitions, known of 2 of 3" in table.spread
-    assert (Measured((StepTime(batch_size=8, seconds=1.0),)).drawn("a", np.array([8.0]), 1, 3, 0) == 1).all()
+    assert (StepTimeTable((StepTime(batch_size=8, seconds=1.0),)).drawn("a", np.array([8.0]), 1, 3, 0) == 1).all()
 
 
 @pytest.mark.parametrize(

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 from analysis.arrays import UNKNOWN, Quantity
 from analysis.extensions.schedule_plan.stages import stages
-from analysis.read.trainers import TRAINERS, Read, Told, read_schedule, write_schedule
+from analysis.read.trainers import TRAINERS, ReadSchedule, ScheduleExport, read_schedule, write_schedule
 from cbs.errors import ConfigError
-from cbs.schedules.batch_size.base import Run, of_table
+from cbs.schedules.batch_size.base import RunSettings, of_table
 from cbs.trial.config import Schedule
 
-TOLD = Told(
+TOLD = ScheduleExport(
     table=((0, 16), (1000, 32), (5000, 128)), steps=(63, 125, 39), examples=10_000, tokens_per_example=64,
     optimizer="adamw", lr_factors=(UNKNOWN,) * 3,
 )  # fmt: skip
@@ -32,7 +32,7 @@ def test_megatrons_arguments() -> None:
     assert write_schedule("megatron", TOLD) == text
     published = '--step-batch-size-schedule "0:768 250B:1536 500B:3072 750B:6144"'
     table = ((0, 768), (250 * 10**9, 1536), (500 * 10**9, 3072), (750 * 10**9, 6144))
-    assert read_schedule(published, 1000) == Read(table=table)
+    assert read_schedule(published, 1000) == ReadSchedule(table=table)
     # no thresholds in samples: it makes samples of them by its own sequence length, whatever was meant
     with pytest.raises(ConfigError, match="by its own --seq-length: give --tokens-per-example"):
         read_schedule(published)
@@ -48,7 +48,7 @@ def test_olmo_cores_callback() -> None:
         "max_duration = Duration.tokens(640000)\n"
     )
     assert write_schedule("olmo-core", TOLD) == text
-    assert read_schedule(text, 64) == Read(table=((0, 16), (64_000, 32), (320_000, 128)), end=640_000)
+    assert read_schedule(text, 64) == ReadSchedule(table=((0, 16), (64_000, 32), (320_000, 128)), end=640_000)
 
 
 def test_olmo_core_ends_with_the_last_step_that_fits() -> None:
@@ -64,9 +64,11 @@ def test_levanters_configuration() -> None:
     entries = "  - start: 0\n    value: 16\n  - start: 63\n    value: 32\n  - start: 188\n    value: 128\n"
     assert text == f"trainer:\n  train_batch_size:\n{entries}  num_train_steps: 227\n"
     found = read_schedule(text)
-    assert found == Read(table=((0, 16), (63 * 16, 32), (63 * 16 + 125 * 32, 128)), end=63 * 16 + 125 * 32 + 39 * 128)
+    assert found == ReadSchedule(
+        table=((0, 16), (63 * 16, 32), (63 * 16 + 125 * 32, 128)), end=63 * 16 + 125 * 32 + 39 * 128
+    )
     constant = read_schedule("trainer:\n  train_batch_size: 512\n  num_train_steps: 3\n")
-    assert constant == Read(table=((0, 512),), end=1536)
+    assert constant == ReadSchedule(table=((0, 512),), end=1536)
 
 
 def test_torchtitans_runs() -> None:
@@ -79,7 +81,7 @@ def test_torchtitans_runs() -> None:
         for tokens, end in ((1024, 63), (2048, 188), (8192, 227))
     ]
     table = ((0, 16), (63 * 16 * 64, 32), ((63 * 16 + 125 * 32) * 64, 128))
-    assert read_schedule(text, 64) == Read(table=table, end=(63 * 16 + 125 * 32 + 39 * 128) * 64)
+    assert read_schedule(text, 64) == ReadSchedule(table=table, end=(63 * 16 + 125 * 32 + 39 * 128) * 64)
     spread = text.replace(" --training", " \\\n  --training").replace("steps 63", "steps=63")
     assert read_schedule(spread, 64) == read_schedule(text, 64)
 
@@ -104,7 +106,7 @@ def test_the_plan_of_the_trainer_of_transformers() -> None:
     rows = [{"examples": at, "batch_size": size} for at, size in TOLD.table]
     rows = [row | {"lr_factor": factor.value} for row, factor in zip(rows, factors, strict=True)]
     assert json.loads(text) == {"stages": rows, "examples": 10_000}
-    assert read_schedule(text, 64) == Read(table=tuple((at * 64, size) for at, size in TOLD.table), end=640_000)
+    assert read_schedule(text, 64) == ReadSchedule(table=tuple((at * 64, size) for at, size in TOLD.table), end=640_000)
 
 
 def megatrons_steps(text: str) -> dict[int, int]:
@@ -121,7 +123,7 @@ def megatrons_steps(text: str) -> dict[int, int]:
 
 @pytest.mark.parametrize("examples", [10_000, 10_001, 10_127, 10_128])
 def test_megatron_takes_the_steps_of_the_plan_and_not_one_more(examples: int) -> None:
-    run = Run(batch_size=16, examples=examples, lr_schedule=Schedule())
+    run = RunSettings(batch_size=16, examples=examples, lr_schedule=Schedule())
     counts = of_table(run, ((start, size, 1.0) for start, size in TOLD.table)).steps(examples)
     told = dataclasses.replace(TOLD, steps=tuple(counts), examples=examples)
     text = write_schedule("megatron", told)
@@ -138,7 +140,7 @@ def test_what_is_written_is_read_with_the_same_steps(parts: list[tuple[int, int]
     for count, factor in parts:
         table.append((start, size, 1.0))
         start, size = start + count * size, size * factor
-    schedule = of_table(Run(batch_size=4, examples=start + 1, lr_schedule=Schedule()), table)
+    schedule = of_table(RunSettings(batch_size=4, examples=start + 1, lr_schedule=Schedule()), table)
     told = dataclasses.replace(
         TOLD, table=tuple((at, stage.batch_size) for at, stage in zip(schedule.starts, schedule.stages, strict=True)),
         steps=tuple(schedule.steps(start + 1)), examples=start + 1, tokens_per_example=tokens,

@@ -17,14 +17,14 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from cbs.schedules.batch_size import OpenLoop, Run, build_batch_schedule
+from cbs.schedules.batch_size import OpenLoop, RunSettings, build_batch_schedule
 from cbs.schedules.learning_rate import build_schedule
 from cbs.trial.config import Choice, Schedule
 
 CURVATURE = 1.0 / np.arange(1, 41)
 EXAMPLES, BATCH, ALPHA = 20_000, 4, 2.0
 COSINE = Schedule(name="cosine", decay_examples=EXAMPLES)
-RUN = Run(batch_size=BATCH, examples=EXAMPLES, lr_schedule=COSINE)
+RUN = RunSettings(batch_size=BATCH, examples=EXAMPLES, lr_schedule=COSINE)
 
 Steps = Iterator[tuple[float, int]]
 """Learning rate and batch size of every step."""

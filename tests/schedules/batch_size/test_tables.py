@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from cbs.errors import ConfigError
 from cbs.registry.choices import Choice
-from cbs.schedules.batch_size import OpenLoop, Run, Stage, batch_schedule_options, build_batch_schedule
+from cbs.schedules.batch_size import OpenLoop, RunSettings, Stage, batch_schedule_options, build_batch_schedule
 from cbs.schedules.batch_size.base import of_table
 from cbs.schedules.batch_size.text import parse_amount, parse_table
 from cbs.schedules.learning_rate import build_schedule, schedule_options
@@ -21,14 +21,16 @@ from cbs.trial.config import Schedule
 BILLION = 10**9
 
 
-def built(name: str, run: Run, **options: Any) -> OpenLoop:
+def built(name: str, run: RunSettings, **options: Any) -> OpenLoop:
     schedule = build_batch_schedule(Choice(name=name, options=options), run)
     assert isinstance(schedule, OpenLoop)
     return schedule
 
 
-def run_of(batch_size: int, examples: int, *, tokens: int | None = None, **schedule: Any) -> Run:
-    return Run(batch_size=batch_size, examples=examples, lr_schedule=Schedule(**schedule), tokens_per_example=tokens)
+def run_of(batch_size: int, examples: int, *, tokens: int | None = None, **schedule: Any) -> RunSettings:
+    return RunSettings(
+        batch_size=batch_size, examples=examples, lr_schedule=Schedule(**schedule), tokens_per_example=tokens
+    )
 
 
 def walked(schedule: OpenLoop, examples: int) -> list[tuple[int, Stage]]:

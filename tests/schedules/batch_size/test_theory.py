@@ -14,7 +14,7 @@ from cbs.schedules.batch_size.base import GRAD_SQ_NORM, BatchSchedule
 from cbs.schedules.batch_size.base import Stage as Planned
 from cbs.schedules.learning_rate import build_schedule
 from cbs.theory.noisy_quadratic import NoisyQuadratic
-from cbs.theory.noisy_quadratic.schedules import Stage, losses_along
+from cbs.theory.noisy_quadratic.schedules import QuadraticStage, losses_along
 from cbs.training.batch_sizes import SEEN, run_of
 from cbs.training.run import run_trial
 from cbs.trial.config import Choice, EvaluationPlan, Schedule, TrialConfig
@@ -104,7 +104,7 @@ def of_rule(name: str) -> TrialConfig:
 
 
 def losses(model: NoisyQuadratic, stages: list[tuple[Planned, float]]) -> np.ndarray:
-    return losses_along(model, [Stage(steps=1, lr=lr, batch_size=stage.batch_size) for stage, lr in stages])
+    return losses_along(model, [QuadraticStage(steps=1, lr=lr, batch_size=stage.batch_size) for stage, lr in stages])
 
 
 def realised(config: TrialConfig, result: TrialResult) -> list[tuple[Planned, float]]:

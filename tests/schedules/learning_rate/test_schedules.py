@@ -16,7 +16,7 @@ from cbs.compute.seeding import seeded
 from cbs.errors import ConfigError, UnknownNameError
 from cbs.registry import only_code
 from cbs.schedules.learning_rate import SCHEDULES, build_schedule, schedule_options
-from cbs.theory.noisy_quadratic import NoisyQuadratic, Stage, losses_along
+from cbs.theory.noisy_quadratic import NoisyQuadratic, QuadraticStage, losses_along
 from cbs.training.run import run_trial
 from cbs.trial.config import Choice, EvaluationPlan, Schedule, TrialConfig
 from cbs.trial.target import Target
@@ -163,7 +163,7 @@ def test_every_schedule_through_the_loop_gives_the_expected_loss_in_closed_form(
         start = build_workload(workload).build_model().theta.detach().double().square().numpy()
     model = dataclasses.replace(NoisyQuadratic.power_law(50, noise=0.0), start=start)
     multiplier = build_schedule(schedule)
-    stages = [Stage(steps=1, lr=0.5 * multiplier(16 * step), batch_size=16) for step in range(1, 46)]
+    stages = [QuadraticStage(steps=1, lr=0.5 * multiplier(16 * step), batch_size=16) for step in range(1, 46)]
     found = [row.value for row in run_trial(config).evaluations]
     np.testing.assert_allclose(found, losses_along(model, stages), rtol=1e-4)
 

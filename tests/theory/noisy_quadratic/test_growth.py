@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cbs.theory.noisy_quadratic import NoisyQuadratic, Stage, best_growth, best_settings, losses_along
+from cbs.theory.noisy_quadratic import NoisyQuadratic, QuadraticStage, best_growth, best_settings, losses_along
 from cbs.theory.noisy_quadratic.growth import batch_sizes
 
 MODEL = NoisyQuadratic.power_law(50)
@@ -15,7 +15,7 @@ TARGET, MEAN, PIECES = 0.05, 8.0, 5
 def along(steps: int, lr: float, growth: float) -> float:
     """Loss after all stages, each step by step."""
     sizes = batch_sizes(MEAN, growth, PIECES)
-    stages = [Stage(steps=steps // PIECES, lr=lr, batch_size=size) for size in sizes]
+    stages = [QuadraticStage(steps=steps // PIECES, lr=lr, batch_size=size) for size in sizes]
     return float(losses_along(MODEL, stages)[-1])
 
 

@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from cbs.spectrum.record import Measure, Sample
+from cbs.spectrum.record import SpectralMeasure, SpectrumSample
 from cbs.theory.noisy_quadratic import NoisyQuadratic, modes_of
 from cbs.theory.noisy_quadratic.measured import measured_quadratic
 
@@ -18,9 +18,9 @@ LOSS = float(0.5 * H @ THETA**2)
 FLOOR = 1.25
 
 
-def sample(h: np.ndarray = H, gradient: np.ndarray = (H * THETA) ** 2, noise: np.ndarray = NOISE) -> Sample:
+def sample(h: np.ndarray = H, gradient: np.ndarray = (H * THETA) ** 2, noise: np.ndarray = NOISE) -> SpectrumSample:
     """At the start of the quadratic."""
-    return Sample(
+    return SpectrumSample(
         point="start",
         replicate=0,
         seed=0,
@@ -30,7 +30,11 @@ def sample(h: np.ndarray = H, gradient: np.ndarray = (H * THETA) ** 2, noise: np
         train_loss=FLOOR + LOSS,
         gradient_examples=100,
         curvature_examples=10,
-        measures=(Measure("gradient", h, gradient), Measure("start", h, gradient), Measure("noise", h, noise)),
+        measures=(
+            SpectralMeasure("gradient", h, gradient),
+            SpectralMeasure("start", h, gradient),
+            SpectralMeasure("noise", h, noise),
+        ),
     )
 
 
@@ -63,7 +67,7 @@ def test_an_assumed_floor_scales_the_start_and_leaves_the_noise() -> None:
 
 def test_away_from_the_start_the_floor_is_that_of_the_gradient_there() -> None:
     here = dataclasses.replace(sample(), value=FLOOR + 0.25 * LOSS)
-    small = Measure("gradient", H, 0.25 * (H * THETA) ** 2)
+    small = SpectralMeasure("gradient", H, 0.25 * (H * THETA) ** 2)
     found = measured_quadratic([dataclasses.replace(here, measures=(small, *here.measures[1:]))])
     assert found.floor == pytest.approx(FLOOR)
     assert found.model.initial_loss == pytest.approx(LOSS)
@@ -103,7 +107,7 @@ def test_a_little_negative_or_no_curvature_is_left_out_and_said() -> None:
         (sample(), FLOOR + LOSS, "the floor .* is not below the metric before training"),
     ],
 )
-def test_what_makes_no_quadratic_is_said(made: Sample, floor: float | None, message: str) -> None:
+def test_what_makes_no_quadratic_is_said(made: SpectrumSample, floor: float | None, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         measured_quadratic([made], floor)
 

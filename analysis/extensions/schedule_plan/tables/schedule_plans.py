@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from analysis.arrays import OPEN, Interval
-from analysis.extensions.schedule_plan.plans import Outcome, PlannedStage, SchedulePlan, SchedulePlans
+from analysis.extensions.schedule_plan.plans import PlannedStage, PlanOutcome, SchedulePlan, SchedulePlans
 from analysis.phrases import DASH, number, percent
 from analysis.present import Presentation, presentation
 from analysis.present.table import Column, Table, quantity
 
 
 @presentation.register
-def _(found: SchedulePlans) -> Presentation:
-    level = f"[{percent(found.config.confidence)} % interval]"
+def _(plans: SchedulePlans) -> Presentation:
+    level = f"[{percent(plans.config.confidence)} % interval]"
     shown: list[Table | str] = []
-    for plan in found.plans:
+    for plan in plans.plans:
         name = f"{plan.source.optimizer}: " if plan.source.optimizer else ""
         lines = [f"from {plan.source.what}", plan.decided_by]
         if plan.ask.budget is not None:
@@ -24,8 +24,8 @@ def _(found: SchedulePlans) -> Presentation:
             lines.insert(0, f"{sum(stage.steps for stage in plan.stages):,} steps for {budget:,} {unit}")
         shown.append(stages([plan], f"{name}planned batch sizes {level}", lines))
         shown.append(outcomes([plan], f"{name}to the end of the last phase {level}", [plan.verdict, *plan.notes]))
-    shown += filter(None, [found.timing, *found.notes])
-    tables = {"schedule_plan": stages(found.plans), "schedule_plan_outcomes": outcomes(found.plans)}
+    shown += filter(None, [plans.timing, *plans.notes])
+    tables = {"schedule_plan": stages(plans.plans), "schedule_plan_outcomes": outcomes(plans.plans)}
     return Presentation(shown=shown, tables=tables, json="schedule_plan.json")
 
 
@@ -71,8 +71,8 @@ def outcomes(plans: Sequence[SchedulePlan], title: str = "", lines: Sequence[str
         quantity("hours", "hours" if timed else ""),
         quantity("examples_saved", "examples saved"),
     )
-    said = "examples saved: share of those of the constant batch size with as many steps; *: recommended"
-    return Table(columns=columns, rows=rows, title=title, lines=[*([said] if title else []), *lines])
+    legend = "examples saved: share of those of the constant batch size with as many steps; *: recommended"
+    return Table(columns=columns, rows=rows, title=title, lines=[*([legend] if title else []), *lines])
 
 
 def _ends(stage: PlannedStage, _: object) -> Interval:
@@ -81,16 +81,16 @@ def _ends(stage: PlannedStage, _: object) -> Interval:
     return OPEN if low == high else (low, high)
 
 
-def _sizes(outcome: Outcome, *_: object) -> str:
+def _sizes(outcome: PlanOutcome, *_: object) -> str:
     first, last = outcome.batch_sizes[0], outcome.batch_sizes[-1]
     return f"{first:,}" if first == last else f"{first:,} – {last:,}"
 
 
-def _name(outcome: Outcome, *_: object) -> str:
+def _name(outcome: PlanOutcome, *_: object) -> str:
     return f"{outcome.name} *" if outcome.recommended else outcome.name
 
 
-def _lrs(outcome: Outcome, *_: object) -> str:
+def _lrs(outcome: PlanOutcome, *_: object) -> str:
     first, last = outcome.lrs[0], outcome.lrs[-1]
     if first is None or last is None:
         return DASH

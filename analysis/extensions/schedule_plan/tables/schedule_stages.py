@@ -9,19 +9,19 @@ from analysis.present.table import Column, Table
 
 
 @presentation.register
-def _(found: Stages) -> Presentation:
+def _(stages: Stages) -> Presentation:
     columns = (
-        Column("start", heading=f"from {found.unit}", text="{:,}".format),
+        Column("start", heading=f"from {stages.unit}", text="{:,}".format),
         Column("batch_size", heading="batch size"),
         Column("steps", heading="steps"),
         Column("share", heading="share of the examples"),
     )
-    length = "" if found.tokens_per_example is None else f", of {found.tokens_per_example:,} tokens each"
+    length = "" if stages.tokens_per_example is None else f", of {stages.tokens_per_example:,} tokens each"
     lines = [
-        f"{found.steps:,} steps for {found.budget:,} {found.unit}; batch sizes in examples{length}",
-        *(f"constant batch size {size:,}: {_saved(saved)}" for size, saved in found.constant.items()),
+        f"{stages.steps:,} steps for {stages.budget:,} {stages.unit}; batch sizes in examples{length}",
+        *(f"constant batch size {size:,}: {_saved(saved)}" for size, saved in stages.constant.items()),
     ]
-    table = Table(columns=columns, rows=found.stages, lines=lines)
+    table = Table(columns=columns, rows=stages.stages, lines=lines)
     return Presentation(shown=[table], tables={"stages": table}, json="stages.json")
 
 

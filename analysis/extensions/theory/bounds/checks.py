@@ -29,7 +29,7 @@ INSIDE = "examples are fewest at a batch size inside"
 FORM = "steps have the form of the bound"
 
 
-class Told(StrEnum):
+class CheckOutcome(StrEnum):
     """Whether a prediction holds where it was looked at."""
 
     HOLDS = "holds"
@@ -38,16 +38,16 @@ class Told(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Check:
+class PredictionCheck:
     """One prediction and what became of it; a margin above 1 is on its side, and the worst one counts."""
 
     prediction: str
-    verdict: Told
+    verdict: CheckOutcome
     margin: Quantity = field(default=UNKNOWN)
     why: str = ""
 
 
-def inside_check(answer: Answer) -> Check:
+def inside_check(answer: Answer) -> PredictionCheck:
     """Whether both the smallest and the largest batch size take more examples than some other.
 
     A smaller batch size that was given up without reaching the target took at least the examples it ran, where there is
@@ -57,7 +57,7 @@ def inside_check(answer: Answer) -> Check:
     fit, confidence = answer.fit, answer.confidence
     if fit is None or not len(fit.resampled_log_steps):
         why = "no interval: three batch sizes must reach the target"
-        return Check(prediction=INSIDE, verdict=Told.UNKNOWN, why=why)
+        return PredictionCheck(prediction=INSIDE, verdict=CheckOutcome.UNKNOWN, why=why)
     sizes, steps, freedom = fit.batch_sizes, fit.log_steps, float(fit.seed_freedom or fit.freedom)
     drawn, own = fit.resampled_log_steps - fit.estimate.log_steps(sizes), fit.deviation
     if fit.seed_freedom and fit.deviation > 0:
@@ -71,28 +71,32 @@ def inside_check(answer: Answer) -> Check:
     above = examples - examples[:, [least]]
     low, high = percentiles(above[1:], level)
 
-    def told(verdict: Told, why: str, end: int | None = None) -> Check:
+    def checked(verdict: CheckOutcome, why: str, end: int | None = None) -> PredictionCheck:
         of = UNKNOWN if end is None else Quantity(math.exp(above[0, end]), (math.exp(low[end]), math.exp(high[end])))
-        return Check(prediction=INSIDE, verdict=verdict, why=why, margin=of)
+        return PredictionCheck(prediction=INSIDE, verdict=verdict, why=why, margin=of)
 
     if least == last:
-        return told(Told.UNKNOWN, "fewest at the largest measured batch size: an optimum would lie there or beyond")
+        return checked(
+            CheckOutcome.UNKNOWN, "fewest at the largest measured batch size: an optimum would lie there or beyond"
+        )
     # the largest of the resampled minima leaves the bound room for the noise of one seed
     most = float(np.quantile(examples[1:, least], confidence))
     for size, count in _given_up_at_one_lr(answer):
         if size < sizes[least] and math.log(size * count) > most:
             why = f"batch size {size} took more examples than {sizes[least]:g} without reaching the target"
-            return told(Told.HOLDS if low[-1] > 0 else Told.UNKNOWN, why, -1)
+            return checked(CheckOutcome.HOLDS if low[-1] > 0 else CheckOutcome.UNKNOWN, why, -1)
     if least == 0:
         if sizes[0] == 1 and (low[1:] > 0).all():
-            return told(Told.FAILS, "fewest at batch size 1")
-        return told(Told.UNKNOWN, "fewest at the smallest measured batch size: an optimum would lie there or below")
+            return checked(CheckOutcome.FAILS, "fewest at batch size 1")
+        return checked(
+            CheckOutcome.UNKNOWN, "fewest at the smallest measured batch size: an optimum would lie there or below"
+        )
     worst = 0 if low[0] <= low[-1] else -1
     why = f"batch size {sizes[least]:g} against {sizes[worst]:g}"
-    return told(Told.HOLDS if low[worst] > 0 else Told.UNKNOWN, why, worst)
+    return checked(CheckOutcome.HOLDS if low[worst] > 0 else CheckOutcome.UNKNOWN, why, worst)
 
 
-def form_check(answer: Answer, found: BoundFit | None) -> tuple[Check, Misfit | None]:
+def form_check(answer: Answer, bound_fit: BoundFit | None) -> tuple[PredictionCheck, Misfit | None]:
     """Whether the steps have the form of the bound, by the test of lack of fit, and the test.
 
     It fails where residuals are too large for the noise of seeds and larger than what an interval takes up; it holds
@@ -100,34 +104,40 @@ def form_check(answer: Answer, found: BoundFit | None) -> tuple[Check, Misfit | 
     above the pole, where the form says that the target is reached in far fewer steps, speaks against it too.
     """
     fit = answer.fit
-    if fit is None or found is None:
-        return Check(prediction=FORM, verdict=Told.UNKNOWN, why="too few batch sizes reached the target"), None
+    if fit is None or bound_fit is None:
+        return PredictionCheck(
+            prediction=FORM, verdict=CheckOutcome.UNKNOWN, why="too few batch sizes reached the target"
+        ), None
     grid = grid_variance(tables(answer.studies))
-    test = misfit_of(found.form.log_steps(fit.batch_sizes), fit, fitted_data(fit), found.freedom, grid)
-    why = f"{100 * found.residual_rms:.2g} % rms off the form, {100 * fit.residual_rms:.2g} % off the curve"
-    if missed := _missed(answer, found, fit):
+    test = misfit_of(bound_fit.form.log_steps(fit.batch_sizes), fit, fitted_data(fit), bound_fit.freedom, grid)
+    why = f"{100 * bound_fit.residual_rms:.2g} % rms off the form, {100 * fit.residual_rms:.2g} % off the curve"
+    if missed := _missed(answer, bound_fit, fit):
         why = f"{missed}; {why}"
         if test is not None:
-            return Check(prediction=FORM, verdict=Told.FAILS, why=why), test
+            return PredictionCheck(prediction=FORM, verdict=CheckOutcome.FAILS, why=why), test
     if test is None:
-        return Check(prediction=FORM, verdict=Told.UNKNOWN, why=f"{why}; one seed: the noise is not known"), test
+        return PredictionCheck(
+            prediction=FORM, verdict=CheckOutcome.UNKNOWN, why=f"{why}; one seed: the noise is not known"
+        ), test
     why += f" (p = {share(test.probability)})"
     if test.probability < LACK_OF_FIT and test.excess_rms > EXCESS_RMS:
-        return Check(prediction=FORM, verdict=Told.FAILS, why=why), test
-    bounded = found.best.value is not None and None not in found.best.interval
+        return PredictionCheck(prediction=FORM, verdict=CheckOutcome.FAILS, why=why), test
+    bounded = bound_fit.best.value is not None and None not in bound_fit.best.interval
     enough = len(fit.batch_sizes) >= FEWEST_FREE and bounded
     why += "" if enough else "; the data do not bound the pole" if not bounded else "; four batch sizes are needed"
     enough &= test.excess_rms <= EXCESS_RMS
-    return Check(prediction=FORM, verdict=Told.HOLDS if enough else Told.UNKNOWN, why=why), test
+    return PredictionCheck(
+        prediction=FORM, verdict=CheckOutcome.HOLDS if enough else CheckOutcome.UNKNOWN, why=why
+    ), test
 
 
-def _missed(answer: Answer, found: BoundFit, fit: Fit) -> str:
+def _missed(answer: Answer, bound_fit: BoundFit, fit: Fit) -> str:
     """A batch size that ran on without reaching the target where the form says it was reached long before."""
-    spread = 3.0 * max(math.sqrt(fit.seed_variance), found.residual_rms, LEAST_DEVIATION)
+    spread = 3.0 * max(math.sqrt(fit.seed_variance), bound_fit.residual_rms, LEAST_DEVIATION)
     for size, steps in _given_up_at_one_lr(answer):
-        said = float(found.form.log_steps(np.array([float(size)]))[0])
-        if math.log(steps) > said + spread:
-            return f"batch size {size} ran {number(steps)} steps; the form says {number(math.exp(said))}"
+        predicted = float(bound_fit.form.log_steps(np.array([float(size)]))[0])
+        if math.log(steps) > predicted + spread:
+            return f"batch size {size} ran {number(steps)} steps; the form says {number(math.exp(predicted))}"
     return ""
 
 

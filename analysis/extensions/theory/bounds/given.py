@@ -8,7 +8,7 @@ from typing import Any
 
 from analysis.plain import shown
 from cbs.errors import ConfigError
-from cbs.theory.steps_bounds import Bound, PowerBound, Problem, momentum, sgd
+from cbs.theory.steps_bounds import BoundConstants, PowerBound, StepsBound, momentum, sgd
 from cbs.trial.store import finite_or_none
 
 NESTEROV = {"sgd": False, "momentum": False, "muon": True}
@@ -37,7 +37,7 @@ class GivenBound:
     beta: float
     nesterov: bool
     weight_decay: float
-    bound: Bound = field(repr=False)
+    bound: StepsBound = field(repr=False)
     reaches: str
 
     @property
@@ -77,7 +77,7 @@ class GivenBounds:
     """What :func:`given_bounds` found, one bound per setting; steps are evaluated at ``batch_sizes``, and ``notes``
     name the settings without a bound, one line each."""
 
-    problem: Problem
+    problem: BoundConstants
     bounds: tuple[GivenBound, ...]
     batch_sizes: tuple[int, ...]
     notes: tuple[str, ...] = ()
@@ -88,7 +88,7 @@ class GivenBounds:
 
 
 def given_bounds(
-    problem: Problem,
+    problem: BoundConstants,
     optimizers: Sequence[str],
     *,
     betas: Sequence[float] = (0.95,),
@@ -107,7 +107,7 @@ def given_bounds(
     Raises:
         ConfigError: if a value is outside its domain, or there is no bound for any of the settings.
     """
-    found, notes = [], []
+    bounds, notes = [], []
     for optimizer in optimizers:
         if optimizer not in NESTEROV:
             raise ConfigError(f"--optim {optimizer}: steps bounds are for {', '.join(NESTEROV)}")
@@ -122,9 +122,9 @@ def given_bounds(
                     notes.append(f"{optimizer}, beta {beta:g}, weight decay {decay:g}: {error}")
                     continue
                 kind = "sgd" if alone else "decay" if decay else "momentum"
-                found.append(GivenBound(optimizer=optimizer, bound=bound, reaches=REACHES[kind], **about))
-    if not found:
+                bounds.append(GivenBound(optimizer=optimizer, bound=bound, reaches=REACHES[kind], **about))
+    if not bounds:
         raise ConfigError("; ".join(dict.fromkeys(notes)))
-    if len({bound.reaches for bound in found}) > 1:
+    if len({bound.reaches for bound in bounds}) > 1:
         notes.append("steps to unlike accuracies must not be compared: see column 'reaches'")
-    return GivenBounds(problem=problem, bounds=tuple(found), batch_sizes=tuple(batch_sizes), notes=tuple(notes))
+    return GivenBounds(problem=problem, bounds=tuple(bounds), batch_sizes=tuple(batch_sizes), notes=tuple(notes))

@@ -43,7 +43,7 @@ _LEVELS = (1e-3, 1e3)
 
 
 @dataclass(frozen=True)
-class Form:
+class FittedBound:
     """A fitted form, scalars or one per resample, shape ``[R]``.
 
     Attributes:
@@ -86,7 +86,7 @@ def best_over_smallest(name: str) -> float:
     return best_over_pole(POWERS[name]) if name in POWERS else float(best_over_pole_with_decay(0.0))
 
 
-def fit_form(name: str, batch_sizes: Array, log_steps: Array, weights: Array) -> Form:
+def fit_form(name: str, batch_sizes: Array, log_steps: Array, weights: Array) -> FittedBound:
     """The form of least squares, shape ``[R]``, through ``log_steps`` ``[R, M]`` at increasing ``batch_sizes`` with
     ``weights``, shape ``[M]`` each."""
     power, ratios = POWERS.get(name, 0.5), np.log(batch_sizes[0] / np.asarray(batch_sizes))[:, None]
@@ -106,7 +106,7 @@ def fit_form(name: str, batch_sizes: Array, log_steps: Array, weights: Array) ->
     theta, log_scale = profiled(shape, log_steps, weights, box, cells=(60, 12))
     level = np.exp(theta[:, 1]) if name == "decay" else np.full(len(theta), np.inf)
     log_pole = math.log(batch_sizes[0]) - np.logaddexp(0.0, -theta[:, 0])
-    return Form(name, log_scale, log_pole, level, theta[:, 0] <= box[0, 0] + 1e-6)
+    return FittedBound(name, log_scale, log_pole, level, theta[:, 0] <= box[0, 0] + 1e-6)
 
 
 @dataclass(frozen=True)
@@ -119,8 +119,8 @@ class BoundFit:
         freedom: degrees of freedom of the residuals.
     """
 
-    form: Form
-    resampled: Form
+    form: FittedBound
+    resampled: FittedBound
     residual_rms: float
     freedom: int
     confidence: float

@@ -14,7 +14,7 @@ from analysis.estimate.findings import Findings, Scope, read_scopes
 from analysis.estimate.fitting.misfit import Misfit
 from analysis.estimate.protocols import at_learning_rate
 from analysis.estimate.result import Answer
-from analysis.extensions.theory.bounds.checks import Check, Told, form_check, inside_check
+from analysis.extensions.theory.bounds.checks import CheckOutcome, PredictionCheck, form_check, inside_check
 from analysis.extensions.theory.bounds.law import FORMS, BoundFit, best_over_smallest, fit_bound
 from analysis.extensions.theory.bounds.settings import Setting, setting_of
 from analysis.extensions.theory.bounds.variants import Scaled, Variant, bests_of, scalings
@@ -45,7 +45,7 @@ class MeasuredBound:
     largest_best: float | None = None
     residual_rms: float | None = None
     misfit: Misfit | None = None
-    checks: tuple[Check, ...]
+    checks: tuple[PredictionCheck, ...]
     remark: str = ""
 
     def to_json(self) -> dict[str, Any]:
@@ -96,13 +96,13 @@ def measured_bounds(
     """
     if form is not None and form not in FORMS:
         raise ConfigError(f"--form must be one of {', '.join(FORMS)}, got {form!r}")
-    found, notes = read_scopes(path, config, targets)
+    read_answers, notes = read_scopes(path, config, targets)
     scopes = []
-    for scope in found:
+    for scope in read_answers:
         answers = scope.answers
         if lr is not None:
-            answers, said = _at(lr, answers)
-            notes += tuple(f"{scope.title}: {line}" if len(found) > 1 else line for line in said)
+            answers, at_lr = _at(lr, answers)
+            notes += tuple(f"{scope.title}: {line}" if len(read_answers) > 1 else line for line in at_lr)
         if not answers:
             continue
         bounds = tuple(_bound(answer, form) for answer in answers)
@@ -113,7 +113,13 @@ def measured_bounds(
         ]
         scopes.append(BoundScope(title=scope.title, answers=answers, bounds=bounds, scalings=scalings(variants)))
     if not scopes:
-        ran = {float(rate) for scope in found for each in scope.answers for study in each.studies for rate in study.lrs}
+        ran = {
+            float(rate)
+            for scope in read_answers
+            for each in scope.answers
+            for study in each.studies
+            for rate in study.lrs
+        }
         raise ConfigError(f"--at-lr {lr:g} was not run; there are {', '.join(f'{rate:g}' for rate in sorted(ran))}")
     return MeasuredBounds(config=config, lr=lr, scopes=tuple(scopes), notes=notes)
 
@@ -126,10 +132,10 @@ def _at(lr: float, answers: Sequence[Answer]) -> tuple[tuple[Answer, ...], list[
         if not any(math.isclose(lr, rate, rel_tol=1e-6) for rate in ran):
             notes.append(f"{name}: left out, learning rate {lr:g} was not run")
             continue
-        found = at_learning_rate(answer, lr)
-        kept.append(found.answer)
-        lacking = sorted({size for missing in found.missing for size in missing.batch_sizes})
-        other = sorted(size for size, rate in found.lrs.items() if not math.isclose(lr, rate, rel_tol=1e-6))
+        protocol = at_learning_rate(answer, lr)
+        kept.append(protocol.answer)
+        lacking = sorted({size for missing in protocol.missing for size in missing.batch_sizes})
+        other = sorted(size for size, rate in protocol.lrs.items() if not math.isclose(lr, rate, rel_tol=1e-6))
         if lacking or other:
             where = ", ".join(map(str, sorted({*lacking, *other})))
             notes.append(f"{name}: learning rate {lr:g} was not run, or not with all seeds, at batch size {where}")
@@ -145,7 +151,7 @@ def _bound(answer: Answer, wanted: str | None) -> MeasuredBound:
     form = wanted or (setting.form if setting else "")
     fit = fit_bound(form, answer.fit, answer.confidence) if form and answer.fit is not None else None
     check, test = form_check(answer, fit)
-    found = MeasuredBound(
+    bound = MeasuredBound(
         answer=answer,
         optimizer=answer.group.optimizer,
         setting=setting,
@@ -155,10 +161,10 @@ def _bound(answer: Answer, wanted: str | None) -> MeasuredBound:
         remark=remark or (setting.remark if setting else ""),
     )
     if fit is None or answer.fit is None:
-        return found
-    refused = check.verdict is Told.FAILS
+        return bound
+    refused = check.verdict is CheckOutcome.FAILS
     return replace(
-        found,
+        bound,
         best=UNKNOWN if refused else fit.best,
         pole=UNKNOWN if refused else fit.pole,
         largest_best=best_over_smallest(form) * float(answer.fit.batch_sizes[0]),

@@ -85,13 +85,13 @@ def read_setting(choice: Choice, *, defaults: bool = True) -> Setting:
     unnamed = [name for name in covered.options if name not in choice.options]
     if unnamed and not defaults:
         raise ConfigError(f"the results do not say its {' and '.join(unnamed)}; name them when importing, with --set")
-    found = {**covered.options, **choice.options}
-    beta, decay = (_number(found.get(name, 0.0), name) for name in ("momentum", "weight_decay"))
+    options = {**covered.options, **choice.options}
+    beta, decay = (_number(options.get(name, 0.0), name) for name in ("momentum", "weight_decay"))
     if not 0.0 <= beta < 1.0:
         raise ConfigError(f"its momentum {beta:g} is not in [0, 1)")
     if decay < 0 or (decay and not covered.fixed_length):
         raise ConfigError(f"its weight decay {decay:g} is not decoupled from the gradient, as the bound has it")
-    nesterov = found.get("nesterov", False) is True
+    nesterov = options.get("nesterov", False) is True
     remarks = [FREE_LENGTH if beta and not covered.fixed_length else "", covered.also]
     return Setting(
         name=choice.name,
@@ -99,7 +99,7 @@ def read_setting(choice: Choice, *, defaults: bool = True) -> Setting:
         nesterov=nesterov and beta > 0,
         weight_decay=decay,
         form="decay" if decay else "root" if beta or covered.fixed_length else "linear",
-        others=tuple(sorted((name, str(value)) for name, value in found.items() if name not in covered.options)),
+        others=tuple(sorted((name, str(value)) for name, value in options.items() if name not in covered.options)),
         remark="; ".join(filter(None, remarks)),
     )
 

@@ -19,8 +19,8 @@ import numpy as np
 from analysis.arrays import OPEN, UNKNOWN, Array, Interval, Quantity
 from analysis.estimate.diagnosis import Verdict
 from analysis.estimate.independent import narrowing, shuffled
-from analysis.estimate.result import Answer, Critical
-from analysis.extensions.theory.bounds.checks import Check, Told
+from analysis.estimate.result import Answer, CriticalBatchSize
+from analysis.extensions.theory.bounds.checks import CheckOutcome, PredictionCheck
 from analysis.extensions.theory.bounds.law import BoundFit
 from analysis.extensions.theory.bounds.settings import Setting
 from cbs.trial.store import finite_or_none
@@ -32,7 +32,7 @@ BOUND = "bound"
 """Name of the ``b*`` of the fitted form among the measured batch sizes."""
 
 
-Best = tuple[Critical, str]
+Best = tuple[CriticalBatchSize, str]
 """A measured batch size of one setting that may follow the prediction, with its resamples; ``definition`` names it. Why
 nothing can be told from it; empty otherwise."""
 
@@ -68,24 +68,24 @@ class Scaled:
     kind: str
     predicted: float
     measured: Quantity
-    verdict: Told
+    verdict: CheckOutcome
     why: str = ""
 
 
-def bests_of(answer: Answer, found: BoundFit | None, form: Check) -> dict[str, Best]:
-    """What of an answer may follow the prediction, and what speaks against each: ``found`` is the form of the bound
+def bests_of(answer: Answer, fit: BoundFit | None, form: PredictionCheck) -> dict[str, Best]:
+    """What of an answer may follow the prediction, and what speaks against each: ``fit`` is the form of the bound
     through its steps, ``form`` whether they have it."""
     own = answer.critical
     judged = {
         "sfo": _fewest(answer),
         own.definition: (own, "" if answer.verdict in SOUND else f"verdict {str(answer.verdict)!r}"),
     }
-    if found is not None:
-        critical = Critical(
-            definition=BOUND, options={}, value=found.best.value, interval=found.best.interval,
-            resampled=found.resampled.best,
+    if fit is not None:
+        critical = CriticalBatchSize(
+            definition=BOUND, options={}, value=fit.best.value, interval=fit.best.interval,
+            resampled=fit.resampled.best,
         )  # fmt: skip
-        judged[BOUND] = critical, "" if form.verdict is Told.HOLDS else f"form: {form.verdict}"
+        judged[BOUND] = critical, "" if form.verdict is CheckOutcome.HOLDS else f"form: {form.verdict}"
     return judged
 
 
@@ -94,15 +94,18 @@ def _fewest(answer: Answer) -> Best:
 
     At an end of the measured batch sizes it is a bound and no value.
     """
-    found, sizes = answer.definitions["sfo"], [float(point.batch_size) for point in answer.points if point.reached]
+    by_definition, sizes = (
+        answer.definitions["sfo"],
+        [float(point.batch_size) for point in answer.points if point.reached],
+    )
     if not sizes:
-        return found, "the target was not reached"
-    place = np.searchsorted(sizes, found.resampled)
+        return by_definition, "the target was not reached"
+    place = np.searchsorted(sizes, by_definition.resampled)
     low, high = (np.log([*ends])[place] for ends in ((1.0, *sizes[:-1]), (*sizes[1:], 1.0)))
     between = np.exp(np.random.default_rng(answer.config.seed).uniform(np.minimum(low, high), np.maximum(low, high)))
     drawn = np.where(place == 0, 0.0, np.where(place == len(sizes) - 1, np.inf, between))
     doubts = {sizes[0]: "at the smallest measured", sizes[-1]: "at the largest measured"}
-    return replace(found, resampled=drawn), doubts.get(found.value or 0.0, "")
+    return replace(by_definition, resampled=drawn), doubts.get(by_definition.value or 0.0, "")
 
 
 def scalings(variants: Sequence[Variant]) -> tuple[Scaled, ...]:
@@ -115,30 +118,30 @@ def scalings(variants: Sequence[Variant]) -> tuple[Scaled, ...]:
     for variant in variants:
         setting = variant.setting
         families.setdefault((setting.name, setting.others, setting.weight_decay > 0), []).append(variant)
-    found: list[Scaled] = []
+    scaled: list[Scaled] = []
     for members in families.values():
         ordered = sorted(members, key=lambda variant: -variant.setting.relative_best)
         for name in dict.fromkeys(name for variant in ordered for name in variant.bests):
             having = [variant for variant in ordered if name in variant.bests]
-            found += [_scaled(name, pair, of=len(having) - 1) for pair in itertools.pairwise(having)]
-            found += [_scaled(name, having)] if len(having) > 2 else []
-    return tuple(found)
+            scaled += [_scaled(name, pair, of=len(having) - 1) for pair in itertools.pairwise(having)]
+            scaled += [_scaled(name, having)] if len(having) > 2 else []
+    return tuple(scaled)
 
 
-def told(interval: Interval, predicted: float, unmoved: float) -> Told:
+def check_outcome(interval: Interval, predicted: float, unmoved: float) -> CheckOutcome:
     """A prediction fails outside the interval, and holds inside where no change at all lies outside."""
     low, high = (end if end is not None else side for end, side in zip(interval, (-math.inf, math.inf), strict=True))
     if not low <= predicted <= high:
-        return Told.FAILS
-    return Told.UNKNOWN if low <= unmoved <= high else Told.HOLDS
+        return CheckOutcome.FAILS
+    return CheckOutcome.UNKNOWN if low <= unmoved <= high else CheckOutcome.HOLDS
 
 
 def _doubts(name: str, variants: Sequence[Variant]) -> str:
-    found: dict[str, list[str]] = {}
+    optimizers_by_doubt: dict[str, list[str]] = {}
     for variant in variants:
         if doubt := variant.bests[name][1]:
-            found.setdefault(doubt, []).append(variant.answer.group.optimizer)
-    return "; ".join(f"{', '.join(names)}: {doubt}" for doubt, names in found.items())
+            optimizers_by_doubt.setdefault(doubt, []).append(variant.answer.group.optimizer)
+    return "; ".join(f"{', '.join(names)}: {doubt}" for doubt, names in optimizers_by_doubt.items())
 
 
 def _scaled(name: str, variants: Sequence[Variant], *, of: int = 1) -> Scaled:
@@ -166,12 +169,12 @@ def _scaled(name: str, variants: Sequence[Variant], *, of: int = 1) -> Scaled:
         kind="ratio" if two else "exponent",
         predicted=predicted,
         measured=measured,
-        verdict=Told.UNKNOWN if doubt else told(measured.interval, predicted, unmoved),
+        verdict=CheckOutcome.UNKNOWN if doubt else check_outcome(measured.interval, predicted, unmoved),
         why=doubt,
     )
 
 
-def _contrast(weights: Array, criticals: Sequence[Critical], answers: Sequence[Answer], of: int) -> Quantity:
+def _contrast(weights: Array, criticals: Sequence[CriticalBatchSize], answers: Sequence[Answer], of: int) -> Quantity:
     """Weighted sum of the logarithms of critical batch sizes, at the level at which so many intervals hold together.
 
     Resamples of different runs are independent; where one is not bounded, the sum stands at both ends.

@@ -19,10 +19,10 @@ _TALLEST = 1e4
 """Of a panel, highest over lowest: beside a pole the bounds have no end."""
 
 
-def compute(found: GivenBounds) -> pd.DataFrame:
+def compute(bounds: GivenBounds) -> pd.DataFrame:
     """Rows of two kinds, see column ``kind``: ``bound`` along the batch size, ``best``, its b*."""
-    sizes = min(found.batch_sizes), max(found.batch_sizes)
-    return tidy([row for given in found.bounds for row in _rows(given, *sizes)], _COLUMNS)
+    sizes = min(bounds.batch_sizes), max(bounds.batch_sizes)
+    return tidy([row for given in bounds.bounds for row in _rows(given, *sizes)], _COLUMNS)
 
 
 def _rows(given: GivenBound, least: float, most: float) -> list[dict[str, Any]]:

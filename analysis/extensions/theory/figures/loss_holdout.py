@@ -20,17 +20,17 @@ _LARGEST = 1e12
 _COLUMNS = ["form", "kind", "panel", "x", "percent_off"]
 
 
-def compute(found: Losses) -> pd.DataFrame:
+def compute(losses: Losses) -> pd.DataFrame:
     """One row per axis of a holdout, form and run: ``percent_off`` is 100 (predicted/measured - 1) of the form fitted
     without the runs of kind ``left out``."""
     rows = []
-    for one in found.holdouts:
+    for one in losses.holdouts:
         panel, kinds = f"{AXES[one.axis]}, from {number(one.start)} left out", np.array(["fitted", "left out"])
         for entry in one.entries:
             if entry.log_ratio is not None:
                 about = {"form": entry.form, "axis": one.axis, "start": one.start, "error": entry.error}
                 off, kind = 100 * np.expm1(entry.log_ratio), kinds[one.left_out.astype(int)]
-                each = zip(kind, along(found.runs, one.axis), off, strict=True)
+                each = zip(kind, along(losses.runs, one.axis), off, strict=True)
                 rows += [about | {"panel": panel, "kind": name, "x": x, "percent_off": y} for name, x, y in each]
     return tidy(rows, _COLUMNS)
 

@@ -18,11 +18,11 @@ _TALLEST = 100.0
 """A band is drawn up to this factor above the lines."""
 
 
-def compute(found: Losses) -> pd.DataFrame:
+def compute(losses: Losses) -> pd.DataFrame:
     """One row per form, model size, target and batch size; without those at which the loss is not reached."""
     rows: list[dict[str, Any]] = []
-    measured = found.runs.batch_size
-    for one in found.implied:
+    measured = losses.runs.batch_size
+    for one in losses.implied:
         about = {
             "form": one.form,
             "critical_batch_size": one.critical.value,
@@ -30,7 +30,7 @@ def compute(found: Losses) -> pd.DataFrame:
             "panel": f"N = {number(one.parameters)}, loss {number(one.target)}",
             "lowest": measured.min(),
             "highest": measured.max(),
-            "confidence": found.config.confidence,
+            "confidence": losses.config.confidence,
         }
         for values in zip(one.batch_sizes, one.steps, one.low, one.high, strict=True):
             row = dict(zip(_COLUMNS[1:], values, strict=True))

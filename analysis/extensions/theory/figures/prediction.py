@@ -21,7 +21,7 @@ _MEASURED, _PREDICTED = style.looks(["measured", "predicted"]).values()
 _THIN: dict[str, Any] = {"color": style.GREY, "linewidth": 0.7, "zorder": 2}
 
 
-def compute(found: Predictions) -> pd.DataFrame:
+def compute(predictions: Predictions) -> pd.DataFrame:
     """Rows of four kinds, see column ``kind``.
 
     ``point``: measured steps of one batch size with the range over seeds; ``fit``: the curve through them with its
@@ -29,9 +29,9 @@ def compute(found: Predictions) -> pd.DataFrame:
     ``assumption``.
     """
     rows = []
-    for entry in found.entries:
+    for entry in predictions.entries:
         panel = f"{entry.answer.group.optimizer}: {entry.mapped.words}"
-        if len({str(each.answer.target) for each in found.entries}) > 1:
+        if len({str(each.answer.target) for each in predictions.entries}) > 1:
             panel += f", {str(entry.answer.target).replace('_', ' ')}"
         rows += [{"panel": panel} | row | about(entry.answer) for row in _rows(entry)]
     return tidy(rows, _COLUMNS) if any(row["kind"] == "predicted" for row in rows) else pd.DataFrame()
@@ -59,13 +59,13 @@ def marks(table: pd.DataFrame) -> list[Line2D]:
     """What is measured and what is predicted, under which assumption."""
     percent = style.percent(table)
     assumption = table.loc[table["kind"] == "predicted", "assumption"].iloc[0]
-    found = [
+    handles = [
         style.handle(f"measured, range over seeds; fit and its {percent}", _MEASURED),
         style.handle(f"predicted, {assumption}, and its {percent}", _PREDICTED),
     ]
     if (table["kind"] == "assumed").any():
-        found.append(style.mark("predicted under other assumptions, named at the line", linewidth=0.7))
-    return found
+        handles.append(style.mark("predicted under other assumptions, named at the line", linewidth=0.7))
+    return handles
 
 
 @figure("prediction", of=Predictions, compute=compute, panel="panel", columns=2, marks=marks)

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from analysis.arrays import percentiles
-from analysis.extensions.theory.bounds.checks import Told
+from analysis.extensions.theory.bounds.checks import CheckOutcome
 from analysis.extensions.theory.bounds.measured import BoundScope, MeasuredBound, MeasuredBounds
 from analysis.extensions.theory.tables.bounds import named
 from analysis.present import style
@@ -39,7 +39,7 @@ def compute(scope: BoundScope) -> pd.DataFrame:
     names = "\n".join(dict.fromkeys(bound.optimizer for bound in scope.bounds))
     for scaled in scope.scalings:
         if scaled.kind == "ratio" and scaled.measured.value is not None:
-            kind = "doubted" if scaled.verdict is Told.UNKNOWN else "ratio"
+            kind = "doubted" if scaled.verdict is CheckOutcome.UNKNOWN else "ratio"
             values = (scaled.predicted, scaled.measured.value, *scaled.measured.interval)
             about = {"panel": MOVES, "kind": kind, "optimizer": named(scaled.quantity)}
             rows.append(about | dict(zip(("batch_size", "value", "low", "high"), values, strict=True)))
@@ -65,17 +65,17 @@ def _rows(bound: MeasuredBound) -> Iterator[dict[str, Any]]:
         about = {"panel": f"{panel} to target", "optimizer": bound.optimizer}
         scale = sizes**power
         values, ends = np.exp(fit.log_steps) * scale, np.exp([low, high]) * scale
-        found = along("point", batch_size=sizes, value=values, low=ends[0], high=ends[1])
-        found += [{"kind": "missed", "batch_size": size, "value": steps * size**power} for size, steps in missed]
+        drawn = along("point", batch_size=sizes, value=values, low=ends[0], high=ends[1])
+        drawn += [{"kind": "missed", "batch_size": size, "value": steps * size**power} for size, steps in missed]
         if bound.fit is not None:
             pole = float(bound.fit.form.pole)
             grid = pole + np.geomspace(sizes[0] - pole, sizes[-1] - pole, _ALONG)
             values = np.exp(bound.fit.form.log_steps(grid)) * grid**power
-            found += along("form", batch_size=grid, value=values)
+            drawn += along("form", batch_size=grid, value=values)
             if panel == "examples" and bound.best.value is not None:
                 best = np.array([bound.best.value])
-                found += along("best", batch_size=best, value=best * np.exp(bound.fit.form.log_steps(best)))
-        yield from (about | row for row in found)
+                drawn += along("best", batch_size=best, value=best * np.exp(bound.fit.form.log_steps(best)))
+        yield from (about | row for row in drawn)
 
 
 def marks(table: pd.DataFrame) -> list[Line2D]:

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.config import DEFAULT, AnalysisConfig
-from analysis.estimate.forms import Runs
+from analysis.estimate.forms import LossRuns
 from analysis.estimate.laws.loss import LossFit, fit
 from analysis.extensions.theory.loss.critical import Implied, implied
 from analysis.extensions.theory.loss.holdout import Holdout, holdout, parsed
@@ -39,7 +39,7 @@ class Losses:
 
     config: AnalysisConfig
     name: str
-    runs: Runs = field(repr=False)
+    runs: LossRuns = field(repr=False)
     fits: dict[str, LossFit]
     refused: dict[str, str]
     holdouts: tuple[Holdout, ...]
@@ -52,7 +52,7 @@ class Losses:
             "table": self.name,
             "runs": len(self.runs.loss),
             "confidence": self.config.confidence,
-            "fits": {name: shown(found) for name, found in self.fits.items()},
+            "fits": {name: shown(loss_fit) for name, loss_fit in self.fits.items()},
             "refused": self.refused,
             "holdouts": [shown(each) | {"left_out": int(each.left_out.sum())} for each in self.holdouts],
             "predictions": plain(self.predictions),
@@ -61,11 +61,13 @@ class Losses:
         }
 
 
-def _critical(found: Implied) -> dict[str, Any]:
-    curve = zip(found.batch_sizes, found.steps, found.low, found.high, strict=True)
+def _critical(implied_critical: Implied) -> dict[str, Any]:
+    curve = zip(
+        implied_critical.batch_sizes, implied_critical.steps, implied_critical.low, implied_critical.high, strict=True
+    )
     names = ("batch_size", "steps", "steps_low", "steps_high")
     finite = ([float(value) if np.isfinite(value) else None for value in row] for row in curve)
-    return shown(found) | {"steps": [dict(zip(names, row, strict=True)) for row in finite]}
+    return shown(implied_critical) | {"steps": [dict(zip(names, row, strict=True)) for row in finite]}
 
 
 def losses(

@@ -10,7 +10,7 @@ from analysis.arrays import UNKNOWN, Array, Quantity
 from analysis.config import AnalysisConfig
 from analysis.estimate.fitting import interval
 from analysis.estimate.fitting.least_squares import fit_curves
-from analysis.estimate.forms import Runs
+from analysis.estimate.forms import LossRuns
 from analysis.estimate.laws.loss import LossFit
 
 _ENDLESS = 1e30
@@ -52,12 +52,12 @@ class Implied:
     remark: str
 
 
-def implied(found: LossFit, runs: Runs, size: float, target: float, config: AnalysisConfig) -> Implied:
-    """What ``found``, fitted to ``runs``, says of a model of ``size`` parameters at the loss ``target``."""
+def implied(fit: LossFit, runs: LossRuns, size: float, target: float, config: AnalysisConfig) -> Implied:
+    """What ``fit``, fitted to ``runs``, says of a model of ``size`` parameters at the loss ``target``."""
     measured = np.array([runs.batch_size.min(), runs.batch_size.max()])
     count = max(_FEWEST + 3, int(np.ceil(2 * np.log2(measured[1] / measured[0] * _BEYOND**2))))
     batch_sizes = np.geomspace(measured[0] / _BEYOND, measured[1] * _BEYOND, count)
-    steps = _first_steps(found, runs, size, target, np.append(batch_sizes, _ENDLESS))
+    steps = _first_steps(fit, runs, size, target, np.append(batch_sizes, _ENDLESS))
     fewest, steps = steps[:, -1], steps[:, :-1]
     with np.errstate(invalid="ignore"):
         critical = _doubling(batch_sizes, steps / fewest[:, None])
@@ -71,7 +71,7 @@ def implied(found: LossFit, runs: Runs, size: float, target: float, config: Anal
     whole = np.where(np.isfinite(steps[1:]), steps[1:], np.inf)
     low, high = np.quantile(whole, [0.5 - config.confidence / 2, 0.5 + config.confidence / 2], axis=0, method="nearest")
     return Implied(
-        form=found.form,
+        form=fit.form,
         parameters=size,
         target=target,
         batch_sizes=batch_sizes,
@@ -83,20 +83,20 @@ def implied(found: LossFit, runs: Runs, size: float, target: float, config: Anal
         fitted=fitted,
         exponent=exponent,
         times_beyond=max(1.0, size / float(runs.parameters.max())),
-        remark=_remark(found.form, fewest[0], critical[0], steps[0][inner], batch_sizes[inner], measured),
+        remark=_remark(fit.form, fewest[0], critical[0], steps[0][inner], batch_sizes[inner], measured),
     )
 
 
-def _first_steps(found: LossFit, runs: Runs, size: float, target: float, batch_sizes: Array) -> Array:
+def _first_steps(fit: LossFit, runs: LossRuns, size: float, target: float, batch_sizes: Array) -> Array:
     """Steps at which the loss first is at the target, shape ``[1 + R, b]``; infinite beyond those looked at."""
     least = max(1.0, runs.steps.min() / _STEPS_BEYOND)
     grid = np.geomspace(least, runs.steps.max() * _STEPS_BEYOND, _STEPS)
     b, k = (each.ravel() for each in np.meshgrid(batch_sizes, grid, indexing="ij"))
-    there = Runs(
+    there = LossRuns(
         parameters=np.full(len(b), size), batch_size=b, steps=k, loss=np.full(len(b), target),
         group=np.zeros(len(b), dtype=int),
     )  # fmt: skip
-    above = found.log_loss(there).reshape(-1, len(batch_sizes), _STEPS) - np.log(target)
+    above = fit.log_loss(there).reshape(-1, len(batch_sizes), _STEPS) - np.log(target)
     there_yet = above <= 0.0
     first = np.argmax(there_yet, axis=-1)
     rows = np.clip(first, 1, None)[..., None]
@@ -111,19 +111,19 @@ def _first_steps(found: LossFit, runs: Runs, size: float, target: float, batch_s
 def _doubling(batch_sizes: Array, ratio: Array) -> Array:
     """Where the steps are twice the fewest, shape ``[R]``: 0 below and infinite beyond the batch sizes; NaN where the
     fewest are not known."""
-    found = np.full(len(ratio), np.nan)
+    doublings = np.full(len(ratio), np.nan)
     for row, values in enumerate(ratio):
         known = np.isfinite(values) & (values > 1.0 + 1e-9)
         if not np.isfinite(values).any():
             continue
         x, y = np.log(batch_sizes[known]), np.log(values[known] - 1.0)
         if not len(y) or y[0] < 0.0:
-            found[row] = 0.0 if len(y) == len(values) or not len(y) else np.exp(x[0])
+            doublings[row] = 0.0 if len(y) == len(values) or not len(y) else np.exp(x[0])
         elif y[-1] > 0.0:
-            found[row] = np.inf
+            doublings[row] = np.inf
         else:
-            found[row] = np.exp(np.interp(0.0, y[::-1], x[::-1]))
-    return found
+            doublings[row] = np.exp(np.interp(0.0, y[::-1], x[::-1]))
+    return doublings
 
 
 def _quantity(rows: Array, config: AnalysisConfig) -> Quantity:
@@ -136,9 +136,9 @@ def _quantity(rows: Array, config: AnalysisConfig) -> Quantity:
 def _remark(form: str, fewest: float, critical: float, steps: Array, batch_sizes: Array, measured: Array) -> str:
     if not np.isfinite(fewest):
         return f"{form} does not reach this loss at any batch size within {_STEPS_BEYOND:g} times the steps measured"
-    said = []
+    remarks = []
     if np.isinf(steps).any():
-        said.append(f"the loss is not reached at batch sizes up to {batch_sizes[np.isinf(steps)].max():.4g}")
+        remarks.append(f"the loss is not reached at batch sizes up to {batch_sizes[np.isinf(steps)].max():.4g}")
     if not measured[0] <= critical <= measured[1]:
-        said.append(f"B_crit is beyond the batch sizes measured, {measured[0]:g} to {measured[1]:g}")
-    return "; ".join(said)
+        remarks.append(f"B_crit is beyond the batch sizes measured, {measured[0]:g} to {measured[1]:g}")
+    return "; ".join(remarks)

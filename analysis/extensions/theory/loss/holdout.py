@@ -10,7 +10,7 @@ import numpy as np
 
 from analysis.arrays import OPEN, Array, Interval, percentiles
 from analysis.config import AnalysisConfig
-from analysis.estimate.forms import Runs
+from analysis.estimate.forms import LossRuns
 from analysis.estimate.laws.loss import fit
 from cbs.errors import ConfigError
 
@@ -70,7 +70,7 @@ class Holdout:
     entries: tuple[Held, ...]
 
 
-def along(runs: Runs, axis: str) -> Array:
+def along(runs: LossRuns, axis: str) -> Array:
     """Where the runs lie on one of :data:`AXES`, shape ``[n]``."""
     given = {"N": runs.parameters, "B": runs.batch_size, "K": runs.steps, "D": runs.data}
     return given[axis] if axis in given else 6.0 * runs.parameters * runs.data
@@ -88,7 +88,9 @@ def parsed(text: str) -> tuple[str, float | None]:
     return axis, value
 
 
-def holdout(runs: Runs, axis: str, start: float | None, forms: Sequence[str], config: AnalysisConfig) -> Holdout | None:
+def holdout(
+    runs: LossRuns, axis: str, start: float | None, forms: Sequence[str], config: AnalysisConfig
+) -> Holdout | None:
     """Fit every form to the runs below ``start`` on the axis (``None`` for about the largest quarter of the rows), and
     hold its predictions against the others; ``None`` if one side is empty."""
     where = along(runs, axis)
@@ -108,12 +110,12 @@ def holdout(runs: Runs, axis: str, start: float | None, forms: Sequence[str], co
     )
 
 
-def _held(name: str, runs: Runs, left_out: np.ndarray, config: AnalysisConfig) -> Held:
+def _held(name: str, runs: LossRuns, left_out: np.ndarray, config: AnalysisConfig) -> Held:
     try:
-        found = fit(name, runs.of(~left_out), config)
+        fit_of_rest = fit(name, runs.of(~left_out), config)
     except ValueError as error:
         return Held(form=name, refused=str(error))
-    predicted, low, high = found.predicted(runs, config)
+    predicted, low, high = fit_of_rest.predicted(runs, config)
     measured = np.log(runs.loss)
     ratio, inside = predicted - measured, (low <= measured) & (measured <= high)
     off, group = ratio[left_out], np.unique(runs.group[left_out], return_inverse=True)[1]

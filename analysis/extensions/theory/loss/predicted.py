@@ -9,7 +9,7 @@ import numpy as np
 
 from analysis.arrays import Interval
 from analysis.config import AnalysisConfig
-from analysis.estimate.forms import Runs
+from analysis.estimate.forms import LossRuns
 from analysis.estimate.laws.loss import LossFit
 from cbs.errors import ConfigError
 
@@ -35,7 +35,7 @@ class Predicted:
 
 def points(texts: Sequence[str]) -> list[tuple[float, float, float]]:
     """Texts such as ``1e9,512,20000`` as N, B and K; anything but three numbers above 0 is a ``ConfigError``."""
-    found = []
+    rows = []
     for text in texts:
         try:
             n, b, k = map(float, text.split(","))
@@ -43,21 +43,21 @@ def points(texts: Sequence[str]) -> list[tuple[float, float, float]]:
             n = b = k = np.nan
         if not (n >= 10 and 0 < b < np.inf and k >= 1 and n < np.inf and k < np.inf):
             raise ConfigError(f"--at {text}: it is N,B,K, a model size, a batch size and steps, as in 1e9,512,20000")
-        found.append((n, b, k))
-    return found
+        rows.append((n, b, k))
+    return rows
 
 
 def predicted(
-    found: LossFit, runs: Runs, place: tuple[float, float, float], error: float, config: AnalysisConfig
+    fit: LossFit, runs: LossRuns, place: tuple[float, float, float], error: float, config: AnalysisConfig
 ) -> Predicted:
-    """What ``found``, fitted to ``runs``, says of a run at ``N, B, K``; ``error`` is the form's on runs left out."""
+    """What ``fit``, fitted to ``runs``, says of a run at ``N, B, K``; ``error`` is the form's on runs left out."""
     n, b, k = (np.array([each]) for each in place)
     middle = np.exp(np.log(runs.loss).mean(keepdims=True))
-    there = Runs(parameters=n, batch_size=b, steps=k, loss=middle, group=np.zeros(1, dtype=int))
-    log_loss, low, high = (float(np.exp(each[0])) for each in found.predicted(there, config, error))
+    there = LossRuns(parameters=n, batch_size=b, steps=k, loss=middle, group=np.zeros(1, dtype=int))
+    log_loss, low, high = (float(np.exp(each[0])) for each in fit.predicted(there, config, error))
     most = float((runs.parameters * runs.data).max())
     return Predicted(
-        form=found.form,
+        form=fit.form,
         parameters=place[0],
         batch_size=place[1],
         steps=place[2],

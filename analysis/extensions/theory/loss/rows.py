@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.estimate.forms import Runs
+from analysis.estimate.forms import LossRuns
 from analysis.phrases import plural
 from analysis.read import cells
 from analysis.read.cells import shown
@@ -30,7 +30,7 @@ _MOST = 1e18
 
 def read(
     source: str | os.PathLike[str] | pd.DataFrame, columns: Mapping[str, str] | None = None
-) -> tuple[str, Runs, list[str]]:
+) -> tuple[str, LossRuns, list[str]]:
     """Read and check a table.
 
     Args:
@@ -78,7 +78,7 @@ def read(
             "rows of one N and B are taken as read from one run, whose losses err together; a column run says which are"
         )
     n, b, k, loss = (rows[name].to_numpy(dtype=float) for name in _MEANING)
-    return table.name, Runs(parameters=n, batch_size=b, steps=k, loss=loss, group=group), notes
+    return table.name, LossRuns(parameters=n, batch_size=b, steps=k, loss=loss, group=group), notes
 
 
 def _cell(table: Sheet, row: int, title: str, name: str) -> Any:

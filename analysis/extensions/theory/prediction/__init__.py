@@ -21,7 +21,7 @@ from analysis.extensions.theory.prediction.variations import Task
 from analysis.phrases import number
 from analysis.read.results import load
 from cbs.errors import ConfigError, ResultsError
-from cbs.spectrum.record import START, TARGET, Sample, read
+from cbs.spectrum.record import START, TARGET, SpectrumSample, read
 from cbs.trial.store import find_sweeps, read_record
 
 APART = 0.1
@@ -107,7 +107,7 @@ def predict(
     return Predictions(config=config, spectrum=spectrum, entries=tuple(entries), notes=tuple(dict.fromkeys(notes)))
 
 
-def _doubts(samples: Sequence[Sample], metric: str) -> Iterator[str]:
+def _doubts(samples: Sequence[SpectrumSample], metric: str) -> Iterator[str]:
     """Where the metric is far from the training loss, which the quadratic is of; where there is one run alone."""
     if len({sample.seed for sample in samples}) == 1:
         yield "the spectrum is of one run: intervals of predictions hold no difference between runs"

@@ -16,9 +16,9 @@ from analysis.extensions.theory.prediction.mapping import Mapped
 from analysis.extensions.theory.prediction.result import Variation
 from analysis.extensions.theory.quadratic import fit_exactly
 from analysis.phrases import number
-from cbs.spectrum.record import Sample
+from cbs.spectrum.record import SpectrumSample
 from cbs.theory.noisy_quadratic import NoisyQuadratic, tuned
-from cbs.theory.noisy_quadratic.measured import Measured, measured_quadratic
+from cbs.theory.noisy_quadratic.measured import MeasuredQuadratic, measured_quadratic
 
 GROUPED = 1.03
 """Curvatures nearer than this are taken together: steps change by a thousandth."""
@@ -36,21 +36,21 @@ class Task:
     batch_sizes: tuple[float, ...]
     config: AnalysisConfig
 
-    def under(self, samples: Sequence[Sample], floor: float | None = None) -> Variation:
+    def under(self, samples: Sequence[SpectrumSample], floor: float | None = None) -> Variation:
         """The prediction of measurements that count alike, without intervals."""
         point, own = samples[0].point, floor is None
         try:
-            found = measured_quadratic(samples, floor)
+            measured = measured_quadratic(samples, floor)
         except ValueError as error:
             return Variation(point=point, floor=floor, own=own, steps=(), why_not=str(error))
-        if why_not := self._beyond(found):
-            return Variation(point=point, floor=found.floor, own=own, steps=(), why_not=why_not)
-        lines = _left_out(found)
-        steps = self._steps(found.model.grouped(GROUPED), self.target - found.floor)
+        if why_not := self._beyond(measured):
+            return Variation(point=point, floor=measured.floor, own=own, steps=(), why_not=why_not)
+        lines = _left_out(measured)
+        steps = self._steps(measured.model.grouped(GROUPED), self.target - measured.floor)
         critical, least = self._fitted(steps)
         return Variation(
             point=point,
-            floor=found.floor,
+            floor=measured.floor,
             own=own,
             steps=tuple(map(Quantity, steps)),
             critical_batch_size=Quantity(critical),
@@ -59,7 +59,7 @@ class Task:
             why_not="" if any(steps) else f"no batch size reaches {self.target:g}: noise keeps the loss above it",
         )
 
-    def with_interval(self, samples: Sequence[Sample]) -> Variation:
+    def with_interval(self, samples: Sequence[SpectrumSample]) -> Variation:
         """Likewise with intervals, by the jackknife over the measurements."""
         whole = self.under(samples)
         if whole.why_not or len(samples) < 2:
@@ -78,23 +78,23 @@ class Task:
             min_steps=known(lambda each: each.min_steps),
         )
 
-    def _beyond(self, found: Measured) -> str:
-        if found.floor >= self.target:
+    def _beyond(self, measured: MeasuredQuadratic) -> str:
+        if measured.floor >= self.target:
             return (
-                f"the quadratic has its floor at {number(found.floor)}, above the target {self.target:g}, "
+                f"the quadratic has its floor at {number(measured.floor)}, above the target {self.target:g}, "
                 "and never gets there"
             )
-        if found.model.initial_loss <= self.target - found.floor:
-            before = found.model.initial_loss + found.floor
+        if measured.model.initial_loss <= self.target - measured.floor:
+            before = measured.model.initial_loss + measured.floor
             return f"the quadratic is at {number(before)} before training, below the target"
         return ""
 
     def _steps(self, model: NoisyQuadratic, excess: float) -> list[float | None]:
         method = self.method
-        found = [
+        bests = [
             tuned(model, method.method, excess, size, method.momentum, power=method.power) for size in self.batch_sizes
         ]
-        return [None if best is None else best.steps for best in found]
+        return [None if best is None else best.steps for best in bests]
 
     def _fitted(self, steps: Sequence[float | None]) -> tuple[float | None, float | None]:
         """Critical batch size and ``S_min`` of the curve through the counts."""
@@ -106,11 +106,11 @@ class Task:
         return answer.critical.value, answer.min_steps.value
 
 
-def _left_out(found: Measured) -> tuple[str, ...]:
+def _left_out(measured: MeasuredQuadratic) -> tuple[str, ...]:
     parts = {
-        "of the gradient or of its noise lies along negative curvature": found.negative,
-        "of the gradient or of its noise lies along curvatures of 0": found.flat,
-        "of the excess loss is hidden by the noise of the gradient": found.hidden,
+        "of the gradient or of its noise lies along negative curvature": measured.negative,
+        "of the gradient or of its noise lies along curvatures of 0": measured.flat,
+        "of the excess loss is hidden by the noise of the gradient": measured.hidden,
     }
     return tuple(
         f"{share:.0%} {what}; it is left out".replace("%", " %") for what, share in parts.items() if share > MUCH

@@ -22,17 +22,17 @@ INSIDE = "the form needs b_0 below the smallest batch size that reached the targ
 
 
 @presentation.register
-def _(found: MeasuredBounds) -> Presentation:
-    bounds = [bound for scope in found.scopes for bound in scope.bounds]
-    interval = f"[{percent(found.config.confidence)} % interval]"
+def _(answer: MeasuredBounds) -> Presentation:
+    bounds = [bound for scope in answer.scopes for bound in scope.bounds]
+    interval = f"[{percent(answer.config.confidence)} % interval]"
     tables = {
         "steps_bounds": measured(bounds, interval),
         "predictions": predictions(bounds, f"Predictions of the bounds for one optimizer, margins {interval}"),
-        "bound_scalings": scalings(found.scopes, f"Predictions of the bounds between settings {interval}"),
+        "bound_scalings": scalings(answer.scopes, f"Predictions of the bounds between settings {interval}"),
     }
     shown = [table for table in tables.values() if table.rows]
     return Presentation(
-        shown=[*shown, UPPER, *([TUNED] if found.lr is None else []), *found.notes],
+        shown=[*shown, UPPER, *([TUNED] if answer.lr is None else []), *answer.notes],
         tables=tables,
         latex=("steps_bounds", "bound_scalings"),
         json="steps_bounds.json",
@@ -113,25 +113,25 @@ def named(quantity: str) -> str:
 
 
 @presentation.register
-def _(found: GivenBounds) -> Presentation:
-    tables = {"given_bounds": given(found), "given_bound_curves": curves(found)}
+def _(bounds: GivenBounds) -> Presentation:
+    tables = {"given_bounds": given(bounds), "given_bound_curves": curves(bounds)}
     return Presentation(
-        shown=[tables["given_bounds"], *_lines(found), *found.notes],
+        shown=[tables["given_bounds"], *_lines(bounds), *bounds.notes],
         tables=tables,
         latex=("given_bounds",),
         json="given_bounds.json",
     )
 
 
-def _lines(found: GivenBounds) -> Iterator[str]:
+def _lines(bounds: GivenBounds) -> Iterator[str]:
     yield "b* of an upper bound; the constants decide where it lies, beta and weight decay how it moves"
-    if found.problem.initial_gradient is None and any(bound.optimizer != "sgd" for bound in found.bounds):
-        yield f"norm of the gradient at the start: at most {number(found.problem.steepest)}, by smoothness and gap"
+    if bounds.problem.initial_gradient is None and any(bound.optimizer != "sgd" for bound in bounds.bounds):
+        yield f"norm of the gradient at the start: at most {number(bounds.problem.steepest)}, by smoothness and gap"
 
 
-def given(found: GivenBounds) -> Table:
+def given(bounds: GivenBounds) -> Table:
     """One row per setting."""
-    ways = len({bound.reaches for bound in found.bounds}) > 1
+    ways = len({bound.reaches for bound in bounds.bounds}) > 1
     columns = (
         Column("", "label", "optimizer", name=True),
         *files("optimizer", "beta", "nesterov", "weight_decay"),
@@ -144,11 +144,11 @@ def given(found: GivenBounds) -> Table:
         Column("steps_at_best", lambda bound: float(bound.bound.steps(bound.bound.best_batch_size)), "steps at b*"),
         Column("examples_at_best", "bound.fewest_examples", "examples at b*"),
     )
-    reached = "" if ways else f", {found.bounds[0].reaches} {number(found.bounds[0].bound.accuracy)}"
-    return Table(columns=columns, rows=found.bounds, title=f"Upper bounds on steps to an accuracy{reached}")
+    reached = "" if ways else f", {bounds.bounds[0].reaches} {number(bounds.bounds[0].bound.accuracy)}"
+    return Table(columns=columns, rows=bounds.bounds, title=f"Upper bounds on steps to an accuracy{reached}")
 
 
-def curves(found: GivenBounds) -> Table:
+def curves(bounds: GivenBounds) -> Table:
     """One row per setting and batch size."""
-    rows = [(point, bound) for bound in found.bounds for point in bound.curve(found.batch_sizes)]
+    rows = [(point, bound) for bound in bounds.bounds for point in bound.curve(bounds.batch_sizes)]
     return Table(columns=(Column("bound", "label"), *files("batch_size", "steps", "examples")), rows=rows)

@@ -17,32 +17,32 @@ _APART = 2.0
 
 
 @presentation.register
-def _(found: Losses) -> Presentation:
-    said = f"[{percent(found.config.confidence)} % interval]"
-    refused = [f"{name} is not fitted: {why}" for name, why in found.refused.items()]
+def _(losses: Losses) -> Presentation:
+    interval_note = f"[{percent(losses.config.confidence)} % interval]"
+    refused = [f"{name} is not fitted: {why}" for name, why in losses.refused.items()]
     tables = {
-        "holdout": holdouts(found, said, refused),
-        "parameters": parameters(found.fits),
-        "predictions": predictions(found, said),
-        "critical_batch_sizes": critical(found, said),
+        "holdout": holdouts(losses, interval_note, refused),
+        "parameters": parameters(losses.fits),
+        "predictions": predictions(losses, interval_note),
+        "critical_batch_sizes": critical(losses, interval_note),
     }
     shown: list[Table | str] = [tables["holdout"]]
-    for name in [name for name in ORDER if name in found.fits]:
-        title = f"L = {FORMS[name].formula} ({name}), {plural(found.fits[name].runs, 'run')} {said}"
-        fitted, asked = {name: found.fits[name]}, "" if name == "nqs" else "wide"
-        shown.append(parameters(fitted, title, limits(found.fits[name]), asked=asked))
+    for name in [name for name in ORDER if name in losses.fits]:
+        title = f"L = {FORMS[name].formula} ({name}), {plural(losses.fits[name].runs, 'run')} {interval_note}"
+        fitted, asked = {name: losses.fits[name]}, "" if name == "nqs" else "wide"
+        shown.append(parameters(fitted, title, limits(losses.fits[name]), asked=asked))
     shown += [table for table in (tables["predictions"], tables["critical_batch_sizes"]) if table.rows]
     return Presentation(
-        shown=[*shown, *_disagreement(found), *found.notes],
+        shown=[*shown, *_disagreement(losses), *losses.notes],
         tables={name: table for name, table in tables.items() if table.rows},
         latex=("holdout", "parameters"),
         json="losses.json",
     )
 
 
-def holdouts(found: Losses, said: str, lines: Sequence[str]) -> Table:
+def holdouts(losses: Losses, said: str, lines: Sequence[str]) -> Table:
     """One row per axis and form: the error on the runs that were left out."""
-    rows = [(entry, one) for one in found.holdouts for entry in one.entries]
+    rows = [(entry, one) for one in losses.holdouts for entry in one.entries]
 
     def held(_: object, one: Holdout) -> str:
         count = int(one.left_out.sum())
@@ -53,7 +53,7 @@ def holdouts(found: Losses, said: str, lines: Sequence[str]) -> Table:
         return None if entry.inside is None else f"{entry.inside} of {int(one.left_out.sum())}"
 
     def residual(entry: Held, _: object) -> float | None:
-        return found.fits[entry.form].residual_rms if entry.form in found.fits else None
+        return losses.fits[entry.form].residual_rms if entry.form in losses.fits else None
 
     columns = (
         Column("", held, "runs left out", name=True),
@@ -74,7 +74,7 @@ def holdouts(found: Losses, said: str, lines: Sequence[str]) -> Table:
     return Table(columns=columns, rows=rows, title=title, lines=[*lines, *why])
 
 
-def predictions(found: Losses, said: str) -> Table:
+def predictions(losses: Losses, interval_note: str) -> Table:
     """One row per place and form."""
     columns = (
         Column("parameters", heading="N", name=True),
@@ -85,10 +85,10 @@ def predictions(found: Losses, said: str) -> Table:
         Column("times_beyond", heading="compute over the most measured"),
     )
     lines = ["intervals are no narrower than the error on the runs left out; farther out they hold if the form does"]
-    return Table(columns=columns, rows=found.predictions, title=f"Predicted loss {said}", lines=lines)
+    return Table(columns=columns, rows=losses.predictions, title=f"Predicted loss {interval_note}", lines=lines)
 
 
-def critical(found: Losses, said: str) -> Table:
+def critical(losses: Losses, said: str) -> Table:
     """One row per form, model size and target."""
     columns = (
         Column("form", heading="form", name=True),
@@ -105,19 +105,19 @@ def critical(found: Losses, said: str) -> Table:
         "B_crit takes twice the steps S_min of an endless batch; of a fitted curve: as cbs fit would have it from the "
         "steps at the batch sizes measured; the learning rate is that of the runs, not tuned again"
     ]
-    for one in found.implied:
+    for one in losses.implied:
         beyond = f"N is {number(one.times_beyond)} times beyond the runs" if one.times_beyond > 1.001 else ""
         remarks = "; ".join(filter(None, (one.remark, beyond)))
         lines += [f"{one.form}, N = {number(one.parameters)}, loss {number(one.target)}: {remarks}"] if remarks else []
     return Table(
-        columns=columns, rows=found.implied, title=f"Critical batch size that the forms imply {said}", lines=lines
+        columns=columns, rows=losses.implied, title=f"Critical batch size that the forms imply {said}", lines=lines
     )
 
 
-def _disagreement(found: Losses) -> list[str]:
+def _disagreement(losses: Losses) -> list[str]:
     """A line for every model size and target at which the forms are far apart."""
     places: dict[tuple[float, float], dict[str, float]] = {}
-    for one in found.implied:
+    for one in losses.implied:
         if one.critical.value:
             places.setdefault((one.parameters, one.target), {})[one.form] = one.critical.value
     lines = []

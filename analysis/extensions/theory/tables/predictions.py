@@ -10,20 +10,24 @@ from analysis.present.table import Column, Table, quantity
 
 
 @presentation.register
-def _(found: Predictions) -> Presentation:
-    tables = {"prediction": summary(found), "assumptions": assumptions(found), "predicted_steps": steps(found)}
+def _(predictions: Predictions) -> Presentation:
+    tables = {
+        "prediction": summary(predictions),
+        "assumptions": assumptions(predictions),
+        "predicted_steps": steps(predictions),
+    }
     return Presentation(
-        shown=[*tables.values(), *found.notes],
+        shown=[*tables.values(), *predictions.notes],
         tables=tables,
         latex=("prediction", "assumptions"),
         json="prediction.json",
     )
 
 
-def summary(found: Predictions) -> Table:
+def summary(answer: Predictions) -> Table:
     """One row per optimizer and target: measured, predicted, and whether that holds."""
-    answers = [entry.answer for entry in found.entries]
-    rows = [(entry, entry.answer) for entry in found.entries]
+    answers = [entry.answer for entry in answer.entries]
+    rows = [(entry, entry.answer) for entry in answer.entries]
 
     columns = (
         *about(answers),
@@ -37,16 +41,16 @@ def summary(found: Predictions) -> Table:
         Column("verdict", heading="verdict of the measured", left=True),
         Column("says"),
     )
-    kind = found.spectrum.curvature.replace("_", "-")
-    where = found.entries[0].main.words
-    title = f"Predicted from the measured {kind} spectrum ({where}) [{percent(found.config.confidence)} % interval]"
-    lines = [f"{entry.answer.group.optimizer}: {entry.says}" for entry in found.entries]
+    kind = answer.spectrum.curvature.replace("_", "-")
+    where = answer.entries[0].main.words
+    title = f"Predicted from the measured {kind} spectrum ({where}) [{percent(answer.config.confidence)} % interval]"
+    lines = [f"{entry.answer.group.optimizer}: {entry.says}" for entry in answer.entries]
     return Table(columns=columns, rows=rows, title=title, lines=lines)
 
 
-def assumptions(found: Predictions) -> Table:
+def assumptions(predictions: Predictions) -> Table:
     """One row per optimizer, target and assumption: how much the prediction depends on it."""
-    rows = [(each, entry, entry.answer) for entry in found.entries for each in (entry.main, *entry.others)]
+    rows = [(each, entry, entry.answer) for entry in predictions.entries for each in (entry.main, *entry.others)]
 
     def critical_ratio(each: Variation, entry: Prediction, _: object) -> float | None:
         return each.critical_batch_size.over(entry.answer.critical).value
@@ -55,7 +59,7 @@ def assumptions(found: Predictions) -> Table:
         return each.min_steps.over(entry.answer.min_steps).value
 
     columns = (
-        *about([entry.answer for entry in found.entries]),
+        *about([entry.answer for entry in predictions.entries]),
         Column("assumption", "words", "assumption", left=True),
         Column("point"),
         Column("floor"),
@@ -70,10 +74,10 @@ def assumptions(found: Predictions) -> Table:
     return Table(columns=columns, rows=rows, title="How much depends on what is assumed")
 
 
-def steps(found: Predictions) -> Table:
+def steps(predictions: Predictions) -> Table:
     """One row per optimizer, target and batch size."""
     rows = []
-    for entry in found.entries:
+    for entry in predictions.entries:
         measured = {point.batch_size: point.steps_to_target for point in entry.answer.points}
         for size, predicted in zip(entry.batch_sizes, entry.main.steps, strict=False):
             steps = measured.get(int(size))
@@ -81,7 +85,7 @@ def steps(found: Predictions) -> Table:
             row = {"batch_size": size, "steps_to_target": steps, "predicted_steps": predicted, "ratio": ratio}
             rows.append((row, entry.answer))
     columns = (
-        *about([entry.answer for entry in found.entries]),
+        *about([entry.answer for entry in predictions.entries]),
         Column("batch_size", heading="batch size"),
         Column("steps_to_target", heading="steps measured"),
         quantity("predicted_steps", "predicted"),

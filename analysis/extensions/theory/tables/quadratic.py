@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from analysis.estimate.diagnosis import EXCESS_RMS, Verdict
-from analysis.extensions.theory.quadratic import Quadratic, Row, label
+from analysis.extensions.theory.quadratic import QuadraticAnswer, Row, label
 from analysis.phrases import share_in_percent
 from analysis.present import Presentation, presentation
 from analysis.present.table import Column, Table
@@ -24,7 +24,7 @@ UNSEEN = {
 
 
 @presentation.register
-def _(found: Quadratic) -> Presentation:
+def _(found: QuadraticAnswer) -> Presentation:
     tables = {"steps": steps(found)}
     if found.fit is None:
         return Presentation(shown=[tables["steps"], "nothing reached the target"], tables=tables, json="nqm.json")
@@ -54,10 +54,10 @@ def _(found: Quadratic) -> Presentation:
     return Presentation(shown=shown, tables=tables, latex=fit.latex, json="nqm.json")
 
 
-def steps(found: Quadratic) -> Table:
+def steps(answer: QuadraticAnswer) -> Table:
     """One row per optimizer and batch size."""
-    tuned = any(row.best_momentum is not None for row in found.rows)
-    grown = any(row.best_growth is not None for row in found.rows)
+    tuned = any(row.best_momentum is not None for row in answer.rows)
+    grown = any(row.best_growth is not None for row in answer.rows)
     columns = (
         Column("optimizer", label, "optimizer", name=True),
         Column("power"),
@@ -66,10 +66,10 @@ def steps(found: Quadratic) -> Table:
         Column("best_lr", heading="best learning rate"),
         Column("best_momentum", _slowness, "1 - momentum or decay" if tuned else ""),
         Column("best_growth", heading="last over first batch size" if grown else ""),
-        Column("lower_bound", lambda row: found.lower_bound.get(row.batch_size), "lower bound", wide=True),
+        Column("lower_bound", lambda row: answer.lower_bound.get(row.batch_size), "lower bound", wide=True),
     )
-    title = f"Steps to an expected loss of {found.target:g}, from {found.initial_loss:.3g}"
-    return Table(columns=columns, rows=found.rows, title=title)
+    title = f"Steps to an expected loss of {answer.target:g}, from {answer.initial_loss:.3g}"
+    return Table(columns=columns, rows=answer.rows, title=title)
 
 
 def _slowness(row: Row) -> float | None:

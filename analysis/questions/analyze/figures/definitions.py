@@ -105,7 +105,7 @@ def _broken(label: str) -> str:
     return "\n".join(given if own else [name, *given]).replace("_", " ")
 
 
-def _draw_entry(axes: Axes, entry: pd.Series, place: float, look: style.Look) -> None:
+def _draw_entry(axes: Axes, entry: pd.Series, place: float, look: style.MarkStyle) -> None:
     value, low, high = entry[_NUMBERS].astype(float)
     if np.isnan([low, high, value]).all():
         axes.annotate(

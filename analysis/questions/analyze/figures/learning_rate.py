@@ -76,8 +76,8 @@ def _marked(table: pd.DataFrame) -> dict[str, pd.Series]:
 
 def marks(table: pd.DataFrame) -> list[Line2D]:
     """Those that are there, but for the plain ones."""
-    found = [name for name, rows in list(_marked(table).items())[1:] if rows.any()]
-    return [style.mark(name, linestyle="", marker=_MARKS[name][0], **_MARKS[name][1]) for name in found]
+    names = [name for name, rows in list(_marked(table).items())[1:] if rows.any()]
+    return [style.mark(name, linestyle="", marker=_MARKS[name][0], **_MARKS[name][1]) for name in names]
 
 
 @figure(

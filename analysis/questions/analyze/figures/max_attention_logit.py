@@ -33,15 +33,15 @@ def compute(answers: Sequence[Answer]) -> pd.DataFrame:
     with a record share; if they share none, at the one that most of them have. ``lr`` is the best learning rate. An
     optimizer without a record at a batch size has one row without numbers there.
     """
-    found = [
+    tables = [
         table.assign(optimizer=answer.group.optimizer, batch_size=size)
         for answer in answers
         for size, table in answer.attention_logits.items()
         if len(table)
     ]
-    if not found:
+    if not tables:
         return tidy([], _COLUMNS)
-    logits = pd.concat(found)
+    logits = pd.concat(tables)
     recorded = logits.groupby("batch_size")["optimizer"].nunique()
     most = recorded.index[recorded == recorded.max()]
     shared = {most.min(), most.max()} if recorded.max() == logits["optimizer"].nunique() else {most.min()}

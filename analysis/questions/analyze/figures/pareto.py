@@ -71,9 +71,9 @@ def draw(axes: Axes, table: pd.DataFrame) -> None:
         axes.plot(star["steps"], star["examples"], "*", **marked)
     key = [style.handle(name, look) for name, look in looks.items()]
     if (table["kind"] == "critical").any():
-        key.append(style.handle("B_crit", style.Look(style.GREY, "*", ""), line=False))
+        key.append(style.handle("B_crit", style.MarkStyle(style.GREY, "*", ""), line=False))
     if (table["kind"] == "hyperbola").any():
-        key.append(style.handle("a = 1", style.Look(style.GREY, "", "-"), linewidth=0.5))
+        key.append(style.handle("a = 1", style.MarkStyle(style.GREY, "", "-"), linewidth=0.5))
     style.key(axes, key, marks["steps"], marks["examples"])
     points = table[table["kind"] == "point"].copy()
     groups = points.groupby("optimizer", sort=False)["batch_size"]

@@ -86,7 +86,9 @@ def draw(axes: Axes, table: pd.DataFrame) -> None:
     style.key(axes, key, table["batch_size"], table[["steps", "high"]].max(axis=1), title=title if known else "")
 
 
-def _draw_optimizer(axes: Axes, name: str, look: style.Look, kinds: Sequence[pd.DataFrame], triangle: float) -> Line2D:
+def _draw_optimizer(
+    axes: Axes, name: str, look: style.MarkStyle, kinds: Sequence[pd.DataFrame], triangle: float
+) -> Line2D:
     """Returns the handle for the key, labelled with the critical batch size and the exponent.
 
     Triangles of several optimizers at one place are told apart by their size.

@@ -17,20 +17,20 @@ _MOST = 400
 """Points of a line; more are thinned out, evenly along the run."""
 
 
-def compute(found: Schedules) -> pd.DataFrame:
+def compute(schedules: Schedules) -> pd.DataFrame:
     """One row per point of a line; the panel, its axes and the name of the schedule (``optimizer``) in columns of their
     own. Intrinsic time is the sum of the learning rates so far."""
-    rows = [panel for entry in _hardest(found) for panel in _panels(entry)]
+    rows = [panel for entry in _hardest(schedules) for panel in _panels(entry)]
     if not rows:
         return tidy([], _COLUMNS)
     table = pd.concat(rows)
     return table.iloc[pd.factorize(table["panel"])[0].argsort(kind="stable")].reset_index(drop=True)
 
 
-def _hardest(found: Schedules) -> list[Judged]:
+def _hardest(schedules: Schedules) -> list[Judged]:
     """One run of every schedule: that of the hardest target where there are several."""
     kept: dict[tuple[int, str, int], Judged] = {}
-    for entry in found.entries:
+    for entry in schedules.entries:
         whose = id(entry.answer.group), entry.choice, entry.batch_size
         target, known = entry.answer.target, kept.get(whose)
         if entry.course is not None and (known is None or known.answer.target.reached(target.value)):
@@ -58,7 +58,7 @@ def _panels(entry: Judged) -> list[pd.DataFrame]:
         ("over steps", "steps", metric, measured["step"], measured["value"]),
         ("over intrinsic time", "sum of learning rates", metric, time[measured.index], measured["value"]),
     )
-    found = []
+    frames = []
     for name, x_label, y_label, x, y in lines:
         kept = np.unique(np.linspace(0, len(x) - 1, min(len(x), _MOST)).round().astype(int))
         if name == "batch size":
@@ -66,8 +66,8 @@ def _panels(entry: Judged) -> list[pd.DataFrame]:
             changed = np.flatnonzero(np.diff(y.to_numpy())) + 1
             kept = np.unique([*kept, *changed])
         points = pd.DataFrame({"x": x.to_numpy()[kept], "y": y.to_numpy()[kept]})
-        found.append(points.assign(panel=scope + name, x_label=x_label, y_label=y_label, **about)[_COLUMNS])
-    return found
+        frames.append(points.assign(panel=scope + name, x_label=x_label, y_label=y_label, **about)[_COLUMNS])
+    return frames
 
 
 def marks(table: pd.DataFrame) -> list[Any]:

@@ -18,12 +18,12 @@ _BEYOND = 1.5
 _COLUMNS = ["panel", "optimizer", "kind", "batch_size", "steps", "examples", "low", "high", "x_low", "x_high"]
 
 
-def compute(found: Schedules) -> pd.DataFrame:
+def compute(schedules: Schedules) -> pd.DataFrame:
     """Rows of three kinds, see column ``kind``: ``point`` per constant batch size, ``fit`` along their curve,
     ``schedule`` per schedule, with the interval of its steps (``x_low``, ``x_high``) and examples (``low``, ``high``).
     The column ``optimizer`` has the name of the schedule, or ``constant batch size``."""
     rows: list[dict[str, Any]] = []
-    answers = list({id(entry.answer): entry.answer for entry in found.entries}.values())
+    answers = list({id(entry.answer): entry.answer for entry in schedules.entries}.values())
     for answer in answers:
         panel = {"panel": f"{answer.group.sweep}, {answer.group.workload}, {answer.group.optimizer}"}
         whose = about(answer) | panel | {"optimizer": "constant batch size"}
@@ -38,7 +38,7 @@ def compute(found: Schedules) -> pd.DataFrame:
                 for row in fitted(answer, sizes)
                 if row["kind"] == "fit"
             ]
-        for entry in found.entries:
+        for entry in schedules.entries:
             if entry.answer is answer and entry.comparison is not None:
                 steps, examples = entry.comparison.steps, entry.comparison.examples
                 rows.append(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from analysis.read.importers.base import Run
+from analysis.read.importers.base import ImportedRun
 from analysis.read.importers.facts import facts_of
 from cbs.errors import CbsError, ConfigError, DataError
 from tests.analysis.read.importers.sources import GIVEN, settings, write_csv
@@ -15,13 +15,13 @@ from tests.analysis.read.importers.sources import GIVEN, settings, write_csv
 ADAMW = {"batch_size": 8, "optimizer": "adamw", "lr": 1e-3, "seed": 0}
 
 
-def one(run: Run, **changes: Any) -> dict[str, Any]:
+def one(run: ImportedRun, **changes: Any) -> dict[str, Any]:
     (facts,) = facts_of([run], settings(**changes), [])
     return facts
 
 
-def named(name: str, **about: Any) -> Run:
-    return Run(name=name, place="here", **about)
+def named(name: str, **about: Any) -> ImportedRun:
+    return ImportedRun(name=name, place="here", **about)
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_a_batch_size_read_beside_an_accumulation_is_noted(title: str, more: dic
     assert not any("accum" in note for note in _notes_of(runs, constants={"batch_size": "12"}))
 
 
-def _notes_of(runs: list[Run], **changes: Any) -> list[str]:
+def _notes_of(runs: list[ImportedRun], **changes: Any) -> list[str]:
     notes: list[str] = []
     facts_of(runs, settings(**changes), notes)
     return notes

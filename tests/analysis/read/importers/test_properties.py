@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from analysis.read.cells import number, whole
 from analysis.read.importers import IMPORTERS, import_runs
-from analysis.read.importers.base import Run
+from analysis.read.importers.base import ImportedRun
 from analysis.read.importers.trials import clean
 from cbs.errors import CbsError, DataError
 from tests.analysis.read.importers.sources import CURVES, batch_science, long_rows
@@ -152,7 +152,7 @@ def test_a_curve_does_not_depend_on_the_order_of_its_rows(points: list[tuple[int
     random.shuffle(shuffled)
     found = []
     for rows in (points, shuffled):
-        run = Run(name="a", place="x", axis=[row[0] for row in rows], values=[row[1] for row in rows])
+        run = ImportedRun(name="a", place="x", axis=[row[0] for row in rows], values=[row[1] for row in rows])
         try:
             steps, measured, counts = clean(run, 4, wanted())
         except DataError:

@@ -86,7 +86,7 @@ def command(
     """
     from analysis.extensions.schedule_plan.answer import plan_schedule
     from analysis.extensions.schedule_plan.export import exported
-    from analysis.extensions.schedule_plan.plans import LAW, Ask
+    from analysis.extensions.schedule_plan.plans import LAW, PlanRequest
     from analysis.extensions.schedule_plan.sources import sources
     from analysis.extensions.schedule_plan.stages import is_table, stages
 
@@ -111,7 +111,7 @@ def command(
         if divisible_by is not None:
             raise ConfigError("give --divisible-by, or --world-size and --micro-batch")
         divisible_by = world_size * micro_batch
-    found, end = sources(
+    plan_sources, end = sources(
         results, config, targets=target or None, trace=trace, curve=curve, ratio=ratio, optimizer=optimizer,
         budget=budget, tokens_per_example=tokens_per_example,
     )  # fmt: skip
@@ -119,11 +119,11 @@ def command(
         power = LAW if lr_exponent == "law" else None if lr_exponent is None else float(lr_exponent)
     except ValueError:
         raise ConfigError(f"--lr-exponent must be law, or a number between -1 and 1, got {lr_exponent}") from None
-    ask = Ask(
+    ask = PlanRequest(
         rule=rule, price=price, throughput=times, devices=devices, divisible_by=divisible_by,
         max_batch_size=max_batch_size, first_batch_size=first_batch_size, lr_exponent=power, budget=end,
     )  # fmt: skip
-    plans = plan_schedule(found, ask, config)
+    plans = plan_schedule(plan_sources, ask, config)
     if export is None:
         answer(plans, None if results is None else results / "analysis" / "schedule_plan")
         return

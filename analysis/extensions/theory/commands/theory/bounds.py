@@ -76,8 +76,8 @@ def command(
         from analysis.extensions.theory.bounds.measured import measured_bounds
 
         with errors.status("fitting"):
-            found = measured_bounds(results, config, targets=target or None, form=form, lr=at_lr)
-        answer(found, results / "analysis" / "bounds")
+            bounds = measured_bounds(results, config, targets=target or None, form=form, lr=at_lr)
+        answer(bounds, results / "analysis" / "bounds")
         return
     if form is not None or at_lr is not None or target or config != AnalysisConfig():
         raise ConfigError("--form, --at-lr, --target and how intervals are made are about measured steps: name results")
@@ -95,14 +95,14 @@ def _given(
 ) -> Any:
     from analysis.extensions.theory.bounds.given import given_bounds
     from cbs.registry.parsing import parse_batch_sizes, parse_numbers
-    from cbs.theory.steps_bounds import Problem
+    from cbs.theory.steps_bounds import BoundConstants
 
     missing = [name for name in ("epsilon", "lr", "smoothness", "noise", "gap") if name not in constants]
     if missing or not optim:
         flags = ", ".join(_flag(name) for name in ([] if optim else ["optim"]) + missing)
         raise ConfigError(f"name a folder of results, or all constants of a bound: missing {flags}")
     try:
-        problem = Problem(**constants)
+        problem = BoundConstants(**constants)
     except ValueError as error:
         raise ConfigError(str(error)) from None
     return given_bounds(

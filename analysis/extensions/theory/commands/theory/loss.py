@@ -60,5 +60,5 @@ def command(
 
     renamed = pairs("--column", column, "OURS=THEIRS")
     with errors.status("fitting"):
-        found = losses(table, config, columns=renamed, holdouts=holdout, at=at or (), sizes=size, targets=target)
-    tell(found, present.write(found, output) if output else (), as_json=as_json, wide=wide)
+        answer = losses(table, config, columns=renamed, holdouts=holdout, at=at or (), sizes=size, targets=target)
+    tell(answer, present.write(answer, output) if output else (), as_json=as_json, wide=wide)

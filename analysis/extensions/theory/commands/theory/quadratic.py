@@ -109,7 +109,7 @@ def command(
     except ValueError as error:
         raise ConfigError(f"the noisy quadratic cannot be made: {error}") from None
     with errors.status("0 curves") as status:
-        found = quadratic(
+        answer = quadratic(
             optim or ("sgd", "momentum", "ema"),
             batch_sizes=sizes,
             powers=parse_numbers(power, "--power", float),
@@ -121,4 +121,4 @@ def command(
             config=config,
             progress=lambda row: status.update(f"{row.optimizer} at batch size {row.batch_size:g}"),
         )
-    tell(found, save_figure(found.fit, figure), as_json=as_json, wide=wide, definitions=definitions)
+    tell(answer, save_figure(answer.fit, figure), as_json=as_json, wide=wide, definitions=definitions)

@@ -27,5 +27,5 @@ def command(
     """
     from analysis.questions.judge.answer import schedules
 
-    found = schedules(results, config, targets=target or None, throughput=times, devices=devices)
-    answer(found, results / "analysis" / "schedules")
+    judged_schedules = schedules(results, config, targets=target or None, throughput=times, devices=devices)
+    answer(judged_schedules, results / "analysis" / "schedules")

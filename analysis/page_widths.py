@@ -42,7 +42,7 @@ VENUES = {
 DEFAULT = VENUES["default"]
 
 
-def named(name: str) -> Venue:
+def venue_named(name: str) -> Venue:
     """The venue of this name; a ``ConfigError`` if there is none."""
     if name not in VENUES:
         near = get_close_matches(name.lower(), VENUES, n=1)

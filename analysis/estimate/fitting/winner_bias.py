@@ -13,7 +13,7 @@ from cbs.trial.lr_choice import best_lr_many, standings
 _DRAWS = 100
 
 
-def luck(tables: Sequence[Trials], variance: float, rng: np.random.Generator) -> Array:
+def winner_bias(tables: Sequence[Trials], variance: float, rng: np.random.Generator) -> Array:
     """By how many log steps the winner's mean is expected to lie below that of the best learning rate, shape ``[M]``.
 
     The choice is played through on tables with the noise of one trial, in which every learning rate is as much slower
@@ -28,7 +28,7 @@ def luck(tables: Sequence[Trials], variance: float, rng: np.random.Generator) ->
         rng: random numbers.
     """
     noise = _noise(tables, variance)
-    found = np.zeros(len(tables))
+    biases = np.zeros(len(tables))
     for place, table in enumerate(tables):
         winner, hit = table.winner, np.isfinite(table.steps)
         count = hit.sum(axis=1)
@@ -42,8 +42,8 @@ def luck(tables: Sequence[Trials], variance: float, rng: np.random.Generator) ->
         chosen = best_lr_many(np.where(hit, np.exp(drawn), np.nan), np.broadcast_to(table.ran, drawn.shape))
         most = np.maximum(count[chosen], count[winner])
         short = np.where(hit, drawn - slower[:, None], 0.0)[np.arange(_DRAWS), chosen].sum(axis=1) / most
-        found[place] = max(0.0, -float((slower[chosen] + short).mean()))
-    return found
+        biases[place] = max(0.0, -float((slower[chosen] + short).mean()))
+    return biases
 
 
 def _noise(tables: Sequence[Trials], variance: float) -> float:

@@ -10,7 +10,7 @@ import pandas as pd
 FEWEST = 3
 """Values after step 0, no two of them equal, that two curves do not share by chance."""
 
-Curve = tuple[tuple[int, float], ...]
+LoggedPoints = tuple[tuple[int, float], ...]
 """Steps and values."""
 
 _MEANT = {
@@ -35,28 +35,30 @@ def without_copies(trials: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
         The same rows and columns; of several that are one run, the one that went on longest.
     """
     curves = [_curve(*pair) for pair in zip(trials["steps"], trials["values"], strict=True)]
-    told = trials.assign(curve=curves, beginning=[curve[:FEWEST] for curve in curves], called=trials["choice"].map(str))
-    told = told[told["curve"].map(len) > 0]
+    candidates = trials.assign(
+        curve=curves, beginning=[curve[:FEWEST] for curve in curves], called=trials["choice"].map(str)
+    )
+    candidates = candidates[candidates["curve"].map(len) > 0]
     copies: list[Any] = []
     for name, (words, meaning) in _MEANT.items():
         others = ["group", "beginning", *(other for other in _MEANT if other != name)]
-        twins = told[told.duplicated(others, keep=False)]
+        twins = candidates[candidates.duplicated(others, keep=False)]
         parts = [part for _, part in twins.groupby(others, dropna=False)["curve"]]
-        same = dict(found for part in parts for found in _same(part))
+        same = dict(same_trials for part in parts for same_trials in _same(part))
         if name == "seed":
             copies = [row for row, behind in same.items() if behind]
         notes += [
             f"sweep {sweep}, {optimizer}: {len(part)} trials that differ in the {words} alone have the same curve, so "
             f"what trained them did not use it: {meaning}"
-            for (sweep, optimizer), part in told.loc[sorted(same)].groupby(["sweep", "called"], sort=False)
+            for (sweep, optimizer), part in candidates.loc[sorted(same)].groupby(["sweep", "called"], sort=False)
         ]
     return trials.drop(index=copies).reset_index(drop=True)
 
 
-def _curve(steps: Sequence[Any], values: Sequence[Any]) -> Curve:
+def _curve(steps: Sequence[Any], values: Sequence[Any]) -> LoggedPoints:
     """What follows step 0; nothing where the first values are too few, or too much alike, to tell a run by."""
-    found = tuple((int(step), float(value)) for step, value in zip(steps, values, strict=True) if step > 0)
-    return found if len({value for _, value in found[:FEWEST]}) == FEWEST else ()
+    points = tuple((int(step), float(value)) for step, value in zip(steps, values, strict=True) if step > 0)
+    return points if len({value for _, value in points[:FEWEST]}) == FEWEST else ()
 
 
 def _same(curves: pd.Series) -> Iterator[tuple[Any, bool]]:

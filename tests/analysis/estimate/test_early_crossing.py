@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from analysis.estimate.lead import lead
+from analysis.estimate.early_crossing import early_crossing
 from cbs.trial.target import Target
 
 STEPS, BUDGET = 800.0, 4000
@@ -27,7 +27,7 @@ def leads(steps: np.ndarray, noise: float, *, stopped: bool) -> tuple[np.ndarray
         crossing = TARGET.crossing(steps, values)
         assert crossing is not None
         seen = np.searchsorted(steps, crossing) + 1 if stopped else len(steps)
-        found.append((math.log(STEPS / crossing), lead(steps[:seen], values[:seen], crossing)))
+        found.append((math.log(STEPS / crossing), early_crossing(steps[:seen], values[:seen], crossing)))
     true, expected = np.array(found).T
     return true, expected
 
@@ -45,14 +45,14 @@ def test_what_is_expected_is_what_happens(every: int, noise: float) -> None:
 @pytest.mark.parametrize("growth", [1.01, 1.04, 1.1])
 def test_a_smooth_curve_passes_its_target_when_it_does(growth: float) -> None:
     steps = growth ** np.arange(1, int(math.log(BUDGET) / math.log(growth)))
-    assert lead(steps, curve(steps), STEPS) == 0
+    assert early_crossing(steps, curve(steps), STEPS) == 0
     cliff = 3.0 + 1 / (1 + (steps / STEPS) ** 12) - 0.5
-    assert lead(steps, cliff, STEPS) == 0
+    assert early_crossing(steps, cliff, STEPS) == 0
 
 
 def test_few_evaluations_tell_nothing_and_no_trend_tells_the_most() -> None:
     steps, rng = np.arange(400.0, 1600, 20), np.random.default_rng(0)
     flat = 3.0 + rng.normal(0, 0.1, len(steps))
-    assert lead(steps, flat, STEPS) == pytest.approx(math.log(2))
-    assert lead(steps, np.full(len(steps), 3.0), STEPS) == 0
-    assert lead(steps[17:24], flat[17:24], STEPS) == 0
+    assert early_crossing(steps, flat, STEPS) == pytest.approx(math.log(2))
+    assert early_crossing(steps, np.full(len(steps), 3.0), STEPS) == 0
+    assert early_crossing(steps[17:24], flat[17:24], STEPS) == 0

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from analysis.read.alike import without_copies
+from analysis.read.duplicate_curves import without_copies
 from cbs.registry.choices import Choice
 
 CURVE = [5.0, 4.0, 3.5, 3.25, 3.0]

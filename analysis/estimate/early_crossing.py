@@ -32,7 +32,7 @@ _FAR = 8.0
 """Deviations before the line and after it, beyond which nothing happens."""
 
 
-def lead(steps: Array, values: Array, crossing: float) -> float:
+def early_crossing(steps: Array, values: Array, crossing: float) -> float:
     """By how many log steps evaluations at ``steps`` are expected to pass a target, as they did at ``crossing``, before
     their trend does; at most ``ln 2``, as where they have none."""
     near = (steps >= crossing / _AROUND) & (steps <= crossing * _AROUND) & np.isfinite(values)
@@ -49,5 +49,5 @@ def lead(steps: Array, values: Array, crossing: float) -> float:
         return 0.0
     r = max(distance / deviation, _CLOSE)
     u = np.arange(-_FAR, _FAR + r, r)
-    found = _FAR - r * float(np.cumprod(1 - ndtr(u)).sum()) + r / 2
-    return min(found * deviation / slope, math.log(_AROUND)) if slope > 0 else math.log(_AROUND)
+    overshoot = _FAR - r * float(np.cumprod(1 - ndtr(u)).sum()) + r / 2
+    return min(overshoot * deviation / slope, math.log(_AROUND)) if slope > 0 else math.log(_AROUND)

@@ -11,8 +11,8 @@ import ray
 
 from cbs.errors import Unfinished
 from sweeps.running import cluster
-from sweeps.running.ahead import Ahead
 from sweeps.running.cluster import EngineLost, Resources, connected
+from sweeps.running.prestart import PrestartedRay
 from sweeps.running.trainable import Trainable
 
 
@@ -46,7 +46,7 @@ def stand(monkeypatch) -> Stand:
 
 
 def test_it_is_taken_over_once_and_its_folder_goes_with_it(stand):
-    with Ahead(Resources(workers=1)) as ahead:
+    with PrestartedRay(Resources(workers=1)) as ahead:
         with connected(Resources(workers=1), ahead.taken()) as ours:
             assert ours
             assert stand.done == ["init"]
@@ -61,7 +61,7 @@ def test_it_is_taken_over_once_and_its_folder_goes_with_it(stand):
 
 
 def test_where_nobody_takes_it_over_it_is_stopped(stand):
-    with pytest.raises(Unfinished, match="something else"), Ahead(Resources(workers=1)):
+    with pytest.raises(Unfinished, match="something else"), PrestartedRay(Resources(workers=1)):
         raise Unfinished("something else")
     assert stand.done == ["init", "shutdown"]
     assert not stand.folders[0].exists()
@@ -69,7 +69,7 @@ def test_where_nobody_takes_it_over_it_is_stopped(stand):
 
 def test_a_connection_that_exists_is_left_alone(stand):
     stand.up = True
-    with Ahead(Resources(workers=1)) as ahead, connected(Resources(workers=1), ahead.taken()) as ours:
+    with PrestartedRay(Resources(workers=1)) as ahead, connected(Resources(workers=1), ahead.taken()) as ours:
         assert not ours
     assert stand.done == []
     assert stand.up
@@ -77,13 +77,13 @@ def test_a_connection_that_exists_is_left_alone(stand):
 
 def test_one_that_does_not_start_is_told_to_who_needs_it_and_the_next_one_is_another(stand):
     stand.error = RuntimeError("the node timed out")
-    with Ahead(Resources(workers=1)) as ahead:
+    with PrestartedRay(Resources(workers=1)) as ahead:
         with pytest.raises(EngineLost, match="the node timed out"), connected(Resources(workers=1), ahead.taken()):
             pytest.fail("nobody is connected")
         stand.error = None
         with connected(Resources(workers=1), ahead.taken()) as ours:
             assert ours
-    with Ahead(Resources(workers=1)):
+    with PrestartedRay(Resources(workers=1)):
         stand.error = RuntimeError("and nobody needs it")
     assert not any(folder.exists() for folder in stand.folders)
 

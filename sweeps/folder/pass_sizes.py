@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from cbs.compute.pass_sizes import halved
-from cbs.files import whole_file
+from cbs.files import atomic_file
 from cbs.trial.config import fingerprint
 from cbs.trial.store import Store
 
@@ -16,7 +16,7 @@ _MATTERS = ("workload", "optimizer", "averaging", "probe", "diagnostics", "preci
 """Fields of a trial that its memory depends on, beside its batch size."""
 
 
-class Fitting:
+class PassSizes:
     """Sizes of the forward and backward passes of a sweep's trials.
 
     What was too large at a batch size is so at any larger one. Sizes come from halving a trial's own batch, so the size
@@ -47,7 +47,7 @@ class Fitting:
         sizes = known.setdefault(self._key(trial), {})
         batch = str(trial["batch_size"])
         sizes[batch] = min(examples, sizes.get(batch, examples))
-        with whole_file(self._path) as draft:
+        with atomic_file(self._path) as draft:
             draft.write_text(json.dumps(known, indent=2, sort_keys=True) + "\n")
 
     def _key(self, trial: dict[str, Any]) -> str:
@@ -57,9 +57,10 @@ class Fitting:
     def _known(self) -> dict[str, dict[str, int]]:
         """What the file holds, as far as it can be read; what is lost is found again."""
         try:
-            found = json.loads(self._path.read_text())
+            content = json.loads(self._path.read_text())
             return {
-                str(key): {str(int(batch)): int(size) for batch, size in sizes.items()} for key, sizes in found.items()
+                str(key): {str(int(batch)): int(size) for batch, size in sizes.items()}
+                for key, sizes in content.items()
             }
         except (OSError, ValueError, TypeError, AttributeError, OverflowError, RecursionError):
             return {}

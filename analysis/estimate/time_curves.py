@@ -21,7 +21,7 @@ _CANDIDATES = 200
 
 
 @dataclass(frozen=True)
-class Course:
+class TimeCurve:
     """Steps and seconds over batch sizes on one number of devices.
 
     Attributes:
@@ -70,7 +70,7 @@ def course(
     *,
     span: tuple[float, float] | None = None,
     measured: bool = False,
-) -> Course | None:
+) -> TimeCurve | None:
     """Steps and seconds over the batch sizes that the fit covers, or over ``span``, and that have a step time; ``None``
     without one. ``measured`` is whether to look, beside both ends, at those alone that reached the target or are in the
     table."""
@@ -87,7 +87,7 @@ def course(
     if not len(sizes):
         return None
     resampled = np.exp(fit.resampled.log_steps(sizes))
-    return Course(
+    return TimeCurve(
         devices,
         sizes,
         throughput.seconds_per_step(optimizer, sizes, devices),
@@ -97,11 +97,11 @@ def course(
     )
 
 
-def courses_of(answer: Answer, throughput: Throughput, most: int, *, measured: bool = False) -> list[Course]:
+def courses_of(answer: Answer, throughput: Throughput, most: int, *, measured: bool = False) -> list[TimeCurve]:
     """:func:`course` on every number of devices up to ``most`` that is worth a look."""
     counts = throughput.device_counts(answer.group.optimizer, most)
-    found = (course(answer, throughput, devices, measured=measured) for devices in counts)
-    return [entry for entry in found if entry is not None]
+    time_curves = (course(answer, throughput, devices, measured=measured) for devices in counts)
+    return [entry for entry in time_curves if entry is not None]
 
 
 def undominated(devices: Array, seconds: Array) -> Array:
@@ -135,9 +135,9 @@ def plane(answer: Answer, throughput: Throughput) -> list[dict[str, Any]]:
         tables.append(table.assign(assumption=throughput.assumption(optimizer, entry.devices)))
     if not tables:
         return []
-    found = pd.concat(tables, ignore_index=True)
-    found["on_frontier"] = undominated(found["devices"].to_numpy(), found["seconds"].to_numpy())
-    return found.astype(object).where(found.notna(), None).to_dict("records")
+    rows = pd.concat(tables, ignore_index=True)
+    rows["on_frontier"] = undominated(rows["devices"].to_numpy(), rows["seconds"].to_numpy())
+    return rows.astype(object).where(rows.notna(), None).to_dict("records")
 
 
 def most_devices(answer: Answer, throughput: Throughput) -> int:

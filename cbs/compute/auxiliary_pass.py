@@ -8,18 +8,18 @@ from contextvars import ContextVar
 
 from torch import nn
 
-BESIDE: ContextVar[bool] = ContextVar("BESIDE", default=False)
+IN_AUXILIARY_PASS: ContextVar[bool] = ContextVar("IN_AUXILIARY_PASS", default=False)
 """Whether the pass under way is such a one."""
 
 
 @contextmanager
-def beside() -> Iterator[None]:
+def auxiliary_pass() -> Iterator[None]:
     """Run a block whose passes are such ones."""
-    token = BESIDE.set(True)
+    token = IN_AUXILIARY_PASS.set(True)
     try:
         yield
     finally:
-        BESIDE.reset(token)
+        IN_AUXILIARY_PASS.reset(token)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from sweeps.running.cluster import Engine, Resources, quiet
 from sweeps.running.interrupts import uninterrupted
 
 
-class Ahead:
+class PrestartedRay:
     """Starts a private Ray in the background. Use as a context: a Ray that nobody has taken over is stopped.
 
     Args:
@@ -20,7 +20,7 @@ class Ahead:
         self._pool = ThreadPoolExecutor(1)
         self._engine: Future[Engine | None] | None = self._pool.submit(_started, resources)
 
-    def __enter__(self) -> Ahead:
+    def __enter__(self) -> PrestartedRay:
         return self
 
     def __exit__(self, *_: object) -> None:
