@@ -18,8 +18,9 @@ import torch
 from interleaved import measure, table
 from torch import nn
 
-from cbs.optimizers import LAMB, MERIT, Muon, hidden_matrices
+from cbs.optimizers import LAMB, MERIT, Muon
 from cbs.optimizers.lars import LARS
+from cbs.optimizers.routing import route
 from cbs.workloads.text_parts.gpt import GPT, SIZES, GPTShape
 
 SHAPES = {
@@ -77,7 +78,7 @@ def main() -> None:
         for reference in ("AdamW(foreach)", "AdamW(fused)"):
             print(table(times, reference))
         print(f"floor of LAMB and MERIT by bytes: {FLOOR:.2f} AdamW(fused)")
-        matrices = hidden_matrices(model)
+        matrices = route(model).matrices
         print(f"{sum(param.numel() for param in matrices):,} of them in hidden matrices")
         times = measure(spectral_candidates(matrices), rounds=max(3, arguments.rounds // 3), clock=time.process_time)
         print(table(times, "torch Muon"))

@@ -149,7 +149,7 @@ def geometry_columns(name: str) -> GeometryColumns:
     signal, noise = PROBE_COLUMNS[-2:] if name == "l2" else (f"{name}_signal", f"{name}_noise")
     exponent = 2 if name in ("l1", "nuclear") else 1
     return GeometryColumns(
-        geometry=name, symbol=rf"Z_{{\mathrm{{{name}}}}}", exponent=exponent, source="", signal=signal, noise=noise
+        geometry=name, symbol=rf"Z_{{\mathrm{{{name}}}}}", exponent=exponent, signal=signal, noise=noise
     )
 
 

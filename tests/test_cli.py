@@ -340,7 +340,7 @@ def test_an_unusable_results_folder_is_one_clear_line(run, tmp_path, content):
     if content == "foreign":
         (folder / "model.bin").write_bytes(b"\0" * 10)
     elif content == "half":
-        (folder / "sweep.json").write_text('{"schema_version": 2, "na')
+        (folder / "sweep.json").write_text('{"schema_version": 1, "na')
     elif content == "version":
         (folder / "sweep.json").write_text('{"schema_version": 99}')
     code, _, err = run("analyze", folder)

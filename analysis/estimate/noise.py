@@ -32,10 +32,6 @@ BINS, STEPS_PER_BIN = 16, 12
 """Most points of a trajectory, and fewest steps (over all seeds) that make a point."""
 
 PLAIN = "l2"
-UNSAID = (
-    "steps.parquet was written by an older cbs and does not say what its columns measure; there is no noise scale "
-    "unless the sweep is run again"
-)
 
 _MOST_BLOCKS = 256
 _PLAIN_NOISE = "noise_trace"
@@ -80,18 +76,9 @@ def measure(
 ) -> NoiseScales:
     """Noise scales of the trials of one batch size at its best learning rate, one per seed."""
     geometry_columns = [entry for _, geometries in recorded for entry in geometries]
-    whole = [
-        entry
-        for entry in dict.fromkeys(geometry_columns)
-        if not entry.source and geometry_columns.count(entry) == len(recorded)
-    ]
+    whole = [entry for entry in dict.fromkeys(geometry_columns) if geometry_columns.count(entry) == len(recorded)]
     plain = next((entry for entry in whole if entry.geometry == PLAIN), None)
     geometry = next((entry for entry in whole if entry.geometry != PLAIN), plain)
-    nothing = "no gradient moments were recorded"
-    if any(entry.source for entry in geometry_columns):
-        nothing = "only a part of the model was watched, see docs/noise-scale.md"
-    elif not geometry_columns and any(name.endswith(_PLAIN_NOISE) for columns, _ in recorded for name in columns):
-        nothing = UNSAID
 
     def moments(of: GeometryColumns | None) -> list[Array]:
         names = ("step", of.signal, of.noise) if of else ()
@@ -99,7 +86,7 @@ def measure(
 
     def summary(of: GeometryColumns | None) -> NoiseScale:
         if of is None:
-            return NoiseScale(None, note=nothing, measured=False)
+            return NoiseScale(None, note="no gradient moments were recorded", measured=False)
         pairs = zip(moments(of), steps_to_target, strict=True)
         windows = [m[1:, (m[0] > steps / 2) & (m[0] <= steps)] for m, steps in pairs]
         windows = [window[:, np.isfinite(window).all(axis=0)] for window in windows]

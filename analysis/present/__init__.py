@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 1
 """Of every JSON that is written or printed; raised when a key changes its name, unit or meaning."""
 
 

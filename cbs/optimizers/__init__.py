@@ -12,7 +12,6 @@ _HOMES = {
     "LAMB": "cbs.optimizers.lamb",
     "LARS": "cbs.optimizers.lars",
     "MERIT": "cbs.optimizers.merit",
-    "hidden_matrices": "cbs.optimizers.routing",
     "Muon": "cbs.optimizers.muon",
     "MuonPlus": "cbs.optimizers.muon_plus",
     "OrScale": "cbs.optimizers.orscale",

@@ -142,11 +142,6 @@ def route(model: nn.Module, matrices: Matrices = "hidden") -> Routing:
     return Routing(routes=tuple(routes))
 
 
-def hidden_matrices(model: nn.Module) -> list[nn.Parameter]:
-    """The trainable parameters of ``model`` that are matrices between hidden layers, by the rule of :func:`route`."""
-    return route(model).matrices
-
-
 def _warn(model: nn.Module, routes: Sequence[Route]) -> None:
     """Say once what was guessed of a model, layers of a stack together, and how to say otherwise."""
     alike: dict[str, list[Route]] = {}

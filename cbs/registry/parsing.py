@@ -27,14 +27,6 @@ def parse_batch_sizes(text: str, flag: str = "--batch-sizes") -> tuple[int, ...]
     return tuple(sizes)
 
 
-def parse_range(text: str, flag: str) -> tuple[float, float]:
-    """``"1e-4..1e-1"``."""
-    ends = parse_numbers(text.replace("..", ","), flag, float) if text.count("..") == 1 else ()
-    if len(ends) != 2:
-        raise ConfigError(f"{flag} takes two numbers, as in 1e-4..1e-1, got {text!r}")
-    return ends[0], ends[1]
-
-
 def parse_seeds(text: str) -> tuple[int, ...]:
     """A single number is how many seeds (0, 1, ...); a list is the seeds themselves."""
     numbers = parse_numbers(text, "--seeds", int)

@@ -6,7 +6,7 @@ makes a test of each check.
 
 from cbs.testing.check import ContractCheck
 from cbs.testing.subjects import Failure, NotApplicable, Subject, subject
-from cbs.testing.suite import Report, checks, conformance_test, examine, require
+from cbs.testing.suite import Report, checks, conformance_test, examine
 
 __all__ = [
     "ContractCheck",

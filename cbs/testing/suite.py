@@ -10,7 +10,7 @@ from cbs.testing import adam_kind, construction, options, state, steps, surround
 from cbs.testing.check import CHECKS, ContractCheck
 from cbs.testing.subjects import Failure, NotApplicable, Subject, subject
 
-__all__ = ["Report", "checks", "conformance_test", "examine", "require"]
+__all__ = ["Report", "checks", "conformance_test", "examine"]
 _FILES = (construction, steps, options, adam_kind, state, surroundings)  # what fills CHECKS
 
 
@@ -78,18 +78,6 @@ def examine(
         else:
             passed.append(one.name)
     return Report(tested.name, tuple(passed), failed, left_out)
-
-
-def require(target: Subject | str | Callable[..., Any], **how: Any) -> Report:
-    """:func:`examine`, with an error if a check fails.
-
-    Raises:
-        Failure: the report.
-    """
-    report = examine(target, **how)
-    if not report:
-        raise Failure(str(report))
-    return report
 
 
 def conformance_test(

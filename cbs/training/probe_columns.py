@@ -46,9 +46,7 @@ class ProbeColumns:
 
         def columns(of: Geometry) -> GeometryColumns:
             signal, noise = (_SIGNAL, _NOISE) if of.name == "l2" else (f"{of.name}_signal", f"{of.name}_noise")
-            return GeometryColumns(
-                geometry=of.name, symbol=of.symbol, exponent=of.exponent, source="", signal=signal, noise=noise
-            )
+            return GeometryColumns(geometry=of.name, symbol=of.symbol, exponent=of.exponent, signal=signal, noise=noise)
 
         self.geometries = tuple(map(columns, probe.geometries))
         others = [entry for entry in self.geometries if entry.geometry != "l2"]

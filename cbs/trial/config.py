@@ -37,7 +37,7 @@ UNKNOWN = "unknown"
 OF_TRAINER = ("averaging", "clip_norm", "compile", "device", "evaluation", "micro_batch_size", "precision", "schedule")
 """Settings that whoever trains makes: of a program that is not ours they are unknown."""
 
-CONFIG_VERSION = 2
+CONFIG_VERSION = 1
 """Raised when the meaning of a field changes, so that old trials are not taken for new ones."""
 
 
@@ -194,7 +194,7 @@ class TrialConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain dictionaries, lists and scalars; inverse of :meth:`from_dict`."""
-        return without_unused(json.loads(json.dumps(dataclasses.asdict(self))))
+        return plain_values(self)
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> TrialConfig:
@@ -265,15 +265,11 @@ def clip_norm_or_none(value: Any) -> float | None:
     return float(value) if value else None
 
 
-def without_unused(data: dict[str, Any]) -> dict[str, Any]:
-    """``data`` without the settings that are as they were before there were any: fingerprints stay. Those that are
-    unknown are told as that."""
-    unused: dict[str, Any] = {"diagnostics": [], "diagnostics_every": 1, "clip_norm": None, "averaging": None}
-    unused |= {"batch_schedule": None}
-    kept = {key: value for key, value in data.items() if key not in unused or value != unused[key]}
-    schedule = {key: value for key, value in data["schedule"].items() if key != "options" or value}
-    unknown = dict.fromkeys(kept.pop("unknown"), UNKNOWN)
-    return kept | {"schedule": schedule} | unknown
+def plain_values(settings: Any) -> dict[str, Any]:
+    """A dataclass of settings as dictionaries, lists and scalars; those that it names in ``unknown`` are told as
+    :data:`UNKNOWN`."""
+    data: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(settings)))
+    return data | dict.fromkeys(data.pop("unknown"), UNKNOWN)
 
 
 def fingerprint(data: Any) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 
 from cbs.trial.config import TrialConfig
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 1
 """Raised when a stored column or key changes its name, unit or meaning."""
 
 CLIPPED = "clipped"
@@ -88,14 +88,12 @@ class GeometryColumns:
         symbol: of the noise scale, in the mathematics of LaTeX, without dollar signs.
         exponent: the noise scale is ``(mean noise / mean signal) ** exponent``, in examples: 1 where the moments are
             squared norms, 2 where they are norms.
-        source: empty; in folders of earlier versions the name of a probe that saw a part of the model only.
         signal, noise: names of the columns.
     """
 
     geometry: str
     symbol: str
     exponent: int
-    source: str
     signal: str
     noise: str
 

@@ -114,15 +114,6 @@ class NoisyQuadraticWorkload:
         """The loss without noise."""
         return float(model.loss().detach())
 
-    def true_moments(self, model: Any) -> tuple[float, float]:
-        """``(|G|^2, tr(Sigma))``: squared norm of the true gradient and trace of the per-example gradient covariance.
-
-        Their ratio ``tr(Sigma) / |G|^2`` is the simple noise scale in examples.
-        """
-        with torch.no_grad():
-            gradient = model.curvature.double() * model.theta.double()
-            return float(gradient.square().sum()), float(model.noise.double().sum())
-
 
 @WORKLOADS.register("noisy_quadratic")
 def noisy_quadratic(

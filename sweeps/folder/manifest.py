@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_leaves
 import cbs
 from cbs.compute import device, seeding
 from cbs.errors import ConfigError, ResultsError, reason
-from cbs.registry.choices import Choice, parse_choice
+from cbs.registry.choices import parse_choice
 from cbs.trial.config import COMMAND, CONSTANT
 from cbs.trial.store import MANIFEST, Store
 from cbs.workloads import Workload
@@ -85,8 +85,7 @@ def merged_manifest(store: Store, sweep: Sweep, command: str) -> dict[str, Any]:
 
 
 def plan_of(store: Store) -> dict[str, Any]:
-    """``sweep.json`` of a sweep that was run, without its schema version; what older ones kept elsewhere is where it
-    belongs now.
+    """``sweep.json`` of a sweep that was run, without its schema version.
 
     Raises:
         ResultsError: if it cannot be read, or is no plan of a sweep.
@@ -97,14 +96,9 @@ def plan_of(store: Store) -> dict[str, Any]:
     protocol = stored.get("protocol")
     if not isinstance(protocol, dict):
         raise ResultsError(f"{path} has no protocol; put it back, or choose another folder with --output")
-    # once a part of the protocol, one set of options for every name
-    options = protocol.pop("optimizer_options", {})
     try:
-        there = [str(Choice(name=name, options=options.get(name, {}))) for name in stored["axes"]["optimizers"]]
-        axes = stored["axes"] | {"optimizers": there}
-        union(axes, axes)
-        runs = [{**run} for run in stored["runs"]]
-        return stored | {"axes": axes, "runs": runs, "data_hash": stored.get("data_hash")}
+        union(stored["axes"], stored["axes"])
+        return stored | {"runs": [{**run} for run in stored["runs"]], "data_hash": stored.get("data_hash")}
     except (KeyError, TypeError, AttributeError, ConfigError) as error:
         raise ResultsError(f"{path} is no plan of a sweep ({reason(error)}); put it back") from None
 

@@ -239,9 +239,8 @@ def _settle(merged: Store, results: dict[str, TrialResult], done: Merged) -> Non
     if factor is not None and not (isinstance(factor, int | float) and factor > 1):
         raise ResultsError(f"protocol.prune_factor in {MANIFEST} must be null or above 1, got {factor!r}")
     cells: dict[Cell, list[TrialResult]] = {}
-    for trial_id, result in results.items():
-        if result.trial_id == trial_id:  # else it is of an older cbs, whose trials a sweep does not know
-            cells.setdefault(Cell.of(result.config), []).append(result)
+    for result in results.values():
+        cells.setdefault(Cell.of(result.config), []).append(result)
     for members in cells.values():
         for changed in settle(members, factor):
             merged.update_record(changed)

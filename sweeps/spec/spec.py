@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 import math
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,8 +20,8 @@ from cbs.trial.config import (
     TrialConfig,
     clip_norm_or_none,
     fingerprint,
+    plain_values,
     sorted_names,
-    without_unused,
 )
 from cbs.trial.target import Target
 from sweeps.spec.cell import Cell, StudyKey, study_label
@@ -274,7 +273,7 @@ class Sweep:
 
     def protocol(self) -> dict[str, Any]:
         """What all trials of the sweep share, as plain JSON values; trials of unlike protocols are not comparable."""
-        data = without_unused(json.loads(json.dumps(dataclasses.asdict(self))))
+        data = plain_values(self)
         axes = ("optimizers", "tuned", "batch_schedules", "batch_sizes", "lrs", "seeds", "expected", "name")
         for axis in (*axes, "search", "lr_resolution", "warm_start"):
             del data[axis]

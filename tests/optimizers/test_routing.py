@@ -15,7 +15,7 @@ from torch.nn.utils.parametrizations import orthogonal, weight_norm
 
 from cbs.errors import ConfigError
 from cbs.optimizers import OPTIMIZERS, build_optimizer
-from cbs.optimizers.routing import hidden_matrices, route
+from cbs.optimizers.routing import route
 from cbs.trial.config import Choice
 
 ROUTED = [name for name in OPTIMIZERS.names() if "matrices" in OPTIMIZERS[name].defaults]
@@ -53,7 +53,7 @@ def names(model: nn.Module, matrices: object = "hidden") -> list[str]:
 def test_the_rule_takes_the_matrices_between_hidden_layers(tied: bool) -> None:
     model = Transformer(tied)
     assert names(model) == HIDDEN
-    assert [id(param) for param in hidden_matrices(model)] == [id(model.get_parameter(name)) for name in HIDDEN]
+    assert [id(param) for param in route(model).matrices] == [id(model.get_parameter(name)) for name in HIDDEN]
 
 
 def test_every_trainable_parameter_has_one_route_and_a_reason() -> None:

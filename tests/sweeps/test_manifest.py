@@ -13,7 +13,6 @@ import torch
 
 import cbs
 from analysis.read.results import load
-from cbs.errors import ResultsError
 from cbs.trial.config import Choice
 from cbs.trial.store import Store
 from sweeps.folder.manifest import all_code_changes, code_changes, latest_run, merged_manifest, own_code, provenance
@@ -43,18 +42,6 @@ def test_other_options_join_as_variants(tmp_path: Path) -> None:
     merged = merged_manifest(store, small_sweep(optimizers=(variant, Choice(name="muon"))), "second")
     assert merged["axes"]["optimizers"] == ["muon", "muon(nesterov=false)"]
     assert len(merged["runs"]) == 2
-
-
-def test_an_older_folder_with_options_in_its_protocol_goes_on(tmp_path: Path) -> None:
-    store = prepared(tmp_path, small_sweep())
-    manifest = store.manifest()
-    manifest["protocol"]["optimizer_options"] = {"merit": {"eps": 1e-6}}
-    store.write_manifest(manifest)
-    merged = merged_manifest(store, small_sweep(optimizers=(Choice(name="merit", options={"eps": 1e-6}),)), "second")
-    assert merged["axes"]["optimizers"] == ["adamw", "merit(eps=1e-06)"]
-    assert "optimizer_options" not in merged["protocol"]
-    with pytest.raises(ResultsError, match="max_steps = 2000, not 3"):
-        merged_manifest(store, small_sweep(max_steps=3), "third")
 
 
 def test_a_change_of_code_is_told_and_the_trials_before_it_listed(

@@ -45,10 +45,8 @@ def test_warmup_in_steps_scales_with_the_batch_and_warmup_in_examples_does_not()
     assert [ScheduleRule(warmup_examples=100).at(b).warmup_examples for b in (4, 64)] == [100, 100]
 
 
-def test_a_protocol_without_diagnostics_is_as_before_there_were_any():
+def test_diagnostics_are_a_part_of_the_protocol_and_of_every_trial():
     sweep = small_sweep()
-    assert not {"diagnostics", "diagnostics_every", "clip_norm", "averaging"} & set(sweep.protocol())
-    assert "options" not in sweep.protocol()["schedule"]
     with_one = sweep.replace(diagnostics=("max_attention_logit",), diagnostics_every=3)
     assert with_one.protocol()["diagnostics"] == ["max_attention_logit"]
     assert with_one.protocol_fingerprint != sweep.protocol_fingerprint

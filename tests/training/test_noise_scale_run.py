@@ -14,6 +14,7 @@ from cbs.training.noise_scale_run import measure_run, phase_ends
 from cbs.trial.config import Choice, TrialConfig
 from cbs.trial.target import Target
 from cbs.workloads import build_workload
+from tests.references.quadratic_moments import true_moments
 
 CONFIG = TrialConfig(
     workload=Choice(name="noisy_quadratic", options={"dimension": 100}),
@@ -44,7 +45,7 @@ def test_standing_still_every_phase_reads_the_true_noise_scale(source: str) -> N
 
     with seeding.seeded(0, "init"):
         model = workload.build_model()
-    signal, noise = workload.true_moments(model)
+    signal, noise = true_moments(model)
     assert run.source == source
     assert run.matched == "l2"
     assert len(done) == 240

@@ -52,9 +52,7 @@ def result_of(status: TrialStatus = TrialStatus.REACHED, **changes: object) -> T
             example_unit="sample", tokens_per_example=None, metric_unit="loss", parameters=20, data_hash=None
         ),
         geometries=(
-            GeometryColumns(
-                geometry="é", symbol=r"B_{\"}$", exponent=2, source="", signal="examples", noise="noise_trace"
-            ),
+            GeometryColumns(geometry="é", symbol=r"B_{\"}$", exponent=2, signal="examples", noise="noise_trace"),
         ),
         message='a "message" with é',
         decided={"ns_dtype": "bfloat16"},

@@ -20,6 +20,7 @@ from cbs.trial.record import TrialStatus
 from cbs.trial.target import Target
 from cbs.workloads import build_workload
 from cbs.workloads.noisy_quadratic import NoisyQuadraticWorkload, QuadraticModel
+from tests.references.quadratic_moments import true_moments
 
 EVERY_STEP = EvaluationPlan(growth=1 + 1e-9, far_growth=1 + 1e-9)
 
@@ -63,16 +64,14 @@ def test_example_gradients_are_exact() -> None:
         torch.testing.assert_close(gradient, model.curvature * model.theta.detach() + noise)
     exact = 0.5 * (model.curvature * model.theta**2).sum()
     assert workload.validate(model) == pytest.approx(exact.item())
-    sq_norm, trace = workload.true_moments(model)
+    sq_norm, trace = true_moments(model)
     assert sq_norm == pytest.approx((model.curvature * model.theta).square().sum().item())
     assert trace == pytest.approx(sum(1 / i for i in range(1, 8)))
 
 
 def test_initial_moments_agree_with_theory() -> None:
     workload, theory = build(dimension=300, noise=2.0), Theory.power_law(300, noise=2.0)
-    values = np.array(
-        [(workload.validate(m), *workload.true_moments(m)) for m in (model_of(workload, s) for s in range(300))]
-    )
+    values = np.array([(workload.validate(m), *true_moments(m)) for m in (model_of(workload, s) for s in range(300))])
     error = values.std(axis=0, ddof=1) / np.sqrt(len(values))
     expected = np.array([theory.initial_loss, theory.grad_sq_norm, theory.noise_trace])
     assert (np.abs(values.mean(axis=0) - expected) < 4 * error + 1e-5 * expected).all()
@@ -92,7 +91,7 @@ class Watched(NoisyQuadraticWorkload):
     """Writes down the true moments at every evaluation."""
 
     def validate(self, model: QuadraticModel) -> float:
-        self.__dict__.setdefault("truth", []).append(self.true_moments(model))
+        self.__dict__.setdefault("truth", []).append(true_moments(model))
         return super().validate(model)
 
 

@@ -121,7 +121,7 @@ def _of_json(path: Path) -> tuple[list[Stretch], float, dict[str, Any]]:
 def _of_steps(path: Path, confidence: float) -> list[Stretch]:
     """As many phases, each as long as all before it, as there are intervals for."""
     columns, geometries = read_steps(path)
-    plain = next((entry for entry in geometries if entry.geometry == PLAIN and not entry.source), None)
+    plain = next((entry for entry in geometries if entry.geometry == PLAIN), None)
     if plain is None:
         raise ResultsError(f"{path} has no noise scale of the whole model; run the trial with --probe auto")
     examples, moments = columns["examples"], np.stack([columns[plain.signal], columns[plain.noise]])

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from analysis.config import DEFAULT, AnalysisConfig
 from analysis.estimate.estimates import answers
 from analysis.estimate.findings import Analysis
-from analysis.estimate.noise import UNSAID
 from analysis.estimate.suggest import suggest
 from analysis.read.results import load
 from cbs.trial.target import Target
@@ -39,5 +38,5 @@ def analyze(
         config=config,
         answers=tuple(found_answers),
         suggestions=tuple(filter(None, map(suggest, found_answers))) if suggestions else None,
-        notes=(*results.notes, *([UNSAID] if any(entry.noise_scale.note == UNSAID for entry in found_answers) else [])),
+        notes=(*results.notes,),
     )

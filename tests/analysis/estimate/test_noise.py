@@ -13,7 +13,7 @@ import pytest
 
 from analysis.arrays import Quantity
 from analysis.estimate import noise
-from analysis.estimate.noise import UNSAID, NoiseScale, NoiseScales, correct, near, pooled_ratio
+from analysis.estimate.noise import NoiseScale, NoiseScales, correct, near, pooled_ratio
 from cbs.errors import ResultsError
 from cbs.noise_scale.interval import ratio_interval
 from cbs.trial.config import Choice, TrialConfig
@@ -191,26 +191,6 @@ def test_no_probe_no_noise_scale(tmp_path: Path) -> None:
     found = measure([folder(tmp_path)], [400.0], 8)
     assert "no gradient moments" in found.summary.note
     assert len(found.trajectory) == 0
-
-
-def test_columns_that_do_not_say_what_they_are_give_no_noise_scale_and_a_line(tmp_path: Path) -> None:
-    """As those that were written before columns said it."""
-    path = folder(tmp_path, truth=Truth(geometry="l1"))
-    result = Store(tmp_path).load(path.name)
-    Store(tmp_path).save(result.replace(geometries=()))
-    found = measure([path], [400.0], 8)
-    assert found.summary == found.matched == NoiseScale(None, note=UNSAID, measured=False)
-    assert (found.plain, found.geometry, len(found.trajectory)) == (None, None, 0)
-
-
-def test_a_part_of_the_model_is_not_the_model(tmp_path: Path) -> None:
-    path = folder(tmp_path, truth=Truth(geometry="l1"))
-    result = Store(tmp_path).load(path.name)
-    parts = tuple(dataclasses.replace(entry, source="norm_layers") for entry in result.geometries)
-    Store(tmp_path).save(result.replace(geometries=parts))
-    found = measure([path], [400.0], 8)
-    assert not found.summary.measured
-    assert "only a part" in found.summary.note
 
 
 def test_exponent_and_name_are_those_of_the_data(tmp_path: Path) -> None:

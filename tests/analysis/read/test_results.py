@@ -289,10 +289,10 @@ def edit_manifest(folder: Path, text: str) -> None:
         (lambda folder: edit_manifest(folder, "[]"), "not a JSON object"),
         (lambda folder: edit_manifest(folder, '{"schema_version": 3}'), "schema version 3"),
         (
-            lambda folder: edit_manifest(folder, '{"schema_version": 2, "protocol": {"prune_factor": "x"}}'),
+            lambda folder: edit_manifest(folder, '{"schema_version": 1, "protocol": {"prune_factor": "x"}}'),
             "prune_factor",
         ),
-        (lambda folder: edit_manifest(folder, '{"schema_version": 2, "protocol": 3}'), "prune_factor"),
+        (lambda folder: edit_manifest(folder, '{"schema_version": 1, "protocol": 3}'), "prune_factor"),
         (lambda folder: shutil.rmtree(folder / "trials"), "no finished trial yet"),
         (lambda folder: (folder / "sweep.json").unlink(), "no sweep in"),
         (shutil.rmtree, "does not exist"),

@@ -10,7 +10,8 @@ from cbs.errors import ConfigError
 from cbs.noise_scale import GEOMETRIES
 from cbs.noise_scale.geometries import Geometry
 from cbs.noise_scale.moments import Sizes
-from cbs.optimizers import CompositeOptimizer, Muon, build_optimizer, hidden_matrices
+from cbs.optimizers import CompositeOptimizer, Muon, build_optimizer
+from cbs.optimizers.routing import route
 from cbs.trial.config import Choice
 from cbs.workloads.text_parts.gpt import GPT, SIZES
 
@@ -33,7 +34,7 @@ def test_counts_what_muon_takes() -> None:
     model = GPT(SIZES["30k"], 128)
     every = list(model.parameters())
     geometry = bound(every, build_optimizer(Choice(name="muon"), model, 0.01))
-    hidden = {id(parameter) for parameter in hidden_matrices(model)}
+    hidden = {id(parameter) for parameter in route(model).matrices}
     assert [geometry.covers(index) for index in range(len(every))] == [id(entry) in hidden for entry in every]
     assert hidden
 

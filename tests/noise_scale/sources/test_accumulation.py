@@ -13,6 +13,7 @@ from cbs.noise_scale import NoiseScaleMeter, Probe
 from cbs.noise_scale.moments import Moments
 from cbs.trial.config import Choice
 from cbs.workloads import build_workload
+from tests.references.quadratic_moments import true_moments
 
 
 class Linear(nn.Module):
@@ -43,7 +44,7 @@ def test_moments_are_unbiased_at_a_fixed_point(sizes: list[int], noise: float) -
     workload = build_workload(Choice(name="noisy_quadratic", options={"dimension": 50, "noise": noise}))
     with seeding.seeded(0, "init"):
         quadratic = workload.build_model()
-    truth = np.array(workload.true_moments(quadratic))
+    truth = np.array(true_moments(quadratic))
     stream = workload.training_stream(seeding.generator(0, "data"))
     gradient = quadratic.curvature * quadratic.theta.detach()
     model = Linear(50)
