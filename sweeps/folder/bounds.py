@@ -7,7 +7,11 @@ import time
 from pathlib import Path
 
 from cbs.files import atomic_file
+from cbs.trial.record import TrialResult
 from cbs.trial.store import Store, remove
+from sweeps.search.observer import Observer
+from sweeps.search.search import Search
+from sweeps.spec.cell import Cell
 
 BOUNDS = "bounds.json"
 """The file: trial id -> fewest steps to target of its cell, of trials whose cell became better while they ran."""
@@ -16,29 +20,30 @@ LOOK_SECONDS = 0.5
 """Least time between two looks of a trial at the file."""
 
 
-class Bounds:
-    """The driver's side. Keep it while trials run; :meth:`close` removes the file."""
+class Bounds(Observer):
+    """The driver's side: tells the running trials of a cell when its best has become better."""
 
     def __init__(self, store: Store) -> None:
         self._path = store.root / BOUNDS
         self._told: dict[str, float] = {}
-        self.close()
+        remove(self._path)
 
-    def tell(self, steps: dict[str, float]) -> None:
-        """Tell running trials, by their ids, the fewest steps of their cells.
+    def finished(self, result: TrialResult, search: Search) -> None:
+        """See the base class.
 
         Raises:
             ResultsError: if the file cannot be written.
         """
-        self._told |= steps
-        with atomic_file(self._path) as draft:
-            draft.write_text(json.dumps(self._told))
+        cell, steps = Cell.of(result.config), result.steps_to_target
+        if steps is None or steps != search.best_steps(cell):
+            return
+        better = {trial_id: steps for trial_id, (other, _) in search.running.items() if other == cell}
+        if better:
+            self._told = {key: value for key, value in self._told.items() if key in search.running} | better
+            with atomic_file(self._path) as draft:
+                draft.write_text(json.dumps(self._told))
 
-    def forget(self, trial_id: str) -> None:
-        """A trial is over; the next :meth:`tell` leaves it out."""
-        self._told.pop(trial_id, None)
-
-    def close(self) -> None:
+    def ended(self, search: Search) -> None:
         remove(self._path)
 
 

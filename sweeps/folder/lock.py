@@ -12,6 +12,7 @@ import os
 import platform
 import time
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -20,6 +21,8 @@ from typing import Any
 from cbs.errors import ResultsError, reason
 from cbs.files import atomic_file, ended
 from cbs.trial.store import Store, remove
+from sweeps.search.observer import Observer
+from sweeps.search.search import Search
 
 LOCK = "sweep.lock"
 BEAT_SECONDS = 5.0
@@ -65,7 +68,7 @@ def owner(root: Path) -> Owner | None:
     return Owner(content if isinstance(content, dict) else {}, age)
 
 
-class Lock:
+class Lock(Observer):
     """Holds a folder while the block runs.
 
     Args:
@@ -114,10 +117,14 @@ class Lock:
         if there is not None and there.content.get("token") == self._mine["token"]:
             remove(self._path)
 
-    @property
-    def due(self) -> bool:
-        """Whether it is time to touch the file again."""
-        return time.monotonic() - self._beaten >= BEAT_SECONDS
+    def looked(self, search: Search, running: Mapping[str, dict[str, Any]]) -> None:
+        if time.monotonic() - self._beaten >= BEAT_SECONDS:
+            done, planned = search.all_counts()
+            self.beat({"done": done, "planned": planned, "running": dict(running)})
+
+    def ended(self, search: Search) -> None:
+        self._beaten = -BEAT_SECONDS  # the folder may have gone since the last time
+        self.looked(search, {})
 
     def beat(self, progress: dict[str, Any]) -> None:
         """Touch the file and say in it how far the sweep is.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,8 +21,10 @@ from cbs.training.probe_columns import build_probe
 from cbs.trial.config import COMMAND
 from cbs.trial.store import MANIFEST, Store
 from cbs.trial.target import Target
+from sweeps.folder.bounds import Bounds
 from sweeps.folder.lock import Lock
 from sweeps.folder.manifest import merged_manifest
+from sweeps.launching.tracking import Tracking
 from sweeps.outlook.nearness import check_start
 from sweeps.outlook.progress import Progress
 from sweeps.outlook.report import reasons, write_reasons
@@ -34,7 +37,6 @@ from sweeps.search.search import Search
 from sweeps.spec.cell import Cell
 from sweeps.spec.spec import Sweep
 from sweeps.spec.workload import built
-from sweeps.trackers.tracking import Tracking
 
 
 class Interrupted(CbsError):
@@ -141,7 +143,7 @@ def sweep(
         Unfinished: if Ray dies for good.
         Interrupted: on SIGINT, SIGTERM or SIGHUP.
     """
-    resources, progress, limits = resources or Resources(), progress or Progress.silent(), limits or Limits()
+    resources, progress = resources or Resources(), progress or Progress.silent()
     store = Store(output)
     try:
         store.create()
@@ -154,33 +156,31 @@ def sweep(
             there = [result for result in store.sound_results(progress.note) if result.status.final]
             for result in there:
                 check_start(result)
-            tracking.add(there)
-            search = Search(sweep, there)
-            limits.add(search.trials())
-            if not search.done and limits.reached is None:
+
+            def last_words() -> None:
+                how = _again(output, command)
+                print(f"cbs: Ray has died (its control service is gone); {how}", file=sys.stderr, flush=True)
+                lock.release()
+
+            observers = (Bounds(store), progress, tracking, limits or Limits(), lock)
+            run = SweepRun(Search(sweep, there), store, resources.trial_timeout or patience, observers, last_words)
+            run.find(there)
+            if not run.over:
                 from sweeps.running.dispatch import run_search
 
-                silence, again = resources.trial_timeout or patience, _again(output, command)
-                run = SweepRun(search, store, progress, lock, silence, tracking, limits, how_on=again)
                 try:
-                    with progress.showing(search):
-                        run_search(run, resources, ahead)
+                    run_search(run, resources, ahead)
                 finally:
                     if (output / MANIFEST).exists():  # else nobody wants the folder any more
-                        write_reasons(reasons(search), output)
-                if run.fatal is not None and not run.again:
-                    raise ConfigError(run.fatal)
-                if run.fatal is not None:
-                    raise ResultsError(f"{run.fatal}; {_again(output, command)}")
-            for cell in search.cells() if search.done else ():
-                for changed in search.settled(cell):
-                    store.update_record(changed)
-                    tracking.add([changed])
+                        write_reasons(reasons(run.search), output)
+            run.settle()
+            if run.fatal is not None:
+                raise ResultsError(f"{run.fatal}; {_again(output, command)}") if run.again else ConfigError(run.fatal)
     except Unfinished as error:
         raise Unfinished(f"{error}; {_again(output, command)}") from error
     except KeyboardInterrupt:
         raise Interrupted(f"stopped; {_again(output, command)}") from None
-    return search
+    return run.search
 
 
 def _again(output: Path, command: str) -> str:

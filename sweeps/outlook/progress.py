@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console, Group
@@ -15,6 +14,7 @@ from rich.text import Text
 
 from cbs.trial.record import TrialResult, TrialStatus
 from sweeps.outlook.nearness import Nearness
+from sweeps.search.observer import Observer
 from sweeps.search.search import Search
 from sweeps.spec.cell import StudyKey
 
@@ -22,7 +22,7 @@ LINE_SECONDS = 15.0
 """Least time between two lines where there is no terminal."""
 
 
-class Progress:
+class Progress(Observer):
     """Shows a sweep.
 
     Args:
@@ -46,30 +46,31 @@ class Progress:
         """Shows nothing."""
         return cls(None, 1)
 
-    @contextlib.contextmanager
-    def showing(self, search: Search) -> Iterator[None]:
-        """Show ``search`` while the block runs."""
+    def began(self, search: Search) -> None:
         self._ended, self._started = 0, time.monotonic()
         if search.sweep.target is not None:
             self._nearness = Nearness(search.sweep.target, search.trials())
         self._doubt()
-        if self._console is None or not self._console.is_terminal:
-            yield
-            return
-        with Live(console=self._console, auto_refresh=False, transient=False) as self._live:
+        if self._console is not None and self._console.is_terminal:
+            self._live = Live(console=self._console, auto_refresh=False, transient=False)
+            self._live.start()
             self.update(search, {})
-            yield
-            self.update(search, {})
-        self._live = None
 
-    def due(self) -> bool:
-        """Whether it is time for another update."""
+    def ended(self, search: Search) -> None:
+        if self._live is not None:
+            try:
+                self.update(search, {})
+            finally:
+                self._live.stop()
+                self._live = None
+
+    def looked(self, search: Search, running: Mapping[str, dict[str, Any]]) -> None:
         pause = 0.25 if self._live is not None else LINE_SECONDS
-        return self._console is not None and time.monotonic() - self._shown > pause
+        if self._console is not None and time.monotonic() - self._shown > pause:
+            self.update(search, {key: place for key, place in running.items() if place.get("value") is not None})
 
     def finished(self, result: TrialResult, search: Search) -> None:
-        """Take in a finished trial; failures are said at once, and once what is to be thought of a target that a whole
-        budget did not reach."""
+        """Failures are said at once, and once what is to be thought of a target that a whole budget did not reach."""
         self._ended += 1
         if self._nearness is not None:
             self._nearness.add(result)
@@ -82,10 +83,10 @@ class Progress:
                 soft_wrap=True,
             )
 
-    def note(self, text: str) -> None:
-        """Say a line at once."""
+    def note(self, line: str) -> None:
+        """Say it at once."""
         if self._console is not None:
-            self._console.print(Text("note", style="yellow"), text, markup=False, highlight=False, soft_wrap=True)
+            self._console.print(Text("note", style="yellow"), line, markup=False, highlight=False, soft_wrap=True)
 
     def update(self, search: Search, running: dict[str, dict[str, Any]]) -> None:
         """Show the present state; ``running`` is where the running trials are, by trial id."""
@@ -108,7 +109,7 @@ class Progress:
             self.note(self._nearness.doubt)
 
     def _line(self, search: Search) -> str:
-        finished, planned = _total(search)
+        finished, planned = search.all_counts()
         elapsed = time.monotonic() - self._started
         # Tune asks for one trial more than it can start.
         running = min(len(search.running), self._workers) if self._workers else len(self._running)
@@ -119,7 +120,7 @@ class Progress:
 
     def _picture(self, search: Search) -> Group:
         assert self._console is not None
-        finished, planned = _total(search)
+        finished, planned = search.all_counts()
         table = Table(box=None, pad_edge=False, header_style="dim")
         longest = max(map(len, search.sweep.labels.values()))
         named = min(max(9, longest), self._console.width // 3)
@@ -173,11 +174,6 @@ class Progress:
                 at = self._running.get(trial_id)
                 parts.append(f"lr {lr:.3g} seed {cell.seed}" + (f" step {at['step']}: {at['value']:.3f}" if at else ""))
         return ", ".join(parts)
-
-
-def _total(search: Search) -> tuple[int, int]:
-    counts = [search.counts(study) for study in search.sweep.studies()]
-    return sum(done for done, _ in counts), sum(total for _, total in counts)
 
 
 def duration(seconds: float) -> str:

@@ -30,6 +30,7 @@ def run_search(run: SweepRun, resources: Resources, ahead: PrestartedRay | None 
 
     lost, finished, ours = 0, 0, True
     try:
+        run.begin()
         while not run.over:
             try:
                 with (
@@ -42,9 +43,7 @@ def run_search(run: SweepRun, resources: Resources, ahead: PrestartedRay | None 
                 lost, finished = (lost + 1 if done == finished else 1), done
                 if not ours or lost > MAX_ENGINES:
                     raise Unfinished(f"Ray has died ({error})") from error
-                run.progress.note("Ray has died; it is started again, and trials go on from their checkpoints")
+                run.note("Ray has died; it is started again, and trials go on from their checkpoints")
                 run.all_lost()
-        if run.fatal is None:
-            run.beat()  # its folder may have gone since the last time
     finally:
-        run.bounds.close()
+        run.end()

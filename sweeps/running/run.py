@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from cbs.errors import CbsError, ResultsError
 from cbs.trial.config import TrialConfig
-from cbs.trial.record import TrialStatus, without_curve
+from cbs.trial.record import TrialResult, TrialStatus, without_curve
 from cbs.trial.store import Store
-from sweeps.folder.bounds import Bounds
-from sweeps.folder.lock import Lock
 from sweeps.outlook.nearness import check_start
-from sweeps.outlook.progress import Progress
-from sweeps.search.limits import Limits
+from sweeps.search.observer import Observer
 from sweeps.search.search import Search
 from sweeps.spec.cell import Cell
-from sweeps.trackers.tracking import Tracking
 
 MAX_DEATHS = 2
 """How often a trial whose process died is started again before it counts as FAILED."""
@@ -32,8 +28,8 @@ class SweepRun:
 
     Attributes:
         silence: seconds without a sign of life after which a trial is stopped.
-        tracking: gets every finished trial.
-        limits: when no trial starts any more, and those under way end.
+        observers: are told what happens, in this order.
+        last_words: called where this process is about to be ended by force.
         fatal: why the sweep has to end, or ``None``.
         again: whether the same command may then go on.
         out: the trials that workers have, by trial id.
@@ -41,16 +37,13 @@ class SweepRun:
         losses: how often its worker was lost with its node.
         where: the last signs of life of the running trials, by trial id.
         told: notes of trials, each of which is told once.
-        how_on: how to go on, for the last words.
     """
 
     search: Search
     store: Store
-    progress: Progress
-    lock: Lock
     silence: float
-    tracking: Tracking
-    limits: Limits = field(default_factory=Limits)
+    observers: Sequence[Observer] = ()
+    last_words: Callable[[], None] = lambda: None
     fatal: str | None = None
     again: bool = True
     out: dict[str, TrialConfig] = field(default_factory=dict)
@@ -58,14 +51,10 @@ class SweepRun:
     losses: Counter[str] = field(default_factory=Counter)
     where: dict[str, dict[str, Any]] = field(default_factory=dict)
     told: set[str] = field(default_factory=set)
-    how_on: str = ""
-
-    def __post_init__(self) -> None:
-        self.bounds = Bounds(self.store)
 
     @property
     def over(self) -> bool:
-        return self.fatal is not None or self.search.done or self.limits.reached is not None
+        return self.fatal is not None or self.search.done or any(one.reached for one in self.observers)
 
     def next(self) -> tuple[TrialConfig, float | None] | None:
         """The trial to start now and the fewest steps of its cell so far; ``None`` for none at the moment."""
@@ -88,7 +77,7 @@ class SweepRun:
         self._back(config)
         for note in answer.get("notes", ()):
             if note not in self.told:
-                self.progress.note(note)
+                self.note(note)
             self.told.add(note)
         if "fatal" in answer:
             self.fatal = answer["fatal"]
@@ -111,31 +100,41 @@ class SweepRun:
                 return
             finished = self.store.load(config.trial_id, with_steps=False)
             check_start(finished)
-            self._tighten(Cell.of(config), finished.steps_to_target)
         except CbsError as problem:
             self.fatal, self.again = str(problem), isinstance(problem, ResultsError)
             return
         self.search.add(finished)
-        self.progress.finished(finished, self.search)
-        self.tracking.add([finished])
-        self.limits.add([finished])
+        self._tell(lambda observer: observer.finished(finished, self.search))
+
+    def note(self, line: str) -> None:
+        """Tell a person."""
+        self._tell(lambda observer: observer.note(line))
+
+    def find(self, stored: Sequence[TrialResult]) -> None:
+        """The folder was read: these trials are in it."""
+        self._tell(lambda observer: observer.found(stored, self.search))
+
+    def begin(self) -> None:
+        """Trials are about to run."""
+        self._tell(lambda observer: observer.began(self.search))
 
     def look_around(self) -> None:
-        """Show where the running trials are, here and in the lock."""
-        if self.progress.due():
-            measured = {key: place for key, place in self.where.items() if place.get("value") is not None}
-            self.progress.update(self.search, measured)
-        if self.lock.due:
-            self.beat()
+        """Called while trials run, several times a second."""
+        self._tell(lambda observer: observer.looked(self.search, self.where))
 
-    def beat(self) -> None:
-        """Say in the lock how far the sweep is, which it cannot go on without."""
-        counts = [self.search.counts(study) for study in self.search.sweep.studies()]
-        done, planned = (sum(column) for column in zip(*counts, strict=True))
-        try:
-            self.lock.beat({"done": done, "planned": planned, "running": dict(self.where)})
-        except ResultsError as problem:
-            self.fatal = str(problem)
+    def end(self) -> None:
+        """No trial runs any more."""
+        self._tell(lambda observer: observer.ended(self.search))
+
+    def settle(self) -> None:
+        """Store what the pruning rule changes once no trial is missing."""
+        for cell in self.search.cells() if self.search.done and self.fatal is None else ():
+            for changed in self.search.settled(cell):
+                self.store.update_record(changed)
+                self._settled(changed)
+
+    def _settled(self, changed: TrialResult) -> None:
+        self._tell(lambda observer: observer.settled(changed))
 
     def all_lost(self) -> None:
         """Ray is gone: what was out is planned again."""
@@ -144,19 +143,15 @@ class SweepRun:
         self.out.clear()
         self.where.clear()
 
-    def last_words(self) -> None:
-        """Say that Ray is gone and this process with it, and let go of the folder."""
-        print(f"cbs: Ray has died (its control service is gone); {self.how_on}", file=sys.stderr, flush=True)
-        self.lock.release()
-
     def _back(self, config: TrialConfig) -> None:
         del self.out[config.trial_id]
         self.where.pop(config.trial_id, None)
-        self.bounds.forget(config.trial_id)
 
-    def _tighten(self, cell: Cell, steps: float | None) -> None:
-        """Tell the running trials of a cell that its best has become better."""
-        best = self.search.best_steps(cell)
-        running = [trial_id for trial_id, config in self.out.items() if Cell.of(config) == cell]
-        if running and steps is not None and (best is None or steps < best):
-            self.bounds.tell(dict.fromkeys(running, steps))
+    def _tell(self, event: Callable[[Observer], None]) -> None:
+        """Every observer, also where one ends the sweep."""
+        for observer in self.observers:
+            try:
+                event(observer)
+            except CbsError as problem:
+                if self.fatal is None:
+                    self.fatal, self.again = str(problem), isinstance(problem, ResultsError)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from cbs.trial.record import TrialResult
+from sweeps.search.observer import Observer
+from sweeps.search.search import Search
 
 
 @dataclass
-class Limits:
+class Limits(Observer):
     """Over all parts of a sweep. Once one is reached no trial starts any more, and those under way end.
 
     Attributes:
@@ -22,6 +24,12 @@ class Limits:
     deadline: float = math.inf
     examples: float = math.inf
     _spent: dict[str, int] = field(default_factory=dict)
+
+    def found(self, stored: Sequence[TrialResult], search: Search) -> None:
+        self.add(search.trials())
+
+    def finished(self, result: TrialResult, search: Search) -> None:
+        self.add([result])
 
     def add(self, results: Iterable[TrialResult]) -> None:
         """Count the examples of trials, of every trial once."""
@@ -35,7 +43,6 @@ class Limits:
 
     @property
     def reached(self) -> str | None:
-        """Which one, in words; ``None`` while there is none."""
         if time.monotonic() >= self.deadline:
             return "the time of --max-time is over"
         if self.spent >= self.examples:

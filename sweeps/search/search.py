@@ -168,6 +168,11 @@ class Search:
         """Finished and planned trials of a study; more may follow from how these end."""
         return self._done[study], len(self._courses[study].why)
 
+    def all_counts(self) -> tuple[int, int]:
+        """:meth:`counts`, summed over the studies."""
+        counts = [self.counts(study) for study in self.sweep.studies()]
+        return sum(done for done, _ in counts), sum(planned for _, planned in counts)
+
     def waiting(self) -> list[TrialConfig]:
         """Planned trials that have neither finished nor started."""
         return [self.config(cell, lr) for _, cell in self._queue for lr in self._waiting[cell]]

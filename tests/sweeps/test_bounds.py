@@ -6,9 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from cbs.trial.config import Choice, TrialConfig
 from cbs.trial.store import Store
 from sweeps.folder import bounds
 from sweeps.folder.bounds import BOUNDS, Bounds, TrialBound
+from sweeps.search.forecast import End, ended
+from sweeps.search.search import Search
+from sweeps.spec.cell import Cell
+from tests.sweeps.simulation import small_sweep
 
 
 @pytest.fixture(autouse=True)
@@ -16,25 +21,51 @@ def _always_look(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bounds, "LOOK_SECONDS", 0.0)
 
 
-def test_a_trial_learns_of_what_is_told_of_it_and_of_nothing_else(tmp_path: Path) -> None:
-    told = Bounds(Store(tmp_path))
-    one, other = TrialBound(str(tmp_path), "one", None), TrialBound(str(tmp_path), "other", 70.0)
+class UnderWay:
+    """A sweep with two cells, four trials of each run."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.told = folder, Bounds(Store(folder))
+        self.search = Search(
+            small_sweep(
+                optimizers=(Choice(name="adamw"),), batch_sizes=(4, 8), lrs=(1e-3, 2e-3, 4e-3, 8e-3), seeds=(0,)
+            )
+        )
+        by_cell: dict[Cell, list[TrialConfig]] = {}
+        for config in iter(self.search.next, None):
+            by_cell.setdefault(Cell.of(config), []).append(config)
+        self.cell, self.others, *_ = by_cell.values()
+
+    def ends(self, config: TrialConfig, steps: float | None) -> None:
+        result = ended(config, End(steps or 200.0), 100.0 if steps is None else steps)
+        self.search.add(result)
+        self.told.finished(result, self.search)
+
+    def bound(self, config: TrialConfig, steps: float | None = None) -> TrialBound:
+        return TrialBound(str(self.folder), config.trial_id, steps)
+
+
+def test_the_running_trials_of_a_cell_learn_of_its_best_and_no_others(tmp_path: Path) -> None:
+    sweep = UnderWay(tmp_path)
+    first, second, third, _ = sweep.cell
+    one, other = sweep.bound(third), sweep.bound(sweep.others[0], 70.0)
     assert (one.steps, other.steps) == (None, 70.0)
-    told.tell({"one": 40.0})
+    sweep.ends(first, 40.0)
     assert (one.steps, other.steps) == (40.0, 70.0)
-    told.tell({"other": 50.0})
-    assert (one.steps, other.steps) == (40.0, 50.0)
-    told.close()
+    sweep.ends(second, 50.0)  # no better
+    assert (one.steps, other.steps) == (40.0, 70.0)
+    sweep.ends(sweep.others[1], 60.0)
+    assert (one.steps, other.steps) == (40.0, 60.0)
+    assert sweep.bound(second).steps is None  # it is over
+    sweep.told.ended(sweep.search)
     assert not (tmp_path / BOUNDS).exists()
-    assert (one.steps, other.steps) == (40.0, 50.0)
+    assert (one.steps, other.steps) == (40.0, 60.0)
 
 
-def test_a_trial_that_is_over_is_left_out(tmp_path: Path) -> None:
-    told = Bounds(Store(tmp_path))
-    told.tell({"one": 40.0})
-    told.forget("one")
-    told.tell({"other": 50.0})
-    assert TrialBound(str(tmp_path), "one", None).steps is None
+def test_a_trial_that_misses_the_target_tells_nothing(tmp_path: Path) -> None:
+    sweep = UnderWay(tmp_path)
+    sweep.ends(sweep.cell[0], None)
+    assert not (tmp_path / BOUNDS).exists()
 
 
 @pytest.mark.parametrize("text", ["", "[1]", '{"one": "x"}', '{"one"', "7", "[" * 100_000], ids=len)
@@ -51,7 +82,9 @@ def test_what_a_killed_sweep_has_left_is_removed(tmp_path: Path) -> None:
 
 def test_it_does_not_look_at_every_evaluation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bounds, "LOOK_SECONDS", 3600.0)
-    one = TrialBound(str(tmp_path), "one", None)
+    sweep = UnderWay(tmp_path)
+    one = sweep.bound(sweep.cell[1])
     assert one.steps is None
-    Bounds(Store(tmp_path)).tell({"one": 40.0})
+    sweep.ends(sweep.cell[0], 40.0)
+    assert (tmp_path / BOUNDS).exists()
     assert one.steps is None

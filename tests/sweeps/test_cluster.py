@@ -154,9 +154,10 @@ def test_a_ray_that_does_not_start_is_started_again_and_leaves_no_files(monkeypa
     run = SimpleNamespace(
         over=False,
         search=SimpleNamespace(results={}),
-        progress=SimpleNamespace(note=notes.append),
-        bounds=SimpleNamespace(close=lambda: None),
+        begin=lambda: None,
+        note=notes.append,
         all_lost=lambda: None,
+        end=lambda: None,
     )
     with pytest.raises(Unfinished, match=r"^Ray has died \(The current node timed out during startup\.\)$"):
         run_search(run, Resources(workers=1))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import math
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -111,21 +110,25 @@ def test_progress_shows_the_best_value_and_says_once_what_was_meant(terminal: bo
         screen.seek(0), screen.truncate()
         return found
 
-    with progress.showing(search):
-        for count in range(3):
-            config = search.next()
-            assert config is not None
-            progress.update(search, {config.trial_id: {"step": 1, "value": 0.2 + count / 10}})
-            assert f"target accuracy > 90, best so far {(0.2, 0.62, 0.62)[count]}" in shown()
-            result = end(config, RISING)
-            search.add(result)
-            progress.finished(result, search)
-            assert ("perhaps --target 0.9 (the values are fractions of 1) is meant" in shown()) == (count == 0)
-    with progress.showing(search):
-        assert "meant" not in shown()  # not once more for what is added to a sweep
+    progress.began(search)
+    for count in range(3):
+        config = search.next()
+        assert config is not None
+        progress.update(search, {config.trial_id: {"step": 1, "value": 0.2 + count / 10}})
+        assert f"target accuracy > 90, best so far {(0.2, 0.62, 0.62)[count]}" in shown()
+        result = end(config, RISING)
+        search.add(result)
+        progress.finished(result, search)
+        assert ("perhaps --target 0.9 (the values are fractions of 1) is meant" in shown()) == (count == 0)
+    progress.ended(search)
+    shown()
+    progress.began(search)
+    assert "meant" not in shown()  # not once more for what is added to a sweep
+    progress.ended(search)
+    shown()
     again = Progress(Console(file=screen, width=300), 1)
-    with again.showing(search):
-        assert shown().count("meant") == 1  # the same command again
+    again.began(search)
+    assert shown().count("meant") == 1  # the same command again
 
 
 def test_the_outcome_says_it_and_the_best_value_of_all(tmp_path) -> None:
@@ -145,7 +148,7 @@ def test_a_target_that_is_passed_before_the_first_step_ends_the_sweep_at_the_fir
     search, store = Search(asked(Target(metric="accuracy", value=0.05, direction="above"))), Store(tmp_path)
     store.prepare()
     store.write_manifest(merged_manifest(store, search.sweep, ""))
-    run = SweepRun(search, store, Progress.silent(), Mock(), 1.0, Mock())
+    run = SweepRun(search, store, 1.0)
     for status, steps, over in ((TrialStatus.BUDGET_EXHAUSTED, None, False), (TrialStatus.REACHED, 0.0, True)):
         started = run.next()
         assert started is not None

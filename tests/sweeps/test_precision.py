@@ -26,11 +26,11 @@ from sweeps.launching.policies import POLICIES
 from sweeps.launching.policies.both_sides import FEWEST_STEPS
 from sweeps.launching.policies.precision import Precision
 from sweeps.launching.policies.rounds import MOST_ROUNDS, ROUNDS, Rounds, half_width
-from sweeps.outlook.progress import Progress
 from sweeps.outlook.report import outcome_lines, outcome_report
 from sweeps.running.run import SweepRun
 from sweeps.search.forecast import End, ended, play
 from sweeps.search.limits import Limits
+from sweeps.search.observer import Observer
 from sweeps.search.search import Search
 from sweeps.spec.cell import Cell
 from sweeps.spec.spec import Sweep
@@ -198,9 +198,9 @@ def test_no_trial_starts_after_the_deadline(tmp_path, monkeypatch):
     lines = outcome_lines(outcome_report(search, tmp_path, limits=Limits(-math.inf)))
     assert sum(line.endswith("not begun") for line in lines) == len(SMALL.batch_sizes)
     assert not any("no trial reached" in line or "reached it" in line for line in lines)
-    run = SweepRun(search, Store(tmp_path), Progress.silent(), Mock(), 1.0, Mock())
+    run = SweepRun(search, Store(tmp_path), 1.0)
     assert not run.over
-    run.limits = Limits(time.monotonic())
+    run.observers = [Limits(time.monotonic())]
     assert run.over
 
 
@@ -238,19 +238,20 @@ def test_no_trial_starts_once_the_examples_are_spent(tmp_path, monkeypatch):
     report = outcome_report(search, tmp_path, limits=limits)
     assert (report["examples"], "--max-examples" in report["stopped"]) == (ran, True)
     assert any("with trials missing" in line for line in outcome_lines(report))
-    run = SweepRun(search, Store(tmp_path), Progress.silent(), Mock(), 1.0, Mock(), Limits(examples=limits.spent + 1))
-    run.limits.add(search.trials())
+    further = Limits(examples=limits.spent + 1)
+    run = SweepRun(search, Store(tmp_path), 1.0, [further])
+    run.find([])
     assert not run.over
     config, _ = run.next()
     run.store.save(ended(config, WORLD.end(config), 100.0))
     run.take_in(config, {})
-    assert run.limits.spent == limits.spent + 100 * config.batch_size
+    assert further.spent == limits.spent + 100 * config.batch_size
     assert run.over
 
 
 def test_what_many_trials_say_is_told_once(tmp_path):
-    progress = Mock()
-    run = SweepRun(Search(SMALL), Store(tmp_path), progress, Mock(), 1.0, Mock())
+    progress = Mock(spec=Observer, reached=None)
+    run = SweepRun(Search(SMALL), Store(tmp_path), 1.0, [progress])
     for notes in (["all do it"], ["all do it", "this one, too"]):
         config, _ = run.next()
         run.take_in(config, {"notes": notes, "fatal": "over"})

@@ -67,11 +67,11 @@ def test_the_time_left_is_that_of_the_planned_trials_at_the_pace_of_those_that_f
     stored = run_search(search, workers=1, stop_after=2)
     assert len(stored) == 2
     progress = Progress(Console(file=screen, width=200), 1)
-    with progress.showing(search):
-        progress.update(search, {})
-        assert "2 trials done, 0 running, 0 s elapsed, at least 10 trials and an unknown time left" in screen.getvalue()
-        for result in list(run_search(search, workers=1, stop_after=4).values()):
-            progress.finished(result, search)
-        now[0] += 120.0
-        progress.update(search, {})
+    progress.began(search)
+    progress.update(search, {})
+    assert "2 trials done, 0 running, 0 s elapsed, at least 10 trials and an unknown time left" in screen.getvalue()
+    for result in list(run_search(search, workers=1, stop_after=4).values()):
+        progress.finished(result, search)
+    now[0] += 120.0
+    progress.update(search, {})
     assert "6 trials done, 0 running, 2 min 00 s elapsed, at least 6 trials and 3 min 00 s left" in screen.getvalue()

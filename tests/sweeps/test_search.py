@@ -3,14 +3,12 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from itertools import pairwise
-from unittest.mock import Mock
 
 import pytest
 
 from cbs.registry.choices import parse_choice
 from cbs.trial.record import TrialStatus
 from cbs.trial.store import Store
-from sweeps.outlook.progress import Progress
 from sweeps.running.run import SweepRun
 from sweeps.search.forecast import End, ended, play
 from sweeps.search.search import Search
@@ -97,9 +95,7 @@ def test_a_cell_lets_the_others_go_beyond_what_smaller_or_larger_batches_need(tm
         search.add(ended(config, End(400.0 * (1 + abs(math.log(config.lr / 4e-3)))), 400.0))
     for batch_size, most in ((64, 1.3 * 400), (4, 1.3 * 1600)):
         for taken, others in ((None, False), (most - 1, False), (most + 1, True)):
-            run = SweepRun(
-                Search(search.sweep, search.trials()), Store(tmp_path), Progress.silent(), Mock(), 1.0, Mock()
-            )
+            run = SweepRun(Search(search.sweep, search.trials()), Store(tmp_path), 1.0)
             first = next(config for config, _ in iter(run.next, None) if config.batch_size == batch_size)
             run.where[first.trial_id] = {"step": taken, "host": "here"}  # the last sign of life
             second, _ = run.next()

@@ -17,9 +17,9 @@ from cbs.errors import ConfigError, MissingDependencyError, ResultsError, Unknow
 from cbs.trial.config import TrialConfig
 from cbs.trial.record import TrialResult, TrialStatus, without_curve
 from cbs.trial.store import Store
+from sweeps.launching.tracking import WRITTEN, Tracking
 from sweeps.trackers import TRACKERS
 from sweeps.trackers.base import Tracker, called, curve, outcome, settings
-from sweeps.trackers.tracking import WRITTEN, Tracking
 from tests import factories
 from tests.analysis.read.importers.sources import settings as import_settings
 

@@ -10,13 +10,15 @@ from cbs.errors import CbsError, ConfigError, ResultsError, reason
 from cbs.files import refuse_links
 from cbs.trial.record import TrialResult
 from cbs.trial.store import Store
+from sweeps.search.observer import Observer
+from sweeps.search.search import Search
 from sweeps.trackers import TRACKERS, Tracker
 
 WRITTEN = "tracked"
 """Folder of a sweep with a file for each tracker: the trials it has, how and where they ended, a line each."""
 
 
-class Tracking:
+class Tracking(Observer):
     """Writes trials in a thread of its own, in the order they come; leaving the block waits for the last.
 
     A tracker that fails is left out from then on, and that is said: a sweep does not end for its sake, and the same
@@ -48,6 +50,15 @@ class Tracking:
                 future.result()
         for name, tracker in self._trackers.items():
             self._say(f"{name} has {len(self._written[name])} trials: {tracker.where}")
+
+    def found(self, stored: Sequence[TrialResult], search: Search) -> None:
+        self.add(stored)
+
+    def finished(self, result: TrialResult, search: Search) -> None:
+        self.add([result])
+
+    def settled(self, result: TrialResult) -> None:
+        self.add([result])
 
     def add(self, results: Iterable[TrialResult]) -> None:
         """Write those that have not been written yet as they ended."""
