@@ -18,10 +18,13 @@ from cbs.trial.config import TrialConfig
 from cbs.trial.record import TrialResult, TrialStatus, without_curve
 from cbs.trial.store import Store
 from sweeps.launching.tracking import WRITTEN, Tracking
+from sweeps.running.run import SweepRun
+from sweeps.search.search import Search
 from sweeps.trackers import TRACKERS
 from sweeps.trackers.base import Tracker, called, curve, outcome, settings
 from tests import factories
 from tests.analysis.read.importers.sources import settings as import_settings
+from tests.sweeps.simulation import small_sweep
 
 FOLDERS = {"tensorboard": "tensorboard", "wandb": "wandb", "mlflow": "mlruns"}
 PACKAGES = {"tensorboard": "tensorboard", "wandb": "wandb", "mlflow": "mlflow"}
@@ -150,6 +153,17 @@ def test_a_metric_that_is_called_like_another_column_is_the_metric(metric: str, 
         logged = [dataclasses.replace(point, train_loss=math.nan) for point in result.evaluations]
         told = [values[metric] for _, values in curve(result.replace(evaluations=logged))]
         assert told == [point.value for point in result.evaluations]
+
+
+def test_what_is_there_what_ends_and_what_is_settled_is_written(store: Store, recorded: type[Recorded]) -> None:
+    there, ends, settled, _ = store.results()
+    search = Search(small_sweep())
+    with Tracking(["recorded"], store, lambda line: None) as tracking:
+        run = SweepRun(search, store, 1.0, [tracking])
+        run.find([there])
+        tracking.finished(ends, search)
+        tracking.settled(settled)
+    assert [trial_id for trial_id, _ in recorded.written] == [one.trial_id for one in (there, ends, settled)]
 
 
 def test_a_trial_that_ran_again_to_other_numbers_is_written_again(store: Store, recorded: type[Recorded]) -> None:
