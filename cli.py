@@ -138,10 +138,7 @@ class Panels(typer.core.TyperGroup):
         for name, command in self.commands.items():
             panel = getattr(command, "rich_help_panel", None) or PANELS[-1]
             under.setdefault(panel, []).append((name, command.get_short_help_str(limit=formatter.width)))
-        for panel, rows in under.items():
-            if rows:
-                with formatter.section(panel):
-                    formatter.write_dl(sorted(rows))
+        _write_panels(formatter, {panel: sorted(rows) for panel, rows in under.items() if rows})
 
 
 class OptionPanels(typer.core.TyperCommand):
@@ -154,9 +151,16 @@ class OptionPanels(typer.core.TyperCommand):
             if record is not None:
                 panel = getattr(parameter, "rich_help_panel", None) or f"{parameter.param_type_name}s".capitalize()
                 under.setdefault(panel, []).append(record)
-        for panel, rows in under.items():
-            with formatter.section(panel):
-                formatter.write_dl(rows)
+        _write_panels(formatter, under)
+
+
+def _write_panels(formatter: Any, rows_by_panel: dict[str, list[tuple[str, str]]]) -> None:
+    """Headings with what stands under them, without empty lines between, so that all of it fits a screen."""
+    formatter.write_paragraph()
+    for panel, rows in rows_by_panel.items():
+        formatter.write_heading(panel)
+        with formatter.indentation():
+            formatter.write_dl(rows)
 
 
 def _group(packages: Sequence[ModuleType]) -> typer.Typer:

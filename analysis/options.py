@@ -40,6 +40,9 @@ Definitions = Annotated[
     bool, typer.Option("--definitions", help="Print every definition of the critical batch size side by side.")
 ]
 Wide = Annotated[bool, typer.Option("--wide", help="Print every quantity.")]
+FigureWidth = Annotated[
+    str, typer.Option(metavar="WIDTH", help=f"Page width of the figures: {', '.join(VENUES)}; or none to draw none.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")]
 
 
@@ -78,24 +81,21 @@ def config_of(
 
 
 def times_of(
-    throughput: Annotated[Path | None, typer.Option(help="Table of step times (CSV or Parquet).")] = None,
-    examples_per_second_per_device: Annotated[
-        float | None, typer.Option(help="Instead of a table: assume so many examples per second and device.")
+    throughput: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TABLE",
+            help="Step times: a table (CSV or Parquet), or assumed(examples_per_second_per_device=2000, "
+            "max_batch_per_device=32, step_latency=0.004), of which the last two may be left out.",
+        ),
     ] = None,
-    max_batch_per_device: Annotated[int | None, typer.Option(help="Most examples a device takes in a step.")] = None,
-    step_latency: Annotated[float, typer.Option(help="Seconds of a step whatever the batch size.")] = 0.0,
 ) -> Any:
-    """The options as a :class:`~analysis.read.throughput.Throughput`; ``None`` where nothing is given."""
-    from analysis.read.throughput import Assumed, read_throughput
+    """The option as a :class:`~analysis.read.throughput.Throughput`; ``None`` where it is not given."""
+    from analysis.read.throughput import assumed, read_throughput
 
-    speed = examples_per_second_per_device
-    if speed is None and (max_batch_per_device is not None or step_latency):
-        raise ConfigError("--max-batch-per-device and --step-latency need --examples-per-second-per-device")
-    if speed is not None and throughput is not None:
-        raise ConfigError("give either --throughput or --examples-per-second-per-device, not both")
-    if speed is not None:
-        return Assumed(examples_per_second=speed, max_batch_per_device=max_batch_per_device, latency=step_latency)
-    return None if throughput is None else read_throughput(throughput)
+    if throughput is None:
+        return None
+    return assumed(throughput) if throughput.startswith("assumed(") else read_throughput(throughput)
 
 
 def answer_with(
@@ -103,13 +103,13 @@ def answer_with(
         Path | None,
         typer.Option("--output", "-o", help="Folder to write. Default: RESULTS/analysis, or the command's within it."),
     ] = None,
-    figures: Annotated[bool, typer.Option(help="Draw the figures.")] = True,
-    venue: Annotated[str, typer.Option(help=f"Width of the figures: {', '.join(VENUES)}.")] = "default",
+    figures: FigureWidth = "default",
     as_json: AsJson = False,
 ) -> Answer:
     """What writes an answer, into the folder it is given where ``output`` is not, and :func:`tell` s it; without either
     nothing is written."""
-    venue_named(venue)  # an unknown one is refused before anything is computed
+    if figures != "none":
+        venue_named(figures)  # an unknown one is refused before anything is computed
 
     def answer(result: Result, folder: Path | None, **shown: bool) -> None:
         from analysis import present
@@ -118,7 +118,7 @@ def answer_with(
             home = next(place for place in (folder, *folder.parents) if place.name == "analysis")
             refuse_links(home.parent, folder)
         place = output or folder
-        files = present.write(result, place, figures=figures, venue=venue) if place else ()
+        files = present.write(result, place, figures=None if figures == "none" else figures) if place else ()
         tell(result, files, as_json=as_json, **shown)
 
     return answer

@@ -65,20 +65,17 @@ CONFIG: dict[str, tuple[Sequence[str], str]] = {
     "--resamples": (["--resamples", "300"], "resamples=300"),
 }
 ASSUMED: dict[str, tuple[Sequence[str], str]] = {
-    "--examples-per-second-per-device": (["--examples-per-second-per-device", "70"], "examples_per_second=70.0"),
-    "--max-batch-per-device": (
-        ["--examples-per-second-per-device", "70", "--max-batch-per-device", "9"],
-        "max_batch_per_device=9",
+    "--throughput": (
+        ["--throughput", "assumed(examples_per_second_per_device=70, max_batch_per_device=9, step_latency=0.25)"],
+        "Assumed(examples_per_second=70.0, max_batch_per_device=9, latency=0.25)",
     ),
-    "--step-latency": (["--examples-per-second-per-device", "70", "--step-latency", "0.25"], "latency=0.25"),
 }
 RESULTS = {"results": (["elsewhere"], "elsewhere"), "--target": (["--target", "2.5", "--target", "3"], "[2.5, 3.0]")}
 OUTPUT = {"--output": (["-o", "there"], "there")}
-FIGURES = {"--figures": (["--no-figures"], "figures=False")}
+FIGURES = {"--figures": (["--figures", "none"], "figures=None")}
 JSON = {"--json": (["--json"], "to_json(")}
 WIDE = {"--wide": (["--wide"], "wide=True")}
 PRESENT = {"analysis.present.write": tuple, "analysis.present.to_json": dict, "analysis.present.show": None}
-VENUE = {"--venue": (["--venue", "neurips"], "venue='neurips'")}
 PROGRAM = [
     "--command", "train {batch_size} {lr} {seed} {folder}", "--reads", "csv", "--metric", "loss",
     "--direction", "above", "--target", "3", "--metric-unit", "nats", "--example-unit", "tree",
@@ -99,7 +96,6 @@ FLAGS = {
         | OUTPUT
         | CONFIG
         | FIGURES
-        | VENUE
         | JSON
         | WIDE
         | {
@@ -130,9 +126,7 @@ FLAGS = {
             "--norm-constant": (["--norm-constant", "1.25"], "norm_constant=1.25"),
             "--batch-sizes": (["--batch-sizes", "8..32"], "batch_sizes=(8, 16, 32)"),
         },
-        instead={
-            name: (["elsewhere", *arguments], said) for name, (arguments, said) in (CONFIG | FIGURES | VENUE).items()
-        }
+        instead={name: (["elsewhere", *arguments], said) for name, (arguments, said) in (CONFIG | FIGURES).items()}
         | {
             "results": (["elsewhere"], "elsewhere"),
             "--target": (["elsewhere", "--target", "2.5", "--target", "3"], "[2.5, 3.0]"),
@@ -150,12 +144,10 @@ FLAGS = {
         | OUTPUT
         | CONFIG
         | FIGURES
-        | VENUE
         | JSON
         | ASSUMED
         | {
             "--reference": (["--reference", "muon"], "reference='muon'"),
-            "--throughput": (["--throughput", "times.csv"], "throughput='the table'"),
         },
     ),
     "schedule judge": Flags(
@@ -168,11 +160,9 @@ FLAGS = {
         | OUTPUT
         | CONFIG
         | FIGURES
-        | VENUE
         | JSON
         | ASSUMED
         | {
-            "--throughput": (["--throughput", "times.csv"], "throughput='the table'"),
             "--devices": (["--devices", "4"], "devices=4"),
         },
     ),
@@ -187,7 +177,6 @@ FLAGS = {
         base=["FOLDER"],
         cases=OUTPUT
         | FIGURES
-        | VENUE
         | JSON
         | ASSUMED
         | {
@@ -200,12 +189,9 @@ FLAGS = {
             "--price": (["--price", "31"], "price=31.0"),
             "--max-batch-size": (["--max-batch-size", "96"], "max_batch_size=96"),
             "--divisible-by": (["--divisible-by", "12"], "divisible_by=12"),
-            "--world-size": (["--world-size", "5", "--micro-batch", "3"], "divisible_by=15"),
-            "--micro-batch": (["--world-size", "1", "--micro-batch", "7"], "divisible_by=7"),
             "--lr-exponent": (["--lr-exponent", "0.25"], "lr_exponent=0.25"),
             "--budget": (["--budget", "3B"], "budget='3B'"),
             "--tokens-per-example": (["--tokens-per-example", "64"], "tokens_per_example=64"),
-            "--throughput": (["--throughput", "times.csv"], "the table times.csv"),
             "--devices": (["--devices", "6"], "devices=6"),
             "--export": (["--export", "megatron"], "'megatron'"),
             "--confidence": (["--confidence", "0.8"], "confidence=0.8"),
@@ -289,13 +275,7 @@ FLAGS = {
     ),
     "lr": Flags(
         {"analysis.questions.lr.answer.learning_rates": answer, **PRESENT},
-        cases=RESULTS
-        | OUTPUT
-        | FIGURES
-        | VENUE
-        | JSON
-        | CONFIG
-        | {"--scale-from": (["--scale-from", "16"], "reference=16")},
+        cases=RESULTS | OUTPUT | FIGURES | JSON | CONFIG | {"--scale-from": (["--scale-from", "16"], "reference=16")},
     ),
     "noise-scale": Flags(
         {
@@ -366,7 +346,6 @@ FLAGS = {
         cases=RESULTS
         | OUTPUT
         | FIGURES
-        | VENUE
         | JSON
         | {
             "--devices": (["--devices", "6"], "devices=6"),
@@ -384,7 +363,7 @@ FLAGS = {
     ),
     "report": Flags(
         {"analysis.questions.report.answer.report": answer},
-        cases=RESULTS | OUTPUT | CONFIG | JSON | {"--title": (["--title", "Ours"], "title='Ours'")},
+        cases=RESULTS | OUTPUT | CONFIG | JSON,
     ),
     "scale": Flags(
         {"analysis.questions.scale.answer.scale": answer, **PRESENT},
@@ -392,7 +371,6 @@ FLAGS = {
         cases=OUTPUT
         | CONFIG
         | FIGURES
-        | VENUE
         | JSON
         | {
             "results": (["elsewhere"], "elsewhere"),
@@ -421,8 +399,6 @@ FLAGS = {
             "--replicates": (["--replicates", "7"], "replicates=7"),
             "--curvature-examples": (["--curvature-examples", "77"], "curvature_examples=77"),
             "--gradient-examples": (["--gradient-examples", "99"], "gradient_examples=99"),
-            "--noise-vectors": (["--noise-vectors", "5"], "noise_vectors=5"),
-            "--density-vectors": (["--density-vectors", "0"], "density_vectors=0"),
             "--json": (["--json"], "printed: {"),
         },
     ),

@@ -17,7 +17,7 @@ from tests.factories import sweep
 from tests.sweeps.alone import children_here
 
 CALLS = {
-    "analyze": ["FOLDER --resamples 100", "FOLDER --resamples 100 --suggest --no-figures --json"],
+    "analyze": ["FOLDER --resamples 100", "FOLDER --resamples 100 --suggest --figures none --json"],
     "clean": ["FOLDER --failed"],
     "import": ["FOLDER -o made --metric loss --direction below --target 2 --metric-unit nats --example-unit tree"],
     "merge": ["FOLDER FOLDER -o merged", "FOLDER SECOND -o merged"],
@@ -26,9 +26,9 @@ CALLS = {
     "optimizers": [],
     "recommend": [
         "FOLDER --probe --resamples 100",
-        "FOLDER --examples-per-second-per-device 9 --resamples 100 --no-figures",
+        "FOLDER --throughput assumed(examples_per_second_per_device=9) --resamples 100 --figures none",
     ],
-    "schedule plan": ["FOLDER --resamples 100 --no-figures", "--trace FOLDER"],
+    "schedule plan": ["FOLDER --resamples 100 --figures none", "--trace FOLDER"],
     "theory spectrum": ["FOLDER --json"],
     "status": ["FOLDER", "FOLDER --json"],
     "sweep": ["--workload noisy_quadratic --optim sgd --batch-sizes 4 -o FOLDER"],
@@ -42,7 +42,7 @@ def calls() -> list[list[str]]:
     found = []
     for name, command in cli.commands().items():
         flags = {flag for param in command.params for flag in (*param.opts, *param.secondary_opts)}
-        few = [words for words in ("--resamples 100", "--no-figures") if words.split()[0] in flags]
+        few = [words for words in ("--resamples 100", "--figures none") if words.split()[0] in flags]
         found += [f"{name} {call}".split() for call in CALLS.get(name, [" ".join(["FOLDER", *few])])]
     return found
 
@@ -200,7 +200,7 @@ def test_no_command_does_harm(spoil: Callable[[Store, Path], None], world, run, 
     spoil(store, outside)
     before = content(outside)
     for call in calls():
-        drawn = call[0] == "report" or (call[0] == "analyze" and "--no-figures" not in call)
+        drawn = call[0] == "report" or (call[0] == "analyze" and "--figures" not in call)
         if drawn and spoil not in (names, links):
             continue
         folders = {"FOLDER": str(store.root), "SECOND": str(second)}

@@ -90,11 +90,15 @@ def show(
         console.print(f"in {folder}: {', '.join(names)}", markup=False, soft_wrap=True)
 
 
-def write(
-    result: Result, folder: str | os.PathLike[str], *, figures: bool = True, venue: str = "default"
-) -> tuple[Path, ...]:
-    """Write tables (CSV, LaTeX), figures as wide as ``venue`` has them and JSON of a result into ``folder``, which is
-    made when absent; all of them or none, and a ``ResultsError`` where it cannot be written."""
+def write(result: Result, folder: str | os.PathLike[str], *, figures: str | None = "default") -> tuple[Path, ...]:
+    """Write tables (CSV, LaTeX), figures and JSON of a result into ``folder``, which is made if absent; all or none.
+
+    Args:
+        figures: page width that figures are drawn for, of :data:`analysis.page_widths.VENUES`; ``None`` draws none.
+
+    Raises:
+        ResultsError: if the folder cannot be written.
+    """
     presented, folder = presentation(result), Path(folder)
     with in_one_piece(folder) as draft:
         written = []
@@ -104,11 +108,11 @@ def write(
             if name in presented.latex:
                 written.append(draft / f"{name}.tex")
                 written[-1].write_text(latex(table))
-        if figures:
+        if figures is not None:
             from analysis.present.figures import figures_of
 
             for picture in figures_of(result):
-                written += picture.write(draft / presented.drawn_in, page_widths.venue_named(venue))
+                written += picture.write(draft / presented.drawn_in, page_widths.venue_named(figures))
         written.append(draft / presented.json)
         files = tuple(folder / path.relative_to(draft) for path in dict.fromkeys(written))
         text = json.dumps(to_json(result, files=files), indent=2, allow_nan=False)

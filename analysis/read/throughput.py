@@ -20,7 +20,7 @@ from analysis.phrases import plural
 from analysis.read.cells import empty, positive, whole
 from analysis.read.table import Sheet, read_table
 from cbs.errors import ConfigError, DataError
-from cbs.registry.choices import read_choice
+from cbs.registry.choices import parse_choice, read_choice
 from cbs.trial.step_times import LEVEL, SPREAD, StepTime
 
 SHRINKING = 0.5
@@ -285,6 +285,25 @@ def _check_growth(name: str, rows: Sequence[StepTime]) -> None:
                 "measure it again"
             )
         slowest[row.optimizer, row.devices] = max(before, row, key=lambda each: each.seconds)
+
+
+def assumed(text: str) -> Assumed:
+    """Step times from text: ``assumed(examples_per_second_per_device=2000, max_batch_per_device=32,
+    step_latency=0.004)``, of which the last two may be left out.
+
+    Raises:
+        ConfigError: naming what is missing, unknown or out of its domain.
+    """
+    given = dict(parse_choice(text).options)
+    speed = given.pop("examples_per_second_per_device", None)
+    most, latency = given.pop("max_batch_per_device", None), given.pop("step_latency", 0.0)
+    numbers = type(speed) in (int, float) and type(latency) in (int, float)
+    if given or not numbers or not (most is None or type(most) is int):
+        raise ConfigError(
+            f"{text!r} must be assumed(examples_per_second_per_device=NUMBER), to which "
+            "max_batch_per_device=WHOLE_NUMBER and step_latency=SECONDS may be added"
+        )
+    return Assumed(examples_per_second=float(speed), max_batch_per_device=most, latency=float(latency))
 
 
 def powers_of_two(most: int) -> list[int]:

@@ -21,7 +21,7 @@ class StagesCallback(TrainerCallback, ExportableState):
 
     ::
 
-        cbs schedule plan results/ --world-size 8 --micro-batch 4 --export transformers > plan.json
+        cbs schedule plan results/ --divisible-by 32 --export transformers > plan.json
         trainer = Trainer(..., callbacks=[StagesCallback("plan.json")])
 
     A stage begins with the first step at or after its place in examples, and training ends with the last step that fits
@@ -159,7 +159,7 @@ class StagesCallback(TrainerCallback, ExportableState):
         if odd:
             raise ConfigError(
                 f"{self.path}: batch size {odd[0]} is no multiple of the {self._unit} examples of a micro-batch on all "
-                "ranks: plan with --world-size and --micro-batch, or change per_device_train_batch_size"
+                "ranks: plan with --divisible-by, or change per_device_train_batch_size"
             )
         if args.gradient_accumulation_steps != sizes[0] // self._unit:
             raise ConfigError(

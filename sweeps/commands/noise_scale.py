@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from analysis.consoles import errors
-from analysis.options import AsJson, Confidence, answer_with
+from analysis.options import AsJson, Confidence, FigureWidth, answer_with
 from cbs.errors import ConfigError
 from cbs.registry import listed
 from sweeps.commands import Settings
@@ -55,7 +55,7 @@ def command(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Folder for figure and table. Default: results/noise-scale.")
     ] = None,
-    figures: Annotated[bool, typer.Option(help="Draw the figure.")] = True,
+    figures: FigureWidth = "default",
     as_json: AsJson = False,
 ) -> None:
     """Measure the gradient noise scale along a short run.

@@ -31,14 +31,12 @@ def output_flags(
     ] = None,
     log: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME", help=f"Write every trial to this tracker, too: {listed('sweeps.trackers')}. Repeats."
-        ),
+        typer.Option(metavar="NAME", help=f"Also log to {listed('sweeps.trackers')}. Repeats."),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show trials, examples and estimated time; run nothing.")
+        bool, typer.Option("--dry-run", help="Show trials, examples, estimated time; run nothing.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON on standard output.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
 ) -> dict[str, Any]:
     """What was given, by the names of the parameters."""
     return dict(locals())
@@ -65,16 +63,6 @@ def command(
     Results are stored trial by trial; the same command again runs only what is missing.
 
     Example: cbs sweep --optim merit --optim adamw --recipe quick
-
-    Learning rates searched from where those of another sweep lie: cbs sweep --optim adamw --from results/narrow
-
-    Momentum tuned with the learning rate at every batch size: cbs sweep --optim sgd --axis momentum=0.9,0.95,0.98
-
-    Until B_crit is known to about 15 %: cbs sweep --optim adamw --precision 0.15 --max-time 2h
-
-    A program of yours: cbs sweep --command 'python train.py --batch {batch_size} --lr {lr} --seed {seed} --out
-    {folder}' --reads jsonl --metric eval_loss --direction below --target 3.2 --metric-unit nats/token --example-unit
-    sequence --optim adamw --batch-sizes 64..1024
     """
     began, output, dry_run = time.monotonic(), shown["output"], shown["dry_run"]
     local = machines["address"] is None and ending["telescope"] is None and program["command"] is None

@@ -11,26 +11,25 @@ def program_flags(
     command: Annotated[
         str | None,
         typer.Option(
-            help="Let this program train: 'torchrun train.py --batch {batch_size} --lr {lr} --seed {seed} --out "
-            "{folder}'. Also {optimizer}, its options, {steps}, {port}, {resume}.",
+            help="The program, with {batch_size}, {lr}, {seed} and {folder} where their values go.",
         ),
     ] = None,
     reads: Annotated[
         str,
-        typer.Option(help="Log of the program: report (by cbs.report), jsonl, csv, tensorboard, wandb, lightning, ..."),
+        typer.Option(help="Its log: report, csv, jsonl, tensorboard, ...", show_default=False),
     ] = "report",
     metric: Annotated[str | None, typer.Option(help="Name of the metric in that log.")] = None,
-    direction: Annotated[str | None, typer.Option(help="Which side of the target is better: below or above.")] = None,
+    direction: Annotated[str | None, typer.Option(help="Better is below or above the target.")] = None,
     metric_unit: Annotated[str | None, typer.Option(help="Unit of the metric, such as nats/token.")] = None,
     example_unit: Annotated[str | None, typer.Option(help="What one example is, such as sequence.")] = None,
     tokens_per_example: Annotated[int | None, typer.Option(help="Tokens in an example.")] = None,
     column: Annotated[
         list[str] | None,
-        typer.Option(metavar="OURS=THEIRS", help="What a column of the log is called there. Repeats."),
+        typer.Option(metavar="OURS=THEIRS", help="Name of a column in the log. Repeats."),
     ] = None,
     resume: Annotated[
         str | None,
-        typer.Option(help="What {resume} stands for when a trial goes on that was cut short."),
+        typer.Option(help="What {resume} becomes in a resumed trial."),
     ] = None,
 ) -> dict[str, Any]:
     """What was given, as :func:`sweeps.external.asked.program_of` takes it."""

@@ -11,15 +11,15 @@ def resource_flags(
     workers: Annotated[int | None, typer.Option(help="Most trials at a time. Default: one per core.")] = None,
     workers_per_trial: Annotated[
         int,
-        typer.Option(help="Processes that train a trial together, each with a GPU where there are any."),
+        typer.Option(help="Processes that share a trial."),
     ] = 1,
     shard: Annotated[
         bool,
-        typer.Option("--shard", help="Each of them holds a part of the model (FSDP2), not all (DDP)."),
+        typer.Option("--shard", help="Shard the model over them: FSDP2 instead of DDP."),
     ] = False,
     gpus_per_trial: Annotated[
         float | None,
-        typer.Option(help="Share of a GPU per trial. Default: 1 per worker where there is one."),
+        typer.Option(help="Share of a GPU. Default: 1 per process, if any."),
     ] = None,
     address: Annotated[str | None, typer.Option(help="Address of a running Ray cluster, or auto.")] = None,
 ) -> dict[str, Any]:

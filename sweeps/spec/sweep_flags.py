@@ -14,38 +14,37 @@ def sweep_flags(
     optim: Annotated[
         list[str] | None,
         typer.Option(
-            help=f"Optimizer, repeats: {listed('cbs.optimizers')}, one of a library (cbs optimizers --libraries), or "
-            "your own package.module:name; with options as 'muon(nesterov=false)'. Default: that of the recipe."
+            help=f"Optimizer: {listed('cbs.optimizers')}; one of 'cbs optimizers --libraries'; or package.module:name. "
+            "With options: 'muon(nesterov=false)'. Repeats."
         ),
     ] = None,
-    recipe: Annotated[str, typer.Option(help=f"Which sweep to start from: {listed('sweeps.recipes')}.")] = "default",
+    recipe: Annotated[str, typer.Option(help=f"One of {listed('sweeps.recipes')}.", show_default=False)] = "default",
     workload: Annotated[
         str | None,
-        typer.Option(help=f"Workload: {listed('cbs.workloads')}, or package.module:function."),
+        typer.Option(help=f"{listed('cbs.workloads')}, or package.module:function."),
     ] = None,
     target: Annotated[float | None, typer.Option(help="Value of the validation metric to train to.")] = None,
     batch_sizes: Annotated[
         str | None,
-        typer.Option(help="Batch sizes in examples: 4,8,16 or 4..512 for powers of two."),
+        typer.Option(help="In examples: 4,8,16, or 4..512 for powers of two."),
     ] = None,
     lrs: Annotated[
         str | None,
-        typer.Option(help="Exactly these learning rates on every seed: 1e-3,2e-3. Default: search."),
+        typer.Option(help="Learning rates: 1e-3,2e-3. Default: a search."),
     ] = None,
     seeds: Annotated[str | None, typer.Option(help="Number of seeds (3), or a list (0,1,2).")] = None,
     schedule: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help=f"Batch-size schedule, repeats: {listed('cbs.schedules.batch_size')}, or package.module:name; with "
-            "options as 'seesaw(alpha=1.5)'. Default: constant.",
+            help=f"Batch-size schedule: {listed('cbs.schedules.batch_size')}, or package.module:name. Repeats.",
         ),
     ] = None,
     axis: Annotated[
         list[str] | None,
         typer.Option(
             metavar="OPTION=VALUES",
-            help="Tune this option of the optimizers with the learning rate: momentum=0.9,0.95. Repeats.",
+            help="Option to tune, too: momentum=0.9,0.95. Repeats.",
         ),
     ] = None,
     from_: Annotated[
@@ -53,22 +52,19 @@ def sweep_flags(
         typer.Option(
             "--from",
             metavar="RESULTS",
-            help="Start the search where these results say; also of another width or an import.",
+            help="Start the search at the best learning rates there.",
         ),
     ] = None,
     probe: Annotated[
         str | None,
-        typer.Option(
-            help=f"Source of the noise scale of every step: {listed('cbs.noise_scale.sources')}, or none. Default: "
-            "split where the model allows it, else accumulation."
-        ),
+        typer.Option(help=f"Source of the noise scale: {listed('cbs.noise_scale.sources')}, or none."),
     ] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option(
             "--set",
             metavar="KEY=VALUE",
-            help="Any other setting, such as workload.size=200k; 'cbs sweep --set help=' lists the keys. Repeats.",
+            help="Any other setting; '--set help=' lists them. Repeats.",
         ),
     ] = None,
 ) -> dict[str, Any]:

@@ -164,10 +164,10 @@ def test_tables_say_which_value_won(
     stored: Path, run: Callable[..., tuple[int, str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "160")
-    code, out, err = run("analyze", stored, "--resamples", "100", "-o", tmp_path / "a", "--no-figures")
+    code, out, err = run("analyze", stored, "--resamples", "100", "-o", tmp_path / "a", "--figures", "none")
     assert (code, err) == (0, "")
     assert "momentum=0.9" in (tmp_path / "a" / "points.csv").read_text()
-    code, out, _ = run("lr", stored, "--resamples", "100", "-o", tmp_path / "lr", "--no-figures")
+    code, out, _ = run("lr", stored, "--resamples", "100", "-o", tmp_path / "lr", "--figures", "none")
     assert code == 0
     assert "best of the axes" in out
     assert "momentum=0.95" in out

@@ -50,7 +50,7 @@ def command(
     from analysis.read.throughput import StepTimeTable
 
     if (times is not None) == probe:
-        raise ConfigError("give one of --throughput, --probe and --examples-per-second-per-device")
+        raise ConfigError("give either --throughput or --probe")
     if code and not probe:
         raise ConfigError("--code needs --probe: nothing else runs what the results name")
     wish = Wish(devices=devices, price=price, price_ratio=price_ratio)

@@ -22,7 +22,6 @@ def command(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="HTML file to write. Default: RESULTS/analysis/report.html.")
     ] = None,
-    title: Annotated[str, typer.Option(help="Title of the page. Default: names the sweeps.")] = "",
     *,
     config: AnalysisConfig,
     as_json: AsJson = False,
@@ -37,5 +36,5 @@ def command(
         from analysis.questions.report.answer import report
 
         command = shlex.join(["cbs", *sys.argv[1:]])
-        page = report(results, targets=target or None, output=output, config=config, title=title, command=command)
+        page = report(results, targets=target or None, output=output, config=config, command=command)
     typer.echo(json.dumps(page.to_json(), indent=2) if as_json else f"report: {page.path}")

@@ -34,8 +34,6 @@ def command(
     replicates: Annotated[int, typer.Option(help="Measurements at each point; intervals come from their spread.")] = 4,
     curvature_examples: Annotated[int, typer.Option(help="Examples that the curvature is of.")] = 256,
     gradient_examples: Annotated[int, typer.Option(help="Examples that the gradient and its noise are of.")] = 8192,
-    noise_vectors: Annotated[int, typer.Option(help="Random vectors for the gradient noise, per measurement.")] = 1,
-    density_vectors: Annotated[int, typer.Option(help="Likewise for the density of eigenvalues; 0 for none.")] = 1,
     as_json: AsJson = False,
 ) -> None:
     """Measure the spectrum that cbs theory quadratic predicts a sweep from.
@@ -55,8 +53,6 @@ def command(
         nodes=nodes,
         curvature_examples=curvature_examples,
         gradient_examples=gradient_examples,
-        noise_vectors=noise_vectors,
-        density_vectors=density_vectors,
     )
     points = tuple(dict.fromkeys(at or POINTS))
     with Progress(console=errors, transient=True, disable=not errors.is_terminal) as bar:

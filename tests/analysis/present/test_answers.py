@@ -206,7 +206,7 @@ def test_the_files_hold_the_answers(measured: Analysis) -> None:
 
 
 def test_one_row_per_answer_and_definition(defined: Analysis, tmp_path: Path) -> None:
-    files = present.write(defined, tmp_path, figures=False)
+    files = present.write(defined, tmp_path, figures=None)
     assert tmp_path / "definitions.tex" in files
     table = pd.read_csv(tmp_path / "definitions.csv")
     assert list(table) == [

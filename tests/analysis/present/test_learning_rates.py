@@ -133,7 +133,7 @@ def test_the_command_prints_json_and_refuses_in_one_line(folder: Path, tmp_path:
         command = [sys.executable, str(ROOT / "cli.py"), "lr", str(folder), "-o", str(tmp_path / "out"), *words]
         return subprocess.run(command, capture_output=True, text=True, check=False)
 
-    done = cbs("--json", "--no-figures", "--resamples", "100", "--scale-from", "8")
+    done = cbs("--json", "--figures", "none", "--resamples", "100", "--scale-from", "8")
     assert done.returncode == 0, done.stderr
     written = json.loads(done.stdout)
     assert {each["reference"] for entry in written["learning_rates"] for each in entry["protocols"]} == {None, 8}

@@ -117,7 +117,7 @@ def run(path: Path, *, targets: Any = None, suggestions: bool = False, **config:
 
 
 def written(found: Analysis, folder: Path) -> tuple[Path, ...]:
-    return present.write(found, folder, figures=False)
+    return present.write(found, folder, figures=None)
 
 
 def printed(found: Analysis, width: int = 100, **options: Any) -> str:

@@ -126,7 +126,7 @@ def test_every_target_has_a_panel_of_its_own(two: Path, tmp_path: Path) -> None:
 
 def test_the_best_optimizer_is_told_with_its_probability(two: Path, tmp_path: Path) -> None:
     report = recommend(two, ASSUMED, Wish(devices=4), FAST)
-    present.write(report, tmp_path, figures=False)
+    present.write(report, tmp_path, figures=None)
     for best in report.recommendations[0].winners:
         assert best.optimizer == "muon"
         assert best.probability is not None
@@ -145,7 +145,7 @@ def test_compare_on_the_command_line(two: Path, run: Callable, tmp_path: Path) -
     assert "probability that it is larger than that of the other" in " ".join(out.split())
     assert "Least time" in out
     assert f"step times measured, from {table}" in " ".join(out.split())
-    code, out, _ = run("compare", two, "--reference", "muon", "--no-figures", "-o", tmp_path, "--json")
+    code, out, _ = run("compare", two, "--reference", "muon", "--figures", "none", "-o", tmp_path, "--json")
     found = json.loads(out)
     (comparison,) = found["comparisons"]
     assert (code, comparison["reference"]) == (0, "muon")
@@ -162,7 +162,7 @@ def test_recommend_on_the_command_line(two: Path, run: Callable, tmp_path: Path)
     assert "validation loss < 2.4, up to 4 devices [95 % interval]" in out
     assert "of the steps alone: how far step times lie apart is not known" in " ".join(out.split())
     assert re.search(r"least time: muon, with probability [>.\d ]+ if the step times are\s+exact", out)
-    code, out, _ = run("recommend", two, "--devices", 4, "--json", "--no-figures", *options)
+    code, out, _ = run("recommend", two, "--devices", 4, "--json", "--figures", "none", *options)
     (found,) = json.loads(out)["recommendations"]
     assert found["target"] == {"metric": "validation_loss", "value": 2.4, "direction": "below"}
     assert {plan["objective"] for plan in found["optimizers"][0]["plans"]} == {"time", "cost", "examples"}
@@ -170,17 +170,18 @@ def test_recommend_on_the_command_line(two: Path, run: Callable, tmp_path: Path)
 
 
 def test_an_assumption_is_stated_in_every_output(two: Path, run: Callable, tmp_path: Path) -> None:
-    flags = ("--examples-per-second-per-device", 1000, "--max-batch-per-device", 32, "--step-latency", 0.01)
+    given = "assumed(examples_per_second_per_device=1000, max_batch_per_device=32, step_latency=0.01)"
     for command, file in (("compare", "comparison.json"), ("recommend", "recommendation.json")):
-        _, out, _ = run(command, two, *flags, "-o", tmp_path, "--resamples", 200, "--no-figures")
+        _, out, _ = run(command, two, "--throughput", given, "-o", tmp_path, "--resamples", 200, "--figures", "none")
         assert "assumed, not measured: a step takes 0.01 s" in " ".join(out.split())
         assert "assumed, not measured" in json.loads((tmp_path / file).read_text())["throughput"]
 
 
 def test_nothing_reached_is_said_and_is_no_error(run: Callable, tmp_path: Path) -> None:
     sweep(tmp_path, {"adamw": NOISY, "muon": MUON}, batch_sizes=SIZES, lrs=LRS, growth=1.5, max_steps=20)
+    given = "assumed(examples_per_second_per_device=100)"
     for command in ("compare", "recommend"):
-        code, out, _ = run(command, tmp_path, "--examples-per-second-per-device", 100, "--no-figures")
+        code, out, _ = run(command, tmp_path, "--throughput", given, "--figures", "none")
         assert code == 0
         assert "adamw: target not reached" in out
 
@@ -192,12 +193,12 @@ def test_nothing_reached_is_said_and_is_no_error(run: Callable, tmp_path: Path) 
         (["compare", "--definition", "parreto"], ["parreto"]),
         (["compare", "--target", "9"], ["before the first step"]),
         (["compare", "--throughput", "missing.csv"], ["missing.csv"]),
-        (["compare", "--step-latency", "1"], ["--examples-per-second-per-device"]),
+        (["compare", "--throughput", "assumed(step_latency=1)"], ["examples_per_second_per_device=NUMBER"]),
         (["recommend"], ["--throughput", "--probe"]),
-        (["recommend", "--probe", "--throughput", "THROUGHPUT"], ["one of"]),
+        (["recommend", "--probe", "--throughput", "THROUGHPUT"], ["either"]),
         (["recommend", "--throughput", "THROUGHPUT", "--devices", "0"], ["devices must be at least 1"]),
         (["recommend", "--throughput", "THROUGHPUT", "--price", "-1"], ["price"]),
-        (["recommend", "--examples-per-second-per-device", "0"], ["above 0"]),
+        (["recommend", "--throughput", "assumed(examples_per_second_per_device=0)"], ["above 0"]),
     ],
 )
 def test_misuse_is_one_clear_line(two: Path, run: Callable, tmp_path: Path, arguments: list[str], words: list) -> None:

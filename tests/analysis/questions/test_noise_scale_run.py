@@ -89,12 +89,12 @@ def test_files_are_written_and_the_figure_is_repeatable(tmp_path: Path) -> None:
     said = json.loads((tmp_path / "a" / "noise_scale.json").read_text())
     assert said == present.to_json(MeasuredRun(RUN), files=first)
     assert said["phases"] == RUN["phases"]
-    assert len(present.write(MeasuredRun(RUN), tmp_path / "c", figures=False)) == 2
+    assert len(present.write(MeasuredRun(RUN), tmp_path / "c", figures=None)) == 2
 
 
 def test_a_figure_that_is_written_is_as_wide_as_its_venue(tmp_path: Path) -> None:
     for name in ("default", "neurips", "acl"):
-        present.write(MeasuredRun(RUN), tmp_path, venue=name)
+        present.write(MeasuredRun(RUN), tmp_path, figures=name)
         box = re.search(rb"/MediaBox \[ ?0 0 ([\d.]+)", (tmp_path / "noise_scale.pdf").read_bytes())
         assert box is not None
         assert float(box[1]) == pytest.approx(72 * VENUES[name].single, abs=0.01)

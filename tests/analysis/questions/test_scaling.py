@@ -176,7 +176,7 @@ def test_points_of_the_law_in_three_terms_weigh_what_their_seeds_do(tmp_path: Pa
 
 
 def test_what_is_on_disk(found: Scaling, tmp_path: Path) -> None:
-    files = present.write(found, tmp_path, figures=False)
+    files = present.write(found, tmp_path, figures=None)
     names = {path.name for path in files}
     assert names == {"points.csv", "scaling.csv", "scaling.tex", "three_term.csv", "scaling.json"}
     assert json.loads((tmp_path / "scaling.json").read_text()) == present.to_json(found, files=files)
@@ -331,7 +331,7 @@ def test_there_is_a_figure_per_axis(found: Scaling) -> None:
 def test_options_of_the_definition_reach_the_points(three: Path, run: Callable, tmp_path: Path) -> None:
     """The command asks what the library is asked, and a larger overhead is a larger batch size."""
     found = {}
-    options = ("--resamples", 200, "--no-figures", "--json", "-o", tmp_path)
+    options = ("--resamples", 200, "--figures", "none", "--json", "-o", tmp_path)
     for overhead in ("", "(overhead=1)", "(overhead=0.5)"):
         definition = ("--definition", f"overhead{overhead}")
         code, out, err = run("scale", three / "w32", "--target", 2.4, "--target", 3.0, *definition, *options)
@@ -348,7 +348,7 @@ def test_options_of_the_definition_reach_the_points(three: Path, run: Callable, 
 def test_the_command(three: Path, tmp_path: Path) -> None:
     app = cli.application()
     arguments = ["scale", str(three), "--target", "2.4", "--target", "3.0", "--against", "data", "--at", "1e8"]
-    options = ["--resamples", "200", "--no-figures", "-o", str(tmp_path / "out")]
+    options = ["--resamples", "200", "--figures", "none", "-o", str(tmp_path / "out")]
     shown = CliRunner().invoke(app, [*arguments, *options])
     assert shown.exit_code == 0, shown.output
     assert "times beyond the data" in shown.output
@@ -359,7 +359,7 @@ def test_the_command(three: Path, tmp_path: Path) -> None:
 
 def test_the_command_scales_the_critical_batch_size_that_is_asked_for(three: Path, tmp_path: Path) -> None:
     def critical(overhead: str) -> float:
-        options = ["--definition", f"overhead(overhead={overhead})", "--resamples", "200", "--no-figures"]
+        options = ["--definition", f"overhead(overhead={overhead})", "--resamples", "200", "--figures", "none"]
         arguments = ["scale", str(three), "--target", "2.4", "-o", str(tmp_path / "out"), "--json"]
         found = CliRunner().invoke(cli.application(), [*arguments, *options])
         return json.loads(found.stdout)["points"][0]["critical_batch_size"]

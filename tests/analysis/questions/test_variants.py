@@ -98,7 +98,7 @@ def test_every_question_tells_them_apart(results: Path, tmp_path: Path) -> None:
         "scale": scale([results], config=FAST, targets=[2.4, 2.6, 2.8]),
     }
     for name, found in asked.items():
-        files = present.write(found, tmp_path / name, figures=False)
+        files = present.write(found, tmp_path / name, figures=None)
         tables = [pd.read_csv(file) for file in files if file.suffix == ".csv"]
         tables += [picture.table for picture in figures_of(found)]
         for column in (table["optimizer"] for table in tables if "optimizer" in table):

@@ -246,11 +246,26 @@ def test_an_assumption_out_of_its_domain_is_refused(changes: dict) -> None:
 
 
 def test_flags_ask_for_an_assumption_or_none() -> None:
-    assert times_of(None, 5.0, 3, 0.1) == Assumed(examples_per_second=5.0, max_batch_per_device=3, latency=0.1)
+    whole = "assumed(examples_per_second_per_device=5, max_batch_per_device=3, step_latency=0.1)"
+    assert times_of(whole) == Assumed(examples_per_second=5.0, max_batch_per_device=3, latency=0.1)
+    assert times_of("assumed(examples_per_second_per_device=2.5)") == Assumed(examples_per_second=2.5)
     assert times_of() is None
-    for half in ({"max_batch_per_device": 3}, {"step_latency": 0.1}):
-        with pytest.raises(ConfigError, match="need --examples-per-second-per-device"):
-            times_of(**half)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "max_batch_per_device=3",
+        "examples_per_second_per_device=fast",
+        "examples_per_second_per_device=true",
+        "examples_per_second_per_device=5, max_batch_per_device=1.5",
+        "examples_per_second_per_device=5, step_latency=none",
+        "examples_per_second_per_device=5, latency=1",
+    ],
+)
+def test_an_assumption_says_what_belongs_into_it(given: str) -> None:
+    with pytest.raises(ConfigError, match=r"must be assumed\(examples_per_second_per_device=NUMBER\)"):
+        times_of(f"assumed({given})")
 
 
 def timed(rng: np.random.Generator, optimizer: str, *, noise: float, busy: bool = False) -> StepTime:

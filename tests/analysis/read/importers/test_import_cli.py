@@ -65,7 +65,7 @@ def test_imported_curves_give_their_critical_batch_size(run: Cli, tmp_path: Path
     assert told["format"] == {"shallue": "batch_science"}.get(write.__name__, write.__name__)
     assert (told["runs"], told["batch_sizes"]) == (15, [2, 8, 32, 128, 512])
     assert told["statuses"] == {"REACHED": 15}
-    code, out, err = run("analyze", tmp_path / "out", "--no-figures", "--json", "--resamples", "100")
+    code, out, err = run("analyze", tmp_path / "out", "--figures", "none", "--json", "--resamples", "100")
     assert code == 0, err
     (fit,) = json.loads(out)["fits"]
     assert fit["critical_batch_size"] == pytest.approx(32.0, rel=ROUGH)

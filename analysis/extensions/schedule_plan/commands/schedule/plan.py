@@ -48,10 +48,11 @@ def command(
     max_batch_size: Annotated[int | None, typer.Option(help="None is larger.")] = None,
     divisible_by: Annotated[
         int | None,
-        typer.Option(help="Every batch size is a multiple of it. Default: of what those that were measured divide by."),
+        typer.Option(
+            help="Every batch size is a multiple of this: data-parallel ranks times examples per micro-batch. Default: "
+            "what divides all measured batch sizes."
+        ),
     ] = None,
-    world_size: Annotated[int | None, typer.Option(help="Data-parallel ranks; with --micro-batch.")] = None,
-    micro_batch: Annotated[int | None, typer.Option(help="Examples a rank takes at once; with --world-size.")] = None,
     lr_exponent: Annotated[
         str | None,
         typer.Option(
@@ -80,7 +81,7 @@ def command(
 
     Of a table of stages: how many steps it takes, and what it saves against a constant batch size.
 
-    Example: cbs schedule plan results/ --world-size 8 --micro-batch 4 --export megatron
+    Example: cbs schedule plan results/ --divisible-by 32 --export megatron
 
     Example: cbs schedule plan '0:1024 168B:2048 503B:4096' --budget 608B --tokens-per-example 4096
     """
@@ -94,8 +95,8 @@ def command(
         planning = {
             "--target": target, "--trace": trace, "--curve": curve, "--optimizer": optimizer, "--price": price,
             "--first-batch-size": first_batch_size, "--max-batch-size": max_batch_size, "--divisible-by": divisible_by,
-            "--world-size": world_size, "--micro-batch": micro_batch, "--lr-exponent": lr_exponent, "--export": export,
-            "step times": times, "--ratio": ratio != 1.0, "--rule": rule != "price", "--devices": devices != 1,
+            "--lr-exponent": lr_exponent, "--export": export, "--throughput": times, "--ratio": ratio != 1.0,
+            "--rule": rule != "price", "--devices": devices != 1,
             "how intervals are made": config != AnalysisConfig(),
         }  # fmt: skip
         if given := [flag for flag, value in planning.items() if value]:
@@ -105,12 +106,6 @@ def command(
     results = None if source is None else Path(source)
     if sum(given is not None for given in (results, trace, curve)) != 1:
         raise ConfigError("give one of a results folder, --trace and --curve")
-    if (world_size is None) != (micro_batch is None):
-        raise ConfigError("--world-size and --micro-batch go together")
-    if world_size is not None and micro_batch is not None:
-        if divisible_by is not None:
-            raise ConfigError("give --divisible-by, or --world-size and --micro-batch")
-        divisible_by = world_size * micro_batch
     plan_sources, end = sources(
         results, config, targets=target or None, trace=trace, curve=curve, ratio=ratio, optimizer=optimizer,
         budget=budget, tokens_per_example=tokens_per_example,
