@@ -235,7 +235,7 @@ def standing_somewhere() -> None:
     try:
         os.getcwd()
     except OSError as error:
-        raise ConfigError(f"the current folder is gone ({reason(error)}); cd to one that is there") from None
+        raise ConfigError(f"the current folder is gone ({reason(error)}); change to one that exists") from None
 
 
 def cannot_be_told(error: OSError) -> bool:

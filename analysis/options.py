@@ -57,7 +57,7 @@ def config_of(
         typer.Option(
             help="Definition of the critical batch size that tables and figures show: "
             f"{listed('analysis.estimate.definitions')}; with options as in 'overhead(overhead=0.2, "
-            "reference_batch=256)'. Repeat for options of those beside it. [default: pareto]",
+            "reference_batch=256)'. Repeat to set options of further ones. [default: pareto]",
             show_default=False,
         ),
     ] = ["pareto"],  # noqa: B006 - typer copies it
@@ -101,7 +101,9 @@ def times_of(
 def answer_with(
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="Folder to write. Default: RESULTS/analysis, or the command's within it."),
+        typer.Option(
+            "--output", "-o", help="Output folder. Default: RESULTS/analysis, or a folder of the command in it."
+        ),
     ] = None,
     figures: FigureWidth = "default",
     as_json: AsJson = False,

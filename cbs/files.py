@@ -31,7 +31,7 @@ def ended(path: Path) -> Path:
     if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
         return path
     if os.path.exists(os.path.realpath(path)):  # a pipe of the shell, /dev/fd/63, has no place
-        raise OSError(errno.EINVAL, "it is no file, and may have no end")
+        raise OSError(errno.EINVAL, "it is not a regular file")
     return path
 
 
@@ -48,7 +48,7 @@ def set_aside(path: Path) -> Path:
     try:
         path.rename(aside)
     except OSError as error:
-        raise ResultsError(f"cannot set {path} aside, which is damaged: {reason(error)}") from None
+        raise ResultsError(f"cannot rename {path}, which is damaged: {reason(error)}") from None
     return aside
 
 

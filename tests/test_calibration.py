@@ -156,7 +156,7 @@ def test_where_a_curve_bends_the_two_truths_part() -> None:
 
 
 def test_the_answer_to_a_table_without_noise_is_the_fitted_truth() -> None:
-    """So the two speak of the same thing; the exponent of 1.2 is not drawn to 1 by what is believed beforehand."""
+    """So the two speak of the same thing; the exponent of 1.2 is not drawn to 1 by the prior."""
     case = SMALL["sgd"]
     truth, rng = known(dataclasses.replace(case, batch_sizes=(16, 32, 64, 128, 256, 512))), np.random.default_rng(0)
     frame = table_of(truth, 1e-4, rng)

@@ -535,7 +535,7 @@ def test_a_current_folder_that_is_gone_is_one_line(tmp_path):
     words = [sys.executable, str(ROOT / "cli.py"), "status", str(tmp_path)]
     answer = subprocess.run(["sh", "-c", shell, "sh", *words], capture_output=True, text=True, check=False)
     assert answer.returncode == 2
-    assert answer.stderr == "cbs: the current folder is gone (No such file or directory); cd to one that is there\n"
+    assert answer.stderr == "cbs: the current folder is gone (No such file or directory); change to one that exists\n"
 
 
 QUADRATIC = ("noise-scale", "--workload", "noisy_quadratic", "--set", "workload.dimension=50", "--steps", 64)
@@ -617,7 +617,7 @@ def test_options_stand_under_the_headings_that_they_name(run, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     _, shown, _ = run("sweep", "--help")
     assert len(shown.splitlines()) <= 64
-    headings = ("What is measured:", "A program of yours that trains:", "How far it goes:", "Where it runs:")
+    headings = ("What is measured:", "Your own training program:", "When it ends:", "Where it runs:")
     places = [shown.index(heading) for heading in headings]
     assert places == sorted(places)
     assert shown.index("--optim") < places[1] < shown.index("--command <str>")

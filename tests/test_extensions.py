@@ -107,7 +107,7 @@ def test_an_extension_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     answer = ask(tmp_path, ["analyze", "."], site=tmp_path / "site")
     assert answer.stdout == ""
     assert answer.stderr == (
-        "cbs: extension 'tiny' should be the package far_away.gone, which is not there; reinstall or uninstall "
+        "cbs: extension 'tiny' should be the package far_away.gone, which does not exist; reinstall or uninstall "
         "tiny-thing\n"
     )
 

@@ -25,17 +25,17 @@ class Verdict(StrEnum):
     TOO_FEW_BATCH_SIZES = "too few batch sizes"
     NO_PERFECT_SCALING = "perfect-scaling part not reached"
     NO_SATURATION = "saturating part not reached"
-    COARSE_STEPS = "steps too coarse"
+    COARSE_STEPS = "evaluations too rare"
     NOISY_STEPS = "evaluations too noisy"
     IN_WARMUP = "target reached in the warmup"
     AT_GRID_EDGE = "LR optimum at edge of grid"
     OFF_THE_CURVE = "points are off the curve"
-    FAR_SEED = "a seed far from its siblings"
-    ONE_DECIDES = "one batch size decides"
-    EXPONENT_BELIEVED = "exponent is believed"
+    FAR_SEED = "one seed far from the others"
+    ONE_DECIDES = "one batch size decides the fit"
+    EXPONENT_FROM_PRIOR = "exponent from the prior"
     TOO_FEW_SEEDS = "too few seeds"
-    DEPENDS_ON_FORM = "depends on the form"
-    TOO_WIDE = "too wide to use"
+    DEPENDS_ON_FORM = "depends on the curve's form"
+    TOO_WIDE = "interval too wide"
     OK = "ok"
 
 
@@ -82,7 +82,7 @@ class Doubts:
         ends: interval of the critical batch size of the curve; ``None`` for an open end.
         seen: whether the measured batch sizes show the perfect-scaling part and the saturating part of the curve.
         far_seeds: seeds far from their siblings; the fit leaves them out, its resamples hold both.
-        exponent_believed: whether the data tell less of the exponent than is believed of it beforehand.
+        exponent_from_prior: whether the data determine the exponent less than its prior does.
         forms: what other forms of the curve say; ``None`` where an end is open.
     """
 
@@ -91,7 +91,7 @@ class Doubts:
     ends: tuple[float | None, float | None] = (None, None)
     seen: tuple[bool, bool] = (False, False)
     far_seeds: Sequence[FarSeed] = ()
-    exponent_believed: bool = False
+    exponent_from_prior: bool = False
     forms: OtherForms | None = None
 
     @property
@@ -159,7 +159,7 @@ def _findings(points: Sequence[Point], seen: tuple[bool, bool]) -> Iterator[tupl
         where = ", ".join(f"{point.batch_size} ({-100 * np.expm1(-point.lead):.0f} %)" for point in early)
         yield (
             Verdict.NOISY_STEPS,
-            f"the first evaluation past the target is a lucky one, so much before the trend of its run, at batch size "
+            "noise let the first evaluation past the target come so much before the trend of its run at batch size "
             f"{where}: validate on more examples, or choose a target at which the metric changes faster",
         )
     warming = [point for point in reached if point.warmup and point.warmup >= (point.steps_to_target or 0.0)]
@@ -225,10 +225,10 @@ def _doubtful(doubts: Doubts) -> Iterator[tuple[Verdict, str]]:
         yield Verdict.OFF_THE_CURVE if large else Verdict.OK, _off_the_curve(doubts, doubts.misfit)
     if doubts.far_seeds:
         named = "; ".join(
-            f"seed {seed} at batch size {size} took {factor:.2g} times the steps of its siblings"
+            f"seed {seed} at batch size {size} took {factor:.2g} times the steps of the other seeds"
             for size, seed, factor in doubts.far_seeds
         )
-        yield Verdict.FAR_SEED, f"{named}: look at the run; the estimate leaves it out, the interval holds either way"
+        yield Verdict.FAR_SEED, f"{named}: look at the run; the estimate leaves it out, the interval allows for both"
     decisive = doubts.decisive()
     if decisive is not None:
         size, value = decisive
@@ -249,11 +249,11 @@ def _doubtful(doubts: Doubts) -> Iterator[tuple[Verdict, str]]:
 
 
 def _of_the_form(doubts: Doubts) -> Iterator[tuple[Verdict, str]]:
-    if doubts.exponent_believed:
+    if doubts.exponent_from_prior:
         yield (
-            Verdict.EXPONENT_BELIEVED,
-            "these batch sizes tell less of the exponent than is believed of it beforehand (near 1), and B_crit hangs "
-            "on it: add batch sizes between them and beyond both ends",
+            Verdict.EXPONENT_FROM_PRIOR,
+            "these batch sizes determine the exponent less than its prior (near 1) does, and B_crit depends on "
+            "it: add batch sizes between them and beyond both ends",
         )
     if doubts.of_the_form is not None:
         alternatives = "; ".join(f"if {words}, B_crit is {value:.3g}" for words, value in doubts.of_the_form.named)
@@ -261,8 +261,8 @@ def _of_the_form(doubts: Doubts) -> Iterator[tuple[Verdict, str]]:
         where = f"batch size{'s'[: len(deciding) - 1]} {' and '.join(map(str, deciding))}" if deciding else "more seeds"
         yield (
             Verdict.DEPENDS_ON_FORM,
-            f"the points do not tell the form of the curve well enough{': ' if alternatives else ''}{alternatives}; "
-            f"{where} would tell most",
+            f"the points do not determine the form of the curve well enough{': ' if alternatives else ''}"
+            f"{alternatives}; {where} would determine it best",
         )
 
 

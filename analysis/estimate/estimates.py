@@ -65,8 +65,8 @@ def estimates(
 ) -> Iterator[Answer]:
     """The answers at every target of one optimizer, without what the per-step columns say.
 
-    All targets draw with the same seed, so that they may be compared resample by resample. ``believed`` is what is
-    believed of the exponent at each, see :func:`analysis.estimate.study_fits.beliefs`.
+    All targets draw with the same seed, so that they may be compared resample by resample. ``believed`` holds the prior
+    of the exponent at each, see :func:`analysis.estimate.study_fits.beliefs`.
     """
     fits = [fit_studies(reading.studies, config, belief) for reading, belief in zip(readings, believed, strict=True)]
     pairs = zip(fits, readings, strict=True)
@@ -117,7 +117,7 @@ def _doubts(fit: Fit, far: Sequence[FarSeed], used: Sequence[Trials], confidence
             critical <= fit.batch_sizes[-1] and high is not None and high < math.inf,
         ),
         far_seeds=far,
-        exponent_believed=not exact and (fit.free_exponent is None or bool(fit.free_exponent.variance >= SPREAD**2)),
+        exponent_from_prior=not exact and (fit.free_exponent is None or bool(fit.free_exponent.variance >= SPREAD**2)),
         forms=None if exact else other_forms(fit, ends),
     )
 
@@ -175,7 +175,7 @@ def answered(
 ) -> Iterator[Iterator[Answer]]:
     """The answers of every group at its targets, without what the per-step columns say.
 
-    What is believed of the exponent of a curve comes from the curves of the same sweep and target.
+    The prior of a curve's exponent comes from the curves of the same sweep and target.
     """
     curves = [(group.sweep, reading) for group, readings in readings_by_group for reading in readings]
     scopes = [(sweep, reading.target) for sweep, reading in curves]

@@ -1,4 +1,4 @@
-"""From the studies of one optimizer to fitted curves, and what is believed of their exponents beforehand.
+"""From the studies of one optimizer to fitted curves, and the priors of their exponents.
 
 Seeds far from their siblings, which differ from the runs of the same batch size by more than seeds do, are left out.
 """

@@ -28,7 +28,7 @@ def parameters(
 
 def limits(one: LossFit) -> list[str]:
     """Which parameters the runs do not determine."""
-    lines = [f"not told apart by these runs: {', '.join(one.loose)}"] if one.loose else []
+    lines = [f"not separated by these runs: {', '.join(one.loose)}"] if one.loose else []
     ends = [symbol for symbol, value in one.values.items() if value is None and symbol not in one.loose]
     if ends:
         lines.append(f"at an end of what is looked for, so only bounded: {', '.join(ends)}")

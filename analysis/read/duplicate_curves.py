@@ -14,7 +14,7 @@ LoggedPoints = tuple[tuple[int, float], ...]
 """Steps and values."""
 
 _MEANT = {
-    "seed": ("seed", "runs that are one count as one"),
+    "seed": ("seed", "identical runs count once"),
     "lr": ("learning rate", "none of them is better than another"),
     "batch_size": ("batch size", "the steps say nothing of it"),
     "tuned": ("options of --axis", "none of their values is better than another"),

@@ -202,7 +202,7 @@ def without_duplicates(trials: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
     kept = trials.loc[sorted(ranked.drop_duplicates(["group", *AXES]).index)].reset_index(drop=True)
     if len(kept) < len(trials):
         notes.append(
-            f"{len(trials) - len(kept)} trials are there twice; of each the longer run with a final status counts"
+            f"{len(trials) - len(kept)} trials appear twice; of each the longer run with a final status counts"
         )
     return kept
 

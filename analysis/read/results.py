@@ -84,7 +84,7 @@ def load(*paths: str | os.PathLike[str]) -> Results:
         notes += _other_code(store.root, manifest)
         records = [store.trials / trial_id / "record.parquet" for trial_id in store.trial_ids()]
         if not records:
-            notes.append(f"sweep {store.root} has no finished trial yet; run 'cbs sweep' again to go on with it")
+            notes.append(f"sweep {store.root} has no finished trial yet; run 'cbs sweep' again to continue it")
         chunks = [records[start : start + _CHUNK] for start in range(0, len(records), _CHUNK)]
         with ThreadPoolExecutor(4) as pool:
             read = pool.map(lambda chunk, foreign=foreign: [_read(path, foreign=foreign) for path in chunk], chunks)
@@ -136,7 +136,7 @@ def _other_code(root: Path, manifest: dict[str, Any]) -> Iterator[str]:
             earlier = run.get("earlier_trials")
             count = len(earlier) if isinstance(earlier, list) else "some"
             changes = ", ".join(map(str, run["code_changes"]))
-            yield f"sweep {as_text(root)}: {count} trials were run by other code than later ones: {changes}"
+            yield f"sweep {as_text(root)}: {count} trials were run by different code than later ones: {changes}"
 
 
 def of_training(metric: str) -> str:

@@ -141,7 +141,7 @@ class StepTimeTable:
     def spread(self) -> str:
         known = [row.repetitions for row in self.rows if row.interval is not None]
         if not known:
-            return "the intervals hold the uncertainty of the steps alone: how far step times lie apart is not known"
+            return "the intervals hold the uncertainty of the steps alone: the spread of the step times is not known"
         few, most = min(known), max(known)
         times = f"{few} repetitions" if few == most else f"{few} to {most} repetitions"
         some = "" if len(known) == len(self.rows) else f", known of {len(known)} of {len(self.rows)}"
@@ -162,7 +162,7 @@ class StepTimeTable:
     def assumption(self, optimizer: str, devices: int) -> str:
         counts, name = sorted(self._measured(optimizer)), self._name(optimizer)
         alike = not name or read_choice(name) == read_choice(optimizer)
-        other = "" if alike else f"step times of {name} stand for those of {optimizer}"
+        other = "" if alike else f"step times of {name} are used for {optimizer}"
         if not counts or devices in counts:
             return other
         first, several = ", ".join(map(str, counts[:-1])), counts[1:]

@@ -38,8 +38,8 @@ def build(
         options = {"source": REPLICAS} | options
         if options["source"] != REPLICAS and not data_parallel_groups(model):
             raise ConfigError(
-                f"source {options['source']!r} needs the module that averages gradients over ranks, and this library "
-                "shows its callbacks the one inside; use source 'replicas'"
+                f"source {options['source']!r} needs the module that averages gradients over ranks, but this library "
+                "passes the inner module to its callbacks; use source 'replicas'"
             )
     noise_scale = NoiseScaleMeter(model, optimizer, **options)
     needed = noise_scale.probe.micro_batches

@@ -97,8 +97,9 @@ class CheckReport:
                 leak = f"{self.dropped:.0%} of the gradient of the batch without one of them"
             together = "; where some of them belong together, pass groups=" if self.members == 1 else ""
             lines.append(
-                f"the loss couples examples: their own gradients leave over {leak}, so no {one} has a gradient of "
-                f"its own; use the source {FALLBACK!r} with micro-batches like those you train with{together}"
+                f"the loss couples examples: the gradients of single examples leave out {leak}, so no {one} has a "
+                f"gradient of its own; use the source {FALLBACK!r} with micro-batches like those you train with"
+                f"{together}"
             )
         else:
             wrong = [layer for layer in self.layers if not layer.agrees]

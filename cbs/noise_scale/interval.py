@@ -88,13 +88,13 @@ def ratio_interval(
     fit = _whittle(own**2, design.variances[:, 1:])
     independent = design.independent[fit]
     if independent < _TOO_FEW:
-        return Interval(None, None, f"no interval: the steps are as good as {independent:.0f} independent ones")
+        return Interval(None, None, f"no interval: only {independent:.0f} effectively independent steps")
     slowest = slice(1, 1 + _COSINES)
     shares = design.variances[fit, 0] / design.variances[fit, slowest]
     slow = coefficients[:, :_COSINES]
     covariance = (slow * shares) @ slow.T / _COSINES
     ends = _fieller(means, covariance, student_t(confidence))
-    note = f"the steps are as good as {independent:.0f} independent ones" if independent < _FEW else ""
+    note = f"only {independent:.0f} effectively independent steps" if independent < _FEW else ""
     return _positive_part(*ends, exponent, note)
 
 
@@ -180,7 +180,7 @@ def _positive_part(low: float, high: float, exponent: int, note: str = "") -> In
     if math.isnan(low) or math.isnan(high):
         return Interval(None, None, note or "no interval: no positive value agrees with the steps")
     if low == 0.0 and high == math.inf:
-        return Interval(None, None, note or "the steps do not tell it from 0 or from infinity")
+        return Interval(None, None, note or "the steps exclude neither 0 nor infinity")
     return Interval(
         float(low) ** exponent if low > 0 else None, float(high) ** exponent if high < math.inf else None, note
     )

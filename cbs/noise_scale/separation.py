@@ -98,7 +98,7 @@ class Separation:
         self.undecided = not moved and constant
         if not moved and not constant:
             raise ConfigError(
-                f"what {_what(name)} is for one example does not depend on it, though it has as many rows as there are "
+                f"{_what(name)} does not depend on the examples, though it has as many rows as there are "
                 "examples, or a multiple; use the source 'accumulation'"
             )
 
@@ -115,7 +115,7 @@ def _what(name: str) -> str:
 
 def _mixing(name: str) -> str:
     return (
-        f"{_what(name)} for one example depends on others: the model mixes examples, they do not come first in it, or "
-        "the weights changed before they were measured; put them first (batch_first=True), or use the source "
-        "'accumulation'"
+        f"{_what(name)} for one example depends on others: the model mixes examples, its first dimension does not "
+        "count them, or the weights changed before they were measured; put them first (batch_first=True), or use the "
+        "source 'accumulation'"
     )

@@ -170,7 +170,7 @@ def optimizer(
 def check_torch(name: str, entry: object) -> None:
     """Refuse a class that is no optimizer of torch, and what cannot be called, with a ``ConfigError``."""
     if isinstance(entry, type) and not issubclass(entry, torch.optim.Optimizer):
-        raise ConfigError(f"optimizer {name!r} is no optimizer of torch: derive it from torch.optim.Optimizer")
+        raise ConfigError(f"optimizer {name!r} is not a torch optimizer: derive it from torch.optim.Optimizer")
     if not callable(entry):
         raise ConfigError(f"optimizer {name!r} must be a class or a function, not a {type(entry).__name__}")
 

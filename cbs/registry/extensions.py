@@ -80,8 +80,8 @@ def extensions() -> tuple[Folder, ...]:
             spec = None
         if spec is None or not spec.submodule_search_locations:
             raise ConfigError(
-                f"extension {entry.name!r} should be the package {entry.value}, which is not there; "
-                f"reinstall or uninstall {entry.dist.name if entry.dist else 'what brings it'}"
+                f"extension {entry.name!r} should be the package {entry.value}, which does not "
+                f"exist; reinstall or uninstall {entry.dist.name if entry.dist else 'what brings it'}"
             )
         if entry.name in found:
             raise ConfigError(

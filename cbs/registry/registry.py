@@ -98,8 +98,8 @@ class ImportFallback:
             return None
         if _allowed is not None and name not in _allowed:
             raise ConfigError(
-                f"{self.kind} {name!r} is code that the results name, and it may be anybody's; to run it, name it "
-                f"yourself: --code {shlex.quote(name)}"
+                f"{self.kind} {name!r} is code named in the results, which anybody may have written; to allow it to "
+                f"run: --code {shlex.quote(name)}"
             )
         here = str(Path.cwd())
         if here not in sys.path:

@@ -153,7 +153,7 @@ def read(folder: Path) -> Spectrum:
         table = read_parquet(path).read(use_threads=False)
         about = json.loads((table.schema.metadata or {})[METADATA_KEY])
         if about.pop("schema_version") != SCHEMA_VERSION:
-            raise ValueError("it is of another version")
+            raise ValueError("it was written by another version of cbs")
         measures = _measures(table)
         samples = tuple(
             SpectrumSample(**entry, measures=tuple(measures[entry["point"], entry["replicate"]]))

@@ -64,11 +64,11 @@ def check_takes_what_torch_takes(subject: Subject) -> None:
         return OptimizerRun(subject, model, subject.over(params(model))).train(2)
 
     plain = ends(lambda model: list(model.parameters()))
-    same(plain.values(), ends(lambda model: model.parameters()).values(), "a generator steps otherwise than a list")
+    same(plain.values(), ends(lambda model: model.parameters()).values(), "a generator steps differently from a list")
     groups = ends(lambda model: [{"params": [param]} for param in model.parameters()])
-    same(plain.values(), groups.values(), "groups of one parameter step otherwise than one group", tolerance=1e-5)
+    same(plain.values(), groups.values(), "groups of one parameter step differently from one group", tolerance=1e-5)
     named = ends(lambda model: model.named_parameters())
-    same(plain.values(), named.values(), "named parameters step otherwise than others")
+    same(plain.values(), named.values(), "named parameters step differently from others")
     names = [name for group in named.optimizer.state_dict()["param_groups"] for name in group.get("param_names", [])]
     ensure(names == list(named.named), "the state dict does not have the names of the parameters")
 
@@ -138,7 +138,7 @@ def check_complex_parameters(subject: Subject) -> None:
         optimizer.step()
         other.step()
     steps = {"parameter": torch.view_as_real(param.detach())}
-    same(steps, {"parameter": twin}, "complex parameters are accepted and step otherwise", tolerance=1e-5)
+    same(steps, {"parameter": twin}, "complex parameters are accepted and step differently", tolerance=1e-5)
 
 
 @check()

@@ -214,7 +214,9 @@ def check_assigned_state(subject: Subject) -> None:
     for one, other in zip(changed.params, assigned.params, strict=True):
         for name, value in changed.optimizer.state[one].items():
             if names and isinstance(value, Tensor):
-                ensure(torch.equal(value, assigned.optimizer.state[other][name]), f"{name} does not go on as assigned")
+                ensure(
+                    torch.equal(value, assigned.optimizer.state[other][name]), f"{name} does not continue as assigned"
+                )
 
 
 @check()

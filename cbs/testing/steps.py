@@ -270,7 +270,7 @@ def check_changed_tensors(subject: Subject) -> None:
             run.only_step()
             run.only_step()
         except Exception as error:  # noqa: BLE001  whatever it raises is better than going on
-            ensure(bool(str(error)), f"{change.__name__}: raises {type(error).__name__} without a word")
+            ensure(bool(str(error)), f"{change.__name__}: raises {type(error).__name__} without a message")
             continue
         ensure(run.finite(), f"{change.__name__}: weights are not finite, in silence")
 

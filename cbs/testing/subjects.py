@@ -287,7 +287,7 @@ def refused(action: Callable[[], Any], kinds: tuple[type[Exception], ...], messa
     try:
         action()
     except kinds as error:
-        ensure(bool(str(error)), f"{message}: it raises {type(error).__name__} without a word")
+        ensure(bool(str(error)), f"{message}: it raises {type(error).__name__} without a message")
         return
     except Exception as error:
         raise Failure(f"{message}: it raises {type(error).__name__}: {error}") from error

@@ -171,8 +171,8 @@ def check_late_group(subject: Subject) -> None:
     try:
         run.optimizer.add_param_group({"params": [late]})
     except (RuntimeError, *REFUSALS) as error:
-        ensure(len(str(error).splitlines()) == 1, "refused without a word, or in more than a line")
-        ensure(len(run.optimizer.param_groups) == groups, "refused, and there is one group more")
+        ensure(len(str(error).splitlines()) == 1, "refused without a message, or with more than one line")
+        ensure(len(run.optimizer.param_groups) == groups, "refused, and a group was added all the same")
         run.train(1)
         return
     lacking = run.optimizer.defaults.keys() - run.optimizer.param_groups[-1].keys()

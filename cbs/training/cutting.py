@@ -34,7 +34,7 @@ class Cutting:
             return f"buffer {self.buffer!r} has other values after smaller passes"
         if self.drew_others or (self.drew and self.gradients):
             return "smaller passes draw other random numbers"
-        return "the gradient of a step is another one in smaller passes" if self.gradients else ""
+        return "the gradient of a step differs in smaller passes" if self.gradients else ""
 
 
 def compare(

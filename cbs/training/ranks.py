@@ -150,7 +150,7 @@ class Ranks:
         dist.all_reduce(high, dist.ReduceOp.MAX)
         if not torch.equal(low.nan_to_num(), high.nan_to_num()):
             raise ConfigError(
-                "the weights of a trial's workers have come apart: its optimizer does not do the same on each; use one "
+                "the weights of a trial's workers differ: its optimizer does not take the same steps on each; use one "
                 "worker per trial"
             )
 

@@ -90,7 +90,7 @@ def checked(settings: Mapping[str, Any]) -> dict[str, Any]:
     """
     for name, value in settings.items():
         if name not in (*_NUMBERS, *_NAMES):
-            raise ConfigError(f"no setting {name!r} is known; there are {', '.join((*_NUMBERS, *_NAMES))}")
+            raise ConfigError(f"unknown setting {name!r}; known are {', '.join((*_NUMBERS, *_NAMES))}")
         number = is_number(value) and 0 <= value < math.inf
         if name in _NAMES and not (isinstance(value, str) and value):
             raise ConfigError(f"{name} must be a name, got {value!r}")

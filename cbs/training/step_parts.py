@@ -57,7 +57,7 @@ class Diagnostics(Part):
         for diagnostic in self._due(step):
             columns = diagnostic.columns()
             if taken := step.values.keys() & columns.keys():
-                raise ConfigError(f"{type(diagnostic).__name__} has columns that are there already: {', '.join(taken)}")
+                raise ConfigError(f"{type(diagnostic).__name__} has columns that already exist: {', '.join(taken)}")
             step.values |= columns
 
 

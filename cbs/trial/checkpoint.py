@@ -77,12 +77,12 @@ class Checkpoint:
             return None
 
     def refuse(self, why: str) -> None:
-        """Set the file aside: the trial starts anew.
+        """Set the file aside: the trial starts over.
 
         Raises:
             ResultsError: if it cannot be renamed.
         """
-        self.notes.append(f"checkpoint damaged ({why}), kept as {set_aside(self.path).name}; the trial starts anew")
+        self.notes.append(f"checkpoint damaged ({why}), kept as {set_aside(self.path).name}; the trial starts over")
 
     def remove(self) -> None:
         """Delete the file, if it is there."""

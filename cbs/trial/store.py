@@ -127,7 +127,7 @@ class Store:
         except FileNotFoundError:
             raise ResultsError(f"{self.root} is not a sweep: it has no {MANIFEST}") from None
         except (OSError, ValueError, RecursionError) as error:
-            remedy = f"restore it from a copy, or mend it and delete its entry {KEY}"
+            remedy = f"restore it from a copy, or repair it and delete its entry {KEY}"
             raise ResultsError(f"cannot read {path}: {reason(error)}; {remedy}") from None
         _check_version(manifest.get("schema_version"), path)
         return manifest

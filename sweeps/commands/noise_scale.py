@@ -33,19 +33,22 @@ def command(
     probe: Annotated[
         str,
         typer.Option(
-            help=f"Where the small batches come from: {listed('cbs.noise_scale.sources')}. "
+            help=f"Source of the small batches: {listed('cbs.noise_scale.sources')}. "
             "auto: split where the model allows it, else accumulation."
         ),
     ] = "auto",
-    parts: Annotated[int, typer.Option(help="Parts a batch is split into.")] = 2,
+    parts: Annotated[int, typer.Option(help="Number of parts that a batch is split into.")] = 2,
     geometry: Annotated[
         list[str] | None,
-        typer.Option(help=f"Beside l2: {listed('cbs.noise_scale.geometries')}, matched. Repeats. Default: all."),
+        typer.Option(
+            help=f"Geometry beside l2: {listed('cbs.noise_scale.geometries')}, matched. Repeats. Default: all."
+        ),
     ] = None,
     check: Annotated[
         bool,
         typer.Option(
-            "--check", help="Instead of a run: one batch against a loop over its examples. Exit code 1 if they differ."
+            "--check",
+            help="Instead of a run: compare one batch with a loop over its examples. Exit code 1 if they differ.",
         ),
     ] = False,
     layers: Annotated[bool, typer.Option("--layers", help="Show every layer, too.")] = False,

@@ -14,11 +14,11 @@ from sweeps.commands import AsJson
 
 
 def command(
-    names: Annotated[list[str] | None, typer.Argument(help="Show everything about these. Default: a list.")] = None,
+    names: Annotated[list[str] | None, typer.Argument(help="Optimizers to describe. Default: list all.")] = None,
     workload: Annotated[
         str | None,
         typer.Option(
-            help="Show which of its parameters the matrix part of these optimizers takes: "
+            help="Show which parameters of this workload the matrix part of the optimizers trains: "
             f"{listed('cbs.workloads')}, or package.module:function."
         ),
     ] = None,

@@ -17,7 +17,7 @@ def command(
     ),
     as_json: AsJson = False,
 ) -> None:
-    """What the sweeps of a folder hold and what runs there now.
+    """Finished, running and failed trials of the sweeps in a folder.
 
     Also from another terminal or machine.
 

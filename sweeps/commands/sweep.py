@@ -44,10 +44,10 @@ def output_flags(
 
 @options(
     asked=panel("What is measured", sweep_flags),
-    program=panel("A program of yours that trains", program_flags),
-    ending=panel("How far it goes", ending_flags),
+    program=panel("Your own training program", program_flags),
+    ending=panel("When it ends", ending_flags),
     machines=panel("Where it runs", resource_flags),
-    shown=panel("What is kept and shown", output_flags),
+    shown=panel("Output", output_flags),
 )
 def command(
     context: typer.Context,

@@ -21,7 +21,7 @@ def command(
         str,
         typer.Argument(
             metavar="RESULTS_OR_RECIPE",
-            help=f"Whose workload and optimizers to time: a folder, or {listed('sweeps.recipes')}.",
+            help=f"Folder or recipe with the workload and optimizers to time; recipes: {listed('sweeps.recipes')}.",
         ),
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="Table to write (CSV).")] = Path("throughput.csv"),
@@ -33,7 +33,7 @@ def command(
         list[str] | None,
         typer.Option(
             metavar="PACKAGE.MODULE:NAME",
-            help="A workload or optimizer of somebody's own that the results name and may run here. Repeats.",
+            help="Custom workload or optimizer, named in the results, that is allowed to run. Repeats.",
         ),
     ] = None,
 ) -> None:

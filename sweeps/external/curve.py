@@ -123,7 +123,7 @@ class LoggedCurve:
         if not same:
             size = self._trial.batch_size
             raise DataError(
-                f"report() was told of examples that are not steps times the batch size {size}: does the program train "
+                f"report() got examples that are not steps times the batch size {size}: does the program train "
                 "at the batch size it is given?"
             )
         return steps, values
@@ -200,7 +200,7 @@ def _latest(run: ImportedRun) -> ImportedRun:
             if abs(now - last) < abs(now - first):
                 raise DataError(
                     f"after --resume the log is back at {run.unit} {at:g} with {now:.4g}, where it had {first:.4g} at "
-                    f"first and {last:.4g} at its end: let the program count on from where it resumes"
+                    f"first and {last:.4g} at its end: let the program continue to count where it resumes"
                 )
         kept.append(row)
     return dataclasses.replace(run, axis=axis[kept], values=values[kept])

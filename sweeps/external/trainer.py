@@ -31,9 +31,9 @@ _COUNTERS = ("step", "examples")
 _PLACES = ("batch_size", "lr", "seed", "folder", "optimizer", "steps", "port", "resume")
 _SET = ("max_steps", "max_examples", "prune_factor", "search", "lr_resolution")
 _TOLD = {
-    "batch_size": "every batch size would train alike",
-    "lr": "every learning rate would train alike",
-    "seed": "every seed would train alike, and runs that are one would count as several",
+    "batch_size": "every batch size would give the same run",
+    "lr": "every learning rate would give the same run",
+    "seed": "every seed would give the same run, and one run would count as several",
 }
 
 
@@ -70,11 +70,13 @@ class ExternalTrainer:
         from analysis.read.importers import IMPORTERS
 
         if self.metric in _COUNTERS:
-            raise ConfigError(f"--metric {self.metric} says how far training is, not how well: name what is measured")
+            raise ConfigError(
+                f"--metric {self.metric} measures progress, not quality: name the metric that has the target"
+            )
         format = FORMATS.get(self.reads, self.reads)
         if format != REPORT and format not in IMPORTERS:
             known = ", ".join([REPORT, *IMPORTERS, *FORMATS])
-            raise ConfigError(f"--reads {self.reads}: no such format; there are {known}")
+            raise ConfigError(f"--reads {self.reads}: no such format; known are {known}")
         object.__setattr__(self, "reads", format)
         named = {name for token in self._tokens for name in _fields(token)}
         for name, what in _TOLD.items():
@@ -85,9 +87,11 @@ class ExternalTrainer:
         if self.resume and "resume" not in named:
             raise ConfigError("--resume is given, but --command has no {resume}")
         if "resume" in named and "{resume}" not in self._tokens:
-            raise ConfigError("{resume} in --command must stand alone: it becomes nothing, or what --resume says")
+            raise ConfigError(
+                "{resume} in --command must stand alone: it is replaced by nothing, or by the value of --resume"
+            )
         if "resume" in named and not self.resume:
-            raise ConfigError("--command has {resume}: say with --resume what it stands for, as in --resume --resume")
+            raise ConfigError("--command has {resume}: say with --resume what replaces it, as in --resume --resume")
 
     @classmethod
     def of(cls, workload: Choice) -> ExternalTrainer:
@@ -111,7 +115,7 @@ class ExternalTrainer:
         """
         values = self.values(trial, folder, port)
         if "{steps}" in self.command and trial.max_steps >= ENDLESS:
-            raise ConfigError("--command has {steps}: say how many there may be, with --set max_steps=N")
+            raise ConfigError("--command has {steps}: set the largest number, with --set max_steps=N")
         arguments: list[str] = []
         for token in self._tokens:
             if token == "{resume}":
@@ -176,7 +180,7 @@ def trained_by(trainer: ExternalTrainer, sweep: Sweep, target: float | None, set
             has, or trials of two optimizers would be alike.
     """
     if target is None:
-        raise ConfigError("a program's metric has no target of its own: give --target VALUE")
+        raise ConfigError("a program's metric has no default target: give --target VALUE")
     made = Sweep(
         name=COMMAND,
         workload=trainer.choice(),
@@ -197,14 +201,14 @@ def trained_by(trainer: ExternalTrainer, sweep: Sweep, target: float | None, set
     for setting in settings:
         head = setting.partition("=")[0].strip().partition(".")[0]
         if head not in _SET and head not in ("optimizer", *(choice.name for choice in made.optimizers)):
-            raise ConfigError(f"--set {head}: the program trains, so tell it; of a sweep there are {', '.join(_SET)}")
+            raise ConfigError(f"--set {head}: the program decides it; settings of the sweep are {', '.join(_SET)}")
     made = override(made, settings)
     lines: dict[str, str] = {}
     for text in made.choices:
         trial = made.trial(Cell(text, made.batch_sizes[0], made.seeds[0]), made.lr_grid(text)[0])
         line = shlex.join(trainer.argv(dataclasses.replace(trial, lr=1.0), Path("folder"), resumed=True))
         if (other := lines.setdefault(line, text)) != text:
-            raise ConfigError(f"--command has no {{optimizer}}: {other} and {text} would train alike")
+            raise ConfigError(f"--command has no {{optimizer}}: {other} and {text} would give the same run")
     return made
 
 

@@ -58,8 +58,8 @@ def merged_manifest(store: Store, sweep: Sweep, command: str) -> dict[str, Any]:
     if not (store.root / MANIFEST).exists():
         if trials := store.trial_ids():
             raise ResultsError(
-                f"{store.root} holds {len(trials)} trials but no {MANIFEST}, which says by what protocol they ran: put "
-                "it back, or choose another folder with --output"
+                f"{store.root} holds {len(trials)} trials but no {MANIFEST}, which holds their protocol: restore "
+                "it, or choose another folder with --output"
             )
         return manifest
     stored = plan_of(store)
@@ -71,7 +71,7 @@ def merged_manifest(store: Store, sweep: Sweep, command: str) -> dict[str, Any]:
         )
     if stored["data_hash"] != data_hash:
         raise ResultsError(
-            f"{store.root} holds trials on other data (hash {stored['data_hash']}, now {data_hash}; the embedded "
+            f"{store.root} holds trials on different data (hash {stored['data_hash']}, now {data_hash}; the embedded "
             "text differs between Python versions); choose another folder with --output"
         )
     manifest["axes"] = union(stored["axes"], manifest["axes"], store.root)
@@ -95,7 +95,7 @@ def plan_of(store: Store) -> dict[str, Any]:
     stored.pop("schema_version")
     protocol = stored.get("protocol")
     if not isinstance(protocol, dict):
-        raise ResultsError(f"{path} has no protocol; put it back, or choose another folder with --output")
+        raise ResultsError(f"{path} has no protocol; restore it, or choose another folder with --output")
     try:
         union(stored["axes"], stored["axes"])
         return stored | {"runs": [{**run} for run in stored["runs"]], "data_hash": stored.get("data_hash")}

@@ -66,7 +66,9 @@ def resolve(sweep: Sweep, target: float | None = None) -> Sweep:
         model = check_model(workload.build_model())
     for one, other in itertools.combinations(sweep.optimizers, 2):
         if _alike(one, other):
-            raise ConfigError(f"{one} and {other} train alike: options that differ have their default; leave one out")
+            raise ConfigError(
+                f"{one} and {other} are the same run: options that differ have their default; leave one out"
+            )
     for text, choice in sweep.choices.items():
         optimizer = build_optimizer(choice, model, sweep.lr_grid(text)[0])
         if sweep.probe is not None:
@@ -152,7 +154,9 @@ def sweep(
             manifest = merged_manifest(store, sweep, command)
             store.write_manifest(manifest)
             if changes := manifest["runs"][-1].get("code_changes"):
-                progress.note(f"{output} holds trials of other code ({', '.join(changes)}); sweep.json lists them")
+                progress.note(
+                    f"{output} holds trials run by different code ({', '.join(changes)}); sweep.json lists them"
+                )
             there = [result for result in store.sound_results(progress.note) if result.status.final]
             for result in there:
                 check_start(result)
@@ -184,5 +188,5 @@ def sweep(
 
 
 def _again(output: Path, command: str) -> str:
-    kept = f"every finished trial is kept in {output}; to go on" if (output / MANIFEST).exists() else "to begin anew"
+    kept = f"every finished trial is kept in {output}; to continue" if (output / MANIFEST).exists() else "to start over"
     return f"{kept}: {command or 'the same call'}"

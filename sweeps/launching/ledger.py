@@ -70,11 +70,11 @@ class Ledger:
         lines += [f"  FAILED {trial_id}: {message}" for trial_id, message in sorted(self.failed.items())]
         lines += [f"  {problem}" for problem in self.problems]
         if self.checkpoints:
-            lines.append(f"  to go on from checkpoints: {', '.join(self.checkpoints)}")
+            lines.append(f"  to resume from checkpoints: {', '.join(self.checkpoints)}")
         if self.left_over:
             lines.append(f"  {len(self.left_over)} left-overs; cbs clean {self.folder} removes them")
         if self.state != "running" and self.command:
-            lines.append(f"  to go on: {self.command}")
+            lines.append(f"  to continue: {self.command}")
         return lines
 
 

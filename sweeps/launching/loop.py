@@ -139,7 +139,7 @@ def prepare(
             return PlannedSweep(resolved, folder, None)
         cost = timed_apart(resolved, resources.trial_timeout, timer, give_up())
     if cost is None:
-        note("note: no step was timed, for want of memory or of time; how long the sweep takes is unknown")
+        note("note: no step could be timed for lack of memory or time; the duration of the sweep is unknown")
     for doubt in cost.doubts if cost is not None else ():
         note(f"note: {doubt}")
     return PlannedSweep(resolved, folder, cost)

@@ -67,7 +67,7 @@ class Merged:
         if self.pruned:
             lines.append(f"{self.pruned} of them are PRUNED by the best trial of another folder")
         if self.checkpoints:
-            lines.append(f"{self.checkpoints} trials go on from a checkpoint")
+            lines.append(f"{self.checkpoints} trials resume from a checkpoint")
         return [*lines, *self.notes, f"next: cbs analyze {self.output}"]
 
 
@@ -124,7 +124,7 @@ def _checked(sources: Sequence[Path], output: Path) -> list[Store]:
     if any(output.resolve().is_relative_to(place) or place.is_relative_to(output.resolve()) for place in places):
         raise ConfigError(f"--output {output} must lie outside the folders that are merged")
     if output.is_symlink() or (output.exists() and not (output.is_dir() and not any(output.iterdir()))):
-        raise ResultsError(f"{output} is there already; a merge makes a new folder: choose another with --output")
+        raise ResultsError(f"{output} already exists; a merge makes a new folder: choose another with --output")
     stores = []
     for source in sources:
         store = Store(source)
@@ -149,7 +149,7 @@ def _manifest(stores: Sequence[Store], plans: Sequence[dict[str, Any]], command:
         if changed is not None:
             name, one, other = changed
             raise ResultsError(
-                f"{stores[0].root} and {store.root} are of unlike protocols: {name} = {one} in the first, {other} in "
+                f"{stores[0].root} and {store.root} have different protocols: {name} = {one} in the first, {other} in "
                 "the second; only trials of one protocol can be compared"
             )
         axes = union(axes, plan["axes"], stores[0].root)
@@ -164,7 +164,7 @@ def _manifest(stores: Sequence[Store], plans: Sequence[dict[str, Any]], command:
 def _tell_unlike(done: Merged, stores: Sequence[Store], plans: Sequence[dict[str, Any]]) -> None:
     for store, plan in zip(stores[1:], plans[1:], strict=True):
         if changes := code_changes(latest_run(plans[0]["runs"]), latest_run(plan["runs"])):
-            done.notes.append(f"{stores[0].root} and {store.root} were run by unlike code: {', '.join(changes)}")
+            done.notes.append(f"{stores[0].root} and {store.root} were run by different code: {', '.join(changes)}")
     for store in stores:
         others = [path.name for path in store.root.iterdir() if path.name not in _TAKEN and path.name[0] != "."]
         done.notes += [f"{store.root / name} stays where it is" for name in sorted(others)]
@@ -292,7 +292,7 @@ def _write_rounds(draft: Path, stores: Sequence[Store], done: Merged) -> None:
                 asked = json.dumps(entry["asked"], sort_keys=True)
                 before, of = entries.setdefault(asked, (entry, store.root))
                 if before != entry:
-                    done.notes.append(f"{of} and {store.root} have unlike rounds of --precision: those of {of} stay")
+                    done.notes.append(f"{of} and {store.root} have different rounds of --precision: those of {of} stay")
         except (OSError, ValueError, KeyError, TypeError) as error:
             done.notes.append(f"{path} cannot be read ({reason(error)}); left out")
     if entries:

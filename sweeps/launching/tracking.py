@@ -76,7 +76,7 @@ class Tracking(Observer):
                     file.write(line + "\n")
             except Exception as error:  # noqa: BLE001 - whatever another program raises is no reason to stop training
                 del self._trackers[name]
-                self._say(f"{name} is left out from here on: {type(error).__name__}: {reason(error)}")
+                self._say(f"{name} is left out from now on: {type(error).__name__}: {reason(error)}")
             else:
                 self._written[name].add(line)
 

@@ -103,9 +103,7 @@ def _check_named(kind: str, name: str, given: str | None, path: Path) -> None:
     """A record's author may have named code; opening a folder must not run it."""
     flag = "--optim" if kind == "optimizer" else "--workload"
     if ":" in name and (given or "").partition("(")[0] != name:
-        raise ConfigError(
-            f"the {kind} of {path} is code of its author's, {name!r}, which would run: to allow it add {flag} {name}"
-        )
+        raise ConfigError(f"the {kind} of {path} is custom code, {name!r}; to allow it to run, add {flag} {name}")
     if kind == "workload" and given is not None and given != name:
         raise ConfigError(f"--workload {given}: the workload of {path} is {name!r}")
 
@@ -215,7 +213,7 @@ def _loop(config: TrialConfig, runs: SpectrumTrials) -> TrainingLoop:
     workload = built(Choice(name=config.workload.name, options=config.workload.options))
     if runs.data_hash is not None and workload.data_hash != runs.data_hash:
         raise ConfigError(
-            f"{runs.store.root} holds trials on other data (hash {runs.data_hash}, now {workload.data_hash}; the "
+            f"{runs.store.root} holds trials on different data (hash {runs.data_hash}, now {workload.data_hash}; the "
             "embedded text differs between Python versions)"
         )
     return TrainingLoop(config, workload, pick(config.device, config.precision))

@@ -98,7 +98,7 @@ def measure_cost(sweep: Sweep, most_seconds: float = MOST_SECONDS) -> Cost | Non
             if step_costs and time.monotonic() + timing.built > deadline:
                 first, step_costs[optimizer] = next(iter(step_costs.items()))
                 timing.told.append(
-                    f"steps of {sweep.labels[optimizer]} are taken to cost those of {sweep.labels[first]}"
+                    f"steps of {sweep.labels[optimizer]} are assumed to cost as much as those of {sweep.labels[first]}"
                 )
                 continue
             step_costs[optimizer] = timing.of(optimizer, most_seconds / len(sweep.choices))
@@ -160,7 +160,7 @@ class _Timing:
                 # nobody asked for so few examples, and batch normalisation needs two
         largest = self.sweep.batch_sizes[-1]
         if max(timed) < largest:
-            self.told.append(f"steps beyond batch size {max(timed)} are taken to grow like those up to it")
+            self.told.append(f"steps beyond batch size {max(timed)} are assumed to grow like those up to it")
         sizes = sorted(timed)
         low, high = (sizes[0], sizes[-1]) if len(sizes) > 1 else (0, sizes[0])
         slope = max(0.0, (timed[high] - timed.get(low, 0.0)) / (high - low))

@@ -67,7 +67,7 @@ def _check_lr(config: TrialConfig, model: nn.Module) -> None:
     if rates[0] == rates[1]:
         raise ConfigError(
             f"optimizer {config.optimizer.name!r} has the learning rate {rates[0][0]:g} in its param_groups whatever "
-            "lr it is given: every learning rate would train alike"
+            "lr it is given: every learning rate would give the same run"
         )
 
 
@@ -79,7 +79,7 @@ def _of_data(workload: Workload) -> Iterator[str]:
 
     first = drawn(0, 0)
     if not _equal(first, drawn(0, 1)):
-        yield "its training stream gives other examples for the same generator: trials of a seed see unlike data"
+        yield "its training stream gives other examples for the same generator: trials of a seed see different data"
     elif _equal(first, drawn(1, 2)):
         yield (
             "its training stream gives the same examples for every seed: the noise of the data is not in the "
@@ -180,7 +180,7 @@ def _of_steps(config: TrialConfig, workload: Workload) -> Iterator[str]:
             apart = math.inf
     if apart > ALIKE * _apart(_weights(whole), start):
         yield (
-            "a trial that goes on from a checkpoint takes other steps than one that was never stopped: something draws "
+            "a trial resumed from a checkpoint takes other steps than one that was never stopped: something draws "
             "numbers outside torch, the model differs from call to call, or state is kept outside the state dict "
             f"(of optimizer {config.optimizer.name} or the model), or by the workload from one trial to the next"
         )

@@ -66,7 +66,7 @@ def dry_run_lines(report: dict[str, Any]) -> list[str]:
     across = max(13, *map(len, report["lrs"]))
     for name, lrs in report["lrs"].items():
         about = "about " if report["may_grow"] else ""
-        grows = ", and on until the best is interior" if report["may_grow"] else ""
+        grows = ", extended until the best is interior" if report["may_grow"] else ""
         span = f"{lrs[0]:g} to {lrs[-1]:g}" if report["may_grow"] and len(lrs) > 1 else _listed(lrs)
         left = f"learning rates {about}{span}{grows}" if lrs else "nothing left to run"
         lines.append(f"{name:<{across}} {left}")
@@ -190,9 +190,9 @@ def outcome_lines(report: dict[str, Any]) -> list[str]:
     if failures["trials"]:
         lines.append(f"{failures['trials']} of {sum(report['statuses'].values())} trials failed: {failures['first']}")
     elif set(report["statuses"]) == {str(TrialStatus.OUT_OF_MEMORY)}:
-        lines.append("no trial fits in memory: give smaller --batch-sizes, or --set micro_batch_size=...")
+        lines.append("no trial fits in memory: use smaller --batch-sizes, or --set micro_batch_size=...")
     elif not report["stopped"] and not any(study["steps_to_target"] for study in report["studies"]):
-        remark = report["unreached"] or "no trial has reached the target, or gone on until its budget was spent"
+        remark = report["unreached"] or "no trial has reached the target, or used up its budget"
         best = report["best_value"]
         lines.append(remark if best is None else f"{remark}; the best value of all is {best:.6g}")
     lines.append(f"next: cbs analyze {report['output']}")

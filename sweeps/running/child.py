@@ -52,7 +52,7 @@ class Died(CbsError):
     def __init__(self, exit_code: int | None, silence: float | None, lines: list[str]) -> None:
         self.hung, self.lines = exit_code is None, lines
         if exit_code is None:
-            how = f"gave no sign of life for {silence:g} s"
+            how = f"did not respond for {silence:g} s"
         elif exit_code < 0:
             how = f"was killed by {signal.Signals(-exit_code).name}"
         else:

@@ -43,7 +43,7 @@ def run_search(run: SweepRun, resources: Resources, ahead: PrestartedRay | None 
                 lost, finished = (lost + 1 if done == finished else 1), done
                 if not ours or lost > MAX_ENGINES:
                     raise Unfinished(f"Ray has died ({error})") from error
-                run.note("Ray has died; it is started again, and trials go on from their checkpoints")
+                run.note("Ray has died; it is started again, and trials resume from their checkpoints")
                 run.all_lost()
     finally:
         run.end()

@@ -20,8 +20,8 @@ from cbs.trial.lr_choice import best_lr_many, censored, standings, vertex
 from sweeps.search.lattice import FARTHEST, OCTAVE, Lattice
 
 SEED_DEVIATION, SEED_WEIGHT = 0.05, 3.0
-"""Standard deviation of ln S between two trials that differ in the seed, learning rate and seed effects aside, as it is
-believed beforehand, and the degrees of freedom this counts for."""
+"""Standard deviation of ln S between two trials that differ in the seed, learning rate and seed effects aside, a
+prior, and the degrees of freedom this counts for."""
 
 MUCH = 0.05
 """Log steps that are worth a finer learning rate before other seeds have run."""

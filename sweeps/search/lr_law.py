@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 SLOPE, SLOPE_DEVIATION = 0.5, 0.4
-"""What is believed of the slope beforehand."""
+"""Prior of the slope."""
 
 DRIFT = 0.15
 """Standard deviation by which ln lr leaves a straight line over one e-fold of the batch size."""
@@ -41,7 +41,7 @@ def expected(
         at: ln of the batch size asked for.
         log_sizes, log_lrs, variances: ln batch size, ln of its best learning rate and the variance of that, shape
             ``[M]`` each, ``M`` at least 1.
-        slope: what is believed of it beforehand, give or take :data:`SLOPE_DEVIATION`.
+        slope: its prior, give or take :data:`SLOPE_DEVIATION`.
     """
     distance = np.asarray(log_sizes, dtype=float) - at
     weight = 1.0 / (np.asarray(variances, dtype=float) + (DRIFT * distance) ** 2)

@@ -272,7 +272,7 @@ class Search:
         if law:
             why = f"{self._sources(course)} lead to expect {math.exp(law.log_lr):.3g}, give or take a factor of "
             why += f"{math.exp(law.deviation):.2g}"
-        beside = "a factor of 2 beside where the best is expected"
+        beside = "a factor of 2 on either side of the expected best"
         return [
             TrialRequest(lattice.lr(position), first, why),
             *(TrialRequest(lattice.lr(position + side * OCTAVE), first, beside) for side in (1, -1)),

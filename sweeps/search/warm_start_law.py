@@ -17,7 +17,7 @@ from sweeps.search.lr_law import Expected, expected
 from sweeps.spec.prior import Prior
 
 MOVED = math.log(2.0)
-"""Standard deviation of ln lr between two sweeps of one optimizer, as it is believed beforehand."""
+"""Standard deviation of ln lr between two sweeps of one optimizer, a prior."""
 
 
 def expected_from(prior: Prior, at: float, known: Sequence[tuple[float, float, float]]) -> Expected:

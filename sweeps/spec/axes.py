@@ -41,7 +41,7 @@ def _with_axis(sweep: Sweep, text: str) -> Sweep:
     values = parse_value(f"[{listed}]")
     texts = list(dict.fromkeys(map(value_text, values)))
     if len(texts) < len(values):
-        raise ConfigError(f"--axis {text}: a value is there twice")
+        raise ConfigError(f"--axis {text}: a value appears twice")
     if len(texts) < 2:
         raise ConfigError(f"--axis {text}: an axis takes two values or more; --set optimizer.{key}= sets one")
     names = list(dict.fromkeys(choice.name for choice in sweep.optimizers))

@@ -213,7 +213,7 @@ class Sweep:
         grid = self.lrs or OPTIMIZERS[self.choices[optimizer].name].lr_grid
         if not grid:
             raise ConfigError(
-                f"optimizer {optimizer!r} says no learning rates to start from: give --lrs, or a default lr, or an "
+                f"optimizer {optimizer!r} has no learning rates to start from: give --lrs, or a default lr, or an "
                 "attribute lr_grid"
             )
         return grid

@@ -53,7 +53,10 @@ def test_curves_off_the_power_law_are_held_or_doubted(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "verdict"),
-    [("large batches 20 % slower", "points are off the curve"), ("square root of 1 + 3/x^2", "depends on the form")],
+    [
+        ("large batches 20 % slower", "points are off the curve"),
+        ("square root of 1 + 3/x^2", "depends on the curve's form"),
+    ],
 )
 def test_worlds_off_every_power_law_are_seldom_ok(name: str, verdict: str) -> None:
     """3 and 29 % of 150 sweeps are."""
@@ -65,7 +68,7 @@ def test_worlds_off_every_power_law_are_seldom_ok(name: str, verdict: str) -> No
 def test_a_hyperbola_is_neither_always_doubted_nor_held_by_a_wide_interval() -> None:
     """43 % of 150 sweeps are ok."""
     found = measure("exponent 1", sweeps=20, resamples=500)
-    assert set(found["verdicts"]) <= {"ok", "depends on the form"}
+    assert set(found["verdicts"]) <= {"ok", "depends on the curve's form"}
     assert found["ok"] >= 0.35
     assert found["covered"] >= 0.9
     assert found["half_width"] <= 0.27

@@ -103,7 +103,7 @@ def test_a_registered_class_speaks_for_itself(module: str) -> None:
 
 def test_learning_rates_are_asked_for(module: str) -> None:
     sweep = RECIPES["quick"]().replace(optimizers=(Choice(name=f"{module}:Ungiven"),))
-    with pytest.raises(ConfigError, match="says no learning rates to start from: give --lrs"):
+    with pytest.raises(ConfigError, match="has no learning rates to start from: give --lrs"):
         sweep.lr_grid(f"{module}:Ungiven")
     assert sweep.replace(lrs=(0.1, 0.2)).lr_grid(f"{module}:Ungiven") == (0.1, 0.2)
 

@@ -23,15 +23,15 @@ def fit_by_curve_fit(batch_sizes: np.ndarray, log_steps: np.ndarray, weights: np
     return float(np.exp(found[0])), float(np.exp(found[1]))
 
 
-def believed_cost(
+def cost_with_prior(
     parameters: np.ndarray, sizes: np.ndarray, log_steps: np.ndarray, weights: np.ndarray, pull: float, mean: float
 ) -> float:
     """Weighted squares of ``ln S = ln S_min + ln(1 + (B_crit/B)^a)``, with ``pull (ln a - mean)^2``.
 
     Args:
         parameters: ``ln S_min, ln B_crit, ln a``.
-        pull: squared standard deviation of a seed over the variance of what is believed of ``ln a``.
-        mean: of what is believed.
+        pull: squared standard deviation of a seed over the variance of the prior of ``ln a``.
+        mean: of that prior.
     """
     squares = 0.0
     for size, value, weight in zip(sizes, log_steps, weights, strict=True):
@@ -49,7 +49,7 @@ def fit_with_belief(
     pull: float = 0.0,
     mean: float = 0.0,
 ) -> np.ndarray:
-    """The least of :func:`believed_cost` from three starts; returns ``ln S_min, ln B_crit, ln a``."""
+    """The least of :func:`cost_with_prior` from three starts; returns ``ln S_min, ln B_crit, ln a``."""
 
     def residuals(p: np.ndarray) -> np.ndarray:
         off = p[0] + np.log(1 + (math.exp(p[1]) / sizes) ** math.exp(p[2])) - log_steps

@@ -156,7 +156,7 @@ def test_a_hang_ends_in_time_and_says_where(function, monkeypatch):
     started = time.monotonic()
     with Child() as child:
         child.call(f"{HERE}:answer", "it has started")
-        with pytest.raises(Died, match=r"gave no sign of life for 0\.6 s") as death:
+        with pytest.raises(Died, match=r"did not respond for 0\.6 s") as death:
             child.call(f"{HERE}:{function}", *arguments, silence=0.6)
         assert death.value.hung
         assert gone(child.pid)

@@ -98,9 +98,9 @@ def test_it_survives_the_configuration() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"command": "train {lr} {seed} {folder}"}, "every batch size would train alike"),
-        ({"command": "train {batch_size} {seed} {folder}"}, "every learning rate would train alike"),
-        ({"command": "train {batch_size} {lr} {folder}"}, "every seed would train alike"),
+        ({"command": "train {lr} {seed} {folder}"}, "every batch size would give the same run"),
+        ({"command": "train {batch_size} {seed} {folder}"}, "every learning rate would give the same run"),
+        ({"command": "train {batch_size} {lr} {folder}"}, "every seed would give the same run"),
         ({"command": "train {batch_size} {lr} {seed}"}, "where would its jsonl log be"),
         ({"command": f"train {PLACES} {{lr:.2f}}"}, "the name alone"),
         ({"command": f"train {PLACES} '"}, "No closing quotation"),
@@ -154,7 +154,7 @@ def test_what_a_program_makes_of_the_rest_is_unknown_in_protocol_and_trials() ->
     ("told", "stated", "said"),
     [
         ('{"warmup_steps": 3, "precision": "bfloat16"}', {"warmup_steps": 3, "precision": "bfloat16"}, ""),
-        ('{"warmup": 3}', {}, "no setting 'warmup' is known; there are warmup_steps, clip_norm"),
+        ('{"warmup": 3}', {}, "unknown setting 'warmup'; known are warmup_steps, clip_norm"),
         ('{"warmup_steps": 2.5}', {}, "warmup_steps must be a whole number of at least 0, got 2.5"),
         ('{"clip_norm": NaN}', {}, "clip_norm must be a finite number"),
         ('{"precision": 16}', {}, "precision must be a name, got 16"),

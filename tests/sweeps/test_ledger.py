@@ -44,7 +44,7 @@ def test_an_idle_folder(store):
     assert found.failed == {ids[0]: "no luck"}
     assert found.checkpoints == sorted([ids[0], ids[1], "never-ended"])
     assert [ids[1] in problem for problem in found.problems] == [True]
-    assert "  to go on: cbs sweep --optim x" in found.lines()
+    assert "  to continue: cbs sweep --optim x" in found.lines()
     assert json.loads(json.dumps(found.to_json()))["statuses"]["FAILED"] == 1
 
 

@@ -150,7 +150,7 @@ def test_a_folder_that_is_removed_ends_the_sweep_and_stays_removed(tmp_path, mon
         run.look_around()
 
     monkeypatch.setattr(dispatch, "run_search", removed)
-    with pytest.raises(ResultsError, match=r"sweep\.lock is gone: .*; to begin anew: cbs sweep$"):
+    with pytest.raises(ResultsError, match=r"sweep\.lock is gone: .*; to start over: cbs sweep$"):
         launch.sweep(small_sweep(), tmp_path / "sweep", command="cbs sweep")
     assert not (tmp_path / "sweep").exists()
 
@@ -167,6 +167,6 @@ def test_a_folder_that_is_removed_just_before_the_end_is_noticed(tmp_path, monke
 
     monkeypatch.setattr(dispatch, "connected", no_ray)
     monkeypatch.setattr(tuning, "tune_search", last_trial)
-    with pytest.raises(ResultsError, match=r"sweep\.lock is gone: .*; to begin anew: cbs sweep$"):
+    with pytest.raises(ResultsError, match=r"sweep\.lock is gone: .*; to start over: cbs sweep$"):
         launch.sweep(small_sweep(), tmp_path / "sweep", command="cbs sweep")
     assert not (tmp_path / "sweep").exists()

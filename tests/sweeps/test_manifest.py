@@ -85,7 +85,7 @@ def test_an_analysis_says_that_trials_are_of_other_code(tmp_path: Path) -> None:
     manifest = {key: value for key, value in store.manifest().items() if key != "schema_version"}
     store.write_manifest(manifest | {"runs": [{}, {"code_changes": ["torch 1, then 2"], "earlier_trials": ["a", "b"]}]})
     (note,) = load(tmp_path).notes
-    assert note.endswith("2 trials were run by other code than later ones: torch 1, then 2")
+    assert note.endswith("2 trials were run by different code than later ones: torch 1, then 2")
 
 
 def test_what_does_not_make_numbers_is_no_change_of_code() -> None:

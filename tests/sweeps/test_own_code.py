@@ -359,7 +359,7 @@ def test_a_part_that_is_frozen_stays_so_and_a_model_that_is_loaded_trains() -> N
 
 
 def test_an_optimizer_that_ignores_its_learning_rate_is_refused() -> None:
-    with pytest.raises(ConfigError, match="every learning rate would train alike"):
+    with pytest.raises(ConfigError, match="every learning rate would give the same run"):
         told(optimizer="Deaf")
 
 

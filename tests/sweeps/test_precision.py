@@ -329,7 +329,7 @@ def test_bad_input_is_one_line(tmp_path):
             parse_duration(text)
     assert [parse_duration(text) for text in ("90", "90s", "30m", "2h", "1.5d")] == [90, 90, 1800, 7200, 129600]
     (tmp_path / ROUNDS).write_text(json.dumps([{"asked": 1}]).replace("asked", "told"))
-    with pytest.raises(ResultsError, match="remove it to decide anew"):
+    with pytest.raises(ResultsError, match="remove it to decide again"):
         to_precision(SMALL, GOAL, tmp_path, trainer(tmp_path, WORLD.end))
 
 

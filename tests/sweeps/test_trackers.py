@@ -109,7 +109,7 @@ def test_a_tracker_that_fails_is_named_and_left_out_and_made_up_for(
     store: Store, recorded: type[Recorded], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recorded, "fails_at", 8)
-    assert write(store, ["recorded"]) == ["recorded is left out from here on: ConnectionError: no route to host"]
+    assert write(store, ["recorded"]) == ["recorded is left out from now on: ConnectionError: no route to host"]
     assert len(recorded.written) == 2
     monkeypatch.setattr(recorded, "fails_at", None)
     assert write(store, ["recorded"]) == ["recorded has 4 trials: here"]

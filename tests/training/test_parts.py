@@ -148,5 +148,5 @@ def test_a_diagnostic_does_not_take_the_column_of_another_part() -> None:
 
     trial = loop(probe=None)
     trial.parts.insert(0, Diagnostics([Loss()], 1))
-    with pytest.raises(ConfigError, match="Loss has columns that are there already: train_loss"):
+    with pytest.raises(ConfigError, match="Loss has columns that already exist: train_loss"):
         trial.train_step(1)

@@ -120,7 +120,7 @@ def test_batch_normalisation_trains_bit_for_bit_as_without_the_probe(batch_size:
     ("middle", "probe", "said"),
     [
         (Centred, "auto", "the loss of an example depends on those beside it"),
-        (Centred, "accumulation", "the gradient of a step is another one in smaller passes"),
+        (Centred, "accumulation", "the gradient of a step differs in smaller passes"),
         (Drawing, "accumulation", "smaller passes draw other random numbers"),
         (Counting, "accumulation", "buffer '1.calls' has other values after smaller passes"),
     ],

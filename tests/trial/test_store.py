@@ -341,7 +341,7 @@ def test_manifest_round_trip_and_refusals(store: Store) -> None:
         one_line(store.manifest, str(path), words)
     path.unlink()
     os.mkfifo(path)
-    one_line(store.manifest, str(path), "it is no file, and may have no end")
+    one_line(store.manifest, str(path), "it is not a regular file")
 
 
 def test_a_failed_manifest_leaves_the_old_one(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,10 +61,10 @@ class Kaplan(Definition):
         if len(samples[at].batch_sizes) < _CURVE:
             return "not defined: this target was reached at fewer than 3 batch sizes"
         if len(used) < _TARGETS:
-            return "not defined: no other target was reached at 3 batch sizes or more; read several"
+            return "not defined: no other target was reached at 3 batch sizes or more; analyze several"
         remarks = [f"law over {len(used)} targets; the irreducible loss is not subtracted"]
         if len(used) < _TARGETS_FOR_INTERVAL:
-            remarks.append("two targets leave no interval; read a third")
+            remarks.append("two targets leave no interval; analyze a third")
         _, critical, weights = self._points(used)
         open_ends = np.isinf(critical[:, 0])
         if open_ends.any():

@@ -115,10 +115,16 @@ def fit_table(
     if unit is None:
         notes.append("batch sizes are in examples, as in the table; say what they are with --unit sequences")
     if unit is None and len(broken := rows.loc[rows["batch_size"] % 1 != 0, "batch_size"]):
-        notes.append(f"batch size {broken.iloc[0]:g} is not whole: its point is a decimal one, no thousands separator")
+        notes.append(
+            f"batch size {broken.iloc[0]:g} is not whole: the point is read as a decimal point, not as a thousands "
+            "separator"
+        )
     fractions = rows.loc[rows["steps"] % 1 > 0, "steps"]
     if len(fractions) and rows["steps"].max() < 1000 and np.allclose(fractions * 1000 % 1, 0, atol=_EXACT):
-        notes.append(f"steps {fractions.iloc[0]:g} is not whole: its point is a decimal one, no thousands separator")
+        notes.append(
+            f"steps {fractions.iloc[0]:g} is not whole: the point is read as a decimal point, not as a thousands "
+            "separator"
+        )
     whole = unit.strip() if unit else "examples"
     one = whole[:-1] if len(whole) > 1 and whole.endswith("s") else whole
     chosen(config)
@@ -213,7 +219,7 @@ def _check_repeats(name: str, rows: pd.DataFrame) -> None:
     for _, same in rows[rows.duplicated(trial, keep=False)].groupby(trial, sort=False, dropna=False):
         first, second = same.iloc[0], same.iloc[1]
         where, which = f"{name}, {second['place']}", f"{_curve(second)} at batch size {second['batch_size']:g}"
-        there = f"is there already, in {first['place']}"
+        there = f"already exists, in {first['place']}"
         if second["seed"] is not None:
             raise DataError(f"{where}: {which}, seed {second['seed']} {there}; remove one of them")
         if second.drop("place").equals(first.drop("place")):

@@ -56,7 +56,7 @@ def read(
     for title in unused:
         if title.lower() in _ENDS and len({str(cell) for cell in table.columns[title]}) > 1:
             raise DataError(
-                f"{table.name}: column {shown(title)} tells rows apart, and what it says is not read: write true in a "
+                f"{table.name}: column {shown(title)} distinguishes rows, but is not used: write true in a "
                 "column censored where steps is what was run without reaching the target, leave steps empty where a "
                 f"run diverged, and remove {shown(title)}"
             )

@@ -1,7 +1,7 @@
 """The fitted curve of steps to target against batch size, and how well the data determine it.
 
 The fit itself is :mod:`analysis.estimate.fitting.least_squares`, with every batch size weighted by its number of seeds;
-seeds that did not reach the target enter as bounds, see :mod:`analysis.estimate.fitting.data`; what is believed of the
+seeds that did not reach the target enter as bounds, see :mod:`analysis.estimate.fitting.data`; the prior of the
 exponent is said in :mod:`analysis.estimate.fitting.exponent`, and of the form of the curve in
 :mod:`analysis.estimate.fitting.forms`.
 """
@@ -39,7 +39,7 @@ class Fit:
         resampled_log_steps: shape ``[R, M]``; no rows when the interval is undefined.
         resampled: the fit to each row of ``resampled_log_steps``, of one form or another, shape ``[R]``.
         form_of: index in ``forms`` of each of these, shape ``[R]``.
-        forms: what every form says; the data and what is believed of the forms set their shares of the resamples.
+        forms: what every form says; the data and the priors of the forms set their shares of the resamples.
         power, resampled_power: of the power law alone, scalars, and to as many resamples.
         interval_method: how the resamples were made, in words.
         weights: number of seeds behind ``log_steps``, shape ``[M]``.
@@ -48,7 +48,7 @@ class Fit:
         deviation, freedom: standard deviation of the log steps of one seed that the resamples were drawn with, which
             holds the residuals, too, and its degrees of freedom.
         misfit: how far the points lie off the curve; ``None`` where undefined.
-        exponent: what was believed of it.
+        exponent: its prior.
         free_exponent: what the data alone say of it; ``None`` below :data:`FEWEST_FREE` batch sizes.
         hyperbola, resampled_hyperbola: with the exponent held at 1, scalars, and to resamples scattered around it.
     """
@@ -115,7 +115,7 @@ def fit_curve(
        share is), in every second resample less what a finer learning rate could save
        (:func:`analysis.estimate.fitting.bootstrap.leftover`), and with what is luck in the choice of the learning rate
        (:func:`analysis.estimate.fitting.winner_bias.winner_bias`) in every second of either kind; refitted, each by the
-       same form and with a draw of what is believed of the exponent.
+       same form and with a draw of the prior of the exponent.
 
     Percentiles of the refits are the interval. With one seed per batch size the deviations are normal draws with the
     standard deviation of the residuals. A seed that did not reach the target is drawn from the fitted curve likewise,

@@ -1,4 +1,4 @@
-r"""What is believed of the exponent of a curve before it is looked at, and what the other curves of a sweep add.
+r"""The prior of a curve's exponent, and what the other curves of a sweep add to it.
 
 Nobody knows that a curve is the hyperbola. Published and own tables put the exponent between 0.93 and 1.19 for most
 optimizers and targets (2410.21676: 0.97 to 1.07; eight MLPerf tables: 0.96 to 1.19), and from 0.54 to 0.84 at easy

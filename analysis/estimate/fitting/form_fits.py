@@ -6,7 +6,7 @@ and the squares Q that a fit leaves to M batch sizes, that is
 
 .. math:: L \propto (\nu s^2 + Q)^{-(\nu + M - 2)/2}
 
-(Gelman et al., "Bayesian Data Analysis", section 14.2). What is believed of the exponent is a part of Q.
+(Gelman et al., "Bayesian Data Analysis", section 14.2). The prior of the exponent is a part of Q.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class FormFit:
 
     Attributes:
         estimate: the most likely curve, scalars.
-        belief: what was believed of its exponent.
+        belief: the prior of its exponent.
         free: what the data alone say of it; ``None`` below :data:`FEWEST_FREE` batch sizes.
         deviation, freedom: standard deviation of the log steps of one seed around it, and its degrees of freedom.
         misfit: how far the points lie off it; ``None`` where undefined.

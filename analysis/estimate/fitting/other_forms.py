@@ -1,6 +1,6 @@
 """What the other forms of the curve say of the critical batch size, and which batch sizes would tell them apart.
 
-The interval holds them in proportion to what is believed of them beforehand. Here they are taken as equally likely
+The interval holds them in proportion to their priors. Here they are taken as equally likely
 beforehand, each scattered around its own critical batch size as the power law is around its own, so that an answer that
 rests on the belief alone is noticed.
 """

@@ -110,7 +110,7 @@ def refusal(form: LossForm, runs: LossRuns) -> str:
     for name, (least, symbols) in form.distinct.items():
         count = len(np.unique(getattr(runs, name)))
         if count < least:
-            return f"{symbols} cannot be told apart with {plural(count, _NOUNS[name])}; it takes {least}"
+            return f"{symbols} cannot be separated with {plural(count, _NOUNS[name])}; it takes {least}"
     groups, needed = len(np.unique(runs.group)), len(form.symbols) + 1
     if groups < needed:
         return f"{groups} independent runs for {needed - 1} parameters; it takes {needed}"

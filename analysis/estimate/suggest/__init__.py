@@ -163,11 +163,11 @@ def _asked_for(answer: Answer, reached: Sequence[int], edges: dict[int, tuple[fl
         (larger, f"larger batch sizes ({_listed(larger)}): the saturating {unseen}"),
         (edges, f"learning rates beyond the edge of the grid at batch size {at_edges}"),
         (beside, f"batch sizes {_listed(beside)}: one batch size alone decides"),
-        (missing, f"batch sizes {_listed(missing)}: those there are hardly tell the exponent"),
+        (missing, f"batch sizes {_listed(missing)}: the present ones hardly determine the exponent"),
         (deciding, f"batch sizes {_listed(deciding)}: forms of the curve that fit as well differ most there"),
         (
             reached if have < FEWEST_SEEDS else (),
-            f"{len(seeds)} seeds instead of {have}: with fewer the noise of a seed is hardly known",
+            f"{len(seeds)} seeds instead of {have}: with fewer, the noise between seeds is hardly known",
         ),
     ]
     sizes = sorted({size for part, _ in asked for size in part})
@@ -201,7 +201,7 @@ def _beside_decisive(answer: Answer) -> list[int]:
 
 def _telling_exponent(answer: Answer, reached: Sequence[int]) -> list[int]:
     """The middles of the gaps, or without wide ones a doubling at both ends, where the exponent is hardly known."""
-    if not answer.doubts.exponent_believed:
+    if not answer.doubts.exponent_from_prior:
         return []
     return middles(reached) or [size for size in (reached[0] // 2, reached[-1] * 2) if size]
 

@@ -2,7 +2,7 @@ r"""Which further trials narrow the critical batch size most.
 
 The curve is linearised at the fit. ``n`` seeds of variance :math:`\sigma^2` at every batch size tell
 :math:`M = \sum_m n_m g_m g_m^T / \sigma^2` of :math:`\ln B_{crit}` and the log exponent, with :math:`g` the slopes of
-:math:`\ln S` and :math:`\ln S_{min}` profiled out; what is believed of the exponent adds one over its variance. The
+:math:`\ln S` and :math:`\ln S_{min}` profiled out; the prior of the exponent adds one over its variance. The
 first entry of the inverse is the variance of :math:`\ln B_{crit}`. A design that makes it small is c-optimal
 (Pukelsheim, "Optimal Design of Experiments", 2006, chapter 2); here trials are added one batch size at a time, where
 its logarithm falls most per example.

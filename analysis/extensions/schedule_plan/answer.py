@@ -124,7 +124,11 @@ def _of_rule(source: PhaseSource, ask: PlanRequest, rule: LearningRateRule | Non
         return ["nothing was measured of the learning rate: its factors are not known; give --lr-exponent to set them"]
     notes = [beyond(source, rule, sizes)]
     if ask.lr_exponent is None and len(sizes) > 1:
-        why = "falls, and growth stands in for it" if source.decays else "is constant, and growth kills the noise"
+        why = (
+            "falls, and the growing batch replaces its decay"
+            if source.decays
+            else "is constant, and the growing batch reduces the noise"
+        )
         notes.append(f"learning rate by the {rule.name} rule: that of these runs {why}; --lr-exponent sets another")
     if rule.name == LAW and source.law is not None and sizes[-1] > source.law.inside[-1]:
         notes.append("the learning rate of the largest batch size lies beyond every known optimum")

@@ -42,7 +42,7 @@ def of_trace(
 
     Args:
         path: of the file, or of the folder that holds it.
-        config: how intervals are made; a ``noise_scale.json`` has its own.
+        config: options of the intervals; a ``noise_scale.json`` has its own.
         ratio: critical batch size over noise scale.
         optimizer, tokens_per_example: where the file does not say them.
 

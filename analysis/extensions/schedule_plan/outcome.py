@@ -161,10 +161,10 @@ def verdict(plan: PlanOutcome, source: PhaseSource, constant: PlanOutcome, confi
             f"{plan.batch_sizes[-1]:,}, lies outside what was found: extend the grid of learning rates"
         )
     if low is None or high is None:
-        return f"{unknown}: the last batch size comes so late, or the curve is known so badly, that nothing follows"
+        return f"{unknown}: the last batch size comes so late, or the curve is so uncertain, that nothing follows"
     against = f"of the examples of the constant batch size with as many steps, at {percent(config.confidence)} %"
     assert saved.value is not None
     span = f"{number(100 * saved.value)} [{number(100 * low)}, {number(100 * high)}] % {against}"
     if low <= 0 <= high:
-        return f"{as_good} for all that was measured: the plan saves {span}, which holds 0"
+        return f"{as_good} as far as was measured: the plan saves {span}, which includes 0"
     return f"the plan saves {span}"

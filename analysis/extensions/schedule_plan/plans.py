@@ -121,7 +121,7 @@ class SchedulePlan:
         phase_ends: examples at which the phases end, by the estimate.
         lr_rule: of the learning rate; empty where nothing says one.
         outcomes: under every rule of the learning rate, then of the best constant batch size.
-        notes: what speaks against believing it.
+        notes: reasons to doubt it.
     """
 
     source: PhaseSource = field(repr=False)

@@ -52,7 +52,7 @@ def allowed(source: PhaseSource, ask: PlanRequest, price: float | None) -> Array
         high = _OPEN * max(*known, price or 0.0)
         if high > LARGEST:
             raise ConfigError(
-                f"batch sizes up to {high:.3g} are beyond counting: is the price, or a critical one, right?"
+                f"batch sizes up to {high:.3g} are too many to compare: is the price, or a critical batch size, right?"
             )
     if ask.throughput is not None:
         span = ask.throughput.span(source.optimizer, ask.devices)

@@ -20,7 +20,8 @@ def command(
     definitions: Definitions = False,
     wide: Wide = False,
     suggest: Annotated[
-        bool, typer.Option("--suggest", help="Say which trials would help most, with the command that runs them.")
+        bool,
+        typer.Option("--suggest", help="Suggest the trials that would help most, with the command that runs them."),
     ] = False,
     answer: Answer,
 ) -> None:

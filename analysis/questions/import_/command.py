@@ -25,7 +25,7 @@ def command(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Folder of the sweep, such as results/mine.")
     ] = None,
-    format: Annotated[str, typer.Option(help=f"{listed('analysis.read.importers')}. auto: by what is there.")] = "auto",
+    format: Annotated[str, typer.Option(help=f"{listed('analysis.read.importers')}. auto: detected.")] = "auto",
     metric: Annotated[str | None, typer.Option(help="Name of the metric in the source.")] = None,
     direction: Annotated[str | None, typer.Option(help="Which side of the target is better: below or above.")] = None,
     target: Annotated[
@@ -34,14 +34,16 @@ def command(
     metric_unit: Annotated[str | None, typer.Option(help="Unit of the metric, such as nats/token.")] = None,
     example_unit: Annotated[str | None, typer.Option(help="What one example is, such as sequence.")] = None,
     tokens_per_example: Annotated[int | None, typer.Option(help="Tokens in an example.")] = None,
-    batch_unit: Annotated[str, typer.Option(help="What batch sizes are given in: examples or tokens.")] = "examples",
+    batch_unit: Annotated[str, typer.Option(help="Unit of the batch sizes: examples or tokens.")] = "examples",
     column: Annotated[
         list[str] | None,
         typer.Option(metavar="OURS=THEIRS", help="Name of a column, or config.KEY, in the source. Repeats."),
     ] = None,
     constant: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="What holds for all runs, e.g. optimizer=adamw. Repeats."),
+        typer.Option(
+            "--set", metavar="NAME=VALUE", help="Fact that holds for all runs, e.g. optimizer=adamw. Repeats."
+        ),
     ] = None,
     runs: Annotated[
         Path | None, typer.Option(help="Table with a column run, and batch_size, optimizer, lr, seed of each.")
@@ -50,7 +52,7 @@ def command(
         str | None, typer.Option(help='Names of the runs, e.g. "{optimizer}-b{batch_size}-lr{lr}-s{seed}".')
     ] = None,
     trials: Annotated[
-        int | None, typer.Option(help="Of batch_science: take the first N COMPLETE trials of each.")
+        int | None, typer.Option(help="Format batch_science: use the first N COMPLETE trials per batch size.")
     ] = None,
     add: Annotated[bool, typer.Option("--add", help="Add to an import of the same metric, target and units.")] = False,
     as_json: AsJson = False,

@@ -45,8 +45,8 @@ HOUR = 3600.0
 class Standing(StrEnum):
     """What can be said of a schedule; the notes name all that speaks against saying more."""
 
-    BETTER = "beats all constant"
-    ALIKE = "not told apart"
+    BETTER = "better than all constant"
+    ALIKE = "no difference shown"
     WORSE = "constant is better"
     UNKNOWN = "not known"
 
@@ -203,9 +203,9 @@ def _judged(
         where = "" if unchanged == len(runs) else f" in {unchanged} of {len(runs)} seeds"
         against.append(f"the target was reached before the batch size changed{where}")
     if comparison.equal_examples is None:
-        remarks.append("by the curve no constant batch size takes so few examples")
+        remarks.append("by the fitted curve no constant batch size needs so few examples")
     if comparison.equal_steps is None:
-        remarks.append("by the curve no constant batch size takes so few steps")
+        remarks.append("by the fitted curve no constant batch size needs so few steps")
     if times is not None and comparison.seconds.value is None:
         remarks.append("a batch size of the schedule has no step time, so there are no hours")
     elif times is not None and comparison.seconds_saved.value is None and comparison.equal_examples is not None:

@@ -57,7 +57,7 @@ def optima(entries: Sequence[LearningRate]) -> Table:
         Column("at_grid_edge", heading="at an edge" if bound else ""),
         *tuned_columns([entry.answer for entry in entries]),
     )
-    lines = ["at an edge of the grid only a bound is known, and the law does without it"] if bound else []
+    lines = ["at an edge of the grid only a bound is known, and the law leaves it out"] if bound else []
     return Table(columns=columns, rows=rows, title="Best learning rate, between the points of the grid", lines=lines)
 
 

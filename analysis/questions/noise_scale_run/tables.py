@@ -103,9 +103,7 @@ def _notes(run: dict[str, Any]) -> list[str]:
     for phase in run["phases"]:
         for geometry, entry in phase["noise_scales"].items():
             if entry["note"]:
-                note = re.sub(
-                    "the steps are as good as [0-9]+ independent ones", "few independent steps", entry["note"]
-                )
+                note = re.sub("only [0-9]+ effectively independent steps", "few independent steps", entry["note"])
                 notes.setdefault((phase["last_examples"], note), []).append(geometry.replace("_", " "))
     unit = run["example_unit"]
     return [f"up to {last:,} {unit}s: {note} ({', '.join(names)})" for (last, note), names in notes.items()]

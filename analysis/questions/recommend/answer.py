@@ -172,7 +172,7 @@ def _of_plan(answer: Answer, throughput: Throughput, objective: str, entry: Time
     assert span is not None
     if len(entry.batch_sizes) == 1:
         sharing = plural(entry.devices, "device")
-        return f"of those measured, {sharing} can share batch size {size:.0f} alone: measure larger ones"
+        return f"{sharing} can share batch size {size:.0f} alone of those measured: measure larger ones"
     end, side = (("smallest", "smaller"), ("largest", "larger"))[at > 0]
     first, last = fit.batch_sizes[0], fit.batch_sizes[-1]
     if not (first - 1 >= span[0] if at == 0 else last + 1 <= span[1]):

@@ -18,7 +18,7 @@ PANEL = "Decide"
 def command(
     context: typer.Context,
     results: ResultsPath = Path("results"),
-    devices: Annotated[int, typer.Option(help="Most devices that may be used.")] = 1,
+    devices: Annotated[int, typer.Option(help="Largest number of devices to use.")] = 1,
     target: Targets = None,
     *,
     times: Any,
@@ -29,12 +29,12 @@ def command(
         list[str] | None,
         typer.Option(
             metavar="PACKAGE.MODULE:NAME",
-            help="With --probe: a workload or optimizer of somebody's own that the results name and may run. Repeats.",
+            help="With --probe: custom workload or optimizer, named in the results, that is allowed to run. Repeats.",
         ),
     ] = None,
-    price: Annotated[float | None, typer.Option(help="Of a device for an hour. Default: that of the table.")] = None,
+    price: Annotated[float | None, typer.Option(help="Price of a device-hour. Default: that of the table.")] = None,
     price_ratio: Annotated[
-        float | None, typer.Option(help="Device-hours that it is worth to be done an hour sooner.")
+        float | None, typer.Option(help="Device-hours that finishing an hour sooner is worth.")
     ] = None,
     config: AnalysisConfig,
     answer: Answer,

@@ -36,7 +36,7 @@ _FAR_OFF = 0.1
 _LONGER = 0.01
 """Step of ln S for the slope of the law."""
 
-_ONE_LAW = "; a law is one of a workload and optimizer: models that belong on one need the same name of the workload"
+_ONE_LAW = "; a law holds for one workload and optimizer: models that share a law need the same workload name"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,16 +22,19 @@ def command(
         list[str] | None,
         typer.Option(
             metavar="KEY",
-            help="Compare along this at all else equal: an option of the workload (width, layers) or one of the above; "
-            "repeat. Default: every option that varies.",
+            help="Compare along this with all else equal: an option of the workload (width, layers) or one of the "
+            "above; repeat. Default: every option that varies.",
         ),
     ] = None,
     hold_data: Annotated[
         list[float] | None, typer.Option(metavar="D", help="Compare also at equal data (tokens) instead of equal loss.")
     ] = None,
-    at: Annotated[list[float] | None, typer.Option(help="Predict at this value of the one --against; repeat.")] = None,
+    at: Annotated[
+        list[float] | None, typer.Option(help="Predict at this value of what --against names; repeat.")
+    ] = None,
     data_at_batch: Annotated[
-        float | None, typer.Option(help="Data are the examples to target at this batch size. Default: critical.")
+        float | None,
+        typer.Option(help="Batch size at which data, the examples to target, are counted. Default: the critical one."),
     ] = None,
     target: Targets = None,
     *,

@@ -198,7 +198,7 @@ def _usable(runs: Sequence[ImportedRun], settings: Settings, notes: list[str]) -
             )
     if not any(len(run.values) for run in runs):
         there = ", ".join(sorted({name for run in runs for name in run.metrics})) or "none"
-        raise DataError(f"no run has the metric {settings.measured!r}; those there are: {there}")
+        raise DataError(f"no run has the metric {settings.measured!r}; available: {there}")
     kept: list[ImportedRun] = []
     out: list[ImportedRun] = []
     for run in runs:

@@ -116,7 +116,7 @@ class InsideBackward(Source):
         if idle > IDLE * examples:
             caveats.append(
                 f"the loss has no gradient for {idle} of {examples} examples: where others in the batch decide which, "
-                "as where the hardest count, it is not the noise of single examples; see NoiseScaleMeter.check"
+                "as in hard-example mining, this is not the noise of single examples; see NoiseScaleMeter.check"
             )
         lag, correlation = separation.copies
         if lag:

@@ -44,7 +44,7 @@ def build_batch_schedule(choice: Choice | None, run: RunSettings) -> BatchSchedu
     schedule: BatchSchedule = BATCH_SCHEDULES.make(choice.name, run, **choice.options)
     if isinstance(schedule, ClosedLoop) and run.batch_size < FEWEST:
         raise ConfigError(
-            f"batch schedule {choice.name!r} looks at how the examples of a batch differ, and a batch of "
+            f"batch schedule {choice.name!r} compares the examples of a batch, and a batch of "
             f"{run.batch_size} has no two; start from {FEWEST} or more"
         )
     return schedule

@@ -71,7 +71,9 @@ def measured_quadratic(samples: Sequence[SpectrumSample], floor: float | None = 
             "quadratic with negative curvature has no floor; use the Gauss-Newton matrix"
         )
     if flat > MOST:
-        raise ValueError(f"{flat:.0%} of the gradient or of its noise lies along curvatures of 0: nothing holds it")
+        raise ValueError(
+            f"{flat:.0%} of the gradient or of its noise lies along curvatures of 0: the loss has no minimum there"
+        )
     kept = {kind: (h[h > least], weight[h > least]) for kind, (h, weight) in parts.items()}
     (h, squares), (along, noise) = kept["start"], kept["noise"]
     excess = 0.5 * squares / h

@@ -28,7 +28,7 @@ def build_averaging(choice: Choice, model: nn.Module, optimizer: torch.optim.Opt
     average: WeightAverage = AVERAGES.make(choice.name, model, **choice.options)
     if answers_for_another_point(optimizer):
         raise ConfigError(
-            f"{type(optimizer).__name__} hands over an average of its own, so averaging {choice.name!r} would validate "
+            f"{type(optimizer).__name__} already averages its weights, so averaging {choice.name!r} would validate "
             "neither; use --set averaging=none"
         )
     return average

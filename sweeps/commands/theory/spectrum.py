@@ -18,22 +18,26 @@ def command(
         str | None,
         typer.Option(
             "--optim",
-            help="Optimizer whose trials lead to the target. Default: the alphabetically first. Names code of its "
-            "author's that the sweep ran, package.module:name, and so allows it to run here.",
+            help="Optimizer whose trials lead to the target. Default: the alphabetically first. "
+            "Naming package.module:name allows that code to run.",
         ),
     ] = None,
     workload: Annotated[
-        str | None, typer.Option(help="Needed where the sweep's workload is code of its author's, package.module:name.")
+        str | None, typer.Option(help="Needed where the sweep's workload is custom code, package.module:name.")
     ] = None,
-    at: Annotated[list[str] | None, typer.Option("--at", help="Where: start, target. Repeats. Default: both.")] = None,
+    at: Annotated[
+        list[str] | None, typer.Option("--at", help="Point to measure at: start, target. Repeats. Default: both.")
+    ] = None,
     curvature: Annotated[
         str,
-        typer.Option(help="gauss_newton or hessian. auto: gauss_newton where the workload tells the model's outputs."),
+        typer.Option(
+            help="gauss_newton or hessian. auto: gauss_newton where the workload provides the model's outputs."
+        ),
     ] = "auto",
-    nodes: Annotated[int, typer.Option(help="Steps of Lanczos, points of every measure.")] = 32,
+    nodes: Annotated[int, typer.Option(help="Lanczos steps: points of every spectral measure.")] = 32,
     replicates: Annotated[int, typer.Option(help="Measurements at each point; intervals come from their spread.")] = 4,
-    curvature_examples: Annotated[int, typer.Option(help="Examples that the curvature is of.")] = 256,
-    gradient_examples: Annotated[int, typer.Option(help="Examples that the gradient and its noise are of.")] = 8192,
+    curvature_examples: Annotated[int, typer.Option(help="Examples to compute the curvature on.")] = 256,
+    gradient_examples: Annotated[int, typer.Option(help="Examples to compute the gradient and its noise on.")] = 8192,
     as_json: AsJson = False,
 ) -> None:
     """Measure the spectrum that cbs theory quadratic predicts a sweep from.

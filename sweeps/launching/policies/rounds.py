@@ -77,7 +77,7 @@ class Rounds(Policy):
 
     def not_counted(self, report: SweepReport, limits: Limits) -> Iterator[str]:
         goal = "" if self.goal is None else f" {self.goal:g}"
-        yield f"what {self.flag}{goal} adds follows from how these trials end, and is not counted"
+        yield f"what {self.flag}{goal} adds depends on how these trials end, and is not counted"
         yield from super().not_counted(report, limits)
 
     def to_json(self) -> dict[str, Any]:
@@ -287,7 +287,7 @@ class _Written:
             if not all(part["optimizers"] and part["batch_sizes"] for one in self.rounds for part in one["added"]):
                 raise ValueError("a round adds nothing")
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ResultsError(f"cannot read {self._path}: {reason(error)}; remove it to decide anew") from None
+            raise ResultsError(f"cannot read {self._path}: {reason(error)}; remove it to decide again") from None
         if not mine:
             self._all.append({"asked": asked, "rounds": self.rounds})
 

@@ -28,8 +28,8 @@ from sweeps.spec.workload import built, calling_theirs
 TABLE = "telescope.json"
 
 NO_LAW = (
-    "drift: no law across widths is fitted; at most three have a grid, and two parameters through three optima say "
-    "nothing of their error"
+    "drift: no law across widths is fitted: at most three widths have a grid, and two parameters fitted to three "
+    "optima have no error estimate"
 )
 
 

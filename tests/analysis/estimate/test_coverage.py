@@ -4,7 +4,7 @@ test of fit rejects 1 in 100.
 Each synthetic sweep draws its own truth: 5 to 9 batch sizes, a critical batch size anywhere between the second smallest
 and the second largest, 3-15 % seed noise of which 30-90 % is common to the learning rates of a seed, a best learning
 rate that follows a power of the batch size and falls anywhere between the points of a factor-2 grid, pruning at 1.3.
-The exponent is given, or drawn as it is believed to lie.
+The exponent is given, or drawn from the prior.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ def test_coverage(seeds: int) -> None:
 
 def width(count: int, first: int) -> float:
     """Mean square of the distances from the truth in standard deviations, 1 at its nominal value, of sweeps whose
-    exponents are drawn as they are believed to lie."""
+    exponents are drawn from the prior."""
     distances = [case(3, first + index, exponent=None, resamples=300).distance for index in range(count)]
     bounded = [distance for distance in distances if distance is not None]
     assert len(bounded) >= 0.95 * count

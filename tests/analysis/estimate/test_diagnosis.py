@@ -63,7 +63,7 @@ def test_steps_that_are_known_too_coarsely_are_the_verdict() -> None:
         dataclasses.replace(point, resolution=part) for point, part in zip(POINTS, (0, 0.1, 0.11, 1), strict=True)
     ]
     found, advice = verdict(blurred)
-    assert found == "steps too coarse"
+    assert found == "evaluations too rare"
     assert "by up to 100 % fewer steps may have reached the target at batch size 64, 256," in advice
     assert verdict([dataclasses.replace(point, resolution=0.1) for point in POINTS]) == (Verdict.OK, "")
 
@@ -116,7 +116,7 @@ def test_one_batch_size_off_the_curve_is_named(misfit: Misfit, expected: Verdict
 )
 def test_one_batch_size_that_decides(ends: tuple[float, float], critical: np.ndarray, words: str) -> None:
     found, advice = verdict(left_out=dataclasses.replace(LEFT_OUT, critical=critical), ends=ends)
-    assert found == "one batch size decides"
+    assert found == "one batch size decides the fit"
     assert words in advice
 
 
@@ -128,8 +128,8 @@ def test_an_open_interval_holds_everything_on_that_side() -> None:
 
 def test_a_far_seed_is_named_with_all_that_finds_it() -> None:
     found, advice = verdict(far_seeds=[(64, 2, 2.04), (256, 0, 11.3)])
-    assert found == "a seed far from its siblings"
-    assert "seed 2 at batch size 64 took 2 times the steps of its siblings" in advice
+    assert found == "one seed far from the others"
+    assert "seed 2 at batch size 64 took 2 times the steps of the other seeds" in advice
     assert "seed 0 at batch size 256 took 11 times" in advice
 
 

@@ -1,4 +1,4 @@
-"""What is believed of an exponent: closed forms, a grid, and when it gives way."""
+"""The prior of an exponent: closed forms, a grid, and when it gives way."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def noise_free(exponent: float = 1.0, sizes: np.ndarray = SIZES, **options: obje
 
 @pytest.mark.parametrize("exponent", [0.7, 1.0, 1.3])
 def test_noise_free_sweep_has_a_point_interval(exponent: float) -> None:
-    """Without noise the data alone decide the exponent, whatever was believed of it; the rounds that find noise and
+    """Without noise the data alone decide the exponent, whatever its prior; the rounds that find noise and
     exponent in turns leave 2e-5 of the belief."""
     fit = noise_free(exponent)
     for name, truth in (("critical", 7381 / 175), ("exponent", exponent), ("min_steps", 175.0)):

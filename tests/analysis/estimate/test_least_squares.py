@@ -25,7 +25,7 @@ from analysis.estimate.fitting.least_squares import (
 )
 from tests.certified import zhang2024
 from tests.factories import Truth, tables
-from tests.references.fitting import believed_cost, fit_by_curve_fit, fit_with_belief, posterior_of_the_exponent
+from tests.references.fitting import cost_with_prior, fit_by_curve_fit, fit_with_belief, posterior_of_the_exponent
 
 SIZES = np.array([2.0, 4, 8, 16, 32, 64, 128, 256])
 BOX = (
@@ -116,7 +116,7 @@ def test_the_exponent_equals_the_slow_twin(believed: Exponent) -> None:
     parameters = np.stack([found.log_min_steps, found.log_critical, np.log(found.exponent)], axis=1)
     for row, ours in zip(rows, parameters, strict=True):
         twin = fit_with_belief(SIZES, row, weights, BOX, pull=pull, mean=mean)
-        costs = [believed_cost(each, SIZES, row, weights, pull, mean) for each in (ours, twin)]
+        costs = [cost_with_prior(each, SIZES, row, weights, pull, mean) for each in (ours, twin)]
         assert costs[0] <= costs[1] * (1 + 1e-6)
         if costs[1] <= costs[0] * (1 + 1e-6) and abs(ours[2]) < 1:
             assert ours == pytest.approx(twin, abs=2e-3)
@@ -148,7 +148,7 @@ def test_the_information_is_half_the_curvature_of_the_squares() -> None:
     def cost(log_critical: float, log_exponent: float) -> float:
         off = exact - np.log(1 + (math.exp(log_critical) / SIZES) ** math.exp(log_exponent))
         level = weights @ off / weights.sum()
-        return believed_cost(np.array([level, log_critical, log_exponent]), SIZES, exact, weights, 0.0, 0.0)
+        return cost_with_prior(np.array([level, log_critical, log_exponent]), SIZES, exact, weights, 0.0, 0.0)
 
     step, place = 1e-4, np.array([math.log(30.0), math.log(0.9)])
     for i in range(2):

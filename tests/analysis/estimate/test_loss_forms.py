@@ -99,9 +99,9 @@ def test_coverage(form: str) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"sizes": SIZES[:2]}, "E, P and p cannot be told apart with 2 model sizes; it takes 3"),
-        ({"batch_sizes": (64,)}, "gamma R and r cannot be told apart with 1 batch size; it takes 2"),
-        ({"steps": (300, 900)}, "gamma Q and q cannot be told apart with 2 step counts; it takes 3"),
+        ({"sizes": SIZES[:2]}, "E, P and p cannot be separated with 2 model sizes; it takes 3"),
+        ({"batch_sizes": (64,)}, "gamma R and r cannot be separated with 1 batch size; it takes 2"),
+        ({"steps": (300, 900)}, "gamma Q and q cannot be separated with 2 step counts; it takes 3"),
     ],
 )
 def test_what_cannot_be_told_is_refused(change: dict[str, object], words: str) -> None:

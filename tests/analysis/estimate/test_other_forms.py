@@ -34,7 +34,7 @@ def test_beliefs_are_shares() -> None:
 
 
 def test_the_likelihood_of_a_form_is_that_of_its_residuals_whatever_the_noise_is() -> None:
-    """Against the integral over the standard deviation of a seed, with what the seeds say of it; what is believed of
+    """Against the integral over the standard deviation of a seed, with what the seeds say of it; the prior of
     the exponent counts as one residual more."""
     fit, _ = fitted(175 * (1 + 40 / SIZES) ** 1.3, 0.06)
     found = []
@@ -113,19 +113,19 @@ def test_batch_sizes_that_decide_do() -> None:
 def test_whether_the_exponent_is_measured(sizes: np.ndarray, noise: float, believed: bool) -> None:
     """Never at three batch sizes; with more where the data know it to less than the 15 % of the belief."""
     _, doubts = fitted(175 * (1 + 40 / sizes), noise, sizes)
-    assert doubts.exponent_believed is believed
+    assert doubts.exponent_from_prior is believed
 
 
 def test_verdicts() -> None:
     told = OtherForms(FORM_DOUBT + 0.01, (("its knee is blunt", 55.5),), (1, 1024))
     found, advice = verdict(forms=told)
-    assert found == "depends on the form"
-    assert "if its knee is blunt, B_crit is 55.5; batch sizes 1 and 1024 would tell most" in advice
-    assert "more seeds would tell most" in verdict(forms=dataclasses.replace(told, deciding=()))[1]
+    assert found == "depends on the curve's form"
+    assert "if its knee is blunt, B_crit is 55.5; batch sizes 1 and 1024 would determine it best" in advice
+    assert "more seeds would determine it best" in verdict(forms=dataclasses.replace(told, deciding=()))[1]
     assert verdict(forms=dataclasses.replace(told, outside=FORM_DOUBT)) == (Verdict.OK, "")
-    assert verdict(exponent_believed=True)[0] == "exponent is believed"
+    assert verdict(exponent_from_prior=True)[0] == "exponent from the prior"
     found, advice = verdict(ends=(10.0, 10.0 * WIDE))
-    assert found == "too wide to use"
+    assert found == "interval too wide"
     assert "spans a factor of 10; four times as many seeds make that about 3.2" in advice
     assert verdict(ends=(10.0, 9.9 * WIDE)) == (Verdict.OK, "")
 

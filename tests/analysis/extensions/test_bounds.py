@@ -309,7 +309,7 @@ def test_given_bounds_are_every_setting_with_those_that_have_none_named() -> Non
         "muon, beta 0.9, Nesterov", "muon, beta 0.9, Nesterov, weight decay 0.1", "muon, beta 0.95, Nesterov",
     ]  # fmt: skip
     assert sum("there is no bound" in note for note in found.notes) == 2
-    assert "steps to unlike accuracies must not be compared" in found.notes[-1]
+    assert "steps to different accuracies must not be compared" in found.notes[-1]
     written = json.loads(json.dumps(found.to_json(), allow_nan=False))
     for entry, bound in zip(written["bounds"], found.bounds, strict=True):
         assert entry["best_batch_size"] == bound.bound.best_batch_size

@@ -63,7 +63,7 @@ def test_every_prediction_is_said_to_be_one_of_an_upper_bound(found: MeasuredBou
         "every prediction is one of an upper bound on the steps",
         "the bounds keep one learning rate for all batch sizes",
         "adamw: the papers have no bound for it",
-        "muon(momentum=0.9): what is no matrix is trained by AdamW",
+        "muon(momentum=0.9): parameters that are not matrices are trained by AdamW",
         "muon(momentum=0.9) -> muon(momentum=0.95)",
         "root: does not hold",
     ):
@@ -151,10 +151,10 @@ def test_without_a_folder_nothing_is_written(run: Run, tmp_path: Path, monkeypat
         ([*GIVEN, "--noise", "5", "--epsilon", "0.001"], "there is no bound; take a smaller learning rate"),
         (
             [*GIVEN, "--noise", "5", "--form", "root"],
-            "--form, --at-lr, --target and how intervals are made are about measured steps",
+            "--form, --at-lr, --target and options of the intervals are about measured steps",
         ),
         ([*GIVEN, "--noise", "5", "--at-lr", "0.5"], "name results"),
-        ([*GIVEN, "--noise", "5", "--confidence", "0.8"], "how intervals are made are about measured steps"),
+        ([*GIVEN, "--noise", "5", "--confidence", "0.8"], "options of the intervals are about measured steps"),
         (["somewhere", "--beta", "0.9"], "--beta: constants are given instead of results, not beside them"),
         (["nowhere"], "nowhere"),
     ],

@@ -134,11 +134,11 @@ def test_what_cannot_be_fitted_is_said_and_the_rest_answered() -> None:
     runs = made("chinchilla", noise=0.003, batch_sizes=(64,))
     found = losses(table(runs), QUICK)
     assert set(found.fits) == {"chinchilla"}
-    assert found.refused["nqs"] == "gamma R and r cannot be told apart with 1 batch size; it takes 2"
+    assert found.refused["nqs"] == "gamma R and r cannot be separated with 1 batch size; it takes 2"
     assert found.implied == ()
     lines = "\n".join(str(line) for part in presentation(found).shown for line in getattr(part, "lines", [part]))
     assert "nqs is not fitted: gamma R and r" in lines
-    with pytest.raises(DataError, match="E, P and p cannot be told apart with 2 model sizes"):
+    with pytest.raises(DataError, match="E, P and p cannot be separated with 2 model sizes"):
         losses(table(made(sizes=(1e6, 4e6))), QUICK)
 
 

@@ -182,7 +182,7 @@ def test_the_command_predicts_and_draws(sweep: Path, tmp_path: Path, run: Callab
 
 @pytest.mark.parametrize(
     ("target", "why_not"),
-    [(-0.5, "the quadratic has its floor at .*, above the target -0.5, and never gets there")],
+    [(-0.5, "the quadratic has its floor at .*, above the target -0.5, and never reaches it")],
 )
 def test_a_target_below_the_floor_is_said(sweep: Path, target: float, why_not: str) -> None:
     (entry,) = predict(sweep, CONFIG, targets=[target], floors=[0.0]).entries
@@ -214,7 +214,7 @@ def test_an_accuracy_and_an_optimizer_unlike_any_method_are_refused(sweep: Path,
     spectrum = record.read(sweep)
     store = factories.sweep(tmp_path / "results", {"muon": factories.Truth()}, batch_sizes=(4, 8))
     record.write(spectrum, store.root)
-    with pytest.raises(ResultsError, match="muon is left out: the noisy quadratic knows sgd, adam, adamw"):
+    with pytest.raises(ResultsError, match="muon is left out: the noisy quadratic model covers sgd, adam, adamw"):
         predict(store.root, CONFIG)
     record.write(dataclasses.replace(spectrum, direction="above"), store.root)
     with pytest.raises(ConfigError, match="predicts a loss, and validation_loss is better above its target"):

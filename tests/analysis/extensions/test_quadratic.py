@@ -68,7 +68,7 @@ def test_what_is_known_is_told_whatever_the_batch_sizes(run, sizes, wanted, monk
     assert "nothing is said beyond" not in out
     # definitions that are read from the counts say nothing beyond them
     code, out, err = run(*given, "--definition", "saturation")
-    assert f"nothing is said beyond; add {wanted} ones with --batch-sizes" in out
+    assert f"no statement beyond it; add {wanted} ones with --batch-sizes" in out
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "ema", "pieces", "growth"])

@@ -204,7 +204,7 @@ def test_one_size_at_several_targets(three: Path, tmp_path: Path) -> None:
 def test_two_sizes_do_not_make_a_law_in_three_terms_and_it_is_said(three: Path, tmp_path: Path) -> None:
     found = scale([three / "w16", three / "w64"], QUICK, targets=TARGETS)
     assert found.three_term == {}
-    assert "no law in three terms for synthetic, adamw: E, N_c and alpha_N cannot be told apart" in str(found.notes)
+    assert "no law in three terms for synthetic, adamw: E, N_c and alpha_N cannot be separated" in str(found.notes)
 
 
 def test_two_sizes_are_a_ratio_and_no_law(three: Path, tmp_path: Path) -> None:

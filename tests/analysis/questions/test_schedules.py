@@ -224,7 +224,7 @@ def test_table_json_and_figures_agree(folder: Path) -> None:
     (entry,) = to_json(found)["schedules"]
     assert row["gamma"] == entry["gamma"]
     assert [row["gamma_low"], row["gamma_high"]] == entry["gamma_interval"]
-    assert (row["verdict"], entry["verdict"]) == (Standing.BETTER, "beats all constant")
+    assert (row["verdict"], entry["verdict"]) == (Standing.BETTER, "better than all constant")
     json.dumps(to_json(found), allow_nan=False)
     pictures = {picture.name: picture.table for picture in figures_of(found)}
     assert set(pictures) == {"schedule_front", "schedule_courses"}

@@ -218,7 +218,7 @@ def test_a_trial_run_twice_counts_once_the_longer_final_run(tmp_path: Path) -> N
     results = load(tmp_path)
     assert results.trials["status"].tolist() == ["REACHED"]
     assert len(results.evaluations) == len(ROWS)
-    assert "2 trials are there twice" in results.notes[0]
+    assert "2 trials appear twice" in results.notes[0]
 
 
 def test_sweeps_of_a_folder_stay_apart(tmp_path: Path) -> None:

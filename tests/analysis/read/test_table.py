@@ -70,7 +70,7 @@ def test_what_has_no_end_is_refused_and_a_pipe_of_the_shell_is_read(tmp_path: Pa
     os.mkfifo(tmp_path / "pipe.csv")
     (tmp_path / "zero.csv").symlink_to("/dev/zero")
     for name in ("pipe.csv", "zero.csv"):
-        with pytest.raises(DataError, match=r"cannot read .*: it is no file, and may have no end; pass a CSV"):
+        with pytest.raises(DataError, match=r"cannot read .*: it is not a regular file; pass a CSV"):
             read_table(tmp_path / name)
         assert header_of(tmp_path / name) == []
     out, into = os.pipe()

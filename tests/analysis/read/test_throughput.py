@@ -221,8 +221,8 @@ def test_step_times_of_a_variant_are_its_own_else_said_to_be_of_another() -> Non
         assert seconds(table, 8, optimizer=label) == pytest.approx(expected)
     for own in ("muon", "muon(nesterov=false)", "AdamW"):
         assert table.assumption(own, 1) == ""
-    assert table.assumption("muon(ns_steps=9)", 1) == "step times of muon stand for those of muon(ns_steps=9)"
-    assert "muon stand for those of muon(ns_steps=9); step times" in table.assumption("muon(ns_steps=9)", 2)
+    assert table.assumption("muon(ns_steps=9)", 1) == "step times of muon are used for muon(ns_steps=9)"
+    assert "muon are used for muon(ns_steps=9); step times" in table.assumption("muon(ns_steps=9)", 2)
 
 
 def test_an_assumption_is_a_latency_and_a_rate_within_the_memory_of_a_device() -> None:

@@ -68,7 +68,7 @@ def test_document_formats_give_the_same_tokens(tmp_path: Path) -> None:
 
 def test_a_pipe_among_documents_is_told(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "corpus.txt")
-    with pytest.raises(DataError, match=r"corpus\.txt: cannot be read \(it is no file, and may have no end\)"):
+    with pytest.raises(DataError, match=r"corpus\.txt: cannot be read \(it is not a regular file\)"):
         list(read_documents(tmp_path / "corpus.txt"))
 
 

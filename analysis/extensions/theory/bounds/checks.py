@@ -1,6 +1,6 @@
 """What the bounds predict of the steps of one optimizer, held against the measured ones.
 
-The bounds say that examples are fewest at a batch size inside, and which form the steps have. The first is two
+The bounds say that examples are fewest at an interior batch size, and which form the steps have. The first is two
 inequalities between measured examples. A margin is the ratio of the sides of one: above 1 it is kept. Its noise is that
 of seeds, as it compares measured steps and no curve; with one seed that of the residuals of the fitted curve stands in.
 """
@@ -25,7 +25,7 @@ from analysis.estimate.study_fits import tables
 from analysis.extensions.theory.bounds.law import BoundFit, fitted_data
 from analysis.phrases import number, share
 
-INSIDE = "examples are fewest at a batch size inside"
+INSIDE = "examples are fewest at an interior batch size"
 FORM = "steps have the form of the bound"
 
 
@@ -34,7 +34,7 @@ class CheckOutcome(StrEnum):
 
     HOLDS = "holds"
     FAILS = "does not hold"
-    UNKNOWN = "cannot be told"
+    UNKNOWN = "undecided"
 
 
 @dataclass(frozen=True, kw_only=True)

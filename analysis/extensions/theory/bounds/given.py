@@ -126,5 +126,5 @@ def given_bounds(
     if not bounds:
         raise ConfigError("; ".join(dict.fromkeys(notes)))
     if len({bound.reaches for bound in bounds}) > 1:
-        notes.append("steps to unlike accuracies must not be compared: see column 'reaches'")
+        notes.append("steps to different accuracies must not be compared: see column 'reaches'")
     return GivenBounds(problem=problem, bounds=tuple(bounds), batch_sizes=tuple(batch_sizes), notes=tuple(notes))

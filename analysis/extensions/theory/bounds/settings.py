@@ -30,7 +30,7 @@ class Covered:
 COVERED = {
     "muon": Covered(
         options={"momentum": 0.95, "nesterov": True, "weight_decay": 0.0},
-        also="what is no matrix is trained by AdamW",
+        also="parameters that are not matrices are trained by AdamW",
     ),
     "sgd": Covered(options={"momentum": 0.9, "nesterov": False, "weight_decay": 0.0}, fixed_length=False),
     "signsgd": Covered(options={"weight_decay": 0.0}),
@@ -71,7 +71,9 @@ def setting_of(group: Group) -> Setting:
     An option that the sweep did not name has our default, unless the results were imported: then nobody knows.
     """
     if group.tuned:
-        raise ConfigError(f"its {' and '.join(group.tuned)} was tuned at every batch size, and a bound is of one value")
+        raise ConfigError(
+            f"its {' and '.join(group.tuned)} was tuned at every batch size, and a bound assumes one value"
+        )
     imported = bool(group.manifest.get("imported"))
     return read_setting(group.choice, defaults=not imported)
 

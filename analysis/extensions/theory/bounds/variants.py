@@ -25,8 +25,8 @@ from analysis.extensions.theory.bounds.law import BoundFit
 from analysis.extensions.theory.bounds.settings import Setting
 from cbs.trial.store import finite_or_none
 
-SOUND = (Verdict.OK, Verdict.FAR_SEED, Verdict.EXPONENT_BELIEVED, Verdict.DEPENDS_ON_FORM, Verdict.TOO_WIDE)
-"""Verdicts with which an interval holds; forms of the curve are in it in so far as they are believed."""
+SOUND = (Verdict.OK, Verdict.FAR_SEED, Verdict.EXPONENT_FROM_PRIOR, Verdict.DEPENDS_ON_FORM, Verdict.TOO_WIDE)
+"""Verdicts with which an interval holds; forms of the curve are in it in proportion to their probability."""
 
 BOUND = "bound"
 """Name of the ``b*`` of the fitted form among the measured batch sizes."""

@@ -88,14 +88,14 @@ def marks(table: pd.DataFrame) -> list[Line2D]:
         ("form", style.mark("form of the bound", linestyle=(0, (4, 1.5)))),
         ("best", style.mark("its b*", marker="*", linestyle="", markersize=8)),
         ("missed", style.mark("target not reached", marker="^", linestyle="", markerfacecolor="white")),
-        ("doubted", style.mark("cannot be told", marker="o", linestyle="", markerfacecolor="white")),
+        ("doubted", style.mark("undecided", marker="o", linestyle="", markerfacecolor="white")),
     )
     return [*handles, *(mark for kind, mark in others if kind in kinds)]
 
 
 @figure("steps_bounds", of=MeasuredBounds, compute=compute, panel="panel", marks=marks)
 def draw(axes: Axes, table: pd.DataFrame) -> None:
-    """Points with bars; the form is dashed; an open mark is a bound or cannot be told."""
+    """Points with bars; the form is dashed; an open mark is a bound or undecided."""
     before = str(table["after"].iloc[0]).split("\n")
     panel = table["panel"].iloc[0]
     if panel == MOVES:

@@ -30,7 +30,7 @@ class Implied:
         batch_sizes: where the curve is known, shape ``[b]``.
         steps: of the estimate, infinite where the loss does not get there; shape ``[b]``.
         low, high: interval of ``steps``, likewise.
-        critical: batch size that takes twice the fewest steps, those of an endless batch.
+        critical: batch size that takes twice the fewest steps, those of an infinitely large batch.
         min_steps: those.
         fitted: critical batch size of the curve that is fitted to the steps at the measured batch sizes.
         times_beyond: N over the largest that was measured, at least 1.

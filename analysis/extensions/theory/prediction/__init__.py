@@ -75,7 +75,9 @@ def predict(
             continue
         if answer.group.tuned:
             named = " and ".join(answer.group.tuned)
-            notes.append(f"{label} is left out: its {named} was tuned at every batch size, and a prediction is of one")
+            notes.append(
+                f"{label} is left out: its {named} was tuned at every batch size, and a prediction assumes one value"
+            )
             continue
         trial = results.of_group(results.groups.index(answer.group)).iloc[0]
         _, record = read_record(Path(trial["folder"]) / "record.parquet")
@@ -103,7 +105,7 @@ def predict(
             )
         )
     if not entries:
-        raise ResultsError("; ".join(notes) or f"{path} has no optimizer that the noisy quadratic knows")
+        raise ResultsError("; ".join(notes) or f"{path} has no optimizer that the noisy quadratic model covers")
     return Predictions(config=config, spectrum=spectrum, entries=tuple(entries), notes=tuple(dict.fromkeys(notes)))
 
 

@@ -45,9 +45,9 @@ def mapped(choice: Choice, config: Mapping[str, Any]) -> Mapped | str:
     """The method that an optimizer is on the quadratic, or why there is none; ``config`` is that of a trial's
     record."""
     if choice.name not in DEFAULTS:
-        return f"the noisy quadratic knows {', '.join(DEFAULTS)}"
+        return f"the noisy quadratic model covers {', '.join(DEFAULTS)}"
     if config.get("averaging") not in (None, UNKNOWN):
-        return "the noisy quadratic knows no averaged weights with momentum or preconditioning"
+        return "the noisy quadratic model covers no averaged weights with momentum or preconditioning"
     options = DEFAULTS[choice.name] | choice.options
     if choice.name == "sgd":
         method = "sgd" if not options["momentum"] else "nesterov" if options["nesterov"] else "heavy_ball"
@@ -61,7 +61,7 @@ def unlike(choice: Choice, config: Mapping[str, Any]) -> Iterator[str]:
     if choice.options.get("weight_decay"):
         yield f"trained with weight decay {choice.options['weight_decay']:g}, which the quadratic leaves out"
     if unknown := [name for name in _MATTERS if config.get(name) == UNKNOWN]:
-        yield f"what its program makes of {', '.join(unknown)} is unknown; the quadratic has none of it"
+        yield f"how its program uses {', '.join(unknown)} is unknown; the quadratic does not model it"
         return
     if config.get("clip_norm"):
         yield f"gradients were clipped at {config['clip_norm']:g}, which the quadratic does not do"

@@ -82,7 +82,7 @@ class Task:
         if measured.floor >= self.target:
             return (
                 f"the quadratic has its floor at {number(measured.floor)}, above the target {self.target:g}, "
-                "and never gets there"
+                "and never reaches it"
             )
         if measured.model.initial_loss <= self.target - measured.floor:
             before = measured.model.initial_loss + measured.floor

@@ -102,8 +102,8 @@ def critical(losses: Losses, said: str) -> Table:
         Column("remark"),
     )
     lines = [
-        "B_crit takes twice the steps S_min of an endless batch; of a fitted curve: as cbs fit would have it from the "
-        "steps at the batch sizes measured; the learning rate is that of the runs, not tuned again"
+        "B_crit takes twice the steps S_min of an infinitely large batch; of a fitted curve: as cbs fit estimates it "
+        "from the steps at the batch sizes measured; the learning rate is that of the runs, not tuned again"
     ]
     for one in losses.implied:
         beyond = f"N is {number(one.times_beyond)} times beyond the runs" if one.times_beyond > 1.001 else ""
@@ -126,5 +126,7 @@ def _disagreement(losses: Losses) -> list[str]:
         if factor > _APART:
             where = f"N = {number(size)}, loss {number(target)}"
             forms = " and ".join(values)
-            lines.append(f"{where}: {forms} differ by a factor of {number(factor)}: losses do not settle B_crit; sweep")
+            lines.append(
+                f"{where}: {forms} differ by a factor of {number(factor)}: losses do not determine B_crit; run a sweep"
+            )
     return lines

@@ -38,7 +38,7 @@ def _(found: QuadraticAnswer) -> Presentation:
         if column.key not in ("verdict", "advice")
     )
     lines = [
-        f"{answer.group.optimizer}: {answer.verdict}: nothing is said beyond; add {wanted} ones with --batch-sizes"
+        f"{answer.group.optimizer}: {answer.verdict}: no statement beyond it; add {wanted} ones with --batch-sizes"
         for answer in found.fit.answers
         for verdict, wanted in UNSEEN.items()
         if answer.verdict is verdict and answer.config.definition != "pareto"

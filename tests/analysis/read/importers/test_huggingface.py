@@ -119,7 +119,7 @@ def test_a_run_without_the_metric_is_left_out_with_a_note(tmp_path: Path) -> Non
 def test_the_metrics_there_are_listed(tmp_path: Path) -> None:
     (tmp_path / "trainer_state.json").write_text(trainer_state(CURVES[0].rows))
     with pytest.raises(
-        DataError, match="no run has the metric 'eval_los'; those there are: eval_loss, eval_runtime, learning"
+        DataError, match="no run has the metric 'eval_los'; available: eval_loss, eval_runtime, learning"
     ):
         import_runs([tmp_path], tmp_path / "out", settings(metric="eval_los", constants=BOTH | {"batch_size": "4"}))
 

@@ -123,7 +123,7 @@ def test_objects_in_settings_are_not_made(tmp_path: Path) -> None:
         ("hparams.yaml", "just words", "it is no mapping"),
         ("metrics.csv", "", r"metrics\.csv is empty"),
         ("metrics.csv", "step,loss\n1,2\n1", "line 3: 1 cells where the header has 2"),
-        ("metrics.csv", "step,los\n1,2\n", "no run has the metric 'loss'; those there are: los"),
+        ("metrics.csv", "step,los\n1,2\n", "no run has the metric 'loss'; available: los"),
         ("metrics.csv", "steps,loss\n1,2\n", r"no column 'step'; it has steps, loss; see --column step=THEIRS"),
         ("metrics.csv", "step,loss\n,2\n", "line 2, column 'step': it is empty where 'loss' is not"),
     ],

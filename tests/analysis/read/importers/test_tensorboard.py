@@ -110,7 +110,7 @@ def test_a_tag_that_keras_logs_against_epochs_is_noted(
 
 def test_the_tags_there_are_are_listed(tmp_path: Path) -> None:
     write(tmp_path / "in", CURVES[0].rows)
-    with pytest.raises(DataError, match="no run has the metric 'loss'; those there are: eval/loss, train/loss"):
+    with pytest.raises(DataError, match="no run has the metric 'loss'; available: eval/loss, train/loss"):
         import_runs([tmp_path / "in"], tmp_path / "out", settings(constants=BOTH))
 
 

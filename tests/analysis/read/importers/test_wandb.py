@@ -144,7 +144,7 @@ def test_nan_comes_as_text_and_means_divergence(tmp_path: Path, api: type[FakeAp
     [
         ("team/project/nowhere", {}, "cannot read team/project/nowhere from Weights & Biases: Could not find run"),
         ("team/nothing", {}, "no runs as wandb at team/nothing: expected"),
-        ("team/project", {"metric": "los"}, "no run has the metric 'los'; those there are: accuracy, loss"),
+        ("team/project", {"metric": "los"}, "no run has the metric 'los'; available: accuracy, loss"),
         (
             "team/project",
             {"columns": {"step": "iter"}},

@@ -20,7 +20,7 @@ def command(
         str | None,
         typer.Argument(
             metavar="[RESULTS_OR_TABLE]",
-            help="A sweep, or a folder of sweeps; or a schedule that is there already, to see its steps: where each "
+            help="A sweep, or a folder of sweeps; or an existing schedule, to see its steps: where each "
             "stage begins and its batch size, '0:768 250B:1536 500B:3072', or what a trainer takes "
             f"({listed('analysis.read.trainers')}), as text or the name of a file.",
         ),
@@ -34,18 +34,18 @@ def command(
         Path | None,
         typer.Option(help="Instead of a sweep: a table of examples, critical_batch_size, batch_size [, low, high]."),
     ] = None,
-    ratio: Annotated[float, typer.Option(help="With --trace: critical batch size over noise scale.")] = 1.0,
-    optimizer: Annotated[str | None, typer.Option(help="The one to plan for. Default: all.")] = None,
+    ratio: Annotated[float, typer.Option(help="With --trace: ratio of critical batch size to noise scale.")] = 1.0,
+    optimizer: Annotated[str | None, typer.Option(help="Optimizer to plan for. Default: all.")] = None,
     rule: Annotated[str, typer.Option(help="How batch sizes are chosen: price or doubling.")] = "price",
     price: Annotated[
         float | None,
         typer.Option(
-            help="Examples that one step less is worth. Default: least time where step times are known, else the "
+            help="Examples that saving one step is worth. Default: least time where step times are known, else the "
             "critical batch size."
         ),
     ] = None,
-    first_batch_size: Annotated[int | None, typer.Option(help="Of rule doubling: where it starts.")] = None,
-    max_batch_size: Annotated[int | None, typer.Option(help="None is larger.")] = None,
+    first_batch_size: Annotated[int | None, typer.Option(help="Batch size that rule doubling starts from.")] = None,
+    max_batch_size: Annotated[int | None, typer.Option(help="Largest batch size of the plan.")] = None,
     divisible_by: Annotated[
         int | None,
         typer.Option(
@@ -56,21 +56,24 @@ def command(
     lr_exponent: Annotated[
         str | None,
         typer.Option(
-            help="The learning rate goes with this power of the batch size (0, 0.5, 1), or by the measured law: law. "
-            "Default: 0 where that of the sweep is constant, 1 where it falls."
+            help="Power of the batch size that the learning rate is proportional to (0, 0.5, 1), or law for the "
+            "measured law. Default: 0 where the sweep's learning rate is constant, 1 where it decays."
         ),
     ] = None,
     budget: Annotated[
         str | None,
-        typer.Option(help="Where the run ends, in tokens if an example has them: 750B, 1.5M. Default: the last loss."),
+        typer.Option(
+            help="End of the run, in tokens if examples have them, else in examples: 750B, 1.5M. Default: the last "
+            "loss."
+        ),
     ] = None,
     tokens_per_example: Annotated[
-        int | None, typer.Option(help="Where there are tokens, and the results do not say how many.")
+        int | None, typer.Option(help="Tokens in an example, if the results do not say.")
     ] = None,
-    devices: Annotated[int, typer.Option(help="That share a step.")] = 1,
+    devices: Annotated[int, typer.Option(help="Devices that share a step.")] = 1,
     export: Annotated[
         str | None,
-        typer.Option(help=f"Print the schedule as a trainer takes it, alone: {listed('analysis.read.trainers')}."),
+        typer.Option(help=f"Print only the schedule, in the format of a trainer: {listed('analysis.read.trainers')}."),
     ] = None,
     *,
     times: Any,
@@ -97,10 +100,10 @@ def command(
             "--first-batch-size": first_batch_size, "--max-batch-size": max_batch_size, "--divisible-by": divisible_by,
             "--lr-exponent": lr_exponent, "--export": export, "--throughput": times, "--ratio": ratio != 1.0,
             "--rule": rule != "price", "--devices": devices != 1,
-            "how intervals are made": config != AnalysisConfig(),
+            "options of the intervals": config != AnalysisConfig(),
         }  # fmt: skip
         if given := [flag for flag, value in planning.items() if value]:
-            raise ConfigError(f"{', '.join(given)}: nothing is planned where a table of stages is given; leave it out")
+            raise ConfigError(f"{', '.join(given)}: not for a table of stages, where nothing is planned; leave it out")
         answer(stages(source, budget, tokens_per_example=tokens_per_example), None)
         return
     results = None if source is None else Path(source)

@@ -20,23 +20,24 @@ def constants_of(
     beta: Annotated[str | None, typer.Option(help="Momenta: 0.9 or 0.8,0.9,0.95. Default: 0.95.")] = None,
     weight_decay: Annotated[str | None, typer.Option(help="Decoupled weight decays: 0,0.1. Default: 0.")] = None,
     nesterov: Annotated[
-        bool | None, typer.Option("--nesterov/--no-nesterov", help="Look ahead. Default: muon does, momentum not.")
+        bool | None,
+        typer.Option("--nesterov/--no-nesterov", help="Nesterov momentum. Default: yes for muon, no for momentum."),
     ] = None,
     epsilon: Annotated[
-        float | None, typer.Option(help="Gradient norm to reach; with weight decay the loss above its least value.")
+        float | None, typer.Option(help="Gradient norm to reach; with weight decay, excess loss to reach.")
     ] = None,
-    lr: Annotated[float | None, typer.Option(help="Length of a step in the norm; of sgd its learning rate.")] = None,
+    lr: Annotated[float | None, typer.Option(help="Length of a step in the norm; for sgd the learning rate.")] = None,
     smoothness: Annotated[float | None, typer.Option(help="L, Lipschitz constant of the gradient.")] = None,
     noise: Annotated[float | None, typer.Option(help="sigma, standard deviation of an example's gradient.")] = None,
-    gap: Annotated[float | None, typer.Option(help="Loss at the start above its least value.")] = None,
+    gap: Annotated[float | None, typer.Option(help="Excess loss at the start.")] = None,
     initial_gradient: Annotated[
         float | None, typer.Option(help="Norm of the gradient at the start. Default: at most sqrt(2 L gap).")
     ] = None,
     norm_constant: Annotated[
-        float | None, typer.Option(help="D of the norm: 1 for the Euclidean one. Default: 1.")
+        float | None, typer.Option(help="Constant D of the norm. Default: 1, that of the Euclidean norm.")
     ] = None,
     batch_sizes: Annotated[
-        str | None, typer.Option(help="Where steps are evaluated: 4,64 or 1..65536. Default: 1..1048576.")
+        str | None, typer.Option(help="Batch sizes to evaluate steps at: 4,64 or 1..65536. Default: 1..1048576.")
     ] = None,
 ) -> dict[str, Any]:
     """What was given, by name."""
@@ -54,7 +55,7 @@ def command(
         typer.Option(help="Fit this form to every optimizer: root, linear, decay. Default: that of its bound, if any."),
     ] = None,
     at_lr: Annotated[
-        float | None, typer.Option(help="Take this learning rate at all batch sizes, as the bounds assume it.")
+        float | None, typer.Option(help="Use this learning rate at all batch sizes, as the bounds assume.")
     ] = None,
     *,
     constants: dict[str, Any],
@@ -80,7 +81,9 @@ def command(
         answer(bounds, results / "analysis" / "bounds")
         return
     if form is not None or at_lr is not None or target or config != AnalysisConfig():
-        raise ConfigError("--form, --at-lr, --target and how intervals are made are about measured steps: name results")
+        raise ConfigError(
+            "--form, --at-lr, --target and options of the intervals are about measured steps: name results"
+        )
     answer(_given(**constants), None)
 
 

@@ -37,7 +37,7 @@ def command(
         typer.Option(help="Model size N to give the critical batch size of; repeat. Default: the largest measured."),
     ] = None,
     target: Annotated[
-        list[float] | None, typer.Option(help="Loss to reach; repeat. Default: the median one of the largest size.")
+        list[float] | None, typer.Option(help="Loss to reach; repeat. Default: the median loss of the largest size.")
     ] = None,
     *,
     config: AnalysisConfig,

@@ -22,7 +22,10 @@ def command(
         ),
     ] = None,
     power: Annotated[
-        str, typer.Option(help="Exponents p of a preconditioner h^-p: 0 plain, 0.5 Adam's kin, 1 Newton's: 0,0.5.")
+        str,
+        typer.Option(
+            help="Exponents p of a preconditioner h^-p: 0 for none, 0.5 as in Adam, 1 as in Newton's method: 0,0.5."
+        ),
     ] = "0",
     batch_sizes: Annotated[
         str | None,
@@ -32,10 +35,10 @@ def command(
         float | None, typer.Option(help="Expected loss to reach. Default: 0.01; with --spectrum the sweep's target.")
     ] = None,
     momentum: Annotated[
-        str | None, typer.Option(help="Of momentum and nesterov, a curve for each: 0.9,0.99. Default: tuned.")
+        str | None, typer.Option(help="Momenta of momentum and nesterov, one curve each: 0.9,0.99. Default: tuned.")
     ] = None,
     ema: Annotated[
-        str | None, typer.Option(help="Decays of the average, a curve for each: 0.9,0.99. Default: tuned.")
+        str | None, typer.Option(help="Decays of the average, one curve each: 0.9,0.99. Default: tuned.")
     ] = None,
     dimension: Annotated[int, typer.Option(help="Number of parameters.")] = 10_000,
     spectrum_power: Annotated[float, typer.Option(help="The i-th curvature is i to minus this power.")] = 1.0,

@@ -15,7 +15,7 @@ from analysis.options import Answer, ResultsPath, Targets, answer_with, config_o
 def command(
     results: ResultsPath = Path("results"),
     target: Targets = None,
-    devices: Annotated[int, typer.Option(help="Devices that share a step, for the hours.", min=1)] = 1,
+    devices: Annotated[int, typer.Option(help="Devices that share a step, to compute hours.", min=1)] = 1,
     *,
     times: Any,
     config: AnalysisConfig,
