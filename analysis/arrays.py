@@ -47,7 +47,7 @@ class Quantity:
         return Quantity(float(rows[0]), (low, high))
 
     def times(self, factor: float) -> Quantity:
-        """In another unit."""
+        """The quantity in another unit."""
         value, low, high = (None if each is None else each * factor for each in (self.value, *self.interval))
         return Quantity(value, (low, high))
 

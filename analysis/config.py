@@ -11,7 +11,7 @@ from cbs.errors import ConfigError
 
 @dataclass(frozen=True, kw_only=True)
 class AnalysisConfig:
-    """What an analysis may choose.
+    """Choices of an analysis.
 
     Attributes:
         definition: name of the critical batch size that tables and figures show, see

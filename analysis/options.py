@@ -47,7 +47,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON o
 
 
 def level_of(confidence: Confidence = 0.95, resamples: Resamples = 2000) -> AnalysisConfig:
-    """How intervals are made, where there is no choice of definitions."""
+    """Options of the intervals, where there is no choice of definitions."""
     return AnalysisConfig(confidence=confidence, resamples=resamples)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 def reason(error: BaseException) -> str:
-    """What the system says of a file, else the first line of what an exception says, else its name."""
+    """The system's message about a file, else the first line of an exception's message, else its name."""
     message = getattr(error, "strerror", None) or str(error).strip()
     return (message.splitlines() or [type(error).__name__])[0]
 
@@ -43,7 +43,7 @@ class CbsError(Exception):
 
 
 class Unfinished(CbsError):
-    """A sweep ended before all its trials had; those that had are stored."""
+    """A sweep ended before all of its trials; the finished ones are stored."""
 
     exit_code = 1
 
@@ -83,7 +83,7 @@ class MissingDependencyError(CbsError):
 
 @contextlib.contextmanager
 def needed(package: str, what: str) -> Iterator[None]:
-    """Say how to install a package, where the block imports it and it is not there.
+    """Say how to install a package that the block imports and that is missing.
 
     Raises:
         MissingDependencyError: with the command.

@@ -74,14 +74,14 @@ EARLY = 0.1
 
 @dataclass(frozen=True, kw_only=True)
 class Doubts:
-    """What may speak against a fit.
+    """Reasons to doubt a fit.
 
     Attributes:
         misfit: how far the points lie off the curve; ``None`` where undefined.
         left_out: the critical batch size without one batch size at a time; ``None`` below 4 that reached the target.
         ends: interval of the critical batch size of the curve; ``None`` for an open end.
         seen: whether the measured batch sizes show the perfect-scaling part and the saturating part of the curve.
-        far_seeds: seeds far from their siblings; the fit leaves them out, its resamples hold both.
+        far_seeds: seeds far from the others; the fit leaves them out, its resamples hold both.
         exponent_from_prior: whether the data determine the exponent less than its prior does.
         forms: what other forms of the curve say; ``None`` where an end is open.
     """

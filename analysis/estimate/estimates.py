@@ -56,7 +56,7 @@ class Reading:
 
 
 def known_value(target: Target) -> float | None:
-    """Of the metric; ``None`` for the target of a table that does not tell it."""
+    """Target value of the metric; ``None`` for the target of a table that does not give it."""
     return target.value if getattr(target, "known", True) else None
 
 

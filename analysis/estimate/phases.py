@@ -22,13 +22,14 @@ from analysis.estimate.curves import StepsCurve
 
 @dataclass(frozen=True, kw_only=True)
 class PhaseEstimate:
-    """One of them.
+    """One phase of a
+    run.
 
-    Attributes:
-        where: it ends, in words.
-        critical: its own critical batch size, examples; no value where it lies beyond what was measured.
-        estimate, resampled: steps in it against the batch size, scalars and of shape ``[R]``; no rows without an
-            interval.
+        Attributes:
+            where: it ends, in words.
+            critical: its own critical batch size, examples; no value where it lies beyond what was measured.
+            estimate, resampled: steps in it against the batch size, scalars and of shape ``[R]``; no rows without an
+                interval.
     """
 
     where: str
@@ -51,7 +52,7 @@ class PlanCost:
 
     @property
     def steps(self) -> Array:
-        """Of all stages, shape ``[1 + R]``."""
+        """Steps of all stages, shape ``[1 + R]``."""
         return np.asarray(self.stages.sum(axis=1))
 
     @property

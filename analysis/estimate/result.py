@@ -105,7 +105,7 @@ class Answer:
 
     @property
     def critical(self) -> CriticalBatchSize:
-        """By the chosen definition; those by the others are in ``definitions``."""
+        """Critical batch size by the chosen definition; those by the others are in ``definitions``."""
         return self.definitions[self.config.definition]
 
     @property
@@ -124,7 +124,7 @@ class Answer:
 
     @property
     def noise_scale(self) -> NoiseScale:
-        """Plain, what stands for the optimizer, see :func:`analysis.estimate.noise.near`."""
+        """The simple noise scale that stands for the optimizer, see :func:`analysis.estimate.noise.near`."""
         return near({size: noise.summary for size, noise in self.noise.items()}, self.critical_batch_size)
 
     @property

@@ -32,7 +32,7 @@ _LEVEL = 0.01
 
 
 class FarSeed(NamedTuple):
-    """One of them: it took ``factor`` times the geometric mean of its siblings' steps to target."""
+    """A seed that took ``factor`` times the geometric mean of the other seeds' steps to target."""
 
     batch_size: int
     seed: int
@@ -85,7 +85,7 @@ def tables(studies: Sequence[Study]) -> list[Trials]:
 def fit_studies(
     studies: Sequence[Study], config: AnalysisConfig, belief: Belief = ALONE
 ) -> tuple[Fit | None, tuple[FarSeed, ...], list[Trials]]:
-    """The curve through the studies, ``None`` when fewer than two reached the target; seeds far from their siblings;
+    """The curve through the studies, ``None`` when fewer than two reached the target; seeds far from the others;
     the trials without them.
 
     Seeds, and whole studies, that ran without reaching it enter as lower bounds. Far seeds are left out of the curve;
@@ -124,7 +124,7 @@ def _alternating(fit: Fit, other: Fit) -> Fit:
 
 
 def beliefs(curves: Sequence[Sequence[Study]], scopes: Sequence[Hashable], config: AnalysisConfig) -> list[Belief]:
-    """About the exponent of every curve, from the others of its scope, see
+    """Priors of the exponent of every curve, from the others of its scope, see
     :mod:`analysis.estimate.fitting.exponent`."""
     free = [
         free_exponent([study.batch_size for study in studies], tables(studies), config)

@@ -1,4 +1,4 @@
-"""Trials that should differ and have the same curve: what tells them apart was not heard by what trained them."""
+"""Trials that should differ and have the same curve: what distinguishes them had no effect on training."""
 
 from __future__ import annotations
 

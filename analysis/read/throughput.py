@@ -60,12 +60,12 @@ class Throughput(Protocol):
 
     @property
     def exact(self) -> bool:
-        """Whether nothing is known of how far step times lie apart, so that intervals and probabilities lack it."""
+        """Whether the spread of the step times is unknown, so that intervals and probabilities lack it."""
         return True
 
     @property
     def spread(self) -> str:
-        """What intervals and probabilities have of the step times."""
+        """What intervals and probabilities include of the uncertainty of step times."""
         return "the intervals hold the uncertainty of the steps alone, as if the step times were exact"
 
     def span(self, optimizer: str, devices: int) -> tuple[float, float] | None:
@@ -75,7 +75,7 @@ class Throughput(Protocol):
         """Numbers of devices worth a look, up to ``most`` and with it; increasing."""
 
     def batch_sizes(self, optimizer: str, devices: int) -> list[int]:
-        """Those that were measured on so many devices; empty for an assumption."""
+        """Batch sizes that were measured on so many devices; empty for an assumption."""
         return []
 
     def assumption(self, optimizer: str, devices: int) -> str:
@@ -84,7 +84,7 @@ class Throughput(Protocol):
         return ""
 
     def price(self, optimizer: str, devices: int) -> float | None:
-        """Of a device for an hour."""
+        """Price of a device-hour."""
         return None
 
 

@@ -14,7 +14,7 @@ IN_AUXILIARY_PASS: ContextVar[bool] = ContextVar("IN_AUXILIARY_PASS", default=Fa
 
 @contextmanager
 def auxiliary_pass() -> Iterator[None]:
-    """Run a block whose passes are such ones."""
+    """Run a block whose forward passes are auxiliary."""
     token = IN_AUXILIARY_PASS.set(True)
     try:
         yield
@@ -24,7 +24,7 @@ def auxiliary_pass() -> Iterator[None]:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Run a block with a model in evaluation mode, which trains afterwards but for the parts that did not before."""
+    """Run a block with a model in evaluation mode; every module returns to its earlier mode afterwards."""
     frozen = [module for module in model.modules() if not module.training]
     model.eval()
     try:

@@ -27,13 +27,13 @@ FAST_BFLOAT16 = bool(_told.get("amx_bf16") or (_told.get("avx512_bf16") and "AMD
 
 
 def kind() -> str:
-    """Of the accelerator of this machine; ``"cpu"`` where there is none."""
+    """Kind of this machine's accelerator; ``"cpu"`` where there is none."""
     accelerator = torch.accelerator.current_accelerator(check_available=True)
     return "cpu" if accelerator is None else accelerator.type
 
 
 def count() -> int:
-    """Accelerators that this process sees."""
+    """Number of accelerators that this process sees."""
     return torch.accelerator.device_count() if kind() != "cpu" else 0
 
 
@@ -75,13 +75,13 @@ def autocast(device: torch.device, precision: str) -> AbstractContextManager[obj
 
 
 def name(device: torch.device) -> str:
-    """What its maker calls it; ``"cpu"`` for the processor."""
+    """The maker's name of a device; ``"cpu"`` for the processor."""
     module = torch.get_device_module(device)
     return str(module.get_device_name(device)) if hasattr(module, "get_device_name") else device.type
 
 
 def names() -> list[str]:
-    """Of all accelerators that this process sees."""
+    """Names of all accelerators that this process sees."""
     return [name(torch.device(kind(), index)) for index in range(count())]
 
 
@@ -99,7 +99,7 @@ def release(device: torch.device) -> None:
 
 
 def backend(device: torch.device) -> str:
-    """Of process groups whose ranks compute on such devices.
+    """Backend of process groups whose ranks compute on such devices.
 
     Raises:
         ConfigError: if torch has none.
@@ -110,7 +110,7 @@ def backend(device: torch.device) -> str:
 
 
 def random_states() -> list[Tensor]:
-    """Of the global generators of all accelerators that this process sees; none without one."""
+    """States of the global random generators of all accelerators that this process sees; none without one."""
     if kind() == "cpu":
         return []
     module = torch.get_device_module(kind())
@@ -120,7 +120,7 @@ def random_states() -> list[Tensor]:
 
 
 def set_random_states(states: Sequence[Tensor]) -> None:
-    """Go back to :func:`random_states`, as far as there are as many devices."""
+    """Restore :func:`random_states`, for as many devices as there are."""
     if kind() == "mps":
         for state in states:
             torch.get_device_module("mps").set_rng_state(state)
@@ -130,8 +130,8 @@ def set_random_states(states: Sequence[Tensor]) -> None:
 
 
 def bfloat16_time(size: int = 256, rounds: int = 5) -> float:
-    """Time of a product of bfloat16 matrices over that of float32 ones on one core of this processor, the least of some
-    in turns."""
+    """Time of a product of bfloat16 matrices over that of float32 ones on one core of this processor, the least of
+    several alternating measurements."""
     least, threads = dict.fromkeys((torch.bfloat16, torch.float32), math.inf), torch.get_num_threads()
     torch.set_num_threads(1)
     try:

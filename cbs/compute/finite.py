@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_leaves
 
 
 def loss_not_finite(losses: np.ndarray, first: int) -> str | None:
-    """At which step the first loss is that is not finite, in words; ``None`` where all are finite.
+    """The step of the first loss that is not finite, in words; ``None`` where all are finite.
 
     Args:
         losses: of successive steps.

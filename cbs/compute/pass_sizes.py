@@ -6,7 +6,7 @@ import math
 
 
 def halved(examples: int, most: int | None, too_large: int | None) -> int | None:
-    r"""Most examples of a pass where so many were too large.
+    r"""Largest pass to try after a pass of so many examples was too large.
 
     The first of :math:`m_0 = \min(B, most), m_{i+1} = \lceil m_i / 2 \rceil` that cuts the step into passes below
     ``too_large``, or 1: it depends on what memory holds, not on which sizes were tried before. Where a batch schedule

@@ -62,7 +62,7 @@ def states() -> dict[str, Any]:
 
 
 def set_states(generator_states: dict[str, Any]) -> None:
-    """Go back to :func:`states`."""
+    """Restore :func:`states`."""
     torch.set_rng_state(generator_states["torch"])
     device.set_random_states(generator_states["devices"])
     numpys = generator_states["numpy"]

@@ -26,7 +26,7 @@ might go wrong in silence."""
 
 
 def check_shardable(config: TrialConfig) -> None:
-    """Refuse what is not the same on sharded weights.
+    """Refuse a configuration whose steps would differ on sharded weights.
 
     Raises:
         ConfigError: with what to change.
@@ -78,7 +78,7 @@ def whole(state: Any, *, keep: bool = True) -> Any:
 
 
 def parted(state: dict[str, Tensor], like: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Whole tensors cut as those of the same name are."""
+    """Whole tensors, sharded like those of the same name."""
     return {name: _cut(value, like.get(name)) for name, value in state.items()}
 
 

@@ -50,7 +50,7 @@ class State:
         )
 
     def drew(self, other: State) -> bool:
-        """Whether the random states are others than when ``other`` was taken."""
+        """Whether the random states differ from those when ``other`` was taken."""
         return not _equal(self._random, other._random)
 
     @torch.no_grad()

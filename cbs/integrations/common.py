@@ -1,4 +1,4 @@
-"""What the callbacks share."""
+"""What the callbacks of all trainers share."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ class MomentAverages:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from an earlier :meth:`state_dict`.
+        """Restore an earlier :meth:`state_dict`.
 
         Raises:
             ConfigError: if it was taken with another window, or by another version.

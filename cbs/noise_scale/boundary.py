@@ -21,7 +21,7 @@ Arrived = Callable[[Sequence[GradientEdge], Sequence[Tensor | None]], None]
 
 @contextmanager
 def sending() -> Iterator[None]:
-    """Within the block, backward passes run that are not those of training."""
+    """Within the block, backward passes are auxiliary, not those of training."""
     global _sending
     _sending += 1
     try:
@@ -31,7 +31,7 @@ def sending() -> Iterator[None]:
 
 
 def is_sending() -> bool:
-    """Whether a gradient is one of such a pass; hooks that watch training leave it alone."""
+    """Whether a gradient belongs to an auxiliary pass; hooks that watch training leave it alone."""
     return _sending > 0
 
 

@@ -73,7 +73,7 @@ class Coupling:
         torch.autograd.backward = backward
 
     def forget(self) -> None:
-        """Look no more, and hold nothing of what was looked at."""
+        """Stop looking, and release what was looked at."""
         restore, self._restore = self._restore, lambda: None
         restore()
 

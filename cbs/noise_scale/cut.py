@@ -82,7 +82,7 @@ class Cut:
         self._handles: list[RemovableHandle] = []
 
     def attach(self) -> None:
-        """Take notice of calls."""
+        """Start watching the calls of modules."""
         for name, module in self._model.named_modules():
             if name and not isinstance(module, torch.jit.RecursiveScriptModule):  # which takes no hooks
                 self._handles += [
@@ -91,17 +91,17 @@ class Cut:
                 ]
 
     def detach(self) -> None:
-        """Take no more notice."""
+        """Stop watching."""
         for handle in self._handles:
             handle.remove()
         self._handles = []
 
     def begin(self) -> None:
-        """A new pass."""
+        """Start a new forward pass."""
         self.calls, self._open = [], []
 
     def add(self, tensors: list[Tensor]) -> None:
-        """Take the output of the model itself for the only call."""
+        """Treat the output of the model itself as the only call."""
         self.calls = [Call("", tensors)]
         self._register(self.calls[0])
 

@@ -46,7 +46,7 @@ class GradientSample:
         self._passes: Counter[int] = Counter()
 
     def add(self, index: int, gradient: Tensor) -> None:
-        """Take notice of the gradient that a backward pass found for a parameter tensor, before it is in ``.grad``."""
+        """Record the gradient that a backward pass found for a parameter tensor, before it is in ``.grad``."""
         entry = self._entries.get(index)
         if entry is None:
             return

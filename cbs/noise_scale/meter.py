@@ -32,7 +32,7 @@ _FLUSH = 64
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """What one step says, unbiased and noisy: means over many steps are divided, not ratios averaged.
+    """The moments of one step, unbiased and noisy: means over many steps are divided, not ratios averaged.
 
     Attributes:
         signal: of all parameters, a tensor of one number on their device.
@@ -134,12 +134,12 @@ class NoiseScaleMeter(AbstractContextManager["NoiseScaleMeter"]):
 
     @property
     def window(self) -> float | None:
-        """What it averages over."""
+        """The window that it averages over."""
         return self._averages[self.geometries[0]].window
 
     @property
     def geometries(self) -> tuple[str, ...]:
-        """Names of what is measured."""
+        """Names of the measured geometries."""
         return tuple(self._averages)
 
     def step(self, *, loss_scale: float | Tensor = 1.0, gradients_unscaled: bool = False) -> Step | None:
@@ -297,7 +297,7 @@ class NoiseScaleMeter(AbstractContextManager["NoiseScaleMeter"]):
         )
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from :meth:`state_dict`.
+        """Restore :meth:`state_dict`.
 
         Raises:
             ConfigError: if it is of other geometries.

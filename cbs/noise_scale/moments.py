@@ -33,13 +33,13 @@ class Sizes:
     members: int = 1
 
     def counted_in(self, members: int) -> Sizes:
-        """The same where so many examples count as one."""
+        """The same sizes where so many examples count as one."""
         return Sizes(small=self.small / members, big=self.big / members, groups=self.groups, members=members)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Moments:
-    """What one step says in one geometry, parameter tensor by parameter tensor.
+    """The moments of one step in one geometry, parameter tensor by parameter tensor.
 
     Both vectors add up over parameter tensors. NaN where the step had fewer than two groups, or was left out.
 

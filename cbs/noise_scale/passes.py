@@ -1,4 +1,4 @@
-"""How many examples a forward pass holds, found out by looking on."""
+"""How many examples a forward pass holds, observed by hooks."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class ForwardPasses:
         self._handles = []
 
     def end_step(self) -> None:
-        """The passes from here on are of another step."""
+        """The passes from here on belong to the next step."""
         if len(self._sizes) > 1:
             self.unequal = min(self._sizes), max(self._sizes)
         self._sizes.clear()

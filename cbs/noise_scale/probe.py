@@ -291,7 +291,7 @@ class Probe(AbstractContextManager["Probe"]):
         return self._source.active
 
     def start_at(self, step: int) -> None:
-        """Go on as after ``step`` steps: it decides which of the following are measured."""
+        """Continue as after ``step`` steps: it decides which of the following are measured."""
         self._step = step
         self._source.active = not self.stopped and self._is_due(step)
 

@@ -183,7 +183,7 @@ def of_torch(name: str, built: Any) -> torch.optim.Optimizer:
 
 
 def summary(entry: Callable[..., Any]) -> str:
-    """The first line of its docstring; its name without one."""
+    """The first line of an entry's docstring; its name if it has none."""
     return (inspect.getdoc(entry) or f"{entry.__name__}.").splitlines()[0]
 
 

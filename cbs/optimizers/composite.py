@@ -91,7 +91,7 @@ class CompositeOptimizer(CheckedOptimizer):
         """Nothing: the parts have checked their groups."""
 
     def state_dtype(self, name: str, param: Tensor) -> torch.dtype | None:
-        """As the part has it that ``param`` belongs to."""
+        """The type in which the part of ``param`` keeps its state."""
         for part in self.optimizers:
             if isinstance(part, CheckedOptimizer) and any(
                 param is member for group in part.param_groups for member in group["params"]

@@ -94,7 +94,7 @@ class GaussNewton(ProblemOptimizer, CompositeOptimizer):
         self.inner_clip = inner_clip
 
     def attach(self, problem: Problem) -> None:
-        """Say what is optimized; once, before the first step."""
+        """Set what is optimized; call it once, before the first step."""
         super().attach(problem)
         names = [name.removeprefix("twin.") for name in self.function.names]
         self._blocks = layers(names) if self.variant == "layerwise" else [list(range(len(names)))]

@@ -125,7 +125,7 @@ class KFAC(ProblemOptimizer):
         check_decay("momentum", group["momentum"])
 
     def attach(self, problem: Problem) -> None:
-        """Say what is optimized; once, before the first step.
+        """Set what is optimized; call it once, before the first step.
 
         Raises:
             ValueError: if the optimizer was not built over all trainable parameters of the model.

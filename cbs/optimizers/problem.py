@@ -113,7 +113,7 @@ class ProblemOptimizer(CheckedOptimizer):
     _batch: Batch | None = None
 
     def attach(self, problem: Problem) -> None:
-        """Say what is optimized; once, before the first step."""
+        """Set what is optimized; call it once, before the first step."""
         self._function = ModelFunction(problem)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:

@@ -121,7 +121,7 @@ class Rescaling:
         self._now = (lr, batch_size)
 
     def to(self, batch_size: int, lr: float) -> None:
-        """Another batch size, and another peak of the learning rate.
+        """Change to another batch size and another peak learning rate.
 
         Raises:
             ConfigError: if no parameter group holds an option where it is looked for.

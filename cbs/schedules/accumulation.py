@@ -85,12 +85,12 @@ class AccumulationPlan:
 
     @property
     def first(self) -> int:
-        """The batch size at first."""
+        """Batch size of the first step."""
         return self.unit * self.micro_batches
 
     @cached_property
     def schedule(self) -> ClosedLoop:
-        """The rule."""
+        """The batch-size schedule of the rule."""
         choice = parse_choice(self.rule)
         if "cap" in choice.options:
             raise ConfigError(f"the rule {self.rule!r} has a cap of its own; leave it out, cap= is the one that counts")

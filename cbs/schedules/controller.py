@@ -168,7 +168,7 @@ class BatchSizeController:
         return numbers | stages | {"rows": list(self.rows), "meter": self.meter.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go back to :meth:`state_dict`; the file of the log, too.
+        """Restore :meth:`state_dict`; the file of the log, too.
 
         Raises:
             ConfigError: if it is of a controller with other settings.

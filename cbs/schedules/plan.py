@@ -29,14 +29,14 @@ class BatchPlan:
 
     @property
     def schedule(self) -> OpenLoop:
-        """What :mod:`cbs.schedules.batch_size` makes of it."""
+        """The plan as a schedule of :mod:`cbs.schedules.batch_size`."""
         run = RunSettings(batch_size=self.stages[0].batch_size, examples=self.examples, lr_schedule=Schedule())
         table = zip(self.starts, self.stages, strict=True)
         return of_table(run, ((start, stage.batch_size, stage.lr_factor) for start, stage in table))
 
 
 def plan_to_text(plan: BatchPlan) -> str:
-    """As JSON, a line for each stage."""
+    """A plan as JSON, one line per stage."""
     rows = ",\n  ".join(
         json.dumps({"examples": start, "batch_size": stage.batch_size, "lr_factor": stage.lr_factor})
         for start, stage in zip(plan.starts, plan.stages, strict=True)
@@ -45,7 +45,7 @@ def plan_to_text(plan: BatchPlan) -> str:
 
 
 def plan_from_text(text: str) -> BatchPlan:
-    """Of :func:`plan_to_text`, or written by a person; without ``lr_factor`` it is 1.
+    """A plan from the text of :func:`plan_to_text`, or of a person; without ``lr_factor`` it is 1.
 
     Raises:
         ConfigError: if it is none, or its stages do not follow one another from 0.

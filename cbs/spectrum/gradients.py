@@ -50,7 +50,7 @@ class Sampler:
 
     @property
     def batches(self) -> int:
-        """How many, an even number."""
+        """Number of batches, even."""
         return min(BATCHES, self.examples // 2 * 2)
 
     @property

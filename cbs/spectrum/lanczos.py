@@ -30,7 +30,7 @@ ROUNDING = 1e-12
 
 @dataclass(frozen=True)
 class Lanczos:
-    """What some steps from a vector found.
+    """Result of some Lanczos steps from a vector.
 
     Attributes:
         points: Ritz values, increasing, ``[K]``.
@@ -47,7 +47,7 @@ class Lanczos:
     length: float
 
     def weights(self, other: Tensor | None = None) -> np.ndarray:
-        r"""Of the points in the quadrature, ``[K]``.
+        r"""Weights of the points in the quadrature, ``[K]``.
 
         Args:
             other: a second vector u; the weights are then :math:`(y_i^\top v)(y_i^\top u)`, of any sign, and the

@@ -61,12 +61,12 @@ class Effort:
 
     @property
     def vectors(self) -> int:
-        """Measures of a sample."""
+        """Number of spectral measures in a sample."""
         return 2 + self.noise_vectors + self.density_vectors
 
 
 def curvature_kind(loop: TrainingLoop, effort: Effort) -> str:
-    """What curvature is measured."""
+    """Which curvature is measured."""
     if effort.curvature != AUTO:
         return effort.curvature
     return GAUSS_NEWTON if isinstance(loop.workload, PredictiveWorkload) else HESSIAN

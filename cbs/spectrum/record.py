@@ -84,7 +84,7 @@ class SpectrumSample:
 
 @dataclass(frozen=True, kw_only=True)
 class Spectrum:
-    """What ``cbs theory spectrum`` found of a sweep.
+    """The spectrum that ``cbs theory spectrum`` measured for a sweep.
 
     Attributes:
         curvature: ``gauss_newton`` or ``hessian``.

@@ -16,7 +16,7 @@ _FILES = (construction, steps, options, adam_kind, state, surroundings)  # what 
 
 @dataclass(frozen=True)
 class Report:
-    """What came of the checks.
+    """Results of the checks.
 
     Attributes:
         name: of the optimizer.

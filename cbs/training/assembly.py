@@ -138,7 +138,7 @@ class Assembly:
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Go back to :meth:`state`; the training stream goes on after the examples seen so far."""
+        """Restore :meth:`state`; the training stream goes on after the examples seen so far."""
         for part in self.parts:
             part.load_state(state["parts"][type(part).__name__])
         self.evaluations = [Measurement(**row) for row in state["evaluations"]]
@@ -157,7 +157,7 @@ class Assembly:
             seeding.start(self.config.seed, self.ranks.purpose(f"training from step {done}"))
 
     def resume(self, saved: dict[str, Any], checkpoint: Checkpoint) -> bool:
-        """Go on from what a checkpoint held; whether this loop can run: not if it refused what it was given."""
+        """Resume from the content of a checkpoint. Returns whether the loop can run: not if it refused the content."""
         try:
             self.load_state(saved)
         except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:

@@ -12,7 +12,7 @@ from cbs.errors import ConfigError
 
 
 def check_model(model: Any) -> nn.Module:
-    """What a workload returned as its model.
+    """Check what a workload returned as its model.
 
     Raises:
         ConfigError: if it is no module, or has nothing to train yet.
@@ -31,7 +31,7 @@ def check_model(model: Any) -> nn.Module:
 
 
 def check_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, name: str) -> None:
-    """Whether an optimizer trains what it should, at a learning rate that can be set.
+    """Check that an optimizer trains what it should, at a learning rate that can be set.
 
     Raises:
         ConfigError: if it lacks a parameter that requires a gradient, or a group of it has no ``lr``.
@@ -53,7 +53,7 @@ def check_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, name: st
 
 
 def check_losses(losses: Any, examples: int) -> Tensor:
-    """What a workload returned as the losses of so many examples, one each.
+    """Check what a workload returned as the losses of so many examples, one each.
 
     Their mean is what trains; a mean of fewer, or over more dimensions, would be another loss at another learning rate.
 

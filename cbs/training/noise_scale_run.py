@@ -52,7 +52,7 @@ class MeasuredPhase:
 
 @dataclass(frozen=True, kw_only=True)
 class NoiseScaleRun:
-    """What :func:`measure_run` found.
+    """Result of :func:`measure_run`.
 
     Attributes:
         config: what was trained.

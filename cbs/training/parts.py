@@ -69,4 +69,4 @@ class Part:
         return {}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Go back to :meth:`state`, before the first update of this process; model and optimizer are back already."""
+        """Restore :meth:`state`, before the first update of this process; model and optimizer are back already."""

@@ -68,7 +68,7 @@ class ProbeColumns:
         self.probe.measure_every(self._options.interval(batch_size))
 
     def start_at(self, step: int, source: str, stopped: str = "") -> None:
-        """Go on as after ``step`` steps, the last of them measured with ``source``, or not because it had stopped."""
+        """Continue as after ``step`` steps, the last of them measured with ``source``, or not, as it had stopped."""
         if stopped:
             self.probe.stop(stopped)
         elif source != self.probe.source:

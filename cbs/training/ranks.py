@@ -45,7 +45,7 @@ class Ranks:
         return self.rank == 0
 
     def check(self, config: TrialConfig) -> None:
-        """Refuse what ranks would not do alike, or not at all.
+        """Refuse a configuration that ranks would carry out differently, or not at all.
 
         Raises:
             ConfigError: with what to change.
@@ -107,7 +107,7 @@ class Ranks:
             trained.set_requires_gradient_sync(True)
 
     def purpose(self, what: str) -> str:
-        """Of a random stream that differs between ranks, as dropout does between examples."""
+        """Purpose of a random stream that differs between ranks, as dropout does between examples."""
         return what if self.first else f"{what} of rank {self.rank}"
 
     def placed(self, model: nn.Module, device: torch.device) -> nn.Module:
@@ -122,14 +122,14 @@ class Ranks:
         return nn.parallel.DistributedDataParallel(model, broadcast_buffers=False)
 
     def mean(self, value: Tensor) -> Tensor:
-        """Over ranks, of a tensor of the same shape on each; it may be overwritten."""
+        """Mean over ranks of a tensor of the same shape on each, which may be overwritten."""
         if self.world > 1:
             dist.all_reduce(value)
             value = value / self.world
         return value
 
     def agreed(self, value: float, device: torch.device) -> float:
-        """What the first rank says."""
+        """The value of the first rank, on all ranks."""
         if self.world == 1:
             return value
         shared = torch.tensor(value, dtype=torch.float64, device=device)

@@ -64,7 +64,7 @@ class StepColumns(Part):
         return np.array(self._planned, dtype=np.float64).reshape(-1, 1 + len(self._schedule))
 
     def batch_sizes(self) -> list[int]:
-        """Of every step."""
+        """Batch size of every step."""
         return [int(row[0]) for row in self._planned]
 
     def state(self) -> dict[str, Any]:

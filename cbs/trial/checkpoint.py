@@ -85,5 +85,5 @@ class Checkpoint:
         self.notes.append(f"checkpoint damaged ({why}), kept as {set_aside(self.path).name}; the trial starts over")
 
     def remove(self) -> None:
-        """Delete the file, if it is there."""
+        """Delete the file, if it exists."""
         self.path.unlink(missing_ok=True)

@@ -241,7 +241,7 @@ class TrialConfig:
 
 
 def sorted_names(field_name: str, names: Any) -> tuple[str, ...]:
-    """Names in their one order, so that the same set has one fingerprint.
+    """Names in sorted order, so that the same set has one fingerprint.
 
     Raises:
         ConfigError: if it is not a list of distinct names.

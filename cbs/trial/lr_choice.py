@@ -65,7 +65,7 @@ def best_lr_many(steps: np.ndarray, ran: np.ndarray | None = None) -> np.ndarray
 
 
 def standings(steps: np.ndarray, ran: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """What the winner is chosen by.
+    """Scores that the winner is chosen by.
 
     Args:
         steps: shape ``[resamples, learning rates, seeds]``.

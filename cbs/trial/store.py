@@ -101,13 +101,13 @@ class Store:
             probe.rmdir()
 
     def half_written(self) -> list[Path]:
-        """What a killed process left; nothing is looked for behind a symbolic link."""
+        """Files that a killed process left half-written; nothing is looked for behind a symbolic link."""
         patterns = (".tmp-*", "trials/.tmp-*", "trials/*/.tmp-*", "checkpoints/.tmp-*")
         paths = (path for pattern in patterns for path in self.root.glob(pattern))
         return sorted(path for path in paths if path.parent == self.root or not path.parent.is_symlink())
 
     def damaged(self) -> list[Path]:
-        """What was set aside because it could not be read."""
+        """Files that were set aside because they could not be read."""
         patterns = (f"trials/*{DAMAGED}", f"checkpoints/*{DAMAGED}")
         return sorted(path for pattern in patterns for path in self.root.glob(pattern))
 

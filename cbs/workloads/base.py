@@ -105,7 +105,7 @@ class PredictiveWorkload(Workload, Protocol):
     """
 
     def outputs(self, model: nn.Module, batch: Batch) -> Tensor:
-        """What the model says of every example, shape ``[examples, ...]``."""
+        """Outputs of the model for every example, shape ``[examples, ...]``."""
 
     def output_losses(self, outputs: Tensor, batch: Batch) -> Tensor:
         """Loss of every example, shape ``[examples]``."""

@@ -52,7 +52,7 @@ def command(
 def measured(
     source: str, batch_sizes: str | None = None, seconds: float = 1.0, code: Sequence[str] = ()
 ) -> list[StepTime]:
-    """Step times of a folder of results or a recipe on this machine, told to the person who waits; a batch that does
+    """Step times of a folder of results or a recipe on this machine, shown while they are measured; a batch that does
     not fit in memory is left out.
 
     Args:

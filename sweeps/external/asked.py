@@ -15,7 +15,7 @@ _ASKED = ("metric", "direction", "target", "metric_unit", "example_unit")
 
 
 def asked_sweep(recipe: Sweep, asked: Mapping[str, Any], program: Mapping[str, Any], *, telescoped: Any) -> Sweep:
-    """What the flags make of a recipe.
+    """The recipe with the flags applied.
 
     Args:
         recipe: to start from.

@@ -154,7 +154,7 @@ class ExternalTrainer:
 
     @property
     def units(self) -> dict[str, Any]:
-        """What is counted, as the record of a trial has it."""
+        """Units of a trial's numbers, as its record has them."""
         return {name: getattr(self, name) for name in ("example_unit", "tokens_per_example", "metric_unit")}
 
     @property

@@ -225,7 +225,7 @@ def difference(stored: Any, wanted: Any, path: str = "") -> tuple[str, Any, Any]
 
 
 def union(stored: dict[str, Any], wanted: dict[str, Any], where: Path | str = "the folder") -> dict[str, Any]:
-    """The axes of both.
+    """The axes of two sweeps together.
 
     Raises:
         ResultsError: if an optimizer is in both, with an option that is tuned in one of them only.

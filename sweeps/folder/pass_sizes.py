@@ -38,7 +38,7 @@ class PassSizes:
         return halved(-(-trial["batch_size"] // self._workers), trial.get("micro_batch_size"), too_large)
 
     def too_large(self, trial: dict[str, Any], examples: int) -> None:
-        """Keep that a pass of so many examples did not fit.
+        """Remember that a pass of so many examples did not fit.
 
         Raises:
             ResultsError: if the file cannot be written.

@@ -1,1 +1,1 @@
-"""Sweeps from start to end: launching one, going on by itself, adding up what was spent, merging."""
+"""Sweeps from start to end: launching one, policies that choose the next, listing what ran, merging."""

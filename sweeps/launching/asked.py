@@ -12,7 +12,7 @@ from sweeps.search.limits import Limits
 
 
 def limits_of(max_time: str | None, max_examples: float | None) -> Limits:
-    """When no trial starts any more.
+    """The limits after which no trial starts any more.
 
     Raises:
         ConfigError: if a flag cannot be read.

@@ -88,7 +88,7 @@ def ledgers(path: str | os.PathLike[str]) -> list[Ledger]:
 
 
 def ledger(store: Store) -> Ledger:
-    """Of one sweep; what cannot be read is a problem in it, not an error."""
+    """The ledger of one sweep; what cannot be read is a problem in it, not an error."""
     statuses: Counter[str] = Counter()
     failed, problems, final = {}, [], set()
     for trial_id in store.trial_ids():

@@ -1,4 +1,4 @@
-"""``cbs sweep`` as a function: one loop, in which a policy says which sweep comes next from what is there."""
+"""``cbs sweep`` as a function: one loop, in which a policy chooses the next sweep from the results so far."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ _TAKEN = {MANIFEST, LOCK, PLAN, ROUNDS, "trials", "checkpoints", "analysis", "bo
 
 @dataclass
 class Merged:
-    """What came of it.
+    """Result of a merge.
 
     Attributes:
         output: the new folder.

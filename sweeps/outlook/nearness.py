@@ -92,7 +92,7 @@ def check_start(result: TrialResult) -> None:
 
 
 def meant_perhaps(target: Target, values: Sequence[float]) -> Iterator[str]:
-    """What else a target may be that a whole budget did not reach, the most telling first.
+    """What may have been meant by a target that a whole budget did not reach, the most likely first.
 
     Args:
         target: as asked for.

@@ -41,7 +41,7 @@ QUICK_STEP = 0.05
 
 
 def doubts(config: TrialConfig, workload: Workload) -> Iterator[str]:
-    """One line for each thing that does not hold.
+    """One line for each assumption that does not hold.
 
     Args:
         config: a trial of the sweep; its batch size and noise scale do not matter.

@@ -40,7 +40,7 @@ def outlook(
     cost: Cost | None,
     workers: int,
 ) -> tuple[Search, Played]:
-    """What is left of a sweep.
+    """Trials, examples and seconds that a sweep still needs.
 
     Args:
         sweep: the sweep, its target resolved.

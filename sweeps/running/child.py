@@ -62,7 +62,7 @@ class Died(CbsError):
 
 
 class Failed(CbsError):
-    """A function in a child raised what is no error of a person."""
+    """A function in a child raised an error that its user cannot correct."""
 
 
 class Child:
@@ -207,11 +207,11 @@ class Channel:
         threading.Thread(target=self._listen, daemon=True).start()
 
     def say(self, message: Any) -> None:
-        """Tell the one who asked; it is a sign of life."""
+        """Send a message to the parent process; it counts as a sign of life."""
         self._connection.send(("said", message))
 
     def serve(self) -> None:
-        """Run what is asked for, one after the other."""
+        """Run the requested functions, one after the other."""
         while True:
             name, args = self._calls.get()
             module, _, function = name.partition(":")
@@ -240,7 +240,7 @@ class Channel:
 
 
 def main(descriptor: int) -> None:
-    """The life of a child."""
+    """Entry point of a child process."""
     os.set_inheritable(descriptor, False)
     faulthandler.enable()
     _die_with_parent()

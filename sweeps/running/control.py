@@ -46,7 +46,7 @@ def refused(place: tuple[str, int] | None) -> bool:
 
 
 def died() -> Callable[[], bool]:
-    """Says whether a control service that this process starts from now on has died; its port is not known yet."""
+    """A function that says whether a control service started by this process from now on has died."""
     import psutil  # Ray brings it
 
     me, seen = psutil.Process(), {child.pid for child in psutil.Process().children()}

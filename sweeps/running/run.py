@@ -73,7 +73,7 @@ class SweepRun:
             self.fatal = f"trial {config.trial_id}: its worker was lost {MAX_LOSSES} times"
 
     def take_in(self, config: TrialConfig, answer: dict[str, Any]) -> None:
-        """What :meth:`sweeps.running.worker.Worker.run` returned."""
+        """Take in what :meth:`sweeps.running.worker.Worker.run` returned."""
         self._back(config)
         for note in answer.get("notes", ()):
             if note not in self.told:
@@ -137,7 +137,7 @@ class SweepRun:
         self._tell(lambda observer: observer.settled(changed))
 
     def all_lost(self) -> None:
-        """Ray is gone: what was out is planned again."""
+        """Ray is gone: trials that were running are planned again."""
         for config in self.out.values():
             self.search.give_back(config)
         self.out.clear()

@@ -46,7 +46,7 @@ class Setup:
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Of a process among those that train a trial.
+    """Place of a process among those that train a trial.
 
     Attributes:
         rank: from 0 on; the first one tells and stores.

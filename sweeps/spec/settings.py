@@ -9,7 +9,7 @@ import torch
 
 
 def settings() -> dict[str, Any]:
-    """Those of torch and numpy that numbers depend on, by what sets them."""
+    """Settings of torch and numpy that numbers depend on, by the function that sets them."""
     kernels: Any = torch.backends.cudnn
     products: Any = (torch.backends.cuda, torch.backends.mkldnn)
     return {
@@ -25,5 +25,5 @@ def settings() -> dict[str, Any]:
 
 
 def changed(before: dict[str, Any]) -> list[str]:
-    """What sets the settings that are no longer as they were."""
+    """Functions that set the settings that have changed."""
     return [name for name, value in settings().items() if value != before[name]]

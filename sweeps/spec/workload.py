@@ -27,7 +27,7 @@ def built(choice: Choice) -> Workload:
 
 @contextlib.contextmanager
 def calling_theirs() -> Iterator[None]:
-    """In the block runs code of other people's: what it prints goes to standard error, the working folder and Ctrl-C
+    """The block runs other people's code: what it prints goes to standard error, the working folder and Ctrl-C
     are afterwards what they were, and it does not end the process.
 
     Raises:

@@ -36,7 +36,7 @@ FEWEST_FREE = 4
 
 @dataclass(frozen=True)
 class FormFit:
-    """What one form says.
+    """The fit of one form.
 
     Attributes:
         estimate: the most likely curve, scalars.

@@ -33,7 +33,7 @@ _CONVERGED = 1e-9
 
 @dataclass(frozen=True)
 class Exponent:
-    """What is known of the logarithm of the exponent apart from the data.
+    """What is known of the logarithm of the exponent before the data are seen.
 
     Attributes:
         log_mean: shape ``[R]`` or scalar.

@@ -34,7 +34,7 @@ to say anything."""
 
 @dataclass(frozen=True)
 class OtherForms:
-    """What they say.
+    """What the other forms say of the critical batch size.
 
     Attributes:
         outside: probability that the critical batch size lies outside the interval, were all forms equally likely
@@ -50,7 +50,7 @@ class OtherForms:
 
 
 def other_forms(fit: Fit, ends: Interval) -> OtherForms | None:
-    """Of the critical batch size whose interval has these ``ends``; ``None`` where one of them is open."""
+    """What other forms say of the critical batch size whose interval has these ``ends``; ``None`` where one is open."""
     low, high = ends
     if low is None or high is None:
         return None
@@ -66,7 +66,7 @@ def other_forms(fit: Fit, ends: Interval) -> OtherForms | None:
 
 
 def middles(batch_sizes: Sequence[float]) -> list[int]:
-    """Of the wide gaps between increasing batch sizes."""
+    """Middles of the wide gaps between increasing batch sizes."""
     return [round(math.sqrt(low * high)) for low, high in pairwise(batch_sizes) if high / low > _WIDE_GAP]
 
 

@@ -42,7 +42,7 @@ class LossRuns:
     weight: Array | float = 1.0
 
     def of(self, rows: np.ndarray) -> LossRuns:
-        """Some of them."""
+        """Some of the runs."""
         values = {name: getattr(self, name) for name in self.__dataclass_fields__}
         return LossRuns(**{name: value[rows] if np.ndim(value) else value for name, value in values.items()})
 
@@ -62,7 +62,7 @@ class Reference(NamedTuple):
 
     @classmethod
     def of(cls, runs: LossRuns) -> Reference:
-        """Those of ``runs``."""
+        """The reference of ``runs``."""
         return cls(*(float(np.exp(np.log(getattr(runs, name)).mean())) for name in cls._fields))
 
 

@@ -32,7 +32,7 @@ def two_sided(fit: Fit) -> bool:
 
 
 def examples(fit: Fit, batch_size: float) -> float:
-    """To the target by the fit at one batch size."""
+    """Examples to the target by the fit at one batch size."""
     return batch_size * math.exp(fit.power.log_steps(np.array([batch_size]))[0])
 
 

@@ -24,7 +24,7 @@ FLAT, ROOT, RATIO = "flat", "square root", "ratio"
 
 @dataclass(frozen=True, kw_only=True)
 class LearningRateRule:
-    """One rule.
+    """One rule for the learning rate.
 
     Attributes:
         exponent: power of the batch size; ``None`` for the measured law.

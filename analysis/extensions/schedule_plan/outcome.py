@@ -46,7 +46,7 @@ def outcomes(
     constant: int,
     config: AnalysisConfig,
 ) -> tuple[PlanOutcome, ...]:
-    """Of the plan under every rule, and of a constant batch size."""
+    """Outcomes of the plan under every rule, and of a constant batch size."""
     stages = [stage.batch_size for stage in table.stages]
     alone = len(stages) == 1
     outcomes_of_choices = []

@@ -22,7 +22,7 @@ LAW = "measured law"
 
 @dataclass(frozen=True, kw_only=True)
 class PlanRequest:
-    """What is asked for.
+    """What a plan has to satisfy.
 
     Attributes:
         rule: one of :data:`RULES`.

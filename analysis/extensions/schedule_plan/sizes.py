@@ -78,7 +78,7 @@ def costs(source: PhaseSource, ask: PlanRequest, sizes: Array, price: float | No
 
 
 def seconds(source: PhaseSource, ask: PlanRequest, sizes: Array) -> Array:
-    """Of a step at each batch size, shape ``[M]``."""
+    """Seconds of a step at each batch size, shape ``[M]``."""
     assert ask.throughput is not None
     return ask.throughput.seconds_per_step(source.optimizer, sizes, ask.devices)
 

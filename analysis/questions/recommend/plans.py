@@ -18,7 +18,7 @@ OBJECTIVES = ("time", "cost", "examples", "priced")
 
 @dataclass(frozen=True, kw_only=True)
 class Wish:
-    """What is asked for.
+    """What a recommendation has to respect.
 
     Attributes:
         price: of a device-hour, in any currency; replaces that of the throughput table; ``None`` takes the table's.
@@ -39,7 +39,7 @@ class Wish:
 
     @property
     def objectives(self) -> tuple[str, ...]:
-        """Those that can be answered."""
+        """Objectives that can be answered."""
         return OBJECTIVES if self.price_ratio is not None else OBJECTIVES[:-1]
 
 

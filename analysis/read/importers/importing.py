@@ -130,7 +130,7 @@ def import_runs(
 
 
 def detect(sources: Sequence[str]) -> tuple[str, list[str]]:
-    """The format of the sources, by what is there, and what that was, one line per source."""
+    """The format of the sources, and by what it was detected, one line per source."""
     names, lines = set(), []
     for source in sources:
         if os.path.exists(Path(source) / MANIFEST):

@@ -15,7 +15,7 @@ from cbs.schedules.batch_size.text import parse_table
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduleExport:
-    """What is written.
+    """A schedule to be written.
 
     Attributes:
         table: examples at which each stage begins, and its batch size in examples.
@@ -41,7 +41,7 @@ class ScheduleExport:
 
 @dataclass(frozen=True, kw_only=True)
 class ReadSchedule:
-    """What stands in a text.
+    """A schedule that was read from a text.
 
     Attributes:
         table: where each stage begins and its batch size in examples; in tokens where an example has them.
@@ -95,7 +95,7 @@ def read_schedule(text: str, tokens_per_example: int | None = None) -> ReadSched
 def of_steps(
     places: Sequence[int], sizes: Sequence[int], end: int | None, tokens_per_example: int | None
 ) -> ReadSchedule:
-    """Of trainers whose places are steps.
+    """The schedule of a trainer that counts in steps.
 
     Args:
         places: steps at which the stages begin.

@@ -32,8 +32,8 @@ class Geometry(Protocol):
     norms_suffice: bool
 
     def bind(self, parameters: Sequence[nn.Parameter], optimizer: torch.optim.Optimizer | None) -> None:
-        """Take notice of the parameter tensors that are measured and of the optimizer that moves them; by default of
-        neither.
+        """Receive the parameter tensors that are measured and the optimizer that moves them; by default
+        unused.
 
         Raises:
             ConfigError: if this geometry needs an optimizer, or another one.
@@ -69,5 +69,5 @@ class Geometry(Protocol):
 
 
 def as_real(tensor: Tensor) -> Tensor:
-    """Itself, or real and imaginary parts along a new last dimension, two parameters as optimizers take them."""
+    """The tensor itself, or its real and imaginary parts along a new last dimension, as optimizers take them."""
     return torch.view_as_real(tensor) if tensor.is_complex() else tensor

@@ -77,7 +77,7 @@ class Source(ABC):
         )
 
     def end_step(self) -> None:
-        """What is seen from here on is of another step."""
+        """What is seen from here on belongs to the next step."""
         self._passes.end_step()
 
     def attach(self) -> None:

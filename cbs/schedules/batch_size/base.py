@@ -42,7 +42,7 @@ class RunSettings:
 
 @dataclass(frozen=True)
 class Stage:
-    """Steps that are alike.
+    """Consecutive steps with one batch size and one factor of the learning rate.
 
     Attributes:
         batch_size: examples per step.

@@ -51,7 +51,7 @@ class WeightAverage(ABC):
 
     @abstractmethod
     def update(self, examples: int, batch_size: int) -> None:
-        """Take notice of the weights; a trial calls it after every update.
+        """Add the present weights; a trial calls it after every update.
 
         Args:
             examples: seen so far.
@@ -77,7 +77,7 @@ class WeightAverage(ABC):
         return {"points": self.points}
 
     def load_state_dict(self, state: dict[str, list[list[Tensor]]]) -> None:
-        """Go back to :meth:`state_dict`."""
+        """Restore :meth:`state_dict`."""
         self.points = [
             [value.to(tensor.device, copy=True) for value, tensor in zip(point, self._tensors, strict=True)]
             for point in state["points"]

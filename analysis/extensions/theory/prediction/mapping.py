@@ -35,7 +35,7 @@ class Mapped:
 
     @property
     def words(self) -> str:
-        """A few words for a person."""
+        """The method in a few words."""
         momentum = f" {self.momentum:g}" if self.momentum else ""
         power = f", preconditioner h^-{self.power:g}" if self.power else ""
         return f"{self.method.replace('_', ' ')}{momentum}{power}"

@@ -43,7 +43,7 @@ class Variation:
 
     @property
     def words(self) -> str:
-        """The assumption."""
+        """The assumption in words."""
         if self.floor is None:
             return f"spectrum at the {self.point}"
         return f"spectrum at the {self.point}, {'its own ' if self.own else ''}floor {number(self.floor)}"

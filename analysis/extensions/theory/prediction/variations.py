@@ -29,7 +29,7 @@ MUCH = 0.01
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What is predicted, of any spectrum."""
+    """What is predicted from a spectrum."""
 
     method: Mapped
     target: float
