@@ -72,7 +72,7 @@ class Ledger:
         if self.checkpoints:
             lines.append(f"  to resume from checkpoints: {', '.join(self.checkpoints)}")
         if self.left_over:
-            lines.append(f"  {len(self.left_over)} left-overs; cbs clean {self.folder} removes them")
+            lines.append(f"  {len(self.left_over)} leftover files; cbs clean {self.folder} removes them")
         if self.state != "running" and self.command:
             lines.append(f"  to continue: {self.command}")
         return lines
