@@ -51,7 +51,7 @@ SHOWN = re.findall(r"```sh\ncbs (theory quadratic [^\n]*)\n```\n\n!\[[^]]+\]\((f
 
 def test_every_figure_of_the_quadratic_stands_below_its_command() -> None:
     assert [path for _, path in SHOWN] == re.findall(r"\((figures/\S+)\)", QUADRATIC)
-    assert len(SHOWN) == 7
+    assert len(SHOWN) == 5
     for command, path in SHOWN:
         assert command.endswith(f"--figure docs/{path}")
 
@@ -75,7 +75,7 @@ def test_numbers_of_the_quadratic_are_those_of_the_command(run: Callable[..., tu
     header, *rows = (
         line.strip("| ").split(" | ") for line in QUADRATIC.splitlines() if line.startswith(("| batch", "| 1,024"))
     )
-    asked = [part for name in ("sgd", "ema", "pieces", "growth") for part in ("--optim", name)]
+    asked = [part for name in ("sgd", "ema") for part in ("--optim", name)]
     code, out, err = run("theory", "quadratic", *asked, "--batch-sizes", "1024,2048", "--json", "--resamples", 100)
     assert code == 0, err
     measured = {row["optimizer"]: row["steps"] for row in json.loads(out)["rows"] if row["batch_size"] == 1024}

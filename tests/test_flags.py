@@ -208,7 +208,6 @@ FLAGS = {
             "analysis.extensions.theory.prediction.predict": answer,
             "analysis.present.save_figure.save_figure": None,
             "cbs.theory.noisy_quadratic.NoisyQuadratic.power_law": answer,
-            "cbs.theory.noisy_quadratic.NoisyQuadratic.binned": answer,
             **PRESENT,
         },
         cases=CONFIG
@@ -224,7 +223,6 @@ FLAGS = {
             "--dimension": (["--dimension", "77"], "power_law(77"),
             "--spectrum-power": (["--spectrum-power", "1.5"], "power=1.5"),
             "--noise": (["--noise", "2.5"], "noise=2.5"),
-            "--reference": (["--reference"], "binned(10000)"),
             "--figure": (["--figure", "curves.png"], "curves.png"),
             "--definitions": (["--definitions"], "definitions=True"),
             "--spectrum": (["--spectrum", "elsewhere"], "elsewhere"),

@@ -1,12 +1,21 @@
-"""Slow twins of the noisy quadratic: the covariance one step at a time, and the process itself by sampling."""
+"""Twins of the noisy quadratic: the covariance one step at a time, along stages, and the process itself by sampling."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from cbs.theory.noisy_quadratic import NoisyQuadratic
+
+
+def binned(dimension: int, bins: int = 100) -> NoisyQuadratic:
+    """The power law with curvatures rounded down to ``bins`` geometric values, as in the figures of Zhang et al."""
+    values = np.geomspace(1.0, 1.0 / dimension, bins)
+    index = np.searchsorted(-values, -NoisyQuadratic.power_law(dimension).curvature).clip(max=bins - 1)
+    count = np.bincount(index, minlength=bins).astype(float)
+    return NoisyQuadratic(curvature=values, noise=values, start=np.ones(bins), count=count)
 
 
 def expected_losses(
@@ -67,3 +76,58 @@ def sampled_losses(
         gradient = curvature * theta + rng.standard_normal(theta.shape) * np.sqrt(noise / batch_size)
         counted = update(theta, gradient)
     return 0.5 * (curvature * counted**2).sum(axis=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuadraticStage:
+    """Consecutive steps that are alike.
+
+    Attributes:
+        steps: how many, at least 0.
+        lr: learning rate.
+        batch_size: examples per step, above 0.
+    """
+
+    steps: int
+    lr: float
+    batch_size: float
+
+
+def losses_along(
+    model: NoisyQuadratic, stages: Sequence[QuadraticStage], momentum: float = 0.0, *, power: float = 0.0
+) -> np.ndarray:
+    """Expected loss at the start and after every stage, shape ``[stages + 1]``.
+
+    The moments of ``(theta^2, v^2, theta v)`` are handed from stage to stage; a stage of k steps is the k-th power of
+    one matrix for each coordinate (arXiv:1907.04164, equation 21).
+
+    Args:
+        model: the noisy quadratic.
+        stages: in order; a stage of a single step may change everything at every step.
+        momentum: of heavy ball, in [0, 1).
+        power: exponent of the preconditioner.
+    """
+    weight = 0.5 * model.count * model.curvature
+    moments = np.zeros((len(weight), 4))
+    moments[:, 0], moments[:, 3] = model.start, 1.0
+    losses = [model.initial_loss]
+    for stage in stages:
+        step = _step(model, stage, momentum, power)
+        with np.errstate(all="ignore"):
+            moments = (np.linalg.matrix_power(step, stage.steps) @ moments[..., None])[..., 0]
+            losses.append(float(np.nan_to_num((weight * moments[:, 0]).sum(), nan=np.inf, posinf=np.inf)))
+    return np.array(losses)
+
+
+def _step(model: NoisyQuadratic, stage: QuadraticStage, momentum: float, power: float) -> np.ndarray:
+    """What a step does to ``(theta^2, v^2, theta v, 1)``, shape ``[d, 4, 4]``."""
+    scaled = stage.lr * model.preconditioner(power)
+    x, kick = scaled * model.curvature, scaled**2 * model.noise / stage.batch_size
+    zero, m = np.zeros_like(x), np.full_like(x, momentum)
+    rows = [
+        [(1 - x) ** 2, m**2, 2 * m * (1 - x), kick],
+        [x**2, m**2, -2 * m * x, kick],
+        [-x * (1 - x), m**2, m * (1 - 2 * x), kick],
+        [zero, zero, zero, zero + 1],
+    ]
+    return np.moveaxis(np.array(rows), -1, 0)

@@ -57,25 +57,22 @@ def quadratic(
     target: float = 0.01,
     momenta: Sequence[float | None] = (None,),
     decays: Sequence[float | None] = (None,),
-    model: NoisyQuadratic | None = None,
-    reference: bool = False,
+    model: NoisyQuadratic,
     config: AnalysisConfig,
     progress: Callable[[Row], None] = lambda row: None,
 ) -> QuadraticAnswer:
     """Steps to target over batch sizes for several optimizers on a noisy quadratic, and their critical batch sizes.
 
     Args:
-        powers: exponents p of the preconditioner ``h^-p``: 0 plain, 1/2 Adam's kin, 1 Newton's.
+        powers: exponents p of the preconditioner ``h^-p``: 0 for none, 1/2 as in Adam, 1 as in Newton's method.
         momenta: of momentum and Nesterov, a curve for each; ``None`` for tuned at every batch size.
         decays: of the average, likewise.
-        model: the noisy quadratic; by default the paper's, 10,000 curvatures 1/i in 100 bins.
-        reference: the conventions of the authors' notebook, see :func:`cbs.theory.noisy_quadratic.curve`.
+        model: the noisy quadratic.
 
     Raises:
         ConfigError: if a value is outside its domain, or the target is not below the loss at the start.
         DataError: if the rows cannot be fitted.
     """
-    model = model or NoisyQuadratic.binned(10_000)
     if target >= model.initial_loss:
         raise ConfigError(
             f"the loss starts at {model.initial_loss:.3g}, so a target of {target:g} takes no step: lower it"
@@ -85,9 +82,7 @@ def quadratic(
         own = {"sgd": (None,), "averaged": decays}.get(OPTIMIZERS.get(optimizer, ""), momenta)
         for power, given in itertools.product(dict.fromkeys(powers), dict.fromkeys(own)):
             try:
-                for row in curve(
-                    model, optimizer, target, batch_sizes, momentum=given, power=power, reference=reference
-                ):
+                for row in curve(model, optimizer, target, batch_sizes, momentum=given, power=power):
                     rows.append(row)
                     progress(row)
             except ValueError as error:
@@ -101,16 +96,14 @@ def quadratic(
         fitted = fit_exactly(table, config)
         row_of = {label(row): row for row in reached}
 
-        def exact(answer: Answer) -> Answer:
+        def known(answer: Answer) -> Answer:
             row = row_of[answer.group.optimizer]
             given = row.momentum if row.ema is None else row.ema
             near = float(np.sqrt(answer.points[0].batch_size * answer.points[-1].batch_size))
-            return _known(
-                answer,
-                critical(model, row.optimizer, target, momentum=given, power=row.power, reference=reference, near=near),
-            )
+            exact = critical(model, row.optimizer, target, momentum=given, power=row.power, near=near)
+            return _known(answer, exact)
 
-        fit = replace(fitted, answers=tuple(map(exact, fitted.answers)))
+        fit = replace(fitted, answers=tuple(map(known, fitted.answers)))
     return QuadraticAnswer(
         rows=tuple(rows),
         fit=fit,

@@ -1,29 +1,21 @@
 """The noisy quadratic of Zhang et al. (2019, arXiv:1907.04164): what training it takes, in closed form."""
 
 from cbs.theory.noisy_quadratic.curves import OPTIMIZERS, CurveSummary, Row, critical, curve
-from cbs.theory.noisy_quadratic.growth import BestGrowth, best_growth
 from cbs.theory.noisy_quadratic.model import NoisyQuadratic
 from cbs.theory.noisy_quadratic.modes import METHODS, Modes, modes_of
-from cbs.theory.noisy_quadratic.schedules import BestPieces, QuadraticStage, best_pieces, losses_along
 from cbs.theory.noisy_quadratic.search import Best, best_settings, passages, tuned
 
 __all__ = [
     "METHODS",
     "OPTIMIZERS",
     "Best",
-    "BestGrowth",
-    "BestPieces",
     "CurveSummary",
     "Modes",
     "NoisyQuadratic",
-    "QuadraticStage",
     "Row",
-    "best_growth",
-    "best_pieces",
     "best_settings",
     "critical",
     "curve",
-    "losses_along",
     "modes_of",
     "passages",
     "tuned",

@@ -46,14 +46,6 @@ class NoisyQuadratic:
         ones = np.ones(dimension)
         return cls(curvature=curvature, noise=noise * curvature, start=ones, count=ones)
 
-    @classmethod
-    def binned(cls, dimension: int, bins: int = 100) -> NoisyQuadratic:
-        """:meth:`power_law` with curvatures rounded down to ``bins`` geometric values, as in the paper's figures."""
-        values = np.geomspace(1.0, 1.0 / dimension, bins)
-        index = np.searchsorted(-values, -cls.power_law(dimension).curvature).clip(max=bins - 1)
-        count = np.bincount(index, minlength=bins).astype(float)
-        return cls(curvature=values, noise=values, start=np.ones(bins), count=count)
-
     def grouped(self, ratio: float = 1.01) -> NoisyQuadratic:
         """The same with curvatures that differ by less than ``ratio`` taken together, each group at its mean.
 

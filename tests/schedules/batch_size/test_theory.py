@@ -14,13 +14,13 @@ from cbs.schedules.batch_size.base import GRAD_SQ_NORM, BatchSchedule
 from cbs.schedules.batch_size.base import Stage as Planned
 from cbs.schedules.learning_rate import build_schedule
 from cbs.theory.noisy_quadratic import NoisyQuadratic
-from cbs.theory.noisy_quadratic.schedules import QuadraticStage, losses_along
 from cbs.training.batch_sizes import SEEN, run_of
 from cbs.training.run import run_trial
 from cbs.trial.config import Choice, EvaluationPlan, Schedule, TrialConfig
 from cbs.trial.record import TrialResult
 from cbs.trial.target import Target
 from cbs.workloads import build_workload
+from tests.references.noisy_quadratic import QuadraticStage, losses_along
 
 DIMENSION = 600
 WINDOW = 20

@@ -16,13 +16,14 @@ from cbs.compute.seeding import seeded
 from cbs.errors import ConfigError, UnknownNameError
 from cbs.registry import only_code
 from cbs.schedules.learning_rate import SCHEDULES, build_schedule, schedule_options
-from cbs.theory.noisy_quadratic import NoisyQuadratic, QuadraticStage, losses_along
+from cbs.theory.noisy_quadratic import NoisyQuadratic
 from cbs.training.run import run_trial
 from cbs.trial.config import Choice, EvaluationPlan, Schedule, TrialConfig
 from cbs.trial.target import Target
 from cbs.workloads import build_workload
 from sweeps.recipes import RECIPES
 from sweeps.spec.overrides import override
+from tests.references.noisy_quadratic import QuadraticStage, losses_along
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 from benchmarks.bench_batch_schedules import ceiling, fewest_examples
-from cbs.theory.noisy_quadratic import NoisyQuadratic, QuadraticStage, losses_along
+from cbs.theory.noisy_quadratic import NoisyQuadratic, modes_of
+from tests.references.noisy_quadratic import expected_losses
 
 MODEL = NoisyQuadratic.power_law(6, noise=0.5)
 STEPS = 12
@@ -17,8 +18,7 @@ LRS = st.lists(st.floats(0.01, 1.2), min_size=STEPS, max_size=STEPS).map(np.arra
 
 
 def loss(lrs: np.ndarray, sizes: np.ndarray, power: float = 0.0) -> float:
-    stages = [QuadraticStage(steps=1, lr=lr, batch_size=size) for lr, size in zip(lrs, sizes, strict=True)]
-    return float(losses_along(MODEL, stages, power=power)[-1])
+    return float(expected_losses(MODEL, "heavy_ball", 0.0, list(zip(lrs, sizes, strict=True)), power)[-1])
 
 
 @settings(max_examples=25)
@@ -62,7 +62,7 @@ def test_at_a_constant_learning_rate_the_batch_grows_to_the_end_and_beats_a_cons
     best = ceiling(model, np.full(steps, 0.5))
     sizes = best.batch_sizes(steps * 16.0)
     assert (np.diff(sizes) > 0).all()
-    constant = losses_along(model, [QuadraticStage(steps=steps, lr=0.5, batch_size=16)])[-1]
+    constant = float(modes_of(model, "sgd", 0.5).loss(steps, 16))
     assert best.loss(steps * 16.0) < 0.8 * constant
     examples, lr = fewest_examples(model, constant, steps, np.array([0.2, 0.5, 0.8]))
     assert examples * (1 - 1e-9) <= best.examples(constant) < 0.8 * steps * 16

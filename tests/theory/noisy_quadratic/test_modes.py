@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from cbs.theory.noisy_quadratic import METHODS, NoisyQuadratic, modes_of
 from tests.certified import noisy_quadratic as certified
-from tests.references.noisy_quadratic import expected_losses, sampled_losses
+from tests.references.noisy_quadratic import QuadraticStage, binned, expected_losses, losses_along, sampled_losses
 
 SMALL = NoisyQuadratic.power_law(5, noise=0.5)
 
@@ -151,7 +151,7 @@ def test_bad_models(change: dict[str, np.ndarray]) -> None:
 
 
 def test_binned_model_has_the_published_initial_loss_and_lower_bound() -> None:
-    model = NoisyQuadratic.binned(certified.DIMENSION)
+    model = binned(certified.DIMENSION)
     assert model.count.sum() == certified.DIMENSION
     assert model.initial_loss == pytest.approx(certified.INITIAL_LOSS, abs=0.005)
     for batch_size, bound in certified.LOWER_BOUND.items():
@@ -210,3 +210,19 @@ def test_grouping_keeps_the_losses() -> None:
     flat = NoisyQuadratic(curvature=np.array([0.0, 1.0, 0.0]), noise=np.ones(3), start=np.ones(3), count=np.ones(3))
     assert list(flat.grouped().curvature) == [1.0, 0.0]
     assert list(flat.grouped().count) == [1.0, 2.0]
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    stages=st.lists(
+        st.builds(QuadraticStage, steps=st.integers(0, 20), lr=st.floats(0.0, 1.5), batch_size=st.integers(1, 500)),
+        max_size=4,
+    ),
+    momentum=st.floats(0.0, 0.95),
+    power=st.sampled_from([0.0, 0.5]),
+)
+def test_stages_equal_single_steps(stages: list[QuadraticStage], momentum: float, power: float) -> None:
+    each = [(stage.lr, stage.batch_size) for stage in stages for _ in range(stage.steps)]
+    slow = expected_losses(SMALL, "heavy_ball", momentum, each, power)
+    ends = np.cumsum([0, *(stage.steps for stage in stages)])
+    np.testing.assert_allclose(losses_along(SMALL, stages, momentum, power=power), np.array(slow)[ends], rtol=1e-8)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from cbs.theory.noisy_quadratic import NoisyQuadratic, best_settings, curve, modes_of, passages, tuned
 from tests.certified import noisy_quadratic as certified
+from tests.references.noisy_quadratic import binned
 
 SMALL = NoisyQuadratic.power_law(5, noise=0.5)
 
@@ -17,13 +18,13 @@ SMALL = NoisyQuadratic.power_law(5, noise=0.5)
 def test_best_steps_equal_the_published_search(method: str, power: float) -> None:
     published = certified.LAST_MISSED_STEP[method, power]
     grids = (certified.SGD_LRS, (0.0,)) if method == "sgd" else (certified.LRS, certified.MOMENTA)
-    model = NoisyQuadratic.binned(certified.DIMENSION)
+    model = binned(certified.DIMENSION)
     found = best_settings(model, method, certified.TARGET, list(published), *grids, power=power, cushion=1e-8)
     assert [best and best.steps for best in found] == [last + 1 for last in published.values()]
 
 
 def test_without_the_cushion_the_smallest_batch_takes_a_little_longer() -> None:
-    model = NoisyQuadratic.binned(certified.DIMENSION)
+    model = binned(certified.DIMENSION)
     with_it, without = (
         best_settings(model, "sgd", certified.TARGET, [4], certified.SGD_LRS, cushion=cushion)[0]
         for cushion in (1e-8, 0.0)

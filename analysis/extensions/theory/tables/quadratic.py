@@ -57,7 +57,6 @@ def _(found: QuadraticAnswer) -> Presentation:
 def steps(answer: QuadraticAnswer) -> Table:
     """One row per optimizer and batch size."""
     tuned = any(row.best_momentum is not None for row in answer.rows)
-    grown = any(row.best_growth is not None for row in answer.rows)
     columns = (
         Column("optimizer", label, "optimizer", name=True),
         Column("power"),
@@ -65,7 +64,6 @@ def steps(answer: QuadraticAnswer) -> Table:
         Column("steps", heading="steps"),
         Column("best_lr", heading="best learning rate"),
         Column("best_momentum", _slowness, "1 - momentum or decay" if tuned else ""),
-        Column("best_growth", heading="last over first batch size" if grown else ""),
         Column("lower_bound", lambda row: answer.lower_bound.get(row.batch_size), "lower bound", wide=True),
     )
     title = f"Steps to an expected loss of {answer.target:g}, from {answer.initial_loss:.3g}"

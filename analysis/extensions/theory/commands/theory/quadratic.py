@@ -17,8 +17,8 @@ def command(
     optim: Annotated[
         list[str] | None,
         typer.Option(
-            help="sgd, momentum, nesterov, ema (an average of SGD's iterates), pieces (a piecewise constant learning "
-            "rate) or growth (a batch size that grows); repeat for several. Default: sgd, momentum and ema."
+            help="sgd, momentum, nesterov or ema (an average of SGD's iterates); repeat for several. Default: sgd, "
+            "momentum and ema."
         ),
     ] = None,
     power: Annotated[
@@ -43,9 +43,6 @@ def command(
     dimension: Annotated[int, typer.Option(help="Number of parameters.")] = 10_000,
     spectrum_power: Annotated[float, typer.Option(help="The i-th curvature is i to minus this power.")] = 1.0,
     noise: Annotated[float, typer.Option(help="Variance of an example's noise over the curvature.")] = 1.0,
-    reference: Annotated[
-        bool, typer.Option("--reference", help="Conventions of the authors' notebook: its grids, 100 bins, last miss.")
-    ] = False,
     spectrum: Annotated[
         Path | None,
         typer.Option(
@@ -86,7 +83,6 @@ def command(
         alone = {
             "--power": power != "0", "--momentum": momentum is not None, "--ema": ema is not None,
             "--dimension": dimension != 10_000, "--spectrum-power": spectrum_power != 1.0, "--noise": noise != 1.0,
-            "--reference": reference,
         }  # fmt: skip
         if given := [flag for flag, there in alone.items() if there]:
             raise ConfigError(f"{' and '.join(given)}: with --spectrum that is what the sweep says; leave it out")
@@ -102,13 +98,8 @@ def command(
     if dimension < 1 or dimension > 10_000_000:
         raise ConfigError(f"--dimension must be between 1 and 10,000,000, got {dimension}")
     sizes = parse_batch_sizes(batch_sizes or "4..65536")
-    if reference and (spectrum_power, noise) != (1.0, 1.0):
-        raise ConfigError("--reference is the paper's spectrum: leave out --spectrum-power and --noise")
     try:
-        if reference:
-            model = NoisyQuadratic.binned(dimension)
-        else:
-            model = NoisyQuadratic.power_law(dimension, power=spectrum_power, noise=noise).grouped()
+        model = NoisyQuadratic.power_law(dimension, power=spectrum_power, noise=noise).grouped()
     except ValueError as error:
         raise ConfigError(f"the noisy quadratic cannot be made: {error}") from None
     with errors.status("0 curves") as status:
@@ -120,7 +111,6 @@ def command(
             momenta=parse_numbers(momentum, "--momentum", float) if momentum else (None,),
             decays=parse_numbers(ema, "--ema", float) if ema else (None,),
             model=model,
-            reference=reference,
             config=config,
             progress=lambda row: status.update(f"{row.optimizer} at batch size {row.batch_size:g}"),
         )
