@@ -102,7 +102,7 @@ class Run:
         hits = []
         for copy, (signal, noise) in enumerate(self.expected.T):
             found = averages.estimate([copy], exponent=exponent)
-            if "no interval: the steps" not in found.note:
+            if "no interval: only" not in found.note:
                 low, high = found.low or 0.0, math.inf if found.high is None else found.high
                 hits.append("no positive value" not in found.note and low <= (noise / signal) ** exponent <= high)
         assert len(hits) >= 0.99 * self.expected.shape[1]

@@ -109,7 +109,7 @@ def test_it_survives_the_configuration() -> None:
         ({"command": f"train {PLACES} {{resume}}"}, "say with --resume"),
         ({"resume": "x"}, "has no {resume}"),
         ({"reads": "stone"}, "no such format"),
-        ({"metric": "step"}, "says how far training is"),
+        ({"metric": "step"}, "measures progress, not quality"),
     ],
 )
 def test_what_would_be_wrong_in_silence_is_refused(options: dict[str, Any], said: str) -> None:
@@ -120,11 +120,11 @@ def test_what_would_be_wrong_in_silence_is_refused(options: dict[str, Any], said
 @pytest.mark.parametrize(
     ("command", "optimizers", "settings", "said"),
     [
-        (f"train {PLACES}", ("adamw", "lamb"), (), "would train alike"),
+        (f"train {PLACES}", ("adamw", "lamb"), (), "would give the same run"),
         (f"train {PLACES} {{beta2}}", ("adamw",), (), "has {beta2}, which is none of"),
         (f"train {PLACES} {{steps}}", ("adamw",), (), "max_steps=N"),
-        (f"train {PLACES}", ("adamw",), ("schedule.name=cosine",), "the program trains, so tell it"),
-        (f"train {PLACES}", ("adamw",), ("clip_norm=1",), "the program trains, so tell it"),
+        (f"train {PLACES}", ("adamw",), ("schedule.name=cosine",), "the program decides it"),
+        (f"train {PLACES}", ("adamw",), ("clip_norm=1",), "the program decides it"),
     ],
 )
 def test_a_sweep_of_trials_that_would_be_alike_or_settings_that_would_do_nothing_is_refused(

@@ -96,7 +96,7 @@ def test_a_crash_a_full_memory_and_a_lost_worker_are_told_and_harm_no_other_tria
 @pytest.mark.parametrize(
     ("act", "status", "words"),
     [
-        ("hang", "FAILED", "no sign of life for 20 s: in <lambda>, "),
+        ("hang", "FAILED", "did not respond for 20 s: in <lambda>, "),
         ("exit", "FAILED", "exited with code 3: last words of the workload"),
         ("die", "FAILED", "killed by SIGKILL"),
         ("sys.exit", "FAILED", "SystemExit: 4"),

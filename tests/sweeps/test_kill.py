@@ -187,7 +187,7 @@ def test_temporary_files_that_fill_their_disk_end_the_sweep_in_one_line_and_cost
     _, err = process.communicate(timeout=DEADLINE)
     assert process.returncode == 1, err
     assert f"cbs: no room for temporary files in {small}; make room" in err
-    assert "to go on: cbs sweep" in err
+    assert "to continue: cbs sweep" in err
     assert "Traceback" not in err
     assert "LOG ERROR" not in err
     in_this_process(tmp_path / "full")
@@ -229,7 +229,7 @@ def test_an_interrupt_is_one_line_and_keeps_what_is_finished(tmp_path, sent):
     process.send_signal(sent)
     _, err = process.communicate(timeout=DEADLINE)
     assert process.returncode == 130
-    assert "to go on: cbs sweep" in err
+    assert "to continue: cbs sweep" in err
     assert "Traceback" not in err
     assert stored(tmp_path / "interrupted") >= 2
     assert not stale.exists()

@@ -275,7 +275,7 @@ def test_what_holds_is_not_doubted(workload: str, optimizer: str) -> None:
         ("ValidationOfTheSeed", "validate of one model gives"),
         ("ValidationOfTheStream", "validate of one model gives"),
         ("ValidationOfTheLatestBatch", "validate of one model gives"),
-        ("ModelPerCall", "goes on from a checkpoint takes other steps"),
+        ("ModelPerCall", "resumed from a checkpoint takes other steps"),
     ],
 )
 def test_what_does_not_hold_is_told_once(workload: str, said: str) -> None:

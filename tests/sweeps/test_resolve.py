@@ -36,7 +36,7 @@ SWEEP = Sweep(
                 "averaging": Choice(name="ema", options={"decay": 0.9}),
                 "optimizers": (Choice(name="sgd"), Choice(name="schedule_free")),
             },
-            "average of its own",
+            "already averages its weights",
         ),
         ({"clip_norm": 1.0, "optimizers": (Choice(name="sgd"), Choice(name="gauss_newton"))}, "gradients of its own"),
     ],

@@ -133,7 +133,7 @@ def test_code_that_a_record_names_runs_only_where_the_person_names_it(
     small = ["--at", "start", "--replicates", 1, "--nodes", 2, "--gradient-examples", 8, "--curvature-examples", 2]
     status, out, err = run("theory", "spectrum", root, *small)
     assert (status, out) == (2, "")
-    assert f"which would run: to allow it add {flag} theirs_to_run:{name}" in " ".join(err.split())
+    assert f"to allow it to run, add {flag} theirs_to_run:{name}" in " ".join(err.split())
     assert not code.exists()
     assert not (root / "spectrum.parquet").exists()
     status, _, err = run("theory", "spectrum", root, *small, flag, f"theirs_to_run:{name}")
@@ -165,7 +165,7 @@ def test_bad_input(tmp_path: Path) -> None:
 def test_other_data_and_a_trial_that_does_not_repeat_are_refused(tmp_path: Path) -> None:
     root = stored(tmp_path / "a")
     Store(root).save(trial(TRIAL, [(0, 2.0), (9, 0.1)], TrialStatus.REACHED, data_hash="abc"))
-    with pytest.raises(ConfigError, match="holds trials on other data"):
+    with pytest.raises(ConfigError, match="holds trials on different data"):
         measure_spectrum(root, effort=SMALL)
     slow = stored(tmp_path / "b", dataclasses.replace(TRIAL, lr=1e-6, max_steps=3))
     with pytest.raises(ConfigError, match="does not reach its target again here"):

@@ -200,7 +200,7 @@ PERFECT, PLATEAU = np.log(1e4 / SIZES), np.full(len(SIZES), math.log(300.0))
     ("name", "perfect", "plateau", "remarks"),
     [
         ("pareto", math.inf, 0.0, ("", "")),
-        ("overhead", math.inf, 0.0, ("takes the curve for the hyperbola", "takes the curve for the hyperbola")),
+        ("overhead", math.inf, 0.0, ("assumes the hyperbola", "assumes the hyperbola")),
         ("sfo", SIZES[0], SIZES[0], ("no interior optimum", "no interior optimum")),
         ("token_optimal", SIZES[-1], SIZES[0], ("at the largest measured", "brittle")),
         ("perfect_scaling_end", math.inf, 1.1 * SIZES[0], ("no measured batch size leaves", "has left the line")),
@@ -274,7 +274,7 @@ def test_kaplan_needs_targets() -> None:
     kaplan = build("kaplan")
     alone, unknown = [sample(hyperbola(), target=2.4)], [sample(hyperbola())]
     assert np.isnan(kaplan(alone)).all()
-    assert "read several" in kaplan.remark(alone)
+    assert "analyze several" in kaplan.remark(alone)
     assert np.isnan(kaplan(unknown)).all()
     assert "needs the value of the target" in kaplan.remark(unknown)
     accuracy = [sample(hyperbola(), target=-1.0), *alone, *family(rows=1)]

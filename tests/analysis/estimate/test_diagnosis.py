@@ -72,7 +72,7 @@ def test_evaluations_that_pass_the_target_by_luck_are_the_verdict() -> None:
     lucky = [dataclasses.replace(point, lead=by) for point, by in zip(POINTS, (0, 0.1, 0.11, 0.5), strict=True)]
     found, advice = verdict(lucky)
     assert found == "evaluations too noisy"
-    assert "so much before the trend of its run, at batch size 64 (10 %), 256 (39 %): validate on more" in advice
+    assert "so much before the trend of its run at batch size 64 (10 %), 256 (39 %): validate on more" in advice
     assert verdict([*lucky[:2], *POINTS[2:]]) == (Verdict.OK, "")
 
 

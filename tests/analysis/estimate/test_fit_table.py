@@ -96,7 +96,7 @@ def test_a_budget_that_is_given_as_steps_is_asked_about() -> None:
 def test_a_column_that_says_how_runs_ended_is_not_passed_over() -> None:
     table = pd.read_csv(io.StringIO(curve()))
     mixed = table.assign(Status=["ok"] * (len(table) - 1) + ["diverged"])
-    with pytest.raises(DataError, match=r"column 'Status' tells rows apart.*censored"):
+    with pytest.raises(DataError, match=r"column 'Status' distinguishes rows.*censored"):
         fit_table(mixed, QUICK)
     assert "columns that are not used: Status" in fit_table(table.assign(Status="ok"), QUICK).notes
 
@@ -108,7 +108,9 @@ def test_a_point_that_may_be_a_thousands_separator_is_named(
     write: Callable[..., Path], steps: str, noted: bool
 ) -> None:
     found = fit_table(write(f"batch_size,steps\n8,{steps}\n16,11\n32,10\n"), QUICK, unit="images")
-    assert (f"steps {float(steps):g} is not whole: its point is a decimal one" in "".join(found.notes)) == noted
+    assert (
+        f"steps {float(steps):g} is not whole: the point is read as a decimal point" in "".join(found.notes)
+    ) == noted
 
 
 def test_published_fits_end_to_end(write: Callable[..., Path]) -> None:
@@ -321,7 +323,7 @@ BROKEN: dict[str, tuple[str | bytes, str]] = {
     "infinite": (f"{LINES[0]}\n8,1e999\n", "not a finite number"),
     "beyond": (f"{LINES[0]}\n8,1e300\n", "beyond anything"),
     "duplicate": (f"{LINES[0]}\n8,100\n16,60\n8,100\n", "line 4: repeats line 2; remove it"),
-    "repeated": (f"{LINES[0]}\n8,100\n16,60\n8,101\n", "line 4: .*batch size 8 is there already.*column seed"),
+    "repeated": (f"{LINES[0]}\n8,100\n16,60\n8,101\n", "line 4: .*batch size 8 already exists.*column seed"),
     "same seed": ("batch_size,steps,seed\n8,100,1\n8,101,1\n", "line 3: .*seed 1 already exists, in line 2"),
     "no seed": ("batch_size,steps,seed\n8,100,\n16,60,1\n", "line 2, column 'seed': it is empty; number the runs"),
     "no target": ("batch_size,steps,target\n8,100,2.4\n16,60,\n", "line 3, column 'target': it is empty"),

@@ -188,12 +188,12 @@ def test_batch_sizes_that_tell_the_form_are_asked_for_where_the_verdict_is_that_
     assert found.reasons == ("batch sizes 1, 2048: forms of the curve that fit as well differ most there",)
 
 
-def test_an_exponent_that_is_believed_gets_batch_sizes_in_between(tmp_path: Path) -> None:
+def test_an_exponent_from_the_prior_gets_batch_sizes_in_between(tmp_path: Path) -> None:
     sweep(tmp_path, {"adamw": Truth(noise=0.05)}, batch_sizes=(4, 32, 256), seeds=3, growth=1.3)
     found = suggest(answer(tmp_path))
     assert found is not None
     assert {11, 91} <= set(found.batch_sizes)
-    assert any("hardly tell the exponent" in reason for reason in found.reasons)
+    assert any("hardly determine the exponent" in reason for reason in found.reasons)
 
 
 def test_one_seed_is_filled_up_everywhere_and_two_are_enough_for_the_verdict(tmp_path: Path) -> None:
@@ -203,7 +203,7 @@ def test_one_seed_is_filled_up_everywhere_and_two_are_enough_for_the_verdict(tmp
     assert set(found.missing) >= {(size, seed) for size in SIZES for seed in (1, 2)}
     two = suggest(healthy(tmp_path / "two", seeds=2))
     assert two is not None
-    assert not any("noise of a seed" in reason for reason in two.reasons)
+    assert not any("noise between seeds" in reason for reason in two.reasons)
 
 
 def test_learning_rates_beyond_an_edge(tmp_path: Path) -> None:

@@ -151,7 +151,7 @@ def test_forms_that_are_far_apart_about_a_batch_size_are_said_to_be(found: Losse
         other = replace(one, form="another", critical=replace(one.critical, value=factor * value))
         return "\n".join(map(str, presentation(replace(found, implied=(one, other))).shown))
 
-    assert f"{one.form} and another differ by a factor of 3: losses do not settle B_crit" in said(3.0)
+    assert f"{one.form} and another differ by a factor of 3: losses do not determine B_crit" in said(3.0)
     assert "differ by a factor" not in said(1.5)
 
 

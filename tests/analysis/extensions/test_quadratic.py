@@ -50,7 +50,7 @@ def test_what_is_known_is_told_whatever_the_batch_sizes(run, sizes, wanted, monk
     assert fit["critical_batch_size"] == pytest.approx(54_210, rel=0.002)
     assert fit["min_steps"] == pytest.approx(9.911, rel=0.001)
     code, out, err = run(*given)
-    assert "nothing is said beyond" not in out
+    assert "no statement beyond" not in out
     # definitions that are read from the counts say nothing beyond them
     code, out, err = run(*given, "--definition", "saturation")
     assert f"no statement beyond it; add {wanted} ones with --batch-sizes" in out

@@ -435,7 +435,7 @@ def test_a_trace_without_an_interval_is_refused(
 @pytest.mark.parametrize(("ratio", "price"), [(1e300, 50.0), (1.0, 1e300), (1.0, 1e16)])
 def test_batch_sizes_beyond_counting_are_refused(ratio: float, price: float, tmp_path: Path) -> None:
     (tmp_path / "noise_scale.json").write_text(json.dumps(noise_run()))
-    with pytest.raises(ConfigError, match="beyond counting: is the price, or a critical one, right"):
+    with pytest.raises(ConfigError, match="too many to compare: is the price, or a critical batch size, right"):
         plan_schedule([of_trace(tmp_path, CONFIG, ratio)], PlanRequest(price=price), CONFIG)
 
 

@@ -107,7 +107,7 @@ def test_more_devices_than_any_measured_batch_size_has_examples(exact: Answer) -
     one_each = Assumed(examples_per_second=100.0, latency=0.01, max_batch_per_device=1)
     plan = advise(exact, one_each, Wish(devices=10**6)).plans["time"]
     assert (plan.batch_size, plan.devices) == (1024, 1024)
-    assert plan.remarks == ("of those measured, 1024 devices can share batch size 1024 alone: measure larger ones",)
+    assert plan.remarks == ("1024 devices can share batch size 1024 alone of those measured: measure larger ones",)
 
 
 def test_when_a_step_takes_in_proportion_the_smallest_is_best(exact: Answer) -> None:
@@ -223,7 +223,7 @@ def test_of_two_optimizers_alike_either_is_best_with_about_the_probability_that_
 def test_one_device_is_no_several(exact: Answer) -> None:
     advice = advise(exact, StepTimeTable((StepTime(batch_size=32, seconds=1.0),)), Wish(devices=1))
     assert advice.plans["time"].remarks == (
-        "of those measured, 1 device can share batch size 32 alone: measure larger ones",
+        "1 device can share batch size 32 alone of those measured: measure larger ones",
     )
 
 

@@ -223,7 +223,7 @@ def test_models_under_two_names_of_the_workload_are_on_no_law_and_it_is_said(
     monkeypatch.setattr("analysis.questions.scale.answer.load", lambda *paths: SimpleNamespace(notes=()))
     monkeypatch.setattr("analysis.questions.scale.answer.answers", lambda *arguments, **options: named)
     for against in (None, ["parameters"]):
-        with pytest.raises(ResultsError, match="models that belong on one need the same name of the workload"):
+        with pytest.raises(ResultsError, match="models that share a law need the same workload name"):
             scale([tmp_path], QUICK, against=against)
 
 

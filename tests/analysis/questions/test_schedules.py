@@ -159,7 +159,7 @@ def test_what_speaks_against_a_verdict_forbids_it(folder: Path) -> None:
     assert "edge of the grid" in said["0.3"]
     assert "no trial reached" in said["0.4"]
     assert found["0.4"].comparison is None
-    assert "no constant batch size takes so few" in said["0.5"]
+    assert "no constant batch size needs so few" in said["0.5"]
     assert "not among those measured" in said["0.6"]
     assert {found[name].verdict for name in ("0.1", "0.2", "0.3", "0.4", "0.6")} == {Standing.UNKNOWN}
 

@@ -102,7 +102,7 @@ def test_an_optimizer_that_averages_by_itself_takes_no_average_beside() -> None:
         max_steps=3,
         averaging=Choice(name="ema", options={"decay": 0.9}),
     )
-    with pytest.raises(ConfigError, match="average of its own") as caught:
+    with pytest.raises(ConfigError, match="already averages its weights") as caught:
         run_trial(config)
     assert "\n" not in str(caught.value)
     assert len(run_trial(dataclasses.replace(config, averaging=None)).evaluations) > 1
