@@ -30,9 +30,9 @@ from analysis.config import AnalysisConfig
 from analysis.extensions.schedule_plan.answer import plan_schedule
 from analysis.extensions.schedule_plan.of_sweep import of_sweep
 from analysis.extensions.schedule_plan.plans import PlanOutcome, PlanRequest
+from analysis.extensions.theory.noisy_quadratic import tuned
 from benchmarks.calibration.cases import CASES, PLAN, SEEDS, TARGET, Case, octaves
 from cbs.errors import CbsError
-from cbs.theory.noisy_quadratic import tuned
 from cbs.trial.config import Choice, Schedule, TrialConfig
 from cbs.trial.record import Measurement, TrialResult, TrialStatus, WorkloadInfo
 from cbs.trial.store import Store

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from analysis.estimate.fit_table import fit_table
+from analysis.extensions.theory.noisy_quadratic import modes_of
 from benchmarks.calibration import __main__ as calibration
 from benchmarks.calibration import shared_stream
 from benchmarks.calibration import truth as truths
@@ -26,7 +27,6 @@ from benchmarks.calibration.simulated import crossing, simulated, steps_of
 from benchmarks.calibration.summary import against, holds, points, silent
 from benchmarks.calibration.truth import Best, Truth, best_of, exact, fine_grid, fitted
 from cbs.compute import seeding
-from cbs.theory.noisy_quadratic import modes_of
 from cbs.training.run import run_trial
 from cbs.trial.record import TrialStatus
 from cbs.trial.store import Store

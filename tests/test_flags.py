@@ -85,9 +85,6 @@ UNITS = [
     "runs.csv", "-o", "out", "--metric", "loss", "--direction", "below", "--target", "3",
     "--metric-unit", "nats", "--example-unit", "tree",
 ]  # fmt: skip
-CONSTANTS = [
-    "--optim", "muon", "--epsilon", "0.5", "--lr", "0.125", "--smoothness", "1", "--noise", "5", "--gap", "3",
-]  # fmt: skip
 
 FLAGS = {
     "analyze": Flags(
@@ -104,34 +101,15 @@ FLAGS = {
         },
     ),
     "theory bounds": Flags(
-        {
-            "analysis.extensions.theory.bounds.given.given_bounds": answer,
-            "analysis.extensions.theory.bounds.measured.measured_bounds": answer,
-            **PRESENT,
-        },
-        base=CONSTANTS,
-        cases=OUTPUT
+        {"analysis.extensions.theory.bounds.measured.measured_bounds": answer, **PRESENT},
+        cases=RESULTS
+        | OUTPUT
+        | CONFIG
+        | FIGURES
         | JSON
         | {
-            "--optim": (["--optim", "sgd", "--optim", "momentum"], "['muon', 'sgd', 'momentum']"),
-            "--beta": (["--beta", "0.8,0.9"], "betas=(0.8, 0.9)"),
-            "--weight-decay": (["--weight-decay", "0,0.1"], "weight_decays=(0.0, 0.1)"),
-            "--nesterov": (["--no-nesterov"], "nesterov=False"),
-            "--epsilon": (["--epsilon", "0.75"], "epsilon=0.75"),
-            "--lr": (["--lr", "0.25"], "lr=0.25"),
-            "--smoothness": (["--smoothness", "1.5"], "smoothness=1.5"),
-            "--noise": (["--noise", "4.5"], "noise=4.5"),
-            "--gap": (["--gap", "2.5"], "gap=2.5"),
-            "--initial-gradient": (["--initial-gradient", "0.5"], "initial_gradient=0.5"),
-            "--norm-constant": (["--norm-constant", "1.25"], "norm_constant=1.25"),
-            "--batch-sizes": (["--batch-sizes", "8..32"], "batch_sizes=(8, 16, 32)"),
-        },
-        instead={name: (["elsewhere", *arguments], said) for name, (arguments, said) in (CONFIG | FIGURES).items()}
-        | {
-            "results": (["elsewhere"], "elsewhere"),
-            "--target": (["elsewhere", "--target", "2.5", "--target", "3"], "[2.5, 3.0]"),
-            "--form": (["elsewhere", "--form", "linear"], "form='linear'"),
-            "--at-lr": (["elsewhere", "--at-lr", "0.5"], "lr=0.5"),
+            "--form": (["--form", "linear"], "form='linear'"),
+            "--at-lr": (["--at-lr", "0.5"], "lr=0.5"),
         },
     ),
     "compare": Flags(
@@ -207,7 +185,7 @@ FLAGS = {
             "analysis.extensions.theory.quadratic.quadratic": answer,
             "analysis.extensions.theory.prediction.predict": answer,
             "analysis.present.save_figure.save_figure": None,
-            "cbs.theory.noisy_quadratic.NoisyQuadratic.power_law": answer,
+            "analysis.extensions.theory.noisy_quadratic.NoisyQuadratic.power_law": answer,
             **PRESENT,
         },
         cases=CONFIG

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from cbs.theory.noisy_quadratic import NoisyQuadratic
+from analysis.extensions.theory.noisy_quadratic import NoisyQuadratic
 from cbs.trial.config import EvaluationPlan
 
 DIVERGED = 5.0

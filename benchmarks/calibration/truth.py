@@ -1,8 +1,9 @@
 """The truth of a case: steps to target at the best learning rate of all, over batch sizes, and what a sweep should say.
 
-Two curves are true. That of the *expected loss* is in closed form (:func:`cbs.theory.noisy_quadratic.tuned`). That of
-*trials* is the geometric mean, over seeds, of the first evaluation below the target (:mod:`.first_passage`), at the
-learning rate at which it is lowest; sweeps measure this one. Of either there are two estimands:
+Two curves are true. That of the *expected loss* is in closed form
+(:mod:`analysis.extensions.theory.noisy_quadratic`). That of *trials* is the geometric mean, over seeds, of the first
+evaluation below the target (:mod:`.first_passage`), at the learning rate at which it is lowest; sweeps measure this
+one. Of either there are two estimands:
 
 - **exact**: the batch size at which the curve takes twice its fewest steps, ``S_min`` those of infinite batches and
   ``E_min`` the limit of examples at small ones;
@@ -22,9 +23,9 @@ import numpy as np
 from scipy.interpolate import CubicSpline
 from scipy.optimize import brentq, least_squares
 
+from analysis.extensions.theory.noisy_quadratic import tuned
 from benchmarks.calibration.cases import PLAN, TARGET, Case
 from benchmarks.calibration.first_passage import Walk, first_passages
-from cbs.theory.noisy_quadratic import tuned
 
 QUANTITIES = ("critical", "min_steps", "min_examples")
 RUNS = (250, 2000)

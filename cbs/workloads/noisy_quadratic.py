@@ -1,7 +1,7 @@
 r"""A quadratic loss with independent gradient noise: the workload whose every answer is known in closed form.
 
 The model of Zhang et al. (2019), arXiv:1907.04164, on which the whole chain of measurement can be checked against
-:mod:`cbs.theory.noisy_quadratic`. The parameters :math:`\theta \in R^d` start from N(0, I). An example is a noise
+closed forms. The parameters :math:`\theta \in R^d` start from N(0, I). An example is a noise
 vector :math:`\xi \sim N(0, diag(c))` and its loss
 
 .. math:: \ell(\theta, \xi) = \frac12 \sum_i h_i \theta_i^2 + \xi \cdot \theta,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cbs.theory.noisy_quadratic import NoisyQuadratic
+from analysis.extensions.theory.noisy_quadratic import NoisyQuadratic
 
 
 def binned(dimension: int, bins: int = 100) -> NoisyQuadratic:

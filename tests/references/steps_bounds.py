@@ -1,12 +1,68 @@
-"""Steps bounds the long way: sums over steps, counting steps until a bound is met, and training with noise."""
+"""Steps bounds, and the long way to them: sums over steps, counting steps until a bound is met, a search."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 TERMS = 4_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepsBound:
+    """``T(b)`` up to the accuracy; ``x`` is what the start contributes, ``y`` the noise of one example, ``power`` p."""
+
+    x: float
+    y: float
+    accuracy: float
+    power: float = 0.5
+
+    @property
+    def pole(self) -> float:
+        return float((self.y / self.accuracy) ** (1.0 / self.power))
+
+    def steps(self, batch_sizes: ArrayLike) -> np.ndarray:
+        raise NotImplementedError
+
+    def examples(self, batch_sizes: ArrayLike) -> np.ndarray:
+        return np.multiply(batch_sizes, self.steps(batch_sizes))
+
+    @property
+    def best_batch_size(self) -> float:
+        """Of the fewest examples, by a search."""
+        from scipy.optimize import minimize_scalar
+
+        found = minimize_scalar(
+            lambda log: float(np.log(self.examples(math.exp(log)))),
+            bounds=(math.log(self.pole) + 1e-9, math.log(self.pole) + 3.0),
+            method="bounded",
+            options={"xatol": 1e-10},
+        )
+        return math.exp(found.x)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PowerBound(StepsBound):
+    """``X / (c - Y b^-p)``."""
+
+    def steps(self, batch_sizes: ArrayLike) -> np.ndarray:
+        left = self.accuracy - self.y * np.asarray(batch_sizes, dtype=float) ** -self.power
+        return np.divide(self.x, left, out=np.full_like(left, np.inf), where=left > 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecayBound(StepsBound):
+    """``ln(X / (c - Y/sqrt(b))) / rate``."""
+
+    rate: float
+
+    def steps(self, batch_sizes: ArrayLike) -> np.ndarray:
+        left = self.accuracy - self.y / np.sqrt(np.asarray(batch_sizes, dtype=float))
+        inside = np.divide(self.x, left, out=np.full_like(left, np.inf), where=left > 0)
+        return np.asarray(np.log(inside) / self.rate)
 
 
 def noise_factor(beta: float, *, nesterov: bool) -> float:
@@ -15,32 +71,6 @@ def noise_factor(beta: float, *, nesterov: bool) -> float:
     weights = (1 - beta) * beta ** np.arange(TERMS)
     momentum = math.sqrt(float((weights**2).sum()))
     return beta * momentum + (1 - beta) if nesterov else momentum
-
-
-def direction_noise(beta: float, *, nesterov: bool) -> float:
-    """Standard deviation of what a step follows, its noise added up exactly."""
-    weights = (1 - beta) * beta ** np.arange(TERMS)
-    if nesterov:
-        weights = beta * weights
-        weights[0] += 1 - beta
-    return math.sqrt(float((weights**2).sum()))
-
-
-def momentum_constants(
-    *, gap: float, lr: float, smoothness: float, noise: float, gradient: float, beta: float, nesterov: bool,
-    weight_decay: float = 0.0, norm_constant: float = 1.0,
-) -> tuple[float, float, float]:  # fmt: skip
-    """X, Y and Z by adding up, step by step, how far the momentum is from the gradient: its start, its noise and how
-    far the gradient has moved meanwhile."""
-    ahead = beta if nesterov else 1.0
-    start = sum(ahead * beta**step for step in range(TERMS)) * gradient
-    moved = sum(ahead * beta**age for age in range(1, TERMS)) * smoothness * lr
-    noisy = noise_factor(beta, nesterov=nesterov) * math.sqrt(norm_constant) * noise
-    if not weight_decay:
-        return gap / lr + 2 * start, 2 * noisy, 2 * moved + smoothness * lr / 2
-    # a step moves twice as far at most, and what goes wrong in one is forgotten at the rate of the weight decay
-    rate = 1 / weight_decay
-    return gap, 2 * rate * noisy, rate * (2 * 2 * moved + 4 * smoothness * lr) + 2 * lr * start
 
 
 def first_step(x: float, y: float, z: float, accuracy: float, batch_size: float, power: float) -> int:
@@ -58,39 +88,6 @@ def first_step_with_decay(x: float, y: float, z: float, accuracy: float, batch_s
         left *= 1 - rate
         step += 1
     return step
-
-
-def train(
-    curvature: np.ndarray, start: np.ndarray, *, noise: float, batch_size: int, lr: float, beta: float, nesterov: bool,
-    weight_decay: float, steps: int, runs: int, rng: np.random.Generator,
-) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
-    """Normalised SGD with momentum on ``1/2 sum h w^2``: mean gradient norm and mean loss before every step, shape
-    ``[steps]``. The noise of an example has the expected squared length ``noise^2``."""
-    weights, momentum = np.tile(start, (runs, 1)), np.zeros((runs, len(start)))
-    scale = noise / math.sqrt(len(start) * batch_size)
-    norms, losses = np.empty(steps), np.empty(steps)
-    for step in range(steps):
-        gradient = curvature * weights
-        norms[step] = np.linalg.norm(gradient, axis=1).mean()
-        losses[step] = 0.5 * (curvature * weights**2).sum(axis=1).mean()
-        noisy = gradient + scale * rng.standard_normal(weights.shape)
-        momentum = beta * momentum + (1 - beta) * noisy
-        along = beta * momentum + (1 - beta) * noisy if nesterov else momentum
-        along = along / np.linalg.norm(along, axis=1, keepdims=True)
-        weights = (1 - lr * weight_decay) * weights - lr * along
-    return norms, losses
-
-
-def sgd_mean_squared_norm(
-    *, curvature: float, gap: float, lr: float, noise: float, batch_size: float, steps: int
-) -> tuple[float, float]:
-    """Mean over the steps of the expected squared gradient of SGD on one parameter, and the expected loss at the end
-    over that at the start."""
-    second, total = 2 * gap / curvature, 0.0
-    for _ in range(steps):
-        total += curvature**2 * second
-        second = (1 - lr * curvature) ** 2 * second + lr**2 * noise**2 / batch_size
-    return total / steps, 0.5 * curvature * second / gap
 
 
 def form(name: str, batch_sizes: np.ndarray, log_steps: np.ndarray, weights: np.ndarray) -> tuple[float, float]:

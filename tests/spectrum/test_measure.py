@@ -10,12 +10,12 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from analysis.extensions.theory.noisy_quadratic import NoisyQuadratic, modes_of, tuned
+from analysis.extensions.theory.noisy_quadratic.measured import measured_quadratic
 from cbs.errors import ConfigError, ResultsError
 from cbs.spectrum import record
 from cbs.spectrum.measure import Effort, measure
 from cbs.spectrum.record import GAUSS_NEWTON, HESSIAN, START, TARGET, Spectrum, SpectrumSample
-from cbs.theory.noisy_quadratic import NoisyQuadratic, modes_of, tuned
-from cbs.theory.noisy_quadratic.measured import measured_quadratic
 from cbs.training.loop import TrainingLoop
 from cbs.trial.config import Choice, TrialConfig
 from cbs.trial.target import Target

@@ -16,8 +16,8 @@ import pytest
 
 from analysis.config import AnalysisConfig
 from analysis.estimate.fit_table import fit_table
+from analysis.extensions.theory.noisy_quadratic import NoisyQuadratic, modes_of, passages
 from benchmarks.calibration.truth import fitted
-from cbs.theory.noisy_quadratic import NoisyQuadratic, modes_of, passages
 from cbs.trial.config import TrialConfig
 from cbs.trial.record import TrialResult, TrialStatus
 from sweeps.search.forecast import End, play
@@ -40,7 +40,7 @@ def _law(batch_size: int) -> tuple[np.ndarray, np.ndarray]:
 
 @dataclass(frozen=True)
 class Momentum:
-    """SGD with momentum on the noisy quadratic in closed form (:mod:`cbs.theory.noisy_quadratic`), with seed noise.
+    """SGD with momentum on the noisy quadratic in closed form, with seed noise.
 
     Steps fall with the learning rate up to the edge of stability, or to where noise keeps the loss above the target,
     which lies within a factor of 1.2 of the best.

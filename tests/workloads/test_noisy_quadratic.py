@@ -10,10 +10,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from analysis.extensions.theory.noisy_quadratic import Modes, modes_of
+from analysis.extensions.theory.noisy_quadratic import NoisyQuadratic as Theory
 from cbs.compute import seeding
 from cbs.errors import ConfigError
-from cbs.theory.noisy_quadratic import Modes, modes_of
-from cbs.theory.noisy_quadratic import NoisyQuadratic as Theory
 from cbs.training.run import run_trial
 from cbs.trial.config import Choice, EvaluationPlan, TrialConfig
 from cbs.trial.record import TrialStatus

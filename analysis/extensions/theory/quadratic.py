@@ -1,7 +1,7 @@
 """Which optimizers gain from large batches on the noisy quadratic of Zhang et al. (2019, arXiv:1907.04164).
 
-The curves come from closed forms, see :mod:`cbs.theory.noisy_quadratic`. They are fitted like a measured sweep's, but
-``S_min`` and ``B_crit`` are known without a form.
+The curves come from closed forms, see :mod:`analysis.extensions.theory.noisy_quadratic`. They are fitted like a
+measured sweep's, but ``S_min`` and ``B_crit`` are known without a form.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from analysis.arrays import OPEN, UNKNOWN, Quantity
 from analysis.config import AnalysisConfig
 from analysis.estimate.fit_table import TableFit, fit_table
 from analysis.estimate.result import Answer
+from analysis.extensions.theory.noisy_quadratic import OPTIMIZERS, CurveSummary, NoisyQuadratic, Row, critical, curve
 from cbs.errors import ConfigError
-from cbs.theory.noisy_quadratic import OPTIMIZERS, CurveSummary, NoisyQuadratic, Row, critical, curve
 
 
 @dataclass(frozen=True, kw_only=True)

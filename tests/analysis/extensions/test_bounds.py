@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -17,16 +16,16 @@ from scipy.special import stdtrit
 from analysis.config import AnalysisConfig
 from analysis.estimate.fit_table import fit_table
 from analysis.extensions.theory.bounds.checks import FORM, INSIDE, CheckOutcome, inside_check
-from analysis.extensions.theory.bounds.given import NESTEROV, given_bounds
+from analysis.extensions.theory.bounds.closed_form import relative_best
 from analysis.extensions.theory.bounds.measured import MeasuredBound, MeasuredBounds, measured_bounds
 from analysis.extensions.theory.bounds.settings import COVERED, FREE_LENGTH, read_setting
 from analysis.extensions.theory.bounds.variants import Scaled, check_outcome
 from cbs.errors import ConfigError
 from cbs.optimizers import OPTIMIZERS
 from cbs.registry.choices import Choice, parse_choice
-from cbs.theory.steps_bounds import BoundConstants, PowerBound, relative_best
 from tests.certified import sato2025
 from tests.factories import LRS, Truth, sweep
+from tests.references.steps_bounds import PowerBound
 
 CONFIG = AnalysisConfig(resamples=300)
 SIZES = (8, 16, 32, 64, 128, 256)
@@ -296,32 +295,3 @@ def test_the_margin_of_fewest_inside_is_known_as_well_as_two_means_and_holds_for
     # five margins: each at 99 %
     reach = float(stdtrit(6 * (seeds - 1), 0.995)) * math.sqrt(2 * fit.seed_variance / seeds)
     assert math.log(high / low) / 2 == pytest.approx(reach, rel=0.15)
-
-
-def test_given_bounds_are_every_setting_with_those_that_have_none_named() -> None:
-    problem = BoundConstants(epsilon=0.5, lr=1e-3, smoothness=1.0, noise=5.0, gap=3.0)
-    found = given_bounds(
-        problem, list(NESTEROV), betas=(0.9, 0.95), weight_decays=(0.0, 0.1), batch_sizes=(1, 64, 1_000_000)
-    )
-    labels = [bound.label for bound in found.bounds]
-    assert labels == [
-        "sgd", "momentum, beta 0.9", "momentum, beta 0.9, weight decay 0.1", "momentum, beta 0.95",
-        "muon, beta 0.9, Nesterov", "muon, beta 0.9, Nesterov, weight decay 0.1", "muon, beta 0.95, Nesterov",
-    ]  # fmt: skip
-    assert sum("there is no bound" in note for note in found.notes) == 2
-    assert "steps to different accuracies must not be compared" in found.notes[-1]
-    written = json.loads(json.dumps(found.to_json(), allow_nan=False))
-    for entry, bound in zip(written["bounds"], found.bounds, strict=True):
-        assert entry["best_batch_size"] == bound.bound.best_batch_size
-        assert (entry["best_batch_size_lower_bound"] is None) is (bound.weight_decay > 0)
-    assert written["bounds"][1]["curve"][0] == {"batch_size": 1, "steps": None, "examples": None}
-    alike = [bound for bound in found.bounds if bound.optimizer == "momentum" and not bound.weight_decay]
-    assert alike[0].bound.lower_bound > alike[1].bound.lower_bound  # type: ignore[attr-defined]
-
-
-def test_given_bounds_refuse_what_there_is_no_bound_for() -> None:
-    problem = BoundConstants(epsilon=1e-4, lr=1.0, smoothness=1.0, noise=5.0, gap=3.0)
-    with pytest.raises(ConfigError, match="there is no bound; take a smaller learning rate"):
-        given_bounds(problem, ["muon"], batch_sizes=(1, 2))
-    with pytest.raises(ConfigError, match="--optim adamw: steps bounds are for sgd, momentum, muon"):
-        given_bounds(problem, ["adamw"], batch_sizes=(1, 2))

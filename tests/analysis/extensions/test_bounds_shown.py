@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,20 +17,6 @@ from analysis.extensions.theory.bounds.measured import MeasuredBounds, measured_
 from analysis.present.figures import FIGURES
 from tests.factories import Truth, sweep
 
-GIVEN = [
-    "--optim",
-    "muon",
-    "--beta",
-    "0.9,0.95",
-    "--epsilon",
-    "0.5",
-    "--lr",
-    "0.001",
-    "--smoothness",
-    "1",
-    "--gap",
-    "3",
-]
 Run = Callable[..., tuple[int, str, str]]
 
 
@@ -107,64 +92,3 @@ def test_the_figure_shows_points_forms_and_ratios(found: MeasuredBounds) -> None
     figure.draw_without_rendering()
     assert len(figure.axes) == 3
     assert all(axes.get_window_extent().width > 100 for axes in figure.axes)
-
-
-def test_constants_are_printed_and_drawn(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "160")
-    code, out, err = run("theory", "bounds", *GIVEN, "--noise", "5", "-o", str(tmp_path))
-    assert code == 0, err
-    assert "muon, beta 0.95, Nesterov" in out
-    assert "at most 2.45, by smoothness and gap" in out
-    table = pd.read_csv(tmp_path / "given_bounds.csv")
-    assert list(table["beta"]) == [0.9, 0.95]
-    assert (table["best_batch_size"] / table["smallest_batch_size"]).to_list() == pytest.approx([2.25, 2.25])
-    curves = pd.read_csv(tmp_path / "given_bound_curves.csv")
-    assert (curves["steps"].isna() == curves["examples"].isna()).all()
-    assert (tmp_path / "figures" / "given_bounds.pdf").exists()
-    drawn = pd.read_csv(tmp_path / "figures" / "given_bounds.csv")
-    least = (
-        drawn[(drawn["kind"] == "bound") & drawn["panel"].str.startswith("examples")]
-        .groupby("optimizer")["value"]
-        .min()
-    )
-    best = drawn[(drawn["kind"] == "best") & drawn["panel"].str.startswith("examples")].set_index("optimizer")["value"]
-    assert least.to_numpy() == pytest.approx(best[least.index].to_numpy(), rel=0.01)
-    assert not math.isnan(least.iloc[0])
-
-
-def test_without_a_folder_nothing_is_written(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    code, out, err = run("theory", "bounds", *GIVEN, "--noise", "5", "--json")
-    assert code == 0, err
-    assert json.loads(out)["files"] == []
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ([], "name a folder of results, or all constants of a bound: missing --optim, --epsilon, --lr"),
-        (GIVEN, "missing --noise"),
-        ([*GIVEN, "--noise", "-5"], "noise must be a finite number above 0, got -5"),
-        ([*GIVEN, "--noise", "nan"], "noise must be a finite number above 0, got nan"),
-        ([*GIVEN, "--noise", "5", "--beta", "1"], "beta must be in [0, 1), got 1"),
-        ([*GIVEN, "--noise", "5", "--epsilon", "0.001"], "there is no bound; take a smaller learning rate"),
-        (
-            [*GIVEN, "--noise", "5", "--form", "root"],
-            "--form, --at-lr, --target and options of the intervals are about measured steps",
-        ),
-        ([*GIVEN, "--noise", "5", "--at-lr", "0.5"], "name results"),
-        ([*GIVEN, "--noise", "5", "--confidence", "0.8"], "options of the intervals are about measured steps"),
-        (["somewhere", "--beta", "0.9"], "--beta: constants are given instead of results, not beside them"),
-        (["nowhere"], "nowhere"),
-    ],
-)
-def test_what_cannot_be_asked_is_refused_in_one_line(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], words: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    code, out, err = run("theory", "bounds", *arguments)
-    assert code == 2
-    assert words in err
-    assert "Traceback" not in out + err
-    assert len(err.strip().splitlines()) == 1

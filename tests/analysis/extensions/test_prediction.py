@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from analysis.config import AnalysisConfig
+from analysis.extensions.theory.noisy_quadratic import NoisyQuadratic, tuned
 from analysis.extensions.theory.prediction import predict
 from analysis.extensions.theory.prediction.mapping import DEFAULTS, Mapped, mapped, unlike
 from analysis.extensions.theory.prediction.result import Predictions
@@ -23,7 +24,6 @@ from cbs.errors import ConfigError, ResultsError
 from cbs.optimizers import OPTIMIZERS
 from cbs.spectrum import record
 from cbs.spectrum.measure import Effort
-from cbs.theory.noisy_quadratic import NoisyQuadratic, tuned
 from cbs.training.run import run_trial
 from cbs.trial.config import Choice, EvaluationPlan, TrialConfig
 from cbs.trial.store import Store

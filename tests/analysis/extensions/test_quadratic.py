@@ -7,10 +7,10 @@ import json
 import pytest
 
 from analysis.config import AnalysisConfig
+from analysis.extensions.theory.noisy_quadratic import CurveSummary, NoisyQuadratic, critical, curve
 from analysis.extensions.theory.quadratic import quadratic
 from analysis.present import presentation
 from cbs.errors import ConfigError
-from cbs.theory.noisy_quadratic import CurveSummary, NoisyQuadratic, critical, curve
 
 CONFIG = AnalysisConfig(resamples=200)
 

@@ -22,8 +22,8 @@ from analysis.extensions.theory.bounds.law import (
     fit_form,
     fitted_data,
 )
-from cbs.theory.steps_bounds import DecayBound, PowerBound, StepsBound
 from tests.references import steps_bounds as reference
+from tests.references.steps_bounds import DecayBound, PowerBound, StepsBound
 
 SIZES = 8.0 * 2.0 ** np.arange(7)
 

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from analysis.extensions.theory.noisy_quadratic import NoisyQuadratic
 from cbs.compute.seeding import seeded
 from cbs.errors import ConfigError, UnknownNameError
 from cbs.registry import only_code
 from cbs.schedules.learning_rate import SCHEDULES, build_schedule, schedule_options
-from cbs.theory.noisy_quadratic import NoisyQuadratic
 from cbs.training.run import run_trial
 from cbs.trial.config import Choice, EvaluationPlan, Schedule, TrialConfig
 from cbs.trial.target import Target

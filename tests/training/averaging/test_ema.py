@@ -11,10 +11,10 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
+from analysis.extensions.theory.noisy_quadratic import NoisyQuadratic as Theory
+from analysis.extensions.theory.noisy_quadratic import modes_of
 from cbs.compute import seeding
 from cbs.errors import ConfigError
-from cbs.theory.noisy_quadratic import NoisyQuadratic as Theory
-from cbs.theory.noisy_quadratic import modes_of
 from cbs.training.averaging.ema import EMA
 from cbs.training.run import run_trial
 from cbs.trial.config import Choice, EvaluationPlan, TrialConfig

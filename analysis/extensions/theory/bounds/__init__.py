@@ -1,8 +1,8 @@
 """Steps bounds, and which of their predictions hold on measured sweeps.
 
-:mod:`.given` evaluates :mod:`cbs.theory.steps_bounds` for constants that somebody names; :mod:`.measured` holds what
-the bounds predict against the steps of a sweep: :mod:`.checks` for one optimizer at a time, :mod:`.variants` for
-several settings of momentum and weight decay, :mod:`.settings` says which optimizer which bound is about.
+:mod:`.measured` holds what the bounds (:mod:`.closed_form`) predict against the steps of a sweep: :mod:`.checks` for
+one optimizer at a time, :mod:`.variants` for several settings of momentum and weight decay, :mod:`.settings` says which
+optimizer which bound is about.
 
 Every prediction is one of an upper bound. Measured steps may go against it without going against the bound.
 """

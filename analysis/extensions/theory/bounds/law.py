@@ -1,7 +1,7 @@
 r"""The forms that steps bounds have in the batch size, fitted to measured steps.
 
-A bound (:mod:`cbs.theory.steps_bounds`) says how steps depend on the batch size up to constants. With the pole
-:math:`b_0`, the batch size at and below which it does not exist, the forms are
+A bound (:mod:`.closed_form`) says how steps depend on the batch size up to constants. With the pole :math:`b_0`, the
+batch size at and below which it does not exist, the forms are
 
 .. math:: S = S_\infty / (1 - (b_0/b)^p) \quad (p = 1/2, 1), \qquad
     S = \tau (\ell - \ln(1 - \sqrt{b_0/b}))
@@ -27,7 +27,7 @@ from analysis.estimate.fitting import Fit, interval
 from analysis.estimate.fitting.data import Data
 from analysis.estimate.fitting.form_fits import pooled_deviation, widening
 from analysis.estimate.fitting.least_squares import profiled
-from cbs.theory.steps_bounds import best_over_pole, best_over_pole_with_decay
+from analysis.extensions.theory.bounds.closed_form import best_over_pole, best_over_pole_with_decay
 
 POWERS = {"root": 0.5, "linear": 1.0}
 """``p`` of the forms with two constants, by name."""

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Any
 
+from analysis.extensions.theory.bounds.closed_form import relative_best
 from analysis.read.groups import Group
 from cbs.errors import ConfigError
 from cbs.registry.choices import Choice
-from cbs.theory.steps_bounds import relative_best
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +57,7 @@ class Setting:
 
     @property
     def relative_best(self) -> float:
-        """See :func:`cbs.theory.steps_bounds.relative_best`."""
+        """See :func:`.closed_form.relative_best`."""
         return relative_best(self.beta, nesterov=self.nesterov, weight_decay=self.weight_decay)
 
     def __str__(self) -> str:

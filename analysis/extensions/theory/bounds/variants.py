@@ -1,7 +1,7 @@
 """How the best batch size moves with momentum and weight decay: measured against predicted ratios.
 
 The bounds predict ratios, not values: their constants are not observed, but at the same constants the batch sizes of
-the fewest examples of two settings are in the ratio of :func:`cbs.theory.steps_bounds.relative_best`. That is predicted
+the fewest examples of two settings are in the ratio of :func:`.closed_form.relative_best`. That is predicted
 for the optimum of an upper bound, at the same learning rate in every batch size. It is held here against three batch
 sizes that are measured: that of the fewest examples, that of the bound's form fitted to the steps, and the critical
 batch size of the analysis, which the bound is not about but the claim is made of.

@@ -27,7 +27,7 @@ _MATTERS = ("averaging", "clip_norm", "schedule")
 
 @dataclass(frozen=True, kw_only=True)
 class Mapped:
-    """A method of :data:`cbs.theory.noisy_quadratic.METHODS`, with momentum, and the preconditioner ``h^-power``."""
+    """A method of the noisy quadratic, with momentum, and the preconditioner ``h^-power``."""
 
     method: str
     momentum: float = 0.0

@@ -12,13 +12,13 @@ from scipy.special import stdtrit
 
 from analysis.arrays import OPEN, Interval, Quantity
 from analysis.config import AnalysisConfig
+from analysis.extensions.theory.noisy_quadratic import NoisyQuadratic, tuned
+from analysis.extensions.theory.noisy_quadratic.measured import MeasuredQuadratic, measured_quadratic
 from analysis.extensions.theory.prediction.mapping import Mapped
 from analysis.extensions.theory.prediction.result import Variation
 from analysis.extensions.theory.quadratic import fit_exactly
 from analysis.phrases import number
 from cbs.spectrum.record import SpectrumSample
-from cbs.theory.noisy_quadratic import NoisyQuadratic, tuned
-from cbs.theory.noisy_quadratic.measured import MeasuredQuadratic, measured_quadratic
 
 GROUPED = 1.03
 """Curvatures nearer than this are taken together: steps change by a thousandth."""

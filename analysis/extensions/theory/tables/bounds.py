@@ -1,11 +1,10 @@
-"""What ``cbs theory bounds`` writes and prints, of measured sweeps and of given constants."""
+"""What ``cbs theory bounds`` writes and prints."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from analysis.estimate.definitions import symbol
-from analysis.extensions.theory.bounds.given import GivenBounds
 from analysis.extensions.theory.bounds.measured import BoundScope, MeasuredBound, MeasuredBounds
 from analysis.extensions.theory.bounds.variants import BOUND, Scaled
 from analysis.phrases import number, percent, share_in_percent
@@ -110,45 +109,3 @@ def _between(scaled: Scaled) -> str:
 def named(quantity: str) -> str:
     """What a measured batch size is called."""
     return {BOUND: "b* of the form", "sfo": "fewest examples"}.get(quantity) or symbol(quantity)
-
-
-@presentation.register
-def _(bounds: GivenBounds) -> Presentation:
-    tables = {"given_bounds": given(bounds), "given_bound_curves": curves(bounds)}
-    return Presentation(
-        shown=[tables["given_bounds"], *_lines(bounds), *bounds.notes],
-        tables=tables,
-        latex=("given_bounds",),
-        json="given_bounds.json",
-    )
-
-
-def _lines(bounds: GivenBounds) -> Iterator[str]:
-    yield "b* of an upper bound; the constants decide where it lies, beta and weight decay how it moves"
-    if bounds.problem.initial_gradient is None and any(bound.optimizer != "sgd" for bound in bounds.bounds):
-        yield f"norm of the gradient at the start: at most {number(bounds.problem.steepest)}, by smoothness and gap"
-
-
-def given(bounds: GivenBounds) -> Table:
-    """One row per setting."""
-    ways = len({bound.reaches for bound in bounds.bounds}) > 1
-    columns = (
-        Column("", "label", "optimizer", name=True),
-        *files("optimizer", "beta", "nesterov", "weight_decay"),
-        Column("reaches", heading="reaches" if ways else "", left=True),
-        *(Column(name, f"bound.{name}", name.upper()) for name in "xyz"),
-        Column("slack", "bound.slack"),
-        Column("smallest_batch_size", "bound.pole", "b_0"),
-        Column("best_batch_size", "bound.best_batch_size", "b*"),
-        Column("best_batch_size_lower_bound", "lower_bound", "b* at least", latex=r"$b^*$ at least"),
-        Column("steps_at_best", lambda bound: float(bound.bound.steps(bound.bound.best_batch_size)), "steps at b*"),
-        Column("examples_at_best", "bound.fewest_examples", "examples at b*"),
-    )
-    reached = "" if ways else f", {bounds.bounds[0].reaches} {number(bounds.bounds[0].bound.accuracy)}"
-    return Table(columns=columns, rows=bounds.bounds, title=f"Upper bounds on steps to an accuracy{reached}")
-
-
-def curves(bounds: GivenBounds) -> Table:
-    """One row per setting and batch size."""
-    rows = [(point, bound) for bound in bounds.bounds for point in bound.curve(bounds.batch_sizes)]
-    return Table(columns=(Column("bound", "label"), *files("batch_size", "steps", "examples")), rows=rows)

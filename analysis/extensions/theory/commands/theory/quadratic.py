@@ -72,12 +72,12 @@ def command(
     Example: cbs theory quadratic --optim sgd --optim momentum --power 0,0.5 --figure nqm.pdf,
     or of a sweep: cbs theory spectrum results/quick && cbs theory quadratic --spectrum results/quick
     """
+    from analysis.extensions.theory.noisy_quadratic import NoisyQuadratic
     from analysis.extensions.theory.prediction import predict
     from analysis.extensions.theory.quadratic import quadratic
     from analysis.present.save_figure import save_figure
     from cbs.errors import ConfigError
     from cbs.registry.parsing import parse_batch_sizes, parse_numbers
-    from cbs.theory.noisy_quadratic import NoisyQuadratic
 
     if spectrum is not None:
         alone = {

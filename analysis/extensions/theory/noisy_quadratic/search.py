@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cbs.theory.noisy_quadratic.model import NoisyQuadratic
-from cbs.theory.noisy_quadratic.modes import Modes, modes_of
+from analysis.extensions.theory.noisy_quadratic.model import NoisyQuadratic
+from analysis.extensions.theory.noisy_quadratic.modes import Modes, modes_of
 
 LIMIT = 2**27
 """Steps after which a search gives up."""
@@ -59,13 +59,13 @@ def best_settings(
 
     Args:
         model: the noisy quadratic.
-        method: one of :data:`~cbs.theory.noisy_quadratic.modes.METHODS`.
+        method: one of :data:`~analysis.extensions.theory.noisy_quadratic.modes.METHODS`.
         target: expected loss to reach.
         batch_sizes: examples per step.
         lrs: learning rates.
         momenta: momenta or averaging decays.
         power: exponent of the preconditioner.
-        cushion: see :func:`~cbs.theory.noisy_quadratic.modes.modes_of`.
+        cushion: see :func:`~analysis.extensions.theory.noisy_quadratic.modes.modes_of`.
         limit: steps after which the search gives up.
 
     Returns:
@@ -149,7 +149,7 @@ def tuned(
 
     Args:
         model: the noisy quadratic.
-        method: one of :data:`~cbs.theory.noisy_quadratic.modes.METHODS`.
+        method: one of :data:`~analysis.extensions.theory.noisy_quadratic.modes.METHODS`.
         target: expected loss to reach.
         batch_size: examples per step.
         momentum: momentum or averaging decay.

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import brentq
 
-from cbs.theory.noisy_quadratic.model import NoisyQuadratic
-from cbs.theory.noisy_quadratic.search import Best, best_settings, tuned
+from analysis.extensions.theory.noisy_quadratic.model import NoisyQuadratic
+from analysis.extensions.theory.noisy_quadratic.search import Best, best_settings, tuned
 
 OPTIMIZERS = {"sgd": "sgd", "momentum": "heavy_ball", "nesterov": "nesterov", "ema": "averaged"}
 """What can be asked for, and the method it is: momentum and the decay of the average are tuned at every batch size

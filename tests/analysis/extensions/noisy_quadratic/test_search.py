@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cbs.theory.noisy_quadratic import NoisyQuadratic, best_settings, curve, modes_of, passages, tuned
+from analysis.extensions.theory.noisy_quadratic import NoisyQuadratic, best_settings, curve, modes_of, passages, tuned
 from tests.certified import noisy_quadratic as certified
 from tests.references.noisy_quadratic import binned
 

@@ -7,9 +7,9 @@ import dataclasses
 import numpy as np
 import pytest
 
+from analysis.extensions.theory.noisy_quadratic import NoisyQuadratic, modes_of
+from analysis.extensions.theory.noisy_quadratic.measured import measured_quadratic
 from cbs.spectrum.record import SpectralMeasure, SpectrumSample
-from cbs.theory.noisy_quadratic import NoisyQuadratic, modes_of
-from cbs.theory.noisy_quadratic.measured import measured_quadratic
 
 H = np.array([2.0, 0.5, 0.1])
 THETA = np.array([1.0, -2.0, 3.0])

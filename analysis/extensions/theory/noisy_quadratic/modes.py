@@ -28,7 +28,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cbs.theory.noisy_quadratic.model import NoisyQuadratic
+from analysis.extensions.theory.noisy_quadratic.model import NoisyQuadratic
 
 METHODS = ("sgd", "heavy_ball", "nesterov", "averaged")
 """The methods; ``momentum`` is the decay of the average for the last, and must be 0 for the first."""

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cbs.theory.noisy_quadratic import METHODS, NoisyQuadratic, modes_of
+from analysis.extensions.theory.noisy_quadratic import METHODS, NoisyQuadratic, modes_of
 from tests.certified import noisy_quadratic as certified
 from tests.references.noisy_quadratic import QuadraticStage, binned, expected_losses, losses_along, sampled_losses
 

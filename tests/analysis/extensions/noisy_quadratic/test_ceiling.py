@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
+from analysis.extensions.theory.noisy_quadratic import NoisyQuadratic, modes_of
 from benchmarks.bench_batch_schedules import ceiling, fewest_examples
-from cbs.theory.noisy_quadratic import NoisyQuadratic, modes_of
 from tests.references.noisy_quadratic import expected_losses
 
 MODEL = NoisyQuadratic.power_law(6, noise=0.5)

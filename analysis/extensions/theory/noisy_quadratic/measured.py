@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from analysis.extensions.theory.noisy_quadratic.model import NoisyQuadratic
 from cbs.spectrum.record import SpectrumSample
-from cbs.theory.noisy_quadratic.model import NoisyQuadratic
 
 RESOLVED = 1e-6
 """Curvatures below this part of the largest count as 0: products in single precision do not tell them from it."""

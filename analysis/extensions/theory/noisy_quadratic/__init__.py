@@ -1,0 +1,22 @@
+"""The noisy quadratic of Zhang et al. (2019, arXiv:1907.04164): what training it takes, in closed form."""
+
+from analysis.extensions.theory.noisy_quadratic.curves import OPTIMIZERS, CurveSummary, Row, critical, curve
+from analysis.extensions.theory.noisy_quadratic.model import NoisyQuadratic
+from analysis.extensions.theory.noisy_quadratic.modes import METHODS, Modes, modes_of
+from analysis.extensions.theory.noisy_quadratic.search import Best, best_settings, passages, tuned
+
+__all__ = [
+    "METHODS",
+    "OPTIMIZERS",
+    "Best",
+    "CurveSummary",
+    "Modes",
+    "NoisyQuadratic",
+    "Row",
+    "best_settings",
+    "critical",
+    "curve",
+    "modes_of",
+    "passages",
+    "tuned",
+]
