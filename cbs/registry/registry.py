@@ -302,4 +302,4 @@ def listed(package: str, folders: str = "") -> str:
         raise ModuleNotFoundError(f"no package {package!r}")
     files = [file for place in spec.submodule_search_locations for file in Path(place).glob("*.py")]
     files += [file for _, file in modules(package.rpartition(".")[2], folders)]
-    return ", ".join(sorted(name for file in files for _, name in _REGISTRATION.findall(file.read_text("utf-8"))))
+    return ", ".join(sorted({name for file in files for _, name in _REGISTRATION.findall(file.read_text("utf-8"))}))

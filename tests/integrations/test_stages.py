@@ -12,7 +12,7 @@ import torch
 
 from analysis.arrays import Quantity
 from analysis.extensions.schedule_plan.stages import stages
-from analysis.read.trainers import ScheduleExport, write_schedule
+from analysis.extensions.schedule_plan.trainers import ScheduleExport, write_schedule
 from cbs.errors import ConfigError, DataError
 
 transformers = pytest.importorskip("transformers")

@@ -1,6 +1,6 @@
 r"""A table of batch sizes, planned from what was measured, and what it will take.
 
-Every phase of a run (see :mod:`analysis.estimate.phases`) gets the batch size that is best for it:
+Every phase of a run (see :mod:`analysis.extensions.schedule_plan.phases`) gets the batch size that is best for it:
 
 ===========  ==========================================================================================================
 ``price``    makes steps times (price + batch size) as small as can be: :math:`B = \sqrt{r b}` with the price r in
@@ -25,9 +25,9 @@ import numpy as np
 
 from analysis.arrays import UNKNOWN, Array
 from analysis.config import DEFAULT, AnalysisConfig
-from analysis.estimate.phases import PhaseEstimate, steps_of
 from analysis.extensions.schedule_plan.lr_rules import LearningRateRule, beyond, learning_rates
 from analysis.extensions.schedule_plan.outcome import outcomes, verdict
+from analysis.extensions.schedule_plan.phases import PhaseEstimate, steps_of
 from analysis.extensions.schedule_plan.plans import LAW, PlannedStage, PlanRequest, SchedulePlan, SchedulePlans
 from analysis.extensions.schedule_plan.sizes import allowed, best_constant, chosen, costs, price_of
 from analysis.extensions.schedule_plan.source import PhaseSource

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from analysis.extensions.schedule_plan.plans import SchedulePlans
+from analysis.extensions.schedule_plan.trainers import ScheduleExport, trainer_named, write_schedule
 from analysis.phrases import number
-from analysis.read.trainers import ScheduleExport, trainer_named, write_schedule
 from cbs.errors import ConfigError
 
 

@@ -20,9 +20,9 @@ from analysis.estimate.estimates import answers
 from analysis.estimate.fitting import Fit, fit_curve, interval
 from analysis.estimate.fitting.data import Trials
 from analysis.estimate.laws.learning_rate import Trend, learning_rate_law
-from analysis.estimate.phases import PhaseEstimate
 from analysis.estimate.result import Answer
 from analysis.estimate.studies import Study
+from analysis.extensions.schedule_plan.phases import PhaseEstimate
 from analysis.extensions.schedule_plan.source import PhaseSource
 from analysis.read.results import Results, load
 from cbs.errors import ConfigError, ResultsError

@@ -21,9 +21,9 @@ import numpy as np
 
 from analysis.arrays import UNKNOWN, Array, Quantity
 from analysis.config import AnalysisConfig
-from analysis.estimate.phases import PlanCost, along, steps_of
 from analysis.estimate.scheduled import fewest_examples
 from analysis.extensions.schedule_plan.lr_rules import LearningRateRule
+from analysis.extensions.schedule_plan.phases import PlanCost, along, steps_of
 from analysis.extensions.schedule_plan.plans import PlanOutcome, PlanRequest
 from analysis.extensions.schedule_plan.sizes import seconds
 from analysis.extensions.schedule_plan.source import PhaseSource

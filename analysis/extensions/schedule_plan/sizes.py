@@ -7,8 +7,8 @@ import math
 import numpy as np
 
 from analysis.arrays import Array
-from analysis.estimate.phases import best_sizes, doubled, lower_ends, steps_of
 from analysis.estimate.time_curves import candidates
+from analysis.extensions.schedule_plan.phases import best_sizes, doubled, lower_ends, steps_of
 from analysis.extensions.schedule_plan.plans import PlanRequest
 from analysis.extensions.schedule_plan.source import PhaseSource
 from analysis.phrases import number, plural
@@ -87,7 +87,7 @@ def chosen(
     source: PhaseSource, ask: PlanRequest, sizes: Array, steps: Array, cost: Array, confidence: float
 ) -> tuple[Array, list[str]]:
     """The batch size of every phase, and what has to be said of them: ``steps`` in every phase, see
-    :func:`analysis.estimate.phases.steps_of`, and ``cost`` of one are over ``sizes``; the lower end at ``confidence``
+    :func:`.phases.steps_of`, and ``cost`` of one are over ``sizes``; the lower end at ``confidence``
     decides."""
     if ask.rule == "doubling":
         first = float(ask.first_batch_size or 1)

@@ -11,7 +11,7 @@ from scipy.special import ndtri
 from analysis.arrays import UNKNOWN, Array, Interval, Quantity
 from analysis.estimate.curves import StepsCurve
 from analysis.estimate.laws.learning_rate import LearningRateLaw
-from analysis.estimate.phases import PhaseEstimate
+from analysis.extensions.schedule_plan.phases import PhaseEstimate
 
 
 @dataclass(frozen=True, kw_only=True)

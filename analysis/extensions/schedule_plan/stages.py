@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from analysis.extensions.schedule_plan.trainers import read_schedule
 from analysis.plain import shown
-from analysis.read.trainers import read_schedule
 from cbs.errors import ConfigError, DataError, reason
 from cbs.schedules.batch_size.base import RunSettings, of_table
 from cbs.schedules.batch_size.text import parse_amount
@@ -66,7 +66,7 @@ def stages(table: str, budget: str | None = None, *, tokens_per_example: int | N
     """Steps of every stage; a stage begins with the first step at or after its place.
 
     Args:
-        table: as of :func:`analysis.read.trainers.read_schedule`, or the path of a file that holds such a text.
+        table: as of :func:`.trainers.read_schedule`, or the path of a file that holds such a text.
         budget: where the run ends, in the unit of the table; ``None`` for where the text says it does.
         tokens_per_example: where that unit is tokens; ``None`` for examples.
 

@@ -16,12 +16,12 @@ import pytest
 from analysis.arrays import UNKNOWN, Quantity
 from analysis.config import AnalysisConfig
 from analysis.estimate.curves import StepsCurve
-from analysis.estimate.phases import PhaseEstimate, along, best_sizes, doubled, lower_ends, steps_of
 from analysis.extensions.schedule_plan.answer import plan_schedule
 from analysis.extensions.schedule_plan.export import exported
 from analysis.extensions.schedule_plan.of_curve import of_curve
 from analysis.extensions.schedule_plan.of_sweep import of_sweep
 from analysis.extensions.schedule_plan.of_trace import of_trace
+from analysis.extensions.schedule_plan.phases import PhaseEstimate, along, best_sizes, doubled, lower_ends, steps_of
 from analysis.extensions.schedule_plan.plans import PlanOutcome, PlanRequest, SchedulePlan
 from analysis.extensions.schedule_plan.source import PhaseSource
 from analysis.extensions.schedule_plan.stages import stages

@@ -13,6 +13,8 @@ from analysis.options import Answer, Targets, answer_with, level_of, options, ti
 from cbs.errors import ConfigError
 from cbs.registry import listed
 
+TRAINERS = listed("analysis.extensions.schedule_plan.trainers")
+
 
 @options(times=times_of, config=level_of, answer=answer_with)
 def command(
@@ -22,7 +24,7 @@ def command(
             metavar="[RESULTS_OR_TABLE]",
             help="A sweep, or a folder of sweeps; or an existing schedule, to see its steps: where each "
             "stage begins and its batch size, '0:768 250B:1536 500B:3072', or what a trainer takes "
-            f"({listed('analysis.read.trainers')}), as text or the name of a file.",
+            f"({TRAINERS}), as text or the name of a file.",
         ),
     ] = None,
     target: Targets = None,
@@ -73,7 +75,7 @@ def command(
     devices: Annotated[int, typer.Option(help="Devices that share a step.")] = 1,
     export: Annotated[
         str | None,
-        typer.Option(help=f"Print only the schedule, in the format of a trainer: {listed('analysis.read.trainers')}."),
+        typer.Option(help=f"Print only the schedule, in the format of a trainer: {TRAINERS}."),
     ] = None,
     *,
     times: Any,

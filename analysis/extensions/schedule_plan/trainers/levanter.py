@@ -10,7 +10,7 @@ import itertools
 
 import yaml
 
-from analysis.read.trainers import TRAINERS, ReadSchedule, ScheduleExport, TrainerFormat, of_steps
+from analysis.extensions.schedule_plan.trainers import TRAINERS, ReadSchedule, ScheduleExport, TrainerFormat, of_steps
 from cbs.errors import ConfigError
 
 

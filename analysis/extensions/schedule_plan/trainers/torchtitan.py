@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import shlex
 
-from analysis.read.trainers import TRAINERS, ReadSchedule, ScheduleExport, TrainerFormat, of_steps
+from analysis.extensions.schedule_plan.trainers import TRAINERS, ReadSchedule, ScheduleExport, TrainerFormat, of_steps
 from cbs.errors import ConfigError
 
 _FLAG = "--training.num_tokens_per_train_step"

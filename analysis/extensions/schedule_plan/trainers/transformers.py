@@ -6,7 +6,7 @@ The factors of the learning rate go with it where all of them are known.
 
 from __future__ import annotations
 
-from analysis.read.trainers import TRAINERS, ReadSchedule, ScheduleExport, TrainerFormat
+from analysis.extensions.schedule_plan.trainers import TRAINERS, ReadSchedule, ScheduleExport, TrainerFormat
 from cbs.schedules.batch_size import Stage
 from cbs.schedules.plan import BatchPlan, plan_from_text, plan_to_text
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import shlex
 
-from analysis.read.trainers import TRAINERS, ReadSchedule, ScheduleExport, TrainerFormat
+from analysis.extensions.schedule_plan.trainers import TRAINERS, ReadSchedule, ScheduleExport, TrainerFormat
 from cbs.errors import ConfigError
 from cbs.schedules.batch_size.text import parse_table
 

@@ -11,8 +11,8 @@ import ast
 import itertools
 import math
 
+from analysis.extensions.schedule_plan.trainers import TRAINERS, ReadSchedule, ScheduleExport, TrainerFormat
 from analysis.phrases import number
-from analysis.read.trainers import TRAINERS, ReadSchedule, ScheduleExport, TrainerFormat
 from cbs.errors import ConfigError
 
 OPTIMIZERS = ("adam", "adamw")

@@ -70,7 +70,9 @@ class TrainerFormat(ABC):
         return None
 
 
-TRAINERS: Registry[type[TrainerFormat]] = Registry("trainer", "analysis.read.trainers", derived_from=TrainerFormat)
+TRAINERS: Registry[type[TrainerFormat]] = Registry(
+    "trainer", "analysis.extensions.schedule_plan.trainers", derived_from=TrainerFormat
+)
 
 
 def write_schedule(trainer: str, export: ScheduleExport) -> str:

@@ -15,7 +15,13 @@ from hypothesis import strategies as st
 
 from analysis.arrays import UNKNOWN, Quantity
 from analysis.extensions.schedule_plan.stages import stages
-from analysis.read.trainers import TRAINERS, ReadSchedule, ScheduleExport, read_schedule, write_schedule
+from analysis.extensions.schedule_plan.trainers import (
+    TRAINERS,
+    ReadSchedule,
+    ScheduleExport,
+    read_schedule,
+    write_schedule,
+)
 from cbs.errors import ConfigError
 from cbs.schedules.batch_size.base import RunSettings, of_table
 from cbs.trial.config import Schedule

@@ -1,0 +1,1 @@
+"""Data that papers published, as sweeps: a format each for ``cbs import``."""

@@ -1,0 +1,1 @@
+"""Forms of the loss beside that of the core, one per file."""
