@@ -175,7 +175,7 @@ def _group(packages: Sequence[ModuleType]) -> typer.Typer:
     group.callback(invoke_without_command=True)(overview)
     for package in packages:
         for module in pkgutil.iter_modules(package.__path__):
-            group.command(_typed(module.name))(load(f"{package.__name__}.{module.name}").command)
+            group.command(_typed(module.name), cls=OptionPanels)(load(f"{package.__name__}.{module.name}").command)
     return group
 
 
