@@ -1,7 +1,6 @@
 """The command ``cbs``, put together of ``sweeps.commands``, the questions of ``analysis`` and the extensions.
 
-Sweeps know the analysis, not the other way round. What a command that reads results asks of the package that trains is
-handed over in the context of typer, see :mod:`analysis.options`.
+Sweeps know the analysis, not the other way round.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 import typer.core
@@ -27,9 +26,6 @@ from rich.console import Console
 import cbs
 from cbs.errors import CbsError, ConfigError, reason
 from cbs.registry.extensions import extensions, load, within
-
-if TYPE_CHECKING:
-    from cbs.trial.step_times import StepTime
 
 PANELS = ("Measure", "Analyze", "Decide", "Bring your data", "Extensions")
 """Headings of ``cbs --help``, in their order."""
@@ -51,17 +47,10 @@ def root(
 
     Example: cbs sweep --optim merit --optim adamw --recipe quick && cbs analyze results/
     """
-    context.obj = _step_times
     if version:
         typer.echo(f"cbs {cbs.__version__}")
     elif context.invoked_subcommand is None:
         typer.echo(context.get_help())
-
-
-def _step_times(results: str, code: Sequence[str]) -> list[StepTime]:
-    from sweeps.commands.throughput import measured
-
-    return measured(results, code=code)
 
 
 @functools.cache

@@ -2,9 +2,7 @@
 
 A command is a function ``command``, a thin mirror of one public function; what it needs beyond typer is imported when
 it runs, so ``cbs --help`` stays quick; names in help texts are read from the sources of the registries. None of them
-trains: the context's object, which the command line hands over, times steps: path of a folder of results, and the code
-it names that may run -> seconds per step on this machine, of every optimizer and batch size, as
-:class:`~cbs.trial.step_times.StepTime`.
+trains.
 """
 
 from __future__ import annotations

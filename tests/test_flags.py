@@ -20,7 +20,6 @@ import pytest
 import cli
 from cbs.registry.choices import Choice
 from cbs.spectrum.record import Spectrum
-from cbs.trial.step_times import StepTime
 from sweeps.launching.loop import PlannedSweep
 from sweeps.launching.policies.base import SweepReport
 from sweeps.measuring.throughput import Timing
@@ -29,7 +28,6 @@ COMMANDS = cli.commands()
 SPECTRUM = Spectrum(
     curvature="gauss_newton", nodes=3, parameters=6, trial="", metric="loss", direction="below", workload={}, samples=()
 )
-MEASURED = [StepTime(batch_size=4, seconds=0.5)]
 
 
 @dataclass(frozen=True)
@@ -315,8 +313,6 @@ FLAGS = {
             "analysis.questions.recommend.answer.recommend": answer,
             **PRESENT,
             "analysis.read.throughput.read_throughput": "the table",
-            "sweeps.commands.throughput.measured": MEASURED,
-            "cbs.trial.step_times.write_step_times": None,
         },
         base=["--throughput", "times.csv"],
         cases=RESULTS
@@ -330,11 +326,6 @@ FLAGS = {
             "--throughput": (["--throughput", "more.csv"], "more.csv"),
             "--confidence": CONFIG["--confidence"],
             "--resamples": CONFIG["--resamples"],
-        },
-        instead=ASSUMED
-        | {
-            "--probe": (["--probe"], "measured('results', code=())"),
-            "--code": (["--probe", "--code", "my.module:name"], "code=['my.module:name']"),
         },
     ),
     "report": Flags(

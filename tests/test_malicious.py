@@ -24,10 +24,7 @@ CALLS = {
     "noise-scale": [],
     "theory quadratic": ["--spectrum FOLDER"],
     "optimizers": [],
-    "recommend": [
-        "FOLDER --probe --resamples 100",
-        "FOLDER --throughput assumed(examples_per_second_per_device=9) --resamples 100 --figures none",
-    ],
+    "recommend": ["FOLDER --throughput assumed(examples_per_second_per_device=9) --resamples 100 --figures none"],
     "schedule plan": ["FOLDER --resamples 100 --figures none", "--trace FOLDER"],
     "theory spectrum": ["FOLDER --json"],
     "status": ["FOLDER", "FOLDER --json"],

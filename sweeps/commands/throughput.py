@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from analysis.consoles import errors
 from analysis.phrases import plural, with_interval
 from cbs.registry import listed
-
-if TYPE_CHECKING:
-    from cbs.trial.step_times import StepTime
 
 
 def command(
@@ -43,31 +39,10 @@ def command(
 
     Example: cbs throughput results/quick -o throughput.csv --batch-sizes 4..512
     """
-    from cbs.trial.step_times import write_step_times
-
-    write_step_times(measured(source, batch_sizes, seconds, code or ()), output)
-    typer.echo(output)
-
-
-def measured(
-    source: str, batch_sizes: str | None = None, seconds: float = 1.0, code: Sequence[str] = ()
-) -> list[StepTime]:
-    """Step times of a folder of results or a recipe on this machine, shown while they are measured; a batch that does
-    not fit in memory is left out.
-
-    Args:
-        source: a folder of results, or a recipe.
-        batch_sizes: as typed; ``None`` for those of the source.
-        seconds: to spend on each.
-        code: what the folder names and may run, see :func:`sweeps.measuring.throughput.measured_apart`.
-
-    Raises:
-        ConfigError: if none fits, a value is out of its domain, or the folder names other code.
-    """
     with errors.status("starting"):
         from cbs.errors import ConfigError
         from cbs.registry.parsing import parse_batch_sizes
-        from cbs.trial.step_times import StepTime
+        from cbs.trial.step_times import StepTime, write_step_times
         from sweeps.measuring.throughput import Timing, measured_apart
 
     sizes = None if batch_sizes is None else list(parse_batch_sizes(batch_sizes))
@@ -81,7 +56,7 @@ def measured(
 
     with errors.status("timing steps") as shown:
         timings = measured_apart(
-            source, sizes, seconds=seconds, code=code, report=lambda t: shown.update(timing_line(t))
+            source, sizes, seconds=seconds, code=code or (), report=lambda t: shown.update(timing_line(t))
         )
     for timing in timings:
         errors.print(timing_line(timing), markup=False)
@@ -95,4 +70,5 @@ def measured(
     ]  # fmt: skip
     if not rows:
         raise ConfigError("no batch size fits in memory; give smaller ones with --batch-sizes")
-    return rows
+    write_step_times(rows, output)
+    typer.echo(output)

@@ -198,14 +198,6 @@ def test_the_command_writes_a_table_that_recommend_reads(
     assert {row.devices for row in rows} == {1}
 
 
-@pytest.mark.usefixtures("children_here")
-def test_recommend_probes_on_its_own(run, results: Path, tmp_path: Path) -> None:
-    code, out, err = run("recommend", results, "--probe", "-o", tmp_path / "out", "--figures", "none")
-    assert code == 0
-    assert "muon, batch size 8:" in err
-    assert "a short run on this machine" in out
-
-
 def test_no_batch_that_fits_is_one_line(run, results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def apart(source: str, sizes: object, *, report: Report, **rest: object) -> list[Timing]:
         def step(loop: TrainingLoop, number: int) -> float:

@@ -16,22 +16,11 @@ PANEL = "Decide"
 
 @options(times=times_of, config=level_of, answer=answer_with)
 def command(
-    context: typer.Context,
     results: ResultsPath = Path("results"),
     devices: Annotated[int, typer.Option(help="Largest number of devices to use.")] = 1,
     target: Targets = None,
     *,
     times: Any,
-    probe: Annotated[
-        bool, typer.Option("--probe", help="Instead of a table of cbs throughput: time a few steps on this machine.")
-    ] = False,
-    code: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="PACKAGE.MODULE:NAME",
-            help="With --probe: custom workload or optimizer, named in the results, that is allowed to run. Repeats.",
-        ),
-    ] = None,
     price: Annotated[float | None, typer.Option(help="Price of a device-hour. Default: that of the table.")] = None,
     price_ratio: Annotated[
         float | None, typer.Option(help="Device-hours that finishing an hour sooner is worth.")
@@ -47,14 +36,9 @@ def command(
     """
     from analysis.questions.recommend.answer import recommend
     from analysis.questions.recommend.plans import Wish
-    from analysis.read.throughput import StepTimeTable
 
-    if (times is not None) == probe:
-        raise ConfigError("give either --throughput or --probe")
-    if code and not probe:
-        raise ConfigError("--code needs --probe: nothing else runs what the results name")
+    if times is None:
+        raise ConfigError("--throughput is missing: a table, such as 'cbs throughput RESULTS' writes, or assumed(...)")
     wish = Wish(devices=devices, price=price, price_ratio=price_ratio)
-    if probe:
-        times = StepTimeTable(tuple(context.obj(str(results), code or ())), "a short run on this machine")
     recommendations = recommend(results, times, wish, config, targets=target or None)
     answer(recommendations, results / "analysis" / "recommend")
