@@ -212,7 +212,7 @@ def test_a_merge_that_is_killed_leaves_no_folder(
         (["a", "a"], "c", "given twice"),
         (["a", "b"], "a/c", "must lie outside"),
         (["a", "b"], ".", "must lie outside"),
-        (["a", "b"], "full", "is there already"),
+        (["a", "b"], "full", "already exists"),
         (["a", "missing"], "c", "missing is not a sweep"),
         (["a", "."], "c", "outside|folder of sweeps"),
         (["a", "imported"], "c", "cbs import --add"),

@@ -31,10 +31,10 @@ def test_options_of_optimizers_share_the_folder_of_the_recipe(tmp_path: Path) ->
 
 def test_variants_that_train_alike_are_refused() -> None:
     variants = (Choice(name="sgd"), Choice(name="sgd", options={"momentum": OPTIMIZERS["sgd"].defaults["momentum"]}))
-    with pytest.raises(ConfigError, match="train alike"):
+    with pytest.raises(ConfigError, match="are the same run"):
         tiny(optimizers=variants)
     betas = list(OPTIMIZERS["adamw"].defaults["betas"])
-    with pytest.raises(ConfigError, match="train alike"):
+    with pytest.raises(ConfigError, match="are the same run"):
         tiny(optimizers=(Choice(name="adamw", options={"betas": betas}), Choice(name="adamw")))
 
 
