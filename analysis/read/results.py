@@ -58,7 +58,7 @@ class Results:
 def load(*paths: str | os.PathLike[str]) -> Results:
     """Read one sweep, or all sweeps of a folder; of several paths all of them.
 
-    A trial that is there twice (same group, learning rate, batch size and seed; the runs differ in budget or in how
+    A trial that appears twice (same group, learning rate, batch size and seed; the runs differ in budget or in how
     they were executed) counts once: the run with a final status wins, then the one that took more steps.
 
     Raises:

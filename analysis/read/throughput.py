@@ -266,7 +266,7 @@ def read_throughput(path: str | os.PathLike[str]) -> StepTimeTable:
         about = f"batch size {time.batch_size} on {plural(time.devices, 'device')}"
         about += f" with {time.optimizer}" if time.optimizer else ""
         if rows.setdefault((time.optimizer, time.devices, time.batch_size), time) is not time:
-            raise DataError(f"{table.name}: {about} is there twice; keep one row")
+            raise DataError(f"{table.name}: {about} appears twice; keep one row")
         if prices.setdefault((time.optimizer, time.devices), time.price) != time.price:
             raise DataError(f"{table.name}: {about} has another price than the same devices elsewhere; give one price")
     _check_growth(table.name, list(rows.values()))

@@ -70,7 +70,7 @@ def parse_choice(text: str) -> Choice:
     """``name`` or ``name(option=value, ...)``; values as of :func:`parse_value`.
 
     Raises:
-        ConfigError: if it is of neither form, or an option is there twice.
+        ConfigError: if it is of neither form, or an option appears twice.
     """
     name, opening, rest = (part.strip() for part in text.partition("("))
     if not opening:

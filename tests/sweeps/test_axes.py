@@ -75,7 +75,7 @@ def test_an_axis_makes_variants_of_the_optimizers_that_have_the_option() -> None
         ("=0.9", "takes option=value,value"),
         ("momentum=0.9", "two values or more"),
         ("momentum=", "two values or more"),
-        ("momentum=0.9,0.9", "there twice"),
+        ("momentum=0.9,0.9", "appears twice"),
         ("momentun=0.9,0.95", "did you mean momentum"),
         ("workload.size=1,2", "an axis is an option, and sgd, adamw has no 'workload.size'"),
         ("batch_size=1,2", "has no 'batch_size'"),

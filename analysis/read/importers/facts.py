@@ -139,7 +139,7 @@ def _rows(table: Sheet, settings: Settings) -> dict[str, dict[str, Any]]:
     for index, cell in enumerate(table.need(column, "it needs one with the names of the runs")):
         name = "" if cells.empty(cell) else str(cell).strip()
         if not name or name in rows:
-            raise table.error(index, column, f"run {name!r} is {'there twice' if name else 'empty'}")
+            raise table.error(index, column, f"run {name!r} {'appears twice' if name else 'is empty'}")
         rows[name] = {fact: table.columns[title][index] for fact, title in titles.items() if title in table.columns}
     return rows
 

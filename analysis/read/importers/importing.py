@@ -194,7 +194,7 @@ def _usable(runs: Sequence[ImportedRun], settings: Settings, notes: list[str]) -
     for name, where in places.items():
         if len(where) > 1:
             raise DataError(
-                f"run {name} is there twice, in {' and '.join(dict.fromkeys(where))}; rename or leave out one"
+                f"run {name} appears twice, in {' and '.join(dict.fromkeys(where))}; rename or leave out one"
             )
     if not any(len(run.values) for run in runs):
         there = ", ".join(sorted({name for run in runs for name in run.metrics})) or "none"

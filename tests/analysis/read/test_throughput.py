@@ -94,7 +94,7 @@ BROKEN = [
     ("batch_size,devices,seconds_per_step\n8,0,1\n", "devices"),
     ("batch_size,devices,seconds_per_step\n8,1.5,1\n", "column 'devices': '1.5' is not a whole number"),
     ("batch_size,seconds_per_step,price_per_device_hour\n8,1,\n", "column 'price_per_device_hour': it is empty"),
-    ("batch_size,seconds_per_step\n8,1\n8,2\n", "batch size 8 on 1 device is there twice"),
+    ("batch_size,seconds_per_step\n8,1\n8,2\n", "batch size 8 on 1 device appears twice"),
     ("batch_size,seconds_per_step,price_per_device_hour\n8,1,2\n16,1,3\n", "another price"),
 ]
 

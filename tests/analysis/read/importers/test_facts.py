@@ -80,7 +80,7 @@ def test_an_alias_of_two_runs_is_refused(tmp_path: Path) -> None:
     ("rows", "words"),
     [
         ([{"name": "a"}], "no column 'run'"),
-        ([{"run": "a"}, {"run": "a"}], "run 'a' is there twice"),
+        ([{"run": "a"}, {"run": "a"}], "run 'a' appears twice"),
         ([{"run": "", "lr": 1}], "run '' is empty"),
         ([{"run": "a", "batch_size": "8.5"}], "run a, batch_size in .*runs.csv: '8.5' is not a whole number"),
     ],

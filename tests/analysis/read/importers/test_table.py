@@ -300,7 +300,7 @@ def test_a_folder_of_tables_and_a_run_that_is_in_two_of_them(tmp_path: Path) -> 
     import_runs([tmp_path / "in"], tmp_path / "out", settings())
     assert len(curves_of(tmp_path / "out")) == 3
     write_csv(tmp_path / "in" / "again.csv", long_rows(CURVES[:1]))
-    with pytest.raises(DataError, match=r"is there twice, in .*0\.001\.csv and .*again\.csv"):
+    with pytest.raises(DataError, match=r"appears twice, in .*0\.001\.csv and .*again\.csv"):
         import_runs([tmp_path / "in"], tmp_path / "more", settings())
 
 
