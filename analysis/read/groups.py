@@ -100,7 +100,7 @@ class Group:
     def evaluated(self) -> bool:
         """Whether the metric is that of a model on the same data every time, as of every model that a sweep trains
         itself; a log may hold anything."""
-        return self.stops_at_target and self.parameters is not None
+        return self.parameters is not None and "imported" not in self.manifest
 
     @property
     def whose(self) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -13,6 +14,9 @@ from cbs.trial.config import TrialConfig
 
 SCHEMA_VERSION = 1
 """Raised when a stored column or key changes its name, unit or meaning."""
+
+SHORT = 0.02
+"""Share of the examples asked for by which the last evaluation of a trial may miss them."""
 
 CLIPPED = "clipped"
 """Column of the steps, of trials that clip gradients: 1 where that was done, else 0."""
@@ -156,6 +160,20 @@ class TrialResult:
     def final_examples(self) -> int:
         """Examples seen at :attr:`final_step`, whatever the batch sizes were."""
         return self.evaluations[-1].examples if self.evaluations else 0
+
+    def value_at(self, examples: float) -> float:
+        """The metric once so many examples were seen: a straight line in ln examples between the evaluations around it.
+
+        NaN where there is none: the trial diverged, or its last evaluation is more than :data:`SHORT` of that away.
+        """
+        rows = [row for row in self.evaluations if row.examples > 0]
+        if (self.status is not TrialStatus.BUDGET_EXHAUSTED and self.status is not TrialStatus.REACHED) or not rows:
+            return math.nan
+        if rows[-1].examples < (1.0 - SHORT) * examples - self.config.batch_size / 2:
+            return math.nan
+        return float(
+            np.interp(math.log(examples), [math.log(row.examples) for row in rows], [row.value for row in rows])
+        )
 
     def replace(self, **changes: Any) -> TrialResult:
         """A copy with some fields changed."""

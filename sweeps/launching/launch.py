@@ -34,6 +34,7 @@ from sweeps.running.prestart import PrestartedRay
 from sweeps.running.run import SweepRun
 from sweeps.search.limits import Limits
 from sweeps.search.search import Search
+from sweeps.spec.budgets import default_within
 from sweeps.spec.cell import Cell
 from sweeps.spec.spec import Sweep
 from sweeps.spec.workload import built
@@ -51,7 +52,7 @@ def resolve(sweep: Sweep, target: float | None = None) -> Sweep:
     Args:
         sweep: as asked for.
         target: value of the workload's metric to train to; ``None`` keeps the sweep's target or takes the workload's
-            own.
+            own. With budgets no trial ends there.
 
     Raises:
         CbsError: for an unknown name, a refused option, or missing data.
@@ -62,6 +63,9 @@ def resolve(sweep: Sweep, target: float | None = None) -> Sweep:
     if target is not None or sweep.target is None:
         value = workload.default_target if target is None else target
         sweep = sweep.replace(target=Target(metric=workload.metric, value=value, direction=workload.direction))
+    if sweep.budgets and sweep.within is None:
+        assert sweep.target is not None
+        sweep = sweep.replace(within=default_within(sweep.target, workload.metric_unit))
     with seeded(0, "init"):
         model = check_model(workload.build_model())
     for one, other in itertools.combinations(sweep.optimizers, 2):

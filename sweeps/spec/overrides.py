@@ -22,13 +22,14 @@ _PLAIN = (
     "lr_resolution",
     "clip_norm",
     "prune_factor",
+    "within",
     "diagnostics_every",
     "precision",
     "compile",
     "device",
 )
 _NESTED = ("schedule", "evaluation")
-_NONE_TOO = ("prune_factor", "clip_norm")
+_NONE_TOO = ("prune_factor", "clip_norm", "within")
 _OPTIONAL = ("probe", "averaging")
 """Fields that hold a name with options, or nothing."""
 

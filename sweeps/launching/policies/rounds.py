@@ -62,6 +62,8 @@ class Rounds(Policy):
         self.reasons: dict[str, str] = {}
 
     def check(self, sweep: Sweep, *, limits: Limits, source: Path | None) -> None:
+        if sweep.budgets:
+            raise ConfigError(f"{self.flag} is about the critical batch size, which needs a target: leave out --budget")
         if "batch_schedules" in sweep.axes():
             raise ConfigError(
                 f"{self.flag} is about the critical batch size, which needs constant ones: leave out --schedule"
