@@ -55,11 +55,12 @@ def parse_lr_rule(text: str) -> LearningRateRule:
     """
     name, _, rest = text.partition(":")
     if name.strip() in POWERS:
-        lr, at, size = rest.partition("@")
-        pairs = [(size, lr)] if at else []
+        start, at, where = rest.partition("@")
+        pairs = [(where, start)] if at else []
     else:
         name = ""
-        pairs = [(size, lr) for size, _, lr in (part.partition(":") for part in text.split(","))]
+        parted = (part.partition(":") for part in text.split(","))
+        pairs = [(where, value) for where, _, value in parted]
     lrs: dict[int, float] = {}
     for size_text, lr_text in pairs:
         size, lr = _number(size_text), _number(lr_text)
