@@ -56,6 +56,11 @@ def split(settings: Iterable[str]) -> tuple[dict[str, Any], list[str]]:
     return run, rest
 
 
+def is_setting(key: str) -> bool:
+    """Whether a key names a setting that all trials of a sweep share, not an option of an optimizer."""
+    return key in _PLAIN or key.partition(".")[0] in (*_NESTED, *_OPTIONAL, "workload")
+
+
 def override(sweep: Sweep, settings: Iterable[str]) -> Sweep:
     """The sweep with settings of the form ``key=value`` applied.
 

@@ -59,7 +59,8 @@ def sweep_flags(
         list[str] | None,
         typer.Option(
             metavar="OPTION=VALUES",
-            help="Tune this option of the optimizers with the learning rate: momentum=0.9,0.95. Repeats.",
+            help="Tune this option of the optimizers with the learning rate: momentum=0.9,0.95; of another setting, a "
+            "sweep for every value: schedule.name=constant,cosine. Repeats.",
         ),
     ] = None,
     from_: Annotated[

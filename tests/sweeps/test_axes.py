@@ -77,7 +77,7 @@ def test_an_axis_makes_variants_of_the_optimizers_that_have_the_option() -> None
         ("momentum=", "two values or more"),
         ("momentum=0.9,0.9", "there twice"),
         ("momentun=0.9,0.95", "did you mean momentum"),
-        ("workload.size=1,2", "an axis is an option, and sgd, adamw has no 'workload.size'"),
+        ("workload.size=1,2", "an option of an optimizer, and sgd, adamw has no 'workload.size'"),
         ("batch_size=1,2", "has no 'batch_size'"),
         ("adamw.momentum=0.8,0.9", "has no 'momentum'"),
         ("momentum=[0.9,0.95", "is missing"),
