@@ -133,6 +133,8 @@ class TrialConfig:
         evaluation: when the validation metric is measured.
         stops_at_target: whether the trial ends when the target is reached; where not, it trains until its budget is
             spent.
+        metrics: what else is measured at every evaluation: names in :data:`cbs.training.metrics.METRICS`, sorted. One
+            that ``target`` names is measured anyway.
         probe: how the noise scale of every step is measured: a source (see :mod:`cbs.noise_scale.sources`) with the
             options ``groups``, ``every`` and ``geometry``; ``None`` for not at all.
         diagnostics: what else is recorded of every step: names in :data:`cbs.diagnostics.DIAGNOSTICS`, sorted.
@@ -160,6 +162,7 @@ class TrialConfig:
     averaging: Choice | None = None
     evaluation: EvaluationPlan = field(default_factory=EvaluationPlan)
     stops_at_target: bool = True
+    metrics: tuple[str, ...] = ()
     probe: Choice | None = field(default_factory=lambda: Choice(name="auto"))
     diagnostics: tuple[str, ...] = ()
     diagnostics_every: int = 1
@@ -185,6 +188,7 @@ class TrialConfig:
             object.__setattr__(self, "batch_schedule", None)
         object.__setattr__(self, "clip_norm", clip_norm_or_none(self.clip_norm))
         object.__setattr__(self, "diagnostics", sorted_names("diagnostics", self.diagnostics))
+        object.__setattr__(self, "metrics", sorted_names("metrics", self.metrics))
         object.__setattr__(self, "unknown", sorted_names("unknown", self.unknown))
         unread = [name for name in self.unknown if name not in OF_TRAINER]
         _require(not unread, f"{', '.join(unread)} must be known")

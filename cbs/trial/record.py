@@ -55,6 +55,7 @@ class Measurement:
         value: the validation metric, in the workload's ``metric_unit``.
         train_loss: mean training loss since the previous evaluation, NaN at step 0.
         lr: learning rate of the latest update, 0 at step 0.
+        others: what else was measured, by name.
     """
 
     step: int
@@ -62,6 +63,7 @@ class Measurement:
     value: float
     train_loss: float
     lr: float
+    others: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,6 +123,7 @@ class TrialResult:
             ``None`` where it did.
         stated: what the program that trained said of its own settings, by the names of
             :func:`cbs.training.reporting.report_settings`; empty for trials of our own, whose configuration says it.
+        directions: which side is better of every metric among :attr:`Measurement.others`.
         decided: options of the optimizer that leave a choice to it (``auto``), with what it took here.
         timing: wall-clock facts (seconds, host, device). The only part that differs between two runs of one config.
     """
@@ -135,6 +138,7 @@ class TrialResult:
     message: str = ""
     micro_batch_size: int | None = None
     stated: dict[str, Any] = field(default_factory=dict)
+    directions: dict[str, str] = field(default_factory=dict)
     decided: dict[str, str] = field(default_factory=dict)
     timing: dict[str, Any] = field(default_factory=dict)
 

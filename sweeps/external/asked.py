@@ -45,6 +45,8 @@ def asked_sweep(recipe: Sweep, asked: Mapping[str, Any], program: Mapping[str, A
         return trained_by(trainer, sweep, asked["target"], asked["settings"], budgets)
     probe = [] if asked["probe"] is None else [f"probe={asked['probe']}"]
     sweep = override(sweep, [*probe, *asked["settings"]])
+    if program["metric"] is not None:
+        sweep = sweep.replace(metric=program["metric"], target=None)
     if amounts is None:
         return sweep
     per_example = None
@@ -74,6 +76,7 @@ def program_of(
     target = given.pop("target")
     if not given["command"]:
         known = [name for name, value in given.items() if value and (name, value) != ("reads", REPORT)]
+        known = [name for name in known if name != "metric"]  # which workloads have, too
         if known:
             flag = "column" if known[0] == "columns" else known[0].replace("_", "-")
             raise ConfigError(f"--{flag} belongs to --command, the program that trains")

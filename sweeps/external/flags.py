@@ -19,7 +19,10 @@ def program_flags(
         str,
         typer.Option(help="Log of the program: report (by cbs.report), jsonl, csv, tensorboard, wandb, lightning, ..."),
     ] = "report",
-    metric: Annotated[str | None, typer.Option(help="Name of the metric in that log.")] = None,
+    metric: Annotated[
+        str | None,
+        typer.Option(help="Name of the metric in that log; without --command, of a further one of the workload."),
+    ] = None,
     direction: Annotated[str | None, typer.Option(help="Which side of the target is better: below or above.")] = None,
     metric_unit: Annotated[str | None, typer.Option(help="Unit of the metric, such as nats/token.")] = None,
     example_unit: Annotated[str | None, typer.Option(help="What one example is, such as sequence.")] = None,

@@ -16,7 +16,8 @@ from cbs.trial.config import COMMAND, OF_TRAINER, TrialConfig
 from cbs.trial.target import Target
 from sweeps.spec.cell import Cell
 from sweeps.spec.overrides import override
-from sweeps.spec.spec import ENDLESS, ScheduleRule, Sweep
+from sweeps.spec.schedule_rule import ScheduleRule
+from sweeps.spec.spec import ENDLESS, Sweep
 
 if TYPE_CHECKING:
     from analysis.read.importers import Settings

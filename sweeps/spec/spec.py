@@ -12,12 +12,10 @@ from cbs.diagnostics import build_diagnostics
 from cbs.errors import ConfigError
 from cbs.optimizers import OPTIMIZERS
 from cbs.registry.choices import labels
-from cbs.schedules.learning_rate import build_schedule
 from cbs.trial.config import (
     CONSTANT,
     Choice,
     EvaluationPlan,
-    Schedule,
     TrialConfig,
     clip_norm_or_none,
     fingerprint,
@@ -28,6 +26,7 @@ from cbs.trial.target import Target
 from sweeps.spec.cell import Cell, StudyKey, study_label
 from sweeps.spec.lr_rule import LearningRateRule
 from sweeps.spec.prior import Prior
+from sweeps.spec.schedule_rule import ScheduleRule
 
 SEARCHES = ("bracket", "grid")
 
@@ -35,51 +34,15 @@ BUDGET_GROWTH = 1.1
 """Ratio of the steps of two evaluations of a trial that ends with its budget, or the sweep's own where that is larger:
 all of its curve is read, by straight lines in ln steps."""
 
+_NO_PROTOCOL = (
+    *("name", "expected", "metric"),
+    *("optimizers", "tuned", "batch_schedules", "batch_sizes", "lrs", "lr_rule", "seeds", "budgets"),
+    *("search", "lr_resolution", "warm_start", "judged_at", "within"),
+)
+"""What trials of one protocol may differ in: axes, and what decides which trials are run."""
+
 ENDLESS = 10**9
 """Budget in steps where the program that trains knows itself when to stop."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ScheduleRule:
-    """How the schedule of a trial follows from its batch size.
-
-    Attributes:
-        name: name in :data:`cbs.schedules.learning_rate.SCHEDULES`.
-        warmup_steps: warmup length in updates; the same number at every batch size.
-        warmup_examples: warmup length in examples; takes the place of ``warmup_steps`` when given.
-        decay_examples: examples after which the decay is complete.
-        final_fraction: learning rate at the end of the decay, as a fraction of the peak.
-        options: of this schedule alone.
-    """
-
-    name: str = "constant"
-    warmup_steps: int = 10
-    warmup_examples: int | None = None
-    decay_examples: int | None = None
-    final_fraction: float = 0.0
-    options: dict[str, Any] = field(default_factory=dict)
-
-    def at(self, batch_size: int) -> Schedule:
-        """The schedule of a trial at ``batch_size``."""
-        warmup = self.warmup_steps * batch_size if self.warmup_examples is None else self.warmup_examples
-        return Schedule(
-            name=self.name,
-            warmup_examples=warmup,
-            decay_examples=self.decay_examples,
-            final_fraction=self.final_fraction,
-            options=self.options,
-        )
-
-    def ends_with(self, budget: int) -> bool:
-        """Whether the learning rates of a run follow from its budget in examples: the schedule decays, and nobody said
-        by when."""
-        if self.decay_examples is not None:
-            return False
-        first = dataclasses.replace(self.at(1), warmup_examples=min(1, self.at(1).warmup_examples))
-        short, long = (
-            build_schedule(dataclasses.replace(first, decay_examples=times * budget + 2)) for times in (1, 2)
-        )
-        return any(short(budget * part // 4 + 1) != long(budget * part // 4 + 1) for part in (1, 2, 3, 4))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +66,8 @@ class Sweep:
         lr_resolution: smallest ratio between two learning rates of a search.
         warm_start: by the text of an optimizer, where its search starts, see :mod:`sweeps.search.warm_start`.
         seeds: seeds; every cell of the grid runs once per seed.
+        metric: the metric of the target where that is not the workload's own: a further one that the workload says, or
+            one of :data:`cbs.training.metrics.METRICS`.
         target: where a trial stops; ``None`` takes the workload's own.
         max_steps: with ``max_examples`` the most that a trial takes to the target: ``max_steps + max_examples /
             batch_size`` updates.
@@ -120,6 +85,7 @@ class Sweep:
         micro_batch_size: examples per forward and backward pass.
         prune_factor: a trial is stopped once it has passed this multiple of the best steps of its cell; ``None`` never.
         evaluation: when the validation metric is measured.
+        metrics: what else is measured at every evaluation: names in :data:`cbs.training.metrics.METRICS`.
         probe: how the noise scale of every step is measured; ``None`` for not at all.
         diagnostics: what else is recorded of every step: names in :data:`cbs.diagnostics.DIAGNOSTICS`.
         diagnostics_every: one step in that many is recorded, from the first on.
@@ -142,6 +108,7 @@ class Sweep:
     lr_resolution: float = 1.04
     warm_start: dict[str, Prior] = field(default_factory=dict)
     seeds: tuple[int, ...] = (0,)
+    metric: str | None = None
     target: Target | None = None
     max_steps: int = 2_000
     max_examples: int = 100_000
@@ -154,6 +121,7 @@ class Sweep:
     micro_batch_size: int | None = None
     prune_factor: float | None = 1.3
     evaluation: EvaluationPlan = field(default_factory=EvaluationPlan)
+    metrics: tuple[str, ...] = ()
     probe: Choice | None = field(default_factory=lambda: Choice(name="auto"))
     diagnostics: tuple[str, ...] = ()
     diagnostics_every: int = 1
@@ -194,6 +162,7 @@ class Sweep:
                 self.lr_rule.at(batch_size)
         self._check_budgets()
         object.__setattr__(self, "clip_norm", clip_norm_or_none(self.clip_norm))
+        object.__setattr__(self, "metrics", sorted_names("metrics", self.metrics))
         object.__setattr__(self, "diagnostics", sorted_names("diagnostics", self.diagnostics))
         build_diagnostics(self.diagnostics, compiled=self.compile)
         if not isinstance(self.diagnostics_every, int) or self.diagnostics_every < 1:
@@ -339,6 +308,7 @@ class Sweep:
             averaging=self.averaging,
             evaluation=evaluation,
             stops_at_target=not self.budgets,
+            metrics=self.metrics,
             probe=self.probe,
             diagnostics=self.diagnostics,
             diagnostics_every=self.diagnostics_every,
@@ -365,9 +335,8 @@ class Sweep:
     def protocol(self) -> dict[str, Any]:
         """What all trials of the sweep share, as plain JSON values; trials of unlike protocols are not comparable."""
         data = plain_values(self)
-        axes = ("optimizers", "tuned", "batch_schedules", "batch_sizes", "lrs", "seeds", "expected", "name")
-        for axis in (*axes, "search", "lr_resolution", "warm_start", "budgets", "judged_at", "within", "lr_rule"):
-            del data[axis]
+        for name in _NO_PROTOCOL:
+            del data[name]
         return data | ({"stops_at_target": False} if self.budgets else {})
 
     @property

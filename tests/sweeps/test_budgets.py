@@ -25,7 +25,8 @@ from sweeps.search.limits import Limits
 from sweeps.search.search import Search
 from sweeps.spec.budgets import default_within, in_examples, parse_budgets
 from sweeps.spec.lr_rule import LearningRateRule, parse_lr_rule
-from sweeps.spec.spec import ScheduleRule, Sweep
+from sweeps.spec.schedule_rule import ScheduleRule
+from sweeps.spec.spec import Sweep
 from tests.sweeps.alone import without_ray
 from tests.sweeps.simulation import small_sweep
 

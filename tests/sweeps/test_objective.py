@@ -15,7 +15,8 @@ from cbs.trial.target import Target
 from sweeps.search.forecast import End, play
 from sweeps.search.objective import MATTERS, FinalMetric, StepsToTarget, objective_of
 from sweeps.search.search import Search
-from sweeps.spec.spec import ScheduleRule, Sweep
+from sweeps.spec.schedule_rule import ScheduleRule
+from sweeps.spec.spec import Sweep
 from tests.sweeps.simulation import small_sweep
 
 LOSS = Target(metric="loss", value=3.0)

@@ -69,6 +69,7 @@ def configs(draw: st.DrawFn) -> TrialConfig:
         diagnostics_every=draw(st.integers(1, 100)),
         compile=draw(st.booleans()),
         stops_at_target=draw(st.booleans()),
+        metrics=tuple(draw(st.lists(names, unique=True, max_size=3))),
         device=draw(st.sampled_from(["auto", "cpu", "cuda"])),
         divergence_factor=draw(st.floats(1.01, 100)),
     )
@@ -96,6 +97,7 @@ CHANGES: dict[str, Any] = {
     "averaging": Choice(name="ema", options={"decay": 0.9}),
     "evaluation": EvaluationPlan(near_fraction=0.26),
     "stops_at_target": False,
+    "metrics": ("gradient_norm",),
     "probe": None,
     "diagnostics": ("max_attention_logit",),
     "diagnostics_every": 2,
@@ -131,7 +133,7 @@ def test_what_nobody_told_is_stored_as_unknown_and_nothing_else_is_kept_of_it() 
 
 
 def test_settings_that_mean_the_same_have_one_fingerprint_which_stays() -> None:
-    assert CONFIG.fingerprint == "88b67f410e20ca13"
+    assert CONFIG.fingerprint == "94417498c2aa6212"
     assert dataclasses.replace(CONFIG, clip_norm=0).fingerprint == CONFIG.fingerprint
     assert dataclasses.replace(CONFIG, batch_schedule=Choice(name="constant")).fingerprint == CONFIG.fingerprint
     assert (
