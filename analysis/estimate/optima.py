@@ -121,7 +121,8 @@ def savings(study: Study) -> tuple[float, float, float]:
     They are the depths below the winner of the polynomials through the means of the two, three or four learning rates
     around it, moved apart by their distance, where the curvature in ln lr changes by less than :data:`_ALIKE` from one
     to the next, and else anything from nothing, which is then expected. An objective convex in ln lr lies above every
-    line through two neighbours outside of the two, so it is no deeper than where these cross. Next to a learning rate
+    line through two neighbours outside of the two, so it is no deeper than where these cross. With one learning rate
+    alone on a side it is the parabola through three, or up to three times as deep. Next to a learning rate
     that diverged it may fall on as it did up to the winner. At an edge nothing is known.
     """
     if study.winner is None or not np.isfinite(study.lrs).all() or study.at_edge(study.winner):
@@ -129,6 +130,11 @@ def savings(study: Study) -> tuple[float, float, float]:
     logs, means = _means(study)
     winner = int(study.tried[: study.winner].sum())
     deepest = _lines_cross(logs, means, winner)
+    if not np.isfinite(means[max(winner - 2, 0) : winner + 3]).all():
+        return 0.0, 0.0, deepest
+    if winner < 2 or winner + 2 >= len(logs):
+        depth = _depth_of_three(logs, means, winner)
+        return 0.0, min(depth, deepest), min(3 * depth, deepest)
     if not _smooth(logs, means, winner):
         return 0.0, 0.0, deepest
     places = np.linspace(logs[winner - 1], logs[winner + 1], 201) - logs[winner]
@@ -142,11 +148,18 @@ def savings(study: Study) -> tuple[float, float, float]:
     return low, expected, high
 
 
+def _depth_of_three(logs: Array, means: Array, winner: int) -> float:
+    """Of the parabola through the winner and its neighbours; of a neighbour that rises more than :data:`_ALIKE` times
+    as much as the other, as if it rose so much."""
+    gaps = [abs(logs[winner + side] - logs[winner]) for side in (-1, 1)]
+    rises = [float(means[winner + side] - means[winner]) for side in (-1, 1)]
+    most = _ALIKE * min(rises)
+    return vertex(*(min(rise, most) if most > 0 else rise for rise in rises), *gaps)[1]
+
+
 def _smooth(logs: Array, means: Array, winner: int) -> bool:
-    """Whether the curvatures at the winner and its neighbours are known and alike."""
+    """Whether the curvatures at the winner and its two neighbours are alike."""
     part = slice(winner - 2, winner + 3)
-    if winner < 2 or len(means[part]) < 5 or not np.isfinite(means[part]).all():
-        return False
     slopes = np.diff(means[part]) / np.diff(logs[part])
     bends = np.diff(slopes) / (logs[part][2:] - logs[part][:-2])
     return bool(bends.min() > 0 and bends.max() < _ALIKE * bends.min())

@@ -18,8 +18,8 @@ from analysis.estimate.studies import Study
 from analysis.phrases import number
 from analysis.plain import plain, shown
 from analysis.questions.budget.critical import Relation, relation
-from analysis.questions.budget.doubling import Doubling, doublings
-from analysis.questions.budget.equivalence import Equivalence, Excess, Standing, equivalence
+from analysis.questions.budget.doubling import SizeDoubling, doublings
+from analysis.questions.budget.equivalence import Equivalence, Excess, SizeStanding, equivalence
 from analysis.questions.budget.pairs import Pair, pair
 from analysis.questions.budget.reading import Spent, side_by_side, spent
 from analysis.read.groups import Group
@@ -74,7 +74,7 @@ class OptimizerAtBudget:
         optimizer: its name, with the settings that tell it from others.
         sizes: by increasing batch size.
         equivalence: which batch sizes are as good as the best.
-        doublings: what the next batch size costs, see :class:`Doubling`.
+        doublings: what the next batch size costs, see :class:`SizeDoubling`.
         relation: the same beside the critical batch size.
         verdict: ``ok``, or what speaks against the answer; ``advice`` says what to do.
         constant: whether learning rates were constant, so that one run has every smaller budget, too.
@@ -84,7 +84,7 @@ class OptimizerAtBudget:
     optimizer: str
     sizes: tuple[SizeAtBudget, ...]
     equivalence: Equivalence
-    doublings: tuple[Doubling, ...]
+    doublings: tuple[SizeDoubling, ...]
     relation: Relation
     verdict: str
     advice: str
@@ -93,11 +93,11 @@ class OptimizerAtBudget:
     @property
     def standing(self) -> str:
         """The equivalence in words."""
-        sizes: dict[Standing, list[str]] = {}
+        sizes: dict[SizeStanding, list[str]] = {}
         for each in self.sizes:
             sizes.setdefault(each.excess.standing, []).append(str(each.batch_size))
         more = [each.excess.more_seeds for each in self.sizes if each.excess.more_seeds is not None]
-        parts = [f"{standing}: {', '.join(sizes[standing])}" for standing in Standing if standing in sizes]
+        parts = [f"{standing}: {', '.join(sizes[standing])}" for standing in SizeStanding if standing in sizes]
         return "; ".join(parts) + (f" (about {min(more)} more seeds would tell the first)" if more else "")
 
     def to_json(self) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from analysis.questions.budget.reading import Spent
 
 
 @dataclass(frozen=True, kw_only=True)
-class Doubling:
+class SizeDoubling:
     """From one batch size to the next.
 
     Attributes:
@@ -40,7 +40,7 @@ class Doubling:
 
 def doublings(
     entry: Spent, found: BestLosses, others: Sequence[tuple[Spent, BestLosses]], confidence: float
-) -> tuple[Doubling, ...]:
+) -> tuple[SizeDoubling, ...]:
     """Of every batch size and the next.
 
     Args:
@@ -63,7 +63,7 @@ def doublings(
         times = large / small
         steps = _times(data, times)
         remark = source if data.value is None else ""
-        made.append(Doubling(batch_size=small, larger=large, loss=loss, data=data, steps=steps, remark=remark))
+        made.append(SizeDoubling(batch_size=small, larger=large, loss=loss, data=data, steps=steps, remark=remark))
     return tuple(made)
 
 

@@ -33,7 +33,7 @@ _NOISY = 3.0
 seeds make smaller, too."""
 
 
-class Standing(StrEnum):
+class SizeStanding(StrEnum):
     """How the loss at one batch size stands to the best one."""
 
     EQUAL = "equal"
@@ -52,7 +52,7 @@ class Excess(Quantity):
             where seeds alone do not, or it is not known how far they scatter.
     """
 
-    standing: Standing = Standing.UNKNOWN
+    standing: SizeStanding = SizeStanding.UNKNOWN
     more_seeds: int | None = None
 
 
@@ -106,7 +106,7 @@ def equivalence(sizes: Array, found: BestLosses, margin: float, bound: Array, co
         for place, at in enumerate(kept):
             wide = (float(low[place]), float(high[place]))
             more = None
-            if standings[place] is Standing.UNKNOWN:
+            if standings[place] is SizeStanding.UNKNOWN:
                 side = high[place] if values[place] < margin else low[place]
                 half, deviation = abs(side - values[place]), math.sqrt(noise[place] + noise[least])
                 by_rates = float(found.between[kept][[place, least]].max()) > _NOISY * deviation
@@ -116,14 +116,14 @@ def equivalence(sizes: Array, found: BestLosses, margin: float, bound: Array, co
         perhaps = here[low <= 0]
         ends: Interval = (float(perhaps.min()), float(perhaps.max()))
     else:
-        standings, ends, limits = [Standing.UNKNOWN] * len(kept), OPEN, None
+        standings, ends, limits = [SizeStanding.UNKNOWN] * len(kept), OPEN, None
         for place, at in enumerate(kept):
             excesses[at] = Excess(float(values[place]))
-    equal = [int(size) for size, each in zip(here, standings, strict=True) if each is Standing.EQUAL]
+    equal = [int(size) for size, each in zip(here, standings, strict=True) if each is SizeStanding.EQUAL]
     worse = [
         int(size)
         for size, each in zip(here[least + 1 :], standings[least + 1 :], strict=True)
-        if each is Standing.WORSE
+        if each is SizeStanding.WORSE
     ]
     return Equivalence(
         excesses=tuple(excesses),
@@ -150,14 +150,14 @@ def _limits(losses: Array, drawn: Array, confidence: float) -> tuple[Array, Arra
     return low, np.maximum(high, low)
 
 
-def _standings(low: Array, high: Array, margin: float, least: int) -> list[Standing]:
+def _standings(low: Array, high: Array, margin: float, least: int) -> list[SizeStanding]:
     """Outwards from the best one: what lies beyond one that is not shown to be equal is not called so."""
-    standings = [Standing.WORSE if each > margin else Standing.UNKNOWN for each in low]
+    standings = [SizeStanding.WORSE if each > margin else SizeStanding.UNKNOWN for each in low]
     for side in (range(least, len(low)), range(least, -1, -1)):
         for place in side:
             if not high[place] < margin:
                 break
-            standings[place] = Standing.EQUAL
+            standings[place] = SizeStanding.EQUAL
     return standings
 
 

@@ -17,7 +17,7 @@ from analysis import present
 from analysis.config import AnalysisConfig
 from analysis.present.figures import figures_of
 from analysis.questions.budget.answer import Budgets, OptimizerAtBudget, budget
-from analysis.questions.budget.equivalence import Standing
+from analysis.questions.budget.equivalence import SizeStanding
 from cbs.errors import ConfigError, ResultsError
 from cbs.trial.config import Schedule
 from cbs.trial.record import TrialStatus
@@ -65,8 +65,8 @@ def test_losses_are_those_at_the_best_learning_rate_between_the_ones_that_were_r
 def test_what_is_within_the_margin_is_told_from_what_is_not(answered: Budgets) -> None:
     entry = only(answered)
     standings = {size.batch_size: size.excess.standing for size in entry.sizes}
-    assert standings[8] is standings[4] is Standing.EQUAL
-    assert standings[64] is standings[128] is Standing.WORSE
+    assert standings[8] is standings[4] is SizeStanding.EQUAL
+    assert standings[64] is standings[128] is SizeStanding.WORSE
     assert entry.equivalence.best.value in (4, 8)
     assert inside(entry.equivalence.best.interval, 4)
     assert entry.equivalence.largest_equal in (8, 16)
@@ -95,10 +95,10 @@ def test_more_noise_leaves_it_open_and_says_how_many_seeds_would_tell(tmp_path: 
     write(tmp_path, {"adamw": TRUE}, noise=0.008)
     entry = only(budget(tmp_path, config=FAST))
     told = {size.batch_size: size.excess for size in entry.sizes}
-    assert told[32].standing is told[16].standing is Standing.UNKNOWN
+    assert told[32].standing is told[16].standing is SizeStanding.UNKNOWN
     assert told[16].more_seeds >= 1
     assert "more seeds would tell" in entry.standing
-    assert told[128].standing is Standing.WORSE
+    assert told[128].standing is SizeStanding.WORSE
     assert told[128].more_seeds is None
 
 
@@ -112,7 +112,7 @@ def test_one_seed_takes_the_noise_from_the_scatter_and_says_so(tmp_path: Path) -
     entry = only(budget(tmp_path / "b", config=FAST))
     assert entry.verdict == "too few seeds"
     assert {size.metric.interval for size in entry.sizes} == {(None, None)}
-    assert {size.excess.standing for size in entry.sizes} == {Standing.UNKNOWN}
+    assert {size.excess.standing for size in entry.sizes} == {SizeStanding.UNKNOWN}
 
 
 def test_a_metric_whose_larger_values_are_better_is_the_mirror_image(one: Path, tmp_path: Path) -> None:
@@ -235,7 +235,7 @@ def test_a_best_rate_at_the_edge_is_told_and_says_nothing_of_equality(tmp_path: 
     entry = only(budget(tmp_path, config=FAST))
     assert entry.verdict == "LR optimum at edge of grid"
     assert all(size.at_grid_edge and size.metric.interval[0] is None for size in entry.sizes)
-    assert {size.excess.standing for size in entry.sizes} == {Standing.UNKNOWN}
+    assert {size.excess.standing for size in entry.sizes} == {SizeStanding.UNKNOWN}
     assert entry.equivalence.best.value is None
 
 
@@ -244,7 +244,7 @@ def test_rates_far_apart_are_told_and_not_seeds_asked_for(tmp_path: Path) -> Non
     entry = only(budget(tmp_path, config=FAST))
     assert entry.verdict == "learning rates too coarse"
     assert "run some at batch size 4 (around" in entry.advice
-    assert {size.excess.more_seeds for size in entry.sizes if size.excess.standing is Standing.UNKNOWN} == {None}
+    assert {size.excess.more_seeds for size in entry.sizes if size.excess.standing is SizeStanding.UNKNOWN} == {None}
     for size in entry.sizes:
         assert inside(size.metric.interval, TRUE.loss(size.batch_size, best_lr(size.batch_size), BUDGET))
 
