@@ -36,7 +36,6 @@ from sweeps.running.prestart import PrestartedRay
 from sweeps.running.run import SweepRun
 from sweeps.search.limits import Limits
 from sweeps.search.search import Search
-from sweeps.spec.budgets import default_within
 from sweeps.spec.cell import Cell
 from sweeps.spec.spec import Sweep
 from sweeps.spec.workload import built
@@ -64,10 +63,6 @@ def resolve(sweep: Sweep, target: float | None = None) -> Sweep:
     workload = built(sweep.workload)
     if target is not None or sweep.target is None:
         sweep = sweep.replace(target=target_of(workload, sweep, target))
-    if sweep.budgets and sweep.within is None:
-        assert sweep.target is not None
-        own = sweep.target.metric == workload.metric
-        sweep = sweep.replace(within=default_within(sweep.target, workload.metric_unit if own else ""))
     with seeded(0, "init"):
         model = check_model(workload.build_model())
     for one, other in itertools.combinations(sweep.optimizers, 2):

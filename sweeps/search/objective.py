@@ -2,8 +2,8 @@
 
 The search itself knows costs only: positive numbers of which less is better, compared by their logarithms, and NaN for
 a trial that has none. Its thresholds are in log steps; a metric enters it as :math:`e^{\\pm m/u}`, with :math:`u` such
-that the difference that matters (:attr:`sweeps.spec.spec.Sweep.within`) counts as :data:`MATTERS` of them, or as what
-it is worth in data, where that is less.
+that the difference that matters (:attr:`sweeps.spec.spec.Sweep.within`) counts as :data:`MATTERS` of them. Where nobody
+said what matters, :math:`u` is what the metric gained over the last e-fold of data.
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ from collections.abc import Sequence
 
 from cbs.trial.record import TrialResult
 from cbs.trial.target import Target
-from sweeps.spec.budgets import default_within
 from sweeps.spec.spec import Sweep
 
 MATTERS = 0.05
 """Log steps that a difference of the metric that matters counts as."""
+
+LEAST = 0.002
+"""Share of the target that is the least difference that matters, where nobody said and the metric has come to rest."""
 
 _MOST = 300.0
 """Logarithm of a cost from which on it grows with that of the metric alone, so that no cost overflows."""
@@ -87,14 +89,14 @@ class FinalMetric(Objective):
     Args:
         target: names the metric, and says which side is better.
         budget: examples seen where the metric is looked at.
-        within: difference of the metric that matters.
+        within: difference of the metric that matters; ``None`` where nobody said.
     """
 
     done = "trained to the budget"
 
-    def __init__(self, target: Target, budget: int, within: float) -> None:
-        self.column, self.target, self.budget = target.metric, target, budget
-        self.unit = within / MATTERS
+    def __init__(self, target: Target, budget: int, within: float | None) -> None:
+        self.column, self.target, self.budget, self._said = target.metric, target, budget, within is not None
+        self.unit = (within or LEAST * abs(target.value) or LEAST) / MATTERS
 
     def cost(self, result: TrialResult) -> float:
         distance = self.target.distance(result.value_at(self.budget)) / self.unit
@@ -104,16 +106,15 @@ class FinalMetric(Objective):
         return math.exp(math.copysign(min(abs(distance), _MOST) + math.log1p(beyond), distance))
 
     def scaled(self, results: Sequence[TrialResult]) -> Objective:
-        """The metric as the data that it is worth: where that is more than the difference that matters, one log step
-        is what the best of the trials gained over its last e-fold of data, by its last doubling."""
+        """In units of what the best of the trials gained over its last e-fold of data, by its last doubling, unless
+        somebody said what matters."""
         ends = [(self.cost(result), result) for result in results]
         known = [end for end in ends if math.isfinite(end[0])]
-        if not known:
+        if self._said or not known:
             return self
         best = min(known, key=lambda end: (end[0], end[1].trial_id))[1]
-        gain = best.value_at(self.budget / 2) - best.value_at(self.budget)
-        slope = abs(gain) / math.log(2.0)
-        return FinalMetric(self.target, self.budget, MATTERS * slope) if slope > self.unit else self
+        gain = abs(best.value_at(self.budget / 2) - best.value_at(self.budget)) / math.log(2.0)
+        return FinalMetric(self.target, self.budget, MATTERS * gain) if gain > self.unit else self
 
     def amount(self, cost: float) -> float:
         logs = math.log(cost)
@@ -138,4 +139,4 @@ def objective_of(sweep: Sweep) -> Objective:
     if budget is None:
         return StepsToTarget()
     assert sweep.target is not None
-    return FinalMetric(sweep.target, budget, sweep.within or default_within(sweep.target))
+    return FinalMetric(sweep.target, budget, sweep.within)

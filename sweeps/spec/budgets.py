@@ -6,12 +6,8 @@ import math
 from collections.abc import Sequence
 
 from cbs.errors import ConfigError
-from cbs.trial.target import Target
 
 _FACTORS = {"k": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}
-
-NATS, SHARE = 0.01, 0.01
-"""Difference of a metric that matters where nobody said: in nats, and as a share of the target elsewhere."""
 
 MOST = 10**15
 """Examples that no run sees."""
@@ -49,11 +45,6 @@ def in_examples(amounts: Sequence[float], tokens: bool, tokens_per_example: int 
     if len(set(budgets)) < len(budgets):
         raise ConfigError(f"--budget: two of them are {budgets[0]:,} examples")
     return budgets
-
-
-def default_within(target: Target, metric_unit: str = "") -> float:
-    """The difference of a metric that matters, where nobody said."""
-    return NATS if metric_unit.startswith("nats") else SHARE * abs(target.value) or NATS
 
 
 def _amount(part: str, whole: str) -> float:

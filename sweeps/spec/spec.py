@@ -77,8 +77,8 @@ class Sweep:
             elsewhere those of the largest serve all.
         judged_at: of ``budgets`` the one whose metric the search of the learning rate goes by; ``None`` for the
             largest.
-        within: difference of the metric that matters, by which that search says what is near; ``None`` for .01 of a
-            loss in nats and 1 % of the target elsewhere.
+        within: difference of the metric that matters, by which that search says what is near; ``None`` for what a few
+            percent of the data are worth.
         schedule: learning-rate schedule; batch schedules are ``batch_schedules``.
         clip_norm: norm to which longer gradients are scaled down; ``None`` or 0 for never.
         averaging: average of the weights that is validated; ``None`` for the weights that are trained.

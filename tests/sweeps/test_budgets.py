@@ -14,7 +14,6 @@ from cbs.training.run import run_trial
 from cbs.trial.config import TrialConfig
 from cbs.trial.record import TrialStatus
 from cbs.trial.store import Store
-from cbs.trial.target import Target
 from sweeps.folder.manifest import union
 from sweeps.launching.launch import resolve, sweep
 from sweeps.launching.loop import follow
@@ -23,7 +22,7 @@ from sweeps.launching.policies.base import SweepReport
 from sweeps.launching.policies.once import Once
 from sweeps.search.limits import Limits
 from sweeps.search.search import Search
-from sweeps.spec.budgets import default_within, in_examples, parse_budgets
+from sweeps.spec.budgets import in_examples, parse_budgets
 from sweeps.spec.lr_rule import LearningRateRule, parse_lr_rule
 from sweeps.spec.schedule_rule import ScheduleRule
 from sweeps.spec.spec import Sweep
@@ -140,13 +139,6 @@ def test_no_trial_is_pruned_and_the_protocol_says_that_none_stops_at_the_target(
     assert other.protocol_fingerprint == tiny().protocol_fingerprint
     assert union(tiny().axes(), other.axes())["budgets"] == [400, 800]
     assert union(tiny().axes(), other.axes())["lr_rule"] == ["linear:0.02@4", "4:0.1,32:0.2"]
-
-
-def test_the_difference_that_matters_is_of_the_unit():
-    assert default_within(Target(metric="loss", value=3.0), "nats/token") == 0.01
-    assert default_within(Target(metric="loss", value=3.0), "bits") == 0.03
-    assert default_within(Target(metric="loss", value=0.0)) == 0.01
-    assert resolve(tiny()).within == pytest.approx(0.001)  # 1 % of the quadratic's own target
 
 
 @pytest.fixture(scope="module")

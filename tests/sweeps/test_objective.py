@@ -65,12 +65,14 @@ def test_a_smaller_budget_is_read_off_the_curve_in_log_examples():
     assert FinalMetric(LOSS, 800, 0.01).amount(FinalMetric(LOSS, 800, 0.01).cost(end)) == pytest.approx(3.5)
 
 
-def test_where_data_is_worth_more_than_what_matters_it_is_the_scale():
-    objective = FinalMetric(LOSS, 4000, 0.01)
+def test_where_nobody_said_what_matters_the_worth_of_data_is_the_scale():
+    objective = FinalMetric(LOSS, 4000, None)
     steep, flat = trial({0: 10.0, 500: 3.0 + math.log(2.0), 1000: 3.0}), trial({0: 10.0, 500: 3.0001, 1000: 3.0})
     assert objective.scaled([steep]).unit == pytest.approx(1.0)
     assert objective.scaled([flat]) is objective
     assert objective.scaled([]) is objective
+    asked = FinalMetric(LOSS, 4000, 0.01)
+    assert asked.scaled([steep]) is asked
     assert objective.scaled([trial({0: 10.0, 500: 90.0, 1000: 80.0}), steep]).unit == pytest.approx(1.0)
     steps = StepsToTarget()
     assert steps.scaled([steep]) is steps
