@@ -104,7 +104,13 @@ def command(
         errors.print(line, markup=False)
 
     run_settings, asked["settings"] = split(asked["settings"] or ())
-    wanted = policy_of(ending["precision"], ending["auto"], ending["telescope"], run_settings.pop("policy", None))
+    wanted = policy_of(
+        ending["precision"],
+        ending["auto"],
+        ending["telescope"],
+        run_settings.pop("policy", None),
+        budget=asked["budget"] is not None,
+    )
     outer, asked["axis"] = split_axes(asked["axis"] or ())
     policy = POLICIES.make(wanted.name, **wanted.options)
     if outer:

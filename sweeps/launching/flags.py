@@ -12,12 +12,14 @@ def ending_flags(
         float | None,
         typer.Option(
             help="On until the half-width of the interval of ln B_crit, ln(high/low)/2, is at most this: 0.15 is "
-            "about 15 % to either side."
+            "about 15 % to either side; with --budget of the largest batch size that is as good."
         ),
     ] = None,
     auto: Annotated[
         bool,
-        typer.Option("--auto", help="Add batch sizes until both sides of the curve are seen."),
+        typer.Option(
+            "--auto", help="Add batch sizes until both sides of the curve are seen; with --budget, one that is worse."
+        ),
     ] = False,
     telescope: Annotated[
         str | None,

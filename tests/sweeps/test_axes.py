@@ -25,7 +25,7 @@ from cbs.errors import ConfigError, ResultsError
 from cbs.registry.choices import Choice
 from cbs.trial.store import Store
 from sweeps.folder.manifest import merged_manifest
-from sweeps.launching.policies.rounds import look
+from sweeps.launching.policies.critical_rounds import look
 from sweeps.search.forecast import play
 from sweeps.search.search import Search
 from sweeps.spec.axes import pooled, with_axes
