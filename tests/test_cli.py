@@ -70,7 +70,7 @@ def test_the_commands_are_all_there_and_no_others(run, monkeypatch):
         {command.partition(" ")[0] for command in EXPECTED}
     )
     assert {"sweep", "noise-scale", "throughput", "status"} <= {*under["Measure"]}
-    assert {"analyze", "fit", "lr", "compare", "scale", "report"} == {*under["Analyze"]}
+    assert {"analyze", "budget", "fit", "lr", "compare", "scale", "report"} == {*under["Analyze"]}
     assert {"recommend", "schedule"} == {*under["Decide"]}
     assert {"import", "merge"} == {*under["Bring your data"]}
 
@@ -127,7 +127,7 @@ NAMES = [
     ("noise-scale", "--geometry", GEOMETRIES),
     ("import", "--format", IMPORTERS),
     *((command, "--definition", DEFINITIONS) for command in ("analyze", "compare", "fit", "lr", "report", "scale")),
-    *((command, "--figures", VENUES) for command in ("analyze", "compare", "lr", "recommend", "scale")),
+    *((command, "--figures", VENUES) for command in ("analyze", "budget", "compare", "lr", "recommend", "scale")),
 ]
 
 

@@ -332,6 +332,21 @@ FLAGS = {
         {"analysis.questions.report.answer.report": answer},
         cases=RESULTS | OUTPUT | CONFIG | JSON,
     ),
+    "budget": Flags(
+        {"analysis.questions.budget.answer.budget": answer, **PRESENT},
+        base=["results"],
+        cases=OUTPUT
+        | {flag: CONFIG[flag] for flag in ("--confidence", "--resamples")}
+        | FIGURES
+        | VENUE
+        | JSON
+        | {
+            "results": (["elsewhere"], "elsewhere"),
+            "--at": (["--at", "7,8e2"], "at=[7.0, 800.0]"),
+            "--within": (["--within", "3%"], "within='3%'"),
+            "--metric": (["--metric", "accuracy"], "metric='accuracy'"),
+        },
+    ),
     "scale": Flags(
         {"analysis.questions.scale.answer.scale": answer, **PRESENT},
         base=["results"],

@@ -14,13 +14,18 @@ import numpy as np
 
 from analysis.arrays import Array
 from analysis.estimate.studies import Study
-from cbs.trial.lr_choice import best_lr_many, vertex
+from cbs.trial.lr_choice import best_lr_many, standings, vertex
 
 _SHAPE = 1 / (6 * math.sqrt(3))
 """Standard deviation, in grid steps, that no optimum is known better than. Steps that rise up to twice as fast on one
 side of the optimum as on the other move the vertex by up to 1/6 of a step; that is uniform on (-1/6, 1/6)."""
 
 _DRAWS = 200
+
+TINY = 1e-300
+
+_ALIKE = 8.0
+"""Ratio of curvatures in ln lr up to which polynomials through neighbours tell what lies between."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,6 +112,83 @@ def gain(study: Study) -> float:
         elif np.isinf(most[other]):
             vertices.append(_steepest(least[side], gaps[side]))
     return float(max(vertices))
+
+
+def savings(study: Study) -> tuple[float, float, float]:
+    """The least that a learning rate between the best one and its neighbours could save, what is expected, and the
+    most, of an objective that is the logarithm of ``study.steps`` and of which no steepest slope is known.
+
+    They are the depths below the winner of the polynomials through the means of the two, three or four learning rates
+    around it, moved apart by their distance, where the curvature in ln lr changes by less than :data:`_ALIKE` from one
+    to the next, and else anything from nothing, which is then expected. An objective convex in ln lr lies above every
+    line through two neighbours outside of the two, so it is no deeper than where these cross. With one learning rate
+    alone on a side it is the parabola through three, or up to three times as deep. Next to a learning rate
+    that diverged it may fall on as it did up to the winner. At an edge nothing is known.
+    """
+    if study.winner is None or not np.isfinite(study.lrs).all() or study.at_edge(study.winner):
+        return 0.0, 0.0, 0.0
+    logs, means = _means(study)
+    winner = int(study.tried[: study.winner].sum())
+    deepest = _lines_cross(logs, means, winner)
+    if not np.isfinite(means[max(winner - 2, 0) : winner + 3]).all():
+        return 0.0, 0.0, deepest
+    if winner < 2 or winner + 2 >= len(logs):
+        depth = _depth_of_three(logs, means, winner)
+        return 0.0, min(depth, deepest), min(3 * depth, deepest)
+    if not _smooth(logs, means, winner):
+        return 0.0, 0.0, deepest
+    places = np.linspace(logs[winner - 1], logs[winner + 1], 201) - logs[winner]
+    depths = []
+    for below, above in ((1, 1), (2, 1), (1, 2), (2, 2)):
+        part = slice(winner - below, winner + above + 1)
+        powers = np.polyfit(logs[part] - logs[winner], means[part] - means[winner], below + above)
+        depths.append(-float(np.polyval(powers, places).min()))
+    low, high = min(depths), max(depths)
+    low, expected, high = (min(max(each, 0.0), deepest) for each in (2 * low - high, (low + high) / 2, 2 * high - low))
+    return low, expected, high
+
+
+def _depth_of_three(logs: Array, means: Array, winner: int) -> float:
+    """Of the parabola through the winner and its neighbours; of a neighbour that rises more than :data:`_ALIKE` times
+    as much as the other, as if it rose so much."""
+    gaps = [abs(logs[winner + side] - logs[winner]) for side in (-1, 1)]
+    rises = [float(means[winner + side] - means[winner]) for side in (-1, 1)]
+    most = _ALIKE * min(rises)
+    return vertex(*(min(rise, most) if most > 0 else rise for rise in rises), *gaps)[1]
+
+
+def _smooth(logs: Array, means: Array, winner: int) -> bool:
+    """Whether the curvatures at the winner and its two neighbours are alike."""
+    part = slice(winner - 2, winner + 3)
+    slopes = np.diff(means[part]) / np.diff(logs[part])
+    bends = np.diff(slopes) / (logs[part][2:] - logs[part][:-2])
+    return bool(bends.min() > 0 and bends.max() < _ALIKE * bends.min())
+
+
+def _means(study: Study) -> tuple[Array, Array]:
+    """ln of the learning rates that were tried, and what they are chosen by; infinite where a trial failed."""
+    logs = np.log(study.lrs[study.tried])
+    failed, means = standings(study.steps[study.tried][None], study.ran[study.tried][None])
+    return logs, np.where(failed[0] > failed.min(), np.inf, means[0])
+
+
+def _lines_cross(logs: Array, means: Array, winner: int) -> float:
+    """How far below the winner the lines cross, on its left and on its right: down from the winner as steeply as up to
+    the neighbour behind it, like a wall where that one failed, and down from the neighbour in front as steeply as up to
+    the next one; without a next one, down from the winner as far as to the neighbour."""
+    deepest = 0.0
+    for side in (-1, 1):
+        near, far, behind = winner + side, winner + 2 * side, winner - side
+        gap = abs(logs[near] - logs[winner])
+        falls = (means[behind] - means[winner]) / abs(logs[behind] - logs[winner])
+        if 0 <= far < len(logs) and np.isfinite(means[[near, far]]).all():
+            rises = (means[far] - means[near]) / abs(logs[far] - logs[near])
+            below = rises * gap - (means[near] - means[winner])
+            depth = below if math.isinf(falls) else falls * min(below / max(rises + falls, TINY), gap)
+        else:
+            depth = 0.0 if math.isinf(falls) else falls * gap
+        deepest = max(deepest, float(depth))
+    return deepest
 
 
 def _steepest(rise: float, gap: float) -> float:

@@ -24,7 +24,16 @@ from cbs.trial.record import TrialStatus
 from cbs.trial.target import Target
 
 AXES = ("lr", "batch_size", "seed", "tuned")
-_EXECUTION = ("max_steps", "micro_batch_size", "device", "compile", "probe", "diagnostics", "diagnostics_every")
+_EXECUTION = (
+    "max_steps",
+    "micro_batch_size",
+    "device",
+    "compile",
+    "probe",
+    "diagnostics",
+    "diagnostics_every",
+    "metrics",
+)
 """How a trial is run, not what it trains; may differ within a group."""
 
 UNSHOWN = ("config", "choice", "batch_schedule", "workload_info", "root", "manifest", "prune_factor", "stops_at_target")
@@ -100,7 +109,7 @@ class Group:
     def evaluated(self) -> bool:
         """Whether the metric is that of a model on the same data every time, as of every model that a sweep trains
         itself; a log may hold anything."""
-        return self.stops_at_target and self.parameters is not None
+        return self.parameters is not None and "imported" not in self.manifest
 
     @property
     def whose(self) -> dict[str, Any]:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from analysis.extensions.theory.noisy_quadratic import NoisyQuadratic
 from cbs.trial.config import Choice, EvaluationPlan
 from cbs.trial.target import Target
-from sweeps.spec.spec import ScheduleRule, Sweep
+from sweeps.spec.schedule_rule import ScheduleRule
+from sweeps.spec.spec import Sweep
 
 TARGET = Target(metric="validation_loss", value=0.1)
 PLAN = EvaluationPlan()

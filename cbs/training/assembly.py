@@ -1,9 +1,8 @@
-"""What a trial is made of: model, optimizer, data and the parts that go along; and how it is saved and validated."""
+"""What a trial is made of: model, optimizer, data and the parts that go along; and how it is saved."""
 
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -12,16 +11,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from cbs.compute import device as devices
 from cbs.compute import seeding
-from cbs.compute.auxiliary_pass import evaluating
-from cbs.compute.finite import tensor_not_finite
 from cbs.diagnostics import build_diagnostics
-from cbs.errors import CbsError, out_of_memory, reason
+from cbs.errors import out_of_memory, reason
 from cbs.optimizers.problem import ProblemOptimizer
 from cbs.schedules.learning_rate import build_schedule
 from cbs.training.averaging import build_averaging
-from cbs.training.averaging.weights import averaged_weights
 from cbs.training.batch_sizes import BatchSizes
 from cbs.training.building import model_of, optimizer_of, smaller
 from cbs.training.gradient import Gradient
@@ -32,6 +27,7 @@ from cbs.training.saved_weights import SavedWeights
 from cbs.training.step_columns import StepColumns
 from cbs.training.step_parts import Averaging, Clipping, Diagnostics, OptimizerBatch
 from cbs.training.step_passes import StepPasses
+from cbs.training.validation import Validation
 from cbs.trial.checkpoint import Checkpoint
 from cbs.trial.config import TrialConfig
 from cbs.trial.record import Measurement
@@ -99,27 +95,22 @@ class Assembly:
             self.parts.append(OptimizerBatch(self.optimizer))
         if self.average is not None:
             self.parts.append(Averaging(self.average))
+        self.validation = Validation(
+            config,
+            self.workload,
+            self.model,
+            self.called,
+            self.optimizer,
+            self.average,
+            self.device,
+            ranks,
+            self.to_device,
+            self.passes.beside,
+        )
         self.alive: Callable[[int], object] = lambda step: None
         self.seen = 0
         self.evaluations: list[Measurement] = []
         self.training_seconds = self.evaluation_seconds = 0.0
-
-    def validated(self) -> float:
-        """The validation metric. What it draws at random is the same every time, and not what training draws."""
-        with (
-            evaluating(self.model),
-            seeding.seeded(0, "validation"),
-            averaged_weights(self.optimizer, self.average),
-            torch.no_grad(),
-            devices.autocast(self.device, self.config.precision),
-        ):
-            try:
-                return float(self.workload.validate(self.called))
-            except Exception as error:
-                is_explained = isinstance(error, CbsError) or out_of_memory(error) or not self.evaluations
-                if is_explained or self.ranks.shard or tensor_not_finite(self.model) is None:
-                    raise
-                return math.nan  # a metric that refuses what such a model says
 
     def to_device(self, batch: Batch) -> Batch:
         """The batch with every tensor on the trial's device."""
@@ -131,6 +122,7 @@ class Assembly:
         """Everything that a later process needs to go on from the latest evaluation."""
         return {
             "parts": {type(part).__name__: part.state() for part in self.parts},
+            "validation": self.validation.state(),
             "evaluations": [dataclasses.asdict(row) for row in self.evaluations],
             "seconds": (self.training_seconds, self.evaluation_seconds),
             "random": seeding.states(),
@@ -141,6 +133,7 @@ class Assembly:
         """Restore :meth:`state`; the training stream goes on after the examples seen so far."""
         for part in self.parts:
             part.load_state(state["parts"][type(part).__name__])
+        self.validation.load_state(state["validation"])
         self.evaluations = [Measurement(**row) for row in state["evaluations"]]
         self.training_seconds, self.evaluation_seconds = state["seconds"]
         done, recorded, sizes = self.evaluations[-1].step, len(self.columns.table()), self.columns.batch_sizes()

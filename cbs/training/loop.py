@@ -119,10 +119,16 @@ class TrainingLoop(Assembly):
     def evaluate(self, step: int, lr: float, losses: np.ndarray) -> Measurement:
         """Measure the validation metric and append it to the curve."""
         started = time.perf_counter()
-        value = self.ranks.agreed(self.validated() if self.ranks.first or self.ranks.shard else math.nan, self.device)
+        values = {self.config.target.metric: math.nan}
+        if self.ranks.first or self.ranks.shard:
+            sizes = self.columns.batch_sizes()
+            values = self.validation.measure(np.cumsum(sizes, dtype=np.int64)[len(sizes) - len(losses) :], losses)
+        value = self.ranks.agreed(values.pop(self.config.target.metric), self.device)
         self.ranks.check_alike(self.model)
         train_loss = float(losses.mean()) if len(losses) else math.nan
-        measurement = Measurement(step=step, examples=self.seen, value=value, train_loss=train_loss, lr=lr)
+        measurement = Measurement(
+            step=step, examples=self.seen, value=value, train_loss=train_loss, lr=lr, others=values
+        )
         self.evaluations.append(measurement)
         self.evaluation_seconds += time.perf_counter() - started
         self.alive(step)

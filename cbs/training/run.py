@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import platform
 from collections.abc import Callable
 
@@ -10,7 +11,6 @@ from torch import nn
 
 from cbs.compute import device as devices
 from cbs.compute import seeding
-from cbs.errors import ConfigError
 from cbs.optimizers.base import decided
 from cbs.training.building import smaller
 from cbs.training.loop import TrainingLoop
@@ -71,10 +71,6 @@ def run_trial(
         torch.OutOfMemoryError: if the device runs out of memory elsewhere.
     """
     workload = workload or build_workload(config.workload)
-    if config.target.metric != workload.metric:
-        raise ConfigError(
-            f"target is on {config.target.metric!r}, workload {config.workload.name!r} measures {workload.metric!r}"
-        )
     device = devices.pick(config.device, config.precision, ranks.rank)
     saved = checkpoint.load() if checkpoint is not None and ranks.first else None
     if ranks.agreed(saved is not None, device) and saved is None and checkpoint is not None:
@@ -104,9 +100,10 @@ def run_trial(
         evaluations=loop.evaluations,
         steps=loop.columns.arrays(),
         geometries=loop.noise_scale.measured.geometries if loop.noise_scale else (),
-        workload=_describe(workload, loop.model),
+        workload=dataclasses.replace(_describe(workload, loop.model), metric_unit=loop.validation.unit),
         message="; ".join(filter(None, (message, loop.noise_scale.note if loop.noise_scale else ""))),
         micro_batch_size=None if loop.micro_batch_size == config.micro_batch_size else loop.micro_batch_size,
+        directions=dict(loop.validation.directions),
         decided=decided(config.optimizer, loop.optimizer),
         timing={
             "seconds": loop.training_seconds + loop.evaluation_seconds,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -80,6 +80,16 @@ class StepPasses(Part):
     def load_state(self, state: dict[str, Any]) -> None:
         self._measured, self._compared = state["measured"], state["compared"]
 
+    @contextlib.contextmanager
+    def beside(self) -> Iterator[None]:
+        """Run a block of forward and backward passes that are no part of the training."""
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(auxiliary_pass())
+            stack.enter_context(torch.backends.cudnn.flags(enabled=False))  # whose RNNs have no gradient in evaluation
+            if self.probe is not None:
+                stack.enter_context(self.probe.paused())
+            yield
+
     def compare(self, batch: Batch, one: Sequence[int], other: Sequence[int]) -> Cutting | None:
         """A step in two ways to cut its examples, of which the training notices nothing, in full precision; ``None``
         where one of them does not run."""
@@ -93,11 +103,7 @@ class StepPasses(Part):
                 total = [mine if own is None else mine + own for mine, own in zip(total, more, strict=True)]
             return total
 
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(auxiliary_pass())
-            stack.enter_context(torch.backends.cudnn.flags(enabled=False))  # whose RNNs have no gradient in evaluation
-            if self.probe is not None:
-                stack.enter_context(self.probe.paused())
+        with self.beside():
             try:
                 return compare(self._model, gradients, one, other)
             except Exception:  # noqa: BLE001 - what a model raises on a part of a batch, or without room for two gradients

@@ -119,7 +119,8 @@ class TrialConfig:
         lr: peak learning rate.
         batch_size: examples per optimizer update, global; with a batch schedule those of the first.
         seed: determines initial weights, data order and every other random draw.
-        target: the trial ends when it is reached.
+        target: the trial ends when it is reached, unless ``stops_at_target`` is false; then it names the metric, and
+            its value is the yardstick of ``divergence_factor`` and of ``evaluation``.
         max_steps: budget in optimizer updates of ``batch_size`` examples; with a batch schedule the examples count, see
             :attr:`max_examples`.
         micro_batch_size: examples per forward and backward pass; ``None`` for the whole batch at once.
@@ -130,6 +131,10 @@ class TrialConfig:
         averaging: whose average of the weights is validated, a name in :data:`cbs.training.averaging.AVERAGES`;
             ``None`` for the weights that are trained.
         evaluation: when the validation metric is measured.
+        stops_at_target: whether the trial ends when the target is reached; where not, it trains until its budget is
+            spent.
+        metrics: what else is measured at every evaluation: names in :data:`cbs.training.metrics.METRICS`, sorted. One
+            that ``target`` names is measured anyway.
         probe: how the noise scale of every step is measured: a source (see :mod:`cbs.noise_scale.sources`) with the
             options ``groups``, ``every`` and ``geometry``; ``None`` for not at all.
         diagnostics: what else is recorded of every step: names in :data:`cbs.diagnostics.DIAGNOSTICS`, sorted.
@@ -156,6 +161,8 @@ class TrialConfig:
     clip_norm: float | None = None
     averaging: Choice | None = None
     evaluation: EvaluationPlan = field(default_factory=EvaluationPlan)
+    stops_at_target: bool = True
+    metrics: tuple[str, ...] = ()
     probe: Choice | None = field(default_factory=lambda: Choice(name="auto"))
     diagnostics: tuple[str, ...] = ()
     diagnostics_every: int = 1
@@ -169,6 +176,10 @@ class TrialConfig:
         _set_floats(self, "lr", "divergence_factor")
         whole("batch_size", self.batch_size)
         whole("max_steps", self.max_steps)
+        _require(
+            isinstance(self.stops_at_target, bool),
+            f"stops_at_target must be true or false, got {self.stops_at_target!r}",
+        )
         whole("seed", self.seed, least=0)
         _require(self.lr > 0, f"lr must be above 0, got {self.lr}")
         if self.micro_batch_size is not None:
@@ -177,6 +188,7 @@ class TrialConfig:
             object.__setattr__(self, "batch_schedule", None)
         object.__setattr__(self, "clip_norm", clip_norm_or_none(self.clip_norm))
         object.__setattr__(self, "diagnostics", sorted_names("diagnostics", self.diagnostics))
+        object.__setattr__(self, "metrics", sorted_names("metrics", self.metrics))
         object.__setattr__(self, "unknown", sorted_names("unknown", self.unknown))
         unread = [name for name in self.unknown if name not in OF_TRAINER]
         _require(not unread, f"{', '.join(unread)} must be known")

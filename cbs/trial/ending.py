@@ -20,7 +20,7 @@ def ended_at_start(config: TrialConfig, start: Measurement) -> Ending | None:
     if not math.isfinite(start.value):
         where = "before the first step" if start.step == 0 else f"at its first evaluation, step {start.step}"
         return TrialStatus.DIVERGED, f"the metric is not finite {where}"
-    if config.target.reached(start.value):
+    if config.stops_at_target and config.target.reached(start.value):
         if start.step == 0:
             return TrialStatus.REACHED, "the target is reached before the first step; choose a harder target"
         return (
@@ -36,17 +36,18 @@ def ended(config: TrialConfig, start: Measurement, latest: Measurement, monitor:
 
     Args:
         config: of the trial.
-        start: its first evaluation. Only one before the first step tells how far away the target was: without it a
-            trial has diverged only where the metric is not finite.
+        start: its first evaluation. Only one before the first step tells how far away the target was: without it, and
+            where the target was passed already, a trial has diverged only where the metric is not finite.
         latest: the evaluation.
         monitor: may prune.
     """
     target = config.target
-    if target.reached(latest.value):
+    if config.stops_at_target and target.reached(latest.value):
         return TrialStatus.REACHED, ""
     if monitor is not None and monitor(latest):
         return TrialStatus.PRUNED, f"stopped at step {latest.step}: another learning rate needs fewer steps"
-    limit = config.divergence_factor * target.distance(start.value) if start.step == 0 else math.inf
+    away = target.distance(start.value)
+    limit = config.divergence_factor * away if start.step == 0 and away > 0 else math.inf
     if not (math.isfinite(latest.value) and target.distance(latest.value) <= limit):
         since = f", {start.value:.4g} at the start" if start.step == 0 else ""
         return TrialStatus.DIVERGED, f"{target.metric} is {latest.value:.4g} at step {latest.step}{since}"
@@ -55,6 +56,8 @@ def ended(config: TrialConfig, start: Measurement, latest: Measurement, monitor:
 
 def exhausted(config: TrialConfig, latest: Measurement) -> Ending:
     """How a trial ended whose budget holds no further step."""
+    if not config.stops_at_target:
+        return TrialStatus.BUDGET_EXHAUSTED, f"trained to its budget; last {config.target.metric} {latest.value:.4g}"
     return (
         TrialStatus.BUDGET_EXHAUSTED,
         f"{config.target} not reached in {latest.step} steps; last value {latest.value:.4g}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -13,6 +14,9 @@ from cbs.trial.config import TrialConfig
 
 SCHEMA_VERSION = 1
 """Raised when a stored column or key changes its name, unit or meaning."""
+
+SHORT = 0.02
+"""Share of the examples asked for by which the last evaluation of a trial may miss them."""
 
 CLIPPED = "clipped"
 """Column of the steps, of trials that clip gradients: 1 where that was done, else 0."""
@@ -51,6 +55,7 @@ class Measurement:
         value: the validation metric, in the workload's ``metric_unit``.
         train_loss: mean training loss since the previous evaluation, NaN at step 0.
         lr: learning rate of the latest update, 0 at step 0.
+        others: what else was measured, by name.
     """
 
     step: int
@@ -58,6 +63,7 @@ class Measurement:
     value: float
     train_loss: float
     lr: float
+    others: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,6 +123,7 @@ class TrialResult:
             ``None`` where it did.
         stated: what the program that trained said of its own settings, by the names of
             :func:`cbs.training.reporting.report_settings`; empty for trials of our own, whose configuration says it.
+        directions: which side is better of every metric among :attr:`Measurement.others`.
         decided: options of the optimizer that leave a choice to it (``auto``), with what it took here.
         timing: wall-clock facts (seconds, host, device). The only part that differs between two runs of one config.
     """
@@ -131,6 +138,7 @@ class TrialResult:
     message: str = ""
     micro_batch_size: int | None = None
     stated: dict[str, Any] = field(default_factory=dict)
+    directions: dict[str, str] = field(default_factory=dict)
     decided: dict[str, str] = field(default_factory=dict)
     timing: dict[str, Any] = field(default_factory=dict)
 
@@ -156,6 +164,20 @@ class TrialResult:
     def final_examples(self) -> int:
         """Examples seen at :attr:`final_step`, whatever the batch sizes were."""
         return self.evaluations[-1].examples if self.evaluations else 0
+
+    def value_at(self, examples: float) -> float:
+        """The metric once so many examples were seen: a straight line in ln examples between the evaluations around it.
+
+        NaN where there is none: the trial diverged, or its last evaluation is more than :data:`SHORT` of that away.
+        """
+        rows = [row for row in self.evaluations if row.examples > 0]
+        if (self.status is not TrialStatus.BUDGET_EXHAUSTED and self.status is not TrialStatus.REACHED) or not rows:
+            return math.nan
+        if rows[-1].examples < (1.0 - SHORT) * examples - self.config.batch_size / 2:
+            return math.nan
+        return float(
+            np.interp(math.log(examples), [math.log(row.examples) for row in rows], [row.value for row in rows])
+        )
 
     def replace(self, **changes: Any) -> TrialResult:
         """A copy with some fields changed."""

@@ -42,6 +42,9 @@ from cbs.trial.record import SCHEMA_VERSION, GeometryColumns, Measurement, Trial
 MANIFEST = "sweep.json"
 LAST_LINES = "last-lines.txt"
 METADATA_KEY = b"cbs"
+METRIC = "metric."
+"""Begins the column of a metric that is not the target's."""
+
 _RECORD_COLUMNS = {
     "step": pa.int64(),
     "examples": pa.int64(),
@@ -193,13 +196,14 @@ class Store:
                 config=TrialConfig.from_dict(summary["config"]),
                 status=TrialStatus(summary["status"]),
                 steps_to_target=summary["steps_to_target"],
-                evaluations=[Measurement(**row) for row in table.to_pylist()],
+                evaluations=list(map(_measurement, table.to_pylist())),
                 steps=steps,
                 geometries=geometries,
                 workload=None if summary["workload"] is None else WorkloadInfo(**summary["workload"]),
                 message=summary["message"],
                 micro_batch_size=summary.get("micro_batch_size"),
                 stated=dict(summary.get("stated", {})),
+                directions=dict(summary.get("directions", {})),
                 decided=summary.get("decided", {}),
                 timing=timing,
             )
@@ -250,7 +254,7 @@ def read_record(path: Path) -> tuple[pa.Table, dict[str, Any]]:
     except (OSError, ValueError, pa.ArrowException) as error:
         raise DamagedError(path, error) from None
     summary = _parse_summary(table.schema.metadata, path)
-    if set(table.column_names) != set(_RECORD_COLUMNS):
+    if {name for name in table.column_names if not name.startswith(METRIC)} != set(_RECORD_COLUMNS):
         raise ResultsError(
             f"{path} does not have the columns {', '.join(_RECORD_COLUMNS)}; delete its folder and run the sweep again"
         )
@@ -342,11 +346,21 @@ def _record_table(result: TrialResult) -> pa.Table:
         summary["micro_batch_size"] = result.micro_batch_size
     if result.stated:
         summary["stated"] = result.stated
+    if result.directions:
+        summary["directions"] = result.directions
     if result.decided:
         summary["decided"] = result.decided
     columns = {name: [getattr(row, name) for row in result.evaluations] for name in _RECORD_COLUMNS}
     arrays = {name: pa.array(columns[name], kind) for name, kind in _RECORD_COLUMNS.items()}
+    for name in sorted({name for row in result.evaluations for name in row.others}):
+        values = [row.others.get(name, math.nan) for row in result.evaluations]
+        arrays[f"{METRIC}{name}"] = pa.array(values, pa.float64())
     return pa.table(arrays).replace_schema_metadata({METADATA_KEY: json.dumps(summary, sort_keys=True)})
+
+
+def _measurement(row: dict[str, Any]) -> Measurement:
+    others = {name.removeprefix(METRIC): row.pop(name) for name in [*row] if name.startswith(METRIC)}
+    return Measurement(**row, others=others)
 
 
 def _steps_table(result: TrialResult) -> pa.Table:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -90,8 +91,10 @@ class Workload(Protocol):
         Called once per forward and backward pass of a step, with all of its examples or some.
         """
 
-    def validate(self, model: nn.Module) -> float:
-        """The validation metric of ``model``, on the same data every time.
+    def validate(self, model: nn.Module) -> float | Mapping[str, float]:
+        """The validation metric of ``model``, on the same data every time; several by name, :attr:`metric` among them.
+
+        An attribute ``directions`` says by name which side is better where that is not ``direction``.
 
         Called before the first step and at every evaluation, in evaluation mode and without gradients.
         """

@@ -79,6 +79,7 @@ def command(
         from sweeps.launching.asked import limits_of, policy_of
         from sweeps.launching.loop import carry_out, prepare, timed
         from sweeps.launching.policies import POLICIES
+        from sweeps.launching.policies.each_setting import EachSetting, split_axes
         from sweeps.outlook.progress import Progress
         from sweeps.recipes import RECIPES
         from sweeps.running.cluster import Resources, check_listening
@@ -91,8 +92,17 @@ def command(
         errors.print(line, markup=False)
 
     run_settings, asked["settings"] = split(asked["settings"] or ())
-    wanted = policy_of(ending["precision"], ending["auto"], ending["telescope"], run_settings.pop("policy", None))
+    wanted = policy_of(
+        ending["precision"],
+        ending["auto"],
+        ending["telescope"],
+        run_settings.pop("policy", None),
+        budget=asked["budget"] is not None,
+    )
+    outer, asked["axis"] = split_axes(asked["axis"] or ())
     policy = POLICIES.make(wanted.name, **wanted.options)
+    if outer:
+        policy = EachSetting(lambda: POLICIES.make(wanted.name, **wanted.options), outer)
     limits = limits_of(ending["max_time"], ending["max_examples"])
     recipe = RECIPES.make(asked["recipe"])
     sweep = asked_sweep(recipe, asked, program, telescoped=ending["telescope"])

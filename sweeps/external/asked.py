@@ -7,9 +7,11 @@ from typing import Any
 
 from cbs.errors import ConfigError
 from sweeps.external.trainer import REPORT, ExternalTrainer, trained_by
+from sweeps.spec.budgets import in_examples, parse_budgets
 from sweeps.spec.flags import with_flags
 from sweeps.spec.overrides import override
 from sweeps.spec.spec import Sweep
+from sweeps.spec.workload import built, calling_theirs
 
 _ASKED = ("metric", "direction", "target", "metric_unit", "example_unit")
 
@@ -26,19 +28,32 @@ def asked_sweep(recipe: Sweep, asked: Mapping[str, Any], program: Mapping[str, A
     Raises:
         ConfigError: if one cannot be read, or two contradict each other.
     """
-    axes = ("workload", "optim", "batch_sizes", "lrs", "seeds", "schedule", "axis")
+    axes = ("workload", "optim", "batch_sizes", "lrs", "lr_rule", "seeds", "schedule", "axis")
     sweep = with_flags(recipe, **{name: asked[name] for name in axes})
+    amounts = None if asked["budget"] is None else parse_budgets(asked["budget"])
+    if amounts is not None and telescoped is not None:
+        raise ConfigError("--telescope carries learning rates to a target: leave out --budget")
     trainer = program_of(
         **program,
-        target=asked["target"],
+        target=0.0 if amounts and asked["target"] is None else asked["target"],
         optimizers=asked["optim"],
         batch_sizes=asked["batch_sizes"],
         refused={"--workload": asked["workload"], "--probe": asked["probe"], "--telescope": telescoped},
     )
     if trainer is not None:
-        return trained_by(trainer, sweep, asked["target"], asked["settings"])
+        budgets = in_examples(*amounts, trainer.tokens_per_example) if amounts else ()
+        return trained_by(trainer, sweep, asked["target"], asked["settings"], budgets)
     probe = [] if asked["probe"] is None else [f"probe={asked['probe']}"]
-    return override(sweep, [*probe, *asked["settings"]])
+    sweep = override(sweep, [*probe, *asked["settings"]])
+    if program["metric"] is not None:
+        sweep = sweep.replace(metric=program["metric"], target=None)
+    if amounts is None:
+        return sweep
+    per_example = None
+    if amounts[1]:
+        with calling_theirs():
+            per_example = built(sweep.workload).tokens_per_example
+    return sweep.replace(budgets=in_examples(*amounts, per_example))
 
 
 def program_of(
@@ -61,6 +76,7 @@ def program_of(
     target = given.pop("target")
     if not given["command"]:
         known = [name for name, value in given.items() if value and (name, value) != ("reads", REPORT)]
+        known = [name for name in known if name != "metric"]  # which workloads have, too
         if known:
             flag = "column" if known[0] == "columns" else known[0].replace("_", "-")
             raise ConfigError(f"--{flag} belongs to --command, the program that trains")

@@ -18,7 +18,7 @@ def program_flags(
         str,
         typer.Option(help="Its log: report, csv, jsonl, tensorboard, ...", show_default=False),
     ] = "report",
-    metric: Annotated[str | None, typer.Option(help="Name of the metric in that log.")] = None,
+    metric: Annotated[str | None, typer.Option(help="Its metric; of a workload, a further one.")] = None,
     direction: Annotated[str | None, typer.Option(help="Better is below or above the target.")] = None,
     metric_unit: Annotated[str | None, typer.Option(help="Unit of the metric, such as nats/token.")] = None,
     example_unit: Annotated[str | None, typer.Option(help="What one example is, such as sequence.")] = None,

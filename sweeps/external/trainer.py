@@ -16,6 +16,7 @@ from cbs.trial.config import COMMAND, OF_TRAINER, TrialConfig
 from cbs.trial.target import Target
 from sweeps.spec.cell import Cell
 from sweeps.spec.overrides import override
+from sweeps.spec.schedule_rule import ScheduleRule
 from sweeps.spec.spec import ENDLESS, Sweep
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ FORMATS = {"trainer_state": "huggingface"}
 
 _COUNTERS = ("step", "examples")
 _PLACES = ("batch_size", "lr", "seed", "folder", "optimizer", "steps", "port", "resume")
-_SET = ("max_steps", "max_examples", "prune_factor", "search", "lr_resolution")
+_SET = ("max_steps", "max_examples", "prune_factor", "search", "lr_resolution", "within")
 _TOLD = {
     "batch_size": "every batch size would give the same run",
     "lr": "every learning rate would give the same run",
@@ -165,7 +166,13 @@ class ExternalTrainer:
             raise ConfigError(f"--command {self.command!r}: {error}") from None
 
 
-def trained_by(trainer: ExternalTrainer, sweep: Sweep, target: float | None, settings: Iterable[str]) -> Sweep:
+def trained_by(
+    trainer: ExternalTrainer,
+    sweep: Sweep,
+    target: float | None,
+    settings: Iterable[str],
+    budgets: tuple[int, ...] = (),
+) -> Sweep:
     """The sweep with its trials trained by a program: its axes and pruning, and nothing else of its recipe. What the
     program makes of the rest is unknown.
 
@@ -173,12 +180,17 @@ def trained_by(trainer: ExternalTrainer, sweep: Sweep, target: float | None, set
         trainer: the program.
         sweep: as asked for.
         target: value of the metric to train to.
+        budgets: examples that every trial sees, in place of a target.
         settings: of the form ``key=value``: budget, pruning, options of optimizers; the program does all else.
 
     Raises:
         ConfigError: if the target is missing, a setting is for the program to make, the command asks for what no trial
             has, or trials of two optimizers would be alike.
     """
+    if budgets and "{steps}" not in trainer.command:
+        raise ConfigError("--command has no {steps}: with --budget the program must know how many updates to make")
+    if target is None and budgets:
+        target = 0.0
     if target is None:
         raise ConfigError("a program's metric has no default target: give --target VALUE")
     made = Sweep(
@@ -188,12 +200,15 @@ def trained_by(trainer: ExternalTrainer, sweep: Sweep, target: float | None, set
         tuned=sweep.tuned,
         batch_sizes=sweep.batch_sizes,
         lrs=sweep.lrs,
+        lr_rule=sweep.lr_rule,
         search=sweep.search,
         lr_resolution=sweep.lr_resolution,
         seeds=sweep.seeds,
         target=Target(metric=trainer.metric, value=target, direction=trainer.direction),  # type: ignore[arg-type]
         max_steps=ENDLESS,
         max_examples=0,
+        budgets=budgets,
+        schedule=ScheduleRule(warmup_steps=0) if budgets else ScheduleRule(),
         prune_factor=sweep.prune_factor,
         probe=None,
         unknown=OF_TRAINER,

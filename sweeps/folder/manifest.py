@@ -243,6 +243,9 @@ def union(stored: dict[str, Any], wanted: dict[str, Any], where: Path | str = "t
     if "batch_schedules" in stored or "batch_schedules" in wanted:
         before, now = (axes.get("batch_schedules", [CONSTANT]) for axes in (stored, wanted))
         merged["batch_schedules"] = list(dict.fromkeys([*before, *now]))
+    for axis in ("lr_rule", "budgets"):
+        if axis in stored or axis in wanted:
+            merged[axis] = list(dict.fromkeys([*stored.get(axis, []), *wanted.get(axis, [])]))
     for axis in ("optimizers", "batch_sizes", "lrs", "seeds"):
         before, now = stored.get(axis), wanted.get(axis)
         if before is None or now is None:

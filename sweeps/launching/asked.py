@@ -25,7 +25,9 @@ def limits_of(max_time: str | None, max_examples: float | None) -> Limits:
     )
 
 
-def policy_of(precision: float | None, auto: bool, telescope: str | None, named: str | None) -> Choice:
+def policy_of(
+    precision: float | None, auto: bool, telescope: str | None, named: str | None, *, budget: bool = False
+) -> Choice:
     """Which policy of :data:`sweeps.launching.policies.POLICIES` is asked for; ``--precision`` does what ``--auto``
     does before all else.
 
@@ -34,6 +36,7 @@ def policy_of(precision: float | None, auto: bool, telescope: str | None, named:
         auto: likewise.
         telescope: likewise.
         named: of ``--set policy=``, a name with options; ``None`` where there is none.
+        budget: whether trials train to budgets.
 
     Raises:
         ConfigError: if two flags contradict each other.
@@ -52,6 +55,8 @@ def policy_of(precision: float | None, auto: bool, telescope: str | None, named:
         return parse_choice(named)
     if telescope is not None:
         return Choice(name="telescope", options={"widths": telescope})
+    if budget and (auto or precision is not None):
+        return Choice(name="equal_budgets", options={} if precision is None else {"goal": precision})
     if precision is not None:
         return Choice(name="precision", options={"goal": precision})
     return Choice(name="both_sides" if auto else "once")

@@ -17,10 +17,12 @@ from cbs.schedules.learning_rate import build_schedule
 from cbs.training.averaging import build_averaging
 from cbs.training.batch_sizes import run_of
 from cbs.training.checks import check_model
+from cbs.training.metrics import METRICS
 from cbs.training.probe_columns import build_probe
 from cbs.trial.config import COMMAND
 from cbs.trial.store import MANIFEST, Store
 from cbs.trial.target import Target
+from cbs.workloads import Workload
 from sweeps.folder.bounds import Bounds
 from sweeps.folder.lock import Lock
 from sweeps.folder.manifest import merged_manifest
@@ -51,7 +53,7 @@ def resolve(sweep: Sweep, target: float | None = None) -> Sweep:
     Args:
         sweep: as asked for.
         target: value of the workload's metric to train to; ``None`` keeps the sweep's target or takes the workload's
-            own.
+            own. With budgets no trial ends there.
 
     Raises:
         CbsError: for an unknown name, a refused option, or missing data.
@@ -60,8 +62,7 @@ def resolve(sweep: Sweep, target: float | None = None) -> Sweep:
         return sweep
     workload = built(sweep.workload)
     if target is not None or sweep.target is None:
-        value = workload.default_target if target is None else target
-        sweep = sweep.replace(target=Target(metric=workload.metric, value=value, direction=workload.direction))
+        sweep = sweep.replace(target=target_of(workload, sweep, target))
     with seeded(0, "init"):
         model = check_model(workload.build_model())
     for one, other in itertools.combinations(sweep.optimizers, 2):
@@ -83,6 +84,30 @@ def resolve(sweep: Sweep, target: float | None = None) -> Sweep:
         if isinstance(planned, ClosedLoop) and trial.probe is None:
             raise ConfigError(f"batch schedule {trial.batch_schedule} looks at the run through its probe; set one")
     return sweep
+
+
+def target_of(workload: Workload, sweep: Sweep, value: float | None) -> Target:
+    """The target on the metric of a sweep.
+
+    Args:
+        workload: says its own metric, and perhaps others.
+        sweep: names the metric.
+        value: to train to; ``None`` for the workload's own, where its own metric is asked for.
+
+    Raises:
+        ConfigError: if the metric has no target of its own and none is given.
+    """
+    name = sweep.metric or workload.metric
+    if name == workload.metric:
+        value = workload.default_target if value is None else value
+        return Target(metric=name, value=value, direction=workload.direction)
+    if name in METRICS:
+        direction = METRICS[name].direction
+    else:
+        direction = getattr(workload, "directions", {}).get(name, workload.direction)
+    if value is None and not sweep.budgets:
+        raise ConfigError(f"metric {name!r} has no target of its own: give --target VALUE, or a --budget")
+    return Target(metric=name, value=value or 0.0, direction=direction)
 
 
 def _alike(one: Choice, other: Choice) -> bool:

@@ -203,9 +203,12 @@ def unlike(one: TrialResult, other: TrialResult) -> str:
     if not pruned and (one.status, len(one.evaluations)) != (other.status, len(other.evaluations)):
         return f"how it ended, {one.status} and {other.status}"
     for mine, its in zip(one.evaluations, other.evaluations, strict=False):
-        for name, value in asdict(mine).items():
-            if not _equal(value, getattr(its, name)):
-                return f"{name} at step {mine.step}: {value!r} and {getattr(its, name)!r}"
+        if set(mine.others) != set(its.others):
+            return "what was measured"
+        values, others = ({**asdict(row), **row.others} for row in (mine, its))
+        for name in (name for name in values if name != "others"):
+            if not _equal(values[name], others[name]):
+                return f"{name} at step {mine.step}: {values[name]!r} and {others[name]!r}"
     if not pruned and not _equal(one.steps_to_target or 0.0, other.steps_to_target or 0.0):
         return "steps_to_target"
     if (one.workload, set(one.steps), one.geometries) != (other.workload, set(other.steps), other.geometries):

@@ -210,7 +210,7 @@ class _Timing:
         limit = max(1.0, (self.deadline - now) / 4)
         with _Interrupted(loop.model, now + limit) as stopped:
             value = loop.evaluate(step=0, lr=0.0, losses=torch.empty(0).numpy()).value
-            if config.target.reached(value):
+            if config.stops_at_target and config.target.reached(value):
                 raise ConfigError(
                     f"target {config.target} is reached before the first step ({value:.4g}); choose a harder one"
                 )
@@ -263,8 +263,9 @@ class _Interrupted:
 
 
 def prior_steps(sweep: Sweep, batch_size: int) -> float:
-    """Steps a trial is expected to take before anything is known: the recipe's expectation, else the budget."""
-    if sweep.expected is None:
+    """Steps a trial is expected to take before anything is known: the recipe's expectation of those to the target,
+    else the budget."""
+    if sweep.expected is None or sweep.budgets:
         return float(sweep.budget(batch_size))
     min_steps, min_examples = sweep.expected
     return min(float(sweep.budget(batch_size)), min_steps + min_examples / batch_size)

@@ -23,14 +23,15 @@ class Nearness:
     Args:
         target: of the sweep.
         results: trials that have ended already.
+        budget: examples that trials see whatever they reach; ``None`` where they go to the target.
 
     Attributes:
         best: value; ``None`` before the first.
         reached: whether a trial has passed the target.
     """
 
-    def __init__(self, target: Target, results: Iterable[TrialResult] = ()) -> None:
-        self.target = target
+    def __init__(self, target: Target, results: Iterable[TrialResult] = (), budget: int | None = None) -> None:
+        self.target, self._budget = target, budget
         self.best: float | None = None
         self.reached = False
         self._spent: TrialResult | None = None
@@ -55,15 +56,16 @@ class Nearness:
     @property
     def words(self) -> str:
         """Target and best value, in a few words."""
-        if self.best is None:
-            return f"target {self.target}, nothing measured yet"
-        return f"target {self.target}, best so far {self.best:.6g}"
+        aim = f"target {self.target}"
+        if self._budget is not None:
+            aim = f"{self.target.metric} after {self._budget:,} examples"
+        return f"{aim}, nothing measured yet" if self.best is None else f"{aim}, best so far {self.best:.6g}"
 
     @property
     def doubt(self) -> str | None:
         """What is to be said where a trial has spent its budget and none has reached the target, in one line; ``None``
         while there is nothing to say."""
-        if self.reached or self._spent is None:
+        if self.reached or self._spent is None or self._budget is not None:
             return None
         spent, values = self._spent, _finite(self._spent)
         config, ends = spent.config, ""

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
@@ -134,17 +135,22 @@ def _losses(loop: TrainingLoop, batches: list[Batch], seed: int) -> torch.Tensor
 
 def _of_validation(loop: TrainingLoop) -> Iterator[str]:
     """Whether one model has one value, also after another one was built and saw examples of its own."""
-    before = loop.validated()
+    before = _validated(loop)
     with seeding.seeded(1, "init"):
         other = loop.workload.build_model().to(loop.device)
         stream = loop.workload.training_stream(seeding.generator(1, "data"))
         loop.workload.example_losses(other, loop.to_device(stream.next(EXAMPLES)))
-    after = loop.validated()
+    after = _validated(loop)
     if not math.isclose(before, after, rel_tol=ALIKE):
         yield (
             f"validate of one model gives {before:.4g} and then {after:.4g}: the noise of the metric ends trials too "
             "early; use the same data every time, whatever was built or trained meanwhile"
         )
+
+
+def _validated(loop: TrainingLoop) -> float:
+    nothing = np.empty(0)
+    return loop.validation.measure(nothing, nothing)[loop.config.target.metric]
 
 
 def _of_steps(config: TrialConfig, workload: Workload) -> Iterator[str]:

@@ -49,7 +49,7 @@ class Progress(Observer):
     def began(self, search: Search) -> None:
         self._ended, self._started = 0, time.monotonic()
         if search.sweep.target is not None:
-            self._nearness = Nearness(search.sweep.target, search.trials())
+            self._nearness = Nearness(search.sweep.target, search.trials(), search.sweep.budget_judged)
         self._doubt()
         if self._console is not None and self._console.is_terminal:
             self._live = Live(console=self._console, auto_refresh=False, transient=False)
@@ -124,7 +124,8 @@ class Progress(Observer):
         table = Table(box=None, pad_edge=False, header_style="dim")
         longest = max(map(len, search.sweep.labels.values()))
         named = min(max(9, longest), self._console.width // 3)
-        columns = {"optimizer": named, "batch": 6, "best LR": 8, "steps": 6, "trials": 6, "running": None}
+        amount = search.objective.column
+        columns = {"optimizer": named, "batch": 6, "best LR": 8, amount: 6, "trials": 6, "running": None}
         for name, width in columns.items():
             text, long = name in ("optimizer", "running"), name == "optimizer"
             table.add_column(
@@ -142,7 +143,7 @@ class Progress(Observer):
                 search.sweep.labels[study.optimizer],
                 str(study.batch_size),
                 f"{best[0]:.3g}" if best else "",
-                f"{best[1]:.0f}" if best else "",
+                search.objective.text(best[1]) if best else "",
                 Text(f"{done}/{total}", style="green" if done == total else ""),
                 self._where(search, study),
             )

@@ -22,6 +22,7 @@ from sweeps.search.bracket import ALIKE
 from sweeps.search.forecast import End, Played, play
 from sweeps.search.lattice import middle
 from sweeps.search.lr_law import SLOPE
+from sweeps.search.objective import FinalMetric
 from sweeps.search.search import Search, outcome
 from sweeps.spec.cell import Cell, StudyKey, study_label
 from sweeps.spec.spec import Sweep
@@ -62,7 +63,7 @@ class _Ends:
     """How every trial is expected to end."""
 
     def __init__(self, search: Search) -> None:
-        self._sweep = search.sweep
+        self._sweep, self._objective = search.sweep, search.objective
         self._known: dict[str, dict[int, tuple[float, float]]] = {text: {} for text in search.sweep.choices}
         for study in search.sweep.studies():
             if (best := search.best(study)) is not None:
@@ -74,17 +75,21 @@ class _Ends:
         known = self._known[optimizer]
         if (vain := self._out_of_reach(optimizer, size)) is not None:
             return self._spends(config, vain)
-        steps = prior_steps(self._sweep, size)
+        steps, there = prior_steps(self._sweep, size), 1.0
         if known:
             near = min(known, key=lambda other: abs(math.log(other / size)))
             lr, there = known[near]
-            steps *= there / prior_steps(self._sweep, near)
         else:
             near, lr = self._sweep.batch_sizes[(len(self._sweep.batch_sizes) - 1) // 2], 0.0
         lr = (lr or middle(self._sweep.lr_grid(optimizer))) * (size / near) ** SLOPE
         gap = math.log(config.lr / lr)
         draw = random.Random(f"{size} {config.lr} {config.seed}").gauss(0.0, NOISE)
-        if self._sweep.expected is None and not known:
+        if isinstance(self._objective, FinalMetric):
+            cost = there * math.exp(CURVATURE * gap**2 + draw)
+            return End(config.max_steps, reached=False, distance=config.target.distance(self._objective.amount(cost)))
+        if known:
+            steps *= there / prior_steps(self._sweep, near)
+        elif self._sweep.expected is None:
             draw = -abs(draw)  # at most the budget
         wanted = steps * math.exp(CURVATURE * gap**2 + draw)
         if wanted > config.max_steps:
@@ -106,7 +111,7 @@ class _Ends:
         by_itself = near.final_step < near.config.max_steps  # a program that knows its own end
         steps = min(config.max_steps, near.final_step) if by_itself else config.max_steps
         gap = math.log(config.lr / near.config.lr) - SLOPE * math.log(config.batch_size / near.config.batch_size)
-        distance = outcome(near).distance
+        distance = outcome(near, self._objective).distance
         return End(steps, reached=False, distance=(distance if math.isfinite(distance) else 1.0) + 0.01 * (1 + gap**2))
 
 
@@ -122,7 +127,9 @@ def _spent(search: Search) -> dict[str, dict[int, TrialResult]]:
         spent = [end for end in ends if end.status is TrialStatus.BUDGET_EXHAUSTED]
         if search.best(study) is None and len(spent) >= (IN_VAIN if study.optimizer in hopeful else 1):
             # as the search has it, see :meth:`sweeps.search.bracket.TrialTable.leader`
-            nearest = min(spent, key=lambda end: (round(outcome(end).distance, ALIKE), -end.config.lr))
+            nearest = min(
+                spent, key=lambda end: (round(outcome(end, search.objective).distance, ALIKE), -end.config.lr)
+            )
             results.setdefault(study.optimizer, {})[study.batch_size] = nearest
     return results
 

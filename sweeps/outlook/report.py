@@ -18,7 +18,7 @@ from sweeps.outlook.progress import duration
 from sweeps.outlook.remaining import START, outlook
 from sweeps.search.limits import Limits
 from sweeps.search.search import Search
-from sweeps.spec.cell import Cell
+from sweeps.spec.cell import Cell, StudyKey
 from sweeps.spec.spec import ENDLESS, Sweep
 
 PLAN = "plan.jsonl"
@@ -37,6 +37,7 @@ def dry_run_report(sweep: Sweep, folder: Path, cost: Cost | None, workers: int) 
     return {
         "output": str(folder),
         "target": str(sweep.target),
+        "budgets": list(sweep.budgets),
         "axes": sweep.axes(),
         "lrs": {
             sweep.labels[text]: sorted({c.lr for c in left if Cell.of(c).optimizer == text}) for text in sweep.choices
@@ -59,7 +60,9 @@ def dry_run_lines(report: dict[str, Any]) -> list[str]:
     axes = report["axes"]
     lines = [
         f"output        {report['output']}",
-        f"target        {report['target']}",
+        f"target        {report['target']}"
+        if not report["budgets"]
+        else f"budget        {_listed_counts(report['budgets'])} examples",
         f"batch sizes   {_listed(axes['batch_sizes'])}",
         f"seeds         {_listed(axes['seeds'])}",
     ]
@@ -71,6 +74,7 @@ def dry_run_lines(report: dict[str, Any]) -> list[str]:
         left = f"learning rates {about}{span}{grows}" if lrs else "nothing left to run"
         lines.append(f"{name:<{across}} {left}")
     basis = "typical steps to target" if report["typical"] else "at most, if no trial reaches the target"
+    basis = "every trial to its budget" if report["budgets"] else basis
     about = "about " if report["may_grow"] and report["trials"] else ""
     lines.append(f"trials        {about}{report['trials']} to run, {report['trials_done']} done")
     lines += [f"first         {_trial_line(row)}" for row in report["first"][:1]]
@@ -131,18 +135,25 @@ def outcome_report(
             changed = {result.trial_id: result for result in one.settled(cell)} if one.done else {}
             ends |= {trial.trial_id: trial for trial in one.results[cell].values()} | changed
     statuses = Counter(str(trial.status) for trial in ends.values())
-    studies, last = [], {study: one for one in searches for study in one.sweep.studies()}
-    names = list(search.sweep.choices)
-    for study, one in sorted(last.items(), key=lambda pair: (names.index(pair[0].optimizer), pair[0].batch_size)):
+    last = {(one.sweep.budget_judged, study): one for one in searches for study in one.sweep.studies()}
+    names, studies = list(search.sweep.choices), []
+
+    def place(key: tuple[int | None, StudyKey]) -> tuple[int, int, int]:
+        budget, study = key
+        return budget or 0, names.index(study.optimizer), study.batch_size
+
+    for budget, study in sorted(last, key=place):
+        one = last[budget, study]
         best = one.best(study)
+        best_amount = one.objective.amount(best[1]) if best else None
         lrs = {trial.config.lr for trial in ends.values() if Cell.of(trial.config).study == study}
         studies.append(
             {
                 "optimizer": search.sweep.labels[study.optimizer],
                 "batch_size": study.batch_size,
                 "best_lr": best[0] if best else None,
-                "steps_to_target": best[1] if best else None,
-                "at_grid_edge": best is not None and not one.interior(study),
+                **({"steps_to_target": best_amount} if budget is None else {"budget": budget, "value": best_amount}),
+                "at_grid_edge": best is not None and one.sweep.lr_rule is None and not one.interior(study),
                 "lowest_lr": min(lrs, default=None),
                 "highest_lr": max(lrs, default=None),
             }
@@ -151,7 +162,7 @@ def outcome_report(
     for row in itertools.chain.from_iterable(map(reasons, searches)):
         rows.setdefault(row["trial"], row)
     assert search.sweep.target is not None
-    nearness = Nearness(search.sweep.target, ends.values())
+    nearness = Nearness(search.sweep.target, ends.values(), search.sweep.budget_judged)
     failed = [f"{name}: {trial.message}" for name, trial in ends.items() if trial.status is TrialStatus.FAILED]
     return {
         "output": str(folder),
@@ -160,6 +171,7 @@ def outcome_report(
         "examples": sum(trial.final_examples for trial in ends.values()),
         "stopped": limits.reached if limits and not all(one.done for one in searches) else None,
         "studies": studies,
+        "metric": search.sweep.target.metric,
         "unreached": nearness.doubt,
         "best_value": nearness.best,
         "failures": {"trials": len(failed), "first": failed[0] if failed else None},
@@ -170,9 +182,16 @@ def outcome_report(
 def outcome_lines(report: dict[str, Any]) -> list[str]:
     """:func:`outcome_report` for a person."""
     across = max(12, *(len(study["optimizer"]) for study in report["studies"]))
-    lines = [f"{'optimizer':<{across}}{'batch':>7}{'best LR':>10}{'LRs tried':>22}{'steps':>9}  to {report['target']}"]
-    for study in report["studies"]:
-        steps = f"{study['steps_to_target']:.0f}" if study["steps_to_target"] else "-"
+    named = f"{'optimizer':<{across}}{'batch':>7}{'best LR':>10}{'LRs tried':>22}"
+    lines: list[str] = []
+    for before, study in zip([None, *report["studies"]], report["studies"], strict=False):
+        budget = study.get("budget")
+        if before is None or budget != before.get("budget"):
+            what = f"{'steps':>9}  to {report['target']}"
+            after = f"{'value':>9}  {report['metric']} after {budget:,} examples" if budget else what
+            lines.append(named + after)
+        amount = study["value" if budget else "steps_to_target"]
+        shown = "-" if amount is None else f"{amount:.5g}" if budget else f"{amount:.0f}"
         lr = f"{study['best_lr']:.3g}" if study["best_lr"] else "-"
         lowest, highest = study["lowest_lr"], study["highest_lr"]
         tried, remark = "-", "  LR at the edge of the grid" if study["at_grid_edge"] else ""
@@ -180,8 +199,8 @@ def outcome_lines(report: dict[str, Any]) -> list[str]:
             remark = "  not begun"
         else:
             tried = f"{lowest:.3g} to {highest:.3g}"
-            remark = remark if study["best_lr"] else "  none of them reached it"
-        lines.append(f"{study['optimizer']:<{across}}{study['batch_size']:>7}{lr:>10}{tried:>22}{steps:>9}{remark}")
+            remark = remark if study["best_lr"] else f"  none of them {'got there' if budget else 'reached it'}"
+        lines.append(f"{study['optimizer']:<{across}}{study['batch_size']:>7}{lr:>10}{tried:>22}{shown:>9}{remark}")
     counts = ", ".join(f"{count} {name}" for name, count in sorted(report["statuses"].items()))
     lines.append(f"trials: {counts}")
     if report["stopped"]:
@@ -191,11 +210,12 @@ def outcome_lines(report: dict[str, Any]) -> list[str]:
         lines.append(f"{failures['trials']} of {sum(report['statuses'].values())} trials failed: {failures['first']}")
     elif set(report["statuses"]) == {str(TrialStatus.OUT_OF_MEMORY)}:
         lines.append("no trial fits in memory: use smaller --batch-sizes, or --set micro_batch_size=...")
-    elif not report["stopped"] and not any(study["steps_to_target"] for study in report["studies"]):
+    elif not report["stopped"] and not any(study["best_lr"] for study in report["studies"]):
         remark = report["unreached"] or "no trial has reached the target, or used up its budget"
         best = report["best_value"]
         lines.append(remark if best is None else f"{remark}; the best value of all is {best:.6g}")
-    lines.append(f"next: cbs analyze {report['output']}")
+    question = "budget" if report["studies"] and "budget" in report["studies"][0] else "analyze"
+    lines.append(f"next: cbs {question} {report['output']}")
     return lines
 
 
@@ -205,3 +225,7 @@ def _trial_line(row: dict[str, Any]) -> str:
 
 def _listed(values: list[Any]) -> str:
     return " ".join(f"{value:g}" for value in values)
+
+
+def _listed_counts(values: list[int]) -> str:
+    return " ".join(f"{value:,}" for value in values)

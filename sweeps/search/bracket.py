@@ -1,5 +1,7 @@
 r"""Which trials a study needs next, from those it has: a pure function.
 
+"Steps" are costs in general, in log steps: see :mod:`sweeps.search.objective`.
+
 On the first seed the best learning rate gets a worse one on either side, however far, in strides that grow; then the
 bracket is closed to a factor of 2, and halved for as long as a finer learning rate could still gain :attr:`Rules.gain`.
 The other seeds run at the winner, and at whatever else can still be best: where
@@ -12,12 +14,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from cbs.trial.lr_choice import best_lr_many, censored, standings, vertex
 from sweeps.search.lattice import FARTHEST, OCTAVE, Lattice
+from sweeps.search.objective import Objective, StepsToTarget
 
 SEED_DEVIATION, SEED_WEIGHT = 0.05, 3.0
 """Standard deviation of ln S between two trials that differ in the seed, learning rate and seed effects aside, a
@@ -54,12 +57,13 @@ class TrialOutcome:
     """How a trial ended.
 
     Attributes:
-        steps: to target; NaN where it was not reached.
-        distance: to the target at the end, as a share of that at the start; infinite where it diverged.
+        cost: what the search minimises, the steps to target unless trials train to a budget; NaN where there is none.
+        distance: to the target at the end, as a share of that at the start; infinite where it diverged, 0 where there
+            is a cost.
         tells: whether it ended as training went, not as a machine did.
     """
 
-    steps: float
+    cost: float
     distance: float
     tells: bool = True
 
@@ -82,12 +86,14 @@ class Rules:
         gain: log steps that a finer learning rate may still gain.
         loss: log steps expected to be lost by giving a learning rate no further seed.
         prune_factor: as in the sweep.
+        objective: says in words what costs are.
     """
 
     resolution: float = 1.04
     gain: float = 0.02
     loss: float = 0.01
     prune_factor: float | None = 1.3
+    objective: Objective = field(default_factory=StepsToTarget)
 
     @property
     def finest(self) -> int:
@@ -105,7 +111,7 @@ class TrialTable:
     Attributes:
         lrs: increasing, length ``L``.
         at: their positions, shape ``[L]``.
-        steps: after the pruning rule, shape ``[L, N]``; NaN where the target was not reached.
+        costs: after the pruning rule, shape ``[L, N]``; NaN where there is none.
         ran: shape ``[L, N]``.
         distance: mean over the trials of a learning rate, shape ``[L]``.
     """
@@ -115,18 +121,18 @@ class TrialTable:
         self.at = np.array([lattice.position(lr) for lr in self.lrs])
         row, column = {lr: i for i, lr in enumerate(self.lrs)}, {seed: j for j, seed in enumerate(seeds)}
         shape = (len(self.lrs), len(seeds))
-        steps, distance = np.full(shape, np.nan), np.zeros(shape)
+        costs, distance = np.full(shape, np.nan), np.zeros(shape)
         self.ran = np.zeros(shape, dtype=bool)
         for (lr, seed), outcome in seen.items():
             place = row[lr], column[seed]
-            steps[place], distance[place], self.ran[place] = outcome.steps, outcome.distance, True
-        self.steps = censored(steps, prune_factor)
+            costs[place], distance[place], self.ran[place] = outcome.cost, outcome.distance, True
+        self.costs = censored(costs, prune_factor)
         self.distance = distance.sum(axis=1) / np.maximum(self.ran.sum(axis=1), 1)
 
     @property
     def best(self) -> int | None:
         """Row of the winner; ``None`` where nothing reached the target."""
-        row = int(best_lr_many(self.steps[None], self.ran[None])[0])
+        row = int(best_lr_many(self.costs[None], self.ran[None])[0])
         return None if row < 0 else row
 
     def leader(self) -> int:
@@ -142,13 +148,13 @@ class TrialTable:
 
     def rises(self, row: int) -> np.ndarray:
         """Log steps over those of a row, shape ``[L]``; infinite where a larger share missed the target."""
-        failed, mean = (part[0] for part in standings(self.steps[None], self.ran[None]))
+        failed, mean = (part[0] for part in standings(self.costs[None], self.ran[None]))
         return np.where(failed <= failed[row] + 1e-9, np.maximum(mean - mean[row], 0.0), np.inf)
 
     def seed_deviation(self) -> float:
         """Standard deviation of the log steps of one trial around learning rate and seed, drawn towards
         :data:`SEED_DEVIATION`; around the learning rates alone where only these can be told."""
-        logs, hit = np.log(self.steps), np.isfinite(self.steps)
+        logs, hit = np.log(self.costs), np.isfinite(self.costs)
         paired = hit & (hit.sum(axis=0) > 1) & (hit.sum(axis=1) > 1)[:, None]
         squares, freedom = 0.0, 0.0
         if paired.any():
@@ -204,7 +210,7 @@ def bracketed(seen: Seen, seeds: Sequence[int], lattice: Lattice, rules: Rules) 
 def optimum(seen: Seen, seeds: Sequence[int], lattice: Lattice, rules: Rules) -> tuple[float, float] | None:
     """Ln of the best learning rate, between those that were tried, and its variance; where nothing reached the target
     of the one that came nearest. ``None`` where no trial tells anything."""
-    if not any(math.isfinite(end.steps) or math.isfinite(end.distance) for end in seen.values()):
+    if not any(math.isfinite(end.cost) or math.isfinite(end.distance) for end in seen.values()):
         return None
     table = TrialTable(seen, seeds, lattice, rules.prune_factor)
     best = table.best
@@ -296,7 +302,7 @@ def _middle(
         side, half = (-1, 1)[place], gaps[place] / 2
         if gains[place] > least and half >= rules.finest:
             position = round(table.at[best] + side * half)
-            why = f"between {_ends(table, best, best + side)}: up to {100 * gains[place]:.1f} % fewer steps"
+            why = f"between {_ends(table, best, best + side)}: up to {rules.objective.gained(gains[place])}"
             return [TrialRequest(lattice.lr(position), seeds[0], why)]
     return []
 
@@ -342,7 +348,7 @@ def _contenders(table: TrialTable, seeds: Sequence[int], lattice: Lattice, rules
     best = table.best
     if best is None:
         return []
-    rises, deviation, logs = table.rises(best), table.seed_deviation(), np.log(table.steps)
+    rises, deviation, logs = table.rises(best), table.seed_deviation(), np.log(table.costs)
     asks = []
     for row in np.flatnonzero(np.isfinite(rises) & ~table.ran.all(axis=1)):
         apart = (logs[row] - logs[best])[np.isfinite(logs[row] - logs[best])]
@@ -353,9 +359,7 @@ def _contenders(table: TrialTable, seeds: Sequence[int], lattice: Lattice, rules
         loss = max(loss, expected_loss(float(np.nanmean(logs[row]) - np.nanmean(logs[best])), deviation * spread))
         if loss > max(rules.loss, MISSED * deviation / math.sqrt(len(seeds))):
             missing = [seed for seed, ran in zip(seeds, table.ran[row], strict=True) if not ran]
-            why = (
-                f"{100 * math.expm1(apart.mean()):+.1f} % steps of the best on {len(apart)} seeds: it can still be best"
-            )
+            why = f"{rules.objective.apart(apart.mean())} of the best on {len(apart)} seeds: it can still be best"
             asks += [TrialRequest(table.lrs[row], seed, why) for seed in missing[: int(table.ran[row].sum())]]
     return asks
 

@@ -10,9 +10,10 @@ again in the same order.
 from __future__ import annotations
 
 import bisect
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -23,11 +24,15 @@ from sweeps.search import bracket
 from sweeps.search.bracket import Rules, Seen, TrialOutcome, TrialRequest
 from sweeps.search.lattice import OCTAVE, Lattice, middle
 from sweeps.search.lr_law import Expected, expected
+from sweeps.search.objective import Objective, objective_of
 from sweeps.search.pruning import settle
 from sweeps.search.warm_start_law import expected_from
 from sweeps.spec.cell import Cell, StudyKey
 from sweeps.spec.prior import Prior
 from sweeps.spec.spec import Sweep
+
+FIRST = 3
+"""Trials that every study begins with."""
 
 START = OCTAVE // 2
 """Positions to which the learning rate that the law expects is rounded: few enough that batch sizes share some."""
@@ -50,7 +55,7 @@ class StudyProgress:
 
     study: StudyKey
     inner: list[StudyKey] = field(default_factory=list)
-    seen: Seen = field(default_factory=dict)
+    seen: dict[tuple[float, int], TrialResult] = field(default_factory=dict)
     missing: set[tuple[float, int]] = field(default_factory=set)
     why: dict[tuple[float, int], str] = field(default_factory=dict)
     started: bool = False
@@ -68,7 +73,8 @@ class Search:
 
     def __init__(self, sweep: Sweep, finished: Iterable[TrialResult] = ()) -> None:
         self.sweep = sweep
-        self.rules = Rules(resolution=sweep.lr_resolution, prune_factor=sweep.prune_factor)
+        self.objective = objective_of(sweep)
+        self.rules = Rules(resolution=sweep.lr_resolution, prune_factor=sweep.prune_factor, objective=self.objective)
         self.results: dict[Cell, dict[float, TrialResult]] = {cell: {} for cell in self.cells()}
         self.running: dict[str, tuple[Cell, float]] = {}
         self._lattices = {optimizer: Lattice(sweep.lr_grid(optimizer)) for optimizer in sweep.choices}
@@ -79,7 +85,7 @@ class Search:
         self._steps: dict[Cell, float] = {}
         self._done: dict[StudyKey, int] = dict.fromkeys(self._courses, 0)
         self._best: dict[StudyKey, tuple[float, float] | None] = {}
-        self._reached: dict[StudyKey, dict[float, tuple[int, float]]] = {study: {} for study in self._courses}
+        self._costs: dict[StudyKey, dict[float, tuple[int, float]]] = {study: {} for study in self._courses}
         for result in finished:
             self._load(result)
         for course in sorted(self._courses.values(), key=lambda course: len(course.inner)):
@@ -116,7 +122,7 @@ class Search:
         place = (lr, cell.seed)
         if place in course.missing:
             course.missing.remove(place)
-            course.seen[place] = outcome(result)
+            course.seen[place] = result
             if lr in self._waiting.get(cell, {}):
                 self._take(cell, lr)
         self._advance(course)
@@ -131,11 +137,12 @@ class Search:
         return not self.running and not self._queue
 
     def best_steps(self, cell: Cell) -> float | None:
-        """Fewest steps to target in a cell so far."""
+        """Fewest steps to target in a cell so far; ``None`` where trials train to a budget."""
         return self._steps.get(cell)
 
     def best(self, study: StudyKey) -> tuple[float, float] | None:
-        """Best learning rate of a study over the seeds so far, and its geometric mean of steps to target."""
+        """Best learning rate of a study over the seeds so far, and the geometric mean of its costs (steps to target,
+        unless trials train to a budget, see :mod:`sweeps.search.objective`)."""
         if study not in self._best:
             lrs, table = self.lrs(study), self.table(study)
             row = best_lr(table, self._ran(study, lrs)) if lrs else None
@@ -149,11 +156,16 @@ class Search:
         return tuple(sorted(there | {lr for lr, _ in self._courses[study].why}))
 
     def table(self, study: StudyKey) -> np.ndarray:
-        """Steps to target, shape ``[learning rates, seeds]``, after the pruning rule; NaN where not reached or not
-        run."""
-        results = [[self.results[cell].get(lr) for cell in self._cells_of(study)] for lr in self.lrs(study)]
-        steps = [[getattr(result, "steps_to_target", None) for result in row] for row in results]
-        return censored(np.array(steps, dtype=float), self.sweep.prune_factor)
+        """Costs of trials (steps to target), shape ``[learning rates, seeds]``, after the pruning rule; NaN where there
+        is none, or the trial has not run."""
+        costs = [
+            [
+                math.nan if (result := self.results[cell].get(lr)) is None else self.objective.cost(result)
+                for cell in self._cells_of(study)
+            ]
+            for lr in self.lrs(study)
+        ]
+        return censored(np.array(costs, dtype=float), self.sweep.prune_factor)
 
     def interior(self, study: StudyKey) -> bool:
         """Whether the best learning rate has a worse one on either side."""
@@ -205,7 +217,7 @@ class Search:
         cell = Cell.of(result.config)
         if cell not in self.results:
             return
-        if self.sweep.exhaustive and result.config.lr not in self.sweep.lr_grid(cell.optimizer):
+        if self.sweep.exhaustive and result.config.lr not in self.sweep.listed_lrs(cell.study):
             return
         if self.config(cell, result.config.lr).trial_id == result.trial_id:
             self._note(cell, result)
@@ -218,8 +230,9 @@ class Search:
         self._best.pop(study, None)
         if result.steps_to_target is not None:
             self._steps[cell] = min(result.steps_to_target, self._steps.get(cell, math.inf))
-            count, logs = self._reached[study].get(lr, (0, 0.0))
-            self._reached[study][lr] = count + 1, logs + math.log(max(result.steps_to_target, 1e-300))
+        if math.isfinite(cost := self.objective.cost(result)):
+            count, logs = self._costs[study].get(lr, (0, 0.0))
+            self._costs[study][lr] = count + 1, logs + math.log(max(cost, 1e-300))
 
     def _advance(self, course: StudyProgress) -> None:
         """Ask for what a study needs until something of it has to run."""
@@ -234,7 +247,7 @@ class Search:
                     course.missing.add(place)
                     self._put(cell, ask.lr)
                 else:
-                    course.seen[place] = outcome(result)
+                    course.seen[place] = result
                     self._done[course.study] += 1
             if not asks:
                 return
@@ -242,7 +255,7 @@ class Search:
     def _asks(self, course: StudyProgress) -> list[TrialRequest]:
         study, seeds = course.study, self.sweep.seeds
         if self.sweep.exhaustive:
-            lrs = () if course.started else self.sweep.lr_grid(study.optimizer)
+            lrs = () if course.started else self.sweep.listed_lrs(study)
             course.started = True
             return [TrialRequest(lr, seed, "on the grid") for lr in lrs for seed in seeds]
         if not course.started:
@@ -251,11 +264,12 @@ class Search:
             course.started = True
             return self._start(course)
         lattice = self._lattices[study.optimizer]
-        asks = bracket.needed(course.seen, seeds, lattice, self.rules)
+        rules = self._rules(course)
+        asks = bracket.needed(_outcomes(course.seen, rules), seeds, lattice, rules)
         if not asks and len(self._stored(study)) > len(course.seen):
             # trials that this search would not have asked for can show a better learning rate
-            course.seen = {place: outcome(result) for place, result in self._stored(study).items()} | course.seen
-            asks = bracket.needed(course.seen, seeds, lattice, self.rules)
+            course.seen = self._stored(study) | course.seen
+            asks = bracket.needed(_outcomes(course.seen, rules), seeds, lattice, rules)
         return asks
 
     def _start(self, course: StudyProgress) -> list[TrialRequest]:
@@ -263,11 +277,12 @@ class Search:
         study, first, lattice = course.study, self.sweep.seeds[0], self._lattices[course.study.optimizer]
         law = self._law(course)
         position = lattice.nearest(law.log_lr, START) if law else 0
-        stored = {place: outcome(result) for place, result in self._stored(study).items()}
-        mine = {place: end for place, end in stored.items() if place[1] == first}
-        if (lattice.lr(position), first) not in mine and mine and bracket.bracketed(mine, [first], lattice, self.rules):
+        stored = self._stored(study)
+        rules = self._rules(course)
+        mine = _outcomes({place: result for place, result in stored.items() if place[1] == first}, rules)
+        if (lattice.lr(position), first) not in mine and mine and bracket.bracketed(mine, [first], lattice, rules):
             course.seen = stored
-            return bracket.needed(stored, self.sweep.seeds, lattice, self.rules)
+            return bracket.needed(_outcomes(stored, rules), self.sweep.seeds, lattice, rules)
         why = "the optimizer's default: nothing is known yet"
         if law:
             why = f"{self._sources(course)} lead to expect {math.exp(law.log_lr):.3g}, give or take a factor of "
@@ -304,16 +319,22 @@ class Search:
         if course.settled or not course.started or self.sweep.exhaustive:
             return
         first, lattice = [self.sweep.seeds[0]], self._lattices[course.study.optimizer]
-        mine = {place: end for place, end in course.seen.items() if place[1] == first[0]}
-        if not mine or (asks and not bracket.bracketed(mine, first, lattice, self.rules)):
+        rules = self._rules(course)
+        mine = _outcomes({place: result for place, result in course.seen.items() if place[1] == first[0]}, rules)
+        if not mine or (asks and not bracket.bracketed(mine, first, lattice, rules)):
             return
-        course.settled, course.optimum = True, bracket.optimum(mine, first, lattice, self.rules)
+        course.settled, course.optimum = True, bracket.optimum(mine, first, lattice, rules)
         for other in self._courses.values():
             if not other.started and course.study in other.inner:
                 self._advance(other)
 
     def _stored(self, study: StudyKey) -> dict[tuple[float, int], TrialResult]:
         return {(lr, cell.seed): result for cell in self._cells_of(study) for lr, result in self.results[cell].items()}
+
+    def _rules(self, course: StudyProgress) -> Rules:
+        """The rules of a study, costs in the scale of its first trials."""
+        first = [course.seen[place] for place in itertools.islice(course.why, FIRST) if place in course.seen]
+        return replace(self.rules, objective=self.objective.scaled(first))
 
     def _put(self, cell: Cell, lr: float) -> None:
         if cell not in self._waiting:
@@ -333,6 +354,8 @@ class Search:
 
     def _unbounded(self, cell: Cell, taken: Mapping[str, float]) -> bool:
         """Whether a trial of the cell is running that may well tell the others when to stop."""
+        if self.sweep.prune_factor is None:
+            return False
         there = [trial_id for trial_id, (other, _) in self.running.items() if other == cell]
         if cell in self._steps or not there:
             return False
@@ -356,21 +379,26 @@ class Search:
         course = self._courses[study]
         if course.optimum is not None:
             return math.exp(course.optimum[0])
-        reached = self._reached[study]
-        if reached:
-            return min(reached, key=lambda lr: reached[lr][1] / reached[lr][0])
+        costs = self._costs[study]
+        if costs:
+            return min(costs, key=lambda lr: costs[lr][1] / costs[lr][0])
         first = next(iter(course.why), None)
-        return first[0] if first and not self.sweep.exhaustive else middle(self.sweep.lr_grid(study.optimizer))
+        return first[0] if first and not self.sweep.exhaustive else middle(self.sweep.listed_lrs(study))
 
 
-def outcome(result: TrialResult) -> TrialOutcome:
+def _outcomes(results: Mapping[tuple[float, int], TrialResult], rules: Rules) -> Seen:
+    return {place: outcome(result, rules.objective) for place, result in results.items()}
+
+
+def outcome(result: TrialResult, objective: Objective) -> TrialOutcome:
     """What the search knows of a trial."""
+    cost = objective.cost(result)
     values = [row.value for row in result.evaluations] or [math.nan]
     first, last = (result.config.target.distance(value) for value in (values[0], values[-1]))
-    share = last / first if first > 0 else math.inf
+    share = 0.0 if math.isfinite(cost) else last / first if first > 0 else math.inf
     gone = result.status in (TrialStatus.DIVERGED, TrialStatus.FAILED, TrialStatus.OUT_OF_MEMORY)
     return TrialOutcome(
-        steps=math.nan if result.steps_to_target is None else result.steps_to_target,
+        cost=cost,
         distance=share if math.isfinite(share) and not gone else math.inf,
         tells=result.status not in (TrialStatus.FAILED, TrialStatus.OUT_OF_MEMORY),
     )

@@ -53,7 +53,10 @@ def _with_axis(sweep: Sweep, text: str) -> Sweep:
         known = sorted(set().union(*map(options_of, names)))
         near = get_close_matches(option, known, n=1)
         hint = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(known) or 'none'}"
-        raise ConfigError(f"--axis {text}: an axis is an option, and {', '.join(names)} has no {option!r}{hint}")
+        raise ConfigError(
+            f"--axis {text}: an axis is a setting of the sweep, as --set has them, or an option of an optimizer, and "
+            f"{', '.join(names)} has no {option!r}{hint}"
+        )
     for choice in sweep.optimizers:
         if choice.name in having and option in choice.options:
             raise ConfigError(f"--axis {text}: {choice} has a value of {option} already; leave one of the two out")

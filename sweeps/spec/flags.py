@@ -8,6 +8,7 @@ from typing import Any
 from cbs.registry.choices import Choice, parse_choice
 from cbs.registry.parsing import parse_batch_sizes, parse_numbers, parse_seeds
 from sweeps.spec.axes import with_axes
+from sweeps.spec.lr_rule import parse_lr_rule
 from sweeps.spec.spec import Sweep
 
 
@@ -18,6 +19,7 @@ def with_flags(
     optim: Iterable[str] | None,
     batch_sizes: str | None,
     lrs: str | None,
+    lr_rule: str | None,
     seeds: str | None,
     schedule: Iterable[str] | None,
     axis: Iterable[str] | None,
@@ -31,6 +33,7 @@ def with_flags(
         "optimizers": _choices(optim),
         "batch_sizes": None if batch_sizes is None else parse_batch_sizes(batch_sizes),
         "lrs": None if lrs is None else parse_numbers(lrs, "--lrs", float),
+        "lr_rule": None if lr_rule is None else parse_lr_rule(lr_rule),
         "seeds": None if seeds is None else parse_seeds(seeds),
         "batch_schedules": _choices(schedule),
     }

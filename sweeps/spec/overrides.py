@@ -22,13 +22,15 @@ _PLAIN = (
     "lr_resolution",
     "clip_norm",
     "prune_factor",
+    "within",
     "diagnostics_every",
     "precision",
     "compile",
     "device",
 )
+_NAMES = ("metrics", "diagnostics")
 _NESTED = ("schedule", "evaluation")
-_NONE_TOO = ("prune_factor", "clip_norm")
+_NONE_TOO = ("prune_factor", "clip_norm", "within")
 _OPTIONAL = ("probe", "averaging")
 """Fields that hold a name with options, or nothing."""
 
@@ -53,6 +55,11 @@ def split(settings: Iterable[str]) -> tuple[dict[str, Any], list[str]]:
         if not isinstance(run[key], RUN[key]) or isinstance(run[key], bool):
             raise ConfigError(f"--set {key}: expected a {'whole ' if RUN[key] is int else ''}number, got {text!r}")
     return run, rest
+
+
+def is_setting(key: str) -> bool:
+    """Whether a key names a setting that all trials of a sweep share, not an option of an optimizer."""
+    return key in _PLAIN or key.partition(".")[0] in (*_NESTED, *_OPTIONAL, "workload")
 
 
 def override(sweep: Sweep, settings: Iterable[str]) -> Sweep:
@@ -82,8 +89,8 @@ def _apply(sweep: Sweep, key: str, value: Any) -> Sweep:
             raise ConfigError(f"--set {key}: expected a name or none, got {value!r}")
         return sweep.replace(**{head: None if value is None else parse_choice(value)})
     if not option:
-        if head == "diagnostics":
-            return sweep.replace(diagnostics=() if value is None else [value] if isinstance(value, str) else value)
+        if head in _NAMES:
+            return sweep.replace(**{head: () if value is None else [value] if isinstance(value, str) else value})
         if head not in _PLAIN:
             raise ConfigError(_unknown(sweep, key))
         current = getattr(sweep, head)
@@ -168,6 +175,6 @@ def _unknown(sweep: Sweep, key: str) -> str:
     nested = [f"{part}.{name}" for part in _NESTED for name in _fields(getattr(sweep, part))]
     schedule = [f"schedule.{name}" for name in sorted({*schedule_options(), *batch_schedule_options()})]
     options = [f"{part}.OPTION" for part in ("workload", *_OPTIONAL, "optimizer", *(c.name for c in sweep.optimizers))]
-    known = dict.fromkeys([*_PLAIN, "diagnostics", *RUN, *_OPTIONAL, *nested, *schedule, *options])
+    known = dict.fromkeys([*_PLAIN, *_NAMES, *RUN, *_OPTIONAL, *nested, *schedule, *options])
     problem = "the keys" if key == "help" else f"unknown key {key!r}; known keys"
     return f"--set: {problem} are {', '.join(known)}"

@@ -16,7 +16,6 @@ from cbs.trial.config import (
     CONSTANT,
     Choice,
     EvaluationPlan,
-    Schedule,
     TrialConfig,
     clip_norm_or_none,
     fingerprint,
@@ -25,44 +24,25 @@ from cbs.trial.config import (
 )
 from cbs.trial.target import Target
 from sweeps.spec.cell import Cell, StudyKey, study_label
+from sweeps.spec.lr_rule import LearningRateRule
 from sweeps.spec.prior import Prior
+from sweeps.spec.schedule_rule import ScheduleRule
 
 SEARCHES = ("bracket", "grid")
 
+BUDGET_GROWTH = 1.1
+"""Ratio of the steps of two evaluations of a trial that ends with its budget, or the sweep's own where that is larger:
+all of its curve is read, by straight lines in ln steps."""
+
+_NO_PROTOCOL = (
+    *("name", "expected", "metric"),
+    *("optimizers", "tuned", "batch_schedules", "batch_sizes", "lrs", "lr_rule", "seeds", "budgets"),
+    *("search", "lr_resolution", "warm_start", "judged_at", "within"),
+)
+"""What trials of one protocol may differ in: axes, and what decides which trials are run."""
+
 ENDLESS = 10**9
 """Budget in steps where the program that trains knows itself when to stop."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ScheduleRule:
-    """How the schedule of a trial follows from its batch size.
-
-    Attributes:
-        name: name in :data:`cbs.schedules.learning_rate.SCHEDULES`.
-        warmup_steps: warmup length in updates; the same number at every batch size.
-        warmup_examples: warmup length in examples; takes the place of ``warmup_steps`` when given.
-        decay_examples: examples after which the decay is complete.
-        final_fraction: learning rate at the end of the decay, as a fraction of the peak.
-        options: of this schedule alone.
-    """
-
-    name: str = "constant"
-    warmup_steps: int = 10
-    warmup_examples: int | None = None
-    decay_examples: int | None = None
-    final_fraction: float = 0.0
-    options: dict[str, Any] = field(default_factory=dict)
-
-    def at(self, batch_size: int) -> Schedule:
-        """The schedule of a trial at ``batch_size``."""
-        warmup = self.warmup_steps * batch_size if self.warmup_examples is None else self.warmup_examples
-        return Schedule(
-            name=self.name,
-            warmup_examples=warmup,
-            decay_examples=self.decay_examples,
-            final_fraction=self.final_fraction,
-            options=self.options,
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,21 +59,33 @@ class Sweep:
             :mod:`cbs.schedules.batch_size`.
         batch_sizes: batch sizes in examples, increasing.
         lrs: learning rates to try, all of them and no others; ``None`` for the optimizer's own.
+        lr_rule: the one learning rate of every batch size, in place of ``lrs`` and of a search.
         search: ``"bracket"`` starts at the middle of the learning rates of each optimizer and goes on until the best
             one has a worse one on either side (:mod:`sweeps.search.search`); ``"grid"`` tries all of them on every
             seed, as it always is with ``lrs``.
         lr_resolution: smallest ratio between two learning rates of a search.
         warm_start: by the text of an optimizer, where its search starts, see :mod:`sweeps.search.warm_start`.
         seeds: seeds; every cell of the grid runs once per seed.
+        metric: the metric of the target where that is not the workload's own: a further one that the workload says, or
+            one of :data:`cbs.training.metrics.METRICS`.
         target: where a trial stops; ``None`` takes the workload's own.
-        max_steps: with ``max_examples`` the budget: a trial may take ``max_steps + max_examples / batch_size`` updates.
+        max_steps: with ``max_examples`` the most that a trial takes to the target: ``max_steps + max_examples /
+            batch_size`` updates.
         max_examples: see ``max_steps``.
+        budgets: examples after which the metric is looked at, in place of steps to a target: every trial sees that many
+            whatever it reaches. Where the schedule of the learning rate ends with the budget each has its own trials,
+            elsewhere those of the largest serve all.
+        judged_at: of ``budgets`` the one whose metric the search of the learning rate goes by; ``None`` for the
+            largest.
+        within: difference of the metric that matters, by which that search says what is near; ``None`` for what a few
+            percent of the data are worth.
         schedule: learning-rate schedule; batch schedules are ``batch_schedules``.
         clip_norm: norm to which longer gradients are scaled down; ``None`` or 0 for never.
         averaging: average of the weights that is validated; ``None`` for the weights that are trained.
         micro_batch_size: examples per forward and backward pass.
         prune_factor: a trial is stopped once it has passed this multiple of the best steps of its cell; ``None`` never.
         evaluation: when the validation metric is measured.
+        metrics: what else is measured at every evaluation: names in :data:`cbs.training.metrics.METRICS`.
         probe: how the noise scale of every step is measured; ``None`` for not at all.
         diagnostics: what else is recorded of every step: names in :data:`cbs.diagnostics.DIAGNOSTICS`.
         diagnostics_every: one step in that many is recorded, from the first on.
@@ -111,19 +103,25 @@ class Sweep:
     tuned: dict[str, list[str]] = field(default_factory=dict)
     batch_schedules: tuple[Choice, ...] = (Choice(name=CONSTANT),)
     lrs: tuple[float, ...] | None = None
+    lr_rule: LearningRateRule | None = None
     search: str = "bracket"
     lr_resolution: float = 1.04
     warm_start: dict[str, Prior] = field(default_factory=dict)
     seeds: tuple[int, ...] = (0,)
+    metric: str | None = None
     target: Target | None = None
     max_steps: int = 2_000
     max_examples: int = 100_000
+    budgets: tuple[int, ...] = ()
+    judged_at: int | None = None
+    within: float | None = None
     schedule: ScheduleRule = field(default_factory=ScheduleRule)
     clip_norm: float | None = None
     averaging: Choice | None = None
     micro_batch_size: int | None = None
     prune_factor: float | None = 1.3
     evaluation: EvaluationPlan = field(default_factory=EvaluationPlan)
+    metrics: tuple[str, ...] = ()
     probe: Choice | None = field(default_factory=lambda: Choice(name="auto"))
     diagnostics: tuple[str, ...] = ()
     diagnostics_every: int = 1
@@ -157,7 +155,14 @@ class Sweep:
             raise ConfigError(f"lr_resolution must be above 1.01 and at most 2, got {self.lr_resolution:g}")
         if self.prune_factor is not None and not self.prune_factor > 1.0:
             raise ConfigError(f"prune_factor must exceed 1, got {self.prune_factor}; 'none' turns pruning off")
+        if self.lr_rule is not None:
+            if self.lrs is not None:
+                raise ConfigError("--lrs are tried at every batch size, --lr-rule says one for each: leave one out")
+            for batch_size in self.batch_sizes:
+                self.lr_rule.at(batch_size)
+        self._check_budgets()
         object.__setattr__(self, "clip_norm", clip_norm_or_none(self.clip_norm))
+        object.__setattr__(self, "metrics", sorted_names("metrics", self.metrics))
         object.__setattr__(self, "diagnostics", sorted_names("diagnostics", self.diagnostics))
         build_diagnostics(self.diagnostics, compiled=self.compile)
         if not isinstance(self.diagnostics_every, int) or self.diagnostics_every < 1:
@@ -166,6 +171,43 @@ class Sweep:
             raise ConfigError(
                 f"the budget must be positive, got max_steps={self.max_steps}, max_examples={self.max_examples}"
             )
+
+    def _check_budgets(self) -> None:
+        if self.within is not None and not (isinstance(self.within, int | float) and 0 < self.within < math.inf):
+            raise ConfigError(f"within, a difference of the metric, must be above 0, got {self.within}")
+        if not self.budgets:
+            return
+        object.__setattr__(self, "budgets", tuple(sorted(self.budgets)))
+        object.__setattr__(self, "prune_factor", None)
+        least, largest = self.budgets[0], self.batch_sizes[-1]
+        if least < largest:
+            raise ConfigError(f"a budget of {least:,} examples is less than one batch of {largest:,}")
+        warmup, decay = self.schedule.at(largest).warmup_examples, self.schedule.decay_examples
+        if warmup >= least:
+            raise ConfigError(
+                f"the warmup takes {warmup:,} examples at batch size {largest}, the budget is {least:,}: shorten it "
+                "with --set schedule.warmup_steps, or leave out the batch size"
+            )
+        if decay is not None and decay > least:
+            raise ConfigError(
+                f"the learning rate decays for {decay:,} examples, the budget is {least:,}: leave out "
+                "schedule.decay_examples, and the decay ends with the budget"
+            )
+
+    @functools.cached_property
+    def parts(self) -> list[Sweep]:
+        """The sweeps with a search each that this one is: one for every budget, those whose trials serve the others
+        first; the sweep alone where there are no budgets."""
+        if not self.budgets:
+            return [self]
+        if self.schedule.ends_with(self.budgets[-1]):
+            return [self.replace(budgets=(budget,)) for budget in self.budgets]
+        return [self.replace(judged_at=budget) for budget in reversed(self.budgets)]
+
+    @property
+    def budget_judged(self) -> int | None:
+        """Examples at which the metric is looked at; ``None`` where trials go to the target."""
+        return self.judged_at or (self.budgets[-1] if self.budgets else None)
 
     def replace(self, **changes: Any) -> Sweep:
         """A copy with some fields changed."""
@@ -202,14 +244,20 @@ class Sweep:
     @property
     def exhaustive(self) -> bool:
         """Whether every learning rate of a list is tried on every seed."""
-        return self.search != "bracket" or self.lrs is not None
+        return self.search != "bracket" or self.lrs is not None or self.lr_rule is not None
+
+    def listed_lrs(self, study: StudyKey) -> tuple[float, ...]:
+        """Learning rates of a study that is not searched."""
+        return self.lr_grid(study.optimizer) if self.lr_rule is None else (self.lr_rule.at(study.batch_size),)
 
     def lr_grid(self, optimizer: str) -> tuple[float, ...]:
-        """Learning rates of ``optimizer``: as given, or its own.
+        """Learning rates of ``optimizer``: as given, or by the rule at all batch sizes, or its own.
 
         Raises:
             ConfigError: if it has none of its own.
         """
+        if self.lr_rule is not None:
+            return tuple(sorted(set(map(self.lr_rule.at, self.batch_sizes))))
         grid = self.lrs or OPTIMIZERS[self.choices[optimizer].name].lr_grid
         if not grid:
             raise ConfigError(
@@ -223,7 +271,10 @@ class Sweep:
         return [StudyKey(optimizer, batch_size) for optimizer in self.choices for batch_size in self.batch_sizes]
 
     def budget(self, batch_size: int) -> int:
-        """Most optimizer updates a trial at ``batch_size`` may take."""
+        """Most optimizer updates a trial at ``batch_size`` may take; with ``budgets`` the whole number of them that
+        comes nearest to the largest."""
+        if self.budgets:
+            return max(1, round(self.budgets[-1] / batch_size))
         return self.max_steps + self.max_examples // batch_size
 
     def trial(self, cell: Cell, lr: float) -> TrialConfig:
@@ -234,6 +285,12 @@ class Sweep:
         """
         if self.target is None:
             raise ConfigError("the sweep has no target yet")
+        schedule, evaluation = self.schedule.at(cell.batch_size), self.evaluation
+        if self.budgets:
+            growth = max(evaluation.growth, BUDGET_GROWTH)
+            evaluation = dataclasses.replace(evaluation, growth=growth, far_growth=growth)
+            if self.schedule.ends_with(self.budgets[-1]):
+                schedule = dataclasses.replace(schedule, decay_examples=self.budgets[-1])
         return TrialConfig(
             workload=self.workload,
             optimizer=self.choices[cell.optimizer],
@@ -243,13 +300,15 @@ class Sweep:
             target=self.target,
             max_steps=self.budget(cell.batch_size),
             micro_batch_size=self.micro_batch_size,
-            schedule=self.schedule.at(cell.batch_size),
+            schedule=schedule,
             batch_schedule=dict(zip(self.choices, (schedule for _, schedule in self._pairs), strict=True))[
                 cell.optimizer
             ],
             clip_norm=self.clip_norm,
             averaging=self.averaging,
-            evaluation=self.evaluation,
+            evaluation=evaluation,
+            stops_at_target=not self.budgets,
+            metrics=self.metrics,
             probe=self.probe,
             diagnostics=self.diagnostics,
             diagnostics_every=self.diagnostics_every,
@@ -268,16 +327,17 @@ class Sweep:
             **({"tuned": self.tuned} if self.tuned else {}),
             "batch_sizes": list(self.batch_sizes),
             "lrs": None if self.lrs is None else list(self.lrs),
+            **({} if self.lr_rule is None else {"lr_rule": [str(self.lr_rule)]}),
+            **({"budgets": list(self.budgets)} if self.budgets else {}),
             "seeds": list(self.seeds),
         }
 
     def protocol(self) -> dict[str, Any]:
         """What all trials of the sweep share, as plain JSON values; trials of unlike protocols are not comparable."""
         data = plain_values(self)
-        axes = ("optimizers", "tuned", "batch_schedules", "batch_sizes", "lrs", "seeds", "expected", "name")
-        for axis in (*axes, "search", "lr_resolution", "warm_start"):
-            del data[axis]
-        return data
+        for name in _NO_PROTOCOL:
+            del data[name]
+        return data | ({"stops_at_target": False} if self.budgets else {})
 
     @property
     def protocol_fingerprint(self) -> str:

@@ -24,6 +24,13 @@ def sweep_flags(
         typer.Option(help=f"{listed('cbs.workloads')}, or package.module:function."),
     ] = None,
     target: Annotated[float | None, typer.Option(help="Value of the validation metric to train to.")] = None,
+    budget: Annotated[
+        str | None,
+        typer.Option(
+            metavar="EXAMPLES",
+            help="In place of a target, examples that every trial sees: 2e6, 1e6,2e6,4e6 or '64M tokens'.",
+        ),
+    ] = None,
     batch_sizes: Annotated[
         str | None,
         typer.Option(help="In examples: 4,8,16, or 4..512 for powers of two."),
@@ -31,6 +38,13 @@ def sweep_flags(
     lrs: Annotated[
         str | None,
         typer.Option(help="Learning rates: 1e-3,2e-3. Default: a search."),
+    ] = None,
+    lr_rule: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RULE",
+            help="One learning rate per batch size, no search: sqrt:5e-3@32768, linear:0.1@256, or 64:1e-3,128:2e-3.",
+        ),
     ] = None,
     seeds: Annotated[str | None, typer.Option(help="Number of seeds (3), or a list (0,1,2).")] = None,
     schedule: Annotated[
@@ -44,7 +58,7 @@ def sweep_flags(
         list[str] | None,
         typer.Option(
             metavar="OPTION=VALUES",
-            help="Option to tune, too: momentum=0.9,0.95. Repeats.",
+            help="Option to tune, too: momentum=0.9,0.95; or a setting, a sweep for each. Repeats.",
         ),
     ] = None,
     from_: Annotated[

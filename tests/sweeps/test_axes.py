@@ -25,7 +25,7 @@ from cbs.errors import ConfigError, ResultsError
 from cbs.registry.choices import Choice
 from cbs.trial.store import Store
 from sweeps.folder.manifest import merged_manifest
-from sweeps.launching.policies.rounds import look
+from sweeps.launching.policies.critical_rounds import look
 from sweeps.search.forecast import play
 from sweeps.search.search import Search
 from sweeps.spec.axes import pooled, with_axes
@@ -77,7 +77,7 @@ def test_an_axis_makes_variants_of_the_optimizers_that_have_the_option() -> None
         ("momentum=", "two values or more"),
         ("momentum=0.9,0.9", "appears twice"),
         ("momentun=0.9,0.95", "did you mean momentum"),
-        ("workload.size=1,2", "an axis is an option, and sgd, adamw has no 'workload.size'"),
+        ("workload.size=1,2", "an option of an optimizer, and sgd, adamw has no 'workload.size'"),
         ("batch_size=1,2", "has no 'batch_size'"),
         ("adamw.momentum=0.8,0.9", "has no 'momentum'"),
         ("momentum=[0.9,0.95", "is missing"),

@@ -20,7 +20,8 @@ from sweeps.outlook.report import dry_run_report
 from sweeps.search.search import Search
 from sweeps.spec.cell import Cell
 from sweeps.spec.overrides import override
-from sweeps.spec.spec import ScheduleRule, Sweep
+from sweeps.spec.schedule_rule import ScheduleRule
+from sweeps.spec.spec import Sweep
 
 SEESAW, LATE = parse_choice("seesaw(alpha=3)"), parse_choice("late_switch(to=16)")
 

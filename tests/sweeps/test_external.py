@@ -270,6 +270,31 @@ def test_every_way_to_end_has_one_line(run: Any, program: str, status: str, said
     assert "cbs-log-" not in result.message
 
 
+@pytest.mark.parametrize(
+    ("program", "status", "said"),
+    [
+        ("say(0, 4.0); say(10, 0.5); say(20, 0.7)", "BUDGET_EXHAUSTED", "trained to its budget; last loss 0.7"),
+        ("say(0, 4.0); say(10, 0.5)", "FAILED", "its last evaluation is at step 10 of 20: the program must make"),
+        ("say(0, 4.0); say(10, 0.5); say(20, float('nan'))", "DIVERGED", "loss is nan at step 20"),
+    ],
+)
+def test_a_program_that_trains_to_a_budget_passes_its_target_and_has_to_get_there(
+    run: Any, program: str, status: str, said: str
+) -> None:
+    result = run(program, stops_at_target=False, max_steps=20)
+    assert (str(result.status), said in result.message) == (status, True), result.message
+
+
+def test_a_sweep_to_a_budget_needs_no_target_but_a_program_that_is_told_its_steps() -> None:
+    sweep = Sweep(name="asked", workload=Choice(name="text"), optimizers=(Choice(name="adamw"),), batch_sizes=(4, 8))
+    with pytest.raises(ConfigError, match=r"--command has no \{steps\}"):
+        trained_by(trainer(), sweep, None, (), (80,))
+    made = trained_by(trainer(f"train {PLACES} {{steps}}"), sweep, None, (), (80,))
+    one = made.trial(Cell("adamw", 8, 0), 0.1)
+    assert (one.max_steps, one.stops_at_target, one.target.metric) == (10, False, "loss")
+    assert trainer(f"train {PLACES} {{steps}}").argv(one, Path("x"), resumed=False)[-1] == "10"
+
+
 def test_a_budget_and_a_monitor_end_it(run: Any) -> None:
     long = "for step in range(0, 4000, 10): say(step, 2.0); time.sleep(0.01)\ntime.sleep(60)"
     exhausted = run(long, max_steps=35)

@@ -12,7 +12,8 @@ import pytest
 from cbs.errors import ConfigError
 from cbs.trial.config import Choice
 from sweeps.launching.launch import resolve
-from sweeps.spec.spec import ScheduleRule, Sweep
+from sweeps.spec.schedule_rule import ScheduleRule
+from sweeps.spec.spec import Sweep
 from sweeps.spec.workload import calling_theirs
 
 SWEEP = Sweep(

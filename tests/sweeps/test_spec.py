@@ -7,7 +7,7 @@ from cbs.registry.choices import parse_choice
 from cbs.trial.config import Choice
 from sweeps.recipes import RECIPES
 from sweeps.spec.cell import Cell
-from sweeps.spec.spec import ScheduleRule
+from sweeps.spec.schedule_rule import ScheduleRule
 from tests.sweeps.simulation import small_sweep
 
 

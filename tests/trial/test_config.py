@@ -68,6 +68,8 @@ def configs(draw: st.DrawFn) -> TrialConfig:
         diagnostics=tuple(draw(st.lists(names, unique=True, max_size=3))),
         diagnostics_every=draw(st.integers(1, 100)),
         compile=draw(st.booleans()),
+        stops_at_target=draw(st.booleans()),
+        metrics=tuple(draw(st.lists(names, unique=True, max_size=3))),
         device=draw(st.sampled_from(["auto", "cpu", "cuda"])),
         divergence_factor=draw(st.floats(1.01, 100)),
     )
@@ -94,6 +96,8 @@ CHANGES: dict[str, Any] = {
     "clip_norm": 1.0,
     "averaging": Choice(name="ema", options={"decay": 0.9}),
     "evaluation": EvaluationPlan(near_fraction=0.26),
+    "stops_at_target": False,
+    "metrics": ("gradient_norm",),
     "probe": None,
     "diagnostics": ("max_attention_logit",),
     "diagnostics_every": 2,
@@ -129,7 +133,7 @@ def test_what_nobody_told_is_stored_as_unknown_and_nothing_else_is_kept_of_it() 
 
 
 def test_settings_that_mean_the_same_have_one_fingerprint_which_stays() -> None:
-    assert CONFIG.fingerprint == "74d9a0abfb9678f9"
+    assert CONFIG.fingerprint == "94417498c2aa6212"
     assert dataclasses.replace(CONFIG, clip_norm=0).fingerprint == CONFIG.fingerprint
     assert dataclasses.replace(CONFIG, batch_schedule=Choice(name="constant")).fingerprint == CONFIG.fingerprint
     assert (
@@ -176,6 +180,7 @@ def test_trial_id_is_readable_and_fit_for_a_folder() -> None:
         *(("max_steps", value) for value in (0, 2.5, math.inf)),
         *(("seed", value) for value in (-1, 0.5, True)),
         *(("micro_batch_size", value) for value in (0, 1.5)),
+        ("stops_at_target", 1),
         *(("divergence_factor", value) for value in (1.0, math.nan, math.inf)),
         *(("diagnostics", value) for value in ("max_attention_logit", ("a", "a"), ("",), (3,), None)),
         *(("diagnostics_every", value) for value in (0, 1.5)),

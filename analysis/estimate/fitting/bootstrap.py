@@ -96,7 +96,12 @@ def leftover(gains: Sequence[float], resamples: int, rng: np.random.Generator) -
     most = np.asarray(gains, dtype=float)
     if not most.any():
         return np.zeros((resamples, len(most)))
-    shared, own = rng.standard_normal((resamples, 1)), rng.standard_normal((resamples, len(most)))
-    saved = most * ndtr((shared + own) / math.sqrt(2.0)) ** 2
+    saved = most * alike_uniform((resamples, len(most)), rng) ** 2
     saved[::2] = 0.0
     return np.asarray(saved)
+
+
+def alike_uniform(shape: tuple[int, int], rng: np.random.Generator) -> Array:
+    """Numbers uniform on (0, 1), shape ``[R, M]``, whose rows share half of what they are drawn from."""
+    shared, own = rng.standard_normal((shape[0], 1)), rng.standard_normal(shape)
+    return np.asarray(ndtr((shared + own) / math.sqrt(2.0)))

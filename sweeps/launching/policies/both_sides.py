@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sweeps.launching.policies import POLICIES
-from sweeps.launching.policies.rounds import Rounds
+from sweeps.launching.policies.critical_rounds import CriticalRounds
 from sweeps.spec.spec import Sweep
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ FEWEST_STEPS = 10.0
 
 
 @POLICIES.register("both_sides")
-class BothSides(Rounds):
+class BothSides(CriticalRounds):
     """Adds smaller and larger batch sizes, and no more."""
 
     flag = "--auto"

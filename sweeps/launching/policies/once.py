@@ -1,4 +1,4 @@
-"""One sweep and no more: what runs where no other policy is asked for."""
+"""One sweep and no more, budget by budget where it has several: what runs where no other policy is asked for."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from cbs.trial.store import Store
 from sweeps.folder.manifest import all_code_changes
 from sweeps.launching.policies import POLICIES
 from sweeps.launching.policies.base import Policy, SweepReport, Sweeps
-from sweeps.outlook.report import outcome_lines, outcome_report
+from sweeps.outlook.cost import Cost
+from sweeps.outlook.report import dry_run_lines, dry_run_report, outcome_lines, outcome_report
 from sweeps.search.limits import Limits
 from sweeps.search.search import Search
 from sweeps.spec.spec import Sweep
@@ -21,8 +22,31 @@ class Once(Policy):
     """Runs the sweep that was asked for."""
 
     def sweeps(self, sweep: Sweep, folder: Path, limits: Limits, note: Callable[[str], None]) -> Sweeps:
-        search = yield sweep, folder
-        return outcome(search, folder, (), limits)
+        searches: list[Search] = []
+        for part in sweep.parts:
+            searches.append((yield part, folder))
+            if limits.reached:
+                break
+        return outcome(searches[0], folder, searches[1:], limits)
+
+    def preview(self, sweep: Sweep, folder: Path, cost: Cost | None, workers: int) -> SweepReport:
+        if len(sweep.parts) == 1:
+            return super().preview(sweep, folder, cost, workers)
+        first = sweep.parts[0]
+        alone = first.budgets != sweep.budgets
+        reports = [dry_run_report(part, folder, cost, workers) for part in (sweep.parts if alone else [first])]
+        lines = [line for report in reports for line in ["", *dry_run_lines(report)]][1:]
+        total = reports[0] | {"axes": sweep.axes(), "budgets": list(sweep.budgets)}
+        for name in ("trials", "trials_done", "examples", "seconds"):
+            values = [report[name] for report in reports]
+            total[name] = None if None in values else sum(values)
+        for name in ("first", "expected"):
+            total[name] = [row for report in reports for row in report[name]]
+        if alone:
+            lines.append(f"in all        about {total['trials']} trials, {total['examples']:,} examples")
+        else:
+            lines.append("the smaller budgets are read off the same trials, and may ask for further learning rates")
+        return SweepReport(total, lines)
 
 
 def outcome(search: Search, folder: Path, further: Sequence[Search], limits: Limits, **more: Any) -> SweepReport:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from cbs.errors import ConfigError
 from sweeps.launching.policies import POLICIES
 from sweeps.launching.policies.base import SweepReport
-from sweeps.launching.policies.rounds import Rounds
+from sweeps.launching.policies.critical_rounds import CriticalRounds
 from sweeps.outlook.cost import Cost
 from sweeps.search.limits import Limits
 from sweeps.spec.spec import Sweep
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @POLICIES.register("precision")
-class Precision(Rounds):
+class Precision(CriticalRounds):
     """Adds what narrows the intervals most per example until each is as narrow as asked for.
 
     An interval that is narrow while the verdict asks for other trials is not believed: those run first.

@@ -1,21 +1,23 @@
-"""Rounds: a sweep that goes on, with what ``cbs analyze --suggest`` proposes, until its answer is good enough.
+"""Rounds: a sweep that goes on until its answer is good enough.
 
-Once every search is at its end the folder is analysed as ``cbs analyze`` does. Each optimizer whose answer is not good
-enough gets trials as a sweep into the same folder; then it is looked at again. A round is written down
-(:data:`ROUNDS`) before its trials run, with the trials it was decided on. The same command goes through those that are
-written down first, each search on no more than it had then, so a killed sweep goes on to the same trials.
+Once every search is at its end the folder is analysed. Each optimizer whose answer is not good enough gets trials as a
+sweep into the same folder; then it is looked at again. A round is written down (:data:`ROUNDS`) before its trials run,
+with the trials it was decided on. The same command goes through those that are written down first, each search on no
+more than it had then, so a killed sweep goes on to the same trials.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-from cbs.errors import ConfigError, ResultsError, reason
+from cbs.errors import ResultsError, reason
 from cbs.files import atomic_file
 from cbs.trial.record import TrialResult, TrialStatus
 from cbs.trial.store import Store
@@ -24,13 +26,7 @@ from sweeps.launching.policies.once import outcome
 from sweeps.outlook.report import write_reasons
 from sweeps.search.limits import Limits
 from sweeps.search.search import Search
-from sweeps.spec.axes import pooled
 from sweeps.spec.spec import Sweep
-
-if TYPE_CHECKING:
-    from analysis.estimate.diagnosis import Verdict
-    from analysis.estimate.result import Answer
-    from analysis.estimate.suggest import Suggestion
 
 ROUNDS = "rounds.json"
 """File in the folder of a sweep: for every command with ``--precision`` or ``--auto`` its axes, what each round added,
@@ -40,11 +36,48 @@ MOST_ROUNDS = 20
 """Rounds after which a sweep ends whatever its answer is; each is expected to make an interval a fifth narrower."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Wish:
+    """Trials that an optimizer is to get: every batch size with every seed.
+
+    Attributes:
+        lrs: learning rates; ``None`` where they are searched.
+        within: for that search, see :attr:`sweeps.spec.spec.Sweep.within`; ``None`` for that of the sweep.
+        why: in words.
+    """
+
+    batch_sizes: tuple[int, ...]
+    seeds: tuple[int, ...]
+    lrs: tuple[float, ...] | None = None
+    within: float | None = None
+    why: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
+
+
+@dataclass
+class Judgement:
+    """What a look at the results says.
+
+    Attributes:
+        estimates: plain JSON values about every optimizer.
+        wishes: what optimizers are to get, by the text of their choice.
+        reasons: why an optimizer whose answer is not good enough gets nothing, by its label.
+    """
+
+    estimates: list[dict[str, Any]] = field(default_factory=list)
+    wishes: dict[str, Wish] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)
+
+
 class Rounds(Policy):
     """The common part of the policies that add trials until the answer is good enough.
 
     Args:
-        goal: half-width of ``ln B_crit`` asked for, see :func:`half_width`; ``None`` where no width is asked for.
+        goal: half-width of the logarithm of a batch size asked for, see :func:`half_width`; ``None`` where no width is
+            asked for.
 
     Attributes:
         flag: what asks for the policy.
@@ -61,19 +94,22 @@ class Rounds(Policy):
         self.rounds: list[dict[str, Any]] = []
         self.reasons: dict[str, str] = {}
 
-    def check(self, sweep: Sweep, *, limits: Limits, source: Path | None) -> None:
-        if "batch_schedules" in sweep.axes():
-            raise ConfigError(
-                f"{self.flag} is about the critical batch size, which needs constant ones: leave out --schedule"
-            )
+    @abstractmethod
+    def judge(self, sweep: Sweep, folder: Path, stop: str | None) -> Judgement:
+        """Look at the results; called once every search is at its end.
+
+        Args:
+            sweep: as asked for.
+            folder: of it.
+            stop: why no optimizer may get anything any more; ``None`` while there is no reason.
+
+        Raises:
+            ResultsError: if they cannot be read.
+        """
 
     @abstractmethod
-    def curable(self) -> set[Verdict]:
-        """Verdicts that ask for trials however narrow the interval is; asked once per look at the results."""
-
-    def wanted(self, wish: Suggestion, answer: Answer, sweep: Sweep) -> Suggestion | None:
-        """What of a proposal is added; ``None`` for nothing. Asked for every optimizer that is to get more."""
-        return wish
+    def told(self, estimate: dict[str, Any]) -> str:
+        """An entry of :attr:`Judgement.estimates` for a person."""
 
     def not_counted(self, report: SweepReport, limits: Limits) -> Iterator[str]:
         goal = "" if self.goal is None else f" {self.goal:g}"
@@ -93,13 +129,13 @@ class Rounds(Policy):
             ResultsError: if the rounds before cannot be read, or those to come written.
         """
         written = _Written(folder, {"precision": self.goal, "axes": sweep.axes()})
-        parts, number = [sweep], 0
+        parts, number = sweep.parts, 0
         for number, entry in enumerate(written.rounds, start=1):
             there = _stored(folder, written.trials(number))
             for part in parts:
                 self._add(_again(part, there) or (yield part, folder), limits)
             self.rounds.append({key: value for key, value in entry.items() if key != "trials"})
-            parts = [_part(sweep, part) for part in entry["added"]]
+            parts = _parts(sweep, entry["added"])
         while parts:
             for part in parts:
                 self._add((yield part, folder), limits)
@@ -109,7 +145,7 @@ class Rounds(Policy):
             note(self.line(now))
             if now["added"]:
                 written.add(now, Store(folder).trial_ids())
-            parts = [_part(sweep, part) for part in now["added"]]
+            parts = _parts(sweep, now["added"])
         report = outcome(self.searches[0], folder, self.searches[1:], limits, **self.to_json())
         write_reasons(report.content["trials"], folder)
         return report
@@ -122,28 +158,25 @@ class Rounds(Policy):
         """The round after so many, with what it adds; ``None`` where the results cannot be read."""
         stop = _stopped(self.searches, limits)
         try:
-            answers = look(sweep, folder)
+            if stop is None and number >= MOST_ROUNDS:
+                stop = f"{MOST_ROUNDS} rounds are over"
+            judged = self.judge(sweep, folder, stop)
         except ResultsError as error:
             self.reasons = dict.fromkeys(sweep.labels.values(), str(error))
             return None
-        added = self._decide(sweep, answers, stop if stop or number < MOST_ROUNDS else f"{MOST_ROUNDS} rounds are over")
+        self.reasons = judged.reasons
         entry = {
             "round": number + 1,
-            "estimates": [_estimate(sweep, text, answer) for text, answer in answers.items()],
+            "estimates": judged.estimates,
             "examples": limits.spent,
-            "added": added,
+            "added": self._added(sweep, judged),
         }
         self.rounds.append(entry)
         return entry
 
     def line(self, entry: dict[str, Any]) -> str:
         """One look at the results for a person."""
-        parts = []
-        for one in entry["estimates"]:
-            low, high = (f"{end:.3g}" if end else "?" for end in one["interval"])
-            value = f"{one['critical_batch_size']:.3g}" if one["critical_batch_size"] else "unknown"
-            width = f", half-width {one['half_width']:.2f}" if one["half_width"] else ""
-            parts.append(f"{one['optimizer']}: B_crit {value} [{low}, {high}]{width}")
+        parts = [self.told(one) for one in entry["estimates"]]
         asked = "" if self.goal is None else f", half-width asked for {self.goal:g}"
         parts.append(f"{entry['examples']:,} examples so far{asked}")
         parts += [f"{', '.join(part['labels'])} gets {part['why']}" for part in entry["added"]]
@@ -151,42 +184,15 @@ class Rounds(Policy):
             parts += [f"{label} ends here: {why}" for label, why in self.reasons.items()] or ["reached"]
         return f"round {entry['round']}: {'; '.join(parts)}"
 
-    def _decide(self, sweep: Sweep, answers: dict[str, Answer], stop: str | None) -> list[dict[str, Any]]:
-        """What to add, equal wishes of several optimizers together; :attr:`reasons` says who gets nothing."""
-        from analysis.estimate.diagnosis import Verdict
-        from analysis.estimate.suggest import suggest
-
-        curable = self.curable()
+    def _added(self, sweep: Sweep, judged: Judgement) -> list[dict[str, Any]]:
+        """What to add, equal wishes of several optimizers together, and none that was met before."""
         earlier = {_key(text, part) for entry in self.rounds for part in entry["added"] for text in part["optimizers"]}
         added: dict[str, dict[str, Any]] = {}
-        self.reasons = {}
-        for text, label in sweep.labels.items():
-            answer = answers.get(text)
-            if answer is None:
-                self.reasons[label] = "it has no trials that can be read"
-                continue
-            narrow, verdict = self.goal is None or half_width(answer.interval) <= self.goal, answer.verdict
-            if narrow and verdict not in curable:
-                if verdict is not Verdict.OK and self.goal is not None:
-                    self.reasons[label] = f"the interval is narrow enough, but: {verdict}"
-                continue
-            state = f"the interval is narrow enough, but: {verdict}" if narrow and self.goal else f"verdict: {verdict}"
-            wish = None if stop else suggest(answer)
-            if wish is not None:
-                wish = self.wanted(wish, answer, sweep)
-            if wish is None:
-                self.reasons[label] = f"{stop or 'no further trial is known to help'} ({state})"
-                continue
-            part = {
-                "optimizers": [text],
-                "labels": [label],
-                "batch_sizes": list(wish.batch_sizes),
-                "seeds": list(wish.seeds),
-                "lrs": None if wish.lrs is None else list(wish.lrs),
-                "why": "; ".join(wish.reasons),
-            }
+        for text, wish in judged.wishes.items():
+            label = sweep.labels[text]
+            part = {"optimizers": [text], "labels": [label], **wish.to_json()}
             if _key(text, part) in earlier:
-                self.reasons[label] = f"what would help was asked for before and did not run ({state})"
+                self.reasons[label] = "what would help was asked for before and did not run"
                 continue
             whole = added.setdefault(_key("", part), part)
             if whole is not part:
@@ -217,21 +223,6 @@ def _again(part: Sweep, there: list[TrialResult]) -> Search | None:
     return search if search.done else None
 
 
-def look(sweep: Sweep, folder: Path) -> dict[str, Answer]:
-    """What ``cbs analyze`` says of the optimizers of the sweep; without its noise scales, which cost most.
-
-    Raises:
-        ResultsError: if there are no usable results.
-    """
-    from analysis.config import DEFAULT
-    from analysis.estimate.estimates import answers
-    from analysis.read.results import load
-
-    answers_by_choice = {str(answer.group.choice): answer for answer in answers(load(folder), DEFAULT, noise=False)}
-    groups = {text: str(pooled(sweep, choice)) for text, choice in sweep.choices.items()}
-    return {text: answers_by_choice[group] for text, group in groups.items() if group in answers_by_choice}
-
-
 def _stopped(searches: list[Search], limits: Limits) -> str | None:
     """Why no further round may begin."""
     if limits.reached or not all(search.done for search in searches):
@@ -241,29 +232,23 @@ def _stopped(searches: list[Search], limits: Limits) -> str | None:
 
 
 def _key(text: str, part: dict[str, Any]) -> str:
-    return json.dumps([text, part["batch_sizes"], part["seeds"], part["lrs"]])
+    return json.dumps([text, part["batch_sizes"], part["seeds"], part["lrs"], part["within"]])
+
+
+def _parts(sweep: Sweep, added: Sequence[dict[str, Any]]) -> list[Sweep]:
+    """What a round adds as sweeps of the same protocol, with a search each."""
+    return list(itertools.chain.from_iterable(_part(sweep, part).parts for part in added))
 
 
 def _part(sweep: Sweep, part: dict[str, Any]) -> Sweep:
-    """A part of a round as a sweep of the same protocol."""
     return sweep.replace(
         optimizers=tuple(choice for text, choice in sweep.choices.items() if text in part["optimizers"]),
         batch_sizes=tuple(part["batch_sizes"]),
         seeds=tuple(part["seeds"]),
         lrs=None if part["lrs"] is None else tuple(part["lrs"]),
         search=sweep.search if part["lrs"] is None else "grid",
+        within=sweep.within if part["within"] is None else part["within"],
     )
-
-
-def _estimate(sweep: Sweep, text: str, answer: Answer) -> dict[str, Any]:
-    width = half_width(answer.interval)
-    return {
-        "optimizer": sweep.labels[text],
-        "critical_batch_size": answer.critical_batch_size,
-        "interval": list(answer.interval),
-        "half_width": width if math.isfinite(width) else None,
-        "verdict": str(answer.verdict),
-    }
 
 
 class _Written:

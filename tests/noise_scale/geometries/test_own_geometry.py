@@ -81,7 +81,7 @@ def test_it_is_analyzed_under_its_own_name_symbol_and_exponent(geometry: type[Th
     stored = store.load(store.trial_ids()[0])
     name = geometry.name
     assert stored.geometries[1] == GeometryColumns(
-        geometry=name, symbol=geometry.symbol, exponent=geometry.exponent, source="",
+        geometry=name, symbol=geometry.symbol, exponent=geometry.exponent,
         signal=f"{name}_signal", noise=f"{name}_noise",
     )  # fmt: skip
     np.testing.assert_allclose(stored.steps[f"{name}_noise"], 3.0 * stored.steps["noise_trace"])

@@ -1,0 +1,144 @@
+r"""Another objective in place of the steps to target: the loss at the end of runs of equal length.
+
+What chooses a learning rate and says how far the choice can be trusted (:mod:`cbs.trial.lr_choice`,
+:mod:`analysis.estimate.optima`, :mod:`analysis.estimate.fitting.bootstrap`, ...) works on the logarithms of steps. A
+loss takes the place of such a logarithm: a study of losses y has :math:`e^{(y - y_0)/u}` for its steps, with the unit u
+of :func:`unit_of`, so that nothing overflows, whatever a loss is measured in. Seeds, winners and depths of parabolas
+are linear in y, and come out in units of u.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from analysis.arrays import Array
+from analysis.config import AnalysisConfig
+from analysis.estimate.fitting.bootstrap import alike_uniform, resampled_seeds, rescaled
+from analysis.estimate.fitting.data import Trials
+from analysis.estimate.fitting.form_fits import widening
+from analysis.estimate.fitting.winner_bias import winner_bias
+from analysis.estimate.optima import savings
+from analysis.estimate.studies import Study
+
+_RANGE = 50.0
+"""Largest distance of two losses in units of u."""
+
+_TINY = 1e-9
+"""Deviation below which there is no noise."""
+
+_FEWEST = 4
+"""Batch sizes whose losses show, with one seed, how far they scatter about a smooth curve."""
+
+_OVERLAP = 2.3
+"""Third differences for a degree of freedom: neighbours share losses, with correlations of -.75, .3 and -.05."""
+
+
+def unit_of(losses: Sequence[Array]) -> tuple[float, float]:
+    """The least finite loss of all, and the unit that losses above it are measured in."""
+    finite = np.concatenate([table[np.isfinite(table)] for table in losses])
+    if not len(finite):
+        return 0.0, 1.0
+    low, high = float(finite.min()), float(finite.max())
+    return low, (high - low) / _RANGE if high > low else 1.0
+
+
+def as_study(study: Study, losses: Array, scale: tuple[float, float]) -> Study:
+    """The study of one batch size with these losses, shape ``[L, N]``, NaN where there is none, for its steps."""
+    low, unit = scale
+    nothing = np.full(losses.shape, np.nan)
+    return Study(
+        batch_size=study.batch_size,
+        lrs=study.lrs,
+        seeds=study.seeds,
+        steps=np.exp((losses - low) / unit),
+        status=study.status,
+        bound=nothing,
+        trials=study.trials,
+        resolution=np.zeros(losses.shape),
+        tuned=study.tuned,
+        warmup=study.warmup,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class BestLosses:
+    """The losses at the best learning rate of every batch size, ``M`` of them.
+
+    Attributes:
+        losses: expected at the best learning rate, those between the ones that were run included, shape ``[M]``.
+        resampled: shape ``[R, M]``; no rows where the noise is not known.
+        deviation: of the loss of one seed, of every batch size, shape ``[M]``.
+        freedom: degrees of freedom of the noise.
+        seeds: at the winning learning rate, shape ``[M]``.
+        between: how much it is not known what a learning rate between those that were run would save, shape ``[M]``.
+        luck: by how much the winner's mean is expected to lie too low, shape ``[M]``.
+    """
+
+    losses: Array
+    resampled: Array
+    deviation: Array
+    freedom: float
+    seeds: Array
+    between: Array
+    luck: Array
+
+
+def best_losses(studies: Sequence[Study], scale: tuple[float, float], config: AnalysisConfig) -> BestLosses:
+    """The losses at the best learning rates and resamples of them; every study has a winner.
+
+    A loss is the winner's mean over seeds, plus what is luck in the choice of the winner, less what a learning rate in
+    between is expected to save (:func:`analysis.estimate.optima.savings`). A resample draws seeds with replacement and
+    chooses the learning rate again; deviations are rescaled to the variance of a seed pooled over batch sizes, and
+    widened by Student's t, as those of steps to target (:func:`analysis.estimate.fitting.fit_curve`). In it the luck is
+    nothing or twice as much, and a learning rate in between saves anything that it could, and nothing in every second
+    one where that is expected. With one seed the noise is that of losses about a smooth curve over batch sizes: of four
+    neighbours about the parabola through them.
+    """
+    low, unit = scale
+    tables = [Trials(study.steps, study.bound, study.ran) for study in studies]
+    least, likely, most = np.array([savings(study.along_lr) for study in studies]).T
+    rng, resamples = np.random.default_rng(config.seed), config.resamples
+    # a row of a table is a learning rate; every table here has a winner
+    count = np.array([float(np.isfinite(table.steps[table.winner]).sum()) for table in tables])
+    means = np.array([float(np.nanmean(np.log(table.steps[table.winner]))) for table in tables])
+    seeds = resampled_seeds(tables, count, resamples, rng)
+    variance, freedom, shares = seeds.variance, float(seeds.freedom), seeds.shares
+    if not freedom:
+        variance, freedom = _scatter(np.log([study.batch_size for study in studies]), means)
+        variance *= float(np.mean(count))
+    luck = winner_bias(tables, variance, rng)
+    expected = means + luck - likely
+    drawn = np.empty((0, len(tables)))
+    if freedom > 0:
+        deviation = math.sqrt(variance)
+        wanted = np.sqrt(shares / count)
+        drawn = rescaled(seeds.deviations / max(deviation, _TINY), wanted, rng)
+        drawn *= deviation * widening(freedom, config.confidence)
+        saved = least + (most - least) * alike_uniform(drawn.shape, rng)
+        saved[::2, likely <= least] = 0.0
+        drawn += means + luck - saved
+        drawn += np.where(np.arange(resamples) % 4 > 1, 1.0, -1.0)[:, None] * luck
+    return BestLosses(
+        losses=low + unit * expected,
+        resampled=low + unit * drawn,
+        deviation=unit * np.sqrt(variance * shares),
+        freedom=freedom,
+        seeds=count,
+        between=unit * (most - least),
+        luck=unit * luck,
+    )
+
+
+def _scatter(log_sizes: Array, means: Array) -> tuple[float, float]:
+    """Variance of means about a smooth curve over batch sizes, and its degrees of freedom; 0 of them where there are
+    too few. What three neighbours foretell of a fourth misses it by the noise of all four and no parabola's worth."""
+    squares = []
+    for start in range(len(means) - _FEWEST + 1):
+        x = log_sizes[start : start + _FEWEST] - log_sizes[start]
+        weights = np.linalg.svd(np.vander(x, 3).T)[2][-1]
+        squares.append(float(weights @ means[start : start + _FEWEST]) ** 2)
+    return (float(np.mean(squares)), max(1.0, len(squares) / _OVERLAP)) if squares else (0.0, 0.0)

@@ -1,0 +1,340 @@
+"""At equal examples: the final metric against the batch size, and up to where a larger batch is as good."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from analysis.arrays import Array, Quantity, percentiles
+from analysis.config import DEFAULT, AnalysisConfig
+from analysis.estimate.findings import Findings
+from analysis.estimate.objective import BestLosses, best_losses
+from analysis.estimate.studies import Study
+from analysis.phrases import number
+from analysis.plain import plain, shown
+from analysis.questions.budget.critical import Relation, relation
+from analysis.questions.budget.doubling import SizeDoubling, doublings
+from analysis.questions.budget.equivalence import Equivalence, Excess, SizeStanding, equivalence
+from analysis.questions.budget.pairs import Pair, pair
+from analysis.questions.budget.reading import Spent, side_by_side, spent
+from analysis.read.groups import Group
+from analysis.read.results import load
+from cbs.errors import ConfigError
+
+NATS = 0.01
+"""Margin of a metric in nats; of any other it is :data:`SHARE` of the best value."""
+
+SHARE = 0.01
+
+
+@dataclass(frozen=True, kw_only=True)
+class SizeAtBudget:
+    """One batch size at a budget.
+
+    Attributes:
+        batch_size: examples per step.
+        steps: updates to the budget.
+        metric: at the best learning rate, those between the ones that were run included.
+        per_seed: at the best of those that were run.
+        best_lr: of these; ``None`` where the trials do not say.
+        at_grid_edge: whether it is the lowest or the highest: a better one may lie beyond.
+        seeds: of the best learning rate that ended.
+        excess: how far the loss lies above the best one.
+        basin: the factor between the lowest and the highest learning rate within the margin of this batch size's best,
+            ``None`` where the grid ends before.
+        between: how much it is not known what a learning rate between those that were run would save.
+        grid: learning rates that were run, with the mean of the metric over seeds; not finite where one diverged.
+        warmup: steps of the learning rate's warmup.
+    """
+
+    batch_size: int
+    steps: int
+    metric: Quantity
+    per_seed: tuple[float, ...]
+    best_lr: float | None
+    at_grid_edge: bool
+    seeds: int
+    excess: Excess
+    basin: float | None
+    between: float
+    grid: tuple[tuple[float, float], ...] = field(repr=False)
+    warmup: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerAtBudget:
+    """One optimizer at one budget.
+
+    Attributes:
+        optimizer: its name, with the settings that tell it from others.
+        sizes: by increasing batch size.
+        equivalence: which batch sizes are as good as the best.
+        doublings: what the next batch size costs, see :class:`SizeDoubling`.
+        relation: the same beside the critical batch size.
+        verdict: ``ok``, or what speaks against the answer; ``advice`` says what to do.
+        constant: whether learning rates were constant, so that one run has every smaller budget, too.
+    """
+
+    group: Group = field(repr=False)
+    optimizer: str
+    sizes: tuple[SizeAtBudget, ...]
+    equivalence: Equivalence
+    doublings: tuple[SizeDoubling, ...]
+    relation: Relation
+    verdict: str
+    advice: str
+    constant: bool
+
+    @property
+    def standing(self) -> str:
+        """The equivalence in words."""
+        sizes: dict[SizeStanding, list[str]] = {}
+        for each in self.sizes:
+            sizes.setdefault(each.excess.standing, []).append(str(each.batch_size))
+        more = [each.excess.more_seeds for each in self.sizes if each.excess.more_seeds is not None]
+        parts = [f"{standing}: {', '.join(sizes[standing])}" for standing in SizeStanding if standing in sizes]
+        return "; ".join(parts) + (f" (about {min(more)} more seeds would tell the first)" if more else "")
+
+    def to_json(self) -> dict[str, Any]:
+        return {"sweep": self.group.sweep} | shown(self) | {"constant_learning_rates": self.constant}
+
+
+@dataclass(frozen=True, kw_only=True)
+class AtBudget:
+    """The optimizers of one workload and metric at one budget.
+
+    Attributes:
+        budget: examples.
+        margin: above the best loss up to which one is as good, in the unit of the metric; ``within`` says how it was
+            asked for.
+    """
+
+    title: str = field(repr=False)
+    workload: str
+    metric: str
+    direction: str
+    metric_unit: str
+    example_unit: str
+    tokens_per_example: int | None
+    budget: float
+    margin: float
+    within: str
+    confidence: float = field(repr=False)
+    optimizers: tuple[OptimizerAtBudget, ...]
+    pairs: tuple[Pair, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budgets(Findings):
+    """What :func:`budget` found, one entry per workload, metric and budget."""
+
+    budgets: tuple[AtBudget, ...] = field(repr=False)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"confidence": self.config.confidence, "budgets": plain(self.budgets), "notes": list(self.notes)}
+
+
+def budget(
+    *paths: str | os.PathLike[str],
+    config: AnalysisConfig = DEFAULT,
+    at: Sequence[float] = (),
+    within: str | None = None,
+    metric: str | None = None,
+) -> Budgets:
+    """The final metric at equal budgets, per optimizer and budget.
+
+    Args:
+        paths: sweeps, or folders of sweeps.
+        at: budgets in examples to read off the curves of constant learning rates; where the runs end without any.
+        within: the margin above the best loss up to which one is as good: in the unit of the metric, ``0.01``, or a
+            share of the best value, ``1%``. ``None`` for :data:`NATS` of a metric in nats, else :data:`SHARE`.
+        metric: which one of those that the trials recorded; ``None`` for that of the target.
+
+    Raises:
+        ConfigError: if an argument is out of its domain, budgets are unlike, or ``at`` is given though rates decay.
+        ResultsError: if there are no usable results, no run is at a budget, or the metric is missing.
+    """
+    if not paths:
+        raise ConfigError("give at least one results folder")
+    if within is not None:
+        _margin(within, 1.0)
+    results = load(*paths)
+    notes: list[str] = list(results.notes)
+    found = [(entry, best_losses(entry.studies, entry.scale, config)) for entry in spent(results, at, metric, notes)]
+    of = {id(entry): losses for entry, losses in found}
+    budgets = []
+    for scope in side_by_side([entry for entry, _ in found]):
+        first = scope[0]
+        best = min(float(of[id(entry)].losses.min()) for entry in scope)
+        asked = within or (f"{NATS:g}" if first.group.metric_unit.startswith("nats") else f"{100 * SHARE:g}%")
+        margin = _margin(asked, best)
+        names = _names(scope)
+        entries = []
+        for entry, name in zip(scope, names, strict=True):
+            others = [(e, losses) for e, losses in found if e is not entry and e.name == entry.name]
+            others = [pair for pair in others if pair[0].group.workload == entry.group.workload]
+            answered = _answer(entry, name, of[id(entry)], margin, others, config)
+            near = relation(
+                results, entry, answered.equivalence.best.value, answered.equivalence.largest_within, margin, config
+            )
+            entries.append(replace(answered, relation=near))
+        pairs = []
+        for one in range(len(scope)):
+            for two in range(one + 1, len(scope)):
+                members = scope[one], scope[two]
+                sizes, losses = tuple(e.sizes for e in members), tuple(of[id(e)] for e in members)
+                pairs.append(pair((names[one], names[two]), sizes, losses, config.confidence, config.seed))  # type: ignore[arg-type]
+        budgets.append(
+            AtBudget(
+                title=f"{number(first.budget)} {first.group.example_unit}s",
+                workload=first.group.workload,
+                metric=first.metric,
+                direction="below" if first.sign > 0 else "above",
+                metric_unit=first.group.metric_unit,
+                example_unit=first.group.example_unit,
+                tokens_per_example=first.group.tokens_per_example,
+                budget=first.budget,
+                margin=margin,
+                within=asked,
+                confidence=config.confidence,
+                optimizers=tuple(entries),
+                pairs=tuple(each for each in pairs if each.at),
+            )
+        )
+    return Budgets(config=config, budgets=tuple(budgets), notes=tuple(dict.fromkeys(notes)))
+
+
+def _margin(text: str, best: float) -> float:
+    """The margin in the unit of the metric; of a share, that of the best value."""
+    try:
+        value = float(text.strip().removesuffix("%")) / (100 if text.strip().endswith("%") else 1)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise ConfigError(f"--within {text}: give a number above 0 in the unit of the metric, or a share as in 1%")
+    return value * abs(best) if text.strip().endswith("%") else value
+
+
+def _names(scope: Sequence[Spent]) -> list[str]:
+    """Names that tell the optimizers of one scope apart."""
+    names = [entry.name for entry in scope]
+    if len(set(names)) == len(names):
+        return names
+    longer = [f"{entry.name}, {entry.group.sweep}" for entry in scope]
+    return longer if len(set(longer)) == len(longer) else [f"{e.group.optimizer}, {e.group.sweep}" for e in scope]
+
+
+def _answer(
+    entry: Spent,
+    name: str,
+    found: BestLosses,
+    margin: float,
+    others: Sequence[tuple[Spent, BestLosses]],
+    config: AnalysisConfig,
+) -> OptimizerAtBudget:
+    edges = np.array([_at_edge(study) for study in entry.studies])
+    equal = equivalence(entry.sizes, found, margin, edges, config.confidence)
+    sizes = tuple(
+        _size(entry, place, found, equal.excesses[place], margin, bool(edges[place]), config.confidence)
+        for place in range(len(entry.studies))
+    )
+    verdict, advice = _verdict(sizes, found, margin)
+    return OptimizerAtBudget(
+        group=entry.group,
+        optimizer=name,
+        sizes=sizes,
+        equivalence=equal,
+        doublings=doublings(entry, found, others, config.confidence),
+        relation=Relation(),
+        verdict=verdict,
+        advice=advice,
+        constant=entry.constant,
+    )
+
+
+def _at_edge(study: Study) -> bool:
+    assert study.winner is not None
+    return bool(np.isfinite(study.lrs).all()) and len(study.lrs) > 1 and study.at_edge(study.winner)
+
+
+def _size(
+    entry: Spent, place: int, found: BestLosses, excess: Excess, margin: float, edge: bool, confidence: float
+) -> SizeAtBudget:
+    study, losses, sign = entry.studies[place], entry.losses[place], entry.sign
+    winner = study.winner
+    assert winner is not None
+    named = bool(np.isfinite(study.lrs).all())
+    ends: list[float | None] = [None, None]
+    if len(found.resampled):
+        ends = [sign * end for end in percentiles(found.resampled[:, place], confidence)]
+    low, high = ends if sign > 0 else ends[::-1]
+    means = _means(losses)
+    return SizeAtBudget(
+        batch_size=study.batch_size,
+        steps=round(entry.budget / study.batch_size),
+        metric=Quantity(
+            sign * float(found.losses[place]), (None if edge and sign > 0 else low, None if edge and sign < 0 else high)
+        ),
+        per_seed=tuple((sign * losses[winner][np.isfinite(losses[winner])]).tolist()),
+        best_lr=float(study.lrs[winner]) if named else None,
+        at_grid_edge=edge,
+        seeds=int(np.isfinite(losses[winner]).sum()),
+        excess=excess,
+        basin=_basin(study.lrs, means, float(means[winner]) + margin, winner) if named else None,
+        between=float(found.between[place]),
+        grid=tuple((float(lr), sign * float(mean)) for lr, mean in zip(study.lrs, means, strict=True)),
+        warmup=study.warmup,
+    )
+
+
+def _means(losses: Array) -> Array:
+    """Over seeds; not finite where one of them failed."""
+    return np.where(np.isfinite(losses).all(axis=1), np.where(np.isfinite(losses), losses, 0).mean(axis=1), np.nan)
+
+
+def _basin(lrs: Array, means: Array, limit: float, winner: int) -> float | None:
+    """Highest over lowest learning rate at which the mean, linear in ln lr, is below the limit; a rate that failed ends
+    it halfway."""
+    ends = []
+    for side in (-1, 1):
+        place = winner
+        while True:
+            after = place + side
+            if not 0 <= after < len(lrs):
+                return None
+            if not means[after] <= limit:
+                rise = means[after] - means[place]
+                share = (limit - means[place]) / rise if np.isfinite(rise) else 0.5
+                ends.append(math.log(lrs[place]) + share * math.log(lrs[after] / lrs[place]))
+                break
+            place = after
+    return math.exp(ends[1] - ends[0])
+
+
+def _verdict(sizes: Sequence[SizeAtBudget], found: BestLosses, margin: float) -> tuple[str, str]:
+    edges = [str(size.batch_size) for size in sizes if size.at_grid_edge]
+    if edges:
+        return (
+            "LR optimum at edge of grid",
+            f"at batch size {', '.join(edges)} a learning rate beyond those that were run may be better: run some",
+        )
+    if len(sizes) < 2:
+        return "too few batch sizes", "run at least two, a factor of two apart"
+    if not len(found.resampled):
+        return "too few seeds", "with one seed and fewer than four batch sizes nothing tells how far losses scatter"
+    if found.freedom < len(sizes) and int(found.seeds.max()) == 1:
+        return "too few seeds", "the noise is read off the scatter about a smooth curve; run two or more seeds"
+    if coarse := [size for size in sizes if size.between > margin]:
+        told = ", ".join(f"{size.batch_size} (around {size.best_lr:.3g})" for size in coarse)
+        return (
+            "learning rates too coarse",
+            f"one between those that were run may save more than the margin: run some at batch size {told}",
+        )
+    if all(math.isnan(lr) for size in sizes for lr, _ in size.grid) or all(len(size.grid) < 2 for size in sizes):
+        return "learning rate not tuned", "one learning rate per batch size: each loss is at that one, not at the best"
+    return "ok", ""

@@ -1,0 +1,53 @@
+"""``cbs budget``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from analysis.consoles import errors
+from analysis.options import Answer, answer_with, level_of, options
+from cbs.errors import ConfigError
+
+
+@options(config=level_of, answer=answer_with)
+def command(
+    results: Annotated[list[Path], typer.Argument(help="Sweeps, or folders of sweeps.")],
+    at: Annotated[
+        str | None,
+        typer.Option(
+            metavar="E,E...",
+            help="Budgets in examples, read off curves with a constant learning rate. Default: where the runs end.",
+        ),
+    ] = None,
+    within: Annotated[
+        str | None,
+        typer.Option(
+            help="How far above the best loss one is as good: in the unit of the metric (0.01), or a share (1%). "
+            "Default: 0.01 where the metric is in nats, else 1%."
+        ),
+    ] = None,
+    metric: Annotated[
+        str | None, typer.Option(help="Which one of the metrics that the trials recorded. Default: the target's.")
+    ] = None,
+    *,
+    config: Any,
+    answer: Answer,
+) -> None:
+    """Equal budgets: up to which batch size is the loss as good?
+
+    Final metric, largest batch size within a margin of the best, what doubling costs.
+
+    Example: cbs budget results/ --at 1e6,2e6 --within 0.01
+    """
+    from analysis.questions.budget.answer import budget
+
+    try:
+        budgets = [float(part) for part in (at or "").split(",") if part.strip()]
+    except ValueError:
+        raise ConfigError(f"--at {at}: give examples, as in --at 1e6,2e6") from None
+    with errors.status("resampling"):
+        found = budget(*results, config=config, at=budgets, within=within, metric=metric)
+    answer(found, results[0] / "analysis" / "budget")

@@ -1,0 +1,127 @@
+r"""The largest batch size within a margin at a budget, beside the critical batch size, which predicts it.
+
+On the hyperbola of McCandlish et al. (2018) a run of E examples at batch size B does what
+:math:`E_\mathrm{eff} = E/(1 + B/B_\mathrm{crit})` examples do in the limit of small batches. So its loss lies above
+that of another batch size by the slope of the curve in ln E times the difference of ln E_eff:
+
+.. math:: L(B) - L(B_0) = s \ln\frac{1 + B/B_\mathrm{crit}}{1 + B_0/B_\mathrm{crit}},\quad s = -dL/d\ln E.
+
+The critical batch size is that of the steps to the hardest loss that every batch size had reached when the examples
+were spent, estimated as by ``cbs analyze``.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from analysis.arrays import UNKNOWN, Array, Quantity
+from analysis.config import AnalysisConfig
+from analysis.estimate.estimates import Reading, answered
+from analysis.estimate.studies import studies
+from analysis.questions.budget.reading import Spent
+from analysis.read.results import Results
+
+_BACK = 2.0
+"""How many times fewer examples the slope of the curve is taken over."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Relation:
+    """One optimizer at one budget by both definitions.
+
+    Attributes:
+        target: value of the metric that the critical batch size is that of.
+        critical_batch_size: examples per step.
+        slope: by how much the loss falls per unit of ln E at the best batch size, in the unit of the metric.
+        predicted: the largest batch size within the margin that follows from the two.
+        measured: the one that was found.
+        holds: ``holds`` where the intervals meet, ``does not hold`` where they do not, ``cannot be told`` where one is
+            not known.
+        remark: why something is not known, or the verdict on the critical batch size; else empty.
+    """
+
+    target: float | None = None
+    critical_batch_size: Quantity = UNKNOWN
+    slope: float | None = None
+    predicted: Quantity = UNKNOWN
+    measured: Quantity = UNKNOWN
+    holds: str = "cannot be told"
+    remark: str = ""
+
+
+def relation(
+    results: Results, entry: Spent, best: float | None, measured: Quantity, margin: float, config: AnalysisConfig
+) -> Relation:
+    """Both definitions side by side; ``best`` is the batch size with the least loss."""
+    if not entry.constant:
+        return Relation(measured=measured, remark="learning rates decay, so no curve passes a loss as it would have")
+    if entry.metric != entry.group.target.metric:
+        return Relation(measured=measured, remark="steps to a target are those of the target's metric")
+    if best is None or len(entry.studies) < 2:
+        return Relation(measured=measured, remark="there are too few batch sizes")
+    curve = entry.tuned_curve(entry.studies[int(np.flatnonzero(entry.sizes == best)[0])])
+    hardest = max(float(np.nanmin(np.nanmean(_whole(losses), axis=1))) for losses in entry.losses)
+    target = replace(entry.group.target, value=_easier(entry.sign * hardest, entry.sign))
+    evaluations = [results.evaluations[name].to_numpy() for name in ("trial", "step", "value")]
+    count = len(results.trials)
+    steps, apart = (find(*evaluations, count) for find in (target.crossings, target.apart))
+    read = Reading(target=target, studies=list(studies(entry.group, entry.rows, target, steps, apart, evaluations)))
+    ((answer,),) = (list(made) for made in answered([(entry.group, [read])], config))
+    critical = Quantity(answer.critical_batch_size, answer.interval)
+    slope = _slope(*curve)
+    said = "" if str(answer.verdict) == "ok" else str(answer.verdict)
+    if slope is None or critical.value is None:
+        said = said or ("the curve is too short for its slope" if slope is None else "no critical batch size")
+        return Relation(target=target.value, critical_batch_size=critical, slope=slope, measured=measured, remark=said)
+    # the larger the critical batch size, the larger the one within the margin
+    low, high = (None if end is None else _within(end, best, margin / slope) for end in critical.interval)
+    predicted = Quantity(_within(critical.value, best, margin / slope), (low, high))
+    return Relation(
+        target=target.value,
+        critical_batch_size=critical,
+        slope=slope,
+        predicted=predicted,
+        measured=measured,
+        holds=_holds(predicted, measured),
+        remark=said,
+    )
+
+
+def _whole(losses: Array) -> Array:
+    """Without learning rates of which a seed failed, where some have none that did."""
+    kept = np.isfinite(losses).all(axis=1)
+    return losses[kept] if kept.any() else losses[np.isfinite(losses).any(axis=1)]
+
+
+def _easier(value: float, sign: float) -> float:
+    """Rounded to four digits towards the easier side."""
+    if value == 0:
+        return sign * 1e-12
+    unit = 10.0 ** (math.floor(math.log10(abs(value))) - 3)
+    rounded = (math.floor(value / unit) + 1) * unit if sign > 0 else (math.ceil(value / unit) - 1) * unit
+    return float(f"{rounded:.6g}")
+
+
+def _slope(examples: Array, losses: Array) -> float | None:
+    """Fall of the loss per unit of ln E at the end of a curve."""
+    if len(examples) < 3 or examples[0] > examples[-1] / _BACK:
+        return None
+    logs = np.log(examples)
+    fall = float(np.interp(logs[-1] - math.log(_BACK), logs, losses) - losses[-1]) / math.log(_BACK)
+    return fall if fall > 0 else None
+
+
+def _within(critical: float, best: float, nats: float) -> float:
+    """The batch size whose effective examples are by ``nats`` in ln fewer than those of ``best``."""
+    return critical * (math.exp(min(nats, 700.0)) * (1 + best / critical) - 1)
+
+
+def _holds(predicted: Quantity, measured: Quantity) -> str:
+    (a, b), (c, d) = predicted.interval, measured.interval
+    if None in (a, c) and None in (b, d):
+        return "cannot be told"
+    apart = (b is not None and c is not None and b < c) or (d is not None and a is not None and d < a)
+    return "does not hold" if apart else "holds"

@@ -1,0 +1,124 @@
+"""What a larger batch costs at a budget: as loss, and as examples, from the curves of the runs or from several budgets.
+
+The larger batch has at the budget E the loss that the smaller one has after E' examples, each at its best learning
+rate. The share of the data it costs is 1 - E'/E, and for the same loss the smaller one takes (E'/B)/(E/B') steps for
+every one of the larger, B'/B where nothing is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from analysis.arrays import UNKNOWN, Array, Interval, Quantity, percentiles
+from analysis.estimate.objective import BestLosses
+from analysis.questions.budget.reading import Spent
+
+
+@dataclass(frozen=True, kw_only=True)
+class SizeDoubling:
+    """From one batch size to the next.
+
+    Attributes:
+        batch_size, larger: examples per step.
+        loss: by how much the loss of the larger is worse, in the unit of the metric; below 0 where it is better.
+        data: share of the examples that the larger costs: with so many less the smaller is as good; below 0 where the
+            smaller needs more. No value where no curve says.
+        steps: steps of the smaller for every one of the larger at the same loss; likewise.
+        remark: why there is no value; else empty.
+    """
+
+    batch_size: int
+    larger: int
+    loss: Quantity
+    data: Quantity = UNKNOWN
+    steps: Quantity = UNKNOWN
+    remark: str = ""
+
+
+def doublings(
+    entry: Spent, found: BestLosses, others: Sequence[tuple[Spent, BestLosses]], confidence: float
+) -> tuple[SizeDoubling, ...]:
+    """Of every batch size and the next.
+
+    Args:
+        others: the same optimizer at other budgets, for learning rates that decay to the budget.
+    """
+    if entry.constant:
+        curves = [entry.tuned_curve(study) for study in entry.studies]
+        source = "no curve of the runs goes there"
+    else:
+        curves = [_over_budgets(int(size), entry, found, others) for size in entry.sizes]
+        source = "learning rates decay to the budget, so a second budget has to be run"
+    made = []
+    for place in range(len(entry.studies) - 1):
+        small, large = (entry.studies[place + step].batch_size for step in (0, 1))
+        worse = found.losses[place + 1] - found.losses[place]
+        drawn = found.resampled[:, place + 1] - found.resampled[:, place]
+        loss = Quantity(float(worse), _interval(drawn, confidence))
+        pair = curves[place], curves[place + 1]
+        data = _share(pair, entry.budget, np.concatenate([[worse], drawn]), confidence)
+        times = large / small
+        steps = _times(data, times)
+        remark = source if data.value is None else ""
+        made.append(SizeDoubling(batch_size=small, larger=large, loss=loss, data=data, steps=steps, remark=remark))
+    return tuple(made)
+
+
+def _interval(drawn: Array, confidence: float) -> Interval:
+    if not len(drawn):
+        return None, None
+    low, high = percentiles(drawn, confidence).tolist()
+    return low, high
+
+
+def _over_budgets(
+    size: int, entry: Spent, found: BestLosses, others: Sequence[tuple[Spent, BestLosses]]
+) -> tuple[Array, Array]:
+    """Budgets at which a batch size was run, and its losses there."""
+    points = {}
+    for spent, losses in [*others, (entry, found)]:
+        for study, loss in zip(spent.studies, losses.losses, strict=True):
+            if study.batch_size == size:
+                points[spent.budget] = float(loss)
+    budgets = sorted(points)
+    return np.array(budgets), np.minimum.accumulate([points[budget] for budget in budgets])
+
+
+def _share(
+    pair: tuple[tuple[Array, Array], tuple[Array, Array]], budget: float, worse: Array, confidence: float
+) -> Quantity:
+    """``1 - E'/E`` of the first of ``worse`` with the interval of the others; an end beyond the curves is open."""
+    logs = np.array([_log_ratio(pair, budget, each) for each in worse])
+    if not np.isfinite(logs[0]):
+        return UNKNOWN
+    values = 1 - np.exp(logs)
+    if len(values) == 1:
+        return Quantity(float(values[0]))
+    tail = 0.5 - confidence / 2
+    low, high = np.quantile(values[1:], [tail, 1 - tail], method="nearest")
+    # beyond the curves the ratio is 0 or infinite
+    return Quantity(float(values[0]), (float(low) if np.isfinite(low) else None, float(high) if high < 1 else None))
+
+
+def _log_ratio(pair: tuple[tuple[Array, Array], tuple[Array, Array]], budget: float, worse: float) -> float:
+    """ln E'/E: along the curve of the smaller batch where the larger is worse, else the reverse along that of the
+    larger; infinite beyond them."""
+    sign, (examples, losses) = (1.0, pair[0]) if worse >= 0 else (-1.0, pair[1])
+    here = examples <= budget * 1.02
+    examples, losses = examples[here], losses[here]
+    if len(examples) < 2:
+        return -sign * np.inf
+    at = losses[-1] + abs(worse)
+    if at > losses[0]:
+        return -sign * np.inf
+    # losses fall along the curve
+    log = np.interp(-at, -losses, np.log(examples))
+    return float(sign * (log - np.log(examples[-1])))
+
+
+def _times(data: Quantity, times: float) -> Quantity:
+    value, low, high = (None if each is None else (1 - each) * times for each in (data.value, *data.interval))
+    return Quantity(value, (high, low))

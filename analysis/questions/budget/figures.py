@@ -1,0 +1,177 @@
+"""The final metric at equal budgets: against the batch size, over learning rates, and the width of the basin."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import matplotlib
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize
+from matplotlib.lines import Line2D
+from matplotlib.patches import Rectangle
+
+from analysis.phrases import number
+from analysis.present import style
+from analysis.present.figures import figure, tidy
+from analysis.questions.budget.answer import AtBudget, Budgets
+
+_MARK = {"equal": "full", "worse": "none", "cannot be told": "bottom"}
+"""How full the mark of a batch size is, by its standing."""
+
+_DEEPEST = 8.0
+"""Margins above the best at which a heat map is darkest: what lies farther off is simply far off."""
+
+
+def _panel(found: Budgets, scope: AtBudget) -> dict[str, Any]:
+    several = len({each.workload for each in found.budgets}) > 1
+    return {
+        "panel": f"{scope.workload}, {scope.title}" if several else scope.title,
+        "example_unit": scope.example_unit,
+        "tokens_per_example": scope.tokens_per_example,
+        "label": f"{style.words(scope.metric)} ({scope.metric_unit})",
+        "margin": scope.margin,
+        "sign": 1.0 if scope.direction == "below" else -1.0,
+        "confidence": scope.confidence,
+    }
+
+
+def compute(found: Budgets) -> pd.DataFrame:
+    """One row per batch size with the metric and its interval, and the standing of the batch size."""
+    rows = [
+        _panel(found, scope)
+        | {"optimizer": entry.optimizer, "kind": "point", "batch_size": size.batch_size, "value": size.metric.value}
+        | dict(zip(("low", "high"), size.metric.interval, strict=True))
+        | {"standing": str(size.excess.standing), "edge": size.at_grid_edge, "best": entry.equivalence.best.value}
+        for scope in found.budgets
+        for entry in scope.optimizers
+        for size in entry.sizes
+    ]
+    return tidy(rows, ["panel", "optimizer", "kind", "batch_size", "value", "low", "high"])
+
+
+def marks(table: pd.DataFrame) -> list[Line2D]:
+    """What the marks say, of the standings there are, and the band."""
+    words = {"equal": "within the margin of the best", "worse": "worse by more", "cannot be told": "cannot be told"}
+    shown = [
+        style.mark(words[standing], marker="o", linestyle="", fillstyle=fill, markerfacecoloralt="white")
+        for standing, fill in _MARK.items()
+        if (table["standing"] == standing).any()
+    ]
+    margin = ", ".join(dict.fromkeys(number(value) for value in table["margin"]))
+    return [*shown, style.mark(f"margin: {margin} from each best", linestyle="-", linewidth=6, alpha=0.2)]
+
+
+@figure("budget_losses", of=Budgets, compute=compute, panel="panel", marks=marks)
+def draw(axes: Axes, table: pd.DataFrame) -> None:
+    """Points joined by lines, a band from the best to the margin; points of several optimizers a little aside."""
+    sizes, sign = table["batch_size"], float(table["sign"].iloc[0])
+    style.batch_axes(axes, table, table["value"].abs(), str(table["label"].iloc[0]), sizes)
+    axes.set_yscale("linear")
+    places = table[["value", "low", "high"]].to_numpy(float)
+    least, most = float(np.nanmin(table["value"])), float(np.nanmax(table["value"]))
+    room = max(most - least, 2 * float(table["margin"].iloc[0]))
+    places = places[np.isfinite(places) & (places > least - room) & (places < most + room)]
+    low, high = float(places.min()), float(places.max())
+    axes.set_ylim(low - 0.06 * (high - low), high + 0.3 * (high - low))
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:.4g}")
+    middle, key = (table["optimizer"].nunique() - 1) / 2, []
+    for place, (name, look, (own,)) in enumerate(style.each(table, "point")):
+        aside = 1.05 ** (place - middle)
+        best = float(own["value"].min() if sign > 0 else own["value"].max())
+        ends = sorted((best, best + sign * float(own["margin"].iloc[0])))
+        axes.axhspan(*ends, color=look.colour, alpha=0.12, linewidth=0, zorder=0)
+        axes.plot(own["batch_size"] * aside, own["value"], color=look.colour, linestyle=look.dashes, zorder=3)
+        style.points(axes, own.assign(value=np.nan), "batch_size", "value", look, aside=aside)
+        bars = own.dropna(subset=["low", "high"])
+        axes.vlines(bars["batch_size"] * aside, bars["low"], bars["high"], color=look.colour, linewidth=0.7, zorder=3)
+        for standing, part in own.groupby("standing"):
+            axes.plot(
+                part["batch_size"] * aside, part["value"], look.marker, color=look.colour, zorder=4,
+                fillstyle=_MARK[str(standing)], markerfacecoloralt="white",
+            )  # fmt: skip
+        key.append(style.handle(name, look))
+    axes.legend(handles=key, loc="upper center", frameon=False, fontsize=style.SMALL, ncols=min(len(key), 2))
+
+
+def compute_heat(found: Budgets) -> pd.DataFrame:
+    """One row per batch size and learning rate with what the metric is worse by than the best of all."""
+    return tidy(list(_cells(found)), ["panel", "optimizer", "batch_size", "lr", "value", "worse", "best"])
+
+
+def _cells(found: Budgets) -> Iterator[dict[str, Any]]:
+    for scope in found.budgets:
+        about = _panel(found, scope)
+        for entry in scope.optimizers:
+            values = [about["sign"] * value for size in entry.sizes for _, value in size.grid]
+            rates = {lr for size in entry.sizes for lr, _ in size.grid}
+            if len(rates) < 2 or not np.isfinite(list(rates)).all():
+                continue
+            least = float(np.nanmin(values))
+            title = entry.optimizer if len(found.budgets) == 1 else f"{entry.optimizer}, {scope.title}"
+            for size in entry.sizes:
+                for lr, value in size.grid:
+                    cell = {"batch_size": size.batch_size, "lr": lr, "value": value, "best": lr == size.best_lr}
+                    worse = about["sign"] * value - least
+                    yield about | {"panel": title, "optimizer": entry.optimizer} | cell | {"worse": worse}
+
+
+@figure("budget_heat", of=Budgets, compute=compute_heat, panel="panel")
+def draw_heat(axes: Axes, table: pd.DataFrame) -> None:
+    """A cell per learning rate, lighter where the loss is nearer to the best of all, the best of every size boxed;
+    crossed out where a run diverged, and white where none was run."""
+    sizes = np.sort(table["batch_size"].unique())
+    rates = np.sort(table["lr"].unique())
+    margin = float(table["margin"].iloc[0])
+    colours, scale = matplotlib.colormaps["viridis_r"], Normalize(0.0, _DEEPEST * margin)
+    step = float(np.min(np.diff(np.log(rates)))) if len(rates) > 1 else np.log(2)
+    height = min(max(step, 0.6 * float(np.median(np.diff(np.log(rates))))), np.log(2))
+    for row in table.itertuples():
+        at, up = int(np.searchsorted(sizes, row.batch_size)), np.log(row.lr)
+        corner = (at - 0.5, up - height / 2)
+        if np.isfinite(row.worse):
+            axes.add_patch(Rectangle(corner, 1.0, height, color=colours(scale(row.worse)), linewidth=0, zorder=1))
+        else:
+            axes.plot([at], [up], "x", color=style.GREY, markersize=3, zorder=2)
+        if row.best:
+            axes.add_patch(Rectangle(corner, 1.0, height, fill=False, edgecolor=style.ALERT, linewidth=1.2, zorder=3))
+    axes.set_xlim(-0.6, len(sizes) - 0.4)
+    axes.set_ylim(np.log(rates[0]) - height, np.log(rates[-1]) + height)
+    every = -(-len(sizes) // style.most_ticks(axes))
+    axes.set_xticks(range(0, len(sizes), every), [style.plain(size) for size in sizes[::every]])
+    thin = -(-len(rates) // 7)
+    axes.set_yticks(np.log(rates[::thin]), [style.plain(rate) for rate in rates[::thin]])
+    style.axis_label(axes, "x", f"batch size ({table['example_unit'].iloc[0]}s)")
+    style.axis_label(axes, "y", "learning rate")
+    bar = axes.figure.colorbar(ScalarMappable(scale, colours), ax=axes, extend="max", pad=0.02, aspect=25)
+    unit = str(table["label"].iloc[0]).rpartition("(")[2].removesuffix(")")
+    bar.set_label(f"above the best ({unit})", fontsize=style.SMALL)
+    bar.ax.tick_params(labelsize=style.SMALL)
+
+
+def compute_basin(found: Budgets) -> pd.DataFrame:
+    """One row per batch size whose basin of learning rates ends on both sides within the grid."""
+    rows = [
+        _panel(found, scope)
+        | {"optimizer": entry.optimizer, "kind": "point", "batch_size": size.batch_size, "basin_width": size.basin}
+        for scope in found.budgets
+        for entry in scope.optimizers
+        for size in entry.sizes
+        if size.basin is not None
+    ]
+    return tidy(rows, ["panel", "optimizer", "kind", "batch_size", "basin_width"])
+
+
+@figure("budget_basin", of=Budgets, compute=compute_basin, panel="panel")
+def draw_basin(axes: Axes, table: pd.DataFrame) -> None:
+    """The factor of learning rates that do as well as the best of the batch size, within the margin."""
+    label = f"learning rates within {number(float(table['margin'].iloc[0]))} of the best, highest / lowest"
+    style.batch_axes(axes, table, [*table["basin_width"], 1.0], label, table["batch_size"])
+    key = []
+    for name, look, (own,) in style.each(table, "point"):
+        axes.plot(own["batch_size"], own["basin_width"], color=look.colour, linestyle=look.dashes, marker=look.marker)
+        key.append(style.handle(name, look))
+    style.key(axes, key, table["batch_size"], table["basin_width"])

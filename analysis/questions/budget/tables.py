@@ -1,0 +1,216 @@
+"""What ``cbs budget`` writes and prints."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from analysis.arrays import Quantity
+from analysis.phrases import number, percent, share, with_interval
+from analysis.present import Presentation, presentation
+from analysis.present.table import Column, Table, quantity
+from analysis.questions.budget.answer import AtBudget, Budgets, OptimizerAtBudget
+
+
+@presentation.register
+def _(found: Budgets) -> Presentation:
+    tables = {
+        "equivalence": equivalence(found),
+        "losses": losses(found),
+        "doublings": doublings(found),
+        "critical": critical(found),
+        "differences": differences(found),
+        "overtaking": overtaking(found),
+        "learning_rates": learning_rates(found),
+    }
+    several = any(scope.pairs for scope in found.budgets)
+    pairs = ("differences", "overtaking")
+    shown = [tables[name] for name in tables if name != "learning_rates" and (several or name not in pairs)]
+    return Presentation(
+        shown=[*shown, f"every interval {percent(found.config.confidence)} %", *found.notes],
+        tables=tables,
+        latex=("equivalence", "losses", "learning_rates"),
+        json="budget.json",
+    )
+
+
+def _entries(found: Budgets) -> Iterator[tuple[OptimizerAtBudget, AtBudget]]:
+    return ((entry, scope) for scope in found.budgets for entry in scope.optimizers)
+
+
+def _about(found: Budgets) -> tuple[Column, ...]:
+    """What tells rows apart; people see what differs."""
+    workloads = {scope.workload for scope in found.budgets}
+    units = {f"{scope.example_unit}s" for scope in found.budgets}
+    unit = units.pop() if len(units) == 1 else "examples"
+    several = len({scope.budget for scope in found.budgets}) > 1
+    return (
+        Column("workload", heading="workload" if len(workloads) > 1 else "", name=True),
+        Column("optimizer", heading="optimizer", name=True),
+        Column("budget", heading=f"budget ({unit})" if several else "", name=True, text=number),
+    )
+
+
+def _metric(found: Budgets) -> str:
+    """The one metric there is, with its unit."""
+    said = {f"{scope.metric.replace('_', ' ')} ({scope.metric_unit})" for scope in found.budgets}
+    return said.pop() if len(said) == 1 else "metric"
+
+
+def _title(found: Budgets, what: str) -> str:
+    titles = {scope.title for scope in found.budgets}
+    return f"{what} at {titles.pop()}" if len(titles) == 1 else what
+
+
+def equivalence(found: Budgets) -> Table:
+    """One row per optimizer and budget."""
+    margins = {f"{number(scope.margin)} {scope.metric_unit}" for scope in found.budgets}
+    margin = margins.pop() if len(margins) == 1 else "the margin"
+    columns = (
+        *_about(found),
+        quantity("best_batch_size", "best B", "equivalence.best"),
+        quantity("largest_within", "largest B within", "equivalence.largest_within"),
+        Column("largest_equal", "equivalence.largest_equal", "equal up to"),
+        Column("smallest_worse", "equivalence.smallest_worse", "worse from"),
+        Column("margin", lambda _, scope: scope.margin),
+        Column("verdict", heading="verdict", left=True),
+        Column("advice"),
+    )
+    rows = list(_entries(found))
+    lines = [f"{_whose(found, entry, scope)}: {entry.standing}" for entry, scope in rows]
+    lines += [
+        f"{_whose(found, entry, scope)}: {entry.verdict}: {entry.advice}" for entry, scope in rows if entry.advice
+    ]
+    title = _title(found, f"Up to which batch size the loss is within {margin} of the best")
+    return Table(columns=columns, rows=rows, title=title, lines=lines)
+
+
+def _whose(found: Budgets, entry: OptimizerAtBudget, scope: AtBudget) -> str:
+    return f"{entry.optimizer} at {scope.title}" if len(found.budgets) > 1 else entry.optimizer
+
+
+def precise(value: Quantity) -> str:
+    """A value with its interval, to two digits of the half width."""
+    low, high = value.interval
+    if value.value is None or low is None or high is None or not high > low:
+        return with_interval(value.value, value.interval)
+    places = max(0, 1 - math.floor(math.log10((high - low) / 2)))
+    return f"{value.value:.{places}f} [{low:.{places}f}, {high:.{places}f}]"
+
+
+def losses(found: Budgets) -> Table:
+    """One row per optimizer, budget and batch size."""
+    rows = [(size, entry, scope) for entry, scope in _entries(found) for size in entry.sizes]
+    edges = any(size.at_grid_edge for size, *_ in rows)
+    columns = (
+        *_about(found),
+        Column("batch_size", heading="B", name=True),
+        Column("steps", heading="steps", text=lambda steps: f"{steps:,}"),
+        Column("metric", lambda _, __, scope: scope.metric),
+        quantity("value", of="metric"),
+        Column("", lambda size, *_: precise(size.metric), _metric(found)),
+        Column("best_lr", heading="best learning rate", text=number),
+        Column("at_grid_edge", heading="at an edge" if edges else ""),
+        Column("seeds", heading="seeds"),
+        Column("excess", "excess.value", "above the best", "excess.interval"),
+        Column("standing", "excess.standing", "standing", left=True),
+        Column("more_seeds", "excess.more_seeds"),
+        Column("basin_width", "basin", "basin of rates"),
+        Column("between", "between"),
+    )
+    title = _title(found, "Final metric at the best learning rate")
+    lines = ["basin of rates: the highest learning rate within the margin of its batch size's best over the lowest"]
+    return Table(columns=columns, rows=rows, title=title, lines=lines)
+
+
+def doublings(found: Budgets) -> Table:
+    """One row per optimizer, budget and step from one batch size to the next."""
+    rows = [(each, entry, scope) for entry, scope in _entries(found) for each in entry.doublings]
+    columns = (
+        *_about(found),
+        Column("batch_size", heading="from B", name=True),
+        Column("larger", heading="to B", name=True),
+        quantity("loss", "worse by"),
+        quantity("data_share", "data it costs (%)", "data", times=100.0),
+        quantity("steps_ratio", "steps saved, times", "steps"),
+        Column("remark"),
+    )
+    remarks = dict.fromkeys(f"{entry.optimizer}: {each.remark}" for each, entry, _ in rows if each.remark)
+    lines = [
+        "data it costs: with so much less the smaller batch is as good; steps saved: of the smaller for one of the "
+        "larger, at the same loss",
+        *remarks,
+    ]
+    return Table(columns=columns, rows=rows, title=_title(found, "What the next batch size costs"), lines=lines)
+
+
+def critical(found: Budgets) -> Table:
+    """One row per optimizer and budget."""
+    rows = [(entry.relation, entry, scope) for entry, scope in _entries(found)]
+    columns = (
+        *_about(found),
+        Column("target", heading="target", text=lambda value: number(value, 4)),
+        quantity("critical_batch_size", "B_crit", latex=r"$B_{\mathrm{crit}}$"),
+        Column("slope", heading="loss per ln E"),
+        quantity("predicted", "predicted B within"),
+        quantity("measured", "measured B within"),
+        Column("holds", heading="prediction", left=True),
+        Column("remark"),
+    )
+    lines = list(dict.fromkeys(f"{entry.optimizer}: {near.remark}" for near, entry, _ in rows if near.remark))
+    title = "The same beside the critical batch size, which predicts E/(1 + B/B_crit) examples' worth"
+    return Table(columns=columns, rows=rows, title=title, lines=lines)
+
+
+def differences(found: Budgets) -> Table:
+    """One row per pair of optimizers, budget and batch size."""
+    rows = [(at, pair, scope) for scope in found.budgets for pair in scope.pairs for at in pair.at]
+    columns = (
+        *_pair_columns(found),
+        Column("batch_size", heading="B", name=True),
+        Column("difference", "value", "difference", "interval"),
+        Column("probability_other_better", "probability", "P(second better)", text=share),
+    )
+    return Table(columns=columns, rows=rows, title=_title(found, "First optimizer's loss less the second's"))
+
+
+def overtaking(found: Budgets) -> Table:
+    """One row per pair of optimizers and budget where one overtakes the other."""
+    rows = [(pair, scope) for scope in found.budgets for pair in scope.pairs if pair.overtaker]
+    columns = (
+        *_pair_columns(found),
+        quantity("overtakes", "from B on"),
+        Column("overtaker", heading="better", left=True),
+    )
+    return Table(columns=columns, rows=rows, title=_title(found, "Where one optimizer overtakes another"))
+
+
+def _pair_columns(found: Budgets) -> tuple[Column, ...]:
+    about: dict[str, Any] = {column.key: column for column in _about(found)}
+    return (
+        about["workload"],
+        Column("optimizer", heading="first", name=True),
+        Column("other", heading="second", name=True),
+        about["budget"],
+    )
+
+
+def learning_rates(found: Budgets) -> Table:
+    """One row per optimizer, budget, batch size and learning rate."""
+    rows: Sequence[Any] = [
+        ({"lr": lr, "value": value, "best": lr == size.best_lr}, size, entry, scope)
+        for entry, scope in _entries(found)
+        for size in entry.sizes
+        for lr, value in size.grid
+    ]
+    columns = (
+        *_about(found),
+        Column("batch_size", heading="B", name=True),
+        Column("lr", heading="learning rate", text=number),
+        Column("warmup_steps", lambda _, size, *__: size.warmup, "warmup (steps)", text=number),
+        Column("steps", heading="steps", text=lambda steps: f"{steps:,}"),
+        Column("value", heading=_metric(found), text=lambda value: number(value, 5)),
+        Column("best", heading="best"),
+    )
+    return Table(columns=columns, rows=rows, title=_title(found, "Every learning rate"))

@@ -1,0 +1,22 @@
+"""Metrics that every workload has, beside the validation metric of its own; one file each, found by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from cbs.registry import Registry
+from cbs.training.metrics.base import Metric, MetricInputs
+
+METRICS: Registry[Callable[[MetricInputs], Metric]] = Registry("metric", "cbs.training.metrics", makes=Metric)
+
+__all__ = ["METRICS", "Metric", "MetricInputs", "build_metrics"]
+
+
+def build_metrics(names: Sequence[str], target: str, inputs: MetricInputs) -> dict[str, Metric]:
+    """The metrics of a trial by name: those that are asked for, and the one that its target names where it is one.
+
+    Raises:
+        ConfigError: if a name is unknown.
+    """
+    wanted = {*names, *([target] if target in METRICS else [])}
+    return {name: METRICS.make(name, inputs) for name in sorted(wanted)}

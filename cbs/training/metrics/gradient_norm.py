@@ -1,0 +1,54 @@
+"""The norm of the gradient over a fixed set of training examples: how far a trial is from a stationary point.
+
+Sato and Iiduka (2023, arXiv 2307.13831) count the steps to a norm of the full gradient below epsilon; a fixed set of
+examples stands for the data here, so that the value is that of the set, not of the data: its sampling error is
+:math:`\\sqrt{\\mathrm{tr}\\,\\Sigma / n}` at most, which is what is left where the gradient of the data vanishes.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map
+
+from cbs.compute import seeding
+from cbs.errors import ConfigError
+from cbs.training.metrics import METRICS
+from cbs.training.metrics.base import Metric, MetricInputs
+
+EXAMPLES, PASS = 512, 128
+"""Examples of the fixed set, and most of one pass where nobody said."""
+
+
+@METRICS.register("gradient_norm")
+class GradientNorm(Metric):
+    """Euclidean norm of the gradient of the mean loss over :data:`EXAMPLES` examples, the same in every trial."""
+
+    unit = ""
+
+    def __init__(self, inputs: MetricInputs) -> None:
+        if not inputs.one_process:
+            raise ConfigError("metric 'gradient_norm' needs whole tensors in one process")
+        self._inputs, self._size = inputs, inputs.pass_size or PASS
+        self._parameters = [part for part in inputs.model.parameters() if part.requires_grad]
+        with seeding.seeded(0, "gradient norm"):
+            stream = inputs.workload.training_stream(seeding.generator(0, "gradient norm"))
+            self._batch = stream.next(EXAMPLES)
+
+    def value(self) -> float:
+        sums: list[Tensor] = [torch.zeros_like(part) for part in self._parameters]
+        for start in range(0, EXAMPLES, self._size):
+            part = tree_map(
+                lambda leaf, start=start: leaf[start : start + self._size] if isinstance(leaf, Tensor) else leaf,
+                self._batch,
+            )
+            with torch.enable_grad(), self._inputs.beside():
+                loss = self._inputs.workload.example_losses(self._inputs.model, self._inputs.to_device(part)).sum()
+                gradients = torch.autograd.grad(loss, self._parameters, allow_unused=True)
+            for total, gradient in zip(sums, gradients, strict=True):
+                if gradient is not None:
+                    total += gradient.to_dense() if gradient.is_sparse else gradient
+        count = max(len(leaf) for leaf in tree_leaves(self._batch) if isinstance(leaf, Tensor))
+        return math.sqrt(sum(float(total.abs().double().square().sum()) for total in sums)) / count

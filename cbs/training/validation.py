@@ -1,0 +1,130 @@
+"""What is measured of a trial at every evaluation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from cbs.compute import device as devices
+from cbs.compute import seeding
+from cbs.compute.auxiliary_pass import evaluating
+from cbs.compute.finite import tensor_not_finite
+from cbs.errors import CbsError, ConfigError, out_of_memory
+from cbs.training.averaging.base import WeightAverage
+from cbs.training.averaging.weights import averaged_weights
+from cbs.training.metrics import METRICS, MetricInputs, build_metrics
+from cbs.training.ranks import Ranks
+from cbs.trial.config import TrialConfig
+from cbs.trial.target import Direction
+from cbs.workloads import Workload
+from cbs.workloads.base import Batch
+
+
+class Validation:
+    """Measures the metrics of a trial: those that its workload says, and those that it was asked for.
+
+    Args:
+        config: of the trial.
+        workload: validates.
+        model: in training.
+        called: the same as it is called, compiled perhaps.
+        optimizer: of the trial; some validate other weights than they train.
+        average: of the weights, which is validated in their place; ``None`` for the weights.
+        device: of the model.
+        ranks: what the trial runs in.
+        to_device: puts a batch where the model is.
+        beside: see :class:`~cbs.training.metrics.base.MetricInputs`.
+    """
+
+    def __init__(
+        self,
+        config: TrialConfig,
+        workload: Workload,
+        model: nn.Module,
+        called: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        average: WeightAverage | None,
+        device: torch.device,
+        ranks: Ranks,
+        to_device: Callable[[Batch], Batch],
+        beside: Callable[[], AbstractContextManager[None]],
+    ) -> None:
+        self._config, self._workload, self._model, self._called = config, workload, model, called
+        self._optimizer, self._average, self._device, self._ranks = optimizer, average, device, ranks
+        inputs = MetricInputs(workload, called, to_device, config.micro_batch_size, beside, ranks.world == 1)
+        self._metrics = build_metrics(config.metrics, config.target.metric, inputs)
+        self._values: dict[str, float] = {}
+
+    def measure(self, examples: np.ndarray, losses: np.ndarray) -> dict[str, float]:
+        """All metrics by name, that of the target among them. What is drawn at random is the same every time, and not
+        what training draws.
+
+        Args:
+            examples: seen after every step since the evaluation before, shape ``[steps]``.
+            losses: their mean training losses, shape ``[steps]``.
+
+        Raises:
+            ConfigError: if the workload does not say the metric of the target.
+        """
+        for metric in self._metrics.values():
+            metric.observe(examples, losses)
+        with (
+            evaluating(self._model),
+            seeding.seeded(0, "validation"),
+            averaged_weights(self._optimizer, self._average),
+            torch.no_grad(),
+            devices.autocast(self._device, self._config.precision),
+        ):
+            values = self._own() | {name: metric.value() for name, metric in self._metrics.items()}
+        target = self._config.target.metric
+        if target not in values:
+            measured, workload = ", ".join(sorted(values)), self._config.workload.name
+            raise ConfigError(
+                f"target is on {target!r}, workload {workload!r} measures {measured}; every workload has "
+                f"{', '.join(METRICS.names())}"
+            )
+        self._values = values
+        return dict(values)
+
+    @property
+    def directions(self) -> dict[str, Direction]:
+        """Which side is better, of every metric that was measured beside that of the target."""
+        said: Mapping[str, Direction] = getattr(self._workload, "directions", {})
+        own = {name: said.get(name, self._workload.direction) for name in self._values}
+        directions = own | {name: metric.direction for name, metric in self._metrics.items()}
+        return {name: directions[name] for name in sorted(self._values) if name != self._config.target.metric}
+
+    @property
+    def unit(self) -> str:
+        """Of the target's metric."""
+        metric = self._metrics.get(self._config.target.metric)
+        return self._workload.metric_unit if metric is None or metric.unit is None else metric.unit
+
+    def state(self) -> dict[str, Any]:
+        """What a later process needs to go on."""
+        return {"values": self._values, "metrics": {name: metric.state() for name, metric in self._metrics.items()}}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Go back to :meth:`state`."""
+        self._values = dict(state["values"])
+        for name, metric in self._metrics.items():
+            metric.load_state(state["metrics"][name])
+
+    def _own(self) -> dict[str, float]:
+        """What the workload says."""
+        try:
+            said = self._workload.validate(self._called)
+        except Exception as error:
+            is_explained = isinstance(error, CbsError) or out_of_memory(error) or not self._values
+            if is_explained or self._ranks.shard or tensor_not_finite(self._model) is None:
+                raise
+            return dict.fromkeys(self._values, math.nan)  # a metric that refuses what such a model says
+        if isinstance(said, Mapping):
+            return {str(name): float(value) for name, value in said.items()}
+        return {self._workload.metric: float(said)}

@@ -1,0 +1,165 @@
+"""``--auto`` and ``--precision`` with ``--budget``: on until it is known up to where a larger batch is free."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cbs.errors import ConfigError
+from sweeps.launching.policies import POLICIES
+from sweeps.launching.policies.rounds import Judgement, Rounds, Wish, half_width
+from sweeps.search.limits import Limits
+from sweeps.spec.axes import pooled
+from sweeps.spec.spec import Sweep
+
+if TYPE_CHECKING:
+    from analysis.questions.budget.answer import OptimizerAtBudget
+
+FEWEST_STEPS = 20
+"""Updates within a budget below which no larger batch size is added."""
+
+MOST_SEEDS = 32
+"""Seeds of a batch size beyond which no more are added."""
+
+
+@POLICIES.register("equal_budgets")
+class EqualBudgets(Rounds):
+    """Adds larger batch sizes until one is worse, smaller ones while the smallest is the best, finer learning rates
+    where these decide, and seeds where it cannot be told.
+
+    Args:
+        goal: half-width of the interval of ln of the largest batch size that is as good as the best; ``None`` where
+            every batch size is to be told from the best, or shown equal, and no more.
+    """
+
+    flag = "--auto"
+
+    def __init__(self, goal: float | None = None) -> None:
+        super().__init__(goal)
+
+    def check(self, sweep: Sweep, *, limits: Limits, source: Path | None) -> None:
+        if not sweep.budgets:
+            raise ConfigError("policy equal_budgets needs a --budget")
+        if self.goal is not None and not 0.0 < self.goal <= 1.0:
+            raise ConfigError(
+                f"--precision must be above 0 and at most 1, got {self.goal:g}; 0.15 is about 15 % to either side"
+            )
+        if sweep.exhaustive or "batch_schedules" in sweep.axes():
+            raise ConfigError("--auto and --precision search learning rates: leave out --lrs, --lr-rule and --schedule")
+
+    def judge(self, sweep: Sweep, folder: Path, stop: str | None) -> Judgement:
+        judged, answers = Judgement(), _look(sweep, folder)
+        for text, label in sweep.labels.items():
+            mine = answers.get(text, [])
+            if not mine:
+                judged.reasons[label] = "it has no trials that can be read"
+                continue
+            wishes = []
+            for budget, margin, answer in mine:
+                equal = answer.equivalence.largest_within
+                width = half_width(equal.interval)
+                judged.estimates.append(
+                    {
+                        "optimizer": label,
+                        "budget": budget,
+                        "largest_within": equal.value,
+                        "interval": list(equal.interval),
+                        "half_width": width if math.isfinite(width) else None,
+                        "standing": answer.standing,
+                        "verdict": answer.verdict,
+                    }
+                )
+                if (wish := self._wish(sweep, budget, margin, answer)) is not None:
+                    wishes.append(wish)
+            if wishes and stop is None:
+                judged.wishes[text] = _together(wishes)
+            elif wishes:
+                judged.reasons[label] = f"{stop} ({wishes[0].why} would help)"
+            elif any(answer.verdict != "ok" for _, _, answer in mine):
+                judged.reasons[label] = f"no further trial is known to help ({mine[0][2].verdict})"
+        return judged
+
+    def told(self, estimate: dict[str, Any]) -> str:
+        low, high = (f"{end:.3g}" if end else "?" for end in estimate["interval"])
+        value = f"{estimate['largest_within']:.3g}" if estimate["largest_within"] else "unknown"
+        after = f"{estimate['optimizer']} after {estimate['budget']:,.0f} examples"
+        return f"{after}: as good up to batch size {value} [{low}, {high}]"
+
+    def _wish(self, sweep: Sweep, budget: float, margin: float, answer: OptimizerAtBudget) -> Wish | None:
+        """What one optimizer is to get at one budget: the first thing that is missing."""
+        from analysis.questions.budget.equivalence import SizeStanding
+
+        sizes = answer.sizes
+        first, last = sizes[0], sizes[-1]
+        coarse = tuple(size.batch_size for size in sizes if size.between > margin)
+        if coarse and (sweep.within is None or sweep.within > margin):
+            why = f"learning rates to {margin:.2g} at batch size {', '.join(map(str, coarse))}"
+            return Wish(batch_sizes=coarse, seeds=sweep.seeds, within=margin, why=why)
+        larger = 2 * last.batch_size
+        if last.excess.standing is not SizeStanding.WORSE and _fits(sweep, larger, budget):
+            why = f"batch size {larger}: {last.batch_size}, the largest, is not shown to be worse"
+            return Wish(batch_sizes=(larger,), seeds=sweep.seeds, why=why)
+        best = answer.equivalence.best.value
+        worse = len(sizes) > 1 and sizes[1].excess.standing is SizeStanding.WORSE
+        if worse and best == first.batch_size and first.batch_size > 1:
+            smaller = first.batch_size // 2
+            why = f"batch size {smaller}: {first.batch_size}, the smallest, is the best"
+            return Wish(batch_sizes=(smaller,), seeds=sweep.seeds, why=why)
+        unknown = [size for size in sizes if size.excess.more_seeds]
+        wide = self.goal is not None and half_width(answer.equivalence.largest_within.interval) > self.goal
+        if not unknown and not wide:
+            return None
+        asked = unknown or [size for size in sizes if size.excess.value is not None and size.excess.value < 3 * margin]
+        more = min((size.excess.more_seeds or size.seeds for size in asked), default=0)
+        held = max((size.seeds for size in sizes), default=0)
+        count = min(held + more, 2 * held, MOST_SEEDS)
+        if count <= held:
+            return None
+        tested = sorted({*(size.batch_size for size in asked), *([round(best)] if best else [])})
+        seeds = (*sweep.seeds, *(seed for seed in range(MOST_SEEDS) if seed not in sweep.seeds))[:count]
+        return Wish(
+            batch_sizes=tuple(size for size in tested if any(each.batch_size == size for each in sizes)),
+            seeds=tuple(sorted(seeds)),
+            why=f"{count} seeds at batch size {', '.join(map(str, tested))}",
+        )
+
+
+def _fits(sweep: Sweep, batch_size: int, budget: float) -> bool:
+    """Whether runs at a batch size take enough updates after their warmup."""
+    warmup = sweep.schedule.at(batch_size).warmup_examples
+    return (sweep.budgets[0] - warmup) / batch_size >= FEWEST_STEPS and budget / batch_size >= FEWEST_STEPS
+
+
+def _together(wishes: list[Wish]) -> Wish:
+    """One wish for several budgets, whose trials may be the same."""
+    known = [wish.within for wish in wishes if wish.within is not None]
+    return Wish(
+        batch_sizes=tuple(sorted({size for wish in wishes for size in wish.batch_sizes})),
+        seeds=max((wish.seeds for wish in wishes), key=len),
+        within=min(known, default=None),
+        why="; ".join(dict.fromkeys(wish.why for wish in wishes)),
+    )
+
+
+def _look(sweep: Sweep, folder: Path) -> dict[str, list[tuple[float, float, OptimizerAtBudget]]]:
+    """What ``cbs budget`` says of the optimizers of the sweep: budget, margin and answer, by the text of the choice.
+
+    Raises:
+        ResultsError: if there are no usable results.
+    """
+    from analysis.questions.budget.answer import budget
+
+    served = len({part.budgets for part in sweep.parts}) == 1
+    within = None if sweep.within is None else f"{sweep.within:g}"
+    found = budget(folder, at=sweep.budgets if served else (), within=within)
+    looked: dict[str, list[tuple[float, float, OptimizerAtBudget]]] = {}
+    for text, choice in sweep.choices.items():
+        group = str(pooled(sweep, choice))
+        looked[text] = [
+            (entry.budget, entry.margin, answer)
+            for entry in found.budgets
+            for answer in entry.optimizers
+            if str(answer.group.choice) == group
+        ]
+    return looked

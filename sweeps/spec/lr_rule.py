@@ -1,0 +1,83 @@
+"""``--lr-rule``: one learning rate for every batch size, by a rule or a table, in place of a search."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from cbs.errors import ConfigError
+
+POWERS = {"sqrt": 0.5, "linear": 1.0}
+"""By the name of a rule the power of the batch size that the learning rate follows."""
+
+_FORMS = "sqrt:5e-3@32768 (5e-3 at batch size 32768, elsewhere by the square root), linear:0.1@256, or 64:1e-3,128:2e-3"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearningRateRule:
+    """Learning rate by batch size.
+
+    Attributes:
+        power: of the batch size; ``None`` for a table.
+        lrs: learning rates by batch size: the one that a power starts from, or all of a table.
+    """
+
+    power: float | None
+    lrs: Mapping[int, float] = field(default_factory=dict)
+
+    def at(self, batch_size: int) -> float:
+        """The learning rate at a batch size, to six digits.
+
+        Raises:
+            ConfigError: if a table has none.
+        """
+        if self.power is None:
+            if batch_size not in self.lrs:
+                raise ConfigError(f"--lr-rule has no learning rate for batch size {batch_size}; add {batch_size}:LR")
+            return self.lrs[batch_size]
+        ((size, lr),) = self.lrs.items()
+        return float(f"{lr * (batch_size / size) ** self.power:.6g}")
+
+    def __str__(self) -> str:
+        if self.power is None:
+            return ",".join(f"{size}:{lr:g}" for size, lr in sorted(self.lrs.items()))
+        name = next(name for name, power in POWERS.items() if power == self.power)
+        ((size, lr),) = self.lrs.items()
+        return f"{name}:{lr:g}@{size}"
+
+
+def parse_lr_rule(text: str) -> LearningRateRule:
+    """``sqrt:LR@BATCH_SIZE``, ``linear:LR@BATCH_SIZE``, or ``BATCH_SIZE:LR,BATCH_SIZE:LR,...``.
+
+    Raises:
+        ConfigError: if it is none of these, or names a batch size twice.
+    """
+    name, _, rest = text.partition(":")
+    if name.strip() in POWERS:
+        start, at, where = rest.partition("@")
+        pairs = [(where, start)] if at else []
+    else:
+        name = ""
+        parted = (part.partition(":") for part in text.split(","))
+        pairs = [(where, value) for where, _, value in parted]
+    lrs: dict[int, float] = {}
+    for size_text, lr_text in pairs:
+        size, lr = _number(size_text), _number(lr_text)
+        if not (size >= 1 and size == int(size) and lr > 0):
+            raise ConfigError(f"--lr-rule takes {_FORMS}; got {text!r}")
+        if int(size) in lrs:
+            raise ConfigError(f"--lr-rule {text}: batch size {int(size)} is there twice")
+        lrs[int(size)] = lr
+    if not lrs:
+        raise ConfigError(f"--lr-rule takes {_FORMS}; got {text!r}")
+    return LearningRateRule(power=POWERS.get(name.strip()), lrs=lrs)
+
+
+def _number(text: str) -> float:
+    """A finite number; -1 where it is none."""
+    try:
+        value = float(text)
+    except ValueError:
+        return -1.0
+    return value if math.isfinite(value) else -1.0

@@ -1,0 +1,378 @@
+"""``cbs budget``: losses of runs of equal length, whose truth is known, from a folder to tables, files and figures."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.figure import Figure
+
+from analysis import present
+from analysis.config import AnalysisConfig
+from analysis.present.figures import figures_of
+from analysis.questions.budget.answer import Budgets, OptimizerAtBudget, budget
+from analysis.questions.budget.equivalence import SizeStanding
+from cbs.errors import ConfigError, ResultsError
+from cbs.trial.config import Schedule
+from cbs.trial.record import TrialStatus
+from tests.analysis.questions.equal_budgets import BUDGET, SIZES, World, best_lr, write
+
+FAST = AnalysisConfig(resamples=400)
+TRUE = World()
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("one")
+    write(root, {"adamw": TRUE})
+    return root
+
+
+@pytest.fixture(scope="module")
+def answered(one: Path) -> Budgets:
+    return budget(one, config=FAST)
+
+
+def only(found: Budgets) -> OptimizerAtBudget:
+    ((entry,),) = [scope.optimizers for scope in found.budgets]
+    return entry
+
+
+def inside(interval: tuple[float | None, float | None], value: float) -> bool:
+    low, high = interval
+    return (low is None or low <= value) and (high is None or value <= high)
+
+
+def test_losses_are_those_at_the_best_learning_rate_between_the_ones_that_were_run(answered: Budgets) -> None:
+    entry = only(answered)
+    assert [size.batch_size for size in entry.sizes] == list(SIZES)
+    for size in entry.sizes:
+        true = TRUE.loss(size.batch_size, best_lr(size.batch_size), BUDGET)
+        assert size.metric.value == pytest.approx(true, abs=1e-3)
+        assert inside(size.metric.interval, true)
+        assert size.best_lr == pytest.approx(1.1 * best_lr(size.batch_size))
+        assert (size.seeds, size.at_grid_edge, size.steps) == (3, False, BUDGET // size.batch_size)
+        assert inside(size.excess.interval, TRUE.excess(size.batch_size))
+    assert entry.verdict == "ok"
+
+
+def test_what_is_within_the_margin_is_told_from_what_is_not(answered: Budgets) -> None:
+    entry = only(answered)
+    standings = {size.batch_size: size.excess.standing for size in entry.sizes}
+    assert standings[8] is standings[4] is SizeStanding.EQUAL
+    assert standings[64] is standings[128] is SizeStanding.WORSE
+    assert entry.equivalence.best.value in (4, 8)
+    assert inside(entry.equivalence.best.interval, 4)
+    assert entry.equivalence.largest_equal in (8, 16)
+    assert entry.equivalence.smallest_worse == 64
+    # 1 + B/256 = e^(0.01/0.1) (1 + 4/256), to first order
+    true = 256 * ((1.01 + 4 / 256 * 0.1) ** 10 - 1)
+    within = entry.equivalence.largest_within
+    assert within.value == pytest.approx(31.5, abs=4)
+    assert inside(within.interval, true)
+    assert within.interval[0] > 16
+    assert within.interval[1] < 64
+
+
+def test_the_margin_may_be_a_share_and_moves_the_answer(one: Path) -> None:
+    narrow, wide = (only(budget(one, config=FAST, within=text)) for text in ("0.1%", "0.1"))
+    assert inside(narrow.equivalence.largest_within.interval, 256 * ((1.003 + 4 / 256 * 0.1) ** 10 - 1))
+    assert narrow.equivalence.largest_within.value < 16
+    assert narrow.equivalence.smallest_worse == 16
+    assert wide.equivalence.largest_equal == 128
+    assert wide.equivalence.largest_within.value is None
+    assert wide.equivalence.largest_within.interval == (128.0, None)
+    assert budget(one, config=FAST, within="0.1%").budgets[0].margin == pytest.approx(0.003, rel=0.01)
+
+
+def test_more_noise_leaves_it_open_and_says_how_many_seeds_would_tell(tmp_path: Path) -> None:
+    write(tmp_path, {"adamw": TRUE}, noise=0.008)
+    entry = only(budget(tmp_path, config=FAST))
+    told = {size.batch_size: size.excess for size in entry.sizes}
+    assert told[32].standing is told[16].standing is SizeStanding.UNKNOWN
+    assert told[16].more_seeds >= 1
+    assert "more seeds would tell" in entry.standing
+    assert told[128].standing is SizeStanding.WORSE
+    assert told[128].more_seeds is None
+
+
+def test_one_seed_takes_the_noise_from_the_scatter_and_says_so(tmp_path: Path) -> None:
+    write(tmp_path / "a", {"adamw": TRUE}, seeds=1)
+    entry = only(budget(tmp_path / "a", config=FAST))
+    assert entry.verdict == "too few seeds"
+    assert inside(entry.sizes[0].metric.interval, TRUE.loss(4, best_lr(4), BUDGET))
+    assert all(end is not None for size in entry.sizes for end in size.metric.interval)
+    write(tmp_path / "b", {"adamw": TRUE}, seeds=1, sizes=(4, 8, 128))
+    entry = only(budget(tmp_path / "b", config=FAST))
+    assert entry.verdict == "too few seeds"
+    assert {size.metric.interval for size in entry.sizes} == {(None, None)}
+    assert {size.excess.standing for size in entry.sizes} == {SizeStanding.UNKNOWN}
+
+
+def test_a_metric_whose_larger_values_are_better_is_the_mirror_image(one: Path, tmp_path: Path) -> None:
+    write(tmp_path, {"adamw": TRUE}, metric="accuracy", direction="above")
+    found, mirrored = (only(budget(root, config=FAST, within="0.01")) for root in (one, tmp_path))
+    for size, other in zip(found.sizes, mirrored.sizes, strict=True):
+        assert other.metric.value == pytest.approx(-size.metric.value)
+        assert other.metric.interval == pytest.approx([-end for end in size.metric.interval[::-1]])
+        assert other.excess.standing is size.excess.standing
+        assert other.excess.value == pytest.approx(size.excess.value)
+    assert mirrored.relation.critical_batch_size.value == pytest.approx(
+        found.relation.critical_batch_size.value, rel=0.1
+    )
+
+
+def test_doubling_costs_data_and_steps(answered: Budgets) -> None:
+    for each in only(answered).doublings:
+        worth = (1 + each.batch_size / 256) / (1 + each.larger / 256)
+        assert inside(each.data.interval, 1 - worth)
+        assert inside(each.steps.interval, 2 * worth)
+        assert inside(each.loss.interval, TRUE.excess(each.larger) - TRUE.excess(each.batch_size))
+    last = only(answered).doublings[-1]
+    assert (last.batch_size, last.larger) == (64, 128)
+    assert last.data.value == pytest.approx(1 / 6, abs=0.02)
+    assert last.steps.value == pytest.approx(2 * 5 / 6, abs=0.04)
+
+
+def test_the_critical_batch_size_predicts_the_largest_within_the_margin(answered: Budgets) -> None:
+    near = only(answered).relation
+    assert inside(near.critical_batch_size.interval, 256)
+    assert near.slope == pytest.approx(0.1, rel=0.15)
+    assert inside(near.predicted.interval, 31.4)
+    assert near.holds == "holds"
+
+
+def test_a_prediction_that_fails_is_called_so(tmp_path: Path) -> None:
+    """Rates grow so slowly that the loss at the end is lost to the learning rate, not to the batch size."""
+
+    class Other(World):
+        def loss(self, batch_size: float, lr: float, examples: float) -> float:
+            late = 0.08 * (examples / BUDGET) ** 8 * math.log(batch_size / 4)
+            return super().loss(batch_size, lr, examples) + late
+
+    write(tmp_path, {"adamw": Other(exponent=0.3, critical=1e4)}, noise=0.0002)
+    near = only(budget(tmp_path, config=FAST)).relation
+    assert near.measured.interval[1] < 16
+    assert near.holds != "holds"
+
+
+def test_smaller_budgets_are_read_off_constant_rates(one: Path, tmp_path: Path) -> None:
+    write(tmp_path, {"adamw": TRUE}, budget=BUDGET // 4)
+    found = budget(one, config=FAST, at=[BUDGET / 4, BUDGET / 3, BUDGET])
+    assert [scope.budget for scope in found.budgets] == [BUDGET / 4, BUDGET / 3, BUDGET]
+    run, whole = only(budget(tmp_path, config=FAST)), only(budget(one, config=FAST))
+    for size, other in zip(found.budgets[0].optimizers[0].sizes, run.sizes, strict=True):
+        assert size.metric.value == pytest.approx(other.metric.value, abs=2e-3)
+        assert size.steps == other.steps
+    for scope in found.budgets:
+        for size in scope.optimizers[0].sizes:
+            true = TRUE.loss(size.batch_size, best_lr(size.batch_size), scope.budget)
+            assert size.metric.value == pytest.approx(true, abs=2e-3)
+    assert [size.metric for size in found.budgets[2].optimizers[0].sizes] == [size.metric for size in whole.sizes]
+
+
+def test_decaying_rates_refuse_smaller_budgets_and_know_data_from_two_of_them(tmp_path: Path) -> None:
+    for part, examples in ((1, BUDGET), (2, BUDGET // 2), (4, BUDGET // 4)):
+        write(
+            tmp_path / str(part),
+            {"adamw": TRUE},
+            budget=examples,
+            schedule=Schedule(name="cosine", decay_examples=examples),
+            peak=lambda share: (1 + math.cos(math.pi * share)) / 2,
+            name=f"part {part}",
+        )
+    with pytest.raises(ConfigError, match=r"not at their peak there.*constant ones"):
+        budget(tmp_path, config=FAST, at=[BUDGET / 8])
+    alone = only(budget(tmp_path / "1", config=FAST))
+    assert {each.data.value for each in alone.doublings} == {None}
+    assert all("second budget" in each.remark for each in alone.doublings)
+    assert "decay" in alone.relation.remark
+    assert not alone.constant
+    found = budget(tmp_path, config=FAST)
+    assert [scope.budget for scope in found.budgets] == [BUDGET / 4, BUDGET / 2, BUDGET]
+    assert {entry.optimizer for scope in found.budgets for entry in scope.optimizers} == {"adamw"}
+    last = found.budgets[2].optimizers[0].doublings[-1]
+    assert last.data.value == pytest.approx(1 / 6, abs=0.03)
+
+
+def test_runs_that_ended_at_their_target_are_left_out_with_their_batch_size(tmp_path: Path) -> None:
+    def ends(size: int, lr: float, seed: int) -> tuple[float, TrialStatus]:
+        soon = size == 8 and lr < 1.2 * best_lr(8) and lr > best_lr(8)
+        return (0.5, TrialStatus.REACHED) if soon else (1.0, TrialStatus.BUDGET_EXHAUSTED)
+
+    write(tmp_path, {"adamw": TRUE}, ends=ends, stops_at_target=True)
+    found = budget(tmp_path, config=FAST)
+    assert [size.batch_size for size in only(found).sizes] == [4, 16, 32, 64, 128]
+    (note,) = [note for note in found.notes if "left out" in note]
+    assert "batch size 8" in note
+    assert "3 runs" in note
+    assert "ended at its target" in note
+    half = budget(tmp_path, config=FAST, at=[BUDGET / 2])
+    assert [size.batch_size for size in only(half).sizes] == list(SIZES)
+
+
+def test_runs_that_diverged_count_as_such(tmp_path: Path) -> None:
+    write(tmp_path, {"adamw": World(fails_above=1.5)})
+    entry = only(budget(tmp_path, config=FAST))
+    assert all(sum(math.isnan(value) for _, value in size.grid) == 2 for size in entry.sizes)
+    assert not any(size.at_grid_edge for size in entry.sizes)
+    for size in entry.sizes:
+        assert inside(size.metric.interval, TRUE.loss(size.batch_size, best_lr(size.batch_size), BUDGET))
+    write(tmp_path / "all", {"adamw": World(fails_above=1e-3)}, sizes=(4,))
+    write(tmp_path / "some", {"muon": TRUE}, sizes=(4, 8))
+    found = budget(tmp_path / "all", tmp_path / "some", config=FAST)
+    assert any("batch size 4 no run got as far" in note or "every run" in note for note in found.notes)
+
+
+def test_a_best_rate_at_the_edge_is_told_and_says_nothing_of_equality(tmp_path: Path) -> None:
+    write(tmp_path, {"adamw": TRUE}, rates=(0.125, 0.25, 0.5))
+    entry = only(budget(tmp_path, config=FAST))
+    assert entry.verdict == "LR optimum at edge of grid"
+    assert all(size.at_grid_edge and size.metric.interval[0] is None for size in entry.sizes)
+    assert {size.excess.standing for size in entry.sizes} == {SizeStanding.UNKNOWN}
+    assert entry.equivalence.best.value is None
+
+
+def test_rates_far_apart_are_told_and_not_seeds_asked_for(tmp_path: Path) -> None:
+    write(tmp_path, {"adamw": World(bend=2.0)}, rates=(1 / 8, 0.5, 2.0, 8.0))
+    entry = only(budget(tmp_path, config=FAST))
+    assert entry.verdict == "learning rates too coarse"
+    assert "run some at batch size 4 (around" in entry.advice
+    assert {size.excess.more_seeds for size in entry.sizes if size.excess.standing is SizeStanding.UNKNOWN} == {None}
+    for size in entry.sizes:
+        assert inside(size.metric.interval, TRUE.loss(size.batch_size, best_lr(size.batch_size), BUDGET))
+
+
+def test_two_optimizers_are_compared_and_one_overtakes(tmp_path: Path) -> None:
+    write(tmp_path, {"adamw": World(critical=64.0, floor=1.98), "merit": World(critical=512.0)}, noise=0.001)
+    (scope,) = budget(tmp_path, config=FAST).budgets
+    (pair,) = scope.pairs
+    assert (pair.optimizer, pair.other, pair.overtaker) == ("adamw", "merit", "merit")
+    for at in pair.at:
+        one, two = (world.loss(at.batch_size, best_lr(at.batch_size), BUDGET) for world in WORLDS)
+        assert inside(at.interval, one - two)
+    assert pair.at[0].probability < 0.05
+    assert pair.at[-1].probability > 0.95
+    sizes = np.geomspace(4, 128, 1000)
+    differences = [WORLDS[0].loss(b, best_lr(b), BUDGET) - WORLDS[1].loss(b, best_lr(b), BUDGET) for b in sizes]
+    true = sizes[int(np.argmax(np.array(differences) > 0))]
+    assert inside(pair.overtakes.interval, true)
+    assert pair.overtakes.value == pytest.approx(true, rel=0.3)
+
+
+WORLDS = (World(critical=64.0, floor=1.98), World(critical=512.0))
+
+
+def test_equal_optimizers_are_not_told_apart_and_one_that_is_better_throughout_is(tmp_path: Path) -> None:
+    write(tmp_path / "equal", {"adamw": TRUE, "merit": TRUE}, noise=0.004)
+    (pair,) = budget(tmp_path / "equal", config=FAST).budgets[0].pairs
+    assert all(inside(at.interval, 0.0) for at in pair.at)
+    assert pair.overtaker == ""
+    write(tmp_path / "apart", {"adamw": TRUE, "merit": World(floor=1.9)}, noise=0.004)
+    (pair,) = budget(tmp_path / "apart", config=FAST).budgets[0].pairs
+    assert all(at.interval[0] > 0 and at.probability > 0.95 for at in pair.at)
+    assert pair.overtaker == ""
+
+
+def test_optimizers_of_two_folders_are_side_by_side(one: Path, tmp_path: Path) -> None:
+    write(tmp_path, {"merit": TRUE}, name="other", seed=1)
+    (scope,) = budget(one, tmp_path, config=FAST).budgets
+    assert [entry.optimizer for entry in scope.optimizers] == ["adamw", "merit"]
+    write(tmp_path / "again", {"adamw": TRUE}, name="again", seed=2)
+    (scope,) = budget(one, tmp_path / "again", config=FAST).budgets
+    assert [entry.optimizer for entry in scope.optimizers] == ["adamw, budget", "adamw, again"]
+
+
+def test_another_metric_that_the_trials_recorded(one: Path, answered: Budgets) -> None:
+    entry = only(budget(one, config=FAST, metric="train_loss", within="0.01"))
+    for size, other in zip(entry.sizes, only(answered).sizes, strict=True):
+        assert size.metric.value == pytest.approx(other.metric.value - 1.0, abs=2e-3)
+    with pytest.raises(ResultsError, match=r"no metric 'accuracy'; it has validation_loss, train_loss"):
+        budget(one, config=FAST, metric="accuracy")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--at", "3"), ["--at 3", "less than one batch", "of 4"]),
+        (("--at", "x"), ["--at x", "1e6,2e6"]),
+        (("--at", "-5"), ["--at", "above 0"]),
+        (("--at", "1e9"), ["no run", "1e9"]),
+        (("--within", "much"), ["--within much", "1%"]),
+        (("--within", "-1%"), ["--within -1%"]),
+        (("--metric", "f1"), ["no metric 'f1'", "validation_loss"]),
+    ],
+)
+def test_bad_input_is_one_line(
+    options: tuple[str, ...], words: list[str], one: Path, run: Callable[..., tuple[int, str, str]]
+) -> None:
+    code, out, err = run("budget", one, *options)
+    assert (code, out) == (2, "")
+    assert len(err.splitlines()) == 1
+    assert all(word in err for word in words), err
+
+
+def test_unlike_budgets_are_one_line(tmp_path: Path, run: Callable[..., tuple[int, str, str]]) -> None:
+    write(tmp_path / "a", {"adamw": TRUE}, sizes=(4, 8))
+    write(tmp_path / "b", {"merit": TRUE}, sizes=(4, 8), budget=BUDGET // 2)
+    code, _, err = run("budget", tmp_path / "a", tmp_path / "b")
+    assert code == 2
+    assert re.search(r"unlike budgets in one comparison: adamw 65,536, merit 32,768 sequences", err)
+    assert len(err.splitlines()) == 1
+    code, out, _ = run(
+        "budget", tmp_path / "a", tmp_path / "b", "--at", BUDGET // 2, "--no-figures", "--resamples", 100
+    )
+    assert code == 0
+    assert "merit" in out
+    write(
+        tmp_path / "c", {"adamw": TRUE}, ends=lambda size, *_: (0.5 if size > 16 else 1.0, TrialStatus.BUDGET_EXHAUSTED)
+    )
+    code, _, err = run("budget", tmp_path / "c")
+    assert code == 2
+    assert "unlike budgets" in err
+    assert "--at 32768" in err
+    write(tmp_path / "d", {"adamw": TRUE}, ends=lambda *_: (0.5, TrialStatus.REACHED), stops_at_target=True)
+    code, _, err = run("budget", tmp_path / "d")
+    assert (code, len(err.splitlines())) == (2, 1)
+    assert "no run at a budget" in err
+
+
+def test_evaluations_far_apart_say_nothing_in_between(tmp_path: Path) -> None:
+    write(tmp_path, {"adamw": TRUE}, growth=4.0)
+    found = budget(tmp_path, config=FAST, at=[BUDGET])
+    assert len(only(found).sizes) == len(SIZES)
+    with pytest.raises(ResultsError, match="no run"):
+        budget(tmp_path, config=FAST, at=[BUDGET * 0.7])
+
+
+def test_files_tables_and_figures(one: Path, tmp_path: Path, sketches: dict[str, Figure]) -> None:
+    write(tmp_path / "two", {"merit": World(critical=64.0, floor=1.99)}, name="other", seed=1)
+    found = budget(one, tmp_path / "two", config=FAST, at=[BUDGET / 4, BUDGET])
+    files = present.write(found, tmp_path / "out")
+    text = (tmp_path / "out" / "budget.json").read_text()
+    assert json.loads(text, parse_constant=pytest.fail) == present.to_json(found, files=files)
+    drawn = {picture.name: picture for picture in figures_of(found)}
+    assert set(drawn) == set(sketches) == {"budget_losses", "budget_heat", "budget_basin"}
+    for figure in sketches.values():
+        box, (width, height) = figure.get_tightbbox(), figure.get_size_inches()
+        assert min(box.x0, box.y0, width - box.x1, height - box.y1) > -0.01
+    grid = pd.read_csv(tmp_path / "out" / "learning_rates.csv")
+    assert {"batch_size", "lr", "warmup_steps", "steps", "value", "best"} <= set(grid)
+    assert len(grid) == 2 * 2 * 6 * 5
+    assert grid.groupby(["optimizer", "budget", "batch_size"])["best"].sum().eq(1).all()
+    assert (tmp_path / "out" / "learning_rates.tex").read_text().count(r"\\") == 1 + len(grid)
+    losses = pd.read_csv(tmp_path / "out" / "losses.csv")
+    assert (losses["value_low"] <= losses["value"]).all()
+    assert (losses["value"] <= losses["value_high"]).all()
+
+
+def test_the_basin_is_as_wide_as_the_bend_says(answered: Budgets) -> None:
+    """0.02 ln(r)^2 = 0.01 around the best, about; straight lines between rates a factor of two apart are narrower."""
+    for size in only(answered).sizes:
+        assert math.log(size.basin) == pytest.approx(2 * math.sqrt(0.5), rel=0.15)

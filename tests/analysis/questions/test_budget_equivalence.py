@@ -1,0 +1,110 @@
+"""The tests of equivalence behind ``cbs budget`` from both sides: what they call equal, worse and neither."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from analysis.estimate.objective import BestLosses
+from analysis.questions.budget.equivalence import MOST_SEEDS, Equivalence, SizeStanding, equivalence
+
+SIZES = np.array([4.0, 8, 16, 32, 64])
+NONE = np.zeros(5, dtype=bool)
+EQUAL, WORSE, OPEN = SizeStanding.EQUAL, SizeStanding.WORSE, SizeStanding.UNKNOWN
+
+
+def losses(values: object, deviation: float, *, seeds: float = 1.0, seed: int = 0, between: float = 0.0) -> BestLosses:
+    means = np.asarray(values, dtype=float)
+    rng = np.random.default_rng(seed)
+    drawn = means + deviation / np.sqrt(seeds) * rng.standard_normal((4000, len(means)))
+    ones = np.ones(len(means))
+    return BestLosses(
+        losses=means, resampled=drawn, deviation=deviation * ones, freedom=1e6, seeds=seeds * ones,
+        between=between * ones, luck=0 * ones,
+    )  # fmt: skip
+
+
+def told(found: Equivalence) -> list[SizeStanding]:
+    return [each.standing for each in found.excesses]
+
+
+def test_equal_worse_and_neither() -> None:
+    found = equivalence(SIZES, losses([1.0, 1.0, 1.002, 1.01, 1.03], 0.001), 0.01, NONE, 0.95)
+    assert told(found) == [EQUAL, EQUAL, EQUAL, OPEN, WORSE]
+    assert (found.largest_equal, found.smallest_worse) == (16, 64)
+    assert 16 < found.largest_within.interval[0] < 32 < found.largest_within.interval[1] < 64
+    assert found.best.interval == (4.0, 16.0)
+
+
+def test_not_finding_a_difference_is_not_equality() -> None:
+    found = equivalence(SIZES, losses([1.0] * 5, 0.02), 0.01, NONE, 0.95)
+    assert told(found) == [OPEN] * 5
+    assert found.largest_equal is None
+    assert found.best.interval == (4.0, 64.0)
+    assert found.largest_within.interval == (4.0, None)
+
+
+def test_a_batch_size_beyond_one_that_is_not_told_is_not_called_equal() -> None:
+    found = equivalence(SIZES, losses([1.0, 1.0, 1.009, 1.0, 1.0], 0.001), 0.01, NONE, 0.95)
+    assert told(found)[2] is OPEN
+    assert EQUAL not in told(found)[3:]
+
+
+def test_the_best_may_lie_in_the_middle() -> None:
+    found = equivalence(SIZES, losses([1.05, 1.003, 1.0, 1.003, 1.05], 0.0005), 0.01, NONE, 0.95)
+    assert told(found) == [WORSE, EQUAL, EQUAL, EQUAL, WORSE]
+    assert (found.largest_equal, found.smallest_worse) == (32, 64)
+
+
+def test_a_bound_is_in_no_comparison() -> None:
+    bound = np.array([True, False, False, False, False])
+    found = equivalence(SIZES, losses([0.5, 1.0, 1.0, 1.0, 1.05], 0.0005), 0.01, bound, 0.95)
+    assert told(found) == [OPEN, EQUAL, EQUAL, EQUAL, WORSE]
+    assert found.excesses[0].value is None
+    nothing = equivalence(SIZES, losses([1.0] * 5, 0.001), 0.01, ~NONE, 0.95)
+    assert told(nothing) == [OPEN] * 5
+    assert nothing.best.value is None
+
+
+def test_as_many_seeds_as_are_asked_for_are_enough() -> None:
+    values = [1.0, 1.0, 1.0, 1.004, 1.05]
+    found = equivalence(SIZES, losses(values, 0.006, seeds=2), 0.01, NONE, 0.95)
+    more = found.excesses[3].more_seeds
+    assert told(found)[3] is OPEN
+    assert 2 <= more <= 30
+    enough = equivalence(SIZES, losses(values, 0.006, seeds=2 + 1.6 * more), 0.01, NONE, 0.95)
+    assert told(enough)[3] is EQUAL
+    short = equivalence(SIZES, losses(values, 0.006, seeds=2 + 0.3 * more), 0.01, NONE, 0.95)
+    assert told(short)[3] is OPEN
+    on_it = equivalence(SIZES, losses([1.0, 1.0, 1.0, 1.00999, 1.05], 0.006, seeds=2), 0.01, NONE, 0.95)
+    assert on_it.excesses[3].more_seeds in (None, MOST_SEEDS)
+
+
+def test_seeds_are_not_asked_for_where_rates_are_what_is_not_known() -> None:
+    found = equivalence(SIZES, losses([1.0, 1.0, 1.0, 1.004, 1.05], 0.0001, between=0.02), 0.01, NONE, 0.95)
+    spread = losses([1.0, 1.0, 1.0, 1.004, 1.05], 0.006)
+    rates = BestLosses(**{**vars(spread), "deviation": 1e-4 * np.ones(5), "between": 0.02 * np.ones(5)})
+    assert told(found)[3] is EQUAL
+    assert equivalence(SIZES, rates, 0.01, NONE, 0.95).excesses[3].more_seeds is None
+
+
+@pytest.mark.parametrize(("excess", "which"), [(0.0101, EQUAL), (0.0099, WORSE)])
+def test_an_error_is_made_in_at_most_one_of_twenty_worlds(excess: float, which: SizeStanding) -> None:
+    """The truth lies just on the other side of the margin at every batch size but one; the noise is a fifth of it."""
+    truth, wrong = np.array([1.0, 1 + excess, 1 + excess, 1 + excess, 1 + excess]), 0
+    for turn in range(200):
+        seen = truth + 0.002 * np.random.default_rng([turn, 1]).standard_normal(5)
+        found = equivalence(SIZES, losses(seen, 0.002, seed=turn), 0.01, NONE, 0.95)
+        wrong += which in told(found)[1:]
+    assert wrong <= 14  # of 200 at 5 %: more in one world of forty
+
+
+def test_one_batch_size_and_no_noise_at_all() -> None:
+    alone = equivalence(SIZES[:1], losses([1.0], 0.001), 0.01, NONE[:1], 0.95)
+    assert told(alone) == [EQUAL]
+    assert alone.largest_within.value is None
+    quiet = BestLosses(**{**vars(losses([1.0, 1.0, 1.005, 1.02, 1.1], 0.1)), "resampled": np.empty((0, 5))})
+    found = equivalence(SIZES, quiet, 0.01, NONE, 0.95)
+    assert told(found) == [OPEN] * 5
+    assert found.largest_within.value == pytest.approx(22, abs=3)
+    assert found.largest_within.interval == (None, None)

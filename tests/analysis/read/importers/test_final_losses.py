@@ -1,0 +1,88 @@
+"""Tables of final losses: every row is a run of one evaluation, and ``cbs budget`` answers them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from analysis.config import AnalysisConfig
+from analysis.questions.budget.answer import budget
+from analysis.read.importers import Settings, import_runs
+from cbs.errors import DataError
+from cbs.trial.record import TrialStatus
+from cbs.trial.store import Store
+
+ASKED = {
+    "metric": "loss", "direction": "below", "target": 1.0, "example_unit": "sequence", "metric_unit": "nats/token",
+    "tokens_per_example": 32, "constants": {"optimizer": "adamw"},
+}  # fmt: skip
+
+
+def table(path: Path, *, length: str = "tokens", header: str = "batch_size,lr,{length},seed,loss") -> Path:
+    rows = [header.format(length=length)]
+    amount = {"tokens": 32 * 8192, "examples": 8192}
+    for size in (8, 16, 32, 64):
+        for rate in (0.25, 0.5, 1.0, 2.0, 4.0):
+            for seed in (0, 1, 2):
+                loss = 2.4 + 0.0005 * size + 0.1 * math.log(rate) ** 2 + 0.001 * ((7 * seed + size + 3 * rate) % 3 - 1)
+                lr = 1e-3 * math.sqrt(size) * rate
+                rows.append(f"{size},{lr:.6g},{amount.get(length, 8192 // size)},{seed},{loss:.6f}")
+    path.write_text("\n".join(rows))
+    return path
+
+
+@pytest.mark.parametrize("length", ["tokens", "examples", "step"])
+def test_a_row_is_a_run(length: str, tmp_path: Path) -> None:
+    report = import_runs([table(tmp_path / "t.csv", length=length)], tmp_path / "out", Settings(**ASKED))
+    assert report.format == "final_losses"
+    results = list(Store(tmp_path / "out").results())
+    assert len(results) == 60
+    assert {result.final_examples for result in results} == {8192}
+    assert {len(result.evaluations) for result in results} == {1}
+    assert {result.status for result in results} == {TrialStatus.BUDGET_EXHAUSTED}
+
+
+def test_they_are_answered(tmp_path: Path, run: Callable[..., tuple[int, str, str]]) -> None:
+    import_runs([table(tmp_path / "t.csv")], tmp_path / "out", Settings(**ASKED))
+    ((entry,),) = [scope.optimizers for scope in budget(tmp_path / "out", config=AnalysisConfig(resamples=200)).budgets]
+    for size in entry.sizes:
+        assert size.metric.value == pytest.approx(2.4 + 0.0005 * size.batch_size, abs=2e-3)
+        assert size.best_lr == pytest.approx(1e-3 * math.sqrt(size.batch_size), rel=1e-4)
+    assert entry.equivalence.best.value == 8
+    assert entry.equivalence.smallest_worse == 64
+    assert {each.data.value for each in entry.doublings} == {None}
+    code, _, err = run("budget", tmp_path / "out", "--at", "999999")
+    assert (code, len(err.splitlines())) == (2, 1)
+
+
+def test_runs_that_diverged_and_another_optimizer(tmp_path: Path) -> None:
+    path = table(tmp_path / "t.csv", header="batch_size,lr,tokens,seed,loss")
+    path.write_text(path.read_text() + "\n8,0.1,262144,0,nan\n")
+    report = import_runs([path], tmp_path / "out", Settings(**ASKED))
+    assert [result.status for result in report.trials].count(TrialStatus.DIVERGED) == 1
+    renamed = table(tmp_path / "u.csv", header="batch_size,lr,{length},seed,final")
+    settings = Settings(**ASKED | {"columns": {"loss": "final"}, "constants": {"optimizer": "merit"}})
+    assert len(import_runs([renamed], tmp_path / "out", settings, add=True).trials) == 60
+    (scope,) = budget(tmp_path / "out", config=AnalysisConfig(resamples=200)).budgets
+    assert [entry.optimizer for entry in scope.optimizers] == ["adamw", "merit"]
+
+
+@pytest.mark.parametrize(
+    ("header", "words"),
+    [
+        ("batch_size,lr,steps,seed,loss", "tokens=THEIRS"),
+        ("batch_size,lr,tokens,seed,perplexity", "perplexity"),
+    ],
+)
+def test_what_is_missing_is_named(header: str, words: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=words):
+        import_runs([table(tmp_path / "t.csv", header=header)], tmp_path / "out", Settings(**ASKED))
+
+
+def test_a_table_with_runs_stays_one_of_curves(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("run,step,batch_size,lr,optimizer,loss\na,1,8,0.1,adamw,2\na,2,8,0.1,adamw,1.5\n")
+    assert import_runs([path], tmp_path / "out", Settings(**ASKED | {"constants": {}})).format == "table"

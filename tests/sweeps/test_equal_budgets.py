@@ -1,0 +1,123 @@
+"""``--auto`` with ``--budget``: trials are added until it is known up to where a larger batch is as good."""
+
+from __future__ import annotations
+
+import math
+import random
+from pathlib import Path
+
+import pytest
+
+from cbs.errors import ConfigError
+from cbs.registry.choices import parse_choice
+from cbs.trial.store import Store
+from cbs.trial.target import Target
+from sweeps.folder.manifest import merged_manifest
+from sweeps.launching.asked import policy_of
+from sweeps.launching.loop import follow
+from sweeps.launching.policies import POLICIES
+from sweeps.launching.policies.equal_budgets import MOST_SEEDS, EqualBudgets
+from sweeps.search.forecast import End, play
+from sweeps.search.limits import Limits
+from sweeps.search.search import Search
+from sweeps.spec.schedule_rule import ScheduleRule
+from sweeps.spec.spec import Sweep
+from tests.sweeps.simulation import small_sweep
+
+CRITICAL, MARGIN, NOISE = 100.0, 0.02, 0.004
+
+
+def sweep(**changes: object) -> Sweep:
+    plain = {
+        "optimizers": (parse_choice("adamw"),),
+        "batch_sizes": (4, 8, 16),
+        "seeds": (0, 1, 2),
+        "budgets": (20_000,),
+        "within": MARGIN,
+        "target": Target(metric="loss", value=2.5),
+        "schedule": ScheduleRule(warmup_steps=1),
+    }
+    return small_sweep(**plain | changes)
+
+
+def truth(batch_size: float) -> float:
+    return 2.0 + (1.0 + batch_size / CRITICAL) ** 0.15
+
+
+def end(config):
+    gap = math.log(config.lr / (1e-3 * math.sqrt(config.batch_size)))
+    if gap > 3:
+        return End(20.0, reached=False, distance=math.inf)
+    noise = random.Random(config.trial_id).gauss(0.0, NOISE)
+    return End(config.max_steps, reached=False, distance=truth(config.batch_size) + 0.03 * gap**2 + noise - 2.5)
+
+
+def ran(asked: Sweep, folder: Path, said: list[str], *, most: int | None = None) -> EqualBudgets:
+    store, policy = Store(folder), EqualBudgets()
+
+    def run(part: Sweep, place: Path) -> Search:
+        store.prepare()
+        store.write_manifest(merged_manifest(store, part, "cbs sweep"))
+        search = Search(part, [r for r in store.results() if r.status.final])
+        for result in play(search, end, most=most).results:
+            store.save(result)
+        return search
+
+    follow(policy, asked, folder, run, Limits(), said.append)
+    return policy
+
+
+def test_larger_batch_sizes_come_until_one_is_worse_and_the_answer_holds(tmp_path):
+    said: list[str] = []
+    policy = ran(sweep(), tmp_path, said)
+    last = policy.rounds[-1]
+    (estimate,) = last["estimates"]
+    largest = CRITICAL * ((truth(4) - 2.0 + MARGIN) ** (1 / 0.15) - 1.0)
+    low, high = estimate["interval"]
+    assert low < largest < (high or math.inf)
+    assert "worse" in estimate["standing"]
+    assert not last["added"]
+    assert not policy.reasons
+    sizes = {result.config.batch_size for result in Store(tmp_path).results()}
+    assert max(sizes) > 16
+    assert any("the largest, is not shown to be worse" in line for line in said)
+    assert said[-1].startswith(f"round {len(said)}: adamw after 20,000 examples: as good up to batch size ")
+
+
+def test_seeds_come_where_it_cannot_be_told_and_the_same_command_goes_on(tmp_path, monkeypatch):
+    monkeypatch.setattr(f"{__name__}.NOISE", 0.02)
+    said: list[str] = []
+    whole = ran(sweep(batch_sizes=(4, 8, 16, 32, 64)), tmp_path / "a", said)
+    added = [part for entry in whole.rounds for part in entry["added"]]
+    assert max(len(part["seeds"]) for part in added) > 3
+    assert all(set(part["seeds"]) >= {0, 1, 2} for part in added)
+    again = ran(sweep(batch_sizes=(4, 8, 16, 32, 64)), tmp_path / "a", [], most=0)
+    assert again.rounds == whole.rounds
+    assert max(len(part["seeds"]) for part in added) <= MOST_SEEDS
+
+
+def test_a_sweep_that_stopped_adds_nothing_and_says_what_would_help(tmp_path):
+    policy = ran(sweep(), tmp_path, [], most=12)
+    assert all("not all trials have run" in why for why in policy.reasons.values())
+    assert not policy.rounds or not policy.rounds[-1]["added"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "goal", "said"),
+    [
+        ({"budgets": ()}, None, "needs a --budget"),
+        ({"lrs": (0.1, 0.2)}, None, "leave out --lrs"),
+        ({}, 2.0, "--precision must be above 0"),
+    ],
+)
+def test_what_it_does_not_go_with_is_refused(changes, goal, said):
+    with pytest.raises(ConfigError, match=said):
+        EqualBudgets(goal).check(sweep(**changes), limits=Limits(), source=None)
+
+
+def test_it_is_what_auto_and_precision_ask_for_with_a_budget():
+    assert policy_of(None, True, None, None, budget=True).name == "equal_budgets"
+    assert policy_of(0.2, False, None, None, budget=True).options == {"goal": 0.2}
+    assert policy_of(0.2, False, None, None).name == "precision"
+    assert policy_of(None, False, None, None, budget=True).name == "once"
+    assert POLICIES["equal_budgets"] is EqualBudgets
