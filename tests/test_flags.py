@@ -338,7 +338,6 @@ FLAGS = {
         cases=OUTPUT
         | {flag: CONFIG[flag] for flag in ("--confidence", "--resamples")}
         | FIGURES
-        | VENUE
         | JSON
         | {
             "results": (["elsewhere"], "elsewhere"),

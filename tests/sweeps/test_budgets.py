@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from analysis.questions.budget.answer import budget
 from cbs.errors import ConfigError, ResultsError
 from cbs.training.run import run_trial
 from cbs.trial.config import TrialConfig
@@ -213,3 +214,14 @@ def test_a_dry_run_counts_every_trial_to_its_budget(tmp_path):
     report = Once().preview(decaying, tmp_path, None, 1)
     assert report.content["examples"] == 392 + 784 - 0
     assert report.lines[-1] == "in all        about 4 trials, 1,176 examples"
+
+
+def test_analysis_answers_for_any_metric_that_trials_recorded(tmp_path):
+    ran(tiny(metrics=("gradient_norm",), seeds=(0, 1)), tmp_path / "a")
+    ends = [result.evaluations[-1].others["gradient_norm"] for result in Store(tmp_path / "a").results()]
+    (entry,) = budget(tmp_path / "a", metric="gradient_norm").budgets
+    assert entry.metric == "gradient_norm"
+    seeds = [value for size in entry.optimizers[0].sizes for value in size.per_seed]
+    assert sorted(seeds) == pytest.approx(sorted(ends))
+    with pytest.raises(ResultsError, match="has no metric 'other'; it has validation_loss, train_loss, gradient_norm"):
+        budget(tmp_path / "a", metric="other")

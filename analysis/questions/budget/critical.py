@@ -65,9 +65,11 @@ def relation(
     curve = entry.tuned_curve(entry.studies[int(np.flatnonzero(entry.sizes == best)[0])])
     hardest = max(float(np.nanmin(np.nanmean(_whole(losses), axis=1))) for losses in entry.losses)
     target = replace(entry.group.target, value=_easier(entry.sign * hardest, entry.sign))
-    evaluations = [results.evaluations[name].to_numpy() for name in ("trial", "step", "value")]
+    trial, step, value = evaluations = [results.evaluations[name].to_numpy() for name in ("trial", "step", "value")]
     count = len(results.trials)
-    steps, apart = (find(*evaluations, count) for find in (target.crossings, target.apart))
+    steps, apart = (find(trial, step, value, count) for find in (target.crossings, target.apart))
+    if np.any(steps <= 0):
+        return Relation(target=target.value, measured=measured, remark="a run starts at a loss as low as it ends with")
     read = Reading(target=target, studies=list(studies(entry.group, entry.rows, target, steps, apart, evaluations)))
     ((answer,),) = (list(made) for made in answered([(entry.group, [read])], config))
     critical = Quantity(answer.critical_batch_size, answer.interval)

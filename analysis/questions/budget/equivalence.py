@@ -89,7 +89,7 @@ def equivalence(sizes: Array, found: BestLosses, margin: float, bound: Array, co
             shape ``[M]``. Such a batch size is left out of the comparisons, and nothing is said of it.
         confidence: two-sided; an error of either kind is made in half of the rest.
     """
-    kept = np.flatnonzero(~bound)
+    kept = np.flatnonzero(np.logical_not(bound))
     losses, drawn = found.losses[kept], found.resampled[:, kept]
     excesses = [Excess() for _ in sizes]
     if not len(kept):

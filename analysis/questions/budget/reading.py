@@ -19,7 +19,7 @@ from analysis.read.results import Results
 from cbs.errors import ConfigError, ResultsError
 from cbs.registry.choices import called, parse_choice
 from cbs.trial.record import TrialStatus
-from cbs.trial.store import read_record
+from cbs.trial.store import METRIC, read_record
 
 ALIKE = 0.01
 """Budgets that differ by less are one: each is met as closely as whole batches allow."""
@@ -128,13 +128,22 @@ def _curves(results: Results, group: Group, metric: str | None) -> Callable[[int
 
     def other(row: int) -> tuple[Array, Array, Array]:
         table, _ = read_record(Path(results.trials.at[row, "folder"]) / "record.parquet")
-        if metric not in table.column_names or metric in _NO_METRIC:
-            there = [group.target.metric, *(name for name in table.column_names if name not in _NO_METRIC)]
+        measured = {name.removeprefix(METRIC): name for name in table.column_names if name not in _NO_METRIC}
+        if metric not in measured:
+            there = [group.target.metric, *measured]
             raise ResultsError(f"sweep {group.sweep} has no metric {metric!r}; it has {', '.join(there)}")
-        steps, values = (table[name].to_numpy().astype(float) for name in ("step", metric))
+        steps, values = (table[name].to_numpy().astype(float) for name in ("step", measured[metric]))
         return steps, values, own(row)[2]
 
     return other
+
+
+def _sign(group: Group, rows: pd.DataFrame, metric: str) -> float:
+    """1 where less of a metric is better, else -1."""
+    if metric == group.target.metric:
+        return -1.0 if group.target.direction == "above" else 1.0
+    _, summary = read_record(Path(rows["folder"].iloc[0]) / "record.parquet")
+    return -1.0 if summary.get("directions", {}).get(metric) == "above" else 1.0
 
 
 def _at_budget(
@@ -147,7 +156,7 @@ def _at_budget(
 ) -> Spent | str:
     """The runs of one group at one budget, or why there are none."""
     metric = metric or group.target.metric
-    sign = -1.0 if group.target.direction == "above" and metric == group.target.metric else 1.0
+    sign = _sign(group, rows, metric)
     ended = {row: float(rows.at[row, "final_step"]) * float(rows.at[row, "batch_size"]) for row in rows.index}
     whole = [row for row in rows.index if _ran_on(group, rows.at[row, "status"])]
     if at is None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from cbs.registry import Registry
 from cbs.training.metrics.base import Metric, MetricInputs
 
-METRICS: Registry[Callable[[MetricInputs], Metric]] = Registry("metric", "cbs.training.metrics", makes=Metric)
+METRICS: Registry[type[Metric]] = Registry("metric", "cbs.training.metrics", makes=Metric)
 
 __all__ = ["METRICS", "Metric", "MetricInputs", "build_metrics"]
 

@@ -49,6 +49,10 @@ class Metric(ABC):
     direction: ClassVar[Direction] = "below"
     unit: ClassVar[str | None] = None
 
+    @abstractmethod
+    def __init__(self, inputs: MetricInputs) -> None:
+        """Get ready; called once per trial, before its first step."""
+
     def observe(self, examples: np.ndarray, losses: np.ndarray) -> None:
         """Take in the steps since the evaluation before; a trial calls it before :meth:`value`.
 
