@@ -38,6 +38,7 @@ def dry_run_report(sweep: Sweep, folder: Path, cost: Cost | None, workers: int) 
         "output": str(folder),
         "target": str(sweep.target),
         "budgets": list(sweep.budgets),
+        "unmet": sweep.unmet,
         "axes": sweep.axes(),
         "lrs": {
             sweep.labels[text]: sorted({c.lr for c in left if Cell.of(c).optimizer == text}) for text in sweep.choices
@@ -66,6 +67,8 @@ def dry_run_lines(report: dict[str, Any]) -> list[str]:
         f"batch sizes   {_listed(axes['batch_sizes'])}",
         f"seeds         {_listed(axes['seeds'])}",
     ]
+    if report["unmet"]:
+        lines.append(_unmet_line(report["unmet"]))
     across = max(13, *map(len, report["lrs"]))
     for name, lrs in report["lrs"].items():
         about = "about " if report["may_grow"] else ""
@@ -172,6 +175,7 @@ def outcome_report(
         "stopped": limits.reached if limits and not all(one.done for one in searches) else None,
         "studies": studies,
         "metric": search.sweep.target.metric,
+        **({"unmet": search.sweep.unmet} if search.sweep.budgets else {}),
         "unreached": nearness.doubt,
         "best_value": nearness.best,
         "failures": {"trials": len(failed), "first": failed[0] if failed else None},
@@ -201,6 +205,8 @@ def outcome_lines(report: dict[str, Any]) -> list[str]:
             tried = f"{lowest:.3g} to {highest:.3g}"
             remark = remark if study["best_lr"] else f"  none of them {'got there' if budget else 'reached it'}"
         lines.append(f"{study['optimizer']:<{across}}{study['batch_size']:>7}{lr:>10}{tried:>22}{shown:>9}{remark}")
+    if report.get("unmet"):
+        lines.append(_unmet_line(report["unmet"]))
     counts = ", ".join(f"{count} {name}" for name, count in sorted(report["statuses"].items()))
     lines.append(f"trials: {counts}")
     if report["stopped"]:
@@ -217,6 +223,11 @@ def outcome_lines(report: dict[str, Any]) -> list[str]:
     question = "budget" if report["studies"] and "budget" in report["studies"][0] else "analyze"
     lines.append(f"next: cbs {question} {report['output']}")
     return lines
+
+
+def _unmet_line(unmet: dict[int, int]) -> str:
+    met = ", ".join(f"{examples:,} at batch size {size}" for size, examples in sorted(unmet.items()))
+    return f"whole batches are {met}"
 
 
 def _trial_line(row: dict[str, Any]) -> str:

@@ -205,6 +205,13 @@ class Sweep:
         return [self.replace(judged_at=budget) for budget in reversed(self.budgets)]
 
     @property
+    def unmet(self) -> dict[int, int]:
+        """By batch size the examples that trials see where that is not the largest budget, as it is no whole number of
+        batches."""
+        met = {size: size * self.budget(size) for size in self.batch_sizes} if self.budgets else {}
+        return {size: examples for size, examples in met.items() if examples != self.budgets[-1]}
+
+    @property
     def budget_judged(self) -> int | None:
         """Examples at which the metric is looked at; ``None`` where trials go to the target."""
         return self.judged_at or (self.budgets[-1] if self.budgets else None)

@@ -130,6 +130,8 @@ def test_what_cannot_be_met_is_refused(changes, said):
 def test_a_budget_is_met_as_closely_as_batches_allow():
     assert tiny(batch_sizes=(32,)).budget(32) == 12  # 384 of 400, nearer than 416
     assert tiny(batch_sizes=(32,), budgets=(410,)).budget(32) == 13
+    assert tiny().unmet == {32: 384}
+    assert tiny(budgets=(320,)).unmet == {}
 
 
 def test_no_trial_is_pruned_and_the_protocol_says_that_none_stops_at_the_target():
@@ -179,6 +181,7 @@ def test_all_budgets_of_a_sweep_run_into_one_folder_and_are_told_apart(tmp_path)
     heads = [line for line in report.lines if "after" in line]
     assert [head.split("validation_loss ")[1] for head in heads] == ["after 200 examples", "after 400 examples"]
     assert report.lines[-1] == f"next: cbs budget {tmp_path / 'a'}"
+    assert "whole batches are 192 at batch size 32" in report.lines
     store = Store(tmp_path / "a")
     assert store.manifest()["axes"]["budgets"] == [200, 400]
     assert {result.final_examples for result in store.results()} == {192, 200, 384, 400}
@@ -208,6 +211,7 @@ def test_a_dry_run_counts_every_trial_to_its_budget(tmp_path):
     asked = resolve(tiny(budgets=(200, 400)))
     lines = Once().preview(asked, tmp_path, None, 1).lines
     assert "budget        200 400 examples" in lines
+    assert "whole batches are 384 at batch size 32" in lines
     assert any(line.startswith("examples      784 (every trial to its budget)") for line in lines)
     assert lines[-1].startswith("the smaller budgets are read off the same trials")
     decaying = resolve(tiny(budgets=(200, 400), schedule=ScheduleRule(name="linear", warmup_steps=1)))
