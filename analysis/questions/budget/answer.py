@@ -12,6 +12,7 @@ import numpy as np
 
 from analysis.arrays import Array, Quantity, percentiles
 from analysis.config import DEFAULT, AnalysisConfig
+from analysis.estimate.across import differing
 from analysis.estimate.findings import Findings
 from analysis.estimate.objective import BestLosses, best_losses
 from analysis.estimate.studies import Study
@@ -164,7 +165,7 @@ def budget(
     if within is not None:
         _margin(within, 1.0)
     results = load(*paths)
-    notes: list[str] = list(results.notes)
+    notes: list[str] = [*results.notes, *differing(results.groups)]
     found = [(entry, best_losses(entry.studies, entry.scale, config)) for entry in spent(results, at, metric, notes)]
     of = {id(entry): losses for entry, losses in found}
     budgets = []
