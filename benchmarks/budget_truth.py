@@ -184,8 +184,8 @@ def measured(setting: Setting, sweeps: int, config: AnalysisConfig) -> dict[str,
     past = np.flatnonzero((curve > least.min() + margin) & (fine > fine[curve.argmin()]))
     largest = float(fine[past[0]]) if len(past) else math.inf
     tail, found = 0.5 - config.confidence / 2, []
-    for number in range(sweeps):
-        rng = np.random.default_rng([number, 7])
+    for turn in range(sweeps):
+        rng = np.random.default_rng([turn, 7])
         losses, bound = answered(world, truth, rng, config, 1.0)
         answer = equivalence(sizes, losses, margin, bound, config.confidence)
         low, high = np.quantile(losses.resampled, [tail, 1 - tail], axis=0)

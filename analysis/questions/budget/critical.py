@@ -24,6 +24,9 @@ from analysis.estimate.studies import studies
 from analysis.questions.budget.reading import Spent
 from analysis.read.results import Results
 
+_FEWEST = 4
+"""Points of a curve below which it is none."""
+
 _BACK = 2.0
 """How many times fewer examples the slope of the curve is taken over."""
 
@@ -63,6 +66,8 @@ def relation(
     if best is None or len(entry.studies) < 2:
         return Relation(measured=measured, remark="there are too few batch sizes")
     curve = entry.tuned_curve(entry.studies[int(np.flatnonzero(entry.sizes == best)[0])])
+    if len(curve[0]) < _FEWEST:
+        return Relation(measured=measured, remark="the runs have no curves")
     hardest = max(float(np.nanmin(np.nanmean(_whole(losses), axis=1))) for losses in entry.losses)
     target = replace(entry.group.target, value=_easier(entry.sign * hardest, entry.sign))
     evaluations = [results.evaluations[name].to_numpy() for name in ("trial", "step", "value")]
