@@ -16,7 +16,7 @@ from analysis.estimate.across import differing
 from analysis.estimate.findings import Findings
 from analysis.estimate.objective import BestLosses, best_losses
 from analysis.estimate.studies import Study
-from analysis.phrases import number
+from analysis.phrases import number, plural
 from analysis.plain import plain, shown
 from analysis.questions.budget.critical import Relation, relation
 from analysis.questions.budget.doubling import SizeDoubling, doublings
@@ -99,7 +99,7 @@ class OptimizerAtBudget:
             sizes.setdefault(each.excess.standing, []).append(str(each.batch_size))
         more = [each.excess.more_seeds for each in self.sizes if each.excess.more_seeds is not None]
         parts = [f"{standing}: {', '.join(sizes[standing])}" for standing in SizeStanding if standing in sizes]
-        return "; ".join(parts) + (f" (about {min(more)} more seeds would tell the first)" if more else "")
+        return "; ".join(parts) + (f" (about {plural(min(more), 'more seed')} would tell the nearest)" if more else "")
 
     def to_json(self) -> dict[str, Any]:
         return {"sweep": self.group.sweep} | shown(self) | {"constant_learning_rates": self.constant}

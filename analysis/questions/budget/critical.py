@@ -70,9 +70,10 @@ def relation(
         return Relation(measured=measured, remark="the runs have no curves")
     hardest = max(float(np.nanmin(np.nanmean(_whole(losses), axis=1))) for losses in entry.losses)
     target = replace(entry.group.target, value=_easier(entry.sign * hardest, entry.sign))
-    evaluations = [results.evaluations[name].to_numpy() for name in ("trial", "step", "value")]
-    count = len(results.trials)
-    steps, apart = (find(*evaluations, count) for find in (target.crossings, target.apart))
+    trial, step, value = (results.evaluations[name].to_numpy() for name in ("trial", "step", "value"))
+    steps = target.crossings(trial, step, value, len(results.trials))
+    apart = target.apart(trial, step, value, len(results.trials))
+    evaluations = [trial, step, value]
     read = Reading(target=target, studies=list(studies(entry.group, entry.rows, target, steps, apart, evaluations)))
     ((answer,),) = (list(made) for made in answered([(entry.group, [read])], config))
     critical = Quantity(answer.critical_batch_size, answer.interval)

@@ -6,6 +6,7 @@ the metric; ``optimizer``, ``seed`` and the other facts where there are such. A 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -54,7 +55,7 @@ def _run(
     table: Sheet, row: int, settings: Settings, unit: str, axis: str, there: dict[str, str], name: str, path: Path
 ) -> ImportedRun:
     facts: dict[str, Any] = {
-        each: table.cell(row, title, lambda cell, each=each: fact(each, cell))
+        each: table.cell(row, title, functools.partial(fact, each))
         for each, title in there.items()
         if not cells.empty(table.columns[title][row])
     }
