@@ -12,7 +12,10 @@ from analysis.read.groups import Group
 from cbs.errors import ConfigError
 
 _SHOWN = ("data_hash", "parameters", "tokens_per_example", "example_unit", "metric_unit")
-_NO_PROTOCOL = ("target", "example_unit", "tokens_per_example", "metric_unit", "max_examples", "train_examples")
+OF_BUDGET = ("decay_examples", "decay_steps", "train_examples", "max_examples", "max_steps")
+"""Settings that follow the budget of a run, and are not what tells two optimizers apart."""
+
+_NO_PROTOCOL = ("target", "example_unit", "tokens_per_example", "metric_unit")
 """Parts of a protocol that are told elsewhere, or need not be alike."""
 
 
@@ -22,7 +25,11 @@ def differing(groups: Sequence[Group]) -> Iterator[str]:
     for group in groups:
         protocol = group.manifest.get("protocol")
         settings = dict(flat(protocol)) if isinstance(protocol, dict) else {}
-        kept = {name: value for name, value in settings.items() if name.partition(".")[0] not in _NO_PROTOCOL}
+        kept = {
+            name: value
+            for name, value in settings.items()
+            if name.partition(".")[0] not in _NO_PROTOCOL and name.rpartition(".")[2] not in OF_BUDGET
+        }
         by_sweep.setdefault(group.sweep, kept | {name: getattr(group, name) for name in _SHOWN})
     if len(by_sweep) < 2:
         return
