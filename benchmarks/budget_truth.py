@@ -23,6 +23,7 @@ from analysis.config import AnalysisConfig
 from analysis.estimate.objective import BestLosses, as_study, best_losses, unit_of
 from analysis.estimate.optima import savings
 from analysis.estimate.studies import Study
+from analysis.phrases import number
 from analysis.questions.budget.equivalence import SizeStanding, equivalence
 from analysis.questions.budget.pairs import pair
 
@@ -134,8 +135,9 @@ def searched(world: World, size: int, start: float, least: float, rng: np.random
     for _ in range(3):
         places, at = best()
         lrs, losses = start * s.factor ** np.array(places), np.array([seen[place] for place in places])
-        least_saved, _, most_saved = savings(as_study(study_of(size, lrs, losses), losses, (0.0, least)))
-        if most_saved - least_saved <= FINE or at + 1 >= len(places):
+        scale = unit_of([losses])
+        nothing, _, most = savings(as_study(study_of(size, lrs, losses), losses, scale))
+        if (most - nothing) * scale[1] <= FINE * least or at + 1 >= len(places):
             break
         run((places[at - 1] + places[at]) / 2, (places[at] + places[at + 1]) / 2)
     places, _ = best()
@@ -182,8 +184,8 @@ def measured(setting: Setting, sweeps: int, config: AnalysisConfig) -> dict[str,
     past = np.flatnonzero((curve > least.min() + margin) & (fine > fine[curve.argmin()]))
     largest = float(fine[past[0]]) if len(past) else math.inf
     tail, found = 0.5 - config.confidence / 2, []
-    for number in range(sweeps):
-        rng = np.random.default_rng([number, 7])
+    for turn in range(sweeps):
+        rng = np.random.default_rng([turn, 7])
         losses, bound = answered(world, truth, rng, config, 1.0)
         answer = equivalence(sizes, losses, margin, bound, config.confidence)
         low, high = np.quantile(losses.resampled, [tail, 1 - tail], axis=0)
@@ -231,7 +233,7 @@ def main() -> None:
     print(f"| world | second optimizer | {' | '.join(COLUMNS)} |\n|{'---|' * (len(COLUMNS) + 2)}", flush=True)
     for setting in chosen:
         shares = measured(setting, given.sweeps, AnalysisConfig(resamples=given.resamples))
-        cells = [f"{100 * shares[name]:.2g} %" if shares[name] < 1 else "100 %" for name in COLUMNS]
+        cells = [f"{number(100 * shares[name])} %" for name in COLUMNS]
         other = "equal" if setting.rival == 1 else f"{100 * (setting.rival - 1):.0f} % worse"
         print(f"| {setting.name} | {other} | {' | '.join(cells)} |", flush=True)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from analysis.config import AnalysisConfig
+from analysis.estimate.across import as_one, differing
 from analysis.estimate.estimates import answers
 from analysis.estimate.result import Answer, scopes
 from analysis.estimate.suggest import Suggestion
@@ -69,12 +70,20 @@ class Analysis(Findings):
 
 
 def read_scopes(
-    path: str | os.PathLike[str], config: AnalysisConfig, targets: Sequence[float | Target] | None
+    path: str | os.PathLike[str],
+    config: AnalysisConfig,
+    targets: Sequence[float | Target] | None,
+    others: Sequence[str | os.PathLike[str]] = (),
 ) -> tuple[list[Scope], tuple[str, ...]]:
-    """The answers of a folder of results, without noise scales, and what was left out, one line each."""
-    results = load(path)
+    """The answers of a folder of results, without noise scales, and what was left out, one line each; with ``others``
+    as if all were one sweep, and with a line for everything else that differs between them."""
+    results = load(path, *others)
+    every, notes = answers(results, config, targets=targets, noise=False), [*results.notes]
+    if others:
+        notes += differing(results.groups)
+        every = as_one(every)
     read = []
-    for (*labels, _), members in scopes(answers(results, config, targets=targets, noise=False)):
+    for (*labels, _), members in scopes(every):
         title = ", ".join([*filter(None, labels), str(members[0].target).replace("_", " ")])
         read.append(Scope(title=title, answers=tuple(members)))
-    return read, tuple(results.notes)
+    return read, tuple(notes)

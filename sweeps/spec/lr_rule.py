@@ -15,7 +15,7 @@ _FORMS = "sqrt:5e-3@32768 (5e-3 at batch size 32768, elsewhere by the square roo
 
 
 @dataclass(frozen=True, kw_only=True)
-class LearningRateRule:
+class PrescribedRate:
     """Learning rate by batch size.
 
     Attributes:
@@ -47,7 +47,7 @@ class LearningRateRule:
         return f"{name}:{lr:g}@{size}"
 
 
-def parse_lr_rule(text: str) -> LearningRateRule:
+def parse_lr_rule(text: str) -> PrescribedRate:
     """``sqrt:LR@BATCH_SIZE``, ``linear:LR@BATCH_SIZE``, or ``BATCH_SIZE:LR,BATCH_SIZE:LR,...``.
 
     Raises:
@@ -71,7 +71,7 @@ def parse_lr_rule(text: str) -> LearningRateRule:
         lrs[int(size)] = lr
     if not lrs:
         raise ConfigError(f"--lr-rule takes {_FORMS}; got {text!r}")
-    return LearningRateRule(power=POWERS.get(name.strip()), lrs=lrs)
+    return PrescribedRate(power=POWERS.get(name.strip()), lrs=lrs)
 
 
 def _number(text: str) -> float:

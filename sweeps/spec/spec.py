@@ -24,7 +24,7 @@ from cbs.trial.config import (
 )
 from cbs.trial.target import Target
 from sweeps.spec.cell import Cell, StudyKey, study_label
-from sweeps.spec.lr_rule import LearningRateRule
+from sweeps.spec.lr_rule import PrescribedRate
 from sweeps.spec.prior import Prior
 from sweeps.spec.schedule_rule import ScheduleRule
 
@@ -103,7 +103,7 @@ class Sweep:
     tuned: dict[str, list[str]] = field(default_factory=dict)
     batch_schedules: tuple[Choice, ...] = (Choice(name=CONSTANT),)
     lrs: tuple[float, ...] | None = None
-    lr_rule: LearningRateRule | None = None
+    lr_rule: PrescribedRate | None = None
     search: str = "bracket"
     lr_resolution: float = 1.04
     warm_start: dict[str, Prior] = field(default_factory=dict)

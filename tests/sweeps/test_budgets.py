@@ -24,7 +24,7 @@ from sweeps.launching.policies.once import Once
 from sweeps.search.limits import Limits
 from sweeps.search.search import Search
 from sweeps.spec.budgets import in_examples, parse_budgets
-from sweeps.spec.lr_rule import LearningRateRule, parse_lr_rule
+from sweeps.spec.lr_rule import PrescribedRate, parse_lr_rule
 from sweeps.spec.schedule_rule import ScheduleRule
 from sweeps.spec.spec import Sweep
 from tests.sweeps.alone import without_ray
@@ -100,7 +100,7 @@ def test_a_rule_says_the_learning_rate_of_every_batch_size(text, at_64):
 @given(st.dictionaries(st.integers(1, 10**6), st.floats(1e-6, 10.0), min_size=1))
 def test_a_table_survives_its_text(lrs):
     rounded = {size: float(f"{lr:g}") for size, lr in lrs.items()}
-    assert parse_lr_rule(str(LearningRateRule(power=None, lrs=rounded))).lrs == rounded
+    assert parse_lr_rule(str(PrescribedRate(power=None, lrs=rounded))).lrs == rounded
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,11 @@ import numpy as np
 
 from analysis.arrays import Array, Quantity, percentiles
 from analysis.config import DEFAULT, AnalysisConfig
+from analysis.estimate.across import differing
 from analysis.estimate.findings import Findings
 from analysis.estimate.objective import BestLosses, best_losses
 from analysis.estimate.studies import Study
-from analysis.phrases import number
+from analysis.phrases import number, plural
 from analysis.plain import plain, shown
 from analysis.questions.budget.critical import Relation, relation
 from analysis.questions.budget.doubling import SizeDoubling, doublings
@@ -98,7 +99,7 @@ class OptimizerAtBudget:
             sizes.setdefault(each.excess.standing, []).append(str(each.batch_size))
         more = [each.excess.more_seeds for each in self.sizes if each.excess.more_seeds is not None]
         parts = [f"{standing}: {', '.join(sizes[standing])}" for standing in SizeStanding if standing in sizes]
-        return "; ".join(parts) + (f" (about {min(more)} more seeds would tell the first)" if more else "")
+        return "; ".join(parts) + (f" (about {plural(min(more), 'more seed')} would tell the nearest)" if more else "")
 
     def to_json(self) -> dict[str, Any]:
         return {"sweep": self.group.sweep} | shown(self) | {"constant_learning_rates": self.constant}
@@ -164,7 +165,7 @@ def budget(
     if within is not None:
         _margin(within, 1.0)
     results = load(*paths)
-    notes: list[str] = list(results.notes)
+    notes: list[str] = [*results.notes, *differing(results.groups)]
     found = [(entry, best_losses(entry.studies, entry.scale, config)) for entry in spent(results, at, metric, notes)]
     of = {id(entry): losses for entry, losses in found}
     budgets = []

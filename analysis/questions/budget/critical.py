@@ -24,6 +24,9 @@ from analysis.estimate.studies import studies
 from analysis.questions.budget.reading import Spent
 from analysis.read.results import Results
 
+_FEWEST = 4
+"""Points of a curve below which it is none."""
+
 _BACK = 2.0
 """How many times fewer examples the slope of the curve is taken over."""
 
@@ -63,13 +66,16 @@ def relation(
     if best is None or len(entry.studies) < 2:
         return Relation(measured=measured, remark="there are too few batch sizes")
     curve = entry.tuned_curve(entry.studies[int(np.flatnonzero(entry.sizes == best)[0])])
+    if len(curve[0]) < _FEWEST:
+        return Relation(measured=measured, remark="the runs have no curves")
     hardest = max(float(np.nanmin(np.nanmean(_whole(losses), axis=1))) for losses in entry.losses)
     target = replace(entry.group.target, value=_easier(entry.sign * hardest, entry.sign))
-    trial, step, value = evaluations = [results.evaluations[name].to_numpy() for name in ("trial", "step", "value")]
-    count = len(results.trials)
-    steps, apart = (find(trial, step, value, count) for find in (target.crossings, target.apart))
+    trial, step, value = (results.evaluations[name].to_numpy() for name in ("trial", "step", "value"))
+    steps = target.crossings(trial, step, value, len(results.trials))
     if np.any(steps <= 0):
         return Relation(target=target.value, measured=measured, remark="a run starts at a loss as low as it ends with")
+    apart = target.apart(trial, step, value, len(results.trials))
+    evaluations = [trial, step, value]
     read = Reading(target=target, studies=list(studies(entry.group, entry.rows, target, steps, apart, evaluations)))
     ((answer,),) = (list(made) for made in answered([(entry.group, [read])], config))
     critical = Quantity(answer.critical_batch_size, answer.interval)

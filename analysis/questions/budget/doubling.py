@@ -44,14 +44,13 @@ def doublings(
     """Of every batch size and the next.
 
     Args:
-        others: the same optimizer at other budgets, for learning rates that decay to the budget.
+        others: the same optimizer at other budgets, for runs without curves and learning rates that decay.
     """
-    if entry.constant:
-        curves = [entry.tuned_curve(study) for study in entry.studies]
-        source = "no curve of the runs goes there"
-    else:
+    curves = [entry.tuned_curve(study) for study in entry.studies] if entry.constant else []
+    source = "no curve of the runs goes there"
+    if not any(len(examples) > 1 for examples, _ in curves):
         curves = [_over_budgets(int(size), entry, found, others) for size in entry.sizes]
-        source = "learning rates decay to the budget, so a second budget has to be run"
+        source = "no smaller budget of these batch sizes goes there: a second one has to be run"
     made = []
     for place in range(len(entry.studies) - 1):
         small, large = (entry.studies[place + step].batch_size for step in (0, 1))

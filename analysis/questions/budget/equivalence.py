@@ -80,7 +80,7 @@ class Equivalence:
         return {"largest_equal": self.largest_equal, "smallest_worse": self.smallest_worse}
 
 
-def equivalence(sizes: Array, found: BestLosses, margin: float, bound: Array, confidence: float) -> Equivalence:
+def equivalence(sizes: Array, found: BestLosses, margin: float, bound: np.ndarray, confidence: float) -> Equivalence:
     """All batch sizes, increasing, against the best of them.
 
     Args:

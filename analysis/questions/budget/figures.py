@@ -22,6 +22,8 @@ from analysis.questions.budget.answer import AtBudget, Budgets
 _MARK = {"equal": "full", "worse": "none", "cannot be told": "bottom"}
 """How full the mark of a batch size is, by its standing."""
 
+_FEWEST_TICKS = 4
+
 _DEEPEST = 8.0
 """Margins above the best at which a heat map is darkest: what lies farther off is simply far off."""
 
@@ -53,6 +55,11 @@ def compute(found: Budgets) -> pd.DataFrame:
     return tidy(rows, ["panel", "optimizer", "kind", "batch_size", "value", "low", "high"])
 
 
+def _ticks(axes: Axes, sizes: pd.Series) -> pd.Series | None:
+    """The batch sizes where there is room for all of their labels; else round numbers are better."""
+    return sizes if sizes.nunique() <= style.most_ticks(axes) else None
+
+
 def marks(table: pd.DataFrame) -> list[Line2D]:
     """What the marks say, of the standings there are, and the band."""
     words = {"equal": "within the margin of the best", "worse": "worse by more", "cannot be told": "cannot be told"}
@@ -69,7 +76,7 @@ def marks(table: pd.DataFrame) -> list[Line2D]:
 def draw(axes: Axes, table: pd.DataFrame) -> None:
     """Points joined by lines, a band from the best to the margin; points of several optimizers a little aside."""
     sizes, sign = table["batch_size"], float(table["sign"].iloc[0])
-    style.batch_axes(axes, table, table["value"].abs(), str(table["label"].iloc[0]), sizes)
+    style.batch_axes(axes, table, table["value"].abs(), str(table["label"].iloc[0]), _ticks(axes, sizes))
     axes.set_yscale("linear")
     places = table[["value", "low", "high"]].to_numpy(float)
     least, most = float(np.nanmin(table["value"])), float(np.nanmax(table["value"]))
@@ -133,14 +140,14 @@ def draw_heat(axes: Axes, table: pd.DataFrame) -> None:
         at, up = int(np.searchsorted(sizes, row.batch_size)), np.log(row.lr)
         corner = (at - 0.5, up - height / 2)
         if np.isfinite(row.worse):
-            axes.add_patch(Rectangle(corner, 1.0, height, color=colours(scale(row.worse)), linewidth=0, zorder=1))
+            axes.add_patch(Rectangle(corner, 1.0, height, color=colours(scale(row.worse)), linewidth=0.3, zorder=1))
         else:
             axes.plot([at], [up], "x", color=style.GREY, markersize=3, zorder=2)
         if row.best:
             axes.add_patch(Rectangle(corner, 1.0, height, fill=False, edgecolor=style.ALERT, linewidth=1.2, zorder=3))
     axes.set_xlim(-0.6, len(sizes) - 0.4)
     axes.set_ylim(np.log(rates[0]) - height, np.log(rates[-1]) + height)
-    every = -(-len(sizes) // style.most_ticks(axes))
+    every = -(-len(sizes) // max(style.most_ticks(axes), _FEWEST_TICKS))
     axes.set_xticks(range(0, len(sizes), every), [style.plain(size) for size in sizes[::every]])
     thin = -(-len(rates) // 7)
     axes.set_yticks(np.log(rates[::thin]), [style.plain(rate) for rate in rates[::thin]])
@@ -169,7 +176,7 @@ def compute_basin(found: Budgets) -> pd.DataFrame:
 def draw_basin(axes: Axes, table: pd.DataFrame) -> None:
     """The factor of learning rates that do as well as the best of the batch size, within the margin."""
     label = f"learning rates within {number(float(table['margin'].iloc[0]))} of the best, highest / lowest"
-    style.batch_axes(axes, table, [*table["basin_width"], 1.0], label, table["batch_size"])
+    style.batch_axes(axes, table, [*table["basin_width"], 1.0], label, _ticks(axes, table["batch_size"]))
     key = []
     for name, look, (own,) in style.each(table, "point"):
         axes.plot(own["batch_size"], own["basin_width"], color=look.colour, linestyle=look.dashes, marker=look.marker)

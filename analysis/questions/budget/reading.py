@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.arrays import Array
+from analysis.estimate.across import OF_BUDGET
 from analysis.estimate.objective import as_study, unit_of
 from analysis.estimate.studies import FARTHEST, Study, one_study
 from analysis.phrases import number, plural
@@ -24,10 +25,10 @@ from cbs.trial.store import METRIC, read_record
 ALIKE = 0.01
 """Budgets that differ by less are one: each is met as closely as whole batches allow."""
 
-_AT_PEAK = 0.999
-_OF_BUDGET = ("decay_examples", "decay_steps", "train_examples")
-"""Settings that follow the budget, and are not what tells two optimizers apart."""
+_OF_A_BATCH = 0.55
+"""Of a batch, by which a run may miss its budget, and two budgets be apart: half a one, and what rounding adds."""
 
+_AT_PEAK = 0.999
 _NO_METRIC = ("step", "examples", "lr", "value")
 
 
@@ -165,16 +166,21 @@ def _at_budget(
         at = _common(group, rows, {row: ended[row] for row in whole})
     if at < rows["batch_size"].min():
         raise ConfigError(f"--at {number(at)} is less than one batch of {group.sweep}, of {rows['batch_size'].min()}")
-    value, missing, decays = {}, {}, False
+    value, missing, off, decays = {}, {}, {}, False
     for row in rows.index:
         size, status = float(rows.at[row, "batch_size"]), TrialStatus(rows.at[row, "status"])
         steps, values, lrs = curves(row)
         if at < size:
             missing[row] = "the budget is less than one batch"
-        elif ended[row] >= at - max(size / 2, ALIKE * at):
-            value[row], near = _interpolated(steps, values, at / size)
-            if not near:
-                missing[row] = "its evaluations lie too far apart there"
+        elif ended[row] >= at - max(_OF_A_BATCH * size, ALIKE * at):
+            if ended[row] > at + max(_OF_A_BATCH * size, ALIKE * at):
+                value[row], near = _interpolated(steps, values, at / size)
+                if not near:
+                    missing[row] = "its evaluations lie too far apart there"
+            elif status is not TrialStatus.DIVERGED:
+                value[row] = float(values[-1])
+                if abs(ended[row] / at - 1) > ALIKE:
+                    off[int(size)] = ended[row] / at - 1
             peak, after = float(rows.at[row, "lr"]), min(int(np.searchsorted(steps, at / size)), len(lrs) - 1)
             decays |= bool(lrs[after] < _AT_PEAK * peak)
             if ended[row] > at * (1 + ALIKE) + size and lrs[after] < _AT_PEAK * peak:
@@ -192,6 +198,9 @@ def _at_budget(
             f"{group.optimizer} at {number(at)} {group.example_unit}s: batch size {sizes} left out, as of "
             f"{plural(len(missing), 'run')} the loss there is not known: {why}"
         )
+    if off:
+        told = ", ".join(f"{100 * share:+.2g} % at batch size {size}" for size, share in sorted(off.items()))
+        notes.append(f"{group.optimizer}: whole batches do not make up {number(at)} {group.example_unit}s: {told}")
     studies, tables = [], []
     for size, part in rows.groupby("batch_size", sort=True):
         study = one_study(group, int(size), part, group.target, np.full(len(part), np.nan))
@@ -234,23 +243,23 @@ def _ran_on(group: Group, status: str) -> bool:
 
 def _common(group: Group, rows: pd.DataFrame, ended: dict[int, float]) -> float:
     """The budget of runs that spent their examples; refused where it is not one."""
-    budget = float(np.median([*ended.values()]))
-    for row, examples in ended.items():
-        if abs(examples - budget) > max(float(rows.at[row, "batch_size"]), ALIKE * budget):
-            least, most = min(ended.values()), max(ended.values())
-            raise ConfigError(
-                f"unlike budgets in {group.sweep}: runs of {group.optimizer} end after {number(least)} to "
-                f"{number(most)} {group.example_unit}s; with constant learning rates give --at {least:g} or less"
-            )
-    return budget
+    sizes = {row: float(rows.at[row, "batch_size"]) for row in ended}
+    near = {row: max(_OF_A_BATCH * sizes[row], ALIKE * examples) for row, examples in ended.items()}
+    low, high = max(ended[row] - near[row] for row in ended), min(ended[row] + near[row] for row in ended)
+    if low > high:
+        least, most = min(ended.values()), max(ended.values())
+        raise ConfigError(
+            f"unlike budgets in {group.sweep}: runs of {group.optimizer} end after {number(least)} to "
+            f"{number(most)} {group.example_unit}s; with constant learning rates give --at {least:g} or less"
+        )
+    # smaller batches meet a budget more closely
+    return min(max(ended[min(ended, key=lambda row: sizes[row])], low), high)
 
 
 def _interpolated(steps: Array, values: Array, step: float) -> tuple[float, bool]:
-    """A curve at a step, linear in ln step between evaluations, and whether these are near enough; the last value where
-    the curve ends within half a batch of it."""
+    """A curve at a step before its last one, linear in ln step between evaluations, and whether these are near
+    enough."""
     after = int(np.searchsorted(steps, step * (1 - 1e-9)))
-    if after >= len(steps):
-        return float(values[-1]), True
     if abs(steps[after] - step) < 1e-6 * step or after == 0:
         return float(values[after]), after > 0 or steps[0] > 0
     low, high = steps[after - 1], steps[after]
@@ -266,7 +275,7 @@ def _name(group: Group) -> str:
         choice = parse_choice(group.optimizer)
     except ConfigError:
         return group.optimizer
-    kept = [(key, part) for key, part in sorted(choice.options.items()) if key.rpartition(".")[2] not in _OF_BUDGET]
+    kept = [(key, part) for key, part in sorted(choice.options.items()) if key.rpartition(".")[2] not in OF_BUDGET]
     return called(choice.name, kept)
 
 

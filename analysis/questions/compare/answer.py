@@ -60,24 +60,26 @@ def compare(
     path: str | os.PathLike[str],
     config: AnalysisConfig = DEFAULT,
     *,
+    others: Sequence[str | os.PathLike[str]] = (),
     targets: Sequence[float | Target] | None = None,
     reference: str | None = None,
     throughput: Throughput | None = None,
 ) -> Comparisons:
     """Token ratios, critical batch sizes and, with step times, the compute-time plane, optimizer beside optimizer.
 
-    Optimizers of one sweep and workload are compared.
+    Optimizers of one sweep and workload are compared; with ``others`` those of all of them.
 
     Args:
         path, config, targets: as of :func:`analysis.analyze`, errors too.
+        others: further folders; they need the same metric and a target in common.
         reference: the optimizer that the others are compared with; ``None`` takes ``adamw`` where it is there, else the
             first.
         throughput: seconds per step; ``None`` leaves the compute-time plane out.
 
     Raises:
-        ConfigError: if no optimizer is called like the reference.
+        ConfigError: if no optimizer is called like the reference, or folders have nothing in common.
     """
-    scopes, notes = read_scopes(path, config, targets)
+    scopes, notes = read_scopes(path, config, targets, others)
     if reference is not None and not any(named(scope.answers, reference) for scope in scopes):
         names = dict.fromkeys(answer.group.optimizer for scope in scopes for answer in scope.answers)
         raise ConfigError(f"reference {reference!r} is not among the optimizers: {', '.join(names)}")

@@ -8,12 +8,14 @@ from typing import Annotated, Any
 import typer
 
 from analysis.config import AnalysisConfig
-from analysis.options import Answer, ResultsPath, Targets, answer_with, config_of, options, times_of
+from analysis.options import Answer, Targets, answer_with, config_of, options, times_of
 
 
 @options(config=config_of, times=times_of, answer=answer_with)
 def command(
-    results: ResultsPath = Path("results"),
+    results: Annotated[
+        list[Path] | None, typer.Argument(help="Folder of a sweep, or of several; of several folders all together.")
+    ] = None,
     target: Targets = None,
     reference: Annotated[
         str | None,
@@ -34,5 +36,6 @@ def command(
     """
     from analysis.questions.compare.answer import compare
 
-    comparisons = compare(results, config, targets=target or None, reference=reference, throughput=times)
-    answer(comparisons, results / "analysis" / "compare")
+    first, *others = results or [Path("results")]
+    comparisons = compare(first, config, others=others, targets=target or None, reference=reference, throughput=times)
+    answer(comparisons, first / "analysis" / "compare")

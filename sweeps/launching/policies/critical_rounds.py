@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cbs.errors import ConfigError
-from sweeps.launching.policies.rounds import Judgement, Rounds, Wish, half_width
+from sweeps.launching.policies.rounds import Judgement, Rounds, WantedTrials, half_width
 from sweeps.search.limits import Limits
 from sweeps.spec.axes import pooled
 from sweeps.spec.spec import Sweep
@@ -61,7 +61,7 @@ class CriticalRounds(Rounds):
             if wish is None:
                 judged.reasons[label] = f"{stop or 'no further trial is known to help'} ({state})"
                 continue
-            judged.wishes[text] = Wish(
+            judged.wishes[text] = WantedTrials(
                 batch_sizes=wish.batch_sizes, seeds=wish.seeds, lrs=wish.lrs, why="; ".join(wish.reasons)
             )
         return judged

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from cbs.errors import ConfigError
 from sweeps.launching.policies import POLICIES
-from sweeps.launching.policies.rounds import Judgement, Rounds, Wish, half_width
+from sweeps.launching.policies.rounds import Judgement, Rounds, WantedTrials, half_width
 from sweeps.search.limits import Limits
 from sweeps.spec.axes import pooled
 from sweeps.spec.spec import Sweep
@@ -86,7 +86,7 @@ class EqualBudgets(Rounds):
         after = f"{estimate['optimizer']} after {estimate['budget']:,.0f} examples"
         return f"{after}: as good up to batch size {value} [{low}, {high}]"
 
-    def _wish(self, sweep: Sweep, budget: float, margin: float, answer: OptimizerAtBudget) -> Wish | None:
+    def _wish(self, sweep: Sweep, budget: float, margin: float, answer: OptimizerAtBudget) -> WantedTrials | None:
         """What one optimizer is to get at one budget: the first thing that is missing."""
         from analysis.questions.budget.equivalence import SizeStanding
 
@@ -95,17 +95,17 @@ class EqualBudgets(Rounds):
         coarse = tuple(size.batch_size for size in sizes if size.between > margin)
         if coarse and (sweep.within is None or sweep.within > margin):
             why = f"learning rates to {margin:.2g} at batch size {', '.join(map(str, coarse))}"
-            return Wish(batch_sizes=coarse, seeds=sweep.seeds, within=margin, why=why)
+            return WantedTrials(batch_sizes=coarse, seeds=sweep.seeds, within=margin, why=why)
         larger = 2 * last.batch_size
         if last.excess.standing is not SizeStanding.WORSE and _fits(sweep, larger, budget):
             why = f"batch size {larger}: {last.batch_size}, the largest, is not shown to be worse"
-            return Wish(batch_sizes=(larger,), seeds=sweep.seeds, why=why)
+            return WantedTrials(batch_sizes=(larger,), seeds=sweep.seeds, why=why)
         best = answer.equivalence.best.value
         worse = len(sizes) > 1 and sizes[1].excess.standing is SizeStanding.WORSE
         if worse and best == first.batch_size and first.batch_size > 1:
             smaller = first.batch_size // 2
             why = f"batch size {smaller}: {first.batch_size}, the smallest, is the best"
-            return Wish(batch_sizes=(smaller,), seeds=sweep.seeds, why=why)
+            return WantedTrials(batch_sizes=(smaller,), seeds=sweep.seeds, why=why)
         unknown = [size for size in sizes if size.excess.more_seeds]
         wide = self.goal is not None and half_width(answer.equivalence.largest_within.interval) > self.goal
         if not unknown and not wide:
@@ -118,7 +118,7 @@ class EqualBudgets(Rounds):
             return None
         tested = sorted({*(size.batch_size for size in asked), *([round(best)] if best else [])})
         seeds = (*sweep.seeds, *(seed for seed in range(MOST_SEEDS) if seed not in sweep.seeds))[:count]
-        return Wish(
+        return WantedTrials(
             batch_sizes=tuple(size for size in tested if any(each.batch_size == size for each in sizes)),
             seeds=tuple(sorted(seeds)),
             why=f"{count} seeds at batch size {', '.join(map(str, tested))}",
@@ -131,10 +131,10 @@ def _fits(sweep: Sweep, batch_size: int, budget: float) -> bool:
     return (sweep.budgets[0] - warmup) / batch_size >= FEWEST_STEPS and budget / batch_size >= FEWEST_STEPS
 
 
-def _together(wishes: list[Wish]) -> Wish:
+def _together(wishes: list[WantedTrials]) -> WantedTrials:
     """One wish for several budgets, whose trials may be the same."""
     known = [wish.within for wish in wishes if wish.within is not None]
-    return Wish(
+    return WantedTrials(
         batch_sizes=tuple(sorted({size for wish in wishes for size in wish.batch_sizes})),
         seeds=max((wish.seeds for wish in wishes), key=len),
         within=min(known, default=None),

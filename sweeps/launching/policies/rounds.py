@@ -37,7 +37,7 @@ MOST_ROUNDS = 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wish:
+class WantedTrials:
     """Trials that an optimizer is to get: every batch size with every seed.
 
     Attributes:
@@ -68,7 +68,7 @@ class Judgement:
     """
 
     estimates: list[dict[str, Any]] = field(default_factory=list)
-    wishes: dict[str, Wish] = field(default_factory=dict)
+    wishes: dict[str, WantedTrials] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
 
 

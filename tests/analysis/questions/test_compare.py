@@ -22,6 +22,7 @@ from analysis.questions.recommend.answer import recommend
 from analysis.questions.recommend.plans import Wish
 from analysis.read.throughput import Assumed, read_throughput
 from cbs.errors import ConfigError, ResultsError
+from cbs.trial.target import Target
 from tests.factories import Truth, sweep
 
 SIZES = (4, 16, 64, 256)
@@ -269,3 +270,33 @@ def test_the_recommendation_is_told_without_colour_and_shows_its_data(two: Path)
         (point,) = [entry for entry in adamw.answer.points if entry.batch_size == row.batch_size]
         seconds = ASSUMED.seconds_per_step("adamw", np.array([float(point.batch_size)]), int(row.devices))[0]
         assert row.value == pytest.approx(point.steps_to_target * seconds)
+
+
+def test_across_folders_optimizers_stand_side_by_side_and_what_differs_is_told(two: Path, tmp_path: Path) -> None:
+    sweep(
+        tmp_path / "c", {"sgd": NOISY, "muon": MUON}, batch_sizes=SIZES, lrs=LRS, growth=1.5, prune_factor=2, name="c"
+    )
+    (alone,) = compare(two, FAST).comparisons
+    report = compare(two, FAST, others=[tmp_path / "c"])
+    (joined,) = report.comparisons
+    assert joined.optimizers == ("adamw", "muon, synthetic", "muon, c", "sgd")
+    assert "the folders differ in prune_factor: 1.3 in synthetic, 2 in c" in report.notes
+    assert joined.answers[0].interval == alone.answers[0].interval
+    assert {ratio.optimizer for ratio in joined.token_ratios} == {"muon, synthetic", "muon, c", "sgd"}
+    assert not any("differ" in note for note in compare(two, FAST).notes)
+
+
+def test_across_folders_unlike_metrics_and_targets_are_one_line(
+    two: Path, tmp_path: Path, run: Callable[..., tuple[int, str, str]]
+) -> None:
+    harder = Target(metric="validation_loss", value=2.0)
+    sweep(tmp_path / "a", {"sgd": NOISY}, batch_sizes=SIZES, lrs=LRS, growth=1.5, target=harder, name="a")
+    other = Target(metric="accuracy", value=2.4, direction="above")
+    sweep(tmp_path / "b", {"sgd": NOISY}, batch_sizes=SIZES, lrs=LRS, growth=1.5, target=other, name="b")
+    for folder, words in (("a", "validation_loss < 2 on synthetic in a"), ("b", "accuracy (above) in b")):
+        code, out, err = run("compare", two, tmp_path / folder, "--no-figures", "--resamples", 100)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert words in err
+    code, out, _ = run("compare", two, tmp_path / "a", "--target", 2.6, "--resamples", 100, "-o", tmp_path / "out")
+    assert code == 0
+    assert "sgd" in out

@@ -1,0 +1,69 @@
+"""Folders side by side: what else differs between the sweeps whose optimizers are compared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from analysis.estimate.result import Answer
+from analysis.plain import flat
+from analysis.read.groups import Group
+from cbs.errors import ConfigError
+
+_SHOWN = ("data_hash", "parameters", "tokens_per_example", "example_unit", "metric_unit")
+OF_BUDGET = ("decay_examples", "decay_steps", "train_examples", "max_examples", "max_steps")
+"""Settings that follow the budget of a run, and are not what tells two optimizers apart."""
+
+_NO_PROTOCOL = ("target", "example_unit", "tokens_per_example", "metric_unit")
+"""Parts of a protocol that are told elsewhere, or need not be alike."""
+
+
+def differing(groups: Sequence[Group]) -> Iterator[str]:
+    """A line for every setting that is not the same in all sweeps of these groups, with its values."""
+    by_sweep: dict[str, dict[str, Any]] = {}
+    for group in groups:
+        protocol = group.manifest.get("protocol")
+        settings = dict(flat(protocol)) if isinstance(protocol, dict) else {}
+        kept = {
+            name: value
+            for name, value in settings.items()
+            if name.partition(".")[0] not in _NO_PROTOCOL and name.rpartition(".")[2] not in OF_BUDGET
+        }
+        by_sweep.setdefault(group.sweep, kept | {name: getattr(group, name) for name in _SHOWN})
+    if len(by_sweep) < 2:
+        return
+    for name in dict.fromkeys(name for settings in by_sweep.values() for name in settings):
+        values = {sweep: settings.get(name) for sweep, settings in by_sweep.items()}
+        if len({repr(value) for value in values.values()}) > 1:
+            told = ", ".join(f"{'none' if value is None else value} in {sweep}" for sweep, value in values.items())
+            yield f"the folders differ in {name}: {told}"
+
+
+def as_one(answers: Sequence[Answer]) -> list[Answer]:
+    """The answers of several sweeps as if of one, so that they stand side by side: those of one workload and target.
+
+    Optimizers of one name are told apart by their sweeps.
+
+    Raises:
+        ConfigError: if the sweeps have unlike metrics, or no target in common.
+    """
+    sweeps = list(dict.fromkeys(answer.group.sweep for answer in answers))
+    if len(sweeps) < 2:
+        return list(answers)
+    told = {(answer.target.metric, answer.target.direction): answer.group.sweep for answer in answers}
+    if len(told) > 1:
+        words = ", ".join(f"{metric} ({direction}) in {sweep}" for (metric, direction), sweep in told.items())
+        raise ConfigError(f"unlike metrics are not compared: {words}")
+    places: dict[Any, set[str]] = {}
+    for answer in answers:
+        places.setdefault((answer.group.workload, answer.target), set()).add(answer.group.sweep)
+    if all(len(members) < 2 for members in places.values()):
+        words = ", ".join(dict.fromkeys(f"{a.target} on {a.group.workload} in {a.group.sweep}" for a in answers))
+        raise ConfigError(f"nothing in common to compare: {words}; give a --target that all of them passed")
+    names = [(answer.group.workload, answer.target, answer.group.optimizer) for answer in answers]
+    joined, one = [], " + ".join(sweeps)
+    for answer, name in zip(answers, names, strict=True):
+        label = answer.group.optimizer if names.count(name) == 1 else f"{answer.group.optimizer}, {answer.group.sweep}"
+        joined.append(replace(answer, group=replace(answer.group, sweep=one, optimizer=label)))
+    return joined
