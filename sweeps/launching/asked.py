@@ -46,7 +46,7 @@ def policy_of(precision: float | None, auto: bool, telescope: str | None, named:
     flags = precision is not None or auto or telescope is not None
     if named is not None and flags:
         raise ConfigError(
-            f"--set policy={named} says how the sweep goes on: leave out --precision, --auto, --telescope"
+            f"--set policy={named} says how the sweep continues: leave out --precision, --auto, --telescope"
         )
     if named is not None:
         return parse_choice(named)
