@@ -64,6 +64,18 @@ def test_finds_curvature_gradient_and_noise(kind: str) -> None:
     np.testing.assert_allclose(noise[:SIZE], 0.3 * truth, rtol=0.36)
 
 
+@pytest.mark.parametrize("vectors", [1, 16])
+def test_noise_vectors_estimate_the_trace_together(vectors: int) -> None:
+    """With few nodes most of the noise is off the settled directions, where random vectors measure it."""
+    effort = dataclasses.replace(EFFORT, nodes=4, noise_vectors=vectors)
+    sample, loop, _ = taken(TRIAL, START, effort)
+    measures = [measure for measure in sample.measures if measure.kind == "noise"]
+    assert len(measures) == 1 + vectors
+    trace = 0.3 * float(loop.model.curvature.double().sum())
+    # a vector has as many degrees of freedom as there are directions, unequal ones: 40 % at most
+    assert sum(measure.weight.sum() for measure in measures) == pytest.approx(trace, rel=1.2 / vectors**0.5)
+
+
 @pytest.mark.parametrize("point", [START, TARGET])
 def test_the_quadratic_it_makes_is_the_one_that_was_trained(point: str) -> None:
     sample, loop, start = taken(TRIAL, point)
