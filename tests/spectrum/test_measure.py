@@ -72,7 +72,7 @@ def test_noise_vectors_estimate_the_trace_together(vectors: int) -> None:
     measures = [measure for measure in sample.measures if measure.kind == "noise"]
     assert len(measures) == 1 + vectors
     trace = 0.3 * float(loop.model.curvature.double().sum())
-    # a vector has as many degrees of freedom as there are directions, unequal ones: 40 % at most
+    # one vector is off by 40 % at most, as unequal directions share few degrees of freedom; three times that
     assert sum(measure.weight.sum() for measure in measures) == pytest.approx(trace, rel=1.2 / vectors**0.5)
 
 
