@@ -128,7 +128,7 @@ def test_a_sweep_sets_a_trial_aside_whose_steps_have_a_flipped_bit(store: Store)
 def test_a_spectrum_is_found_damaged(tmp_path: Path) -> None:
     values = {"seed": 0, "step": 0, "value": 1.5, "start_value": 1.5, "train_loss": 1.25}
     examples = {"gradient_examples": 8, "curvature_examples": 16}
-    measure = SpectralMeasure("density", np.array([0.5, 2.0]), np.array([3.0, 4.0]))
+    measure = SpectralMeasure("noise", np.array([0.5, 2.0]), np.array([3.0, 4.0]))
     sample = SpectrumSample(point="start", replicate=0, measures=(measure,), **values, **examples)
     about = {"curvature": "hessian", "nodes": 2, "parameters": 7, "trial": "", "metric": "m", "direction": "below"}
     path = record.write(Spectrum(workload={}, samples=(sample,), **about), tmp_path)

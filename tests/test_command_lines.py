@@ -187,7 +187,8 @@ def test_there_is_a_table_of_stages() -> None:
 @pytest.mark.parametrize("line", [line for line, found in COMPLETE.items() if found[0] in RUN or of_table(*found)])
 def test_a_command_runs(line: str, run: Run, place: Path) -> None:
     name, words = COMPLETE[line]
-    words = [word for word in words if word not in ("--throughput", "throughput.csv")]
+    if "throughput.csv" in words:
+        words = [word for word in words if word not in ("--throughput", "throughput.csv")]
     for word in words:
         if word.startswith("results"):
             sweep(place / word / "a", {"adamw": Truth(), "merit": Truth()}, seeds=2)

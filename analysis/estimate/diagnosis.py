@@ -159,7 +159,8 @@ def _findings(points: Sequence[Point], seen: tuple[bool, bool]) -> Iterator[tupl
         where = ", ".join(f"{point.batch_size} ({-100 * np.expm1(-point.lead):.0f} %)" for point in early)
         yield (
             Verdict.NOISY_STEPS,
-            "noise let the first evaluation past the target come so much before the trend of its run at batch size "
+            "because of noise the first evaluation past the target comes so much before the trend of its run at "
+            "batch size "
             f"{where}: validate on more examples, or choose a target at which the metric changes faster",
         )
     warming = [point for point in reached if point.warmup and point.warmup >= (point.steps_to_target or 0.0)]

@@ -3,9 +3,7 @@ r"""Where a vector lies along the eigenvalues of a symmetric matrix that is know
 Of a matrix with eigenpairs :math:`(\lambda_i, q_i)` a vector v has the spectral measure that puts
 :math:`(q_i^\top v)^2` on :math:`\lambda_i`; its integral of f is :math:`v^\top f(A) v`. K steps of Lanczos give the
 K-point Gauss quadrature of this measure (Golub & Meurant 2010, "Matrices, Moments and Quadrature", chapter 6): exact
-for polynomials of degree 2K - 1, from one product a step. With vectors of independent random signs the measure is, in
-the mean, the density of all eigenvalues (stochastic Lanczos quadrature, Ubaru, Chen & Saad 2017, doi
-10.1137/16M1104974).
+for polynomials of degree 2K - 1, from one product a step.
 """
 
 from __future__ import annotations

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -38,7 +37,6 @@ class Effort:
         curvature_examples: of the batch that the curvature is of.
         gradient_examples: that the gradient is of.
         noise_vectors: vectors with the covariance of the gradient noise.
-        density_vectors: vectors of random signs, for the density of the eigenvalues; 0 for none.
     """
 
     curvature: str = AUTO
@@ -46,7 +44,6 @@ class Effort:
     curvature_examples: int = 256
     gradient_examples: int = 8192
     noise_vectors: int = 1
-    density_vectors: int = 1
 
     def __post_init__(self) -> None:
         if self.curvature not in CURVATURES:
@@ -54,15 +51,13 @@ class Effort:
         for name in ("nodes", "curvature_examples", "noise_vectors"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name.replace('_', ' ')} must be at least 1, got {getattr(self, name)}")
-        if self.density_vectors < 0:
-            raise ConfigError(f"density vectors must be at least 0, got {self.density_vectors}")
         if self.gradient_examples < LEAST:
             raise ConfigError(f"gradient examples must be at least {LEAST}, got {self.gradient_examples}")
 
     @property
     def vectors(self) -> int:
         """Number of spectral measures in a sample."""
-        return 2 + self.noise_vectors + self.density_vectors
+        return 2 + self.noise_vectors
 
 
 def curvature_kind(loop: TrainingLoop, effort: Effort) -> str:
@@ -137,18 +132,11 @@ def measure(
         values, directions = along.settled(SETTLED)
         variances, vectors = sampler.noise(directions, effort.noise_vectors, signs)
         measures.append(SpectralMeasure("noise", values, variances))
-        if effort.density_vectors:
-            measures.append(SpectralMeasure("density", values, np.ones(len(values))))
         rest = without(product, directions)
-        randoms = [
-            torch.randint(0, 2, (len(moved),), generator=signs).to(moved).mul_(2).sub_(1)
-            for _ in range(effort.density_vectors)
-        ]
-        for name, starts in (("noise", list(vectors)), ("density", randoms)):
-            for vector in starts:
-                lanczos_run = lanczos(rest, outside(vector, directions), effort.nodes)
-                measures.append(SpectralMeasure(name, lanczos_run.points, lanczos_run.weights() / len(starts)))
-                progress()
+        for vector in vectors:
+            along = lanczos(rest, outside(vector, directions), effort.nodes)
+            measures.append(SpectralMeasure("noise", along.points, along.weights() / len(vectors)))
+            progress()
     return SpectrumSample(
         point=point,
         replicate=replicate,

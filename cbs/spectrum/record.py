@@ -22,7 +22,7 @@ SCHEMA_VERSION = 1
 
 GAUSS_NEWTON, HESSIAN = "gauss_newton", "hessian"
 START, TARGET = "start", "target"
-KINDS = ("density", "gradient", "start", "noise")
+KINDS = ("gradient", "start", "noise")
 """What lies along the eigenvalues, see :class:`SpectralMeasure`."""
 
 _COLUMNS = {"point": pa.string(), "replicate": pa.int64(), "kind": pa.string()}
@@ -34,9 +34,8 @@ class SpectralMeasure:
     r"""A spectral measure in a few points.
 
     Attributes:
-        kind: ``density``: of all eigenvalues, the weights add up to the number of parameters. ``gradient``: squared
-            projections of the true gradient on the eigenvectors, of any sign where noise hides them. ``start``:
-            likewise of the gradient that the quadratic has where training starts,
+        kind: ``gradient``: squared projections of the true gradient on the eigenvectors, of any sign where noise hides
+            them. ``start``: likewise of the gradient that the quadratic has where training starts,
             :math:`g + H (w_0 - w)`; the same as ``gradient`` where it is measured at the start. ``noise``: variance
             of one example's gradient along the eigenvectors, the weights add up to :math:`tr\,\Sigma`.
         curvature: eigenvalues, ``[K]``.

@@ -49,7 +49,7 @@ def policy_of(
     flags = precision is not None or auto or telescope is not None
     if named is not None and flags:
         raise ConfigError(
-            f"--set policy={named} says how the sweep goes on: leave out --precision, --auto, --telescope"
+            f"--set policy={named} says how the sweep continues: leave out --precision, --auto, --telescope"
         )
     if named is not None:
         return parse_choice(named)

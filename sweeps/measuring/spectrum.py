@@ -243,13 +243,9 @@ def summary(spectrum: Spectrum) -> list[dict[str, Any]]:
 
 def _quantities(sample: SpectrumSample) -> dict[str, float]:
     (h, noise), (along, gradient) = sample.of("noise"), sample.of("gradient")
-    quantities = {
+    return {
         "largest_curvature": float(max(h.max(), along.max())),
         "least_curvature": float(min(h.min(), along.min())),
         "grad_sq_norm": float(gradient.sum()),
         "noise_trace": float(noise.sum()),
     }
-    if any(measure.kind == "density" for measure in sample.measures):
-        values, weights = sample.of("density")
-        quantities["curvature_trace"] = float((values * weights).sum())
-    return quantities

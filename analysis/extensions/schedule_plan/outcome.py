@@ -154,7 +154,8 @@ def verdict(plan: PlanOutcome, source: PhaseSource, constant: PlanOutcome, confi
     if source.whole is None:
         return f"{unknown}: no run of a constant batch size was measured to compare it with"
     if source.decays:
-        return f"{unknown}: the learning rate of these runs falls, and then losses on the way are not passed alike"
+        return f"{unknown}: the learning rate of these runs falls, so that intermediate losses are not passed as in "
+        "those of a constant one"
     if plan.lrs[-1] is None:
         return (
             f"{unknown}: steps are those at the best learning rate, and that of its last batch size, "

@@ -235,7 +235,7 @@ def _on_curves(results: Sequence[TrialResult], cleaning: Counter[str]) -> Iterat
     if cleaning["restarted"]:
         yield (
             f"in {plural(cleaning['restarted'], 'run')} the steps begin again on the way: if the counter did when "
-            "training was resumed, two curves are mixed; give an axis that goes on"
+            "training was resumed, two curves are mixed; give an axis that continues"
         )
     ends = [
         (finite[0], finite[-1])
