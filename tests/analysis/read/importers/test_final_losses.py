@@ -15,6 +15,8 @@ from cbs.errors import DataError
 from cbs.trial.record import TrialStatus
 from cbs.trial.store import Store
 
+ROWS_ARE_RUNS = True
+
 ASKED = {
     "metric": "loss", "direction": "below", "target": 1.0, "example_unit": "sequence", "metric_unit": "nats/token",
     "tokens_per_example": 32, "constants": {"optimizer": "adamw"},
@@ -86,3 +88,18 @@ def test_a_table_with_runs_stays_one_of_curves(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text("run,step,batch_size,lr,optimizer,loss\na,1,8,0.1,adamw,2\na,2,8,0.1,adamw,1.5\n")
     assert import_runs([path], tmp_path / "out", Settings(**ASKED | {"constants": {}})).format == "table"
+
+
+def test_columns_are_read_under_their_names_there_or_refused_by_name(tmp_path: Path) -> None:
+    source = table(tmp_path / "t.csv", header="bs,peak_lr,{length},s,final")
+    columns = {"batch_size": "bs", "lr": "peak_lr", "seed": "s", "loss": "final"}
+    plain = import_runs([table(tmp_path / "u.csv")], tmp_path / "plain", Settings(**ASKED))
+    named = import_runs([source], tmp_path / "named", Settings(**ASKED | {"columns": columns}), format="final_losses")
+    ends = [
+        sorted((one.config.batch_size, one.config.lr, one.config.seed, one.evaluations[-1].value) for one in every)
+        for every in (plain.trials, named.trials)
+    ]
+    assert ends[0] == ends[1]
+    with pytest.raises(DataError, match="nowhere"):
+        import_runs([source], tmp_path / "x", Settings(**ASKED | {"columns": columns | {"loss": "nowhere"}}),
+                    format="final_losses")  # fmt: skip

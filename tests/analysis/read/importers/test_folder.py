@@ -159,7 +159,7 @@ def test_a_folder_that_cannot_take_its_place_leaves_the_old_one(
     ("prepare", "words"),
     [
         (lambda p: "/no/such/thing", "no such file or folder: /no/such/thing"),
-        (lambda p: p, "is of no known format; choose one with --format: batch_science, csv, huggingface, "),
+        (lambda p: p, "is of no known format; choose one with --format: batch_science, csv, final_losses, hugging"),
         (lambda p: (p / "notes.txt").touch() or p / "notes.txt", "is of no known format"),
         (lambda p: sweep(p / "s", batch_sizes=(8,), lrs=(1e-3,), growth=1.5).root, "is a sweep of cbs already"),
         (

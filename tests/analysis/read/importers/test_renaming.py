@@ -2,7 +2,8 @@
 
 A format is in here by what its own test file has: ``write_run(top, rows, config)`` writes one run whose every row of
 ``rows`` was logged in one call, and returns the source; ``BASE`` is an axis that has to be named, and
-``HAS_CONFIG = False`` says that ``config`` has no place in the format.
+``HAS_CONFIG = False`` says that ``config`` has no place in the format. Where every row is a run of its own
+(``ROWS_ARE_RUNS = True``) that file tests its columns itself.
 """
 
 from __future__ import annotations
@@ -18,6 +19,11 @@ from analysis.read.importers.settings import AXES, CONFIG
 from cbs.errors import DataError
 from tests.analysis.read.importers.sources import settings, write_csv
 
+FORMATS = [
+    name
+    for name in IMPORTERS
+    if not getattr(importlib.import_module(f"tests.analysis.read.importers.test_{name}"), "ROWS_ARE_RUNS", False)
+]
 TOLD = {"batch_size": 16, "lr": 0.25, "seed": 3, "parameters": 7}
 KNOWN = {"batch_size": "4", "optimizer": "adamw", "lr": "1e-3"}
 ROWS = [{"step": step, "loss": 5.0 - step, "other_loss": 3.0 - step, "other_axis": 64 * step} for step in (1, 2)]
@@ -33,14 +39,14 @@ def imported(format: str, top: Path, rows: list[dict[str, Any]], config: dict[st
     return trial
 
 
-@pytest.mark.parametrize("format", list(IMPORTERS))
+@pytest.mark.parametrize("format", FORMATS)
 def test_the_metric_is_read_under_its_name_there(tmp_path: Path, format: str) -> None:
     trial = imported(format, tmp_path, ROWS, {}, columns={"loss": "other_loss"})
     assert [row.value for row in trial.evaluations] == [2.0, 1.0]
 
 
 @pytest.mark.parametrize("axis", AXES)
-@pytest.mark.parametrize("format", list(IMPORTERS))
+@pytest.mark.parametrize("format", FORMATS)
 def test_the_axis_is_read_under_its_name_there(tmp_path: Path, format: str, axis: str) -> None:
     per_step = {"step": 1, "examples": 4, "tokens": 8}[axis]
     trial = imported(format, tmp_path, ROWS, {}, columns={axis: "other_axis"}, tokens_per_example=2)
@@ -48,7 +54,7 @@ def test_the_axis_is_read_under_its_name_there(tmp_path: Path, format: str, axis
 
 
 @pytest.mark.parametrize("fact", TOLD)
-@pytest.mark.parametrize("format", list(IMPORTERS))
+@pytest.mark.parametrize("format", FORMATS)
 def test_a_fact_is_read_from_a_column(tmp_path: Path, format: str, fact: str) -> None:
     constants = {name: value for name, value in KNOWN.items() if name != fact}
     rows = [row | {"theirs": TOLD[fact]} for row in ROWS]
@@ -59,7 +65,7 @@ def test_a_fact_is_read_from_a_column(tmp_path: Path, format: str, fact: str) ->
     assert (told | {"parameters": trial.workload.parameters})[fact] == TOLD[fact]
 
 
-@pytest.mark.parametrize("format", list(IMPORTERS))
+@pytest.mark.parametrize("format", FORMATS)
 def test_a_fact_is_read_from_the_config(tmp_path: Path, format: str) -> None:
     constants = {"optimizer": "adamw", "batch_size": "4"}
     wanted: dict[str, Any] = {"columns": {"lr": CONFIG + "peak"}, "constants": constants}
@@ -72,7 +78,7 @@ def test_a_fact_is_read_from_the_config(tmp_path: Path, format: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["loss", "step", "tokens", "run", "batch_size", "optimizer", "workload", "status"])
-@pytest.mark.parametrize("format", list(IMPORTERS))
+@pytest.mark.parametrize("format", FORMATS)
 def test_a_column_that_is_not_there_is_refused_by_name(tmp_path: Path, format: str, name: str) -> None:
     changes = {"tokens_per_example": 2} if name == "tokens" else {}
     with pytest.raises(DataError, match="gone") as caught:
@@ -81,7 +87,7 @@ def test_a_column_that_is_not_there_is_refused_by_name(tmp_path: Path, format: s
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("format", list(IMPORTERS))
+@pytest.mark.parametrize("format", FORMATS)
 def test_what_a_source_lacks_may_be_in_the_table_of_runs(tmp_path: Path, format: str) -> None:
     listed = write_csv(tmp_path / "about.csv", [{"run": "someone else", "peak": 0.5}])
     trial = imported(format, tmp_path, ROWS, {}, columns={"lr": "peak"}, runs=listed, constants=KNOWN)
