@@ -70,9 +70,9 @@ def test_the_commands_are_all_there_and_no_others(run, monkeypatch):
         {command.partition(" ")[0] for command in EXPECTED}
     )
     assert {"sweep", "noise-scale", "throughput", "status"} <= {*under["Measure"]}
-    assert {"analyze", "fit", "lr", "compare", "scale", "report"} == {*under["Analyze"]}
-    assert {"recommend", "schedule"} == {*under["Decide"]}
-    assert {"import", "merge"} == {*under["Bring your data"]}
+    assert {"analyze", "fit", "lr", "compare", "scale", "report"} <= {*under["Analyze"]}
+    assert {"recommend", "schedule"} <= {*under["Decide"]}
+    assert {"import", "merge"} <= {*under["Bring your data"]}
 
 
 def panels(out):

@@ -1,24 +1,27 @@
 """What is asked is what is answered: every flag of every command reaches the function of the library it is meant for.
 
-The functions a command calls are replaced by recorders. A case gives a flag, and the text that must then stand in the
-record and must not stand there without the flag. Flags are enumerated from the command line itself, so one without a
-case fails.
+The functions a command calls are replaced by recorders. Flags are enumerated from the command line itself, and given a
+value of their type, which must then stand in the record and must not stand there without the flag. A case says it for
+those of another form: a flag with its values, and the text to find.
 """
 
 from __future__ import annotations
 
+import ast
+import inspect
 import re
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 from unittest.mock import Mock
 
 import pytest
 
 import cli
 from cbs.registry.choices import Choice
+from cbs.registry.extensions import load
 from cbs.spectrum.record import Spectrum
 from cbs.trial.step_times import StepTime
 from sweeps.launching.loop import PlannedSweep
@@ -30,6 +33,7 @@ SPECTRUM = Spectrum(
     curvature="gauss_newton", nodes=3, parameters=6, trial="", metric="loss", direction="below", workload={}, samples=()
 )
 MEASURED = [StepTime(batch_size=4, seconds=0.5)]
+Case = tuple[Sequence[str], str]
 
 
 @dataclass(frozen=True)
@@ -39,14 +43,14 @@ class Flags:
     Attributes:
         functions: recorded functions of the library and what each returns; a callable is called with its arguments.
         base: arguments that every call has.
-        cases: flag (or name of an argument) -> (arguments, text in the record).
+        cases: flag (or name of an argument) -> (arguments, text in the record), where its type does not say it.
         instead: likewise, for flags that take the place of ``base``.
     """
 
     functions: dict[str, Any]
     base: Sequence[str] = ()
-    cases: dict[str, tuple[Sequence[str], str]] = field(default_factory=dict)
-    instead: dict[str, tuple[Sequence[str], str]] = field(default_factory=dict)
+    cases: dict[str, Case] = field(default_factory=dict)
+    instead: dict[str, Case] = field(default_factory=dict)
 
 
 def answer() -> Mock:
@@ -56,15 +60,13 @@ def answer() -> Mock:
     return result
 
 
-CONFIG: dict[str, tuple[Sequence[str], str]] = {
+CONFIG: dict[str, Case] = {
     "--definition": (
         ["--definition", "sfo", "--definition", "saturation(tolerance=1)"],
         "AnalysisConfig(definition='sfo', options={'saturation': {'tolerance': 1.0}}",
     ),
-    "--confidence": (["--confidence", "0.8"], "confidence=0.8"),
-    "--resamples": (["--resamples", "300"], "resamples=300"),
 }
-ASSUMED: dict[str, tuple[Sequence[str], str]] = {
+ASSUMED: dict[str, Case] = {
     "--examples-per-second-per-device": (["--examples-per-second-per-device", "70"], "examples_per_second=70.0"),
     "--max-batch-per-device": (
         ["--examples-per-second-per-device", "70", "--max-batch-per-device", "9"],
@@ -72,13 +74,10 @@ ASSUMED: dict[str, tuple[Sequence[str], str]] = {
     ),
     "--step-latency": (["--examples-per-second-per-device", "70", "--step-latency", "0.25"], "latency=0.25"),
 }
-RESULTS = {"results": (["elsewhere"], "elsewhere"), "--target": (["--target", "2.5", "--target", "3"], "[2.5, 3.0]")}
-OUTPUT = {"--output": (["-o", "there"], "there")}
-FIGURES = {"--figures": (["--no-figures"], "figures=False")}
-JSON = {"--json": (["--json"], "to_json(")}
-WIDE = {"--wide": (["--wide"], "wide=True")}
+JSON: dict[str, Case] = {"--json": (["--json"], "to_json(")}
+VENUE: dict[str, Case] = {"--venue": (["--venue", "neurips"], "venue='neurips'")}
+SHOWN = JSON | VENUE
 PRESENT = {"analysis.present.write": tuple, "analysis.present.to_json": dict, "analysis.present.show": None}
-VENUE = {"--venue": (["--venue", "neurips"], "venue='neurips'")}
 PROGRAM = [
     "--command", "train {batch_size} {lr} {seed} {folder}", "--reads", "csv", "--metric", "loss",
     "--direction", "above", "--target", "3", "--metric-unit", "nats", "--example-unit", "tree",
@@ -95,17 +94,7 @@ CONSTANTS = [
 FLAGS = {
     "analyze": Flags(
         {"analysis.questions.analyze.answer.analyze": answer, **PRESENT},
-        cases=RESULTS
-        | OUTPUT
-        | CONFIG
-        | FIGURES
-        | VENUE
-        | JSON
-        | WIDE
-        | {
-            "--definitions": (["--definitions"], "definitions=True"),
-            "--suggest": (["--suggest"], "suggestions=True"),
-        },
+        cases=CONFIG | SHOWN | {"--suggest": (["--suggest"], "suggestions=True")},
     ),
     "theory bounds": Flags(
         {
@@ -114,27 +103,19 @@ FLAGS = {
             **PRESENT,
         },
         base=CONSTANTS,
-        cases=OUTPUT
-        | JSON
+        cases=JSON
         | {
             "--optim": (["--optim", "sgd", "--optim", "momentum"], "['muon', 'sgd', 'momentum']"),
             "--beta": (["--beta", "0.8,0.9"], "betas=(0.8, 0.9)"),
             "--weight-decay": (["--weight-decay", "0,0.1"], "weight_decays=(0.0, 0.1)"),
-            "--nesterov": (["--no-nesterov"], "nesterov=False"),
-            "--epsilon": (["--epsilon", "0.75"], "epsilon=0.75"),
-            "--lr": (["--lr", "0.25"], "lr=0.25"),
-            "--smoothness": (["--smoothness", "1.5"], "smoothness=1.5"),
-            "--noise": (["--noise", "4.5"], "noise=4.5"),
-            "--gap": (["--gap", "2.5"], "gap=2.5"),
-            "--initial-gradient": (["--initial-gradient", "0.5"], "initial_gradient=0.5"),
-            "--norm-constant": (["--norm-constant", "1.25"], "norm_constant=1.25"),
             "--batch-sizes": (["--batch-sizes", "8..32"], "batch_sizes=(8, 16, 32)"),
         },
-        instead={
-            name: (["elsewhere", *arguments], said) for name, (arguments, said) in (CONFIG | FIGURES | VENUE).items()
-        }
+        instead={name: (["elsewhere", *arguments], said) for name, (arguments, said) in (CONFIG | VENUE).items()}
         | {
             "results": (["elsewhere"], "elsewhere"),
+            "--confidence": (["elsewhere", "--confidence", "0.8"], "confidence=0.8"),
+            "--resamples": (["elsewhere", "--resamples", "300"], "resamples=300"),
+            "--figures": (["elsewhere", "--no-figures"], "figures=False"),
             "--target": (["elsewhere", "--target", "2.5", "--target", "3"], "[2.5, 3.0]"),
             "--form": (["elsewhere", "--form", "linear"], "form='linear'"),
             "--at-lr": (["elsewhere", "--at-lr", "0.5"], "lr=0.5"),
@@ -146,17 +127,7 @@ FLAGS = {
             "analysis.read.throughput.read_throughput": "the table",
             **PRESENT,
         },
-        cases=RESULTS
-        | OUTPUT
-        | CONFIG
-        | FIGURES
-        | VENUE
-        | JSON
-        | ASSUMED
-        | {
-            "--reference": (["--reference", "muon"], "reference='muon'"),
-            "--throughput": (["--throughput", "times.csv"], "throughput='the table'"),
-        },
+        cases=CONFIG | SHOWN | ASSUMED | {"--throughput": (["--throughput", "times.csv"], "throughput='the table'")},
     ),
     "schedule judge": Flags(
         {
@@ -164,17 +135,7 @@ FLAGS = {
             "analysis.read.throughput.read_throughput": "the table",
             **PRESENT,
         },
-        cases=RESULTS
-        | OUTPUT
-        | CONFIG
-        | FIGURES
-        | VENUE
-        | JSON
-        | ASSUMED
-        | {
-            "--throughput": (["--throughput", "times.csv"], "throughput='the table'"),
-            "--devices": (["--devices", "4"], "devices=4"),
-        },
+        cases=CONFIG | SHOWN | ASSUMED | {"--throughput": (["--throughput", "times.csv"], "throughput='the table'")},
     ),
     "schedule plan": Flags(
         {
@@ -185,31 +146,14 @@ FLAGS = {
             **PRESENT,
         },
         base=["FOLDER"],
-        cases=OUTPUT
-        | FIGURES
-        | VENUE
-        | JSON
+        cases=SHOWN
         | ASSUMED
         | {
-            "source": (["elsewhere"], "elsewhere"),
-            "--target": (["--target", "2.5"], "targets=[2.5]"),
-            "--ratio": (["--ratio", "3"], "ratio=3.0"),
-            "--optimizer": (["--optimizer", "muon"], "optimizer='muon'"),
             "--rule": (["--rule", "doubling", "--first-batch-size", "8"], "rule='doubling'"),
             "--first-batch-size": (["--rule", "doubling", "--first-batch-size", "16"], "first_batch_size=16"),
-            "--price": (["--price", "31"], "price=31.0"),
-            "--max-batch-size": (["--max-batch-size", "96"], "max_batch_size=96"),
-            "--divisible-by": (["--divisible-by", "12"], "divisible_by=12"),
             "--world-size": (["--world-size", "5", "--micro-batch", "3"], "divisible_by=15"),
             "--micro-batch": (["--world-size", "1", "--micro-batch", "7"], "divisible_by=7"),
             "--lr-exponent": (["--lr-exponent", "0.25"], "lr_exponent=0.25"),
-            "--budget": (["--budget", "3B"], "budget='3B'"),
-            "--tokens-per-example": (["--tokens-per-example", "64"], "tokens_per_example=64"),
-            "--throughput": (["--throughput", "times.csv"], "the table times.csv"),
-            "--devices": (["--devices", "6"], "devices=6"),
-            "--export": (["--export", "megatron"], "'megatron'"),
-            "--confidence": (["--confidence", "0.8"], "confidence=0.8"),
-            "--resamples": (["--resamples", "123"], "resamples=123"),
         },
         instead={
             "--trace": (["--trace", "noise_scale.json"], "trace=PosixPath('noise_scale.json')"),
@@ -227,21 +171,15 @@ FLAGS = {
         },
         cases=CONFIG
         | JSON
-        | WIDE
         | {
             "--optim": (["--optim", "nesterov", "--optim", "ema"], "['nesterov', 'ema']"),
             "--power": (["--power", "0,0.5"], "powers=(0.0, 0.5)"),
             "--batch-sizes": (["--batch-sizes", "8..32"], "batch_sizes=(8, 16, 32)"),
-            "--target": (["--target", "0.25"], "target=0.25"),
             "--momentum": (["--momentum", "0.75,0.5"], "momenta=(0.75, 0.5)"),
             "--ema": (["--ema", "0.75"], "decays=(0.75,)"),
             "--dimension": (["--dimension", "77"], "power_law(77"),
             "--spectrum-power": (["--spectrum-power", "1.5"], "power=1.5"),
-            "--noise": (["--noise", "2.5"], "noise=2.5"),
             "--reference": (["--reference"], "binned(10000)"),
-            "--figure": (["--figure", "curves.png"], "curves.png"),
-            "--definitions": (["--definitions"], "definitions=True"),
-            "--spectrum": (["--spectrum", "elsewhere"], "elsewhere"),
             "--at": (["--spectrum", "elsewhere", "--at", "start"], "at='start'"),
             "--floor": (["--spectrum", "elsewhere", "--floor", "0", "--floor", "1.5"], "floors=[0.0, 1.5]"),
         },
@@ -255,47 +193,22 @@ FLAGS = {
         base=["steps.csv"],
         cases=CONFIG
         | JSON
-        | WIDE
-        | {
-            "table": (["more.csv"], "more.csv"),
-            "--column": (["--column", "steps=mine", "--column", "lr=rate"], "{'steps': 'mine', 'lr': 'rate'}"),
-            "--unit": (["--unit", "tokens"], "unit='tokens'"),
-            "--figure": (["--figure", "fits.png"], "fits.png"),
-            "--definitions": (["--definitions"], "definitions=True"),
-        },
+        | {"--column": (["--column", "steps=mine", "--column", "lr=rate"], "{'steps': 'mine', 'lr': 'rate'}")},
     ),
     "import": Flags(
         {"analysis.read.importers.import_runs": answer},
         base=UNITS,
         cases=JSON
         | {
-            "sources": (["more.csv"], "more.csv"),
-            "--output": (["-o", "there"], "there"),
-            "--format": (["--format", "wandb"], "format='wandb'"),
-            "--metric": (["--metric", "accuracy"], "metric='accuracy'"),
             "--direction": (["--direction", "above"], "direction='above'"),
-            "--target": (["--target", "0.5"], "target=0.5"),
-            "--metric-unit": (["--metric-unit", "bits"], "metric_unit='bits'"),
-            "--example-unit": (["--example-unit", "leaf"], "example_unit='leaf'"),
-            "--tokens-per-example": (["--tokens-per-example", "77"], "tokens_per_example=77"),
             "--batch-unit": (["--batch-unit", "tokens", "--tokens-per-example", "77"], "batch_unit='tokens'"),
             "--column": (["--column", "step=it"], "columns={'step': 'it'}"),
             "--set": (["--set", "optimizer=adamw"], "constants={'optimizer': 'adamw'}"),
-            "--runs": (["--runs", "names.csv"], "names.csv"),
-            "--pattern": (["--pattern", "b{batch_size}"], "pattern='b{batch_size}'"),
-            "--trials": (["--trials", "7"], "trials=7"),
-            "--add": (["--add"], "add=True"),
         },
     ),
     "lr": Flags(
         {"analysis.questions.lr.answer.learning_rates": answer, **PRESENT},
-        cases=RESULTS
-        | OUTPUT
-        | FIGURES
-        | VENUE
-        | JSON
-        | CONFIG
-        | {"--scale-from": (["--scale-from", "16"], "reference=16")},
+        cases=CONFIG | SHOWN | {"--scale-from": (["--scale-from", "16"], "reference=16")},
     ),
     "noise-scale": Flags(
         {
@@ -303,42 +216,18 @@ FLAGS = {
             "sweeps.measuring.noise_scale.check": answer,
             **PRESENT,
         },
-        cases=OUTPUT
-        | FIGURES
-        | {
-            "--workload": (["--workload", "noisy_quadratic"], "workload='noisy_quadratic'"),
+        cases={
             "--optim": (["--optim", "muon"], "optimizer='muon'"),
-            "--lr": (["--lr", "0.5"], "lr=0.5"),
-            "--batch-size": (["--batch-size", "9"], "batch_size=9"),
-            "--steps": (["--steps", "99"], "steps=99"),
-            "--phases": (["--phases", "3"], "phases=3"),
-            "--probe": (["--probe", "per_example"], "probe='per_example'"),
-            "--parts": (["--parts", "5"], "parts=5"),
             "--geometry": (["--geometry", "l1", "--geometry", "nuclear"], "geometries=['l2', 'l1', 'nuclear']"),
             "--layers": (["--layers"], "wide=True"),
             "--check": (["--check"], "check(workload="),
-            "--seed": (["--seed", "8"], "seed=8"),
-            "--confidence": (["--confidence", "0.8"], "confidence=0.8"),
-            "--set": (["--set", "max_steps=5", "--set", "device=cpu"], "settings=['max_steps=5', 'device=cpu']"),
             "--json": (["--json"], "printed: {}"),
         },
     ),
     "theory loss": Flags(
         {"analysis.extensions.theory.loss.losses": answer, **PRESENT},
         base=["runs.csv"],
-        cases=OUTPUT
-        | JSON
-        | WIDE
-        | {
-            "table": (["more.csv"], "more.csv"),
-            "--column": (["--column", "N=size", "--column", "K=step"], "{'N': 'size', 'K': 'step'}"),
-            "--holdout": (["--holdout", "N", "--holdout", "D:1e9"], "holdouts=['N', 'D:1e9']"),
-            "--at": (["--at", "1e9,512,20000"], "at=['1e9,512,20000']"),
-            "--size": (["--size", "7", "--size", "8"], "sizes=[7.0, 8.0]"),
-            "--target": RESULTS["--target"],
-            "--confidence": CONFIG["--confidence"],
-            "--resamples": CONFIG["--resamples"],
-        },
+        cases=JSON | {"--column": (["--column", "N=size", "--column", "K=step"], "{'N': 'size', 'K': 'step'}")},
     ),
     "optimizers": Flags(
         {
@@ -358,51 +247,21 @@ FLAGS = {
         {
             "analysis.questions.recommend.answer.recommend": answer,
             **PRESENT,
-            "analysis.read.throughput.read_throughput": "the table",
+            "analysis.read.throughput.read_throughput": lambda path: f"the table {path}",
             "sweeps.commands.throughput.measured": MEASURED,
             "cbs.trial.step_times.write_step_times": None,
         },
         base=["--throughput", "times.csv"],
-        cases=RESULTS
-        | OUTPUT
-        | FIGURES
-        | VENUE
-        | JSON
-        | {
-            "--devices": (["--devices", "6"], "devices=6"),
-            "--price": (["--price", "1.5"], "price=1.5"),
-            "--price-ratio": (["--price-ratio", "2.5"], "price_ratio=2.5"),
-            "--throughput": (["--throughput", "more.csv"], "more.csv"),
-            "--confidence": CONFIG["--confidence"],
-            "--resamples": CONFIG["--resamples"],
-        },
+        cases=SHOWN,
         instead=ASSUMED
         | {
             "--probe": (["--probe"], "measured('results', code=())"),
             "--code": (["--probe", "--code", "my.module:name"], "code=['my.module:name']"),
         },
     ),
-    "report": Flags(
-        {"analysis.questions.report.answer.report": answer},
-        cases=RESULTS | OUTPUT | CONFIG | JSON | {"--title": (["--title", "Ours"], "title='Ours'")},
-    ),
+    "report": Flags({"analysis.questions.report.answer.report": answer}, cases=CONFIG | JSON),
     "scale": Flags(
-        {"analysis.questions.scale.answer.scale": answer, **PRESENT},
-        base=["results"],
-        cases=OUTPUT
-        | CONFIG
-        | FIGURES
-        | VENUE
-        | JSON
-        | {
-            "results": (["elsewhere"], "elsewhere"),
-            "--target": RESULTS["--target"],
-            "--against": (["--against", "data", "--against", "loss"], "against=['data', 'loss']"),
-            "--vary": (["--vary", "width"], "vary=['width']"),
-            "--hold-data": (["--hold-data", "5"], "hold_data=[5.0]"),
-            "--at": (["--at", "7", "--at", "8"], "at=[7.0, 8.0]"),
-            "--data-at-batch": (["--data-at-batch", "32"], "data_at_batch=32.0"),
-        },
+        {"analysis.questions.scale.answer.scale": answer, **PRESENT}, base=["results"], cases=CONFIG | SHOWN
     ),
     "theory spectrum": Flags(
         {
@@ -412,17 +271,9 @@ FLAGS = {
         },
         base=["results"],
         cases={
-            "results": (["elsewhere"], "elsewhere"),
             "--optim": (["--optim", "muon"], "optimizer='muon'"),
-            "--workload": (["--workload", "my.code:made"], "workload='my.code:made'"),
             "--at": (["--at", "start"], "points=('start',)"),
             "--curvature": (["--curvature", "hessian"], "curvature='hessian'"),
-            "--nodes": (["--nodes", "9"], "nodes=9"),
-            "--replicates": (["--replicates", "7"], "replicates=7"),
-            "--curvature-examples": (["--curvature-examples", "77"], "curvature_examples=77"),
-            "--gradient-examples": (["--gradient-examples", "99"], "gradient_examples=99"),
-            "--noise-vectors": (["--noise-vectors", "5"], "noise_vectors=5"),
-            "--density-vectors": (["--density-vectors", "0"], "density_vectors=0"),
             "--json": (["--json"], "printed: {"),
         },
     ),
@@ -447,14 +298,12 @@ FLAGS = {
             "--batch-sizes": (["--batch-sizes", "4..16"], "batch_sizes=(4, 8, 16)"),
             "--lrs": (["--lrs", "1e-3,2e-3"], "lrs=(0.001, 0.002)"),
             "--seeds": (["--seeds", "5,6"], "seeds=(5, 6)"),
-            "--target": (["--target", "2.5"], "target=2.5"),
             "--workload": (["--workload", "noisy_quadratic"], "workload=Choice(name='noisy_quadratic'"),
             "--probe": (["--probe", "per_example"], "probe=Choice(name='per_example'"),
             "--schedule": (
                 ["--schedule", "seesaw", "--set", "schedule.alpha=3"],
                 "name='seesaw', options={'alpha': 3}",
             ),
-            "--from": (["--from", "elsewhere"], "elsewhere"),
             "--axis": (["--optim", "sgd", "--axis", "momentum=0.5,0.75"], "tuned={'sgd': ['momentum']}"),
             "--precision": (["--precision", "0.15"], "policy_of(0.15, "),
             "--max-time": (["--max-time", "2h"], "limits=Limits(deadline=7200.0"),
@@ -474,40 +323,17 @@ FLAGS = {
                 ["--command", "train {batch_size} {lr} {seed} {folder} {resume}", *PROGRAM[2:], "--resume", "--go"],
                 "'resume': '--go'",
             ),
-            "--output": (["-o", "there"], "there"),
-            "--workers": (["--workers", "3"], "workers=3"),
             "--workers-per-trial": (["--workers-per-trial", "2"], "workers_per_trial=2"),
             "--shard": (["--shard", "--workers-per-trial", "2"], "shard=True"),
-            "--gpus-per-trial": (["--gpus-per-trial", "0.5"], "gpus_per_trial=0.5"),
-            "--address": (["--address", "host:6379"], "check_listening('host:6379')"),
             "--stop-after": (["--stop-after", "2h"], "time_limit(7200.0, 0.0)"),
             "--log": (["--log", "wandb", "--log", "mlflow"], "trackers=['wandb', 'mlflow']"),
             "--dry-run": (["--dry-run"], "preview("),
             "--json": (["--json"], '"trials": 0'),
         },
     ),
-    "status": Flags(
-        {"sweeps.launching.ledger.ledgers": list},
-        cases={"results": (["elsewhere"], "elsewhere"), "--json": (["--json"], "printed: []")},
-    ),
-    "merge": Flags(
-        {"sweeps.launching.merge.merge": answer},
-        base=["one", "other", "-o", "both"],
-        cases={
-            "results": (["third"], "third"),
-            "--output": (["-o", "there"], "there"),
-            "--json": (["--json"], "to_json("),
-        },
-    ),
-    "clean": Flags(
-        {"sweeps.launching.ledger.clean": list},
-        cases={
-            "results": (["elsewhere"], "elsewhere"),
-            "--failed": (["--failed"], "failed=True"),
-            "--dry-run": (["--dry-run"], "dry_run=True"),
-            "--json": (["--json"], '"removed": []'),
-        },
-    ),
+    "status": Flags({"sweeps.launching.ledger.ledgers": list}, cases={"--json": (["--json"], "printed: []")}),
+    "merge": Flags({"sweeps.launching.merge.merge": answer}, base=["one", "other", "-o", "both"], cases=JSON),
+    "clean": Flags({"sweeps.launching.ledger.clean": list}, cases={"--json": (["--json"], '"removed": []')}),
     "throughput": Flags(
         {
             "sweeps.measuring.throughput.measured_apart": [Timing(optimizer="adamw", batch_size=4, seconds=3.0)],
@@ -516,23 +342,24 @@ FLAGS = {
         base=["quick"],
         cases={
             "source": (["default"], "measured_apart('default'"),
-            "--code": (["--code", "my.module:name"], "code=['my.module:name']"),
-            "--output": (["-o", "there.csv"], "there.csv"),
             "--batch-sizes": (["--batch-sizes", "8..32"], "[8, 16, 32]"),
-            "--seconds": (["--seconds", "0.5"], "seconds=0.5"),
         },
     ),
 }
-Record = Callable[..., str]
+"""What cannot be seen in the types of the parameters: values of a form of their own, names that the library has for
+them, flags that need another one."""
+
+Record = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture
 def record(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], run: Callable[..., tuple[int, str, str]]
 ) -> Record:
-    """Run a command; returns what the functions of the library were called with, and what was printed."""
+    """Run a command; returns the exit code, and what the functions of the library were called with and what was
+    printed."""
 
-    def call(command: str, functions: dict[str, Any], *arguments: str) -> str:
+    def call(command: str, functions: dict[str, Any], *arguments: str) -> tuple[int, str]:
         seen: list[str] = []
 
         def recorder(path: str, result: Any) -> Callable[..., Any]:
@@ -553,30 +380,66 @@ def record(
             for path, result in functions.items():
                 patched.setattr(path, recorder(path, result))
             code, out, err = run(*command.split(), *arguments)
-        assert code == 0, err
         seen += [str(made) for result in results for made in result.mock_calls]
-        return re.sub(r" at 0x[0-9a-f]+", "", "\n".join([*seen, f"printed: {out}"]))
+        return code, re.sub(r" (at 0x|id=')[0-9a-f]+'?", "", "\n".join([*seen, f"printed: {out}{err}"]))
 
     return call
 
 
-def flags_of(command: str) -> set[str]:
+def flags_of(command: str) -> dict[str, Any]:
     """Every option, and every argument by its name."""
-    return {max(parameter.opts, key=len) for parameter in COMMANDS[command].params if "--help" not in parameter.opts}
+    parameters = [parameter for parameter in COMMANDS[command].params if "--help" not in parameter.opts]
+    return {max(parameter.opts, key=len): parameter for parameter in parameters}
 
 
-def with_base(flags: Flags, flag: str) -> list[str]:
-    """The arguments of a case; a positional one takes the place of that of ``base``."""
-    if flag in flags.instead:
-        return list(flags.instead[flag][0])
-    arguments = flags.cases[flag][0]
-    replaced = not flag.startswith("-") and flags.base and not flags.base[0].startswith("-")
-    return [*arguments, *flags.base[1:]] if replaced else [*flags.base, *arguments]
+def kind(annotation: Any) -> type:
+    """The type of one value of a parameter: without ``None``, lists and what typer is told."""
+    parts = [part for part in get_args(annotation) if part is not type(None)]
+    return kind(parts[0]) if parts else annotation
 
 
-@pytest.mark.parametrize("command", sorted(COMMANDS))
-def test_every_flag_has_a_case(command: str) -> None:
-    assert flags_of(command) == {*FLAGS[command].cases, *FLAGS[command].instead}
+def given(command: str, flag: str) -> list[str]:
+    """A value of the type that a parameter takes, twice where it may be repeated, that no other parameter has."""
+    parameter, place = flags_of(command)[flag], [*flags_of(command)].index(flag)
+    takes = kind(inspect.signature(COMMANDS[command].callback, eval_str=True).parameters[parameter.name].annotation)
+    if takes is bool:
+        return []
+    numbers = {int: 100 + place, float: 0.25 + place / 128}
+    value = str(numbers.get(takes, f"given_{parameter.name}"))
+    return [value, f"{value}1"] if parameter.multiple or parameter.nargs == -1 else [value]
+
+
+def words_of(command: str, flag: str) -> list[str]:
+    """The parameter with its :func:`given` values; of a switch the side that is not the default."""
+    parameter, values = flags_of(command)[flag], given(command, flag)
+    if parameter.param_type_name == "argument":
+        return values
+    switched = parameter.secondary_opts[0] if parameter.default and parameter.secondary_opts else flag
+    return [word for value in values for word in (flag, value)] or [switched]
+
+
+def reaches(command: str, flag: str, said: str, without: str) -> bool:
+    """Whether the :func:`given` values of a parameter were said, and under its name if anything was."""
+    parameter = flags_of(command)[flag]
+    named = "\n".join(re.findall(rf"\b{parameter.name}s?=[^=]*", said))
+    switched = [] if given(command, flag) or not named else [f"{parameter.name}={not parameter.default}"]
+    return said != without and all(
+        value in (named or said) and value not in without for value in given(command, flag) + switched
+    )
+
+
+def flags_of_a_stranger(command: str) -> Flags:
+    """Of a command without an entry in ``FLAGS``: the functions that it imports when it runs, and what it requires."""
+    source = inspect.unwrap(COMMANDS[command].callback)
+    tree = ast.parse(Path(inspect.getfile(source)).read_text())
+    bodies = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "command"]
+    imports = [node for body in bodies for node in ast.walk(body) if isinstance(node, ast.ImportFrom)]
+    paths = [f"{node.module}.{each.name}" for node in imports for each in node.names]
+    functions = [
+        path for path in paths if inspect.isfunction(getattr(load(path.rpartition(".")[0]), path.split(".")[-1]))
+    ]
+    base = [word for flag, each in flags_of(command).items() if each.required for word in words_of(command, flag)]
+    return Flags(dict.fromkeys(functions, answer) | PRESENT, base)
 
 
 @pytest.fixture(scope="module")
@@ -585,14 +448,30 @@ def records_without() -> dict[str, str]:
     return {}
 
 
-@pytest.mark.parametrize(
-    ("command", "flag"),
-    [(command, flag) for command in FLAGS for flag in FLAGS[command].cases | FLAGS[command].instead],
-)
+def with_base(flags: Flags, flag: str, arguments: Sequence[str]) -> list[str]:
+    """The arguments of a case; a positional one takes the place of that of ``base``."""
+    replaced = not flag.startswith("-") and flags.base and not flags.base[0].startswith("-")
+    return [*arguments, *flags.base[1:]] if replaced else [*flags.base, *arguments]
+
+
+@pytest.mark.parametrize(("command", "flag"), [(command, flag) for command in COMMANDS for flag in flags_of(command)])
 def test_a_flag_reaches_the_library(command: str, flag: str, record: Record, records_without: dict[str, str]) -> None:
-    flags = FLAGS[command]
+    flags = FLAGS.get(command) or flags_of_a_stranger(command)
     if command not in records_without:
-        records_without[command] = record(command, flags.functions, *flags.base)
-    text = (flags.cases | flags.instead)[flag][1]
-    assert text not in records_without[command]
-    assert text in record(command, flags.functions, *with_base(flags, flag))
+        code, records_without[command] = record(command, flags.functions, *flags.base)
+        assert code == 0, records_without[command]
+    without = records_without[command]
+    if flag in flags.instead:
+        arguments, text = flags.instead[flag]
+        code, said = record(command, flags.functions, *arguments)
+    else:
+        arguments, text = flags.cases.get(flag, (words_of(command, flag), ""))
+        code, said = record(command, flags.functions, *with_base(flags, flag, arguments))
+    if text:
+        assert code == 0, said
+        assert text in said
+        assert text not in without
+    elif code == 2:  # a value of the type is none that the command takes, and it says so
+        assert flag in said or given(command, flag)[0] in said
+    else:
+        assert reaches(command, flag, said, without), said
