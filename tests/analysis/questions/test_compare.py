@@ -29,7 +29,7 @@ LRS = (1e-3, 2e-3, 4e-3)
 NOISY = Truth(lr_at_1=2e-3, lr_power=0.0, noise=0.05)
 MUON = dataclasses.replace(NOISY, min_steps=80.0, min_examples=4000.0)
 ASSUMED = Assumed(examples_per_second=2000.0, max_batch_per_device=64, latency=0.02)
-FAST = AnalysisConfig(resamples=200)
+FAST = AnalysisConfig(resamples=100)
 SITUATIONS = {
     "three optimizers": {"optimizers": {"adamw": NOISY, "muon": MUON, "sgd": NOISY}, "seeds": 2},
     "one optimizer": {"optimizers": {"adamw": NOISY}},
