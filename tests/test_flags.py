@@ -14,12 +14,11 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
 
-import cli
 from cbs.registry.choices import Choice
 from cbs.registry.extensions import load
 from cbs.spectrum.record import Spectrum
@@ -27,8 +26,8 @@ from cbs.trial.step_times import StepTime
 from sweeps.launching.loop import PlannedSweep
 from sweeps.launching.policies.base import SweepReport
 from sweeps.measuring.throughput import Timing
+from tests.parameters import COMMANDS, flags_of, kind
 
-COMMANDS = cli.commands()
 SPECTRUM = Spectrum(
     curvature="gauss_newton", nodes=3, parameters=6, trial="", metric="loss", direction="below", workload={}, samples=()
 )
@@ -386,22 +385,10 @@ def record(
     return call
 
 
-def flags_of(command: str) -> dict[str, Any]:
-    """Every option, and every argument by its name."""
-    parameters = [parameter for parameter in COMMANDS[command].params if "--help" not in parameter.opts]
-    return {max(parameter.opts, key=len): parameter for parameter in parameters}
-
-
-def kind(annotation: Any) -> type:
-    """The type of one value of a parameter: without ``None``, lists and what typer is told."""
-    parts = [part for part in get_args(annotation) if part is not type(None)]
-    return kind(parts[0]) if parts else annotation
-
-
 def given(command: str, flag: str) -> list[str]:
     """A value of the type that a parameter takes, twice where it may be repeated, that no other parameter has."""
     parameter, place = flags_of(command)[flag], [*flags_of(command)].index(flag)
-    takes = kind(inspect.signature(COMMANDS[command].callback, eval_str=True).parameters[parameter.name].annotation)
+    takes = kind(command, flag)
     if takes is bool:
         return []
     numbers = {int: 100 + place, float: 0.25 + place / 128}
