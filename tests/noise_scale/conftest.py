@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
+
+from tests.ranks import found_by
 
 WORKER = Path(__file__).with_name("distributed_worker.py")
 FEW = ("ddp, some ranks", "ddp, unequal ranks", "fsdp, hybrid", "unequal ranks")
@@ -25,22 +22,7 @@ class Ranks(dict[tuple[int, tuple[str, ...]], list[dict[str, Any]]]):
 
     def __missing__(self, key: tuple[int, tuple[str, ...]]) -> list[dict[str, Any]]:
         world, cases = key
-        folder = self.folders.mktemp("ranks")
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(WORKER.parents[2])}
-        process = subprocess.Popen(
-            [sys.executable, str(WORKER), str(folder), str(world), *cases],
-            env=environment,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-        try:
-            said = process.communicate(timeout=600)[1]
-        finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-        assert process.returncode == 0, said
-        self[key] = [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(world)]
+        self[key] = found_by(WORKER, self.folders.mktemp("ranks"), world, *cases)
         return self[key]
 
 

@@ -8,15 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import os
 import sys
-import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from datetime import timedelta
 from functools import partial
 from itertools import product
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +33,7 @@ from cbs.noise_scale.meter import NoiseScaleMeter
 from cbs.noise_scale.moments import Sizes, solve_moments
 from cbs.noise_scale.probe import Probe
 from cbs.noise_scale.sources import SOURCES, Small
+from tests.ranks import fork
 
 TINY_BUCKET = 1e-4
 """Megabytes: every parameter tensor of the network gets its own bucket."""
@@ -432,32 +429,10 @@ def _module_hooks(model: nn.Module) -> int:
     return sum(len(module._forward_pre_hooks) for module in model.modules())
 
 
-def _rank(folder: Path, world: int, names: Sequence[str], rank: int) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group(
-        "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world, timeout=timedelta(seconds=300)
-    )
-    try:
-        torch.save({name: CASES[name]() for name in names}, folder / f"{rank}.pt")
-    except Exception:  # noqa: BLE001 - a rank that fails ends at once, so that the others stop waiting for it
-        traceback.print_exc()
-        sys.stderr.flush()
-        os._exit(1)
-    dist.barrier()
-    dist.destroy_process_group()
-
-
 def main(folder: Path, world: int, names: Sequence[str]) -> None:
     for registry in (SOURCES, GEOMETRIES):  # imported once, before the ranks are forked
         registry.names()
-    context = get_context("fork")
-    ranks = [context.Process(target=_rank, args=(folder, world, names, rank), daemon=True) for rank in range(world)]
-    for process in ranks:
-        process.start()
-    for process in ranks:
-        process.join()
-    if any(process.exitcode for process in ranks):
-        sys.exit(1)
+    fork(world, folder, lambda: {name: CASES[name]() for name in names})
 
 
 if __name__ == "__main__":

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -12,6 +11,7 @@ from cbs.noise_scale.distributed import combine, data_parallel_groups, is_sharde
 from cbs.noise_scale.geometries.l2 import L2
 from cbs.noise_scale.moments import Sizes
 from cbs.noise_scale.sources import Small
+from tests import fresh
 from tests.noise_scale.distributed_worker import Squares
 
 
@@ -55,7 +55,7 @@ def test_without_ranks_nothing_changes() -> None:
     assert torch.equal(whole_statistics(Squares(), gradients)[1], torch.tensor([[1.0], [4.0]]))
 
 
-def test_measures_where_torch_has_no_distributed_package() -> None:
+def test_measures_where_torch_has_no_distributed_package(tmp_path: Path) -> None:
     """A build without it has ``torch.distributed.is_available() == False`` and none of the names.
 
     torch.compile is a matter between torch and such a build; here it is imported first.
@@ -78,6 +78,6 @@ try:
 except cbs.noise_scale.sources.replicas.ConfigError as error:
     print(error)
 """
-    finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=600, check=False)
+    finished = fresh.python(program, tmp_path)
     assert finished.returncode == 0, finished.stderr
     assert "torchrun" in finished.stdout

@@ -200,7 +200,7 @@ def test_the_command_writes_a_table_that_recommend_reads(
 
 @pytest.mark.usefixtures("children_here")
 def test_recommend_probes_on_its_own(run, results: Path, tmp_path: Path) -> None:
-    code, out, err = run("recommend", results, "--probe", "-o", tmp_path / "out", "--no-figures")
+    code, out, err = run("recommend", results, "--probe", "-o", tmp_path / "out", "--no-figures", "--resamples", 100)
     assert code == 0
     assert "muon, batch size 8:" in err
     assert "a short run on this machine" in out
