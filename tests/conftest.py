@@ -22,7 +22,7 @@ from tests.sweeps import alone
 # One thread in processes that tests start, too; time says nothing about a test on a machine that others use; and the
 # examples of hypothesis are the same in every run.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-settings.register_profile("shared", deadline=None, derandomize=True)
+settings.register_profile("shared", deadline=None, derandomize=True, max_examples=50)
 settings.load_profile("shared")
 
 RAY_FILES = ("tests/sweeps/test_faults.py", "tests/sweeps/test_kill.py", "tests/sweeps/test_launch.py")

@@ -1,4 +1,5 @@
-"""A fresh process that has torch already: imported once, by the server that all of them are forked from.
+"""A fresh process that has torch, pandas and their like already: imported once, by the server that all of them are
+forked from.
 
 Where a test is about what a process imports, a process of its own is what it needs; everywhere else the seconds that
 ``import torch`` takes say nothing.
@@ -16,7 +17,9 @@ from pathlib import Path
 from types import ModuleType
 
 _SERVER = multiprocessing.get_context("forkserver")
-_SERVER.set_forkserver_preload(["torch", "torch._dynamo"])
+_SERVER.set_forkserver_preload(
+    ["torch", "torch._dynamo", "pandas", "pyarrow.parquet", "scipy.optimize", "scipy.stats", "typer", "rich.console"]
+)
 SECONDS = 120
 
 

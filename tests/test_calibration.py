@@ -175,6 +175,7 @@ def table_of(truth: Truth, noise: float, rng: np.random.Generator) -> pd.DataFra
     return pd.DataFrame(rows, columns=["batch_size", "seed", "steps"])
 
 
+@pytest.mark.slow
 def test_short_form() -> None:
     """24 sweeps around a curve of the fitted form, 5 % of noise in a seed: of intervals that hold the truth in 95 %
     fewer than 20 hold it once in 200 times; the mean error is within four standard errors."""
@@ -313,6 +314,7 @@ def test_records_are_judged_against_the_truth() -> None:
     assert not holds((1.1, None), 1.0)
 
 
+@pytest.mark.slow
 def test_the_command_goes_on_where_it_stopped_and_fills_the_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -21,7 +21,7 @@ import pytest
 import cli
 from analysis.read.importers.settings import FACTS
 from cbs.optimizers import OPTIMIZERS
-from tests.factories import Truth, sweep
+from tests.factories import LRS, Truth, sweep
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", ROOT / "results" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -139,7 +139,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     sizes = [2**power for power in range(3, 11)]
     rows = [f"{size},{100 * (1 + 64 / size):.1f}" for size in sizes]
     (tmp_path / "steps.csv").write_text("\n".join(["batch_size,steps", *rows]))
-    monkeypatch.setattr("sweeps.running.patience.timed_apart", lambda *arguments: None)
+    monkeypatch.setattr("sweeps.launching.loop.timed_apart", lambda *arguments: None)
     monkeypatch.setattr("sweeps.running.child.Child", lambda *arguments: contextlib.nullcontext())
     for name in ("my_model", "my_module"):
         monkeypatch.delitem(sys.modules, name, raising=False)
@@ -191,7 +191,7 @@ def test_a_command_runs(line: str, run: Run, place: Path) -> None:
         words = [word for word in words if word not in ("--throughput", "throughput.csv")]
     for word in words:
         if word.startswith("results"):
-            sweep(place / word / "a", {"adamw": Truth(), "merit": Truth()}, seeds=2)
+            sweep(place / word / "a", {"adamw": Truth(), "merit": Truth()}, batch_sizes=(4, 16, 64, 256), lrs=LRS[1::2])
     quick = ["--resamples", "100"] if "--resamples" in flags_of(name) and not of_table(name, words) else []
     code, out, err = run(*name.split(), *words, *quick)
     assert code == 0, err

@@ -71,6 +71,7 @@ def test_a_command_of_the_quadratic_draws_its_figure(
     assert figure.exists() == ("--figure" in given)
 
 
+@pytest.mark.slow
 def test_numbers_of_the_quadratic_are_those_of_the_command(run: Callable[..., tuple[int, str, str]]) -> None:
     header, *rows = (
         line.strip("| ").split(" | ") for line in QUADRATIC.splitlines() if line.startswith(("| batch", "| 1,024"))

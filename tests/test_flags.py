@@ -1,12 +1,14 @@
 """What is asked is what is answered: every flag of every command reaches the function of the library it is meant for.
 
-The functions a command calls are replaced by recorders. A case gives a flag, and the text that must then stand in the
-record and must not stand there without the flag. Flags are enumerated from the command line itself, so one without a
-case fails.
+The functions a command calls are replaced by recorders. Flags are enumerated from the command line itself, and given a
+value of their type, which must then stand in the record and must not stand there without the flag. A case says it for
+those of another form: a flag with its values, and the text to find.
 """
 
 from __future__ import annotations
 
+import ast
+import inspect
 import re
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -17,17 +19,18 @@ from unittest.mock import Mock
 
 import pytest
 
-import cli
 from cbs.registry.choices import Choice
+from cbs.registry.extensions import load
 from cbs.spectrum.record import Spectrum
 from sweeps.launching.loop import PlannedSweep
 from sweeps.launching.policies.base import SweepReport
 from sweeps.measuring.throughput import Timing
+from tests.parameters import COMMANDS, flags_of, kind
 
-COMMANDS = cli.commands()
 SPECTRUM = Spectrum(
     curvature="gauss_newton", nodes=3, parameters=6, trial="", metric="loss", direction="below", workload={}, samples=()
 )
+Case = tuple[Sequence[str], str]
 
 
 @dataclass(frozen=True)
@@ -37,14 +40,14 @@ class Flags:
     Attributes:
         functions: recorded functions of the library and what each returns; a callable is called with its arguments.
         base: arguments that every call has.
-        cases: flag (or name of an argument) -> (arguments, text in the record).
+        cases: flag (or name of an argument) -> (arguments, text in the record), where its type does not say it.
         instead: likewise, for flags that take the place of ``base``.
     """
 
     functions: dict[str, Any]
     base: Sequence[str] = ()
-    cases: dict[str, tuple[Sequence[str], str]] = field(default_factory=dict)
-    instead: dict[str, tuple[Sequence[str], str]] = field(default_factory=dict)
+    cases: dict[str, Case] = field(default_factory=dict)
+    instead: dict[str, Case] = field(default_factory=dict)
 
 
 def answer() -> Mock:
@@ -54,7 +57,7 @@ def answer() -> Mock:
     return result
 
 
-CONFIG: dict[str, tuple[Sequence[str], str]] = {
+CONFIG: dict[str, Case] = {
     "--definition": (
         ["--definition", "sfo", "--definition", "saturation(tolerance=1)"],
         "AnalysisConfig(definition='sfo', options={'saturation': {'tolerance': 1.0}}",
@@ -62,7 +65,7 @@ CONFIG: dict[str, tuple[Sequence[str], str]] = {
     "--confidence": (["--confidence", "0.8"], "confidence=0.8"),
     "--resamples": (["--resamples", "300"], "resamples=300"),
 }
-ASSUMED: dict[str, tuple[Sequence[str], str]] = {
+ASSUMED: dict[str, Case] = {
     "--throughput": (
         ["--throughput", "assumed(examples_per_second_per_device=70, max_batch_per_device=9, step_latency=0.25)"],
         "Assumed(examples_per_second=70.0, max_batch_per_device=9, latency=0.25)",
@@ -482,16 +485,20 @@ FLAGS = {
         },
     ),
 }
-Record = Callable[..., str]
+"""What cannot be seen in the types of the parameters: values of a form of their own, names that the library has for
+them, flags that need another one."""
+
+Record = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture
 def record(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], run: Callable[..., tuple[int, str, str]]
 ) -> Record:
-    """Run a command; returns what the functions of the library were called with, and what was printed."""
+    """Run a command; returns the exit code, and what the functions of the library were called with and what was
+    printed."""
 
-    def call(command: str, functions: dict[str, Any], *arguments: str) -> str:
+    def call(command: str, functions: dict[str, Any], *arguments: str) -> tuple[int, str]:
         seen: list[str] = []
 
         def recorder(path: str, result: Any) -> Callable[..., Any]:
@@ -512,30 +519,54 @@ def record(
             for path, result in functions.items():
                 patched.setattr(path, recorder(path, result))
             code, out, err = run(*command.split(), *arguments)
-        assert code == 0, err
         seen += [str(made) for result in results for made in result.mock_calls]
-        return re.sub(r" at 0x[0-9a-f]+", "", "\n".join([*seen, f"printed: {out}"]))
+        return code, re.sub(r" (at 0x|id=')[0-9a-f]+'?", "", "\n".join([*seen, f"printed: {out}{err}"]))
 
     return call
 
 
-def flags_of(command: str) -> set[str]:
-    """Every option, and every argument by its name."""
-    return {max(parameter.opts, key=len) for parameter in COMMANDS[command].params if "--help" not in parameter.opts}
+def given(command: str, flag: str) -> list[str]:
+    """A value of the type that a parameter takes, twice where it may be repeated, that no other parameter has."""
+    parameter, place = flags_of(command)[flag], [*flags_of(command)].index(flag)
+    takes = kind(command, flag)
+    if takes is bool:
+        return []
+    numbers = {int: 100 + place, float: 0.25 + place / 128}
+    value = str(numbers.get(takes, f"given_{parameter.name}"))
+    return [value, f"{value}1"] if parameter.multiple or parameter.nargs == -1 else [value]
 
 
-def with_base(flags: Flags, flag: str) -> list[str]:
-    """The arguments of a case; a positional one takes the place of that of ``base``."""
-    if flag in flags.instead:
-        return list(flags.instead[flag][0])
-    arguments = flags.cases[flag][0]
-    replaced = not flag.startswith("-") and flags.base and not flags.base[0].startswith("-")
-    return [*arguments, *flags.base[1:]] if replaced else [*flags.base, *arguments]
+def words_of(command: str, flag: str) -> list[str]:
+    """The parameter with its :func:`given` values; of a switch the side that is not the default."""
+    parameter, values = flags_of(command)[flag], given(command, flag)
+    if parameter.param_type_name == "argument":
+        return values
+    switched = parameter.secondary_opts[0] if parameter.default and parameter.secondary_opts else flag
+    return [word for value in values for word in (flag, value)] or [switched]
 
 
-@pytest.mark.parametrize("command", sorted(COMMANDS))
-def test_every_flag_has_a_case(command: str) -> None:
-    assert flags_of(command) == {*FLAGS[command].cases, *FLAGS[command].instead}
+def reaches(command: str, flag: str, said: str, without: str) -> bool:
+    """Whether the :func:`given` values of a parameter were said, and under its name if anything was."""
+    parameter = flags_of(command)[flag]
+    named = "\n".join(re.findall(rf"\b{parameter.name}s?=[^=]*", said))
+    switched = [] if given(command, flag) or not named else [f"{parameter.name}={not parameter.default}"]
+    return said != without and all(
+        value in (named or said) and value not in without for value in given(command, flag) + switched
+    )
+
+
+def flags_of_a_stranger(command: str) -> Flags:
+    """Of a command without an entry in ``FLAGS``: the functions that it imports when it runs, and what it requires."""
+    source = inspect.unwrap(COMMANDS[command].callback)
+    tree = ast.parse(Path(inspect.getfile(source)).read_text())
+    bodies = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "command"]
+    imports = [node for body in bodies for node in ast.walk(body) if isinstance(node, ast.ImportFrom)]
+    paths = [f"{node.module}.{each.name}" for node in imports for each in node.names]
+    functions = [
+        path for path in paths if inspect.isfunction(getattr(load(path.rpartition(".")[0]), path.split(".")[-1]))
+    ]
+    base = [word for flag, each in flags_of(command).items() if each.required for word in words_of(command, flag)]
+    return Flags(dict.fromkeys(functions, answer) | PRESENT, base)
 
 
 @pytest.fixture(scope="module")
@@ -544,14 +575,30 @@ def records_without() -> dict[str, str]:
     return {}
 
 
-@pytest.mark.parametrize(
-    ("command", "flag"),
-    [(command, flag) for command in FLAGS for flag in FLAGS[command].cases | FLAGS[command].instead],
-)
+def with_base(flags: Flags, flag: str, arguments: Sequence[str]) -> list[str]:
+    """The arguments of a case; a positional one takes the place of that of ``base``."""
+    replaced = not flag.startswith("-") and flags.base and not flags.base[0].startswith("-")
+    return [*arguments, *flags.base[1:]] if replaced else [*flags.base, *arguments]
+
+
+@pytest.mark.parametrize(("command", "flag"), [(command, flag) for command in COMMANDS for flag in flags_of(command)])
 def test_a_flag_reaches_the_library(command: str, flag: str, record: Record, records_without: dict[str, str]) -> None:
-    flags = FLAGS[command]
+    flags = FLAGS.get(command) or flags_of_a_stranger(command)
     if command not in records_without:
-        records_without[command] = record(command, flags.functions, *flags.base)
-    text = (flags.cases | flags.instead)[flag][1]
-    assert text not in records_without[command]
-    assert text in record(command, flags.functions, *with_base(flags, flag))
+        code, records_without[command] = record(command, flags.functions, *flags.base)
+        assert code == 0, records_without[command]
+    without = records_without[command]
+    if flag in flags.instead:
+        arguments, text = flags.instead[flag]
+        code, said = record(command, flags.functions, *arguments)
+    else:
+        arguments, text = flags.cases.get(flag, (words_of(command, flag), ""))
+        code, said = record(command, flags.functions, *with_base(flags, flag, arguments))
+    if text:
+        assert code == 0, said
+        assert text in said
+        assert text not in without
+    elif code == 2:  # a value of the type is none that the command takes, and it says so
+        assert flag in said or given(command, flag)[0] in said
+    else:
+        assert reaches(command, flag, said, without), said

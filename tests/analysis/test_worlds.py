@@ -37,10 +37,15 @@ def test_an_open_end_holds_all_on_its_side(ends: tuple[float | None, float | Non
     "name",
     [
         "steps fall by 15 % per e-fold for ever",
-        "square root of 1 + 3/x",
         "two optimizers, knees 0.7 and 1.5",
-        "3 batch sizes a factor 4 apart, exponent 0.7",
-        "square root of 1 + 3/x^2",
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in (
+                "square root of 1 + 3/x",
+                "3 batch sizes a factor 4 apart, exponent 0.7",
+                "square root of 1 + 3/x^2",
+            )
+        ),
     ],
 )
 def test_curves_off_the_power_law_are_held_or_doubted(name: str) -> None:
@@ -55,7 +60,7 @@ def test_curves_off_the_power_law_are_held_or_doubted(name: str) -> None:
     ("name", "verdict"),
     [
         ("large batches 20 % slower", "points are off the curve"),
-        ("square root of 1 + 3/x^2", "depends on the curve's form"),
+        pytest.param("square root of 1 + 3/x^2", "depends on the curve's form", marks=pytest.mark.slow),
     ],
 )
 def test_worlds_off_every_power_law_are_seldom_ok(name: str, verdict: str) -> None:

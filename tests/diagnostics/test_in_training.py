@@ -123,7 +123,7 @@ def killed(latest: Measurement) -> bool:
     return False
 
 
-@pytest.mark.parametrize("every", [1, 5])
+@pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.slow), 5])
 def test_the_columns_survive_a_checkpoint_and_the_disk(every: int, tmp_path: Path) -> None:
     config = config_with(diagnostics_every=every)
     undisturbed = run_trial(config)

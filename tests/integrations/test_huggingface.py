@@ -25,7 +25,7 @@ from cbs.integrations.huggingface import NoiseScaleCallback  # noqa: E402
 ROUNDING = 1e-4
 """Squared norms are exact to 1e-6 in float32, and the moments are differences of those within a factor of ten."""
 
-STEPS = 40
+STEPS = 16
 """Enough for an interval."""
 
 
@@ -229,13 +229,13 @@ def test_loss_scale_of_a_grad_scaler_is_taken_out(tmp_path: Path) -> None:
 def test_a_resumed_run_goes_on_with_its_averages(
     run: tuple[Any, NoiseScaleCallback, Witness], tmp_path: Path, restore: bool
 ) -> None:
-    trainer(tmp_path, [NoiseScaleCallback(source="accumulation")], save_strategy="steps", save_steps=30).train()
+    trainer(tmp_path, [NoiseScaleCallback(source="accumulation")], save_strategy="steps", save_steps=12).train()
     again = trainer(
         tmp_path,
         [NoiseScaleCallback(source="accumulation")],
         restore_callback_states_from_checkpoint=restore,
     )
-    again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-30"))
+    again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-12"))
     callback = again.pop_callback(NoiseScaleCallback)
     resumed, whole = callback.meter.estimate(), run[1].meter.estimate()
     assert resumed.steps == STEPS

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from torch import Tensor
 
 from tests.integrations.twin import mean_moments
+from tests.ranks import found_by
 
 pytest.importorskip("transformers")
 pytest.importorskip("lightning")
@@ -23,19 +19,7 @@ WORKER = Path(__file__).with_name("distributed_worker.py")
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    folder = tmp_path_factory.mktemp("ranks")
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(WORKER.parents[2])}
-    command = [sys.executable, str(WORKER), str(folder)]
-    process = subprocess.Popen(
-        command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
-    try:
-        said = process.communicate(timeout=600)[1]
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-    assert process.returncode == 0, said
-    return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(2)]
+    return found_by(WORKER, tmp_path_factory.mktemp("ranks"))
 
 
 def halves(batch: tuple[Tensor, Tensor]) -> list[tuple[Tensor, Tensor]]:

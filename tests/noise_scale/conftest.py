@@ -2,38 +2,42 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
+
+from tests.ranks import found_by
 
 WORKER = Path(__file__).with_name("distributed_worker.py")
+FEW = ("ddp, some ranks", "ddp, unequal ranks", "fsdp, hybrid", "unequal ranks")
+"""What says more on four ranks than on two."""
+
+
+class Ranks(dict[tuple[int, tuple[str, ...]], list[dict[str, Any]]]):
+    """What every rank found in the cases that are named, or in all, by world size; run when it is first asked for."""
+
+    def __init__(self, folders: pytest.TempPathFactory) -> None:
+        self.folders = folders
+
+    def __missing__(self, key: tuple[int, tuple[str, ...]]) -> list[dict[str, Any]]:
+        world, cases = key
+        self[key] = found_by(WORKER, self.folders.mktemp("ranks"), world, *cases)
+        return self[key]
 
 
 @pytest.fixture(scope="session")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[dict[str, Any]]]:
-    """What every rank found, by world size: ``ranks[4][0]["ddp"]``."""
-    folder = tmp_path_factory.mktemp("ranks")
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(WORKER.parents[2])}
-    process = subprocess.Popen(
-        [sys.executable, str(WORKER), str(folder), "2", "4"],
-        env=environment,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        said = process.communicate(timeout=600)[1]
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-    assert process.returncode == 0, said
-    return {
-        world: [torch.load(folder / f"{world}-{rank}.pt", weights_only=False) for rank in range(world)]
-        for world in (2, 4)
-    }
+def all_ranks(tmp_path_factory: pytest.TempPathFactory) -> Ranks:
+    return Ranks(tmp_path_factory)
+
+
+@pytest.fixture(params=[2, pytest.param(4, marks=pytest.mark.slow)])
+def ranks(request: pytest.FixtureRequest, all_ranks: Ranks) -> list[dict[str, Any]]:
+    """What every rank found: ``ranks[0]["ddp"]``."""
+    return all_ranks[request.param, ()]
+
+
+@pytest.fixture
+def four_ranks(all_ranks: Ranks) -> list[dict[str, Any]]:
+    """Likewise, of four, in a few cases."""
+    return all_ranks[4, FEW]

@@ -1,22 +1,18 @@
-"""What ranks do for the tests of data-parallel noise scales: ``python distributed_worker.py FOLDER WORLD_SIZE...``.
+"""What ranks do for the tests of data-parallel noise scales: ``python distributed_worker.py FOLDER RANKS CASE...``.
 
-Every world size gets that many forked processes and one process group; every rank runs every case and writes
-``FOLDER/WORLD_SIZE-RANK.pt``.
+There are that many forked processes and one process group; every rank runs the cases, all where none is named, and
+writes ``FOLDER/RANK.pt``.
 """
 
 from __future__ import annotations
 
 import contextlib
 import copy
-import os
 import sys
-import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from datetime import timedelta
 from functools import partial
 from itertools import product
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +27,13 @@ from torch.nn.parallel import DistributedDataParallel
 
 from cbs.errors import ConfigError
 from cbs.noise_scale.distributed import combine, data_parallel_groups, sum_over_ranks, whole_statistics
+from cbs.noise_scale.geometries import GEOMETRIES
 from cbs.noise_scale.geometries.l2 import L2
 from cbs.noise_scale.meter import NoiseScaleMeter
 from cbs.noise_scale.moments import Sizes, solve_moments
 from cbs.noise_scale.probe import Probe
 from cbs.noise_scale.sources import SOURCES, Small
+from tests.ranks import fork
 
 TINY_BUCKET = 1e-4
 """Megabytes: every parameter tensor of the network gets its own bucket."""
@@ -221,7 +219,7 @@ def transposed() -> dict:
 
 
 def some_ranks() -> dict | None:
-    """Three ranks of four, or all of two, in a process group of their own."""
+    """The first three ranks in a process group of their own."""
     members = list(range(min(3, dist.get_world_size())))
     group = dist.new_group(members)
     if dist.get_rank() not in members:
@@ -431,36 +429,11 @@ def _module_hooks(model: nn.Module) -> int:
     return sum(len(module._forward_pre_hooks) for module in model.modules())
 
 
-def _rank(folder: Path, world: int, rank: int) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group(
-        "gloo",
-        init_method=f"file://{folder}/store-{world}",
-        rank=rank,
-        world_size=world,
-        timeout=timedelta(seconds=300),
-    )
-    try:
-        torch.save({name: case() for name, case in CASES.items()}, folder / f"{world}-{rank}.pt")
-    except Exception:  # noqa: BLE001 - a rank that fails ends at once, so that the others stop waiting for it
-        traceback.print_exc()
-        sys.stderr.flush()
-        os._exit(1)
-    dist.barrier()
-    dist.destroy_process_group()
-
-
-def main(folder: Path, worlds: Sequence[int]) -> None:
-    context = get_context("fork")
-    for world in worlds:
-        ranks = [context.Process(target=_rank, args=(folder, world, rank), daemon=True) for rank in range(world)]
-        for process in ranks:
-            process.start()
-        for process in ranks:
-            process.join()
-        if any(process.exitcode for process in ranks):
-            sys.exit(1)
+def main(folder: Path, world: int, names: Sequence[str]) -> None:
+    for registry in (SOURCES, GEOMETRIES):  # imported once, before the ranks are forked
+        registry.names()
+    fork(world, folder, lambda: {name: CASES[name]() for name in names})
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), [int(world) for world in sys.argv[2:]])
+    main(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3:] or [*CASES])

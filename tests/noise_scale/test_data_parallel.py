@@ -8,22 +8,22 @@ import torch
 from tests.noise_scale.distributed_worker import STEPS, network
 from tests.noise_scale.one_process import EVEN, EXACT, group_gradients, training
 
-pytestmark = pytest.mark.parametrize("world", [2, 4])
 
-
-def test_probe_measures_every_step(ranks: dict[int, list[dict]], world: int) -> None:
-    for rank in range(world):
-        assert len(ranks[world][rank]["probe"]) == STEPS
-        for step in ranks[world][rank]["probe"]:
+def test_probe_measures_every_step(ranks: list[dict]) -> None:
+    for rank in range(len(ranks)):
+        assert len(ranks[rank]["probe"]) == STEPS
+        for step in ranks[rank]["probe"]:
             model = network()
             model.load_state_dict(step["weights"])
-            gradients = group_gradients(world, 1, EVEN, model=model)
+            gradients = group_gradients(len(ranks), 1, EVEN, model=model)
             moments = step["moments"]
-            assert (moments.sizes.small, moments.sizes.big, moments.sizes.groups) == (4, 4 * world, world)
+            assert (moments.sizes.small, moments.sizes.big, moments.sizes.groups) == (4, 4 * len(ranks), len(ranks))
             flat = torch.stack([torch.cat([g.flatten() for g in gradient]) for gradient in gradients])
             noise = 4 * flat.var(0).sum()
             torch.testing.assert_close(moments.noise.sum(), noise, **EXACT)
-            torch.testing.assert_close(moments.signal.sum(), flat.mean(0).square().sum() - noise / (4 * world), **EXACT)
+            torch.testing.assert_close(
+                moments.signal.sum(), flat.mean(0).square().sum() - noise / (4 * len(ranks)), **EXACT
+            )
 
 
 @pytest.mark.parametrize(
@@ -37,16 +37,14 @@ def test_probe_measures_every_step(ranks: dict[int, list[dict]], world: int) -> 
         *[(f"training, fsdp, {source}", "replicas", 2) for source in ("auto", "replicas")],
     ],
 )
-def test_a_training_loop_on_ranks_is_one_on_the_union(
-    ranks: dict[int, list[dict]], world: int, case: str, source: str, micros: int
-) -> None:
+def test_a_training_loop_on_ranks_is_one_on_the_union(ranks: list[dict], case: str, source: str, micros: int) -> None:
     """Rounding moves the weights by about 1e-16 a step, and moments are differences within a factor of ten."""
-    noise_scale, model = training(world, micros, source)
+    noise_scale, model = training(len(ranks), micros, source)
     expected = noise_scale.estimate()
     assert expected.value is not None
-    assert expected.examples == STEPS * world * micros * 4
-    for rank in range(world):
-        found = ranks[world][rank][case]
+    assert expected.examples == STEPS * len(ranks) * micros * 4
+    for rank in range(len(ranks)):
+        found = ranks[rank][case]
         assert found["source"] == source
         torch.testing.assert_close(found["weights"], list(model.parameters()), **EXACT)
         for one, other in zip(
@@ -55,22 +53,20 @@ def test_a_training_loop_on_ranks_is_one_on_the_union(
             assert (one.signal, one.noise) == pytest.approx((other.signal, other.noise), rel=1e-9)
             assert (one.steps, one.examples) == (other.steps, other.examples)
         assert found["estimate"].value == pytest.approx(expected.value, rel=1e-9)
-        assert found["estimate"] == ranks[world][0][case]["estimate"]
+        assert found["estimate"] == ranks[0][case]["estimate"]
 
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
-def test_gradients_that_were_changed_are_seen_on_every_rank(
-    ranks: dict[int, list[dict]], world: int, kind: str
-) -> None:
+def test_gradients_that_were_changed_are_seen_on_every_rank(ranks: list[dict], kind: str) -> None:
     """A forgotten ``zero_grad`` in the second step, where nothing else was done."""
-    for rank in range(world):
-        found = ranks[world][rank]["changed"]
+    for rank in range(len(ranks)):
+        found = ranks[rank]["changed"]
         assert ".grad is 0.99 times what" in found[f"{kind}, scaled"]
         assert "it was clipped" in found[f"{kind}, clipped"]
         assert ".grad was not empty" in found[f"{kind}, nothing"]
 
 
-def test_a_step_that_one_rank_cannot_measure_all_leave_out(ranks: dict[int, list[dict]], world: int) -> None:
-    said = [ranks[world][rank]["changed"]["one rank"] for rank in range(world)]
+def test_a_step_that_one_rank_cannot_measure_all_leave_out(ranks: list[dict]) -> None:
+    said = [ranks[rank]["changed"]["one rank"] for rank in range(len(ranks))]
     assert ".grad is 0.99 times what" in said[0]
     assert all("1 steps left out: another rank" in line for line in said[1:])

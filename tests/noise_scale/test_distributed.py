@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+from pathlib import Path
 
-import pytest
 import torch
 from torch import nn
 
@@ -13,38 +11,37 @@ from cbs.noise_scale.distributed import combine, data_parallel_groups, is_sharde
 from cbs.noise_scale.geometries.l2 import L2
 from cbs.noise_scale.moments import Sizes
 from cbs.noise_scale.sources import Small
+from tests import fresh
 from tests.noise_scale.distributed_worker import Squares
 
 
-@pytest.mark.parametrize("world", [2, 4])
-def test_sums_keep_order_shape_and_dtype(ranks: dict[int, list[dict]], world: int) -> None:
+def test_sums_keep_order_shape_and_dtype(ranks: list[dict]) -> None:
     expected = [
-        torch.full((2, 3), float(sum(range(world)))),
-        torch.full((20_000,), float(sum(range(1, world + 1)))),
-        torch.tensor(2.0 * world, dtype=torch.float64),
+        torch.full((2, 3), float(sum(range(len(ranks))))),
+        torch.full((20_000,), float(sum(range(1, len(ranks) + 1)))),
+        torch.tensor(2.0 * len(ranks), dtype=torch.float64),
     ]
-    for rank in range(world):
-        found = ranks[world][rank]["sums"]
+    for rank in range(len(ranks)):
+        found = ranks[rank]["sums"]
         torch.testing.assert_close(found["tensors"], expected, rtol=0, atol=0)
-        torch.testing.assert_close(found["large only"], [torch.full((20_000,), float(world))], rtol=0, atol=0)
+        torch.testing.assert_close(found["large only"], [torch.full((20_000,), float(len(ranks)))], rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("world", [2, 4])
-def test_moments_are_unbiased_where_ranks_have_unequal_batches(ranks: dict[int, list[dict]], world: int) -> None:
+def test_moments_are_unbiased_where_ranks_have_unequal_batches(ranks: list[dict]) -> None:
     """2000 steps of 20 gradient entries with mean 1/2 and variance 1: |G|^2 = 5 and tr(Sigma) = 20.
 
     Taking the sum of the batch sizes for the step's would put the signal off by more than ten standard errors with
     four ranks.
     """
-    signal, noise = ranks[world][0]["unequal ranks"]["moments"]
+    signal, noise = ranks[0]["unequal ranks"]["moments"]
     for values, truth in (signal, 5.0), (noise, 20.0):
         error = values.std() / len(values) ** 0.5
         assert abs(values.mean() - truth) < 4 * error
         assert error < 0.05 * truth
 
 
-def test_a_big_side_that_is_sharded_needs_a_geometry_of_norms(ranks: dict[int, list[dict]]) -> None:
-    assert "geometry 'l2'" in ranks[2][0]["refusals"]["big"]
+def test_a_big_side_that_is_sharded_needs_a_geometry_of_norms(ranks: list[dict]) -> None:
+    assert "geometry 'l2'" in ranks[0]["refusals"]["big"]
 
 
 def test_without_ranks_nothing_changes() -> None:
@@ -58,7 +55,7 @@ def test_without_ranks_nothing_changes() -> None:
     assert torch.equal(whole_statistics(Squares(), gradients)[1], torch.tensor([[1.0], [4.0]]))
 
 
-def test_measures_where_torch_has_no_distributed_package() -> None:
+def test_measures_where_torch_has_no_distributed_package(tmp_path: Path) -> None:
     """A build without it has ``torch.distributed.is_available() == False`` and none of the names.
 
     torch.compile is a matter between torch and such a build; here it is imported first.
@@ -81,6 +78,6 @@ try:
 except cbs.noise_scale.sources.replicas.ConfigError as error:
     print(error)
 """
-    finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=600, check=False)
+    finished = fresh.python(program, tmp_path)
     assert finished.returncode == 0, finished.stderr
     assert "torchrun" in finished.stdout

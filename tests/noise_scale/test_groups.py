@@ -135,8 +135,9 @@ def run(source: str, groups: Any, steps: int, *, between: float, within: float, 
     return meter
 
 
-@pytest.mark.parametrize("source", ["split", "per_example"])
-@pytest.mark.parametrize(("between", "within"), [(2.0, 6.0), (6.0, 0.6)])
+@pytest.mark.parametrize(
+    ("source", "between", "within"), [("split", 2.0, 6.0), ("split", 6.0, 0.6), ("per_example", 2.0, 6.0)]
+)
 def test_both_levels_are_in_their_intervals(source: str, between: float, within: float) -> None:
     meter = run(source, MEMBERS, 600, between=between, within=within)
     found = meter.nested()

@@ -30,7 +30,6 @@ from benchmarks.model_cells import (
 from benchmarks.model_page import general, page, read, run_line, run_lines
 from benchmarks.model_reference import Micro, moments, reference
 from benchmarks.model_zoo import Entry, classify, features, torch_zoo
-from benchmarks.zoo_formulas import FORMULAS
 from benchmarks.zoo_layers import LAYERS, ResNet
 from cbs.errors import ConfigError
 from cbs.noise_scale.moments import Moments, Sizes
@@ -45,18 +44,18 @@ OF_TRANSFORMERS = {"GPT-2", "T5"}
 MODES_IN_SECONDS = {
     "MLP": {*MODES} - {"inductor"},
     "nanoGPT": {"checkpointed", "autocast"},
-    "ResNet, BatchNorm": {"accumulated", "bfloat16", "trainer"},
+    "ResNet, BatchNorm": {"accumulated", "bfloat16"},
 }
 
 
 def fast(model: str, mode: str, source: str) -> bool:
     if mode != "eager":
         return mode in MODES_IN_SECONDS.get(model, ())
+    if source == "accumulation":
+        return model in MODES_IN_SECONDS  # it sees gradients alone, whatever the layers
     if model in LAYERS or model in OF_TRANSFORMERS:
-        if source == "accumulation":
-            return model in MODES_IN_SECONDS  # it sees gradients alone, whatever the layers
         return source != "auto" or CELLS[model, mode, "split"].kind != EXACT  # which is what it is else
-    return model in torch_zoo() and (source == "split" or model not in FORMULAS)
+    return model in torch_zoo() and source == "split"
 
 
 @pytest.mark.parametrize(

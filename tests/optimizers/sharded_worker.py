@@ -5,16 +5,11 @@ Every rank steps every optimizer over DTensors and writes the whole tensors to `
 
 from __future__ import annotations
 
-import os
 import sys
-import traceback
-from datetime import timedelta
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
@@ -22,6 +17,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 from cbs.optimizers.lamb import LAMB
 from cbs.optimizers.lars import LARS
 from cbs.optimizers.merit import MERIT
+from tests.ranks import fork
 
 # One row leaves a rank with nothing; five and three rows split unevenly; some shapes are equal, and the pieces of some
 # others are equal on one rank alone.
@@ -90,31 +86,12 @@ def _split(weight: Tensor, place: Any) -> Any:
     return Shard(0) if place == Shard(1) and weight.ndim < 2 else place
 
 
-def _rank(folder: Path, rank: int) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group(
-        "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2, timeout=timedelta(seconds=120)
-    )
-    try:
-        mesh = init_device_mesh("cpu", (2,))
-        found = {(case, place): trained(case, PLACEMENTS[place], mesh) for case, place in PAIRS}
-        torch.save(found, folder / f"{rank}.pt")
-    except Exception:  # noqa: BLE001 - a rank that fails ends at once, so that the other stops waiting for it
-        traceback.print_exc()
-        sys.stderr.flush()
-        os._exit(1)
-    dist.barrier()
-    dist.destroy_process_group()
-
-
 def main(folder: Path) -> None:
-    ranks = [get_context("fork").Process(target=_rank, args=(folder, rank), daemon=True) for rank in range(2)]
-    for process in ranks:
-        process.start()
-    for process in ranks:
-        process.join()
-    if any(process.exitcode for process in ranks):
-        sys.exit(1)
+    def find() -> dict[tuple[str, str], list[Tensor]]:
+        mesh = init_device_mesh("cpu", (2,))
+        return {(case, place): trained(case, PLACEMENTS[place], mesh) for case, place in PAIRS}
+
+    fork(2, folder, find)
 
 
 if __name__ == "__main__":

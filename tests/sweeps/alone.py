@@ -14,7 +14,8 @@ import pytest
 
 from cbs.errors import CbsError, reason
 from cbs.training.run import run_trial
-from sweeps.running import dispatch
+from sweeps.measuring import throughput
+from sweeps.running import child, dispatch, patience
 from sweeps.running.child import Failed
 from sweeps.running.cluster import Resources
 from sweeps.running.prestart import PrestartedRay
@@ -71,6 +72,5 @@ class ChildHere:
 
 def children_here(patch: pytest.MonkeyPatch) -> None:
     """From here on children are none of their own."""
-    for module in ("child", "patience"):
-        patch.setattr(f"sweeps.running.{module}.Child", ChildHere)
-    patch.setattr("sweeps.measuring.throughput.Child", ChildHere)
+    for module in (child, patience, throughput):  # imported before: what is imported while one is patched keeps it
+        patch.setattr(module, "Child", ChildHere)

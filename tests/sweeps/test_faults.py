@@ -25,6 +25,7 @@ from sweeps.outlook.report import outcome_lines, outcome_report
 from sweeps.running import run as running
 from sweeps.running.cluster import Resources
 from sweeps.spec.spec import Sweep
+from tests.sweeps.alone import without_ray
 from tests.sweeps.test_kill import reached
 
 pytestmark = pytest.mark.usefixtures("local_ray")
@@ -159,7 +160,8 @@ def test_losses_that_are_not_one_per_example_end_the_sweep(tmp_path, act):
 
 def test_damaged_files_are_set_aside_told_and_run_again_to_the_same_bytes(tmp_path):
     folder, wanted = tmp_path / "out", asked({}).replace(batch_sizes=(4, 8, 16, 32))
-    run(wanted, folder)
+    with without_ray():
+        run(wanted, folder)
     before, store = reached(folder), Store(folder)
     damages = {
         "record.parquet": lambda content: content[: len(content) // 2],
@@ -180,7 +182,8 @@ def test_damaged_files_are_set_aside_told_and_run_again_to_the_same_bytes(tmp_pa
 
 def test_a_folder_that_has_lost_its_plan_is_refused(tmp_path):
     wanted = asked({}).replace(batch_sizes=(16,))
-    run(wanted, tmp_path)
+    with without_ray():
+        run(wanted, tmp_path)
     (tmp_path / "sweep.json").unlink()
     with pytest.raises(ResultsError, match=r"holds 1 trials but no sweep\.json"):
         run(wanted, tmp_path)

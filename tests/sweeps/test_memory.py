@@ -1,13 +1,12 @@
 from __future__ import annotations
 
 import resource
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from sweeps.running import memory
+from tests import fresh
 
 ROOT = Path(__file__).parents[2]
 FAULTS = """
@@ -36,8 +35,8 @@ print(int(kept), resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 def faults(mode: str) -> tuple[bool, int]:
     """Whether freed memory is kept, and pages that ten steps of 16 MB ask the system for."""
-    command = [sys.executable, "-c", FAULTS, mode]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=True)
+    done = fresh.python(FAULTS, ROOT, mode)
+    assert done.returncode == 0, done.stderr
     kept, pages = done.stdout.split()
     return kept == "1", int(pages)
 

@@ -13,7 +13,7 @@ from tests.sweeps.simulation import small_sweep
 
 
 def faulty(act: str):
-    workload = Choice(name="tests.sweeps.faulty:workload", options={"acts": {"4": act}, "after": 0})
+    workload = Choice(name="tests.sweeps.faulty:workload", options={"acts": {"1": act, "4": act}, "after": 0})
     return small_sweep(workload=workload, batch_sizes=(4,), target=Target(metric="validation_loss", value=0.4))
 
 
@@ -47,7 +47,7 @@ def test_first_steps_that_do_not_come_back_are_one_line(act, words):
 
 
 def test_a_dry_run_does_not_wait_for_steps_that_hang():
-    assert timed_apart(faulty("hang"), give_up=2.0) is None
+    assert timed_apart(faulty("hang"), give_up=0.5) is None
 
 
 @pytest.mark.slow

@@ -139,6 +139,7 @@ def test_the_interval_holds_the_truth_after_a_search() -> None:
     assert ratio == pytest.approx(1.0, abs=0.2)
 
 
+@pytest.mark.slow
 def test_a_coarse_grid_beside_a_cliff_widens_and_a_fine_one_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of three at 95 %, one and none are found once in 140."""
     monkeypatch.setattr(

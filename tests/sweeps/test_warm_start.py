@@ -246,7 +246,7 @@ def test_the_command_tells_where_it_starts(
     elsewhere: Path, tmp_path: Path, run: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sweeps.running.patience.timed_apart", lambda *parts: None)
+    monkeypatch.setattr("sweeps.launching.loop.timed_apart", lambda *parts: None)
     words = ["sweep", "--workload", "noisy_quadratic", "--optim", "adamw", "--batch-sizes", "4", "-o", "new"]
     code, out, err = run(*words, "--from", elsewhere, "--dry-run", "--json")
     assert code == 0, err

@@ -173,6 +173,13 @@ def test_both_ways_start_from_one_state() -> None:
     before = torch.get_rng_state(), model[1].running_mean.clone()
     assert compare(model, gradients, [4, 4], [4, 4]).difference == ""
     assert compare(model, gradients, [8], [4, 4]).difference != ""
+
+    def failing(sizes: Sequence[int]) -> Sequence[Tensor]:
+        gradients(sizes)
+        raise MemoryError
+
+    with pytest.raises(MemoryError):
+        compare(model, failing, [8], [4, 4])
     assert torch.equal(torch.get_rng_state(), before[0])
     assert torch.equal(model[1].running_mean, before[1])
 

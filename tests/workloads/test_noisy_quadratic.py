@@ -95,7 +95,10 @@ class Watched(NoisyQuadraticWorkload):
         return super().validate(model)
 
 
-@pytest.mark.parametrize(("batch_size", "noise"), [(2, 1.0), pytest.param(48, 1.0, marks=pytest.mark.slow), (13, 30.0)])
+@pytest.mark.parametrize(
+    ("batch_size", "noise"),
+    [(2, 1.0), *(pytest.param(*other, marks=pytest.mark.slow) for other in ((48, 1.0), (13, 30.0)))],
+)
 def test_measured_noise_scale_follows_the_true_one_along_a_run(batch_size: int, noise: float) -> None:
     config = TrialConfig(
         workload=Choice(name="noisy_quadratic", options={"noise": noise}),

@@ -23,7 +23,7 @@ from cbs.errors import ResultsError
 from cbs.trial.store import read_steps
 from tests.factories import Truth, attention_logit, sweep
 
-FAST = AnalysisConfig(resamples=200)
+FAST = AnalysisConfig(resamples=100)
 FIGURE = FIGURES["max_attention_logit"]
 LAYERS = Truth(noise=0.05, layers=3)
 LRS = (1e-3, 2e-3, 4e-3)

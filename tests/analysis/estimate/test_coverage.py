@@ -137,8 +137,8 @@ def case(
 
 @functools.cache
 def hyperbolas(seeds: int) -> list[Case]:
-    """100 sweeps on which coverage and false alarms are counted alike."""
-    return [case(seeds, index, resamples=300) for index in range(100)]
+    """50 sweeps on which coverage and false alarms are counted alike."""
+    return [case(seeds, index, resamples=300) for index in range(50)]
 
 
 def stopped(steps: np.ndarray, budget: float) -> Trials:
@@ -166,8 +166,8 @@ OF_SEEDS = pytest.mark.parametrize("seeds", [3, *(pytest.param(seeds, marks=pyte
 
 @OF_SEEDS
 def test_coverage(seeds: int) -> None:
-    """100 hyperbolas: were the coverage only 92 %, fewer than 86 hits would have probability 0.01; at 80 %, 0.92."""
-    assert sum(entry.holds() for entry in hyperbolas(seeds)) >= 86
+    """50 hyperbolas: were the coverage only 92 %, fewer than 42 hits would have probability 0.02; at 80 %, 0.69."""
+    assert sum(entry.holds() for entry in hyperbolas(seeds)) >= 42
 
 
 def width(count: int, first: int) -> float:
@@ -193,10 +193,10 @@ def test_the_interval_is_as_wide_as_it_has_to_be_and_no_wider() -> None:
 
 
 def test_other_forms_cost_a_hyperbola_a_quarter_at_most() -> None:
-    """Geometric mean over 100 sweeps; with the power law alone believed it would be 1."""
+    """Geometric mean over 50 sweeps; with the power law alone believed it would be 1."""
     pairs = [(entry.ends(), entry.power_ends) for entry in hyperbolas(3)]
     closed = [[math.log(high / low) for low, high in pair] for pair in pairs if None not in (*pair[0], *pair[1])]  # type: ignore[operator]
-    assert len(closed) >= 90
+    assert len(closed) >= 45
     wide, alone = np.mean(np.log(closed), axis=0)
     assert 1.1 < math.exp(wide - alone) < 1.3
 
@@ -221,11 +221,11 @@ def narrowing(pairs: list[tuple[Case, Case]]) -> float:
 
 
 def test_curves_of_one_sweep_help_each_other_and_still_hold_the_truth() -> None:
-    """Three curves with the exponent 0.95: intervals are narrower by at least 10 %. 30 of them; fewer than 24 hits
-    have probability 6e-4 at 95 %, and 0.5 at 78 %."""
-    pairs = [(each, each.drawn.fit(300, index)) for index in range(10) for each in together(index, (0.95,) * 3)]
+    """Three curves with the exponent 0.95: intervals are narrower by at least 10 %. 18 of them; fewer than 14 hits
+    have probability 0.002 at 95 %, and 0.36 at 78 %."""
+    pairs = [(each, each.drawn.fit(300, index)) for index in range(6) for each in together(index, (0.95,) * 3)]
     assert narrowing(pairs) < 0.9
-    assert sum(shared.holds() for shared, _ in pairs) >= 24
+    assert sum(shared.holds() for shared, _ in pairs) >= 14
 
 
 def test_curves_with_unlike_exponents_in_one_sweep_hold_the_truth_each() -> None:
@@ -237,11 +237,11 @@ def test_curves_with_unlike_exponents_in_one_sweep_hold_the_truth_each() -> None
 
 
 def test_coverage_with_censored_ends() -> None:
-    """32 sweeps of up to five seeds that differ between batch sizes: were the coverage only 92 %, fewer than 25 hits
-    would have probability 0.006; at 75 %, 0.6."""
+    """16 sweeps of up to five seeds that differ between batch sizes: were the coverage only 92 %, fewer than 12 hits
+    would have probability 0.007; at 75 %, 0.37."""
     ends = ("smallest", "largest")
-    hits = [case(2 + i % 4, i, censored=ends[i // 4 % 2], mixed=True, resamples=200).holds() for i in range(32)]
-    assert sum(hits) >= 25
+    hits = [case(2 + i % 4, i, censored=ends[i // 4 % 2], mixed=True, resamples=200).holds() for i in range(16)]
+    assert sum(hits) >= 12
 
 
 @pytest.mark.slow
@@ -296,9 +296,9 @@ def test_coverage_of_500_sweeps(censored: str, mixed: bool, capsys: pytest.Captu
 
 @OF_SEEDS
 def test_healthy_sweeps_raise_no_doubt(seeds: int) -> None:
-    """100 sweeps: at the nominal 1 % more than 4 rejections have probability 0.003, and at 10 % fewer than 5, 0.02."""
-    assert sum(rejected(entry) for entry in hyperbolas(seeds)) <= 4
-    assert sum(suspected(entry) for entry in hyperbolas(seeds)) <= 4
+    """50 sweeps: at the nominal 1 % more than 3 rejections have probability 0.002, and at 10 % fewer than 4, 0.25."""
+    assert sum(rejected(entry) for entry in hyperbolas(seeds)) <= 3
+    assert sum(suspected(entry) for entry in hyperbolas(seeds)) <= 3
 
 
 @pytest.mark.slow
@@ -313,18 +313,18 @@ def test_the_rate_of_the_test_of_fit() -> None:
 
 @pytest.mark.parametrize("exponent", [0.6, 1.4])
 def test_another_exponent_is_followed_not_doubted(exponent: float) -> None:
-    """30 sweeps, whose points lie on their curve. At 1 % more than 3 rejections have probability 2e-4; at 88 %, fewer
-    than 23 hits, 0.03, of the critical batch size and of the exponent itself."""
-    cases = [case(3, 40_000 + index, exponent=exponent, resamples=300) for index in range(30)]
-    assert sum(rejected(entry) for entry in cases) <= 3
-    assert sum(entry.holds() for entry in cases) >= 23
-    assert sum(entry.holds("exponent") for entry in cases) >= 23
+    """15 sweeps, whose points lie on their curve. At 1 % more than 2 rejections have probability 4e-4; at 88 %, fewer
+    than 11 hits, 0.03, of the critical batch size and of the exponent itself."""
+    cases = [case(3, 40_000 + index, exponent=exponent, resamples=300) for index in range(15)]
+    assert sum(rejected(entry) for entry in cases) <= 2
+    assert sum(entry.holds() for entry in cases) >= 11
+    assert sum(entry.holds("exponent") for entry in cases) >= 11
 
 
 def test_points_off_any_curve_are_found_out() -> None:
-    """30 sweeps in which every second batch size is a fifth slower: what no smooth curve takes up."""
+    """15 sweeps in which every second batch size is a fifth slower: what no smooth curve takes up."""
     found = []
-    for index in range(30):
+    for index in range(15):
         drawn = draw(3, 45_000 + index)
         slow = [1 + 0.2 * (place % 2) for place in range(len(drawn.sizes))]
         whole = [Trials.of(table.steps * by, table.bound * by) for table, by in zip(drawn.tables, slow, strict=True)]

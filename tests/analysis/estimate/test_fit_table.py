@@ -193,7 +193,7 @@ def test_the_law_of_kaplan_comes_back() -> None:
     assert ratio == pytest.approx(law.FACTOR, rel=0.05)  # "for every 13 %" is rounded: 1.94
 
 
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=10)
 @given(st.floats(1.0, 1e6), st.floats(10.0, 400.0), st.integers(3, 7))
 def test_exact_curves_come_back(min_steps: float, critical: float, count: int) -> None:
     frame = pd.read_csv(io.StringIO(curve(min_steps, min_steps * critical, SIZES[:count])))
@@ -421,7 +421,7 @@ HEADERS = st.lists(
     max_size=7,
     unique=True,
 )  # fmt: skip
-RELAXED = settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+RELAXED = settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @RELAXED

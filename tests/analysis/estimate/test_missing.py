@@ -23,7 +23,7 @@ from tests.factories import Truth, tables
 
 SIZES = (4, 16, 64, 256, 1024)
 CRITICAL, MIN_STEPS = 100.0, 400.0
-QUICK = AnalysisConfig(resamples=200)
+QUICK = AnalysisConfig(resamples=100)
 
 
 def sweep(seed: int, *, missing: float, known: bool = True) -> list[Study]:

@@ -27,7 +27,7 @@ from tests.certified import sato2025
 from tests.factories import LRS, Truth, sweep
 from tests.references.steps_bounds import PowerBound
 
-CONFIG = AnalysisConfig(resamples=300)
+CONFIG = AnalysisConfig(resamples=100)
 SIZES = (8, 16, 32, 64, 128, 256)
 
 
@@ -167,7 +167,7 @@ def test_one_learning_rate_for_all_lets_a_batch_size_that_failed_count(tmp_path:
     """At or below the pole nothing reaches the target. With a search for the learning rate that says nothing: another
     one might have; with one for all it is what the bounds say."""
     truths: dict[str, Truth] = {"signum(momentum=0.9)": world(8.0)}
-    tuned = asked(tmp_path, truths, max_steps=20_000)
+    tuned = asked(tmp_path, truths, max_steps=5_000)
     one = measured_bounds(tmp_path, CONFIG, lr=LRS[3])
     (before,), (after,) = tuned.scopes[0].bounds, one.scopes[0].bounds
     assert not before.answer.points[0].reached

@@ -31,7 +31,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def found(folder: Path) -> MeasuredBounds:
-    return measured_bounds(folder, AnalysisConfig(resamples=200))
+    return measured_bounds(folder, AnalysisConfig(resamples=100))
 
 
 def printed(found: MeasuredBounds) -> str:

@@ -16,7 +16,7 @@ CONFIG = AnalysisConfig(resamples=200)
 
 
 def test_momentum_and_preconditioning_extend_perfect_scaling() -> None:
-    model = NoisyQuadratic.power_law(60)
+    model = NoisyQuadratic.power_law(30)
     sizes = [4**power for power in range(1, 7)]
     found = quadratic(
         ["sgd", "momentum"], batch_sizes=sizes, powers=[0.0, 0.5], target=0.05, model=model, config=CONFIG
@@ -43,7 +43,7 @@ def test_what_cannot_be_reached_is_a_row_without_steps() -> None:
 def test_what_is_known_is_told_whatever_the_batch_sizes(run, sizes, wanted, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     """Steps halve up to batch size 65,536 and then hardly fall; the form would say a million, or nothing."""
     monkeypatch.setenv("COLUMNS", "160")
-    given = ("theory", "quadratic", "--optim", "sgd", "--power", 0.75, "--batch-sizes", sizes)
+    given = ("theory", "quadratic", "--optim", "sgd", "--power", 0.75, "--batch-sizes", sizes, "--resamples", 100)
     code, out, err = run(*given, "--json")
     (fit,) = json.loads(out)["fit"]["fits"]
     assert (code, fit["interval"]) == (0, [None, None]), err
@@ -56,7 +56,7 @@ def test_what_is_known_is_told_whatever_the_batch_sizes(run, sizes, wanted, monk
     assert f"no statement beyond it; add {wanted} ones with --batch-sizes" in out
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "ema"])
+@pytest.mark.parametrize("optimizer", ["sgd", pytest.param("ema", marks=pytest.mark.slow)])
 def test_the_critical_batch_size_is_that_of_twice_the_steps_without_noise(optimizer: str) -> None:
     model = NoisyQuadratic.power_law(50)
     sizes = [4**power for power in range(8)]
@@ -107,6 +107,7 @@ def test_bad_input(change: dict[str, object], message: str) -> None:
 
 def test_the_command_prints_rows_and_a_fit(run) -> None:  # type: ignore[no-untyped-def]
     given = ["--dimension", 50, "--target", 0.1, "--batch-sizes", "1..256", "--optim", "sgd", "--optim", "ema"]
+    given += ["--resamples", 100]
     code, out, err = run("theory", "quadratic", *given, "--json")
     assert code == 0, err
     found = json.loads(out)
@@ -125,6 +126,7 @@ def test_steps_off_the_form_are_told(run, dimension, rough, monkeypatch) -> None
     """One parameter takes 1, 2 and 3 steps at most batch sizes, no smooth curve; fifty have one."""
     monkeypatch.setenv("COLUMNS", "200")
     given = ["--dimension", dimension, "--batch-sizes", "4..1024", "--optim", "sgd", "--optim", "sgd"]
+    given += ["--resamples", 100]
     code, out, err = run("theory", "quadratic", *given)
     assert code == 0, err
     assert ("so its exponent is a rough one" in out) == rough

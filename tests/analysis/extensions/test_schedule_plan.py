@@ -36,7 +36,7 @@ from cbs.trial.step_times import StepTime
 from tests.analysis.extensions.growing import TARGET, Growing, growing_sweep
 from tests.factories import Truth, sweep
 
-CONFIG = AnalysisConfig(resamples=200)
+CONFIG = AnalysisConfig(resamples=100)
 TRUTH = Growing(power=1.0, noise=0.03)
 SIZES = (4, 12, 32, 90, 256)
 LRS = tuple(1e-3 * 2.0**power for power in range(6))

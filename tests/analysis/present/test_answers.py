@@ -23,7 +23,7 @@ from analysis.present.table import latex
 from tests.analysis.present.test_table import WIDTHS, lacking, text
 from tests.factories import Truth, sweep
 
-QUICK = AnalysisConfig(resamples=200)
+QUICK = AnalysisConfig(resamples=100)
 
 
 def printed(found: Analysis, width: int = 100, **options: bool) -> str:

@@ -37,7 +37,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def found(folder: Path) -> LearningRates:
-    return learning_rates(folder, AnalysisConfig(resamples=200))
+    return learning_rates(folder, AnalysisConfig(resamples=100))
 
 
 def test_a_table_without_rows_is_no_gap(found: LearningRates) -> None:

@@ -30,7 +30,7 @@ LRS = (1e-3, 2e-3, 4e-3)
 NOISY = Truth(lr_at_1=2e-3, lr_power=0.0, noise=0.05)
 MUON = dataclasses.replace(NOISY, min_steps=80.0, min_examples=4000.0)
 ASSUMED = Assumed(examples_per_second=2000.0, max_batch_per_device=64, latency=0.02)
-FAST = AnalysisConfig(resamples=200)
+FAST = AnalysisConfig(resamples=100)
 SITUATIONS = {
     "three optimizers": {"optimizers": {"adamw": NOISY, "muon": MUON, "sgd": NOISY}, "seeds": 2},
     "one optimizer": {"optimizers": {"adamw": NOISY}},
@@ -294,7 +294,7 @@ def test_across_folders_unlike_metrics_and_targets_are_one_line(
     other = Target(metric="accuracy", value=2.4, direction="above")
     sweep(tmp_path / "b", {"sgd": NOISY}, batch_sizes=SIZES, lrs=LRS, growth=1.5, target=other, name="b")
     for folder, words in (("a", "validation_loss < 2 on synthetic in a"), ("b", "accuracy (above) in b")):
-        code, out, err = run("compare", two, tmp_path / folder, "--no-figures", "--resamples", 100)
+        code, out, err = run("compare", two, tmp_path / folder, "--figures", "none", "--resamples", 100)
         assert (code, out, err.count("\n")) == (2, "", 1)
         assert words in err
     code, out, _ = run("compare", two, tmp_path / "a", "--target", 2.6, "--resamples", 100, "-o", tmp_path / "out")

@@ -220,7 +220,7 @@ def check_uniform(found: np.ndarray) -> None:
 
 
 def test_with_equal_truths_the_probability_is_about_uniform(noisy: dict[str, Answer]) -> None:
-    check_uniform(probabilities(noisy["adamw"], 80, ratio=1.0, seeds=3))
+    check_uniform(probabilities(noisy["adamw"], 40, ratio=1.0, seeds=3))
 
 
 @pytest.mark.slow
@@ -233,7 +233,7 @@ def test_with_equal_truths_the_probability_is_about_uniform_over_many_pairs(nois
 
 
 def test_with_truths_three_times_apart_it_is_near_one(noisy: dict[str, Answer]) -> None:
-    found = probabilities(noisy["adamw"], 20, ratio=3.0)
+    found = probabilities(noisy["adamw"], 12, ratio=3.0)
     assert np.median(found) > 0.99
     assert found.mean() > 0.95
 
@@ -263,10 +263,10 @@ def bent(exponent: float, critical: float, name: str, rng: np.random.Generator) 
 
 
 def test_the_ratio_of_critical_batch_sizes_holds_where_exponents_differ() -> None:
-    """0.85 against 1.1, true ratio 1.5: at 95 % fewer than 21 of 25 have probability 0.007. Held at 1 the ratio is
+    """0.85 against 1.1, true ratio 1.5: at 95 % fewer than 12 of 15 have probability 0.006. Held at 1 the ratio is
     hardly ever inside, and two fifths as wide it is not often enough."""
     hits = narrow = straight = 0
-    for seed in range(25):
+    for seed in range(15):
         rng = np.random.default_rng(seed)
         table = pd.concat([bent(0.85, 40.0, "one", rng), bent(1.1, 60.0, "two", rng)])
         one, two = fit_table(table, AnalysisConfig(resamples=300)).answers
@@ -277,9 +277,9 @@ def test_the_ratio_of_critical_batch_sizes_holds_where_exponents_differ() -> Non
         narrow += middle / half <= 1.5 <= middle * half
         mine, its = (answer.hyperbola.critical_batch_size for answer in (two, one))
         straight += mine.interval[0] / its.interval[1] <= 1.5 <= mine.interval[1] / its.interval[0]
-    assert hits >= 21
-    assert narrow < 21
-    assert straight <= 2
+    assert hits >= 12
+    assert narrow < 12
+    assert straight <= 1
 
 
 def finite(ends: tuple[float | None, float | None]) -> tuple[float, float]:

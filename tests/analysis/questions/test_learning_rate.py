@@ -27,7 +27,7 @@ SIZES = (2, 8, 32, 128, 512)
 LRS = tuple(2.5e-4 * 2.0**power for power in range(8))
 ROOT = Truth(lr_at_1=1e-3 / math.sqrt(32), lr_power=0.5, lr_max=1.0)
 """Best learning rate 1e-3 at B = 32, on the grid at every batch size from 2 to 512."""
-CONFIG = AnalysisConfig(resamples=200)
+CONFIG = AnalysisConfig(resamples=100)
 
 
 @pytest.fixture(scope="module")

@@ -30,7 +30,7 @@ from cbs.trial.record import Measurement, TrialResult, TrialStatus, WorkloadInfo
 from cbs.trial.store import Store
 from cbs.trial.target import Target
 
-QUICK = AnalysisConfig(resamples=200)
+QUICK = AnalysisConfig(resamples=100)
 TARGETS = (3.0, 2.7, 2.4)
 WIDTHS = {16: 8_000, 32: 30_000, 64: 110_000}
 B_STAR, ALPHA = 3000.0, 0.25
@@ -98,7 +98,7 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def found(three: Path) -> Scaling:
-    return scale([three], AnalysisConfig(resamples=500), targets=TARGETS, hold_data=[800_000])
+    return scale([three], AnalysisConfig(resamples=300), targets=TARGETS, hold_data=[800_000])
 
 
 def test_every_variant_optimizer_and_target_is_a_point(found: Scaling) -> None:
@@ -348,7 +348,7 @@ def test_options_of_the_definition_reach_the_points(three: Path, run: Callable, 
 def test_the_command(three: Path, tmp_path: Path) -> None:
     app = cli.application()
     arguments = ["scale", str(three), "--target", "2.4", "--target", "3.0", "--against", "data", "--at", "1e8"]
-    options = ["--resamples", "200", "--figures", "none", "-o", str(tmp_path / "out")]
+    options = ["--resamples", "100", "--figures", "none", "-o", str(tmp_path / "out")]
     shown = CliRunner().invoke(app, [*arguments, *options])
     assert shown.exit_code == 0, shown.output
     assert "times beyond the data" in shown.output
@@ -359,7 +359,7 @@ def test_the_command(three: Path, tmp_path: Path) -> None:
 
 def test_the_command_scales_the_critical_batch_size_that_is_asked_for(three: Path, tmp_path: Path) -> None:
     def critical(overhead: str) -> float:
-        options = ["--definition", f"overhead(overhead={overhead})", "--resamples", "200", "--figures", "none"]
+        options = ["--definition", f"overhead(overhead={overhead})", "--resamples", "100", "--figures", "none"]
         arguments = ["scale", str(three), "--target", "2.4", "-o", str(tmp_path / "out"), "--json"]
         found = CliRunner().invoke(cli.application(), [*arguments, *options])
         return json.loads(found.stdout)["points"][0]["critical_batch_size"]

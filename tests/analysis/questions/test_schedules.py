@@ -34,7 +34,7 @@ from cbs.trial.store import Store
 from cbs.trial.target import Target
 from tests.factories import Truth, curve, sweep, trial
 
-CONFIG = AnalysisConfig(resamples=300)
+CONFIG = AnalysisConfig(resamples=100)
 TRUTH = Truth(noise=0.03)
 TABLE = "0:8 2000:32"
 

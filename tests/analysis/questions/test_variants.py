@@ -27,7 +27,7 @@ from tests.factories import Truth, sweep
 SIZES, LRS = (4, 16, 64, 256), (1e-3, 2e-3, 4e-3)
 NOISY = Truth(lr_at_1=2e-3, lr_power=0.0, noise=0.05, layers=1)
 OTHER = dataclasses.replace(NOISY, min_steps=80.0, min_examples=4000.0)
-FAST = AnalysisConfig(resamples=200)
+FAST = AnalysisConfig(resamples=100)
 VARIANTS = {"muon": NOISY, "muon(nesterov=false)": OTHER, "adamw(betas=[0.9, 0.95], eps=1e-6)": NOISY}
 LABELS = {"muon", "muon(nesterov=false)", "adamw"}
 TIMES = StepTimeTable(

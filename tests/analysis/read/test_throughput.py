@@ -124,7 +124,7 @@ def test_files_that_are_no_tables(tmp_path: Path) -> None:
 CELL = st.one_of(st.integers(-3, 10**20).map(str), st.floats().map(repr), st.text(max_size=6))
 
 
-@settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     header=st.lists(st.sampled_from(["batch_size", "devices", "seconds_per_step", "examples_per_second", "optimizer"])),
     rows=st.lists(st.lists(CELL, max_size=5), max_size=4),

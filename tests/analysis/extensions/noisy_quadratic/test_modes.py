@@ -14,7 +14,7 @@ from tests.references.noisy_quadratic import QuadraticStage, binned, expected_lo
 SMALL = NoisyQuadratic.power_law(5, noise=0.5)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=50)
 @given(
     method=st.sampled_from(METHODS),
     lr=st.floats(1e-4, 2.5),

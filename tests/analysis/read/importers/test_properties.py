@@ -20,8 +20,8 @@ from cbs.errors import CbsError, DataError
 from tests.analysis.read.importers.sources import CURVES, batch_science, long_rows
 from tests.analysis.read.importers.sources import settings as wanted
 
-QUICK = settings(max_examples=60, deadline=None)
-SLOW = settings(max_examples=25, deadline=None)
+QUICK = settings(max_examples=30, deadline=None)
+SLOW = settings(max_examples=12, deadline=None)
 
 LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
 JSON = st.recursive(
