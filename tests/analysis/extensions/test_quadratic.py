@@ -107,7 +107,6 @@ def test_bad_input(change: dict[str, object], message: str) -> None:
 
 def test_the_command_prints_rows_and_a_fit(run) -> None:  # type: ignore[no-untyped-def]
     given = ["--dimension", 50, "--target", 0.1, "--batch-sizes", "1..256", "--optim", "sgd", "--optim", "ema"]
-    given += ["--resamples", 100]
     code, out, err = run("theory", "quadratic", *given, "--json")
     assert code == 0, err
     found = json.loads(out)
@@ -126,7 +125,6 @@ def test_steps_off_the_form_are_told(run, dimension, rough, monkeypatch) -> None
     """One parameter takes 1, 2 and 3 steps at most batch sizes, no smooth curve; fifty have one."""
     monkeypatch.setenv("COLUMNS", "200")
     given = ["--dimension", dimension, "--batch-sizes", "4..1024", "--optim", "sgd", "--optim", "sgd"]
-    given += ["--resamples", 100]
     code, out, err = run("theory", "quadratic", *given)
     assert code == 0, err
     assert ("so its exponent is a rough one" in out) == rough
