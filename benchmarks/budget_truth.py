@@ -183,6 +183,7 @@ def measured(setting: Setting, sweeps: int, config: AnalysisConfig) -> dict[str,
     curve = np.array([world.best(size)[0] for size in fine])
     past = np.flatnonzero((curve > least.min() + margin) & (fine > fine[curve.argmin()]))
     largest = float(fine[past[0]]) if len(past) else math.inf
+    nowhere = np.zeros(len(SIZES), dtype=bool)
     tail, found = 0.5 - config.confidence / 2, []
     for turn in range(sweeps):
         rng = np.random.default_rng([turn, 7])
@@ -193,7 +194,7 @@ def measured(setting: Setting, sweeps: int, config: AnalysisConfig) -> dict[str,
         first, last = answer.best.interval
         start, end = answer.largest_within.interval
         rival, _ = answered(world, truth, rng, config, setting.rival)
-        apart = pair(("a", "b"), (sizes, sizes), (losses, rival), config.confidence, config.seed).at
+        apart = pair(("a", "b"), (sizes, sizes), (losses, rival), (nowhere, nowhere), config.confidence, config.seed).at
         ends = np.array([each.interval for each in apart])
         true = (1 - setting.rival) * least
         right = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 from collections.abc import Sequence
@@ -15,7 +16,6 @@ from analysis.config import DEFAULT, AnalysisConfig
 from analysis.estimate.across import differing
 from analysis.estimate.findings import Findings
 from analysis.estimate.objective import BestLosses, best_losses
-from analysis.estimate.studies import Study
 from analysis.phrases import number, plural
 from analysis.plain import plain, shown
 from analysis.questions.budget.critical import Relation, relation
@@ -185,11 +185,10 @@ def budget(
             )
             entries.append(replace(answered, relation=near))
         pairs = []
-        for one in range(len(scope)):
-            for two in range(one + 1, len(scope)):
-                members = scope[one], scope[two]
-                sizes, losses = tuple(e.sizes for e in members), tuple(of[id(e)] for e in members)
-                pairs.append(pair((names[one], names[two]), sizes, losses, config.confidence, config.seed))  # type: ignore[arg-type]
+        for (one, name), (two, other) in itertools.combinations(zip(scope, names, strict=True), 2):
+            sizes, losses = (one.sizes, two.sizes), (of[id(one)], of[id(two)])
+            bounds = _at_edges(one), _at_edges(two)
+            pairs.append(pair((name, other), sizes, losses, bounds, config.confidence, config.seed))
         budgets.append(
             AtBudget(
                 title=f"{number(first.budget)} {first.group.example_unit}s",
@@ -238,7 +237,7 @@ def _answer(
     others: Sequence[tuple[Spent, BestLosses]],
     config: AnalysisConfig,
 ) -> OptimizerAtBudget:
-    edges = np.array([_at_edge(study) for study in entry.studies])
+    edges = _at_edges(entry)
     equal = equivalence(entry.sizes, found, margin, edges, config.confidence)
     sizes = tuple(
         _size(entry, place, found, equal.excesses[place], margin, bool(edges[place]), config.confidence)
@@ -250,7 +249,7 @@ def _answer(
         optimizer=name,
         sizes=sizes,
         equivalence=equal,
-        doublings=doublings(entry, found, others, config.confidence),
+        doublings=doublings(entry, found, edges, others, config.confidence),
         relation=Relation(),
         verdict=verdict,
         advice=advice,
@@ -258,9 +257,14 @@ def _answer(
     )
 
 
-def _at_edge(study: Study) -> bool:
-    assert study.winner is not None
-    return bool(np.isfinite(study.lrs).all()) and len(study.lrs) > 1 and study.at_edge(study.winner)
+def _at_edges(entry: Spent) -> np.ndarray:
+    """At which batch sizes the best of several learning rates is the lowest or the highest, shape ``[M]``."""
+    return np.array(
+        [
+            bool(np.isfinite(study.lrs).all()) and len(study.lrs) > 1 and study.at_edge(study.winner or 0)
+            for study in entry.studies
+        ]
+    )
 
 
 def _size(

@@ -16,6 +16,8 @@ from analysis.arrays import UNKNOWN, Array, Interval, Quantity, percentiles
 from analysis.estimate.objective import BestLosses
 from analysis.questions.budget.reading import Spent
 
+_EDGE = "a best learning rate lies at the edge of the grid"
+
 
 @dataclass(frozen=True, kw_only=True)
 class SizeDoubling:
@@ -39,11 +41,16 @@ class SizeDoubling:
 
 
 def doublings(
-    entry: Spent, found: BestLosses, others: Sequence[tuple[Spent, BestLosses]], confidence: float
+    entry: Spent,
+    found: BestLosses,
+    bound: np.ndarray,
+    others: Sequence[tuple[Spent, BestLosses]],
+    confidence: float,
 ) -> tuple[SizeDoubling, ...]:
     """Of every batch size and the next.
 
     Args:
+        bound: which losses are bounds, because the best learning rate is at the edge of the grid, shape ``[M]``.
         others: the same optimizer at other budgets, for runs without curves and learning rates that decay.
     """
     curves = [entry.tuned_curve(study) for study in entry.studies] if entry.constant else []
@@ -54,6 +61,9 @@ def doublings(
     made = []
     for place in range(len(entry.studies) - 1):
         small, large = (entry.studies[place + step].batch_size for step in (0, 1))
+        if bound[place : place + 2].any():
+            made.append(SizeDoubling(batch_size=small, larger=large, loss=UNKNOWN, remark=_EDGE))
+            continue
         worse = found.losses[place + 1] - found.losses[place]
         drawn = found.resampled[:, place + 1] - found.resampled[:, place]
         loss = Quantity(float(worse), _interval(drawn, confidence))

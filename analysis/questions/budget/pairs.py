@@ -50,11 +50,12 @@ def pair(
     names: tuple[str, str],
     sizes: tuple[Array, Array],
     found: tuple[BestLosses, BestLosses],
+    bounds: tuple[np.ndarray, np.ndarray],
     confidence: float,
     seed: int,
 ) -> Pair:
-    """The first less the second; their resamples are independent."""
-    both = np.intersect1d(*sizes)
+    """The first less the second, where neither loss is a bound; their resamples are independent."""
+    both = np.intersect1d(*(own[~bound] for own, bound in zip(sizes, bounds, strict=True)))
     one, two = (np.searchsorted(own, both) for own in sizes)
     losses = found[0].losses[one] - found[1].losses[two]
     known = len(found[0].resampled) and len(found[1].resampled)

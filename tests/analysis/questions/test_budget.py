@@ -237,6 +237,10 @@ def test_a_best_rate_at_the_edge_is_told_and_says_nothing_of_equality(tmp_path: 
     assert all(size.at_grid_edge and size.metric.interval[0] is None for size in entry.sizes)
     assert {size.excess.standing for size in entry.sizes} == {SizeStanding.UNKNOWN}
     assert entry.equivalence.best.value is None
+    assert {(each.loss.value, each.data.value) for each in entry.doublings} == {(None, None)}
+    assert {each.remark for each in entry.doublings} == {"a best learning rate lies at the edge of the grid"}
+    write(tmp_path / "other", {"merit": TRUE}, name="other")
+    assert budget(tmp_path, config=FAST).budgets[0].pairs == ()
 
 
 def test_rates_far_apart_are_told_and_not_seeds_asked_for(tmp_path: Path) -> None:
