@@ -35,9 +35,9 @@ LOST = 0.5
 """Bound of lambda: on noisy quadratics 0 to 0.5 were seen, with and without momentum and preconditioner."""
 
 OFF = 0.025
-"""Standard deviation of ln S of a plan beside that: momentum starts slowly, and constant batch sizes are better at rates
-between those of a grid. It is the most likely one of 36 plans of simulated sweeps, none of which a table in the docs
-counts. What the choice of the rate and points off a curve leave open is in the resamples of the curve, not in it."""
+"""Standard deviation of ln S of a plan beside that: momentum starts slowly, and constant batch sizes are better at
+rates between those of a grid. It is the most likely one of 36 plans of simulated sweeps, none of which a table in the
+docs counts. What the choice of the rate and points off a curve leave open is in the resamples of the curve instead."""
 
 
 def outcomes(
