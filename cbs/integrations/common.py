@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import torch.distributed as dist
@@ -18,8 +19,21 @@ Steps = NoiseScaleMeter | BatchSizeController
 """What takes in the steps of a run, and goes into its checkpoints."""
 
 
+class Notes:
+    """Says every line of a run once, by a library's own logger."""
+
+    def __init__(self, log: Callable[[str], None]) -> None:
+        self._log = log
+        self._said: set[str] = set()
+
+    def __call__(self, line: str) -> None:
+        if line not in self._said:
+            self._said.add(line)
+            self._log(line)
+
+
 def build(
-    model: nn.Module, optimizer: Any, options: dict[str, Any], *, micro_batches: int, setting: str
+    model: nn.Module, optimizer: Any, options: dict[str, Any], *, tell: Notes, micro_batches: int, setting: str
 ) -> NoiseScaleMeter:
     """A :class:`~cbs.noise_scale.NoiseScaleMeter` whose source fits the run: with several ranks, ``replicas``.
 
@@ -27,6 +41,7 @@ def build(
         model: as for NoiseScaleMeter.
         optimizer: likewise.
         options: its other arguments.
+        tell: likewise; says each line once.
         micro_batches: that the run makes of a step, on every rank.
         setting: what a person calls that number in the library at hand.
 
@@ -41,7 +56,7 @@ def build(
                 f"source {options['source']!r} needs the module that averages gradients over ranks, but this library "
                 "passes the inner module to its callbacks; use source 'replicas'"
             )
-    noise_scale = NoiseScaleMeter(model, optimizer, **options)
+    noise_scale = NoiseScaleMeter(model, optimizer, **{"tell": tell} | options)
     needed = noise_scale.probe.micro_batches
     if micro_batches < needed:
         noise_scale.detach()

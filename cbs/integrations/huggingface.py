@@ -13,10 +13,11 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
 from cbs.errors import ConfigError, needed
-from cbs.integrations.common import Steps, build, from_text, to_text
+from cbs.integrations.common import Notes, Steps, build, from_text, to_text
 from cbs.noise_scale import NoiseScaleMeter
 
 with needed("huggingface", "callbacks of the Trainer"):
+    from accelerate.logging import get_logger
     from accelerate.state import GradientState
     from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
     from transformers.trainer_callback import ExportableState
@@ -35,7 +36,8 @@ class NoiseScaleCallback(TrainerCallback, ExportableState):
 
     A step is measured at the end of the backward pass that completes its gradient, before the Trainer clips or unscales
     it. Gradient accumulation, mixed precision, DDP and FSDP2 are taken into account. Checkpoints hold the averages, and
-    a run that resumes from one goes on with them if the callback has the same arguments.
+    a run that resumes from one goes on with them if the callback has the same arguments. What has to be said goes to
+    the log, once and on the main process.
 
     The model is left as it was when training ends. The Trainer tells no callback that training raised: the model is
     then left when the callback is gone together with its Trainer, when it trains again, or with :meth:`detach`.
@@ -59,6 +61,7 @@ class NoiseScaleCallback(TrainerCallback, ExportableState):
         self._leave: finalize[Any, NoiseScaleCallback] | None = None
         self._optimizer: Any = None
         self._queued = self._measured = False
+        self._tell = notes()
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -79,6 +82,7 @@ class NoiseScaleCallback(TrainerCallback, ExportableState):
             model,
             getattr(self._optimizer, "optimizer", self._optimizer),
             self.options,
+            tell=self._tell,
             micro_batches=args.gradient_accumulation_steps,
             setting="gradient_accumulation_steps",
         )
@@ -160,6 +164,11 @@ class NoiseScaleCallback(TrainerCallback, ExportableState):
         scaler = getattr(self._optimizer, "scaler", None)
         self._steps.step(loss_scale=1.0 if scaler is None else scaler.get_scale())
         self._measured = True
+
+
+def notes() -> Notes:
+    """To accelerate's logger, on the main process."""
+    return Notes(get_logger("cbs.integrations.huggingface").warning)
 
 
 def _saved(state: TrainerState, name: str, arguments: dict[str, Any]) -> str | None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 from transformers import TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import has_length
 
 from cbs.errors import ConfigError
-from cbs.integrations.common import of_last_look
+from cbs.integrations.common import Notes, of_last_look
 from cbs.integrations.huggingface import NoiseScaleCallback
 from cbs.noise_scale import NoiseScaleMeter
 from cbs.schedules.controller import BatchSizeController
@@ -28,8 +27,8 @@ class BatchSizeCallback(NoiseScaleCallback):
     ``batch_size/advised``, ``batch_size/lr_factor`` and the noise scale of the last look.
 
     What the Trainer counts in steps stays as many: a learning-rate schedule other than a constant one, and
-    ``max_steps``, bring a warning. It finds its place in the data from steps, too, so a run that has grown resumes with
-    ``ignore_data_skip`` alone.
+    ``max_steps``, bring a line in the log. It finds its place in the data from steps, too, so a run that has grown
+    resumes with ``ignore_data_skip`` alone.
 
     Args:
         cap: largest batch size in examples, over all ranks.
@@ -71,12 +70,11 @@ class BatchSizeCallback(NoiseScaleCallback):
         assert self.controller is not None
         try:
             grown = self.controller.micro_batches != self._at_first
-            self._batches = batches_of_an_epoch(args, state, kwargs["train_dataloader"], grown=grown)
+            self._batches = batches_of_an_epoch(args, state, kwargs["train_dataloader"], grown=grown, tell=self._tell)
             if args.max_steps > 0:
-                warnings.warn(
+                self._tell(
                     "max_steps counts steps, and steps will hold more examples: the run sees more data than planned; "
-                    "take num_train_epochs",
-                    stacklevel=2,
+                    "take num_train_epochs"
                 )
         except ConfigError:
             self.detach()
@@ -123,13 +121,14 @@ class BatchSizeCallback(NoiseScaleCallback):
         return super()._arguments() | self.settings
 
 
-def batches_of_an_epoch(args: TrainingArguments, state: TrainerState, data: Any, *, grown: bool) -> int:
+def batches_of_an_epoch(args: TrainingArguments, state: TrainerState, data: Any, *, grown: bool, tell: Notes) -> int:
     """Micro-batches of an epoch on each rank, if the Trainer can change their number in a step.
 
     Args:
         args, state: of the Trainer.
         data: its data loader.
         grown: whether steps hold more than at first already.
+        tell: says what does not fit.
 
     Raises:
         ConfigError: if it cannot.
@@ -144,10 +143,9 @@ def batches_of_an_epoch(args: TrainingArguments, state: TrainerState, data: Any,
             "with ignore_data_skip=True, which goes on with data from the beginning of an epoch"
         )
     if not str(getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type)).startswith("constant"):
-        warnings.warn(
+        tell(
             f"the Trainer's learning-rate schedule {args.lr_scheduler_type!s} counts steps, and steps will hold "
-            "more examples: it falls too late; take a constant one",
-            stacklevel=3,
+            "more examples: it falls too late; take a constant one"
         )
     return len(data)
 

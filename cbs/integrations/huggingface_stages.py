@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 from typing import Any
 
 from cbs.errors import ConfigError, needed
+from cbs.integrations.huggingface import notes
 from cbs.integrations.huggingface_batch_size import batches_of_an_epoch, place_in_epoch
 from cbs.schedules.controller import multiplied
 from cbs.schedules.plan import read_plan
@@ -49,6 +49,7 @@ class StagesCallback(TrainerCallback, ExportableState):
         self._schedule = self.plan.schedule
         self._at_first = self._unit = self._batches = self._done = 0
         self._hooks: list[Any] = []
+        self._tell = notes()
 
     @property
     def batch_size(self) -> int:
@@ -73,7 +74,7 @@ class StagesCallback(TrainerCallback, ExportableState):
         self._check(args, kwargs["model"])
         self._at_first = args.gradient_accumulation_steps
         grown = self.batch_size != self._schedule.stages[0].batch_size
-        self._batches = batches_of_an_epoch(args, state, kwargs["train_dataloader"], grown=grown)
+        self._batches = batches_of_an_epoch(args, state, kwargs["train_dataloader"], grown=grown, tell=self._tell)
         counts = self._schedule.steps(self.plan.examples)
         if not state.global_step and (
             state.num_train_epochs * self._batches * self._unit < self.plan.examples or state.max_steps < sum(counts)
@@ -121,10 +122,7 @@ class StagesCallback(TrainerCallback, ExportableState):
         self.detach()
         args.gradient_accumulation_steps = self._at_first
         if self.examples + self.batch_size <= self.plan.examples:
-            warnings.warn(
-                f"training ended after {self.examples:,} of the {self.plan.examples:,} examples of {self.path}",
-                stacklevel=2,
-            )
+            self._tell(f"training ended after {self.examples:,} of the {self.plan.examples:,} examples of {self.path}")
 
     def detach(self) -> None:
         """Leave the optimizer's learning rate alone."""

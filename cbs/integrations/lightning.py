@@ -10,14 +10,16 @@ from torch import nn
 
 from cbs.compute.auxiliary_pass import IN_AUXILIARY_PASS
 from cbs.errors import ConfigError, needed
-from cbs.integrations.common import Steps, build, from_text, to_text
+from cbs.integrations.common import Notes, Steps, build, from_text, to_text
 from cbs.noise_scale import NoiseScaleMeter
 
 with needed("lightning", "callbacks of Lightning"):
     try:
         from lightning.pytorch import Callback
+        from lightning.pytorch.utilities import rank_zero_info
     except ImportError:
         from pytorch_lightning import Callback  # type: ignore[assignment]
+        from pytorch_lightning.utilities import rank_zero_info
 
 
 class LightningNoiseScaleCallback(Callback):
@@ -28,7 +30,8 @@ class LightningNoiseScaleCallback(Callback):
         trainer = Trainer(..., callbacks=[NoiseScaleCallback()])
 
     logs ``noise_scale/simple``, ``noise_scale/low`` and ``noise_scale/high`` to the Trainer's logger, as often as the
-    Trainer logs. For ``lightning`` and ``pytorch_lightning`` alike, under automatic optimization.
+    Trainer logs. For ``lightning`` and ``pytorch_lightning`` alike, under automatic optimization. What has to be said
+    goes to Lightning's own log, once and on rank zero.
 
     A step is measured in ``on_before_optimizer_step``, before the Trainer clips the gradient. Gradient accumulation,
     mixed precision, DDP and FSDP2 are taken into account. Checkpoints hold the averages.
@@ -52,6 +55,7 @@ class LightningNoiseScaleCallback(Callback):
         self._batches: _Batches | None = None
         self._saved: str | None = None
         self._differentiated = False
+        self._tell = Notes(rank_zero_info)
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         if not pl_module.automatic_optimization:
@@ -67,6 +71,7 @@ class LightningNoiseScaleCallback(Callback):
             self._batches,
             trainer.optimizers[0],
             self.options,
+            tell=self._tell,
             micro_batches=trainer.accumulate_grad_batches,
             setting="accumulate_grad_batches",
         )

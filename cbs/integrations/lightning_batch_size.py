@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
+from collections.abc import Callable
 from typing import Any
 
 from cbs.errors import ConfigError
@@ -24,7 +24,7 @@ class LightningBatchSizeCallback(LightningNoiseScaleCallback):
     either. The learning rate is multiplied while the optimizer steps.
 
     What counts steps stays as it was: a learning-rate scheduler with ``interval="step"``, and ``max_steps``, bring a
-    warning.
+    line in the log.
 
     Args:
         cap: largest batch size in examples, over all ranks.
@@ -60,7 +60,7 @@ class LightningBatchSizeCallback(LightningNoiseScaleCallback):
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         if self.settings["drives"]:
-            _check(trainer)
+            _check(trainer, self._tell)
         super().on_train_start(trainer, pl_module)
         assert self.controller is not None
         if self.settings["drives"]:
@@ -103,7 +103,7 @@ class LightningBatchSizeCallback(LightningNoiseScaleCallback):
             self.controller.detach()
 
 
-def _check(trainer: Any) -> None:
+def _check(trainer: Any, tell: Callable[[str], None]) -> None:
     """Whether the number of batches in a step is free to change.
 
     Raises:
@@ -112,13 +112,9 @@ def _check(trainer: Any) -> None:
     if any(type(callback).__name__ == "GradientAccumulationScheduler" for callback in trainer.callbacks):
         raise ConfigError("GradientAccumulationScheduler changes accumulate_grad_batches, too: leave one of them out")
     if any(config.interval == "step" for config in trainer.lr_scheduler_configs):
-        warnings.warn(
-            "a learning-rate scheduler has interval='step', and steps will hold more examples: it falls too late",
-            stacklevel=2,
-        )
+        tell("a learning-rate scheduler has interval='step', and steps will hold more examples: it falls too late")
     if trainer.max_steps is not None and trainer.max_steps > 0:
-        warnings.warn(
+        tell(
             "max_steps counts steps, and steps will hold more examples: the run sees more data than planned; take "
-            "max_epochs",
-            stacklevel=2,
+            "max_epochs"
         )

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from cbs.errors import ConfigError
 from cbs.noise_scale.boundary import sending
+from cbs.noise_scale.shared_targets import SHARED, SharedTargets
 
 COUPLED = (
     "the loss couples examples: its derivative by the output of one of them depends on those of others, as with "
@@ -30,6 +31,8 @@ class Coupling:
     """Looks at the first backward pass after a forward pass, before it runs: a loss whose terms are those of single
     examples has no second derivatives by the outputs of two of them.
 
+    That two terms share a target no derivative tells: see :mod:`cbs.noise_scale.shared_targets`.
+
     The loss is known by what is differentiated: ``torch.autograd.backward`` is replaced until it is called, which is
     what ``Tensor.backward`` and all trainers do. A loss without second derivatives cannot be looked at.
 
@@ -39,6 +42,7 @@ class Coupling:
 
     def __init__(self) -> None:
         self.idle = (0, 0)
+        self._shared = SharedTargets()
         self._failure: ConfigError | None = None
         self._restore: Callable[[], None] = lambda: None
 
@@ -59,7 +63,11 @@ class Coupling:
             self.forget()
             roots = [tensors] if isinstance(tensors, Tensor) else list(tensors)
             if len(roots) == 1 and roots[0].numel() == 1:
-                for leaf in outputs()[:LEAVES]:
+                leaves = outputs()
+                with suppress(RuntimeError):  # what a loss kept for its backward pass may be gone
+                    if self._shared.look(roots[0], leaves, subsets[0], int(subsets[1].sum())):
+                        self._failure = ConfigError(SHARED)
+                for leaf in leaves[:LEAVES]:
                     # a function without a second derivative, or an output that goes through a layer on to another one
                     with sending(), suppress(RuntimeError, NotImplementedError, ConfigError):
                         self._differentiate(roots[0], leaf, examples, subsets)
@@ -81,7 +89,7 @@ class Coupling:
         """Say what was found.
 
         Raises:
-            ConfigError: if the loss couples examples.
+            ConfigError: if the loss couples examples, or they share targets.
         """
         failure, self._failure = self._failure, None
         if failure is not None:

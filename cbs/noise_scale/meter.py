@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -89,6 +89,8 @@ class NoiseScaleMeter(AbstractContextManager["NoiseScaleMeter"]):
             least), as noise scales grow along a run; ``None`` for the whole run.
         count: number of examples of a forward pass, from its arguments ``(args, kwargs)``; the first dimension of the
             first tensor by default.
+        tell: takes a line where what is measured is not what was, or not with what was meant; by default it is a
+            :class:`~cbs.noise_scale.probe.NoiseScaleWarning`.
 
     Attributes:
         probe: what measures a step.
@@ -109,6 +111,7 @@ class NoiseScaleMeter(AbstractContextManager["NoiseScaleMeter"]):
         every: int | None = None,
         window: float | None = SHARE,
         count: CountExamples = first_dimension,
+        tell: Callable[[str], None] | None = None,
     ) -> None:
         names = [geometry] if isinstance(geometry, str) else list(geometry)
         if not names:
@@ -117,8 +120,9 @@ class NoiseScaleMeter(AbstractContextManager["NoiseScaleMeter"]):
         new_averages()  # refuses a bad window before anything is attached
         self._optimizer = optimizer
         self.probe = Probe(
-            model, optimizer, source=source, geometries=names, parts=parts, groups=groups, every=every, count=count
-        )
+            model, optimizer, source=source, geometries=names, parts=parts, groups=groups, every=every, count=count,
+            tell=tell,
+        )  # fmt: skip
         self._averages = {entry.name: new_averages() for entry in self.probe.geometries}
         self._levels = {name: new_averages() for name in LEVELS}
         self._members = 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 
@@ -70,6 +70,7 @@ class Probe(AbstractContextManager["Probe"]):
         why: what made it fall back to another source than it would have taken; empty if nothing.
         automatic: whether it chooses its source.
         stopped: why nothing is measured any more; empty while it is.
+        tell: says a line, see :class:`~cbs.noise_scale.meter.NoiseScaleMeter`.
         renewals: how often other parameters were trained than before.
 
     Raises:
@@ -87,12 +88,14 @@ class Probe(AbstractContextManager["Probe"]):
         groups: Groups = 1,
         every: int | None = None,
         count: CountExamples = first_dimension,
+        tell: Callable[[str], None] | None = None,
     ) -> None:
         for what, value, least in (("parts", parts, 2), ("every", 1 if every is None else every, 1)):
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise ConfigError(f"{what} must be a whole number of at least {least}, got {value}")
         self._model, self._optimizer, self._geometry_names = model, optimizer, geometries
         self._every, self._step, self.stopped = every, 0, ""
+        self.tell = tell or _warn
         self.renewals, self._left_out, self._why_left_out, self._since, self._alone = 0, 0, "", "", 0
         compiled = self._bind()
         self._parts, self._count, self._grouping = parts, count, Grouping(groups)
@@ -110,7 +113,7 @@ class Probe(AbstractContextManager["Probe"]):
             if source != AUTO:
                 raise
             self._watch(FALLBACK, str(error))
-            self._warn(self.caveat)
+            self._say(self.caveat)
         self._ranks = self._source.ranks or data_parallel_groups(model)
 
     def _bind(self) -> bool:
@@ -154,7 +157,7 @@ class Probe(AbstractContextManager["Probe"]):
         """Measure with ``accumulation`` from now on, because of ``why``."""
         self._source.detach()
         self._watch(FALLBACK, why)
-        self._warn(self.caveat)
+        self._say(self.caveat)
 
     def differentiate(self, loss: Tensor) -> None:
         """Take a loss for the end of the forward pass under way, where no module returns it, before its backward
@@ -165,11 +168,11 @@ class Probe(AbstractContextManager["Probe"]):
         """Go on without a step that cannot be measured."""
         self._left_out += 1
         if why != self._why_left_out:
-            self._warn(f"a step is left out, and so are others like it: {why}")
+            self._say(f"a step is left out, and so are others like it: {why}")
         self._why_left_out = why
 
-    def _warn(self, what: str) -> None:
-        warnings.warn(f"noise scale: {what}", NoiseScaleWarning, stacklevel=4)
+    def _say(self, what: str) -> None:
+        self.tell(f"noise scale: {what}")
 
     def _other_parameters(self) -> bool:
         """Whether other parameters are trained than when the model was attached."""
@@ -188,7 +191,7 @@ class Probe(AbstractContextManager["Probe"]):
             f"{len(new)} more parameter tensors are trained, as {new[0]!r}" if new else "fewer parameters are trained"
         )
         self._since = f"measured from step {self._step + 2} on, as {what} since"
-        self._warn(self._since)
+        self._say(self._since)
 
     def stop(self, why: str) -> None:
         """Measure nothing from the coming step on, because of ``why``; the training goes on."""
@@ -346,6 +349,10 @@ class Probe(AbstractContextManager["Probe"]):
             index: torch.zeros_like(self.parameters[index]) if gradient is None else gradient.detach()
             for index, gradient in gradients.items()
         }
+
+
+def _warn(line: str) -> None:
+    warnings.warn(line, NoiseScaleWarning, stacklevel=5)
 
 
 def _resolve(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -227,7 +226,7 @@ class BatchSizeController:
         """Once."""
         if not self._told[what]:
             self._told[what] = True
-            warnings.warn(line, stacklevel=4)
+            self.meter.probe.tell(line)
 
     def _write(self, mode: str) -> None:
         if self._log is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import warnings
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from torch import nn
 
 from cbs.errors import ConfigError
 from cbs.schedules.accumulation import replay
+from tests.integrations.logs import lightnings_log
 
 transformers = pytest.importorskip("transformers")
 lightning = pytest.importorskip("lightning.pytorch")
@@ -238,19 +238,21 @@ class Endless(torch.utils.data.IterableDataset):  # type: ignore[type-arg]
         return iter(examples())
 
 
-def test_what_counts_steps_is_told_and_what_cannot_change_is_refused(tmp_path: Path) -> None:
+def test_what_counts_steps_is_told_and_what_cannot_change_is_refused(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with pytest.raises(ConfigError, match="without a length"):
         hugging_face(tmp_path, driven(), data=Endless(), max_steps=5)[0].train()
-    with pytest.warns(UserWarning, match="counts steps") as told:
-        hugging_face(tmp_path, driven(), lr_scheduler_type="cosine", max_steps=2)[0].train()
-    assert any("max_steps" in str(warning.message) for warning in told)
+    hugging_face(tmp_path, driven(), lr_scheduler_type="cosine", max_steps=2)[0].train()
+    assert "learning-rate schedule SchedulerType.COSINE counts steps" in caplog.text
+    assert "max_steps counts steps" in caplog.text
     callback = lightning_batch_size.LightningBatchSizeCallback(cap=CAP, drives=True)
-    with pytest.warns(UserWarning, match="counts steps") as told:
+    with lightnings_log() as lines:
         lightning_fit(callback, Module("step"), max_steps=2)
-    assert any("interval='step'" in str(warning.message) for warning in told)
+    assert [sum(what in line for line in lines) for what in ("interval='step'", "max_steps counts steps")] == [1, 1]
     scheduler = lightning.callbacks.GradientAccumulationScheduler({0: 2})
     with pytest.raises(ConfigError, match="GradientAccumulationScheduler"):
         lightning_fit(callback, others=[scheduler], accumulate_grad_batches=1)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("error", message=".*steps.*more examples")
+    with lightnings_log() as lines:
         lightning_fit(lightning_batch_size.LightningBatchSizeCallback(cap=CAP), Module("step"), limit_train_batches=2)
+    assert not any("more examples" in line for line in lines)

@@ -7,6 +7,7 @@ import gc
 import importlib
 import re
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from cbs.errors import ConfigError, MissingDependencyError
+from cbs.noise_scale.probe import NoiseScaleWarning
 from tests.integrations.twin import mean_moments
 
 transformers = pytest.importorskip("transformers")
@@ -255,6 +257,23 @@ def test_a_count_of_examples_does_not_survive_restored_callbacks_unnoticed(tmp_p
     settings = {"max_steps": 2, "restore_callback_states_from_checkpoint": True}
     with pytest.raises(ConfigError, match="restore_callback_states_from_checkpoint"):
         trainer(tmp_path, [callback()], **settings).train(resume_from_checkpoint=str(tmp_path / "checkpoint-1"))
+
+
+def test_what_has_to_be_said_goes_to_the_log_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    class Mixes(nn.Module):
+        def forward(self, rows: Tensor) -> Tensor:
+            return rows - rows.mean(0)
+
+    callback = NoiseScaleCallback()
+    run = trainer(tmp_path, [callback], max_steps=3, logging_steps=3)
+    run.model.lm_head = nn.Sequential(run.model.lm_head, Mixes())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", NoiseScaleWarning)
+        for _ in range(2):
+            run.train()
+    assert callback.meter is not None
+    assert callback.meter.probe.source == "accumulation"
+    assert caplog.text.count("noise scale: measured with 'accumulation'") == 1
 
 
 def test_too_few_micro_batches_are_refused_before_training(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import copy
 import importlib
 import re
 import sys
+import warnings
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from cbs.errors import ConfigError, MissingDependencyError
+from cbs.noise_scale.probe import NoiseScaleWarning
+from tests.integrations.logs import lightnings_log
 from tests.integrations.twin import mean_moments
 
 lightning = pytest.importorskip("lightning.pytorch")
@@ -242,6 +245,27 @@ def test_a_batch_without_a_loss_is_left_out() -> None:
     callback = LightningNoiseScaleCallback(source="split")
     fit(regression(skip=1), [callback], steps=2, accumulate_grad_batches=1)
     assert callback.meter.estimate().steps == 3
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_what_has_to_be_said_goes_to_the_log_of_lightning_once_on_rank_zero(
+    rank: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Mixes(nn.Module):
+        def forward(self, rows: Tensor) -> Tensor:
+            return rows - rows.mean(0)
+
+    module, callback = regression(), LightningNoiseScaleCallback()
+    module.network.insert(1, Mixes())
+    monkeypatch.setattr("lightning_utilities.core.rank_zero.rank_zero_only.rank", rank)
+    with lightnings_log() as lines, warnings.catch_warnings():
+        warnings.simplefilter("error", NoiseScaleWarning)
+        for _ in range(2):  # a callback that trains again says nothing again
+            fit(module, [callback], steps=3)
+    assert callback.meter is not None
+    assert callback.meter.probe.source == "accumulation"
+    said = [line for line in lines if line.startswith("noise scale: measured with 'accumulation'")]
+    assert len(said) == (rank == 0)
 
 
 def test_callback_for_the_other_namespace(run: tuple[Any, LightningNoiseScaleCallback, Memory]) -> None:

@@ -184,3 +184,77 @@ def test_a_large_batch_is_known_from_a_part_of_it() -> None:
     rows = torch.randn(1000, 20, generator=torch.Generator().manual_seed(0))
     assert alike([rows]) == (0, 0.0)
     assert alike([rows.repeat(2, 1)])[0] == 1000
+
+
+def labelled(step: int, classes: int = 4) -> Tensor:
+    return torch.randint(classes, (EXAMPLES,), generator=torch.Generator().manual_seed(step))
+
+
+def rearranged(labels: Tensor, step: int, within: int = EXAMPLES) -> Tensor:
+    """The labels in another order, in which they stay within groups of so many."""
+    generator = torch.Generator().manual_seed(step)
+    places = [torch.randperm(within, generator=generator) + at for at in range(0, EXAMPLES, within)]
+    return labels[torch.cat(places)]
+
+
+def with_targets(
+    targets: Callable[[int], tuple[Tensor, Tensor]],
+    loss: Callable[..., Tensor] = nn.functional.cross_entropy,
+    source: str = "split",
+    **options,
+) -> NoiseScaleMeter:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 4))
+    meter = NoiseScaleMeter(model, source=source, **options)
+    for step in range(21):
+        output, (one, other) = model(batch(step)), targets(step)
+        (0.3 * loss(output, one) + 0.7 * loss(output, other)).backward()
+        meter.step()
+        model.zero_grad()
+    return meter
+
+
+@pytest.mark.parametrize(
+    ("targets", "loss"),
+    [
+        (lambda step: (labelled(step), rearranged(labelled(step), step)), nn.functional.cross_entropy),
+        (lambda step: (labelled(step, 2), rearranged(labelled(step, 2), step)), nn.functional.cross_entropy),
+        (lambda step: (batch(step)[:, :4], rearranged(batch(step)[:, :4], step)), nn.functional.mse_loss),
+    ],
+)
+def test_a_loss_that_holds_the_targets_twice_in_another_order_is_refused(
+    targets: Callable[[int], tuple[Tensor, Tensor]], loss: Callable[..., Tensor]
+) -> None:
+    """As under mixup with an order that the training code draws: a term is one example's, and they share targets."""
+    with pytest.raises(ConfigError, match=r"targets of a batch twice, in another order.*'accumulation'"):
+        with_targets(targets, loss)
+    meter = with_targets(targets, loss, "auto")
+    assert meter.probe.source == "accumulation"
+    assert "targets of a batch twice" in meter.estimate().note
+
+
+@pytest.mark.parametrize(
+    "targets",
+    [
+        lambda step: (labelled(step), labelled(step)),
+        lambda step: (labelled(step), labelled(step + 100)),
+        lambda step: (labelled(step, 2), labelled(step + 100, 2)),
+        # as many of each by chance, once
+        lambda step: (labelled(step, 2), labelled(step + 100, 2) if step else rearranged(labelled(step, 2), step)),
+        # labels and their complement, as many of each
+        lambda step: (torch.arange(EXAMPLES) % 2, 1 - torch.arange(EXAMPLES) % 2),
+    ],
+)
+def test_two_targets_of_their_own_are_measured(targets: Callable[[int], tuple[Tensor, Tensor]]) -> None:
+    meter = with_targets(targets)
+    assert meter.estimate().steps == 21
+    assert meter.probe.caveat == ""
+
+
+def test_targets_may_be_shared_within_groups() -> None:
+    def within(members: int) -> Callable[[int], tuple[Tensor, Tensor]]:
+        return lambda step: (labelled(step), rearranged(labelled(step), step, members))
+
+    assert with_targets(within(4), groups=4).estimate().steps == 21
+    with pytest.raises(ConfigError, match="targets of a batch twice"):
+        with_targets(within(EXAMPLES), groups=4)

@@ -9,8 +9,9 @@ learning rate eta, which it has to be run at, too, and once what its early stage
 with :math:`n_k` steps in the stages before. Their noise is above that of the last stage by the share :math:`x_k`, and
 is not all forgotten by the end: progress is lost in proportion, nothing where eta/B stays as it is, :math:`\lambda`
 where the last stage has no noise beside them. How much depends on the curvatures; :data:`LOST` bounds it, and it is
-drawn uniformly beside :data:`OFF`, a step more or less, because steps are whole and intrinsic time is not, and the
-resamples of the curve of the whole run, from which S(B) comes and the constant batch size that a plan is compared with.
+drawn uniformly beside :data:`OFF`, up to one step more or less, because steps are whole and intrinsic time is not, and
+the resamples of the curve of the whole run, from which S(B) comes and the constant batch size that a plan is compared
+with.
 """
 
 from __future__ import annotations
@@ -33,9 +34,10 @@ from cbs.schedules.batch_size import OpenLoop
 LOST = 0.5
 """Bound of lambda: on noisy quadratics 0 to 0.5 were seen, with and without momentum and preconditioner."""
 
-OFF = 0.04
-"""Standard deviation of ln S of a plan beside that: momentum starts slowly, points lie off a curve, learning rates off
-the best."""
+OFF = 0.025
+"""Standard deviation of ln S of a plan beside that: momentum starts slowly, and constant batch sizes are better at
+rates between those of a grid. It is the most likely one of 36 plans of simulated sweeps, none of which a table in the
+docs counts. What the choice of the rate and points off a curve leave open is in the resamples of the curve instead."""
 
 
 def outcomes(
@@ -116,13 +118,13 @@ def _course(source: PhaseSource, table: OpenLoop, rule: LearningRateRule, config
         return None
     rng = np.random.default_rng(config.seed)
     lost = np.append(LOST / 2, rng.uniform(0.0, LOST, size=len(last) - 1))
-    normal = rng.standard_normal((2, len(last) - 1))
+    normal, whole = rng.standard_normal(len(last) - 1), rng.uniform(-1.0, 1.0, size=len(last) - 1)
     above = 1.0 - np.minimum(sizes[:-1] / sizes[-1] / share, 1.0)
     early = before.sum()
     steps = last + early - ((1.0 - lost[:, None] * above) * share) @ before
     if not steps[0] > early:
         return None
-    steps[1:] = np.maximum(steps[1:] * np.exp(OFF * normal[0]) + normal[1], early + 1.0)
+    steps[1:] = np.maximum(steps[1:] * np.exp(OFF * normal) + whole, early + 1.0)
     return PlanCost(np.column_stack([np.broadcast_to(before, (len(steps), len(before))), steps - early]), sizes)
 
 

@@ -188,6 +188,31 @@ def test_what_a_plan_loses_is_in_the_interval(folder: Path, monkeypatch: pytest.
     assert usual[1] > 1.01 * sure[1]  # type: ignore[operator]
 
 
+@pytest.mark.parametrize("shorter", [1.0, 20.0])
+def test_beside_its_curve_a_plan_is_off_by_little_and_by_one_step_at_most(folder: Path, shorter: float) -> None:
+    """A curve without doubt, and a rate that goes with the batch, which loses nothing."""
+    source = source_of(folder)
+    fewest, cheapest = (asymptote / shorter for asymptote in TRUTH.asymptotes)
+    whole = phase(fewest, cheapest / fewest, (cheapest / fewest,) * 2)
+    whole = dataclasses.replace(whole, resampled=whole.resampled.mapped(lambda part: np.full(4000, part[0])))
+    phases = tuple(
+        dataclasses.replace(each, **{
+            name: dataclasses.replace(curve, log_min_steps=curve.log_min_steps - math.log(shorter))
+            for name, curve in (("estimate", each.estimate), ("resampled", each.resampled))
+        })
+        for each in source.phases
+    )  # fmt: skip
+    exact = dataclasses.replace(source, whole=whole, phases=phases)
+    (plan,) = plan_schedule([exact], PlanRequest(lr_exponent=1.0), CONFIG).plans
+    (steps,) = (outcome.steps for outcome in plan.outcomes if outcome.recommended)
+    assert steps.value is not None
+    low, high = steps.interval
+    assert low is not None
+    assert high is not None
+    deviation = math.hypot(0.025, 1 / math.sqrt(3) / steps.value)
+    assert math.log(high / low) / 2 == pytest.approx(1.96 * deviation, rel=0.1)
+
+
 def test_a_rate_above_all_that_were_tried_is_told(folder: Path) -> None:
     source = source_of(folder)
     low = dataclasses.replace(source, highest_lrs=tuple((size, 1e-4) for size, _ in source.highest_lrs))

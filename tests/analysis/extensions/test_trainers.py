@@ -6,6 +6,7 @@ import dataclasses
 import json
 import shlex
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -49,19 +50,45 @@ def test_megatrons_arguments() -> None:
 def test_olmo_cores_callback() -> None:
     # allenai/OLMo-core, train/callbacks/batch_size_scheduler.py: sizes and places in tokens
     text = (
-        "BatchSizeSchedulerCallback(\n    batch_sizes=[1024, 2048, 8192],\n"
-        "    schedule=[Duration.tokens(0), Duration.tokens(64000), Duration.tokens(320000)],\n)\n"
-        "max_duration = Duration.tokens(640000)\n"
+        "BatchSizeSchedulerCallback(  # it multiplies the learning rate by the root of the batch size's factor by "
+        "itself\n    batch_sizes=[1024, 2048, 8192],\n"
+        "    schedule=[Duration.tokens(0), Duration.tokens(65536), Duration.tokens(327680)],\n)\n"
+        "global_batch_size = 1024  # of the data loader: another one multiplies the learning rate\n"
+        "max_duration = Duration.tokens(638976)\n"
     )
     assert write_schedule("olmo-core", TOLD) == text
-    assert read_schedule(text, 64) == ReadSchedule(table=((0, 16), (64_000, 32), (320_000, 128)), end=640_000)
+    assert read_schedule(text, 64) == ReadSchedule(table=((0, 16), (65_536, 32), (327_680, 128)), end=638_976)
 
 
-def test_olmo_core_ends_with_the_last_step_that_fits() -> None:
-    # allenai/OLMo-core, train/trainer.py: it steps while the tokens seen are below max_duration
-    for examples in (10_000, 10_001, 10_127):
+def olmo_cores_steps(text: str, tokens: int) -> dict[int, int]:
+    """By batch size, as its trainer takes them: it steps while the tokens seen are below max_duration, and before every
+    step increases the batch size to that of the latest stage that is due, if the batches done divide by the factor."""
+    shown = read_schedule(text, tokens)
+    assert shown.end is not None
+    size, seen, done, counts = shown.table[0][1], 0, 0, {size: 0 for _, size in shown.table}
+    while seen < shown.end:
+        (due,) = [size for start, size in shown.table if start <= seen][-1:]
+        if done % (due // size) == 0:
+            size, done = due, done // (due // size)
+        counts[size] += 1
+        seen, done = seen + size * tokens, done + 1
+    return counts
+
+
+def test_olmo_core_switches_where_it_is_written_and_ends_with_the_last_step_that_fits() -> None:
+    for examples in (10_000, 10_001, 10_111, 10_112):
         text = write_schedule("olmo-core", dataclasses.replace(TOLD, examples=examples))
-        assert text.endswith("max_duration = Duration.tokens(640000)\n")
+        # 1000 / 16 = 62.5 steps and 4000 / 32 = 125 wait for 64 and for 128, with which batches of 32 and 128 are whole
+        steps = {16: 64, 32: 128, 128: 38 + (examples == 10_112)}
+        assert olmo_cores_steps(text, 64) == steps
+        assert {stage.batch_size: stage.steps for stage in stages(text, tokens_per_example=64).stages} == steps
+
+
+def test_a_stage_that_olmo_core_would_jump_over_is_refused() -> None:
+    for table, steps in (((0, 4), (4, 32), (24, 64)), (1, 1, 1)), (((0, 4), (4, 32)), (1, 1)):
+        short = dataclasses.replace(TOLD, table=table, steps=steps, examples=31, lr_factors=(UNKNOWN,) * len(table))
+        with pytest.raises(ConfigError, match=r"batch size 32 after 32 examples.*plan longer stages"):
+            write_schedule("olmo-core", short)
 
 
 def test_levanters_configuration() -> None:
@@ -81,10 +108,14 @@ def test_torchtitans_runs() -> None:
     # pytorch/torchtitan: tokens per step, steps of all runs so far; the flags parse with its own configuration classes
     text = write_schedule("torchtitan", TOLD)
     kept = "--checkpoint.enable --checkpoint.no-last-save-model-only --lr_scheduler.total_steps 227"
-    assert text.splitlines()[:2] == ["#!/usr/bin/env bash", "set -e"]
+    assert text.splitlines()[:1] == ["#!/usr/bin/env bash"]
+    assert "changes no batch size within a run" in text.splitlines()[1]
     assert text.splitlines()[2:] == [
-        f'./run_train.sh "$@" {kept} --training.num_tokens_per_train_step {tokens} --training.steps {end}'
-        for tokens, end in ((1024, 63), (2048, 188), (8192, 227))
+        "set -e",
+        *(
+            f'./run_train.sh "$@" {kept} --training.num_tokens_per_train_step {tokens} --training.steps {end}'
+            for tokens, end in ((1024, 63), (2048, 188), (8192, 227))
+        ),
     ]
     table = ((0, 16), (63 * 16 * 64, 32), ((63 * 16 + 125 * 32) * 64, 128))
     assert read_schedule(text, 64) == ReadSchedule(table=table, end=(63 * 16 + 125 * 32 + 39 * 128) * 64)
@@ -152,10 +183,17 @@ def test_what_is_written_is_read_with_the_same_steps(parts: list[tuple[int, int]
         steps=tuple(schedule.steps(start + 1)), examples=start + 1, tokens_per_example=tokens,
         lr_factors=(UNKNOWN,) * len(schedule.starts),
     )  # fmt: skip
-    for trainer in ("levanter", "transformers", *(["megatron", "olmo-core", "torchtitan"] if tokens else [])):
+    for trainer in ("levanter", "transformers", *(["megatron", "torchtitan"] if tokens else [])):
         shown = stages(write_schedule(trainer, told), tokens_per_example=tokens)
         assert [stage.steps for stage in shown.stages] == list(told.steps), trainer
         assert [stage.batch_size for stage in shown.stages] == [size for _, size in told.table]
+    if tokens:
+        with suppress(ConfigError):
+            text = write_schedule("olmo-core", told)
+            shown = stages(text, tokens_per_example=tokens)
+            assert {stage.batch_size: stage.steps for stage in shown.stages} == olmo_cores_steps(text, tokens)
+            late = [stage.start // tokens - start for stage, (start, _) in zip(shown.stages, told.table, strict=True)]
+            assert all(0 <= each < after for each, (_, after) in zip(late, told.table, strict=True))
 
 
 @pytest.mark.parametrize(

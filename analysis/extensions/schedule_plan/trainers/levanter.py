@@ -1,7 +1,8 @@
 """Levanter: a list in place of ``trainer.train_batch_size`` (levanter/schedule.py, ``ScheduleStep``).
 
 Places are optimizer steps, sizes are examples. There is no factor of the learning rate, and its schedule is in steps,
-too.
+too. With a list it accumulates only where ``trainer.per_device_parallelism`` is given, which has to divide every size
+together with the devices.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
 """OLMo-core: ``BatchSizeSchedulerCallback`` (allenai/OLMo-core, train/callbacks/batch_size_scheduler.py, 2026).
 
 Batch sizes and places are tokens. It changes the batch size by whole factors only, multiplies the learning rate by the
-root of the factor itself, and knows Adam's kin alone. An increase waits until the batches done divide by its factor. It
-steps until ``max_duration`` is reached or passed (train/trainer.py), so that is the end of the last whole step.
+root of the factor itself, and knows Adam's kin alone. Factors count from ``global_batch_size`` of the data loader, so
+that has to be the one of the first stage. An increase waits until the batches done, in those of the size in force,
+divide by its factor: stages are written to begin where it begins them. It steps until ``max_duration`` is reached or
+passed (train/trainer.py), so that is the end of the last whole step.
 """
 
 from __future__ import annotations
@@ -49,10 +51,13 @@ class OlmoCore(TrainerFormat):
                     "all the same: --lr-exponent 0.5"
                 )
         tokens = export.tokens_per_example
-        starts = ", ".join(f"Duration.tokens({start * tokens})" for start, _ in export.table)
+        places, end = _waited(export)
+        starts = ", ".join(f"Duration.tokens({start * tokens})" for start in places)
         return (
-            f"{_NAME}(\n    batch_sizes={[size * tokens for size in sizes]},\n    schedule=[{starts}],\n)\n"
-            f"max_duration = Duration.tokens({export.seen * tokens})\n"
+            f"{_NAME}(  # it multiplies the learning rate by the root of the batch size's factor by itself\n"
+            f"    batch_sizes={[size * tokens for size in sizes]},\n    schedule=[{starts}],\n)\n"
+            f"global_batch_size = {sizes[0] * tokens}  # of the data loader: another one multiplies the learning rate\n"
+            f"max_duration = Duration.tokens({end * tokens})\n"
         )
 
     def read(self, text: str, tokens_per_example: int | None) -> ReadSchedule | None:
@@ -75,6 +80,25 @@ class OlmoCore(TrainerFormat):
         except (SyntaxError, ValueError, TypeError, KeyError, AttributeError, NameError, RecursionError) as error:
             raise ConfigError(f"{_NAME} cannot be read: {error}") from None
         return ReadSchedule(table=tuple(table), end=end)
+
+
+def _waited(export: ScheduleExport) -> tuple[list[int], int]:
+    """Examples at which the stages begin and the run ends, where every increase waits for a batch that it may come
+    after: ``done`` are the batches so far, had all been of the size in force."""
+    seen, done, places = 0, 0, [0]
+    ends = [*(start for start, _ in export.table[2:]), export.examples]
+    for ((_, size), (start, after)), end in zip(itertools.pairwise(export.table), ends, strict=False):
+        count = -(-(start - seen) // size)
+        count += -(done + count) % max(after // size, 1)
+        seen, done = seen + count * size, (done + count) * size // after
+        places.append(seen)
+        if seen >= end:
+            raise ConfigError(
+                f"OLMo-core can begin the stage of batch size {after} after {seen:,} examples, when the next one is "
+                "due or the run has ended: plan longer stages"
+            )
+    last = export.table[-1][1]
+    return places, seen + max((export.examples - seen) // last, 1) * last
 
 
 def _tokens(node: ast.expr) -> int:

@@ -33,7 +33,8 @@ class Torchtitan(TrainerFormat):
             f"{size * export.tokens_per_example} {_LAST} {end}"
             for (_, size), end in zip(export.table, ends, strict=True)
         ]
-        return "\n".join(["#!/usr/bin/env bash", "set -e", *runs]) + "\n"
+        told = "# torchtitan changes no batch size within a run: one run per stage. The learning rate takes no factor"
+        return "\n".join(["#!/usr/bin/env bash", told, "set -e", *runs]) + "\n"
 
     def read(self, text: str, tokens_per_example: int | None) -> ReadSchedule | None:
         if _FLAG not in text:

@@ -1,0 +1,100 @@
+"""Whether a loss scores examples against the targets of one another, as mixup and its kin do.
+
+With ``lam * loss(out, y) + (1 - lam) * loss(out, y[order])`` every term is a function of one output and of constants,
+so no derivative tells that two of them share a target, and the inputs that were mixed in the same order. They are not
+independent all the same: a batch gradient has more noise than that of its terms over their number. What shows it is
+that the loss holds the same targets twice, in another order.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+SHARED = (
+    "the loss holds the targets of a batch twice, in another order: examples that share them, as under mixup, are not "
+    "independent; use the source 'accumulation' with micro-batches that are mixed each by itself"
+)
+
+NODES = 256
+"""Operations between a loss and a model's output that are looked through, from the loss on."""
+
+TENSORS = 8
+"""Constants of a loss that are compared."""
+
+SURE = 1e-3
+"""Chance of as many equal numbers of every target, had they been drawn independently, from which on they are said to be
+the same ones."""
+
+
+class SharedTargets:
+    """Looks at the constants of a loss.
+
+    Attributes:
+        chance: of what was seen since two constants were last no rearrangement of one another, had they been drawn
+            independently of the same distribution.
+    """
+
+    def __init__(self) -> None:
+        self.chance = 1.0
+
+    def look(self, loss: Tensor, outputs: Sequence[Tensor], half: Tensor, members: int) -> bool:
+        """Whether examples share targets.
+
+        Args:
+            loss: of a batch, before its backward pass.
+            outputs: tensors that it is made of, with rows of examples.
+            half: some examples, in whole groups, shape ``[examples]``.
+            members: examples of a group, which may share.
+        """
+        found = itertools.islice(_constants(loss, outputs, len(half)), TENSORS)
+        pairs = itertools.combinations([rows.detach().reshape(len(half), -1).cpu() for rows in found], 2)
+        chances = [_chance(one, other) for one, other in pairs if members == 1 or not _same(one[half], other[half])]
+        least = min((chance for chance in chances if chance is not None), default=None)
+        self.chance = 1.0 if least is None else self.chance * least
+        return self.chance < SURE
+
+
+def _constants(loss: Tensor, outputs: Sequence[Tensor], examples: int) -> Iterator[Tensor]:
+    """Tensors with rows of examples that the operations between a loss and the outputs keep, and that have no
+    gradient."""
+    ends, nodes = {tensor.grad_fn for tensor in outputs}, deque([loss.grad_fn])
+    seen: set[Any] = set()
+    while nodes and len(seen) < NODES:
+        node = nodes.popleft()
+        if node is None or node in seen or node in ends:
+            continue
+        seen.add(node)
+        for name in dir(node):
+            value = getattr(node, name) if name.startswith("_saved_") else None
+            if isinstance(value, Tensor) and not value.requires_grad and value.dim() and not value.shape[0] % examples:
+                yield value
+        nodes.extend(after for after, _ in node.next_functions)
+
+
+def _chance(one: Tensor, other: Tensor) -> float | None:
+    """That independent draws are a rearrangement of one another as these rows are; ``None`` if they are none, or each
+    value of one stands where the same value of the other does, as with labels and their complement."""
+    if one.shape != other.shape or one.dtype != other.dtype or torch.equal(one, other) or not _same(one, other):
+        return None
+    _, places, counts = torch.unique(one, dim=0, return_inverse=True, return_counts=True)
+    pairs = torch.unique(torch.cat([places[:, None].to(other.dtype), other], dim=1), dim=0)
+    if len(pairs) == len(counts) < len(one):
+        return None
+    rows, each = len(one), counts.double()
+    alike = math.lgamma(rows + 1) - torch.lgamma(each + 1).sum() + (each * (each / rows).log()).sum()
+    return math.exp(float(alike))
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    """Whether these are the same rows in any order."""
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    sides = [torch.unique(rows, dim=0, return_counts=True) for rows in (one, other)]
+    return all(torch.equal(mine, its) for mine, its in zip(*sides, strict=True))
