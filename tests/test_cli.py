@@ -424,7 +424,11 @@ def test_a_rival_on_top_of_ours_is_named(tmp_path, monkeypatch):
 
 def test_the_core_imports_alone_and_stays_light():
     heavy = ("ray", "pandas", "matplotlib", "sweeps", "analysis")
-    code = f"import sys, cbs; cbs.run_trial; print([name for name in {heavy} if name in sys.modules])"
+    code = (
+        "import sys, cbs; from cbs.noise_scale.sources import SOURCES; from cbs.optimizers import OPTIMIZERS; "
+        "cbs.run_trial, SOURCES.names(), OPTIMIZERS.names(); "
+        f"print([name for name in {heavy} if name in sys.modules])"
+    )
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
     assert answer.stdout.strip() == "[]"
 

@@ -92,8 +92,8 @@ def command(
     """
     from analysis.extensions.schedule_plan.answer import plan_schedule
     from analysis.extensions.schedule_plan.export import exported
+    from analysis.extensions.schedule_plan.phase_sources import sources
     from analysis.extensions.schedule_plan.plans import LAW, PlanRequest
-    from analysis.extensions.schedule_plan.sources import sources
     from analysis.extensions.schedule_plan.stages import is_table, stages
 
     if source is not None and is_table(source):
