@@ -278,7 +278,7 @@ def _size(
     if len(found.resampled):
         ends = [sign * end for end in percentiles(found.resampled[:, place], confidence)]
     low, high = ends if sign > 0 else ends[::-1]
-    means = _means(losses)
+    means = _means(losses, study.ran, winner)
     return SizeAtBudget(
         batch_size=study.batch_size,
         steps=round(entry.budget / study.batch_size),
@@ -297,9 +297,16 @@ def _size(
     )
 
 
-def _means(losses: Array) -> Array:
-    """Over seeds; not finite where one of them failed."""
-    return np.where(np.isfinite(losses).all(axis=1), np.where(np.isfinite(losses), losses, 0).mean(axis=1), np.nan)
+def _means(losses: Array, ran: Array, winner: int) -> Array:
+    """Of every learning rate, from its differences to the winner on the seeds that both ran; not finite where one of
+    its runs failed."""
+    with np.errstate(invalid="ignore"):
+        apart = np.where(np.isfinite(losses) & np.isfinite(losses[winner]), losses - losses[winner], np.nan)
+    both = np.isfinite(apart)
+    mean = np.where(both, apart, 0.0).sum(axis=1) / np.maximum(both.sum(axis=1), 1)
+    failed = (ran & ~np.isfinite(losses)).any(axis=1)
+    whole = float(losses[winner][np.isfinite(losses[winner])].mean())
+    return np.where(failed | ~both.any(axis=1), np.nan, whole + mean)
 
 
 def _basin(lrs: Array, means: Array, limit: float, winner: int) -> float | None:
@@ -338,7 +345,8 @@ def _verdict(sizes: Sequence[SizeAtBudget], found: BestLosses, margin: float) ->
         told = ", ".join(f"{size.batch_size} (around {size.best_lr:.3g})" for size in coarse)
         return (
             "learning rates too coarse",
-            f"one between those that were run may save more than the margin: run some at batch size {told}",
+            f"one between those that were run may save more than the margin: run some at batch size {told}; a sweep "
+            f"searches them so finely with --set within={margin:.2g}",
         )
     if all(math.isnan(lr) for size in sizes for lr, _ in size.grid) or all(len(size.grid) < 2 for size in sizes):
         return "learning rate not tuned", "one learning rate per batch size: each loss is at that one, not at the best"

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from analysis import present
 from analysis.config import AnalysisConfig
 from analysis.present.figures import figures_of
-from analysis.questions.budget.answer import Budgets, OptimizerAtBudget, budget
+from analysis.questions.budget.answer import Budgets, OptimizerAtBudget, _means, budget
 from analysis.questions.budget.equivalence import SizeStanding
 from cbs.errors import ConfigError, ResultsError
 from cbs.trial.config import Schedule
@@ -399,3 +399,10 @@ def test_what_else_differs_between_folders_is_told(one: Path, tmp_path: Path) ->
     notes = budget(one, tmp_path, config=FAST).notes
     assert "the folders differ in stops_at_target: False in budget, True in other" in notes
     assert not any("differ" in note for note in budget(one, config=FAST).notes)
+
+
+def test_learning_rates_that_ran_on_one_seed_have_their_place_beside_the_winner() -> None:
+    losses = np.array([[2.0, 3.0, 4.0], [2.5, np.nan, np.nan], [2.6, np.nan, np.nan], [np.nan, np.nan, 4.5]])
+    ran = np.array([[True] * 3, [True, False, False], [True, True, False], [False, False, True]])
+    # a seed of its own has no part in it, one that failed leaves no mean
+    np.testing.assert_allclose(_means(losses, ran, 0), [3.0, 3.5, np.nan, 3.5])
