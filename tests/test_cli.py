@@ -108,6 +108,7 @@ def test_version(run):
     assert run("--version")[1].startswith("cbs 0.")
 
 
+TELESCOPE = ["--set", "policy=telescope(widths=16..64)"]
 ASSUMED = "assumed(examples_per_second_per_device=9)"
 NUMBERS = [
     (command, flag)
@@ -199,12 +200,15 @@ def test_an_analysis_without_figures_does_without_drawing_and_training(tmp_path)
         (["sweep", "--lrs", "-1"], ["learning rates must be", "-1"]),
         (["sweep", "--seeds", "0"], ["seed"]),
         (["sweep", "--workers", "0"], ["workers"]),
-        (["sweep", "--telescope", "16..64"], ["muP", "workload.parametrization=mup"]),
-        (["sweep", "--telescope", "16", "--recipe", "essential_telescope"], ["two widths", "16"]),
-        (["sweep", "--telescope", "wide"], ["--telescope", "whole numbers"]),
-        (["sweep", "--telescope", "16..64", "--auto"], ["--telescope", "leave it out", "--precision"]),
-        (["sweep", "--telescope", "16..64", "--max-examples", "1e6"], ["--telescope", "--max-examples"]),
-        (["sweep", "--telescope", "16..64", "--from", "x"], ["--telescope", "leave out --axis", "--from"]),
+        (["sweep", *TELESCOPE], ["muP", "workload.parametrization=mup"]),
+        (["sweep", "--set", "policy=telescope(widths=[16])", "--recipe", "essential_telescope"], ["two widths", "16"]),
+        (["sweep", "--set", "policy=telescope(widths=wide)"], ["widths of policy telescope", "whole numbers"]),
+        (["sweep", *TELESCOPE, "--auto"], ["policy=telescope", "leave out --precision and --auto"]),
+        (["sweep", *TELESCOPE, "--max-examples", "1e6"], ["telescope", "--max-examples"]),
+        (["sweep", *TELESCOPE, "--from", "x"], ["telescope", "leave out --axis", "--from"]),
+        (["sweep", *TELESCOPE, "--budget", "1e6"], ["telescope", "leave out --budget"]),
+        (["sweep", "--set", "shard=2"], ["shard", "true or false"]),
+        (["sweep", "--set", "shard=true"], ["shard=true", "--workers-per-trial"]),
         (["sweep", "--probe", "splt"], ["splt", "did you mean split"]),
         (["sweep", "--set", "diagnostics=max_logit"], ["max_logit", "did you mean max_attention_logit"]),
         (["sweep", "--set", "diagnostics=max_attention_logit", "--workload", "noisy_quadratic"], ["never calls"]),
@@ -629,7 +633,7 @@ def test_a_locale_without_unicode_no_home_and_a_name_that_is_no_text(tmp_path):
 def test_options_stand_under_the_headings_that_they_name(run, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     _, shown, _ = run("sweep", "--help")
-    assert len(shown.splitlines()) <= 67
+    assert len(shown.splitlines()) <= 65
     headings = ("What is measured:", "Your own training program:", "When it ends:", "Where it runs:")
     places = [shown.index(heading) for heading in headings]
     assert places == sorted(places)

@@ -33,13 +33,13 @@ def check_shardable(config: TrialConfig) -> None:
     """
     if config.optimizer.name not in SHARDABLE:
         raise ConfigError(
-            f"optimizer {config.optimizer.name!r} cannot step on sharded weights: leave out --shard, or use one of "
+            f"optimizer {config.optimizer.name!r} cannot step on sharded weights: leave out shard=true, or use one of "
             f"{', '.join(SHARDABLE)}"
         )
     if config.averaging is not None:
-        raise ConfigError("averages of sharded weights are not made: leave out --shard, or averaging")
+        raise ConfigError("averages of sharded weights are not made: leave out shard=true, or averaging")
     if config.compile:
-        raise ConfigError("sharded models are not compiled: leave out --shard, or compile")
+        raise ConfigError("sharded models are not compiled: leave out shard=true, or compile")
 
 
 def sharded(model: nn.Module, device: torch.device, world: int) -> nn.Module:

@@ -83,8 +83,8 @@ class Ranks:
         # shards are put together in every pass: ranks need equally many of these
         if (equal or self.shard) and batch_size % self.world:
             raise ConfigError(
-                f"the noise scale and --shard need equal shares of a step, and batch size {batch_size} is no multiple "
-                f"of {self.world} workers: change one of them, or set probe=none and leave out --shard"
+                f"the noise scale and shard=true need equal shares of a step, and batch size {batch_size} is no "
+                f"multiple of {self.world} workers: change one of them, or set probe=none and leave out shard=true"
             )
 
     @contextmanager

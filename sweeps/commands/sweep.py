@@ -65,7 +65,7 @@ def command(
     Example: cbs sweep --optim merit --optim adamw --recipe quick
     """
     began, output, dry_run = time.monotonic(), shown["output"], shown["dry_run"]
-    local = machines["address"] is None and ending["telescope"] is None and program["command"] is None
+    local = machines["address"] is None and program["command"] is None
     with errors.status("starting"):
         from sweeps.running.child import Child
 
@@ -95,7 +95,6 @@ def command(
     wanted = policy_of(
         ending["precision"],
         ending["auto"],
-        ending["telescope"],
         run_settings.pop("policy", None),
         budget=asked["budget"] is not None,
     )
@@ -105,7 +104,7 @@ def command(
         policy = EachSetting(lambda: POLICIES.make(wanted.name, **wanted.options), outer)
     limits = limits_of(ending["max_time"], ending["max_examples"])
     recipe = RECIPES.make(asked["recipe"])
-    sweep = asked_sweep(recipe, asked, program, telescoped=ending["telescope"])
+    sweep = asked_sweep(recipe, asked, program)
     resources = Resources(**machines, **run_settings)
     resources.check_devices(sweep.device, command=program["command"] is not None)
     policy.check(sweep, limits=limits, source=asked["from_"])

@@ -16,14 +16,13 @@ from sweeps.spec.workload import built, calling_theirs
 _ASKED = ("metric", "direction", "target", "metric_unit", "example_unit")
 
 
-def asked_sweep(recipe: Sweep, asked: Mapping[str, Any], program: Mapping[str, Any], *, telescoped: Any) -> Sweep:
+def asked_sweep(recipe: Sweep, asked: Mapping[str, Any], program: Mapping[str, Any]) -> Sweep:
     """The recipe with the flags applied.
 
     Args:
         recipe: to start from.
         asked: what :func:`sweeps.spec.sweep_flags.sweep_flags` returned.
         program: what :func:`sweeps.external.flags.program_flags` returned.
-        telescoped: widths, if the learning rate is carried across some.
 
     Raises:
         ConfigError: if one cannot be read, or two contradict each other.
@@ -31,14 +30,12 @@ def asked_sweep(recipe: Sweep, asked: Mapping[str, Any], program: Mapping[str, A
     axes = ("workload", "optim", "batch_sizes", "lrs", "lr_rule", "seeds", "schedule", "axis")
     sweep = with_flags(recipe, **{name: asked[name] for name in axes})
     amounts = None if asked["budget"] is None else parse_budgets(asked["budget"])
-    if amounts is not None and telescoped is not None:
-        raise ConfigError("--telescope carries learning rates to a target: leave out --budget")
     trainer = program_of(
         **program,
         target=0.0 if amounts and asked["target"] is None else asked["target"],
         optimizers=asked["optim"],
         batch_sizes=asked["batch_sizes"],
-        refused={"--workload": asked["workload"], "--probe": asked["probe"], "--telescope": telescoped},
+        refused={"--workload": asked["workload"], "--probe": asked["probe"]},
     )
     if trainer is not None:
         budgets = in_examples(*amounts, trainer.tokens_per_example) if amounts else ()

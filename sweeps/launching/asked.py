@@ -25,36 +25,23 @@ def limits_of(max_time: str | None, max_examples: float | None) -> Limits:
     )
 
 
-def policy_of(
-    precision: float | None, auto: bool, telescope: str | None, named: str | None, *, budget: bool = False
-) -> Choice:
+def policy_of(precision: float | None, auto: bool, named: str | None, *, budget: bool = False) -> Choice:
     """Which policy of :data:`sweeps.launching.policies.POLICIES` is asked for; ``--precision`` does what ``--auto``
     does before all else.
 
     Args:
         precision: of the flag.
         auto: likewise.
-        telescope: likewise.
         named: of ``--set policy=``, a name with options; ``None`` where there is none.
         budget: whether trials train to budgets.
 
     Raises:
         ConfigError: if two flags contradict each other.
     """
-    if telescope is not None and (auto or precision is not None):
-        raise ConfigError(
-            "--telescope looks for learning rates, not for B_crit, in a given number of trials: leave it out, or "
-            "--precision, --auto, --max-time and --max-examples"
-        )
-    flags = precision is not None or auto or telescope is not None
-    if named is not None and flags:
-        raise ConfigError(
-            f"--set policy={named} says how the sweep continues: leave out --precision, --auto, --telescope"
-        )
+    if named is not None and (precision is not None or auto):
+        raise ConfigError(f"--set policy={named} says how the sweep continues: leave out --precision and --auto")
     if named is not None:
         return parse_choice(named)
-    if telescope is not None:
-        return Choice(name="telescope", options={"widths": telescope})
     if budget and (auto or precision is not None):
         return Choice(name="equal_budgets", options={} if precision is None else {"goal": precision})
     if precision is not None:

@@ -16,13 +16,6 @@ def ending_flags(
         bool,
         typer.Option("--auto", help="Add batch sizes until both asymptotes are seen."),
     ] = False,
-    telescope: Annotated[
-        str | None,
-        typer.Option(
-            metavar="WIDTHS",
-            help="Carry the best learning rate across widths: 16..128.",
-        ),
-    ] = None,
     max_time: Annotated[
         str | None,
         typer.Option(metavar="TIME", help="Start no trial after this long: 2h, 30m, or seconds."),

@@ -10,7 +10,7 @@ from sweeps.spec.spec import Sweep
 
 @RECIPES.register("essential_telescope")
 def essential_telescope() -> Sweep:
-    """Embedded text in muP, batch size 64, target 2.8 nats/byte; give --telescope 16..128 (the paper: 256..2560)."""
+    """Embedded text in muP, batch size 64, target 2.8 nats/byte; for the policy telescope(widths=16..128)."""
     return Sweep(
         name="essential_telescope",
         workload=Choice(name="text", options={"parametrization": "mup", "context": 16}),

@@ -89,7 +89,7 @@ class Resources:
         if self.workers_per_trial < 1:
             raise ConfigError(f"workers per trial must be at least 1, got {self.workers_per_trial}")
         if self.shard and self.workers_per_trial == 1:
-            raise ConfigError("--shard cuts a model over the workers of a trial: add --workers-per-trial")
+            raise ConfigError("shard=true cuts a model over the workers of a trial: add --workers-per-trial")
         if self.cpus_per_trial < 1:
             raise ConfigError(f"cpus per trial must be at least 1, got {self.cpus_per_trial}")
         cores, gpus = os.cpu_count() or 1, self.gpus_per_trial

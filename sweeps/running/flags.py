@@ -13,10 +13,6 @@ def resource_flags(
         int,
         typer.Option(help="Processes that share a trial."),
     ] = 1,
-    shard: Annotated[
-        bool,
-        typer.Option("--shard", help="Shard the model over them: FSDP2 instead of DDP."),
-    ] = False,
     gpus_per_trial: Annotated[
         float | None,
         typer.Option(help="Share of a GPU. Default: 1 per process, if any."),

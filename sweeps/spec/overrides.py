@@ -35,7 +35,7 @@ _OPTIONAL = ("probe", "averaging")
 """Fields that hold a name with options, or nothing."""
 
 
-RUN: dict[str, Any] = {"policy": str, "trial_timeout": (int, float), "cpus_per_trial": int}
+RUN: dict[str, Any] = {"policy": str, "trial_timeout": (int, float), "cpus_per_trial": int, "shard": bool}
 """Keys of ``cbs sweep --set`` that are no fields of the sweep, but say how it runs."""
 
 
@@ -52,8 +52,9 @@ def split(settings: Iterable[str]) -> tuple[dict[str, Any], list[str]]:
             rest.append(setting)
             continue
         run[key] = text if RUN[key] is str else parse_value(text)
-        if not isinstance(run[key], RUN[key]) or isinstance(run[key], bool):
-            raise ConfigError(f"--set {key}: expected a {'whole ' if RUN[key] is int else ''}number, got {text!r}")
+        if not isinstance(run[key], RUN[key]) or isinstance(run[key], bool) != (RUN[key] is bool):
+            wanted = {int: "a whole number", bool: "true or false"}.get(RUN[key], "a number")
+            raise ConfigError(f"--set {key}: expected {wanted}, got {text!r}")
     return run, rest
 
 

@@ -116,8 +116,8 @@ def test_what_it_does_not_go_with_is_refused(changes, goal, said):
 
 
 def test_it_is_what_auto_and_precision_ask_for_with_a_budget():
-    assert policy_of(None, True, None, None, budget=True).name == "equal_budgets"
-    assert policy_of(0.2, False, None, None, budget=True).options == {"goal": 0.2}
-    assert policy_of(0.2, False, None, None).name == "precision"
-    assert policy_of(None, False, None, None, budget=True).name == "once"
+    assert policy_of(None, True, None, budget=True).name == "equal_budgets"
+    assert policy_of(0.2, False, None, budget=True).options == {"goal": 0.2}
+    assert policy_of(0.2, False, None).name == "precision"
+    assert policy_of(None, False, None, budget=True).name == "once"
     assert POLICIES["equal_budgets"] is EqualBudgets

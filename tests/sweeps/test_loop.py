@@ -75,12 +75,12 @@ def test_what_ends_a_sweep_ends_the_loop_and_the_policy(tmp_path):
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        ((None, False, None, None), Choice(name="once")),
-        ((None, True, None, None), Choice(name="both_sides")),
-        ((0.15, False, None, None), Choice(name="precision", options={"goal": 0.15})),
-        ((0.15, True, None, None), Choice(name="precision", options={"goal": 0.15})),
-        ((None, False, "16..64", None), Choice(name="telescope", options={"widths": "16..64"})),
-        ((None, False, None, "precision(goal=0.2)"), Choice(name="precision", options={"goal": 0.2})),
+        ((None, False, None), Choice(name="once")),
+        ((None, True, None), Choice(name="both_sides")),
+        ((0.15, False, None), Choice(name="precision", options={"goal": 0.15})),
+        ((0.15, True, None), Choice(name="precision", options={"goal": 0.15})),
+        ((None, False, "telescope(widths=16..64)"), Choice(name="telescope", options={"widths": "16..64"})),
+        ((None, False, "precision(goal=0.2)"), Choice(name="precision", options={"goal": 0.2})),
     ],
 )
 def test_flags_ask_for_a_policy(given, expected):
@@ -91,11 +91,8 @@ def test_flags_ask_for_a_policy(given, expected):
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ((0.1, False, "16..64", None), "leave it out, or --precision"),
-        ((None, True, "16..64", None), "leave it out, or --precision"),
-        ((0.1, False, None, "once"), "leave out --precision"),
-        ((None, True, None, "once"), "leave out --precision"),
-        ((None, False, "16..64", "once"), "leave out --precision"),
+        ((0.1, False, "once"), "leave out --precision"),
+        ((None, True, "once"), "leave out --precision"),
     ],
 )
 def test_flags_of_two_policies_are_refused(given, words):
@@ -104,7 +101,7 @@ def test_flags_of_two_policies_are_refused(given, words):
 
 
 def test_a_policy_of_ones_own_is_named_as_anything_else(tmp_path):
-    named = policy_of(None, False, None, f"{__name__}:MoreSeeds")
+    named = policy_of(None, False, f"{__name__}:MoreSeeds")
     assert isinstance(POLICIES.make(named.name, **named.options), MoreSeeds)
     with pytest.raises(ConfigError, match="did you mean precision"):
         POLICIES.make("precison")

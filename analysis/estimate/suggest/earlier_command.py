@@ -10,12 +10,12 @@ from typing import Any
 from cbs.registry.choices import Choice, parse_choice, value_text
 from cbs.schedules.batch_size import batch_schedule_options
 
-SWITCHES = ("--auto", "--dry-run", "--json", "--shard")
+SWITCHES = ("--auto", "--dry-run", "--json")
 """Options without a value."""
 
 _AXES = (
     *("--optim", "--axis", "--schedule", "--batch-sizes", "--lrs", "--seeds"),
-    *("--precision", "--max-time", "--max-examples", "--output", "--telescope", "--auto", "--dry-run", "--json"),
+    *("--precision", "--max-time", "--max-examples", "--output", "--auto", "--dry-run", "--json"),
 )
 
 
@@ -55,7 +55,8 @@ def adding(
     for option, value in repeated:
         if option not in left_out and not (option == "--set" and value.startswith(covered)):
             words += [option] if option in SWITCHES else [option, value]
-    words += _width(manifest) if "--telescope" in dict(repeated) else []
+    across = any(option == "--set" and value.startswith("policy=telescope") for option, value in repeated)
+    words += _width(manifest) if across else []
     words += ["--optim", str(optimizer), *_tuned(manifest.get("axes"), optimizer.name)]
     words += ["--batch-sizes", ",".join(map(str, batch_sizes))]
     # a single number would be a count

@@ -1,4 +1,4 @@
-"""``--telescope``: the stages of :mod:`sweeps.search.telescoping` as sweeps, and what they found."""
+"""Policy ``telescope(widths=16..128)``: the stages of :mod:`sweeps.search.telescoping` as sweeps, and their outcome."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cbs.errors import ConfigError
 from cbs.files import atomic_file
 from cbs.optimizers.widths import HasWidths
 from cbs.registry.parsing import parse_batch_sizes
-from cbs.trial.config import Choice
+from cbs.trial.config import COMMAND, Choice
 from sweeps.launching.launch import resolve
 from sweeps.launching.policies import POLICIES
 from sweeps.launching.policies.base import Policy, SweepReport, Sweeps
@@ -47,16 +47,22 @@ class Telescope(Policy):
     timed = False
 
     def __init__(self, widths: Sequence[int] | str) -> None:
-        self.widths = parse_batch_sizes(widths, "--telescope") if isinstance(widths, str) else tuple(widths)
+        self.widths = (
+            parse_batch_sizes(widths, "widths of policy telescope") if isinstance(widths, str) else tuple(widths)
+        )
 
     def check(self, sweep: Sweep, *, limits: Limits, source: Path | None) -> None:
         if math.isfinite(limits.deadline) or math.isfinite(limits.examples):
             raise ConfigError(
-                "--telescope looks for learning rates, not for B_crit, in a given number of trials: leave it out, or "
-                "--precision, --auto, --max-time and --max-examples"
+                "policy telescope looks for learning rates, not for B_crit, in a given number of trials: leave it out, "
+                "or --max-time and --max-examples"
             )
         if sweep.tuned or source is not None:
-            raise ConfigError("--telescope carries learning rates alone, on grids: leave out --axis and --from")
+            raise ConfigError("policy telescope carries learning rates alone, on grids: leave out --axis and --from")
+        if sweep.workload.name == COMMAND:
+            raise ConfigError("policy telescope builds models of several widths itself: leave it out, or --command")
+        if sweep.budgets or sweep.lr_rule is not None:
+            raise ConfigError("policy telescope carries learning rates to a target: leave out --budget and --lr-rule")
 
     def sweeps(self, sweep: Sweep, folder: Path, limits: Limits, note: Callable[[str], None]) -> Sweeps:
         with calling_theirs():
@@ -104,7 +110,7 @@ def stages(sweep: Sweep, widths: Sequence[int]) -> dict[int, Sweep]:
     """
     check_widths(widths)
     if len(sweep.axes().get("batch_schedules", ())):
-        raise ConfigError("learning rates telescope at a constant batch size; leave --schedule or --telescope out")
+        raise ConfigError("learning rates telescope at a constant batch size; leave out --schedule, or the policy")
     by_width, ratios = {}, set()
     for width in widths:
         workload = Choice(name=sweep.workload.name, options={**sweep.workload.options, "width": width})

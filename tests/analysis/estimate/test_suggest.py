@@ -293,9 +293,9 @@ def test_a_search_is_said_only_where_learning_rates_are_not_listed(tmp_path: Pat
 
 def test_a_switch_takes_no_value_with_it(tmp_path: Path) -> None:
     sweep(tmp_path, batch_sizes=(4,), growth=1.5)
-    with_command(tmp_path, "cbs sweep --workers-per-trial 4 --shard --auto --optim adamw --batch-sizes 4..64")
+    with_command(tmp_path, "cbs sweep --workers-per-trial 4 --set shard=true --auto --optim adamw --batch-sizes 4..64")
     line = adding(Store(tmp_path).manifest(), tmp_path, Choice(name="adamw"), (8,), (0, 1), None)
-    expected = "cbs sweep --workers-per-trial 4 --shard --optim adamw --batch-sizes 8 --seeds 0,1"
+    expected = "cbs sweep --workers-per-trial 4 --set shard=true --optim adamw --batch-sizes 8 --seeds 0,1"
     assert line == f"{expected} --output {tmp_path}"
 
 
@@ -309,7 +309,7 @@ def test_more_trials_of_a_width_are_not_another_telescope(tmp_path: Path) -> Non
     options = {"parametrization": "mup", "width": 32}
     with_command(
         tmp_path,
-        "cbs sweep --optim adamw --telescope 16..128 --set workload.parametrization=mup -o there",
+        "cbs sweep --optim adamw --set 'policy=telescope(widths=16..128)' --set workload.parametrization=mup -o there",
         protocol={"prune_factor": 1.3, "workload": {"name": "text", "options": options}},
     )
     line = adding(Store(tmp_path).manifest(), tmp_path, Choice(name="adamw"), (8,), (0, 1), (1e-3,))
