@@ -12,6 +12,7 @@ import itertools
 import math
 from collections import deque
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -63,7 +64,8 @@ class SharedTargets:
 def _constants(loss: Tensor, outputs: Sequence[Tensor], examples: int) -> Iterator[Tensor]:
     """Tensors with rows of examples that the operations between a loss and the outputs keep, and that have no
     gradient."""
-    ends, seen, nodes = {tensor.grad_fn for tensor in outputs}, set(), deque([loss.grad_fn])
+    ends, nodes = {tensor.grad_fn for tensor in outputs}, deque([loss.grad_fn])
+    seen: set[Any] = set()
     while nodes and len(seen) < NODES:
         node = nodes.popleft()
         if node is None or node in seen or node in ends:
