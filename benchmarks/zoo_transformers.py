@@ -181,6 +181,14 @@ TRANSFORMERS = {
         ),
         **LANGUAGE,
     ),
+    "Funnel": Entry(
+        build=of(
+            "FunnelForMaskedLM", "FunnelConfig", vocab_size=WORDS, block_sizes=[1, 1], num_decoder_layers=1, d_model=16,
+            n_head=2, d_head=8, d_inner=32, hidden_dropout=0.0, attention_dropout=0.0, activation_dropout=0.0,
+        ),
+        batch=masked,
+        **OWN,
+    ),
     "RWKV": Entry(
         build=of("RwkvForCausalLM", "RwkvConfig", vocab_size=WORDS, hidden_size=16, attention_hidden_size=16,
                  num_hidden_layers=2, context_length=16),
