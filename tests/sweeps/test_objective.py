@@ -12,7 +12,10 @@ from hypothesis import strategies as st
 from cbs.registry.choices import parse_choice
 from cbs.trial.record import Measurement, TrialResult, TrialStatus
 from cbs.trial.target import Target
+from sweeps.launching.loop import follow
+from sweeps.launching.policies.once import Once
 from sweeps.search.forecast import End, play
+from sweeps.search.limits import Limits
 from sweeps.search.objective import MATTERS, FinalMetric, StepsToTarget, objective_of
 from sweeps.search.search import Search
 from sweeps.spec.schedule_rule import ScheduleRule
@@ -135,3 +138,25 @@ def test_a_decay_ends_with_its_budget_and_every_budget_has_its_own_trials():
     assert {trial.stops_at_target for trial in trials} == {False}
     said = replace(decaying.schedule, decay_examples=50_000)
     assert len({Search(part).next().trial_id for part in decaying.replace(schedule=said).parts}) == 1
+
+
+def test_trials_of_one_budget_are_looked_at_again_by_those_that_came_before(tmp_path):
+    """The best learning rate falls with the budget, and the trials of the smaller one show the larger a better one."""
+    asked, stored, yielded = equal_budget(budgets=(100_000, 400_000), within=0.01, batch_sizes=(4, 16)), {}, []
+
+    def run(part, place):
+        search = Search(part, stored.values())
+        lowest = 1e-3 if part.budget_judged == 400_000 else 3e-2
+        ended = play(search, by_value(lambda size: lowest, lambda config: 1.2)).results
+        stored.update({result.trial_id: result for result in ended})
+        yielded.append((part.budget_judged, len(ended)))
+        return search
+
+    report = follow(Once(), asked, tmp_path, run, Limits())
+    assert [budget for budget, _ in yielded[:4]] == [400_000, 100_000, 400_000, 100_000]
+    assert yielded[-2:] == [(400_000, 0), (100_000, 0)]
+    assert sum(report.content["statuses"].values()) == len(stored)
+    single = equal_budget(within=0.01, batch_sizes=(4,))
+    yielded.clear()
+    follow(Once(), single, tmp_path, run, Limits())
+    assert len(yielded) == 1

@@ -91,8 +91,11 @@ def _whose(found: Budgets, entry: OptimizerAtBudget, scope: AtBudget) -> str:
 
 
 def precise(value: Quantity) -> str:
-    """A value with its interval, to two digits of the half width."""
+    """A value with its interval, to two digits of the half width; of an open one the end that it has."""
     low, high = value.interval
+    if value.value is not None and (low is None) != (high is None):
+        side, end = ("at most", high) if low is None else ("at least", low)
+        return f"{number(value.value, 4)}, {side} {number(end, 4)}"
     if value.value is None or low is None or high is None or not high > low:
         return with_interval(value.value, value.interval)
     places = max(0, 1 - math.floor(math.log10((high - low) / 2)))

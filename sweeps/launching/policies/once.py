@@ -22,12 +22,20 @@ class Once(Policy):
     """Runs the sweep that was asked for."""
 
     def sweeps(self, sweep: Sweep, folder: Path, limits: Limits, note: Callable[[str], None]) -> Sweeps:
-        searches: list[Search] = []
-        for part in sweep.parts:
-            searches.append((yield part, folder))
-            if limits.reached:
-                break
-        return outcome(searches[0], folder, searches[1:], limits)
+        searches: dict[int, Search] = {}
+        shared = len(sweep.parts) > 1 and sweep.parts[0].budgets == sweep.budgets
+        ran: set[str] | None = None
+        while ran is None or (shared and not limits.reached):
+            before = ran
+            for place, part in enumerate(sweep.parts):
+                searches[place] = yield part, folder
+                if limits.reached:
+                    break
+            ran = {trial.trial_id for search in searches.values() for trial in search.trials()}
+            if ran == before:
+                break  # until then, trials that one budget asked for may show another one a better learning rate
+        first, *further = searches.values()
+        return outcome(first, folder, further, limits)
 
     def preview(self, sweep: Sweep, folder: Path, cost: Cost | None, workers: int) -> SweepReport:
         if len(sweep.parts) == 1:

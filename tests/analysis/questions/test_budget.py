@@ -14,10 +14,12 @@ import pytest
 from matplotlib.figure import Figure
 
 from analysis import present
+from analysis.arrays import Quantity
 from analysis.config import AnalysisConfig
 from analysis.present.figures import figures_of
 from analysis.questions.budget.answer import Budgets, OptimizerAtBudget, _means, budget
 from analysis.questions.budget.equivalence import SizeStanding
+from analysis.questions.budget.tables import precise
 from cbs.errors import ConfigError, ResultsError
 from cbs.trial.config import Schedule
 from cbs.trial.record import TrialStatus
@@ -406,3 +408,16 @@ def test_learning_rates_that_ran_on_one_seed_have_their_place_beside_the_winner(
     ran = np.array([[True] * 3, [True, False, False], [True, True, False], [False, False, True]])
     # a seed of its own has no part in it, one that failed leaves no mean
     np.testing.assert_allclose(_means(losses, ran, 0), [3.0, 3.5, np.nan, 3.5])
+
+
+@pytest.mark.parametrize(
+    ("value", "interval", "text"),
+    [
+        (1.9421, (None, 2.0414), "1.942, at most 2.041"),
+        (0.9421, (0.9, None), "0.9421, at least 0.9"),
+        (1.9421, (1.9, 2.0), "1.942 [1.900, 2.000]"),
+        (1.9421, (None, None), "1.94"),
+    ],
+)
+def test_an_open_end_is_no_zero(value: float, interval: tuple[float | None, float | None], text: str) -> None:
+    assert precise(Quantity(value, interval)) == text
