@@ -39,7 +39,12 @@ class Stream:
 
     def __init__(self, noise_scale: float, seed: int = 0, examples: Any = None, finite: bool = True) -> None:
         self.probe = SimpleNamespace(
-            watching=True, partial=False, micro_batches=1, source="split", start_at=self._start_at
+            watching=True,
+            partial=False,
+            micro_batches=1,
+            source="split",
+            start_at=self._start_at,
+            tell=lambda line: warnings.warn(line, UserWarning, stacklevel=2),
         )
         self.drawn: list[tuple[float, float]] = []
         self.started: list[int] = []
