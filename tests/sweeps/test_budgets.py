@@ -224,7 +224,8 @@ def test_analysis_answers_for_any_metric_that_trials_recorded(tmp_path):
     ran(tiny(metrics=("gradient_norm",), seeds=(0, 1)), tmp_path / "a")
     ends = [result.evaluations[-1].others["gradient_norm"] for result in Store(tmp_path / "a").results()]
     (entry,) = budget(tmp_path / "a", metric="gradient_norm").budgets
-    assert entry.metric == "gradient_norm"
+    assert (entry.metric, entry.metric_unit) == ("gradient_norm", "")
+    assert budget(tmp_path / "a", metric="train_loss").budgets[0].metric_unit == "loss"
     seeds = [value for size in entry.optimizers[0].sizes for value in size.per_seed]
     assert sorted(seeds) == pytest.approx(sorted(ends))
     with pytest.raises(ResultsError, match="has no metric 'other'; it has validation_loss, train_loss, gradient_norm"):

@@ -172,7 +172,7 @@ def budget(
     for scope in side_by_side([entry for entry, _ in found]):
         first = scope[0]
         best = min(float(of[id(entry)].losses.min()) for entry in scope)
-        asked = within or (f"{NATS:g}" if first.group.metric_unit.startswith("nats") else f"{100 * SHARE:g}%")
+        asked = within or (f"{NATS:g}" if first.unit.startswith("nats") else f"{100 * SHARE:g}%")
         margin = _margin(asked, best)
         names = _names(scope)
         entries = []
@@ -195,7 +195,7 @@ def budget(
                 workload=first.group.workload,
                 metric=first.metric,
                 direction="below" if first.sign > 0 else "above",
-                metric_unit=first.group.metric_unit,
+                metric_unit=first.unit,
                 example_unit=first.group.example_unit,
                 tokens_per_example=first.group.tokens_per_example,
                 budget=first.budget,

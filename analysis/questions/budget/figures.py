@@ -34,7 +34,7 @@ def _panel(found: Budgets, scope: AtBudget) -> dict[str, Any]:
         "panel": f"{scope.workload}, {scope.title}" if several else scope.title,
         "example_unit": scope.example_unit,
         "tokens_per_example": scope.tokens_per_example,
-        "label": f"{style.words(scope.metric)} ({scope.metric_unit})",
+        "label": style.words(scope.metric) + (f" ({scope.metric_unit})" if scope.metric_unit else ""),
         "margin": scope.margin,
         "sign": 1.0 if scope.direction == "below" else -1.0,
         "confidence": scope.confidence,

@@ -29,6 +29,9 @@ _OF_A_BATCH = 0.55
 """Of a batch, by which a run may miss its budget, and two budgets be apart: half a one, and what rounding adds."""
 
 _AT_PEAK = 0.999
+_LOSSES = ("train_loss", "training_loss")
+"""Metrics in the unit of a target that is a loss."""
+
 _NO_METRIC = ("step", "examples", "lr", "value")
 
 
@@ -60,6 +63,12 @@ class Spent:
     constant: bool
     rows: pd.DataFrame = field(repr=False)
     curve: Callable[[int], tuple[Array, Array]] = field(repr=False)
+
+    @property
+    def unit(self) -> str:
+        """Of the metric; empty where it is not known, as of what was measured beside the target's, losses excepted."""
+        same = self.metric in (self.group.target.metric, *_LOSSES)
+        return self.group.metric_unit if same else ""
 
     @property
     def sizes(self) -> Array:

@@ -54,7 +54,8 @@ def _about(found: Budgets) -> tuple[Column, ...]:
 
 def _metric(found: Budgets) -> str:
     """The one metric there is, with its unit."""
-    said = {f"{scope.metric.replace('_', ' ')} ({scope.metric_unit})" for scope in found.budgets}
+    units = {scope.metric: f" ({scope.metric_unit})" if scope.metric_unit else "" for scope in found.budgets}
+    said = {f"{metric.replace('_', ' ')}{unit}" for metric, unit in units.items()}
     return said.pop() if len(said) == 1 else "metric"
 
 
@@ -65,7 +66,7 @@ def _title(found: Budgets, what: str) -> str:
 
 def equivalence(found: Budgets) -> Table:
     """One row per optimizer and budget."""
-    margins = {f"{number(scope.margin)} {scope.metric_unit}" for scope in found.budgets}
+    margins = {f"{number(scope.margin)} {scope.metric_unit}".strip() for scope in found.budgets}
     margin = margins.pop() if len(margins) == 1 else "the margin"
     columns = (
         *_about(found),
