@@ -112,10 +112,11 @@ def test_the_best_metric_is_found_however_far_and_gets_every_seed(best, directio
 
 
 def test_trials_of_one_cell_do_not_wait_for_a_bound_that_no_trial_sets():
-    search = Search(equal_budget())
-    cells = [(config.batch_size, config.seed) for config in iter(search.next, None)]
-    assert len(cells) == 3
-    assert len(set(cells)) == 1
+    listed = {"lrs": (1e-3, 2e-3), "batch_sizes": (4, 16), "seeds": (0,)}
+    order = [config.batch_size for config in iter(Search(equal_budget(**listed)).next, None)]
+    assert order == [16, 16, 4, 4]
+    bounded = small_sweep(**listed, **ADAMW)
+    assert [config.batch_size for config in iter(Search(bounded).next, None)] == [16, 4, 16, 4]
 
 
 def test_at_a_constant_rate_the_trials_of_the_largest_budget_serve_every_other():

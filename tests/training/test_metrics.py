@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ import torch
 
 from cbs.compute import seeding
 from cbs.errors import ConfigError
+from cbs.training.loop import TrainingLoop
 from cbs.training.metrics import METRICS, MetricInputs
 from cbs.training.metrics.gradient_norm import EXAMPLES
 from cbs.training.metrics.training_loss import POWER, TrainingLoss
@@ -154,3 +156,18 @@ def test_a_sweep_asks_for_a_metric_of_its_workload_or_one_that_every_workload_ha
     assert (asked.metric, asked.value, asked.direction) == ("gradient_norm", 0.5, "below")
     assert resolve(small_sweep(target=None, metric="validation_loss")).target.value == 0.1
     assert resolve(sweep, 0.5).protocol_fingerprint != resolve(small_sweep(target=None), 0.5).protocol_fingerprint
+
+
+def test_a_trial_that_is_picked_up_again_measures_what_it_would_have():
+    config = dataclasses.replace(CONFIG, metrics=("training_loss",), probe=None)
+    whole, resumed = (TrainingLoop(config, build_workload(config.workload), torch.device("cpu")) for _ in range(2))
+    with seeding.seeded(0, "training"):
+        start = whole.evaluate(0, 0.0, np.empty(0))
+        for _ in range(6):
+            whole.to_next_evaluation(start, None)
+        saved = copy.deepcopy(whole.state())
+        whole.to_next_evaluation(start, None)
+        resumed.load_state(saved)
+        assert resumed.validation.directions == whole.validation.directions == {"training_loss": "below"}
+        resumed.to_next_evaluation(start, None)
+    assert resumed.evaluations[-1] == whole.evaluations[-1]
