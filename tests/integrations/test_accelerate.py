@@ -31,7 +31,12 @@ def loop() -> Loop:
 
 @pytest.fixture(params=["no", "bf16"])
 def accelerator(request: pytest.FixtureRequest) -> Iterator[accelerate.Accelerator]:
+    forget()  # what another trainer left in this process
     yield accelerate.Accelerator(cpu=True, gradient_accumulation_steps=PASSES, mixed_precision=request.param)
+    forget()
+
+
+def forget() -> None:
     accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)
     accelerate.state.GradientState._reset_state()
 
