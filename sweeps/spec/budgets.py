@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from cbs.errors import ConfigError
-
-_FACTORS = {"k": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}
+from cbs.schedules.batch_size.text import parse_amount
 
 MOST = 10**15
 """Examples that no run sees."""
 
 
-def parse_budgets(text: str) -> tuple[tuple[float, ...], bool]:
+def parse_budgets(text: str) -> tuple[tuple[int, ...], bool]:
     """``2e6``, ``1e6,2e6,4e6``, ``64M tokens``, ``16M,64M tokens``: the amounts, increasing, and whether they are in
     tokens.
 
@@ -47,12 +45,11 @@ def in_examples(amounts: Sequence[float], tokens: bool, tokens_per_example: int 
     return budgets
 
 
-def _amount(part: str, whole: str) -> float:
-    factor = _FACTORS.get(part[-1:], 1.0)
+def _amount(part: str, whole: str) -> int:
     try:
-        amount = float(part[:-1] if part[-1:] in _FACTORS else part) * factor
-    except ValueError:
-        amount = math.nan
+        amount = parse_amount(part)
+    except ConfigError:
+        amount = 0
     if not 1 <= amount <= MOST:
         raise ConfigError(
             "--budget takes examples or tokens that every trial sees, such as 2e6, 1e6,2e6 or '64M tokens'; got "

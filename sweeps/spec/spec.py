@@ -200,9 +200,14 @@ class Sweep:
         first; the sweep alone where there are no budgets."""
         if not self.budgets:
             return [self]
-        if self.schedule.ends_with(self.budgets[-1]):
-            return [self.replace(budgets=(budget,)) for budget in self.budgets]
-        return [self.replace(judged_at=budget) for budget in reversed(self.budgets)]
+        if self.shares_trials:
+            return [self.replace(judged_at=budget) for budget in reversed(self.budgets)]
+        return [self.replace(budgets=(budget,)) for budget in self.budgets]
+
+    @functools.cached_property
+    def shares_trials(self) -> bool:
+        """Whether the trials of the largest budget serve all others: no schedule ends with a budget."""
+        return bool(self.budgets) and not self.schedule.ends_with(self.budgets[-1])
 
     @property
     def unmet(self) -> dict[int, int]:
@@ -296,7 +301,7 @@ class Sweep:
         if self.budgets:
             growth = max(evaluation.growth, BUDGET_GROWTH)
             evaluation = dataclasses.replace(evaluation, growth=growth, far_growth=growth)
-            if self.schedule.ends_with(self.budgets[-1]):
+            if not self.shares_trials:
                 schedule = dataclasses.replace(schedule, decay_examples=self.budgets[-1])
         return TrialConfig(
             workload=self.workload,

@@ -150,9 +150,8 @@ def _look(sweep: Sweep, folder: Path) -> dict[str, list[tuple[float, float, Opti
     """
     from analysis.questions.budget.answer import budget
 
-    served = len({part.budgets for part in sweep.parts}) == 1
     within = None if sweep.within is None else f"{sweep.within:g}"
-    found = budget(folder, at=sweep.budgets if served else (), within=within)
+    found = budget(folder, at=sweep.budgets if sweep.shares_trials else (), within=within)
     looked: dict[str, list[tuple[float, float, OptimizerAtBudget]]] = {}
     for text, choice in sweep.choices.items():
         group = str(pooled(sweep, choice))

@@ -23,7 +23,7 @@ class Once(Policy):
 
     def sweeps(self, sweep: Sweep, folder: Path, limits: Limits, note: Callable[[str], None]) -> Sweeps:
         searches: dict[int, Search] = {}
-        shared = len(sweep.parts) > 1 and sweep.parts[0].budgets == sweep.budgets
+        shared = len(sweep.parts) > 1 and sweep.shares_trials
         ran: set[str] | None = None
         while ran is None or (shared and not limits.reached):
             before = ran
@@ -40,9 +40,8 @@ class Once(Policy):
     def preview(self, sweep: Sweep, folder: Path, cost: Cost | None, workers: int) -> SweepReport:
         if len(sweep.parts) == 1:
             return super().preview(sweep, folder, cost, workers)
-        first = sweep.parts[0]
-        alone = first.budgets != sweep.budgets
-        reports = [dry_run_report(part, folder, cost, workers) for part in (sweep.parts if alone else [first])]
+        parts = sweep.parts[:1] if sweep.shares_trials else sweep.parts
+        reports = [dry_run_report(part, folder, cost, workers) for part in parts]
         lines = [line for report in reports for line in ["", *dry_run_lines(report)]][1:]
         total = reports[0] | {"axes": sweep.axes(), "budgets": list(sweep.budgets)}
         for name in ("trials", "trials_done", "examples", "seconds"):
@@ -50,10 +49,10 @@ class Once(Policy):
             total[name] = None if None in values else sum(values)
         for name in ("first", "expected"):
             total[name] = [row for report in reports for row in report[name]]
-        if alone:
-            lines.append(f"in all        about {total['trials']} trials, {total['examples']:,} examples")
-        else:
+        if sweep.shares_trials:
             lines.append("the smaller budgets are read off the same trials, and may ask for further learning rates")
+        else:
+            lines.append(f"in all        about {total['trials']} trials, {total['examples']:,} examples")
         return SweepReport(total, lines)
 
 
