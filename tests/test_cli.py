@@ -391,7 +391,9 @@ def test_dry_run_counts_trials_and_runs_nothing(run, tmp_path):
 
 def test_batch_size_ranges():
     assert parse_batch_sizes("4..64") == (4, 8, 16, 32, 64)
-    assert parse_batch_sizes("3..13") == (3, 6, 12)
+    assert parse_batch_sizes("3..12") == (3, 6, 12)
+    with pytest.raises(ConfigError, match=r"does not meet 13; say 3\.\.12 or 3\.\.24"):
+        parse_batch_sizes("3..13")
     assert parse_batch_sizes("5, 7") == (5, 7)
     with pytest.raises(ConfigError, match=r"separated by commas or a range such as 4\.\.512, got '4-64'"):
         parse_batch_sizes("4-64")
