@@ -640,3 +640,15 @@ def test_options_stand_under_the_headings_that_they_name(run, monkeypatch):
     places = [shown.index(heading) for heading in headings]
     assert places == sorted(places)
     assert shown.index("--optim") < places[1] < shown.index("--command <str>")
+
+
+def test_the_shell_completes_commands_and_flags(tmp_path):
+    for words, place, completed in (("cbs swe", 1, "sweep"), ("cbs sweep --opt", 2, "--optim")):
+        answer = subprocess.run(
+            [sys.executable, "-c", "import sys, cli; sys.argv = ['cbs']; cli.main()"],
+            cwd=tmp_path,
+            env={**os.environ, "_CBS_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(place)},
+            capture_output=True,
+            text=True,
+        )
+        assert answer.stdout.split() == [completed], answer.stderr
