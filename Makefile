@@ -6,7 +6,7 @@ STAMP := .venv/.installed
 WORKERS ?= 2
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS)
 
-.PHONY: demo test test-all check lint docs bench calibrate gpu-check clean help
+.PHONY: demo test test-all check lint docs numbers bench calibrate gpu-check clean help
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -43,6 +43,9 @@ check: $(STAMP)  ## in a minute: style, and the tests of what has changed since 
 docs: $(STAMP)  ## the site of the documentation, in build/site/html; stops at a link that leads nowhere
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
 	$(BIN)/python docs/site/build.py
+
+numbers: $(STAMP)  ## run the cheap commands whose numbers stand in the docs; fails where a page is out of date
+	$(BIN)/python docs/site/numbers.py
 
 bench: $(STAMP)  ## ratios measured side by side
 	@for file in benchmarks/bench_*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
