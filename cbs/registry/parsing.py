@@ -29,8 +29,8 @@ def parse_batch_sizes(text: str, flag: str = "--batch-sizes") -> tuple[int, ...]
     while sizes[-1] * 2 <= high:
         sizes.append(sizes[-1] * 2)
     if sizes[-1] != high:
-        ends = f"{low}..{sizes[-1]} or {low}..{2 * sizes[-1]}"
-        raise ConfigError(f"{flag} {text}: a range doubles and does not meet {high}; say {ends}, or list the sizes")
+        near = f"{low}..{sizes[-1]} or {low}..{2 * sizes[-1]}"
+        raise ConfigError(f"{flag} {text}: a range doubles and does not meet {high}; say {near}, or list the sizes")
     return tuple(sizes)
 
 
