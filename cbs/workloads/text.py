@@ -16,6 +16,7 @@ from cbs.errors import ConfigError, DataError, UnknownNameError
 from cbs.registry.domains import whole
 from cbs.trial.target import Direction
 from cbs.workloads import WORKLOADS
+from cbs.workloads.likelihoods import FixedSet, cross_entropy_sample
 from cbs.workloads.streams import RandomIndices
 from cbs.workloads.text_parts import GPT, SIZES, Corpus, GPTShape, embedded_corpus, load_corpus
 from cbs.workloads.text_parts.corpus import check_ids
@@ -185,7 +186,8 @@ class TextWorkload:
         _require_windows(self._training, "training", 1)
         _require_windows(validation, "validation", validation_sequences)
         starts = np.linspace(0, len(validation) - 1, validation_sequences).astype(np.int64)
-        self._validation = {torch.device("cpu"): validation.gather(starts)}
+        chunk = min(VALIDATION_CHUNK, max(1, VALIDATION_LOGITS // (shape.context * corpus.vocab_size)))
+        self._validation = FixedSet((validation.gather(starts),), chunk)
         self.validation_examples = validation_sequences
 
     def build_model(self) -> nn.Module:
@@ -214,24 +216,14 @@ class TextWorkload:
 
         The Hessian of the mean over T tokens has blocks :math:`(diag(p) - p p^\top)/T`, one for each token.
         """
-        probabilities = outputs.detach().softmax(-1)
-        uniform = torch.rand(outputs.shape[:-1], generator=generator).to(outputs.device)
-        drawn = (probabilities.cumsum(-1) < uniform[..., None]).sum(-1).clamp_(max=outputs.shape[-1] - 1)
-        sample = probabilities.scatter_add(-1, drawn[..., None], -probabilities.new_ones(*drawn.shape, 1))
-        return sample / math.sqrt(outputs.shape[1])
+        return cross_entropy_sample(outputs, generator) / math.sqrt(outputs.shape[1])
 
     def validate(self, model: nn.Module) -> float:
         """Mean loss over the validation set, in nats per token; bitwise the same for the same weights."""
-        batch = self._validation_on(next(model.parameters()).device)
-        chunk = min(VALIDATION_CHUNK, max(1, VALIDATION_LOGITS // (self.shape.context * self.corpus.vocab_size)))
-        with torch.no_grad():
-            losses = torch.cat([self.example_losses(model, part) for part in batch.split(chunk)])
-        return losses.double().mean().item()
-
-    def _validation_on(self, device: torch.device) -> Tensor:
-        if device not in self._validation:
-            self._validation[device] = self._validation[torch.device("cpu")].to(device)
-        return self._validation[device]
+        (loss,) = self._validation.means(
+            lambda part: self.example_losses(model, part[0])[:, None], next(model.parameters()).device
+        )
+        return loss
 
 
 class Windows:
