@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+
+from torch import nn
 
 from cbs.errors import ConfigError
 from cbs.registry.choices import Choice
@@ -31,12 +33,16 @@ class RecipeRun:
         sweep: what is run.
         policy: one of :data:`sweeps.launching.policies.POLICIES`: which sweep comes next.
         parameters: published number of parameters of its model; ``None`` where there is none.
+        without_embeddings: whether that leaves the embeddings out.
+        model: builds it, where the workload cannot without its data; ``None`` for the workload's own.
     """
 
     name: str
     sweep: Sweep
     policy: Choice = field(default_factory=lambda: Choice(name="once"))
     parameters: float | None = None
+    without_embeddings: bool = False
+    model: Callable[[], nn.Module] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch import nn
 
 from cbs.registry.choices import Choice
 from cbs.trial.target import Target
@@ -64,16 +65,18 @@ def prices(runs: Sequence[RecipeRun]) -> list[RunPrice]:
 
 def price(run: RecipeRun) -> RunPrice:
     """The price of one run, by playing its search through, see :mod:`sweeps.outlook.remaining`."""
-    sweep = run.sweep
-    workload = build_workload(without_data(sweep.workload))
-    if sweep.target is None:
-        sweep = sweep.replace(target=Target(metric=workload.metric, value=0.0, direction=workload.direction))
+    sweep, tokens_per_example = run.sweep, None
+    if run.model is None:
+        workload = build_workload(without_data(sweep.workload))
+        tokens_per_example = workload.tokens_per_example
+    if sweep.target is None:  # trials go to a budget, whatever it is
+        sweep = sweep.replace(target=Target(metric="validation_loss", value=0.0))
     examples, trials = 0.0, 0
     parts = sweep.parts[:1] if sweep.shares_trials else sweep.parts
     for part in parts:
         _, played = outlook(part, (), None, workers=1)
         examples, trials = examples + played.examples, trials + len(played.results)
-    tokens = None if workload.tokens_per_example is None else examples * workload.tokens_per_example
+    tokens = None if tokens_per_example is None else examples * tokens_per_example
     parameters = count_parameters(run)
     return RunPrice(
         run=run.name,
@@ -86,11 +89,13 @@ def price(run: RecipeRun) -> RunPrice:
     )
 
 
-def count_parameters(run: RecipeRun) -> int:
+def count_parameters(run: RecipeRun, *, without_embeddings: bool = False) -> int:
     """Parameters of the model of a run, each counted once, built without memory for them."""
     with torch.device("meta"):
-        model = build_workload(without_data(run.sweep.workload)).build_model()
-    return sum(parameter.numel() for parameter in model.parameters())
+        model = run.model() if run.model else build_workload(without_data(run.sweep.workload)).build_model()
+    tables = [module.weight for module in model.modules() if isinstance(module, nn.Embedding)]
+    left_out = sum(table.numel() for table in tables) if without_embeddings else 0
+    return sum(parameter.numel() for parameter in model.parameters()) - left_out
 
 
 def without_data(workload: Choice) -> Choice:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.arrays import UNKNOWN, Array, Interval, Quantity, percentiles
+from analysis.arrays import Array, Interval, Quantity, percentiles
 from analysis.config import DEFAULT, AnalysisConfig
 from analysis.estimate.findings import Findings
 from analysis.estimate.objective import BestLosses, as_study, best_losses, unit_of
@@ -26,18 +26,30 @@ ALIKE = 0.02
 
 
 @dataclass(frozen=True, kw_only=True)
+class LossDifference(Quantity):
+    """The metric at the end less that of a constant batch size; below 0 where it is smaller.
+
+    Attributes:
+        batch_size: the constant one.
+        probability_smaller: that the metric is; ``None`` without resamples.
+        steps_saved: updates, as a share of those of the constant batch size.
+    """
+
+    batch_size: int
+    probability_smaller: float | None
+    steps_saved: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class ScheduleLoss:
-    """One schedule from one first batch size, or a constant batch size beside it.
+    """One schedule from one first batch size, or a constant batch size.
 
     Attributes:
         schedule: name, with the options that tell it from others; ``constant`` for none.
         batch_size: the first one.
-        against: the batch size whose runs it is compared with, the same for a schedule, the smallest of the sweep for
-            a constant one.
         metric: at the end, at the best learning rate.
-        difference: of the metric to that of ``against``; below 0 where this one's is smaller.
-        probability_smaller: that it is.
-        steps, steps_saved: mean number of updates; as a share of those of ``against``.
+        against: every constant batch size of the sweep but itself.
+        steps: mean number of updates.
         examples: that every run saw.
         best_lr: of those that were run.
         at_grid_edge: whether it is the lowest or the highest of several.
@@ -48,16 +60,17 @@ class ScheduleLoss:
     optimizer: str
     schedule: str
     batch_size: int
-    against: int
     metric: Quantity
-    difference: Quantity = UNKNOWN
-    probability_smaller: float | None = None
+    against: tuple[LossDifference, ...]
     steps: float
-    steps_saved: float
     examples: float
     best_lr: float
     at_grid_edge: bool
     seeds: int
+
+    def less(self, batch_size: int) -> LossDifference | None:
+        """The difference to a constant batch size."""
+        return next((each for each in self.against if each.batch_size == batch_size), None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,53 +150,49 @@ def _entries(
     if found.seeds.max(initial=0) < 2:  # their noise would be read off batch sizes, and these are no curve
         found = BestLosses(**vars(found) | {"resampled": found.resampled[:0]})
         notes.append(f"{group.optimizer}: one seed, so nothing tells how far losses scatter; run two or more")
-    place_of = {size: place for place, (name, size, *_) in enumerate(kept) if name == "constant"}
-    entries = []
-    for place, (name, size, part, _, _) in enumerate(kept):
-        against = size if name != "constant" else min(place_of)
-        if against not in place_of:
-            notes.append(f"{group.optimizer}, {name}: no runs at the constant batch size {size} to compare with")
-            continue
-        entries.append(_entry(group, name, size, part, studies, found, (place, place_of[against]), against, sign, config))
-    spread = [entry.examples for entry in entries]
-    if spread and max(spread) > min(spread) * (1 + ALIKE):
+    places = {size: place for place, (name, size, *_) in enumerate(kept) if name == "constant"}
+    steps = [_mean(part, "final_step") for _, _, part, _, _ in kept]
+    examples = [_mean(part, "examples_seen") for _, _, part, _, _ in kept]
+    if max(examples, default=0.0) > min(examples, default=0.0) * (1 + ALIKE):
         raise ResultsError(
-            f"unlike budgets in {group.sweep}: runs of {group.optimizer} saw {min(spread):g} to {max(spread):g} examples"
+            f"unlike budgets in {group.sweep}: runs of {group.optimizer} saw {min(examples):g} to {max(examples):g} "
+            "examples"
+        )
+    losses, drawn = sign * found.losses, sign * found.resampled
+    entries = []
+    for place, (name, size, _, _, _) in enumerate(kept):
+        apart = {other: drawn[:, place] - drawn[:, at] for other, at in places.items() if at != place}
+        study, winner = studies[place], studies[place].winner or 0
+        entries.append(
+            ScheduleLoss(
+                sweep=group.sweep,
+                optimizer=group.optimizer,
+                schedule=name,
+                batch_size=size,
+                metric=Quantity(float(losses[place]), _ends_of(drawn[:, place], config.confidence)),
+                against=tuple(
+                    LossDifference(
+                        value=float(losses[place] - losses[places[other]]),
+                        interval=_ends_of(rows, config.confidence),
+                        batch_size=other,
+                        probability_smaller=float((rows < 0).mean()) if len(rows) else None,
+                        steps_saved=1.0 - steps[place] / steps[places[other]],
+                    )
+                    for other, rows in apart.items()
+                ),
+                steps=steps[place],
+                examples=examples[place],
+                best_lr=float(study.lrs[winner]),
+                at_grid_edge=len(study.lrs) > 1 and study.at_edge(winner),
+                seeds=int(found.seeds[place]),
+            )
         )
     return entries
 
 
-def _entry(
-    group: Group, name: str, size: int, part: pd.DataFrame, studies: list[Study], found: BestLosses,
-    places: tuple[int, int], against: int, sign: float, config: AnalysisConfig,
-) -> ScheduleLoss:  # fmt: skip
-    place, other = places
-    study, winner = studies[place], studies[place].winner or 0
-    rows = [row for row in study.trials[winner] if row >= 0]
-    reference = studies[other]
-    fewest = reference.trials[reference.winner or 0]
-    losses, drawn = sign * found.losses, sign * found.resampled
-    difference, apart = losses[place] - losses[other], drawn[:, place] - drawn[:, other]
-    steps = float(part.loc[rows, "final_step"].mean())
-    examples = float(part.loc[rows, "examples_seen"].mean())
-    known = bool(len(drawn)) and place != other
-    steps_there = examples / against if len(fewest) else float("nan")
-    return ScheduleLoss(
-        sweep=group.sweep,
-        optimizer=group.optimizer,
-        schedule=name,
-        batch_size=size,
-        against=against,
-        metric=Quantity(float(losses[place]), _ends_of(drawn[:, place], config.confidence)),
-        difference=Quantity(float(difference), _ends_of(apart, config.confidence)) if known else UNKNOWN,
-        probability_smaller=float((apart < 0).mean()) if known else None,
-        steps=steps,
-        steps_saved=1.0 - steps / steps_there,
-        examples=examples,
-        best_lr=float(study.lrs[winner]),
-        at_grid_edge=len(study.lrs) > 1 and study.at_edge(winner),
-        seeds=int(found.seeds[place]),
-    )
+def _mean(part: pd.DataFrame, column: str) -> float:
+    """Over the runs that got to their end."""
+    return float(part.loc[part["ended"].notna(), column].mean())
 
 
 def _ends_of(rows: Array, confidence: float) -> Interval:
