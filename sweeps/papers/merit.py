@@ -99,7 +99,9 @@ def merit_ablation(scale: str) -> PaperRecipe:
         runs=(run,),
         analyses={"budget": "budget {small}"},
         expectations=tuple(
-            lower_loss("merit", other, size, f"3.280 against {loss} (GPT-2 small, B 1024)", "ablations, read in summaries")
+            lower_loss(
+                "merit", other, size, f"3.280 against {loss} (GPT-2 small, B 1024)", "ablations, read in summaries"
+            )
             for other, loss in ABLATIONS.items()
         ),
         figure="budget_losses",

@@ -26,9 +26,7 @@ OPENWEBTEXT = {
 C4 = {"data": "data/c4/train", "validation": "data/c4/validation", "tokenizer": "data/c4/tokenizer.json"}
 
 
-def experiment(
-    workload: Choice, optimizers: Sequence[str], batch_sizes: Sequence[int], **changes: Any
-) -> Sweep:
+def experiment(workload: Choice, optimizers: Sequence[str], batch_sizes: Sequence[int], **changes: Any) -> Sweep:
     """A sweep that a recipe runs, noise scale unmeasured unless asked for; a loss as ``target`` is the workload's."""
     target = changes.pop("target", None)
     if isinstance(target, float):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -113,7 +114,7 @@ class Trend(Relation):
             ends = [(-high, -low) for low, high in ends]
         if len(ends) < 2:
             return Reproduced.UNKNOWN
-        back = any(after[1] < before[0] for before, after in zip(ends, ends[1:], strict=False))
+        back = any(after[1] < before[0] for before, after in itertools.pairwise(ends))
         if back or ends[-1][1] < ends[0][0]:
             return Reproduced.NO
         return Reproduced.YES if ends[-1][0] > ends[0][1] else Reproduced.UNKNOWN

@@ -76,5 +76,7 @@ def _table(path: Path) -> dict[str, Any]:
     missing = [key for key in _KEYS if not isinstance(table, dict) or key not in table]
     if missing or table.get("schema_version") != SCHEMA:
         problem = f"lacks {', '.join(missing)}" if missing else "is of another version"
-        raise DataError(f"{path} is no table of verdicts that this version reads: it {problem}; remove it, or run again")
+        raise DataError(
+            f"{path} is no table of verdicts that this version reads: it {problem}; remove it, or run again"
+        )
     return table

@@ -62,10 +62,9 @@ def _at(content: Any, path: Sequence[Step], within: Sequence[Step] = ()) -> list
 
 
 def _steps(part: Any, step: Step, path: Sequence[Step]) -> Iterator[Any]:
-    if isinstance(step, str) and isinstance(part, Mapping) and step in part:
-        yield part[step]
-    elif isinstance(step, int) and isinstance(part, Sequence) and -len(part) <= step < len(part):
-        yield part[step]
+    key = isinstance(step, str) and isinstance(part, Mapping) and step in part
+    if key or (isinstance(step, int) and isinstance(part, Sequence) and -len(part) <= step < len(part)):
+        yield part[step]  # type: ignore[index]
     elif isinstance(step, Mapping) and isinstance(part, Sequence) and not isinstance(part, str):
         fitting = [entry for entry in part if all(_alike(entry.get(key), value) for key, value in step.items())]
         if not fitting or (step and len(fitting) > 1):

@@ -190,9 +190,7 @@ def reproduce(
 def command_lines(recipe: PaperRecipe, output: Path) -> dict[str, str]:
     """The analyses of a recipe as command lines with the folders of its runs."""
     places = {run.name: shlex.quote(str(output / run.name)) for run in recipe.runs}
-    return {
-        name: line.format(**places, output=shlex.quote(str(output))) for name, line in recipe.analyses.items()
-    }
+    return {name: line.format(**places, output=shlex.quote(str(output))) for name, line in recipe.analyses.items()}
 
 
 def judge(expectation: Expectation, contents: dict[str, Any], failures: dict[str, str]) -> JudgedExpectation:

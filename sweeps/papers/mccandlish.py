@@ -1,0 +1,119 @@
+"""McCandlish et al. (2018): noise scale beside critical batch size, and the temperature of training."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from cbs.registry.choices import Choice
+from sweeps.papers import PAPERS, Expectation, Near, PaperRecipe, Reading, RecipeRun, Trend
+from sweeps.papers.parts import TEXT, critical, experiment
+
+PAPER = "McCandlish et al. 2018, arXiv 1812.06162"
+SOURCE = "read in two summaries with equation numbers"
+LRS = tuple(0.02 * 2.0**power for power in range(5))
+
+
+@PAPERS.register("mccandlish-temperature")
+def temperature(scale: str) -> PaperRecipe:
+    """Learning rates over a factor of 16 and batch sizes over one of 16, at constant rates."""
+    tiny = scale == "tiny"
+    probe = Choice(name="auto", options={"every": 1})
+    if tiny:
+        workload, sizes, budget = Choice(name="noisy_quadratic", options={"dimension": 100}), (16, 64, 256), 131_072
+        deviations = ["noisy quadratic of 100 dimensions at a constant loss, not SVHN"]
+    else:
+        workload = Choice(name="images", options={"model": "cnn", "data": "data/svhn"})
+        sizes, budget, deviations = (
+            (32, 128, 512),
+            10_000_000,
+            ["the paper lowers LR/B in one run; here each has its own"],
+        )
+    sweep = experiment(workload, ("sgd(momentum=0)",), sizes, budgets=(budget,), lrs=LRS, probe=probe)
+
+    def power(of: str, value: float, claim: str) -> Expectation:
+        return Expectation(
+            claim=claim, published="LR/B lowered 16-fold raises B_simple about 16-fold; B at a fixed LR/B leaves it",
+            source=f"appendix C, {SOURCE}", relation=Near((value,), 0.2),
+            ours=(Reading(analysis="temperature", path=("laws", 0, of)),),
+        )  # fmt: skip
+
+    return PaperRecipe(
+        title="temperature: the noise scale goes as batch size over learning rate",
+        paper=PAPER,
+        protocol="SGD without momentum at five learning rates and three batch sizes, each over the same examples; the "
+        "noise scale of the second half of every run",
+        deviations=tuple(deviations),
+        runs=(RecipeRun(name="grid", sweep=sweep, **({} if tiny else {"model": svhn_model})),),
+        analyses={"temperature": "temperature {grid}"},
+        expectations=(
+            power("lr", -1.0, "at a fixed batch size B_simple goes as 1/LR"),
+            power("batch_size", 1.0, "at a fixed learning rate B_simple goes as B"),
+            power("temperature", -1.0, "B_simple goes as 1/T, T = LR/B"),
+        ),
+        figure="temperature",
+        minutes=3.0 if tiny else None,
+    )
+
+
+def svhn_model() -> nn.Module:
+    """The small convolutional network on 32 x 32 colours."""
+    from cbs.workloads.image_parts.models import build_classifier
+
+    return build_classifier("cnn", classes=10, channels=3, size=32, norm="none")
+
+
+@PAPERS.register("mccandlish-lm")
+def language_model(scale: str) -> PaperRecipe:
+    """B_crit and B_simple of a language model at three losses of the same runs."""
+    tiny = scale == "tiny"
+    targets = (3.0, 2.8, 2.6) if tiny else (5.0, 4.5, 4.2)
+    if tiny:
+        workload, sizes, limits = TEXT, (4, 16, 64, 256, 512), {"max_steps": 1500, "max_examples": 60_000}
+    else:
+        workload = Choice(name="text", options={"size": "gpt2-small", "context": 20, "data": "data/lm1b/train",
+                                                "validation": "data/lm1b/heldout",
+                                                "tokenizer": "data/lm1b/tokenizer.json"})  # fmt: skip
+        sizes, limits = (32, 128, 512, 2048, 8192, 32768), {"max_steps": 50_000, "max_examples": 100_000_000}
+    sweep = experiment(
+        workload, ("adamw",), sizes, target=targets[-1], seeds=(0, 1), probe=Choice(name="auto"), **limits
+    )
+    flags = " ".join(f"--target {value:g}" for value in targets)
+    last = {"optimizer": "adamw"}
+    hardest = ("fits", len(targets) - 1)
+    return PaperRecipe(
+        title="language model: noise scale beside critical batch size, along the loss",
+        paper=PAPER,
+        protocol="Adam to the hardest of three losses at every batch size, learning rate searched at each; the easier "
+        "losses are read off the same runs",
+        deviations=(
+            "a Transformer on bytes of a small text, not an LSTM on the Billion Word Benchmark"
+            if tiny
+            else "a Transformer in place of the two LSTM layers",
+        ),
+        runs=(RecipeRun(name="text", sweep=sweep),),
+        analyses={"analyze": f"analyze {{text}} {flags}"},
+        expectations=(
+            Expectation(
+                claim="steps and examples lie on the hyperbola: the exponent of the curve is 1",
+                published="(S/S_min - 1)(E/E_min - 1) = 1", source=f"equation 2.11, {SOURCE}",
+                relation=Near((1.0,), 0.15),
+                ours=(Reading(analysis="analyze", path=(*hardest, "exponent")),),
+            ),
+            Expectation(
+                claim="the critical batch size rises as the loss falls",
+                published="Billion Word: 700 tokens at the start, 100,000 on average", source=f"table 1, {SOURCE}",
+                relation=Trend(),
+                ours=tuple(critical("analyze", **last, target={"metric": "validation_loss", "value": value,
+                                                               "direction": "below"}) for value in targets),
+            ),
+            Expectation(
+                claim="the noise scale is the critical batch size, up to a small factor",
+                published="Billion Word: B_simple 150,000, B_crit 100,000 tokens: 1.5",
+                source=f"table 1, {SOURCE}; a factor of 3 either way is taken for small",
+                relation=Near((5 / 3,), 4 / 3),
+                ours=(Reading(analysis="analyze", path=(*hardest, "simple_noise_scale_ratio")),),
+            ),
+        ),
+        figure="pareto",
+        minutes=8.0 if tiny else None,
+    )  # fmt: skip
