@@ -1,8 +1,9 @@
-"""Classification of images: glyphs of fonts, which need no download, or a person's own CIFAR, MNIST, ImageNet or others."""
+"""Classification of images: glyphs, which need no download, or a person's own CIFAR, MNIST, ImageNet or others."""
 
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable
 
 import torch
@@ -30,7 +31,8 @@ LabelledImages = tuple[Tensor, Tensor]
 """Images ``[examples, channels, size, size]``, numbers between 0 and 1 or bytes, and classes ``[examples]``."""
 
 METRICS = ("loss", "accuracy")
-TARGETS = {"loss": 0.2, "accuracy": 0.95}
+ACCURACY_TARGET = 0.95
+LOSS_TARGET_SHARE = 0.1
 GLYPHS_HELD_OUT = 1024
 MOST_HELD_OUT = 10_000
 GLYPH_SEED = 2**31 - 1
@@ -70,7 +72,8 @@ class ImageWorkload:
         self.metric = f"validation_{metric}"
         self.metric_unit = "nats/image" if metric == "loss" else ""
         self.direction: Direction = "below" if metric == "loss" else "above"
-        self.default_target = TARGETS[metric]
+        guessing = math.log(int(held_out[1].max()) + 1)
+        self.default_target = round(LOSS_TARGET_SHARE * guessing, 2) if metric == "loss" else ACCURACY_TARGET
         self._sets = {"validation": FixedSet(held_out)}
         if training is not None:
             self._sets["training"] = FixedSet(training)
@@ -152,12 +155,12 @@ def images(
         metric: ``"loss"`` or ``"accuracy"``.
         classes: of glyphs: 10 (digits) to 62 (digits and letters); ``None`` for 10.
         image_size: pixels across and down; ``None`` for 16 (glyphs) or what the data have.
-        data: folder, archive or Parquet file, see :func:`cbs.workloads.image_parts.formats.load_images` for this and for
-            the options ``validation`` and ``channels``; ``None`` for glyphs.
+        data: folder, archive or Parquet file, see :func:`cbs.workloads.image_parts.formats.load_images` for this and
+            for the options ``validation`` and ``channels``; ``None`` for glyphs.
         validation: folder, archive or Parquet file of the validation part, where it is not in ``data``.
         channels: 1 or 3; ``None`` for what the images have.
-        crop: zeros around an image before a random cut; ``None`` for an eighth of colour images of up to 64 pixels, as 4
-            for CIFAR. Larger images are stored with a margin to cut.
+        crop: zeros around an image before a random cut; ``None`` for an eighth of colour images of up to 64 pixels, as
+            4 for CIFAR. Larger images are stored with a margin to cut.
         flip: whether half of the images are mirrored; ``None`` for those in colour.
         validation_examples: images to validate on; ``None`` for 1,024 glyphs, or for what there is up to 10,000.
         training_examples: training images to evaluate on as well, evenly spaced in the data; gives the metrics

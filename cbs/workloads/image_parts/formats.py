@@ -31,8 +31,12 @@ PHOTO_MARGIN = 8 / 7
 MEMORY = 2**31
 """Bytes of decoded images that are kept; what is more is decoded whenever it is drawn."""
 
-IMAGE_FIELDS = ("image", "img")
-LABEL_FIELDS = ("label", "labels", "fine_label")
+FIELDS = (("image", "img"), ("label", "labels", "fine_label"))
+"""What the columns of images and of labels are called."""
+
+GREY = ("1", "L", "I", "I;16", "F")
+"""Modes of Pillow of one channel."""
+
 SPLITS = {"training": ("train", "training"), "validation": ("val", "valid", "validation", "test", "testing", "eval")}
 
 Part = tuple[Images, list[str]]
@@ -45,8 +49,8 @@ def load_images(
     """Read a data set from a folder, an archive (ZIP or TAR) or a Parquet file.
 
     - MNIST's layout: ``train-images-idx3-ubyte``, ``train-labels-idx1-ubyte`` and ``t10k-...``, also ``.gz``.
-    - CIFAR's: ``data_batch_1`` to ``5`` and ``test_batch``, or ``train`` and ``test``; both the Python version, of which
-      nothing is executed, and the binary one (``.bin``).
+    - CIFAR's: ``data_batch_1`` to ``5`` and ``test_batch``, or ``train`` and ``test``; the Python version, of which
+      nothing is executed, or the binary one (``.bin``).
     - Parquet files whose names start with the split, with columns ``image`` or ``img`` (encoded images, or structures
       with ``bytes``) and ``label``.
     - A folder for every class in ``train`` and in ``val``, ``validation`` or ``test``, as of ImageNet.
@@ -64,32 +68,28 @@ def load_images(
     """
     if channels not in (None, 1, 3):
         raise ConfigError(f"channels of workload 'images' must be 1 or 3, got {channels!r}")
-    place = Path(path).expanduser()
-    training = _part(place, "training", size, channels, alone=validation is not None)
-    stored = (
-        training[0].gather(torch.zeros(1, dtype=torch.int64)) if len(training[0].labels) else torch.empty(0, 1, 1, 1)
-    )
-    seen = size or stored.shape[-1]
-    if seen > SMALL and size is None:
-        seen = PHOTO_SIZE
-    other = place if validation is None else Path(validation).expanduser()
-    held_out = _part(other, "validation", size or seen, channels or stored.shape[1], alone=validation is not None)
-    if training[1] and held_out[1] and training[1] != held_out[1]:
-        differing = sorted(set(training[1]) ^ set(held_out[1]))[:3]
+    places = [Path(place).expanduser() for place in (path, validation or path)]
+    trees = [open_tree(place) for place in places[: 1 if validation is None else 2]]
+    alone = validation is not None
+    training, names = _part(places[0], trees[0], "training", size, channels, alone)
+    held_out, other_names = _part(places[1], trees[-1], "validation", size, channels, alone)
+    for part, place in zip((training, held_out), places, strict=True):
+        if not len(part.labels):
+            raise DataError(f"{place}: holds no images; check the path")
+    if names != other_names:
+        differing = ", ".join(sorted(set(names) ^ set(other_names))[:3])
+        raise DataError(f"{places[1]}: classes {differing} are in one part only; both need the same folders")
+    shapes = [tuple(part.gather(torch.zeros(1, dtype=torch.int64)).shape[1:]) for part in (training, held_out)]
+    if shapes[0] != shapes[1]:
         raise DataError(
-            f"{other}: classes for training and validation differ ({', '.join(differing)}); both parts need the same folders"
+            f"{places[1]}: validation images are {shapes[1]}, training images {shapes[0]}; set image_size and channels"
         )
-    shape = held_out[0].gather(torch.zeros(min(1, len(held_out[0].labels)), dtype=torch.int64)).shape[1:]
-    if len(held_out[0].labels) and shape != stored.shape[1:]:
-        raise DataError(
-            f"{other}: images for validation have the shape {tuple(shape)}, those for training {tuple(stored.shape[1:])}"
-        )
-    return describe(training[0], held_out[0], training[1], seen, str(place))
+    stored = shapes[0][-1]
+    return describe(training, held_out, names, size or (PHOTO_SIZE if stored > SMALL else stored), str(places[1]))
 
 
-def _part(place: Path, split: str, size: int | None, channels: int | None, *, alone: bool) -> Part:
+def _part(place: Path, tree: Tree, split: str, size: int | None, channels: int | None, alone: bool) -> Part:
     """One part of the data at ``place``; all of them if they are not split there and are ``alone``."""
-    tree = open_tree(place)
     bases = {Path(name).name: name for name in tree}
     arrays: Callable[[Tree, dict[str, str], str, Path], StoredImages] | None = None
     if any(name.startswith(("train-images", "t10k-images")) for name in bases):
@@ -97,8 +97,8 @@ def _part(place: Path, split: str, size: int | None, channels: int | None, *, al
     elif any(re.fullmatch(r"(data_batch_\d|test_batch)(\.bin)?|(train|test)(\.bin)?", name) for name in bases):
         arrays = _cifar
     if arrays is not None:
-        if size is not None and split == "training":
-            raise ConfigError(f"{place}: these images have one size; leave image_size out")
+        if size is not None or channels is not None:
+            raise ConfigError(f"{place}: these images have one size and colour; leave image_size and channels out")
         return arrays(tree, bases, split, place), []
     parquet = [name for name in tree if name.endswith(".parquet")]
     if parquet:
@@ -106,7 +106,7 @@ def _part(place: Path, split: str, size: int | None, channels: int | None, *, al
     pictures = [name for name in tree if name.lower().endswith(PICTURES)]
     if not pictures:
         raise DataError(
-            f"{place}: neither MNIST, CIFAR, Parquet nor folders of images; see docs/workloads.md for the layouts"
+            f"{place}: neither MNIST, CIFAR, Parquet nor folders of images; docs/workloads.md has the layouts"
         )
     return _class_folders(place, tree, _of_split(pictures, split, place, alone, "/"), size, channels)
 
@@ -122,9 +122,8 @@ def _of_split(names: list[str], split: str, place: Path, alone: bool, after: str
     if alone and not any(found.values()):
         return names
     option = "validation" if split == "validation" else "data"
-    raise DataError(
-        f"{place}: no images for {split} (names that start with {' or '.join(SPLITS[split])}); pass {option}=PATH of them"
-    )
+    starts = " or ".join(SPLITS[split])
+    raise DataError(f"{place}: no images for {split} (names that start with {starts}); pass {option}=PATH of them")
 
 
 def _content(tree: Tree, bases: dict[str, str], name: str, place: Path) -> bytes:
@@ -231,19 +230,15 @@ def _parquet(place: Path, names: list[str], size: int | None, channels: int | No
         for path in paths:
             with pq.ParquetFile(path) as file:
                 columns = file.schema_arrow.names
-                image, label = (
-                    next((name for name in known if name in columns), "") for known in (IMAGE_FIELDS, LABEL_FIELDS)
-                )
+                image, label = (next((name for name in known if name in columns), "") for known in FIELDS)
                 if not image or not label:
-                    known = f"{' or '.join(IMAGE_FIELDS)} and {' or '.join(LABEL_FIELDS)}"
+                    known = " and ".join(" or ".join(names) for names in FIELDS)
                     raise DataError(f"{path}: columns {', '.join(columns)[:200]}, but {known} are needed; rename them")
                 for group in range(file.num_row_groups):
                     labels.append(file.read_row_group(group, columns=[label]).column(0).to_numpy())
                     groups.append((path, group, image))
                     starts.append(starts[-1] + len(labels[-1]))
-        numbers = (
-            torch.from_numpy(np.concatenate(labels).astype(np.int64)) if labels else torch.empty(0, dtype=torch.int64)
-        )
+        numbers = torch.from_numpy(np.concatenate(labels or [np.empty(0)]).astype(np.int64))
     except (OSError, pa.ArrowException, ValueError) as error:
         raise DataError(f"{path}: not a readable Parquet file of images ({reason(error)}); fetch it again") from None
 
@@ -265,41 +260,46 @@ def _parquet(place: Path, names: list[str], size: int | None, channels: int | No
         which = int(np.searchsorted(starts, index, side="right")) - 1
         return f"{groups[which][0]}, row group {groups[which][1]}, row {index - starts[which]}"
 
-    return _pictures(numbers, content, name, size, channels)
+    return _pictures(numbers, content, name, size, channels) if len(numbers) else StoredImages(numbers, numbers)
 
 
 def _pictures(
     labels: Tensor, content: Callable[[int], bytes], name: Callable[[int], str], size: int | None, channels: int | None
 ) -> Images:
     """Encoded images, decoded into memory where they fit."""
-    if not len(labels):
-        return StoredImages(torch.empty(0, channels or 3, size or 1, size or 1, dtype=torch.uint8), labels)
     first = decode(content(0), name(0))
+    grey = first.mode in GREY and max(first.size) <= SMALL if channels is None else channels == 1
     if size is None and max(first.size) <= SMALL:
-        return _as_they_are(labels, content, name, first, channels)
+        return _as_they_are(labels, content, name, first, "L" if grey else "RGB", strict=channels is None)
     seen = size or PHOTO_SIZE
     side = round(seen * PHOTO_MARGIN) if seen > SMALL else seen
-    encoded = EncodedImages(labels, content, name, channels or 3, side)
+    encoded = EncodedImages(labels, content, name, 1 if grey else 3, side)
     if len(labels) * encoded.channels * side**2 > MEMORY:
         return encoded
     return StoredImages(encoded.gather(torch.arange(len(labels))), labels)
 
 
 def _as_they_are(
-    labels: Tensor, content: Callable[[int], bytes], name: Callable[[int], str], first: Any, channels: int | None
+    labels: Tensor,
+    content: Callable[[int], bytes],
+    name: Callable[[int], str],
+    first: Any,
+    mode: str,
+    strict: bool,
 ) -> StoredImages:
-    mode = {1: "L", 3: "RGB"}.get(channels or 0, "L" if first.mode in ("1", "L", "I;16") else "RGB")
     images = []
     for index in range(len(labels)):
         image = decode(content(index), name(index))
         if image.size != first.size or image.size[0] != image.size[1]:
+            sizes = [f"{across} x {down}" for across, down in (image.size, first.size)]
             raise DataError(
-                f"{name(index)}: {image.size[0]} x {image.size[1]} pixels, the first image {first.size[0]} x {first.size[1]}; "
-                "set image_size=N to make them squares of one size"
+                f"{name(index)}: {sizes[0]} pixels, the first image {sizes[1]}; set image_size=N to make all of them "
+                "squares of one size"
             )
-        if channels is None and image.mode not in (mode, "P" if mode == "RGB" else "1"):
+        if strict and (image.mode in GREY) != (mode == "L"):
             raise DataError(
-                f"{name(index)}: channels {image.mode}, the first image {first.mode}; set channels=1 or channels=3 to convert all"
+                f"{name(index)}: colours {image.mode}, the first image {first.mode}; set channels=1 or channels=3 to "
+                "convert all"
             )
         images.append(as_bytes(image.convert(mode)))
     return StoredImages(torch.from_numpy(np.stack(images)), labels)

@@ -111,8 +111,8 @@ class SmallCNN(nn.Sequential):
 
 
 class VGGNet(nn.Sequential):
-    """VGG: stages of 3 x 3 convolutions, each ending with maxima over 2 x 2. Images of up to 64 pixels are classified by
-    one linear layer, larger ones by three, without dropout."""
+    """VGG: stages of 3 x 3 convolutions, each ending with maxima over 2 x 2. Images of up to 64 pixels are classified
+    by one linear layer, larger ones by three, without dropout."""
 
     def __init__(self, stages: Sequence[int], classes: int, channels: int, size: int, norm: str, width: int) -> None:
         layers: list[nn.Module] = []
@@ -218,7 +218,7 @@ class BasicBlock(ResidualBlock):
 
 
 class Bottleneck(ResidualBlock):
-    """A 1 x 1, a 3 x 3 and a 1 x 1 convolution to four times the width, as in ResNet-50; the 3 x 3 one has the stride."""
+    """A 1 x 1, a 3 x 3 and a 1 x 1 convolution to four times the width, as in ResNet-50; the 3 x 3 has the stride."""
 
     expansion = 4
 
@@ -232,8 +232,8 @@ class Bottleneck(ResidualBlock):
 
 
 class PreactivationBlock(ResidualBlock):
-    """Norm and ReLU before each convolution (Zagoruyko & Komodakis 2016, arXiv 1605.07146); where the shape changes, the
-    shortcut follows the first of them."""
+    """Norm and ReLU before each convolution (Zagoruyko & Komodakis 2016, arXiv 1605.07146); where the shape changes,
+    the shortcut follows the first of them."""
 
     normalised_first = True
 

@@ -127,11 +127,12 @@ def embedded_corpus() -> Corpus:
             "or pass data=PATH"
         ) from None
     held_out = {name for name in topics if belongs_to_validation(name)}
-    parts = [_ascii(topics[name] for name in sorted(names)) for names in (topics.keys() - held_out, held_out)]
+    parts = [as_ascii(topics[name] for name in sorted(names)) for names in (topics.keys() - held_out, held_out)]
     return make_corpus(*parts, sources=("pydoc_data.topics",) * 2, vocab_size=ASCII_SIZE, unit="byte")
 
 
-def _ascii(documents: Iterator[str]) -> np.ndarray:
+def as_ascii(documents: Iterator[str]) -> np.ndarray:
+    """Documents as ASCII bytes with newlines between them; characters beyond ASCII become ``?``."""
     return np.frombuffer("\n".join(documents).encode("ascii", "replace"), dtype=np.uint8)
 
 
