@@ -40,8 +40,9 @@ def cifar10(scale: str) -> PaperRecipe:
         expectations=(
             Expectation(
                 claim="the noise scale is the critical batch size, up to a small factor",
-                published="CIFAR-10: B_simple 2,000, B_crit 900: 2.2", source="table 1, read in summaries; a factor of 4 "
-                "either way is taken for small", relation=Near((2.125,), 1.875),
+                published="CIFAR-10: B_simple 2,000, B_crit 900: 2.2",
+                source="table 1, read in summaries; a factor of 4 either way is taken for small",
+                relation=Near((2.125,), 1.875),
                 ours=(Reading(analysis="analyze", path=("fits", 0, "simple_noise_scale_ratio")),),
             ),
             Expectation(
@@ -65,8 +66,9 @@ def neural(scale: str) -> PaperRecipe:
                            target=0.7)  # fmt: skip
     else:
         target = Target(metric="validation_accuracy", value=0.99, direction="above")
-        sweep = experiment(images("cnn", "data/mnist", metric="accuracy"), optimizers, tuple(2**k for k in range(1, 16)),
-                           target=target, max_steps=40_000, max_examples=3_000_000, expected=(1_000.0, 2e5))  # fmt: skip
+        workload = images("cnn", "data/mnist", metric="accuracy")
+        sweep = experiment(workload, optimizers, tuple(2**k for k in range(1, 16)), target=target,
+                           max_steps=40_000, max_examples=3_000_000, expected=(1_000.0, 2e5))  # fmt: skip
     return PaperRecipe(
         title="optimizers against batch size on a small network",
         paper="Zhang et al. 2019, arXiv 1907.04164",

@@ -13,7 +13,7 @@ SOURCE = "code and its README; the tables of the paper could not be read"
 
 @PAPERS.register("growth")
 def growth(scale: str) -> PaperRecipe:
-    """A constant batch size, a linear and an exponential growth, SGD without momentum; the norm of the full gradient."""
+    """Constant and doubling batch sizes under SGD without momentum, by the norm of the gradient."""
     tiny = scale == "tiny"
     first, budget = (8, 24_000) if tiny else (16, 10_000_000)
     if tiny:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cbs.registry.choices import Choice, parse_choice
-from sweeps.papers import PAPERS, Beyond, Expectation, PaperRecipe, Relation, RecipeRun, Trend
+from sweeps.papers import PAPERS, Beyond, Expectation, PaperRecipe, RecipeRun, Relation, Trend
 from sweeps.papers.parts import C4, TEXT, experiment, schedule_less
 
 SHARES = (0.25, 0.5, 0.75, 0.9)
@@ -40,7 +40,8 @@ def late_switch(scale: str) -> PaperRecipe:
         expectations=(
             against_large("a switch at 75 % ends below the large batch size throughout", "75 % beats the constant 2560",
                           (2,), Beyond(0.0, above=False)),
-            against_large("the later the switch, the lower the loss", "75 % beats 25 %", (0, 1, 2), Trend(rising=False)),
+            against_large("the later the switch, the lower the loss", "75 % beats 25 %", (0, 1, 2),
+                          Trend(rising=False)),
         ),
         figure="schedule_losses",
         minutes=6.0 if tiny else None,

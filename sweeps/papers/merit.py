@@ -28,7 +28,7 @@ ABLATIONS = {
 
 def gpt2(size: str) -> Choice:
     """GPT-2 on OpenWebText as nanoGPT has it."""
-    return Choice(name="text", options={"size": f"gpt2-{size}", **OPENWEBTEXT})
+    return Choice(name="text", options={"size": f"gpt2-{size}", "init": "nanogpt", **OPENWEBTEXT})
 
 
 def at_paper_scale(size: str, optimizers: tuple[str, ...]) -> RecipeRun:
@@ -103,6 +103,45 @@ def merit_ablation(scale: str) -> PaperRecipe:
                 "merit", other, size, f"3.280 against {loss} (GPT-2 small, B 1024)", "ablations, read in summaries"
             )
             for other, loss in ABLATIONS.items()
+        ),
+        figure="budget_losses",
+        minutes=5.0 if tiny else None,
+    )
+
+
+LLAMAS = {"130m": (134e6, 1024, (3.277, 3.265, 3.199)), "350m": (368e6, 4096, (None, 3.001, 2.957))}
+"""Parameters with the vocabulary of 32,000, batch size, and validation losses of AdamW, LAMB, MERIT."""
+
+
+@PAPERS.register("merit-llama")
+def merit_llama(scale: str) -> PaperRecipe:
+    """The same on Llama models, on 2.6 billion tokens."""
+    tiny = scale == "tiny"
+    if tiny:
+        workload = Choice(name="text", options={"size": "llama-30k", "corpus": "stdlib"})
+        sweep = experiment(workload, OPTIMIZERS, (32, 256), budgets=(12_000,), seeds=(0, 1, 2), schedule=COSINE)
+        runs, largest = [RecipeRun(name="text", sweep=sweep)], ("text", 256)
+    else:
+        runs, largest = [], ("350m", 4096)
+        for name, (parameters, size, _) in LLAMAS.items():
+            data = {"data": "data/c4/train.bin", "validation": "data/c4/validation.bin", "dtype": "uint16"}
+            options = {"size": f"llama-{name}", "context": 1024, "vocab_size": 32000, **data}
+            sweep = experiment(
+                Choice(name="text", options=options), OPTIMIZERS, (size,), budgets=(2_539_062,), schedule=COSINE,
+                precision="bfloat16", micro_batch_size=32,
+            )  # fmt: skip
+            runs.append(RecipeRun(name=name, sweep=sweep, parameters=parameters))
+    place, size = largest
+    losses = "AdamW / LAMB / MERIT: 130M at B 1024 3.277 / 3.265 / 3.199; 350M at B 4096 - / 3.001 / 2.957"
+    return PaperRecipe(
+        title="MERIT on Llama models: final loss of AdamW, LAMB and MERIT",
+        paper=PAPER,
+        protocol="as merit-gpt2, Llama models on C4",
+        deviations=(UNPUBLISHED, *(["30 thousand parameters on the source of Python's library"] if tiny else [])),
+        runs=tuple(runs),
+        analyses={"budget": f"budget {{{place}}}"},
+        expectations=tuple(
+            lower_loss(better, worse, size, losses, SOURCE) for better, worse in (("merit", "lamb"), ("merit", "adamw"))
         ),
         figure="budget_losses",
         minutes=5.0 if tiny else None,

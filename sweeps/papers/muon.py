@@ -42,7 +42,8 @@ def essential_ratio(scale: str) -> PaperRecipe:
         expectations=(
             Expectation(
                 claim="AdamW needs more tokens than Muon at every batch size",
-                published="R_L(B) > 1; Muon needs 10 to 15 % fewer tokens", source="equation 2 and figures, read in the text",
+                published="R_L(B) > 1; Muon needs 10 to 15 % fewer tokens",
+                source="equation 2 and figures, read in the text",
                 relation=Beyond(1.0),
                 ours=(Reading(analysis="compare", path=(*ratio, "token_ratio", EACH, "value")),),
             ),

@@ -38,12 +38,13 @@ def nqm(scale: str) -> PaperRecipe:
     )
 
     def critical(name: str) -> Reading:
-        path = ("fit", "fits", {"optimizer": name}, "definitions", "pareto", "critical_batch_size")
-        return Reading(analysis="curves", path=path, exact=True)
+        analysis = "preconditioned" if "p =" in name else "curves"
+        path = ("fit", "fits", {"optimizer": name}, "critical_batch_size")
+        return Reading(analysis=analysis, path=path, exact=True)
 
     def over_sgd(claim: str, name: str, above: bool) -> Expectation:
         reading = critical(name)
-        ratio = Reading(analysis="curves", path=reading.path, exact=True, over=critical("sgd"))
+        ratio = Reading(analysis=reading.analysis, path=reading.path, exact=True, over=critical("sgd"))
         return Expectation(
             claim=claim, published="curves", source="arXiv 1907.04164, section 3, read in a summary",
             relation=Beyond(1.0, above), ours=(ratio,),
@@ -56,7 +57,10 @@ def nqm(scale: str) -> PaperRecipe:
         "average tuned at every batch size, as the notebook does for the table and finely for the curves",
         deviations=("steps are those that reach the target, one more than the notebook returns",),
         analyses=table
-        | {"curves": "theory quadratic --power 0,0.5 --batch-sizes 4..65536 --figure {output}/steps.png"},
+        | {
+            "curves": "theory quadratic --batch-sizes 4,64,1024,16384,65536 --figure {output}/steps.png",
+            "preconditioned": "theory quadratic --optim sgd --power 0.5 --batch-sizes 4,64,1024,16384,65536",
+        },
         expectations=(
             *exact,
             over_sgd("momentum moves the critical batch size out", "momentum", True),

@@ -29,8 +29,8 @@ def warmup_olmo(scale: str) -> PaperRecipe:
     return PaperRecipe(
         title="batch-size warmup: small batches first cost no loss and save steps",
         paper="Merrill et al. 2025, arXiv 2505.23971",
-        protocol="the batch size doubles after 28 and after 83 % of the examples, the learning rate by the square root, "
-        "beside the first and the last batch size throughout",
+        protocol="the batch size doubles after 28 and after 83 % of the examples, the learning rate by the square "
+        "root, beside the first and the last batch size throughout",
         deviations=(
             *(["bytes of a small text"] if tiny else ["a GPT of 1B parameters in place of OLMo-1B; one seed"]),
             "the shares of the examples are the published ones, not those of a critical batch size measured on the way",

@@ -23,8 +23,8 @@ def small_batch(scale: str) -> PaperRecipe:
     return PaperRecipe(
         title="small batches: the second moment of Adam by a half-life in examples",
         paper="Marek et al. 2025, 'Small batch size training for language models'",
-        protocol="AdamW with beta2 = .95 and with beta2(B) = beta2^(B/B_ref), which is a fixed half-life in examples, at "
-        "equal examples, learning rate searched at every batch size",
+        protocol="AdamW with beta2 = .95 and with beta2(B) = beta2^(B/B_ref), which is a fixed half-life in examples, "
+        "at equal examples, learning rate searched at every batch size",
         deviations=("the half-life is ours", *(["bytes of a small text"] if tiny else ["GPT-2 small"])),
         runs=(RecipeRun(name="text", sweep=sweep, **({} if tiny else {"parameters": 125e6})),),
         analyses={"budget": "budget {text}"},

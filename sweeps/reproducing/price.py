@@ -91,8 +91,9 @@ def price(run: RecipeRun) -> RunPrice:
 
 def count_parameters(run: RecipeRun, *, without_embeddings: bool = False) -> int:
     """Parameters of the model of a run, each counted once, built without memory for them."""
+    build = run.model or build_workload(without_data(run.sweep.workload)).build_model
     with torch.device("meta"):
-        model = run.model() if run.model else build_workload(without_data(run.sweep.workload)).build_model()
+        model = build()
     tables = [module.weight for module in model.modules() if isinstance(module, nn.Embedding)]
     left_out = sum(table.numel() for table in tables) if without_embeddings else 0
     return sum(parameter.numel() for parameter in model.parameters()) - left_out
