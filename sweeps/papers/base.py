@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from torch import nn
 
@@ -15,10 +16,10 @@ from sweeps.spec.spec import Sweep
 
 SCALES = ("tiny", "paper")
 
-Step = str | int | Mapping[str, str | float]
+Step = str | int | Mapping[str, Any]
 """Into JSON: a key of an object; a place in a list; what the one entry of a list has, or every entry for ``EACH``."""
 
-EACH: Mapping[str, str | float] = {}
+EACH: Mapping[str, Any] = {}
 """Every entry of a list; only the last list of a path."""
 
 _PLACE = re.compile(r"\{(\w+)\}")
@@ -34,6 +35,7 @@ class RecipeRun:
         policy: one of :data:`sweeps.launching.policies.POLICIES`: which sweep comes next.
         parameters: published number of parameters of its model; ``None`` where there is none.
         without_embeddings: whether that leaves the embeddings out.
+        tokens_per_example: on average, where the length of examples changes along a run.
         model: builds it, where the workload cannot without its data; ``None`` for the workload's own.
     """
 
@@ -42,6 +44,7 @@ class RecipeRun:
     policy: Choice = field(default_factory=lambda: Choice(name="once"))
     parameters: float | None = None
     without_embeddings: bool = False
+    tokens_per_example: float | None = None
     model: Callable[[], nn.Module] | None = None
 
 

@@ -6,8 +6,8 @@ from torch import nn
 
 from cbs.registry.choices import Choice
 from cbs.trial.target import Target
-from sweeps.papers import PAPERS, Expectation, Near, PaperRecipe, Reading, RecipeRun
-from sweeps.papers.parts import experiment, larger_critical, lower_loss
+from sweeps.papers import PAPERS, Expectation, Near, PaperRecipe, Reading
+from sweeps.papers.parts import experiment, larger_critical, lower_loss, one_run
 from sweeps.spec.schedule_rule import ScheduleRule
 
 GLYPHS = Choice(name="images", options={"model": "lenet", "image_size": 16})
@@ -24,7 +24,7 @@ def cifar10(scale: str) -> PaperRecipe:
     tiny = scale == "tiny"
     if tiny:
         sweep = experiment(GLYPHS, ("sgd",), (8, 32, 128, 512), seeds=(0, 1), max_steps=1_500, max_examples=60_000,
-                           probe=Choice(name="auto"), target=0.5)  # fmt: skip
+                           expected=(150.0, 5_000.0), probe=Choice(name="auto"), target=0.5)  # fmt: skip
     else:
         target = Target(metric="validation_accuracy", value=0.8, direction="above")
         sweep = experiment(images("resnet32", "data/cifar10", norm="group", metric="accuracy"), ("sgd",),
@@ -35,7 +35,7 @@ def cifar10(scale: str) -> PaperRecipe:
         paper="McCandlish et al. 2018, arXiv 1812.06162",
         protocol="SGD with momentum to one target at every batch size, learning rate searched at each",
         deviations=("glyphs and LeNet in place of CIFAR-10",) if tiny else ("a ResNet of 32 layers",),
-        runs=(RecipeRun(name="images", sweep=sweep, **({} if tiny else {"model": resnet32})),),
+        runs=(one_run("images", sweep, tiny, model=resnet32),),
         analyses={"analyze": "analyze {images}"},
         expectations=(
             Expectation(
@@ -63,7 +63,7 @@ def neural(scale: str) -> PaperRecipe:
     optimizers = ("sgd(momentum=0)", "sgd(momentum=0.9)", "adam")
     if tiny:
         sweep = experiment(GLYPHS, optimizers, (8, 32, 128, 512), seeds=(0, 1), max_steps=2_000, max_examples=60_000,
-                           target=0.7)  # fmt: skip
+                           expected=(200.0, 5_000.0), target=0.7)  # fmt: skip
     else:
         target = Target(metric="validation_accuracy", value=0.99, direction="above")
         workload = images("cnn", "data/mnist", metric="accuracy")
@@ -74,7 +74,7 @@ def neural(scale: str) -> PaperRecipe:
         paper="Zhang et al. 2019, arXiv 1907.04164",
         protocol="SGD, momentum and Adam to one target at every batch size, learning rate searched at each",
         deviations=("targets of the paper could not be read", *(["glyphs in place of MNIST"] if tiny else [])),
-        runs=(RecipeRun(name="images", sweep=sweep, **({} if tiny else {"model": simple_cnn})),),
+        runs=(one_run("images", sweep, tiny, model=simple_cnn),),
         analyses={"compare": "compare {images}"},
         expectations=(
             larger_critical("sgd(momentum=0.9)", "sgd(momentum=0)", "momentum extends perfect scaling", "abstract"),
@@ -107,7 +107,7 @@ def lamb_resnet50(scale: str) -> PaperRecipe:
             "the learning rate is searched; the paper scales it by the square root and lengthens the warmup",
             *(["glyphs and LeNet in place of ImageNet and ResNet-50"] if tiny else []),
         ),
-        runs=(RecipeRun(name="images", sweep=sweep, **({} if tiny else {"model": resnet50, "parameters": 25.6e6})),),
+        runs=(one_run("images", sweep, tiny, model=resnet50, parameters=25.6e6),),
         analyses={"budget": "budget {images}"},
         expectations=(
             higher(

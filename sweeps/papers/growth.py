@@ -5,8 +5,8 @@ from __future__ import annotations
 from torch import nn
 
 from cbs.registry.choices import Choice, parse_choice
-from sweeps.papers import PAPERS, Beyond, Expectation, PaperRecipe, Reading, RecipeRun
-from sweeps.papers.parts import experiment, schedule_less
+from sweeps.papers import PAPERS, Beyond, Expectation, PaperRecipe, Reading
+from sweeps.papers.parts import experiment, one_run, schedule_less
 
 SOURCE = "code and its README; the tables of the paper could not be read"
 
@@ -43,7 +43,7 @@ def growth(scale: str) -> PaperRecipe:
         "with the learning rate growing by 1.4 or not at all; the norm of the gradient over fixed training examples",
         deviations=("the first learning rate is searched for each; the paper has 0.1",
                     *(["glyphs and LeNet in place of CIFAR-100 and ResNet-18"] if tiny else [])),
-        runs=(RecipeRun(name="images", sweep=sweep, **({} if tiny else {"model": resnet18, "parameters": 11.2e6})),),
+        runs=(one_run("images", sweep, tiny, model=resnet18, parameters=11.2e6),),
         analyses={"losses": "schedule losses {images}"},
         expectations=(
             below("growth", first, "growing both ends at a smaller gradient than the first batch size throughout",

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from cbs.registry.choices import Choice
-from sweeps.papers import PAPERS, Expectation, Near, PaperRecipe, Reading, RecipeRun
-from sweeps.papers.parts import experiment, lower_loss
+from sweeps.papers import PAPERS, Expectation, Near, PaperRecipe, Reading
+from sweeps.papers.parts import experiment, lower_loss, one_run
 from sweeps.spec.lr_rule import PrescribedRate
 from sweeps.spec.schedule_rule import ScheduleRule
 
@@ -47,7 +47,7 @@ def lamb_bert(scale: str) -> PaperRecipe:
             "one warmup, not a second one for the long context",
             *(["the learning rate is searched at every batch size; bytes of a small text"] if tiny else []),
         ),
-        runs=(RecipeRun(name="bert", sweep=sweep, **({} if tiny else {"parameters": 335e6})),),
+        runs=(one_run("bert", sweep, tiny, parameters=335e6, tokens_per_example=166.4),),
         analyses={"budget": "budget {bert}"},
         expectations=(
             lower_loss(lamb, adamw, large, "AdamW's F1 falls beyond 16K and it diverges at 32K; LAMB's is 91.475",

@@ -6,7 +6,7 @@ from torch import nn
 
 from cbs.registry.choices import Choice
 from sweeps.papers import PAPERS, Expectation, Near, PaperRecipe, Reading, RecipeRun, Trend
-from sweeps.papers.parts import TEXT, critical, experiment
+from sweeps.papers.parts import TEXT, critical, experiment, one_run
 
 PAPER = "McCandlish et al. 2018, arXiv 1812.06162"
 SOURCE = "read in two summaries with equation numbers"
@@ -18,17 +18,16 @@ def temperature(scale: str) -> PaperRecipe:
     """Learning rates over a factor of 16 and batch sizes over one of 16, at constant rates."""
     tiny = scale == "tiny"
     probe = Choice(name="auto", options={"every": 1})
+    deviations = ["every run has its own learning rate and equally many steps, enough to be stationary"]
     if tiny:
-        workload, sizes, budget = Choice(name="noisy_quadratic", options={"dimension": 100}), (16, 64, 256), 131_072
-        deviations = ["noisy quadratic of 100 dimensions at a constant loss, not SVHN"]
+        workload = Choice(name="noisy_quadratic", options={"dimension": 400, "spectrum_power": 0})
+        sizes, steps = (16, 64, 256), 3_000
+        deviations.append("noisy quadratic with 400 equal curvatures, not SVHN")
     else:
         workload = Choice(name="images", options={"model": "cnn", "data": "data/svhn"})
-        sizes, budget, deviations = (
-            (32, 128, 512),
-            10_000_000,
-            ["the paper lowers LR/B in one run; here each has its own"],
-        )
-    sweep = experiment(workload, ("sgd(momentum=0)",), sizes, budgets=(budget,), lrs=LRS, probe=probe)
+        sizes, steps = (32, 128, 512), 40_000
+    sweep = experiment(workload, ("sgd(momentum=0)",), sizes, target=0.0, max_steps=steps, max_examples=0, lrs=LRS,
+                       prune_factor=None, probe=probe)  # fmt: skip
 
     def power(of: str, value: float, claim: str) -> Expectation:
         return Expectation(
@@ -40,10 +39,10 @@ def temperature(scale: str) -> PaperRecipe:
     return PaperRecipe(
         title="temperature: the noise scale goes as batch size over learning rate",
         paper=PAPER,
-        protocol="SGD without momentum at five learning rates and three batch sizes, each over the same examples; the "
+        protocol="SGD without momentum at five learning rates and three batch sizes, each for the same steps; the "
         "noise scale of the second half of every run",
         deviations=tuple(deviations),
-        runs=(RecipeRun(name="grid", sweep=sweep, **({} if tiny else {"model": svhn_model})),),
+        runs=(one_run("grid", sweep, tiny, model=svhn_model),),
         analyses={"temperature": "temperature {grid}"},
         expectations=(
             power("lr", -1.0, "at a fixed batch size B_simple goes as 1/LR"),

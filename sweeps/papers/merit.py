@@ -47,9 +47,10 @@ def merit_gpt2(scale: str) -> PaperRecipe:
     tiny = scale == "tiny"
     if tiny:
         sweep = experiment(TEXT, OPTIMIZERS, (16, 64, 256), budgets=(16_000,), seeds=(0, 1, 2), schedule=COSINE)
-        runs, places, size = (RecipeRun(name="text", sweep=sweep),), ("text",), 256
+        runs, size = [RecipeRun(name="text", sweep=sweep)], 256
     else:
-        runs, places, size = tuple(at_paper_scale(name, OPTIMIZERS) for name in MODELS), tuple(MODELS), 8192
+        runs, size = [at_paper_scale(name, OPTIMIZERS) for name in MODELS], MODELS["large"][1]
+    places = [run.name for run in runs]
     losses = "; ".join(f"{name}, B {b}: {' / '.join(map(str, each))}" for name, (_, b, each) in MODELS.items())
     orders = [("merit", "lamb"), ("merit", "adamw"), ("lamb", "adamw")]
     expectations = [
@@ -70,7 +71,7 @@ def merit_gpt2(scale: str) -> PaperRecipe:
         paper=PAPER,
         protocol="every trial sees the same examples under a cosine schedule; the final validation loss is compared",
         deviations=(UNPUBLISHED, TINY if tiny else "20 tokens for each parameter; the paper names no number"),
-        runs=runs,
+        runs=tuple(runs),
         analyses={f"budget_{name}": f"budget {{{name}}}" for name in places},
         expectations=tuple(expectations),
         figure="budget_losses",

@@ -7,7 +7,7 @@ from typing import Any
 
 from cbs.registry.choices import Choice, parse_choice
 from cbs.trial.target import Target
-from sweeps.papers.base import Expectation, Reading
+from sweeps.papers.base import Expectation, Reading, RecipeRun, Step
 from sweeps.papers.relations import Beyond, Likely, Near
 from sweeps.spec.schedule_rule import ScheduleRule
 from sweeps.spec.spec import Sweep
@@ -42,6 +42,11 @@ def experiment(workload: Choice, optimizers: Sequence[str], batch_sizes: Sequenc
     )
 
 
+def one_run(name: str, sweep: Sweep, tiny: bool, **published: Any) -> RecipeRun:
+    """A run, with what is published of its model at the scale of the paper."""
+    return RecipeRun(name=name, sweep=sweep, **({} if tiny else published))
+
+
 def critical(analysis: str, optimizer: str, **more: Any) -> Reading:
     """The critical batch size of an optimizer in ``cbs analyze``."""
     return Reading(analysis=analysis, path=("fits", {"optimizer": optimizer, **more}, "critical_batch_size"))
@@ -49,7 +54,7 @@ def critical(analysis: str, optimizer: str, **more: Any) -> Reading:
 
 def larger_critical(larger: str, smaller: str, published: str, source: str) -> Expectation:
     """That one optimizer's critical batch size exceeds another's, from ``cbs compare`` called ``compare``."""
-    pair: dict[str, str | float] = {"larger": larger, "smaller": smaller}
+    pair: dict[str, Any] = {"larger": larger, "smaller": smaller}
     return Expectation(
         claim=f"the critical batch size of {larger} is larger than that of {smaller}",
         published=published,
@@ -65,7 +70,7 @@ def lower_loss(
     """That one optimizer ends lower than another at a batch size, from ``cbs budget`` called ``budget``, whose pairs
     are in the order of the names."""
     first, other = sorted((better, worse))
-    pair: dict[str, str | float] = {"optimizer": first, "other": other}
+    pair: dict[str, Any] = {"optimizer": first, "other": other}
     path = ("budgets", -1, "pairs", pair, "at", {"batch_size": batch_size})
     return Expectation(
         claim=f"{better} ends below {worse} at batch size {batch_size}",
@@ -79,8 +84,8 @@ def lower_loss(
 def schedule_less(schedule: str, batch_size: int, against: int, field: str = "") -> Reading:
     """The final loss under a schedule less that of a constant batch size, or another field of their comparison, from
     ``cbs schedule losses`` called ``losses``."""
-    entry: dict[str, str | float] = {"schedule": schedule, "batch_size": batch_size}
-    path = ("entries", entry, "against", {"batch_size": against}, *([field] if field else []))
+    entry: dict[str, Any] = {"schedule": schedule, "batch_size": batch_size}
+    path: tuple[Step, ...] = ("entries", entry, "against", {"batch_size": against}, *([field] if field else []))
     return Reading(analysis="losses", path=path, exact=bool(field))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from cbs.registry.choices import Choice
 from sweeps.papers import PAPERS, PaperRecipe, RecipeRun
 from sweeps.papers.merit import gpt2
-from sweeps.papers.parts import TEXT, experiment, lower_loss
+from sweeps.papers.parts import TEXT, experiment, lower_loss, one_run
 
 HALF_LIFE = {"tiny": 4_000, "paper": 20_000}
 """Of the second moment, in examples."""
@@ -26,7 +26,7 @@ def small_batch(scale: str) -> PaperRecipe:
         protocol="AdamW with beta2 = .95 and with beta2(B) = beta2^(B/B_ref), which is a fixed half-life in examples, "
         "at equal examples, learning rate searched at every batch size",
         deviations=("the half-life is ours", *(["bytes of a small text"] if tiny else ["GPT-2 small"])),
-        runs=(RecipeRun(name="text", sweep=sweep, **({} if tiny else {"parameters": 125e6})),),
+        runs=(one_run("text", sweep, tiny, parameters=125e6),),
         analyses={"budget": "budget {text}"},
         expectations=(
             lower_loss(optimizers[1], optimizers[0], 1, "a fixed beta2 fails at small batches, a half-life does not",

@@ -30,7 +30,7 @@ def ask(line: str) -> dict[str, Any]:
     try:
         with contextlib.redirect_stdout(printed):
             typer.main.get_command(app)([*words, "--json"], standalone_mode=False)
-    except typer.BadParameter.__mro__[1] as error:
+    except typer.BadParameter.__mro__[1] as error:  # type: ignore[misc]
         raise ConfigError(f"cbs {line}: {error.format_message()}") from None  # type: ignore[attr-defined]
     content: dict[str, Any] = json.loads(printed.getvalue())
     return content

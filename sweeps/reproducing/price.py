@@ -65,8 +65,8 @@ def prices(runs: Sequence[RecipeRun]) -> list[RunPrice]:
 
 def price(run: RecipeRun) -> RunPrice:
     """The price of one run, by playing its search through, see :mod:`sweeps.outlook.remaining`."""
-    sweep, tokens_per_example = run.sweep, None
-    if run.model is None:
+    sweep, tokens_per_example = run.sweep, run.tokens_per_example
+    if run.model is None and tokens_per_example is None:
         workload = build_workload(without_data(sweep.workload))
         tokens_per_example = workload.tokens_per_example
     if sweep.target is None:  # trials go to a budget, whatever it is

@@ -66,16 +66,12 @@ def _steps(part: Any, step: Step, path: Sequence[Step]) -> Iterator[Any]:
     if key or (isinstance(step, int) and isinstance(part, Sequence) and -len(part) <= step < len(part)):
         yield part[step]  # type: ignore[index]
     elif isinstance(step, Mapping) and isinstance(part, Sequence) and not isinstance(part, str):
-        fitting = [entry for entry in part if all(_alike(entry.get(key), value) for key, value in step.items())]
+        fitting = [entry for entry in part if all(entry.get(key) == value for key, value in step.items())]
         if not fitting or (step and len(fitting) > 1):
             raise Missing(f"{len(fitting)} entries fit {in_words((step,))} of {in_words(path)}")
         yield from fitting
     else:
         raise Missing(f"there is no {in_words(path)}")
-
-
-def _alike(value: Any, wanted: str | float) -> bool:
-    return bool(value == wanted)
 
 
 def in_words(path: Sequence[Step]) -> str:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,10 @@ from analysis.read.results import load
 from cbs.errors import ResultsError
 from cbs.trial.record import TrialStatus
 from cbs.trial.store import read_steps
+
+
+DRIFT = 1.5
+"""Factor by which the squared gradient may change within the second half of a run."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +115,12 @@ def _point(
     sweep: str, optimizer: str, lr: float, size: int, part: pd.DataFrame, config: AnalysisConfig, notes: list[str]
 ) -> TemperaturePoint:
     windows = list(_windows(part))
+    shrunk = _shrinkage(windows)
+    if not 1 / DRIFT < shrunk < DRIFT:
+        notes.append(
+            f"{optimizer} at learning rate {lr:g}, batch size {size}: the squared gradient changes by a factor of "
+            f"{shrunk:.2g} within the second half, so the run has not settled at its temperature: run it longer"
+        )
     note, found = "no run spent its budget with moments of the gradient", UNKNOWN
     if windows:
         scale = pooled_ratio(windows, confidence=config.confidence)
@@ -119,6 +129,16 @@ def _point(
         value=found.value, interval=found.interval, sweep=sweep, optimizer=optimizer, lr=lr, batch_size=size,
         seeds=len(windows), note=note,
     )  # fmt: skip
+
+
+def _shrinkage(windows: Sequence[Array]) -> float:
+    """Mean signal of the first part of all windows over that of the second; 1 where noise hides it."""
+    halves = [np.array_split(window[0], 2) for window in windows]
+    first, second = (np.concatenate([pair[place] for pair in halves]) if halves else np.ones(1) for place in (0, 1))
+    error = math.hypot(*(part.std() / math.sqrt(len(part)) for part in (first, second)))
+    if abs(first.mean() - second.mean()) < 3.0 * error or second.mean() <= 0 or first.mean() <= 0:
+        return 1.0
+    return float(first.mean() / second.mean())
 
 
 def _windows(part: pd.DataFrame) -> Iterator[Array]:

@@ -11,8 +11,11 @@ from analysis.questions.schedule_losses.answer import ScheduleLosses
 @presentation.register
 def _(found: ScheduleLosses) -> Presentation:
     tables = {"schedule_losses": losses(found)}
-    edges = [f"{each.optimizer}, {each.schedule}: the best learning rate is at the edge of the grid, so a better one may "
-             "lie beyond" for each in found.entries if each.at_grid_edge]  # fmt: skip
+    edges = [
+        f"{each.optimizer}, {each.schedule}: best learning rate at the edge of the grid, one beyond may be better"
+        for each in found.entries
+        if each.at_grid_edge
+    ]
     return Presentation(
         shown=[tables["schedule_losses"], *dict.fromkeys(edges), *found.notes], tables=tables,
         json="schedule_losses.json",
