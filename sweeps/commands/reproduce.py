@@ -80,5 +80,7 @@ def command(
     )
     if record is not None:
         store(outcome, record / f"{name}-{scale}.json")
-    content = outcome.to_json()
-    typer.echo(json.dumps(content, indent=2, allow_nan=False) if as_json else "\n".join(verdict_lines(outcome)))
+    if as_json:
+        typer.echo(json.dumps(outcome.to_json(), indent=2, allow_nan=False))
+    else:
+        typer.echo("\n".join(verdict_lines(outcome)))

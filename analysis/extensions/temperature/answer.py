@@ -34,8 +34,7 @@ from cbs.errors import ResultsError
 from cbs.trial.record import TrialStatus
 from cbs.trial.store import read_steps
 
-
-DRIFT = 1.5
+DRIFT = 1.2
 """Factor by which the squared gradient may change within the second half of a run."""
 
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from analysis.options import Answer, answer_with, level_of, options
+from analysis.config import AnalysisConfig
+from analysis.options import Answer, Confidence, answer_with, options
 
 
-@options(config=level_of, answer=answer_with)
+@options(answer=answer_with)
 def command(
     results: Annotated[list[Path], typer.Argument(help="Sweeps, or folders of sweeps, to a budget and with a probe.")],
+    confidence: Confidence = 0.95,
     *,
-    config: Any,
     answer: Answer,
 ) -> None:
     """Noise scale against learning rate and batch size.
@@ -25,4 +26,4 @@ def command(
     """
     from analysis.extensions.temperature.answer import temperature
 
-    answer(temperature(*results, config=config), results[0] / "analysis" / "temperature")
+    answer(temperature(*results, config=AnalysisConfig(confidence=confidence)), results[0] / "analysis" / "temperature")

@@ -59,7 +59,7 @@ def recipe(scale: str) -> PaperRecipe:
 
 @pytest.fixture
 def written(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """Registers the recipe; its runs are written where they would be trained. Returns the folders that were asked for."""
+    """Registers the recipe, whose runs are written where they would be trained; the folders that were asked for."""
     asked: list[Path] = []
 
     def prepare(spec: Any, _: Any, policy: Any, *, output: Path, **more: Any) -> Any:
