@@ -151,7 +151,9 @@ def commands() -> dict[str, Any]:
     by_name: dict[str, Any] = {}
     for name, command in typer.main.get_command(application()).commands.items():  # type: ignore[attr-defined]
         inner = getattr(command, "commands", None)
-        by_name |= {name: command} if inner is None else {f"{name} {part}": each for part, each in inner.items()}
+        by_name |= {f"{name} {part}": each for part, each in (inner or {}).items()}
+        if inner is None or command.params:  # a group with options answers alone, too
+            by_name[name] = command
     return by_name
 
 

@@ -462,7 +462,7 @@ FLAGS = {
             "--resamples": CONFIG["--resamples"],
         },
     ),
-    "temperature": Flags(
+    "theory temperature": Flags(
         {"analysis.extensions.temperature.answer.temperature": answer, **PRESENT},
         base=["results"],
         cases=OUTPUT
@@ -502,6 +502,10 @@ FLAGS = {
             "--address": (["--address", "host:6379"], "address='host:6379'"),
             "--json": (["--json"], "to_json("),
         },
+    ),
+    "recipes": Flags(
+        {"sweeps.reproducing.listing.listing": list, "sweeps.reproducing.listing.listing_lines": list},
+        cases={"--json": (["--json"], "printed: []")},
     ),
     "recipes show": Flags(
         {"sweeps.reproducing.reproduce.recipe_of": answer, "sweeps.reproducing.telling.recipe_lines": list},

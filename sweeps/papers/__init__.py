@@ -8,22 +8,22 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from cbs.registry import Registry
-from sweeps.papers.base import SCALES, Expectation, PaperRecipe, Reading, RecipeRun
-from sweeps.papers.relations import Beyond, Likely, Near, Relation, Reproduced, Trend
+from sweeps.papers.base import SCALES, AnswerPath, Expectation, PaperRecipe, RecipeRun
+from sweeps.papers.relations import Beyond, Likely, Monotone, Near, PublishedRelation, Reproduced
 
 PAPERS: Registry[Callable[[str], PaperRecipe]] = Registry("recipe of a paper", "sweeps.papers", makes=PaperRecipe)
 
 __all__ = [
     "PAPERS",
     "SCALES",
+    "AnswerPath",
     "Beyond",
     "Expectation",
     "Likely",
+    "Monotone",
     "Near",
     "PaperRecipe",
-    "Reading",
+    "PublishedRelation",
     "RecipeRun",
-    "Relation",
     "Reproduced",
-    "Trend",
 ]

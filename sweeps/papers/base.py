@@ -11,7 +11,7 @@ from torch import nn
 
 from cbs.errors import ConfigError
 from cbs.registry.choices import Choice
-from sweeps.papers.relations import Relation
+from sweeps.papers.relations import PublishedRelation
 from sweeps.spec.spec import Sweep
 
 SCALES = ("tiny", "paper")
@@ -49,7 +49,7 @@ class RecipeRun:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reading:
+class AnswerPath:
     """Where in the JSON of an analysis a number of ours stands.
 
     Attributes:
@@ -63,7 +63,7 @@ class Reading:
 
     analysis: str
     path: tuple[Step, ...]
-    over: Reading | None = None
+    over: AnswerPath | None = None
     exact: bool = False
     ok: tuple[tuple[Step, ...], ...] = ()
 
@@ -83,8 +83,8 @@ class Expectation:
     claim: str
     published: str
     source: str
-    relation: Relation
-    ours: tuple[Reading, ...]
+    relation: PublishedRelation
+    ours: tuple[AnswerPath, ...]
 
 
 @dataclass(frozen=True, kw_only=True)

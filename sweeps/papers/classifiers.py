@@ -6,7 +6,7 @@ from torch import nn
 
 from cbs.registry.choices import Choice
 from cbs.trial.target import Target
-from sweeps.papers import PAPERS, Expectation, Near, PaperRecipe, Reading
+from sweeps.papers import PAPERS, AnswerPath, Expectation, Near, PaperRecipe
 from sweeps.papers.parts import experiment, larger_critical, lower_loss, one_run
 from sweeps.spec.schedule_rule import ScheduleRule
 
@@ -43,12 +43,12 @@ def cifar10(scale: str) -> PaperRecipe:
                 published="CIFAR-10: B_simple 2,000, B_crit 900: 2.2",
                 source="table 1, read in summaries; a factor of 4 either way is taken for small",
                 relation=Near((2.125,), 1.875),
-                ours=(Reading(analysis="analyze", path=("fits", 0, "simple_noise_scale_ratio")),),
+                ours=(AnswerPath(analysis="analyze", path=("fits", 0, "simple_noise_scale_ratio")),),
             ),
             Expectation(
                 claim="steps and examples lie on the hyperbola: the exponent of the curve is 1",
                 published="(S/S_min - 1)(E/E_min - 1) = 1", source="equation 2.11, read in summaries",
-                relation=Near((1.0,), 0.2), ours=(Reading(analysis="analyze", path=("fits", 0, "exponent")),),
+                relation=Near((1.0,), 0.2), ours=(AnswerPath(analysis="analyze", path=("fits", 0, "exponent")),),
             ),
         ),
         figure="pareto",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import nn
 
 from cbs.registry.choices import Choice, parse_choice
-from sweeps.papers import PAPERS, Beyond, Expectation, PaperRecipe, Reading
+from sweeps.papers import PAPERS, AnswerPath, Beyond, Expectation, PaperRecipe
 from sweeps.papers.parts import experiment, one_run, schedule_less
 
 SOURCE = "code and its README; the tables of the paper could not be read"
@@ -32,7 +32,7 @@ def growth(scale: str) -> PaperRecipe:
     shown = {name: f"growth(gamma={gamma:g})" for name, gamma in (("growth", 1.4), ("growth_without_lr", 1.0001))}
 
     def below(name: str, size: int, claim: str, published: str) -> Expectation:
-        reading: Reading = schedule_less(shown[name], first, size)
+        reading: AnswerPath = schedule_less(shown[name], first, size)
         return Expectation(claim=claim, published=published, source=SOURCE, relation=Beyond(0.0, above=False),
                            ours=(reading,))  # fmt: skip
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cbs.registry.choices import Choice
-from sweeps.papers import PAPERS, Expectation, Near, PaperRecipe, Reading
+from sweeps.papers import PAPERS, AnswerPath, Expectation, Near, PaperRecipe
 from sweeps.papers.parts import experiment, lower_loss, one_run
 from sweeps.spec.lr_rule import PrescribedRate
 from sweeps.spec.schedule_rule import ScheduleRule
@@ -55,7 +55,7 @@ def lamb_bert(scale: str) -> PaperRecipe:
             Expectation(
                 claim=f"LAMB at batch size {large} ends within .05 of its best batch size",
                 published="F1 91.752 at 512, 91.475 at 32768", source="from memory of table 1",
-                relation=Near((0.0,), 0.05), ours=(Reading(analysis="budget", path=path),),
+                relation=Near((0.0,), 0.05), ours=(AnswerPath(analysis="budget", path=path),),
             ),
         ),
         figure="budget_losses",

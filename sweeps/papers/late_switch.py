@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cbs.registry.choices import Choice, parse_choice
-from sweeps.papers import PAPERS, Beyond, Expectation, PaperRecipe, RecipeRun, Relation, Trend
+from sweeps.papers import PAPERS, Beyond, Expectation, Monotone, PaperRecipe, PublishedRelation, RecipeRun
 from sweeps.papers.parts import C4, TEXT, experiment, schedule_less
 
 SHARES = (0.25, 0.5, 0.75, 0.9)
@@ -25,7 +25,7 @@ def late_switch(scale: str) -> PaperRecipe:
                            precision="bfloat16", **about)  # fmt: skip
     shown = [f"late_switch(at={share:g})" for share in SHARES]
 
-    def against_large(claim: str, published: str, places: tuple[int, ...], relation: Relation) -> Expectation:
+    def against_large(claim: str, published: str, places: tuple[int, ...], relation: PublishedRelation) -> Expectation:
         readings = tuple(schedule_less(shown[place], small, large) for place in places)
         return Expectation(claim=claim, published=published, source=SOURCE, relation=relation, ours=readings)
 
@@ -41,7 +41,7 @@ def late_switch(scale: str) -> PaperRecipe:
             against_large("a switch at 75 % ends below the large batch size throughout", "75 % beats the constant 2560",
                           (2,), Beyond(0.0, above=False)),
             against_large("the later the switch, the lower the loss", "75 % beats 25 %", (0, 1, 2),
-                          Trend(rising=False)),
+                          Monotone(rising=False)),
         ),
         figure="schedule_losses",
         minutes=6.0 if tiny else None,

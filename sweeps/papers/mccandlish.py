@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import nn
 
 from cbs.registry.choices import Choice
-from sweeps.papers import PAPERS, Expectation, Near, PaperRecipe, Reading, RecipeRun, Trend
+from sweeps.papers import PAPERS, AnswerPath, Expectation, Monotone, Near, PaperRecipe, RecipeRun
 from sweeps.papers.parts import TEXT, critical, experiment, one_run
 
 PAPER = "McCandlish et al. 2018, arXiv 1812.06162"
@@ -33,7 +33,7 @@ def temperature(scale: str) -> PaperRecipe:
         return Expectation(
             claim=claim, published="LR/B lowered 16-fold raises B_simple about 16-fold; B at a fixed LR/B leaves it",
             source=f"appendix C, {SOURCE}", relation=Near((value,), 0.2),
-            ours=(Reading(analysis="temperature", path=("laws", 0, of)),),
+            ours=(AnswerPath(analysis="temperature", path=("laws", 0, of)),),
         )  # fmt: skip
 
     return PaperRecipe(
@@ -43,7 +43,7 @@ def temperature(scale: str) -> PaperRecipe:
         "noise scale of the second half of every run",
         deviations=tuple(deviations),
         runs=(one_run("grid", sweep, tiny, model=svhn_model),),
-        analyses={"temperature": "temperature {grid}"},
+        analyses={"temperature": "theory temperature {grid}"},
         expectations=(
             power("lr", -1.0, "at a fixed batch size B_simple goes as 1/LR"),
             power("batch_size", 1.0, "at a fixed learning rate B_simple goes as B"),
@@ -103,12 +103,12 @@ def language_model(scale: str) -> PaperRecipe:
                 claim="steps and examples lie on the hyperbola: the exponent of the curve is 1",
                 published="(S/S_min - 1)(E/E_min - 1) = 1", source=f"equation 2.11, {SOURCE}",
                 relation=Near((1.0,), 0.15),
-                ours=(Reading(analysis="analyze", path=(*hardest, "exponent")),),
+                ours=(AnswerPath(analysis="analyze", path=(*hardest, "exponent")),),
             ),
             Expectation(
                 claim="the critical batch size rises as the loss falls",
                 published="Billion Word: 700 tokens at the start, 100,000 on average", source=f"table 1, {SOURCE}",
-                relation=Trend(),
+                relation=Monotone(),
                 ours=tuple(critical("analyze", **last, target={"metric": "validation_loss", "value": value,
                                                                "direction": "below"}) for value in targets),
             ),
@@ -117,7 +117,7 @@ def language_model(scale: str) -> PaperRecipe:
                 published="Billion Word: B_simple 150,000, B_crit 100,000 tokens: 1.5",
                 source=f"table 1, {SOURCE}; a factor of 3 either way is taken for small",
                 relation=Near((5 / 3,), 4 / 3),
-                ours=(Reading(analysis="analyze", path=(*hardest, "simple_noise_scale_ratio")),),
+                ours=(AnswerPath(analysis="analyze", path=(*hardest, "simple_noise_scale_ratio")),),
             ),
         ),
         figure="pareto",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cbs.registry.choices import Choice
-from sweeps.papers import PAPERS, Expectation, Near, PaperRecipe, Reading, RecipeRun
+from sweeps.papers import PAPERS, AnswerPath, Expectation, Near, PaperRecipe, RecipeRun
 from sweeps.papers.parts import COSINE, OPENWEBTEXT, TEXT, experiment, lower_loss
 
 PAPER = "MERIT, ICML 2025, arXiv 2508.20577"
@@ -79,10 +79,10 @@ def merit_gpt2(scale: str) -> PaperRecipe:
     )
 
 
-def final_loss(name: str, optimizer: str) -> Reading:
+def final_loss(name: str, optimizer: str) -> AnswerPath:
     """The final loss of an optimizer at the only batch size of a run."""
     path = ("budgets", 0, "optimizers", {"optimizer": optimizer}, "sizes", 0, "metric")
-    return Reading(analysis=f"budget_{name}", path=path)
+    return AnswerPath(analysis=f"budget_{name}", path=path)
 
 
 @PAPERS.register("merit-ablation")

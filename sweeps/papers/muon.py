@@ -6,7 +6,7 @@ from torch import nn
 
 from cbs.registry.choices import Choice
 from cbs.trial.target import Target
-from sweeps.papers import PAPERS, Beyond, Expectation, Likely, PaperRecipe, Reading, RecipeRun, Trend
+from sweeps.papers import PAPERS, AnswerPath, Beyond, Expectation, Likely, Monotone, PaperRecipe, RecipeRun
 from sweeps.papers.base import EACH
 from sweeps.papers.parts import TEXT, critical, experiment, larger_critical
 
@@ -45,12 +45,12 @@ def essential_ratio(scale: str) -> PaperRecipe:
                 published="R_L(B) > 1; Muon needs 10 to 15 % fewer tokens",
                 source="equation 2 and figures, read in the text",
                 relation=Beyond(1.0),
-                ours=(Reading(analysis="compare", path=(*ratio, "token_ratio", EACH, "value")),),
+                ours=(AnswerPath(analysis="compare", path=(*ratio, "token_ratio", EACH, "value")),),
             ),
             Expectation(
                 claim="the ratio does not decrease with the batch size",
                 published="R_L(B) does not decrease", source="read in the text", relation=Likely(0.9),
-                ours=(Reading(analysis="compare", path=(*ratio, "probability_not_decreasing")),),
+                ours=(AnswerPath(analysis="compare", path=(*ratio, "probability_not_decreasing")),),
             ),
             larger_critical("muon", "adamw", "Muon keeps its data efficiency at larger batches", "abstract"),
         ),
@@ -92,7 +92,7 @@ def muon_cbs(scale: str) -> PaperRecipe:
                 claim="the larger the momentum of Muon, the smaller its critical batch size",
                 published="b_crit over the noise: 1.96, .368, .058 at momentum .8, .95, .99 (Nesterov)",
                 source="lower bound of Cesista and Wen, which generalises the paper's",
-                relation=Trend(rising=False),
+                relation=Monotone(rising=False),
                 ours=tuple(critical("analyze", f"muon(momentum={value})") for value in MOMENTA),
             ),
             larger_critical("muon(momentum=0.95)", "adamw", "Muon's is the larger one", "abstract and figures"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sweeps.papers import PAPERS, Beyond, Expectation, Near, PaperRecipe, Reading
+from sweeps.papers import PAPERS, AnswerPath, Beyond, Expectation, Near, PaperRecipe
 from sweeps.papers.base import EACH
 
 PUBLISHED = {
@@ -32,19 +32,19 @@ def nqm(scale: str) -> PaperRecipe:
             published=", ".join(f"{last + 1}" for last in steps),
             source=SOURCE,
             relation=Near(tuple(last + 1.0 for last in steps), 0.0),
-            ours=(Reading(analysis=f"steps_{optimizer}_{power:g}", path=("rows", EACH, "steps"), exact=True),),
+            ours=(AnswerPath(analysis=f"steps_{optimizer}_{power:g}", path=("rows", EACH, "steps"), exact=True),),
         )
         for (optimizer, power), steps in PUBLISHED.items()
     )
 
-    def critical(name: str) -> Reading:
+    def critical(name: str) -> AnswerPath:
         analysis = "preconditioned" if "p =" in name else "curves"
         path = ("fit", "fits", {"optimizer": name}, "critical_batch_size")
-        return Reading(analysis=analysis, path=path, exact=True)
+        return AnswerPath(analysis=analysis, path=path, exact=True)
 
     def over_sgd(claim: str, name: str, above: bool) -> Expectation:
         reading = critical(name)
-        ratio = Reading(analysis=reading.analysis, path=reading.path, exact=True, over=critical("sgd"))
+        ratio = AnswerPath(analysis=reading.analysis, path=reading.path, exact=True, over=critical("sgd"))
         return Expectation(
             claim=claim, published="curves", source="arXiv 1907.04164, section 3, read in a summary",
             relation=Beyond(1.0, above), ours=(ratio,),

@@ -7,7 +7,7 @@ from typing import Any
 
 from cbs.registry.choices import Choice, parse_choice
 from cbs.trial.target import Target
-from sweeps.papers.base import Expectation, Reading, RecipeRun, Step
+from sweeps.papers.base import AnswerPath, Expectation, RecipeRun, Step
 from sweeps.papers.relations import Beyond, Likely, Near
 from sweeps.spec.schedule_rule import ScheduleRule
 from sweeps.spec.spec import Sweep
@@ -47,9 +47,9 @@ def one_run(name: str, sweep: Sweep, tiny: bool, **published: Any) -> RecipeRun:
     return RecipeRun(name=name, sweep=sweep, **({} if tiny else published))
 
 
-def critical(analysis: str, optimizer: str, **more: Any) -> Reading:
+def critical(analysis: str, optimizer: str, **more: Any) -> AnswerPath:
     """The critical batch size of an optimizer in ``cbs analyze``."""
-    return Reading(analysis=analysis, path=("fits", {"optimizer": optimizer, **more}, "critical_batch_size"))
+    return AnswerPath(analysis=analysis, path=("fits", {"optimizer": optimizer, **more}, "critical_batch_size"))
 
 
 def larger_critical(larger: str, smaller: str, published: str, source: str) -> Expectation:
@@ -60,7 +60,7 @@ def larger_critical(larger: str, smaller: str, published: str, source: str) -> E
         published=published,
         source=source,
         relation=Likely(),
-        ours=(Reading(analysis="compare", path=("comparisons", 0, "critical_batch_sizes", pair, "probability")),),
+        ours=(AnswerPath(analysis="compare", path=("comparisons", 0, "critical_batch_sizes", pair, "probability")),),
     )
 
 
@@ -77,16 +77,16 @@ def lower_loss(
         published=published,
         source=source,
         relation=Beyond(0.0, above=better == other),
-        ours=(Reading(analysis=analysis, path=path),),
+        ours=(AnswerPath(analysis=analysis, path=path),),
     )
 
 
-def schedule_less(schedule: str, batch_size: int, against: int, field: str = "") -> Reading:
+def schedule_less(schedule: str, batch_size: int, against: int, field: str = "") -> AnswerPath:
     """The final loss under a schedule less that of a constant batch size, or another field of their comparison, from
     ``cbs schedule losses`` called ``losses``."""
     entry: dict[str, Any] = {"schedule": schedule, "batch_size": batch_size}
     path: tuple[Step, ...] = ("entries", entry, "against", {"batch_size": against}, *([field] if field else []))
-    return Reading(analysis="losses", path=path, exact=bool(field))
+    return AnswerPath(analysis="losses", path=path, exact=bool(field))
 
 
 def steps_saved(schedule: str, batch_size: int, against: int, share: float, published: str, source: str) -> Expectation:

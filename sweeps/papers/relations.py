@@ -20,7 +20,7 @@ class Reproduced(StrEnum):
     UNKNOWN = "cannot be told at this scale"
 
 
-class Relation(ABC):
+class PublishedRelation(ABC):
     """What a published statement says about numbers that can be measured."""
 
     @abstractmethod
@@ -33,7 +33,7 @@ class Relation(ABC):
 
 
 @dataclass(frozen=True)
-class Near(Relation):
+class Near(PublishedRelation):
     """The numbers lie within a tolerance of the published ones: their intervals inside for yes, one outside for no.
 
     Attributes:
@@ -61,7 +61,7 @@ class Near(Relation):
 
 
 @dataclass(frozen=True)
-class Beyond(Relation):
+class Beyond(PublishedRelation):
     """Every number lies on one side of a bound: all intervals beyond it for yes, one on the other side for no.
 
     Attributes:
@@ -86,7 +86,7 @@ class Beyond(Relation):
 
 
 @dataclass(frozen=True)
-class Likely(Relation):
+class Likely(PublishedRelation):
     """The numbers are probabilities of the statement: at least the level for yes, at most one less it for no."""
 
     level: float = 0.95
@@ -102,7 +102,7 @@ class Likely(Relation):
 
 
 @dataclass(frozen=True)
-class Trend(Relation):
+class Monotone(PublishedRelation):
     """The numbers rise, or fall, in their order: the last beyond the first for yes if none turns back, a step back or a
     last before the first for no, each where intervals do not meet."""
 

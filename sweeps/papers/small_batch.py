@@ -40,7 +40,7 @@ def small_batch(scale: str) -> PaperRecipe:
 @PAPERS.register("power-lines")
 def power_lines(scale: str) -> PaperRecipe:
     """The best batch size at three amounts of data."""
-    from sweeps.papers import Expectation, Reading, Trend
+    from sweeps.papers import AnswerPath, Expectation, Monotone
 
     tiny = scale == "tiny"
     if tiny:
@@ -52,7 +52,7 @@ def power_lines(scale: str) -> PaperRecipe:
             Choice(name="text", options=options), ("adamw",), tuple(2**k for k in range(4, 12)),
             budgets=(540_000, 2_160_000, 8_640_000), precision="bfloat16",
         )  # fmt: skip
-    best = tuple(Reading(analysis="budget", path=("budgets", place, "optimizers", 0, "equivalence", "best"))
+    best = tuple(AnswerPath(analysis="budget", path=("budgets", place, "optimizers", 0, "equivalence", "best"))
                  for place in range(3))  # fmt: skip
     return PaperRecipe(
         title="power lines: the best batch size grows with the data",
@@ -65,7 +65,7 @@ def power_lines(scale: str) -> PaperRecipe:
         expectations=(
             Expectation(
                 claim="the best batch size grows with the data", published="B_opt goes as D to about .4",
-                source="abstract, read in a summary", relation=Trend(), ours=best,
+                source="abstract, read in a summary", relation=Monotone(), ours=best,
             ),
         ),
         figure="budget_losses",

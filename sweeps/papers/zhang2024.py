@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from cbs.registry.choices import Choice
-from sweeps.papers import PAPERS, Expectation, Near, PaperRecipe, Reading, RecipeRun
+from sweeps.papers import PAPERS, AnswerPath, Expectation, Near, PaperRecipe, RecipeRun
 from sweeps.papers.parts import experiment
 from sweeps.spec.spec import Sweep
 
@@ -54,7 +54,7 @@ def cbs_scaling(scale: str) -> PaperRecipe:
             published="22.91 D^0.47, D in millions of tokens, B in sequences of 512",
             source="fit of the paper's notebook, computed again",
             relation=Near((0.47,), 0.15),
-            ours=(Reading(analysis="data", path=("laws", {"axis": "data"}, "exponent")),),
+            ours=(AnswerPath(analysis="data", path=("laws", {"axis": "data"}, "exponent")),),
         )
     ]
     if tiny:
@@ -65,7 +65,9 @@ def cbs_scaling(scale: str) -> PaperRecipe:
                 published="at equal data 621 N^0.087; Kaplan et al. at equal loss 0",
                 source="read in a summary; N goes as the square of the width",
                 relation=Near((0.0,), 0.2),
-                ours=(Reading(analysis="size", path=("comparisons", {"axis": "width", "kind": "pooled"}, "exponent")),),
+                ours=(
+                    AnswerPath(analysis="size", path=("comparisons", {"axis": "width", "kind": "pooled"}, "exponent")),
+                ),
             )
         )
     return PaperRecipe(

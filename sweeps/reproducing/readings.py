@@ -7,14 +7,14 @@ from typing import Any
 
 from analysis.arrays import Quantity
 from cbs.errors import DataError
-from sweeps.papers.base import Reading, Step
+from sweeps.papers.base import AnswerPath, Step
 
 
-class Missing(DataError):
+class NoSuchNumber(DataError):
     """An analysis does not have what a reading asks for; the message says what."""
 
 
-def read(contents: Mapping[str, Any], reading: Reading) -> list[Quantity]:
+def read(contents: Mapping[str, Any], reading: AnswerPath) -> list[Quantity]:
     """The numbers of a reading: one, or as many as the list has that its path goes through.
 
     Args:
@@ -22,24 +22,24 @@ def read(contents: Mapping[str, Any], reading: Reading) -> list[Quantity]:
         reading: which number.
 
     Raises:
-        Missing: if the analysis does not have it, or a verdict that has to be ok is not.
+        NoSuchNumber: if the analysis does not have it, or a verdict that has to be ok is not.
     """
     content = contents[reading.analysis]
     for path in reading.ok:
         for verdict in _at(content, path):
             if verdict != "ok":
-                raise Missing(f"{reading.analysis}: {in_words(path)} is {verdict!r}")
+                raise NoSuchNumber(f"{reading.analysis}: {in_words(path)} is {verdict!r}")
     *rest, last = reading.path
     found = [_quantity(holder, last, reading) for holder in _at(content, tuple(rest))]
     if reading.over is None:
         return found
     below = read(contents, reading.over)
     if len(below) not in (1, len(found)):
-        raise Missing(f"{len(found)} numbers over {len(below)}")
+        raise NoSuchNumber(f"{len(found)} numbers over {len(below)}")
     return [each.over(other) for each, other in zip(found, below * (len(found) // len(below)), strict=True)]
 
 
-def _quantity(holder: Any, last: Step, reading: Reading) -> Quantity:
+def _quantity(holder: Any, last: Step, reading: AnswerPath) -> Quantity:
     (value,) = _at(holder, (last,), within=reading.path)
     beside: Sequence[Any] = (None, None)
     if isinstance(value, Mapping):
@@ -47,7 +47,7 @@ def _quantity(holder: Any, last: Step, reading: Reading) -> Quantity:
     elif isinstance(holder, Mapping):
         beside = holder.get(f"{last}_interval") or holder.get("interval") or beside
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise Missing(f"{reading.analysis}: {in_words(reading.path)} is {value!r}, not a number")
+        raise NoSuchNumber(f"{reading.analysis}: {in_words(reading.path)} is {value!r}, not a number")
     if reading.exact:
         beside = (value, value)
     return Quantity(float(value), (beside[0], beside[1]))
@@ -68,10 +68,10 @@ def _steps(part: Any, step: Step, path: Sequence[Step]) -> Iterator[Any]:
     elif isinstance(step, Mapping) and isinstance(part, Sequence) and not isinstance(part, str):
         fitting = [entry for entry in part if all(entry.get(key) == value for key, value in step.items())]
         if not fitting or (step and len(fitting) > 1):
-            raise Missing(f"{len(fitting)} entries fit {in_words((step,))} of {in_words(path)}")
+            raise NoSuchNumber(f"{len(fitting)} entries fit {in_words((step,))} of {in_words(path)}")
         yield from fitting
     else:
-        raise Missing(f"there is no {in_words(path)}")
+        raise NoSuchNumber(f"there is no {in_words(path)}")
 
 
 def in_words(path: Sequence[Step]) -> str:

@@ -19,7 +19,7 @@ from sweeps.launching.policies import POLICIES
 from sweeps.outlook.progress import Progress
 from sweeps.papers import PAPERS, SCALES, Expectation, PaperRecipe, Reproduced
 from sweeps.reproducing.asking import ask
-from sweeps.reproducing.readings import Missing, read
+from sweeps.reproducing.readings import NoSuchNumber, read
 from sweeps.running.cluster import Resources
 from sweeps.search.limits import Limits
 from sweeps.spec.overrides import override
@@ -210,7 +210,7 @@ def judge(expectation: Expectation, contents: dict[str, Any], failures: dict[str
             )
         try:
             found += read(contents, reading)
-        except Missing as error:
+        except NoSuchNumber as error:
             return JudgedExpectation(expectation=expectation, found=(), verdict=Reproduced.UNKNOWN, why=str(error))
     verdict = expectation.relation.verdict(found) if found else Reproduced.UNKNOWN
     return JudgedExpectation(expectation=expectation, found=tuple(found), verdict=verdict)

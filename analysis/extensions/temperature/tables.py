@@ -1,4 +1,4 @@
-"""What ``cbs temperature`` writes and prints."""
+"""What ``cbs theory temperature`` writes and prints."""
 
 from __future__ import annotations
 

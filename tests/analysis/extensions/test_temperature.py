@@ -113,7 +113,7 @@ def test_without_moments_there_is_no_answer(tmp_path: Path) -> None:
 
 def test_it_is_told_as_tables_and_a_figure(tmp_path: Path, run: Callable[..., tuple[int, str, str]]) -> None:
     root = write(tmp_path / "t", lambda lr, size: 30.0 * size / lr)
-    code, out, err = run("temperature", root)
+    code, out, err = run("theory", "temperature", root)
     assert code == 0, err
     assert "power of LR / B alone" in out
     (picture,) = figures_of(temperature(root))

@@ -11,7 +11,7 @@ import pytest
 from cbs.errors import ConfigError
 from cbs.registry.choices import Choice
 from sweeps.launching.policies import POLICIES
-from sweeps.papers import PAPERS, SCALES, Expectation, Near, PaperRecipe, Reading, RecipeRun
+from sweeps.papers import PAPERS, SCALES, AnswerPath, Expectation, Near, PaperRecipe, RecipeRun
 from sweeps.reproducing.price import count_parameters, price
 from sweeps.reproducing.reproduce import command_lines, recipe_of
 from tests.parameters import COMMANDS, flags_of
@@ -98,7 +98,7 @@ def test_a_recipe_whose_parts_do_not_fit_is_refused() -> None:
         PaperRecipe(**about, runs=(run, run))
     with pytest.raises(ConfigError, match="names a run 'two' that is not there"):
         PaperRecipe(**about, runs=(run,), analyses={"a": "analyze {two}"})
-    reading = Reading(analysis="b", path=("x",))
+    reading = AnswerPath(analysis="b", path=("x",))
     wanted = Expectation(claim="c", published="p", source="s", relation=Near((1.0,), 0.1), ours=(reading,))
     with pytest.raises(ConfigError, match="reads from 'b', which is no analysis of it"):
         PaperRecipe(**about, runs=(run,), analyses={"a": "analyze {one}"}, expectations=(wanted,))

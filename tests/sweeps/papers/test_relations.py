@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from analysis.arrays import Quantity
-from sweeps.papers import Beyond, Likely, Near, Relation, Reproduced, Trend
+from sweeps.papers import Beyond, Likely, Monotone, Near, PublishedRelation, Reproduced
 
 YES, NO, UNKNOWN = Reproduced.YES, Reproduced.NO, Reproduced.UNKNOWN
 
@@ -45,27 +45,29 @@ CASES = [
     (Likely(), [Quantity(0.94)], UNKNOWN),
     (Likely(), [Quantity(0.05)], NO),
     (Likely(), [Quantity(0.06)], UNKNOWN),
-    (Trend(), [q(1, 2), q(1.5, 3), q(3, 4)], YES),
-    (Trend(), [q(1, 2), q(1.5, 3)], UNKNOWN),
-    (Trend(), [q(1, 2), q(5, 6), q(3, 4)], NO),
-    (Trend(), [q(3, 4), q(1, 2)], NO),
-    (Trend(), [q(3, 4), q(2.5, 3.5), q(1, 2.6)], NO),
-    (Trend(), [q(3, 4)], UNKNOWN),
-    (Trend(rising=False), [q(3, 4), q(1, 2)], YES),
-    (Trend(rising=False), [q(1, 2), q(3, 4)], NO),
-    (Trend(), [q(None, None), q(1, 2)], UNKNOWN),
+    (Monotone(), [q(1, 2), q(1.5, 3), q(3, 4)], YES),
+    (Monotone(), [q(1, 2), q(1.5, 3)], UNKNOWN),
+    (Monotone(), [q(1, 2), q(5, 6), q(3, 4)], NO),
+    (Monotone(), [q(3, 4), q(1, 2)], NO),
+    (Monotone(), [q(3, 4), q(2.5, 3.5), q(1, 2.6)], NO),
+    (Monotone(), [q(3, 4)], UNKNOWN),
+    (Monotone(rising=False), [q(3, 4), q(1, 2)], YES),
+    (Monotone(rising=False), [q(1, 2), q(3, 4)], NO),
+    (Monotone(), [q(None, None), q(1, 2)], UNKNOWN),
 ]
 
 
 @pytest.mark.parametrize(("relation", "found", "verdict"), CASES)
-def test_a_verdict_follows_from_intervals(relation: Relation, found: list[Quantity], verdict: Reproduced) -> None:
+def test_a_verdict_follows_from_intervals(
+    relation: PublishedRelation, found: list[Quantity], verdict: Reproduced
+) -> None:
     assert relation.verdict(found) is verdict
 
 
 def test_relations_are_told_in_words() -> None:
     words = [str(each) for each in (Near((1.0,), 0.2), Near((7.0,), 0.0), Beyond(1.0), Beyond(0.5, above=False))]
     assert words == ["1 within 0.2", "7, exactly", "above 1", "below 0.5"]
-    assert [str(Likely()), str(Trend()), str(Trend(rising=False))] == [
+    assert [str(Likely()), str(Monotone()), str(Monotone(rising=False))] == [
         "with probability 0.95 or more",
         "rising",
         "falling",

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from analysis.arrays import Quantity
-from sweeps.papers import Reading
+from sweeps.papers import AnswerPath
 from sweeps.papers.base import EACH
-from sweeps.reproducing.readings import Missing, in_words, read
+from sweeps.reproducing.readings import NoSuchNumber, in_words, read
 
 CONTENT = {
     "a": {
@@ -29,7 +29,7 @@ CONTENT = {
 
 
 def found(*path: object, **more: object) -> list[Quantity]:
-    return read(CONTENT, Reading(analysis="a", path=path, **more))  # type: ignore[arg-type]
+    return read(CONTENT, AnswerPath(analysis="a", path=path, **more))  # type: ignore[arg-type]
 
 
 def test_a_number_comes_with_its_interval_however_it_is_stored() -> None:
@@ -48,16 +48,16 @@ def test_an_entry_is_found_by_what_it_has_and_all_in_their_order() -> None:
 
 
 def test_a_number_over_another_has_the_interval_of_independent_ones() -> None:
-    (ratio,) = found("rows", 2, "value", over=Reading(analysis="a", path=("rows", 0, "value")))
+    (ratio,) = found("rows", 2, "value", over=AnswerPath(analysis="a", path=("rows", 0, "value")))
     assert ratio.value == 4.0
     low, high = ratio.interval
     assert low is not None
     assert high is not None
     assert 2.0 < low < 4.0 < high < 10.0
-    ratios = found("rows", EACH, "value", over=Reading(analysis="a", path=("rows", 0, "value")))
+    ratios = found("rows", EACH, "value", over=AnswerPath(analysis="a", path=("rows", 0, "value")))
     assert [each.value for each in ratios] == [1.0, 2.0, 4.0]
-    with pytest.raises(Missing, match="1 numbers over 3"):
-        found("plain", over=Reading(analysis="a", path=("rows", EACH, "value")))
+    with pytest.raises(NoSuchNumber, match="1 numbers over 3"):
+        found("plain", over=AnswerPath(analysis="a", path=("rows", EACH, "value")))
 
 
 @pytest.mark.parametrize(
@@ -74,13 +74,13 @@ def test_a_number_over_another_has_the_interval_of_independent_ones() -> None:
     ],
 )
 def test_what_is_not_there_is_said(path: tuple[object, ...], says: str) -> None:
-    with pytest.raises(Missing, match=says):
+    with pytest.raises(NoSuchNumber, match=says):
         found(*path)
 
 
 def test_a_number_whose_verdict_is_not_ok_is_none() -> None:
     assert found("plain", ok=(("verdict",),)) == [Quantity(3.0)]
-    with pytest.raises(Missing, match="a: doubt is 'too few seeds'"):
+    with pytest.raises(NoSuchNumber, match="a: doubt is 'too few seeds'"):
         found("plain", ok=(("doubt",),))
 
 

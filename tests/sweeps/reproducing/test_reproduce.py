@@ -12,7 +12,7 @@ import pytest
 
 from cbs.errors import ConfigError, DataError, ResultsError
 from cbs.trial.target import Target
-from sweeps.papers import PAPERS, Beyond, Expectation, Likely, Near, PaperRecipe, Reading, RecipeRun
+from sweeps.papers import PAPERS, AnswerPath, Beyond, Expectation, Likely, Near, PaperRecipe, RecipeRun
 from sweeps.papers.parts import TEXT, critical, experiment, larger_critical
 from sweeps.reproducing.asking import ask
 from sweeps.reproducing.atlas import atlas
@@ -50,7 +50,7 @@ def recipe(scale: str) -> PaperRecipe:
             Expectation(claim=claims[2], published="-", source=found[0], relation=Likely(),
                         ours=(critical("analyze", "lamb"),)),
             Expectation(claim=claims[3], published="-", source=found[0], relation=Beyond(0.0),
-                        ours=(Reading(analysis="fails", path=("laws", 0, "exponent")),)),
+                        ours=(AnswerPath(analysis="fails", path=("laws", 0, "exponent")),)),
         ),
         figure="steps",
         minutes=1.0,

@@ -1,4 +1,4 @@
-"""``cbs temperature``."""
+"""``cbs theory temperature``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def command(
 
     By McCandlish et al. (2018) it goes as 1/T, the temperature T being learning rate over batch size.
 
-    Example: cbs temperature results/
+    Example: cbs theory temperature results/
     """
     from analysis.extensions.temperature.answer import temperature
 
