@@ -69,7 +69,7 @@ def language_model(scale: str) -> PaperRecipe:
     if tiny:
         workload, sizes, limits = (
             TEXT,
-            (4, 16, 64, 256, 512),
+            tuple(2**k for k in (2, 4, 6, 8, 9)),
             {"max_steps": 1500, "max_examples": 60_000, "expected": (120.0, 4_500.0)},
         )
     else:
@@ -77,7 +77,7 @@ def language_model(scale: str) -> PaperRecipe:
         options = {"width": 1024, "layers": 2, "context": 20, "vocab_size": 40_000, **data}
         workload = Choice(name="lstm", options=options)
         sizes, limits = (
-            (32, 128, 512, 2048, 8192, 32768),
+            tuple(2**k for k in range(5, 16, 2)),
             {"max_steps": 50_000, "max_examples": 100_000_000, "expected": (5_000.0, 2e7)},
         )
     sweep = experiment(

@@ -9,6 +9,9 @@ from analysis.arrays import Quantity
 from cbs.errors import DataError
 from sweeps.papers.base import AnswerPath, Step
 
+_VALUES = ("value", "critical_batch_size", "ratio")
+"""Names of what ``interval`` beside them is of; beside any other name it is of something else."""
+
 
 class NoSuchNumber(DataError):
     """An analysis does not have what a reading asks for; the message says what."""
@@ -43,9 +46,11 @@ def _quantity(holder: Any, last: Step, reading: AnswerPath) -> Quantity:
     (value,) = _at(holder, (last,), within=reading.path)
     beside: Sequence[Any] = (None, None)
     if isinstance(value, Mapping):
-        value, beside = value.get("value"), value.get("interval") or beside
+        beside = value.get("interval") or beside
+        value = value.get("value")
     elif isinstance(holder, Mapping):
-        beside = holder.get(f"{last}_interval") or holder.get("interval") or beside
+        own = holder.get("interval") if last in _VALUES else None
+        beside = holder.get(f"{last}_interval") or own or beside
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise NoSuchNumber(f"{reading.analysis}: {in_words(reading.path)} is {value!r}, not a number")
     if reading.exact:

@@ -38,6 +38,7 @@ def test_a_number_comes_with_its_interval_however_it_is_stored() -> None:
     assert found("rows", 0, "value") == [Quantity(1.0, (0.5, 1.5))]
     assert found("rows", -1) == [Quantity(4.0, (3.0, 5.0))]
     assert found("plain") == [Quantity(3.0, (None, None))]
+    assert found("rows", 0, "size") == [Quantity(8.0, (None, None))]  # the interval there is that of the value
     assert found("plain", exact=True) == [Quantity(3.0, (3.0, 3.0))]
 
 

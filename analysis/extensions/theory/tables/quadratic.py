@@ -28,8 +28,8 @@ def _(found: QuadraticAnswer) -> Presentation:
     tables = {"steps": steps(found)}
     if found.fit is None:
         reached = any(row.steps for row in found.rows)
-        shown = [tables["steps"], *([] if reached else ["nothing reached the target"])]
-        return Presentation(shown=shown, tables=tables, json="nqm.json")
+        missed = () if reached else ("nothing reached the target",)
+        return Presentation(shown=(tables["steps"], *missed), tables=tables, json="nqm.json")
     fit = presentation(found.fit)
     tables |= fit.tables
     summary = tables["summary"]
