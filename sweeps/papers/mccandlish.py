@@ -6,7 +6,8 @@ from torch import nn
 
 from cbs.registry.choices import Choice
 from sweeps.papers import PAPERS, AnswerPath, Expectation, Monotone, Near, PaperRecipe, RecipeRun
-from sweeps.papers.parts import TEXT, critical, experiment, one_run
+from sweeps.papers.base import Step
+from sweeps.papers.parts import TEXT, experiment, one_run
 
 PAPER = "McCandlish et al. 2018, arXiv 1812.06162"
 SOURCE = "read in two summaries with equation numbers"
@@ -84,8 +85,12 @@ def language_model(scale: str) -> PaperRecipe:
         workload, ("adamw",), sizes, target=targets[-1], seeds=(0, 1), probe=Choice(name="auto"), **limits
     )
     flags = " ".join(f"--target {value:g}" for value in targets)
-    last = {"optimizer": "adamw"}
-    hardest = ("fits", len(targets) - 1)
+
+    def at(target: float) -> tuple[Step, ...]:
+        goal = {"metric": "validation_loss", "value": target, "direction": "below"}
+        return "fits", {"optimizer": "adamw", "target": goal}
+
+    hardest = at(targets[-1])
     return PaperRecipe(
         title="language model: noise scale beside critical batch size, along the loss",
         paper=PAPER,
@@ -109,8 +114,7 @@ def language_model(scale: str) -> PaperRecipe:
                 claim="the critical batch size rises as the loss falls",
                 published="Billion Word: 700 tokens at the start, 100,000 on average", source=f"table 1, {SOURCE}",
                 relation=Monotone(),
-                ours=tuple(critical("analyze", **last, target={"metric": "validation_loss", "value": value,
-                                                               "direction": "below"}) for value in targets),
+                ours=tuple(AnswerPath(analysis="analyze", path=(*at(t), "critical_batch_size")) for t in targets),
             ),
             Expectation(
                 claim="the noise scale is the critical batch size, up to a small factor",

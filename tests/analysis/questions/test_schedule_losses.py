@@ -125,12 +125,21 @@ def test_what_cannot_be_compared_is_refused(tmp_path: Path, world: Store) -> Non
     with pytest.raises(ResultsError, match=r"no batch schedule at .* has constant batch sizes beside it"):
         schedule_losses(world.root, CONFIG)
     add(world, bowl(3.0), examples=2 * BUDGET)
-    with pytest.raises(ResultsError, match="unlike budgets in budget: runs of adamw saw 4096 to 8192 examples"):
+    with pytest.raises(
+        ResultsError, match="unlike budgets in budget: constant from batch size 16 saw 4096 examples of 8192"
+    ):
         schedule_losses(world.root, CONFIG)
     write(tmp_path / "t", {"adamw": World()}, sizes=SIZES, budget=BUDGET, stops_at_target=True)
     add(Store(tmp_path / "t"), bowl(3.0))
     with pytest.raises(ResultsError, match="trials end at a target; run the sweep with --budget"):
         schedule_losses(tmp_path / "t", CONFIG)
+
+
+def test_a_batch_that_does_not_fit_is_told(world: Store) -> None:
+    add(world, bowl(3.0), examples=BUDGET - 128)
+    assert judged(world.root).examples == BUDGET - 128
+    (note,) = (note for note in schedule_losses(world.root, CONFIG).notes if "make up a batch" in note)
+    assert note.startswith("adamw, stages from batch size 16: 3.1 % of the examples")
 
 
 def test_it_is_told_as_a_table_a_figure_and_json(world: Store, run: Callable[..., tuple[int, str, str]]) -> None:
