@@ -21,9 +21,11 @@ SAMPLED = 1024
 
 
 class Images(Protocol):
-    """Images of one size with a label each, shape ``[images]``."""
+    """Images of one size with a label each."""
 
-    labels: Tensor
+    @property
+    def labels(self) -> Tensor:
+        """Class of every image."""
 
     def gather(self, indices: Tensor) -> Tensor:
         """The images at ``indices`` as bytes, shape ``[indices, channels, side, side]``."""

@@ -58,7 +58,7 @@ def find_corpus(
     if vocab_size is None:
         return found
     for tokens in (found.training, found.validation):
-        check_ids(tokens, vocab_size, found.training_source)
+        check_ids(tokens[:], vocab_size, found.training_source)
     return dataclasses.replace(found, vocab_size=vocab_size)
 
 
@@ -107,5 +107,5 @@ def resized(
         raise ConfigError(
             f"width {width} of workload {workload!r} is not divisible by heads={heads}; change one of them"
         )
-    changed = {"width": width, "heads": heads, "layers": layers or named.layers, "context": context or named.context}
-    return dataclasses.replace(named, **changed)
+    layers, context = layers or named.layers, context or named.context
+    return dataclasses.replace(named, width=width, heads=heads, layers=layers, context=context)
