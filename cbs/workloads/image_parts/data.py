@@ -100,7 +100,7 @@ def decode(content: bytes, where: str) -> Any:
 
 def as_bytes(image: Any) -> np.ndarray:
     """The pixels of a grey or RGB image, shape ``[channels, rows, columns]``."""
-    pixels = np.asarray(image, dtype=np.uint8)
+    pixels = np.array(image, dtype=np.uint8)
     return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
 
 
@@ -189,7 +189,7 @@ class ImageStream(DrawnExamples):
         return (torch.rand(examples, 4, generator=generator, dtype=torch.float64),)
 
     def _crops(self, uniform: Tensor) -> tuple[Tensor, Tensor]:
-        """Images as bytes, shape ``[examples, channels, size, size]``, and their labels."""
+        """Images between 0 and 1, shape ``[examples, channels, size, size]``, and their labels."""
         rows = (uniform[:, 0] * len(self._images.labels)).long()
         images = pad(self._images.gather(rows), (self._margin,) * 4)
         spare = images.shape[-1] - self._size
@@ -199,7 +199,8 @@ class ImageStream(DrawnExamples):
         down = columns + top[:, None]
         each = torch.arange(len(rows))[:, None, None, None]
         channels = torch.arange(images.shape[1])[None, :, None, None]
-        return images[each, channels, down[:, None, :, None], across[:, None, None, :]], self._images.labels[rows]
+        cut = images[each, channels, down[:, None, :, None], across[:, None, None, :]]
+        return cut.float() / 255, self._images.labels[rows]
 
 
 def middle(images: Images, size: int, most: int) -> tuple[Tensor, Tensor]:
