@@ -51,15 +51,15 @@ def mnist(zipped: bool = True) -> dict[str, bytes]:
     files = {
         "train-images-idx3-ubyte": idx(GREY),
         "train-labels-idx1-ubyte": idx(LABELS),
-        "t10k-images-idx3-ubyte": idx(GREY[:4]),
-        "t10k-labels-idx1-ubyte": idx(LABELS[:4]),
+        "t10k-images-idx3-ubyte": idx(GREY[:5]),
+        "t10k-labels-idx1-ubyte": idx(LABELS[:5]),
     }
     return {f"{name}.gz": gzip.compress(content) for name, content in files.items()} if zipped else files
 
 
 def cifar10(python: bool) -> dict[str, bytes]:
     parts = {f"data_batch_{number}": slice(2 * number - 2, 2 * number) for number in range(1, 6)}
-    parts["test_batch"] = slice(0, 4)
+    parts["test_batch"] = slice(0, 5)
     files = {}
     for name, rows in parts.items():
         pixels = COLOUR[rows].reshape(-1, 3072)
@@ -74,7 +74,7 @@ def cifar10(python: bool) -> dict[str, bytes]:
 
 def cifar100(python: bool) -> dict[str, bytes]:
     files = {}
-    for name, rows in {"train": slice(0, 10), "test": slice(0, 4)}.items():
+    for name, rows in {"train": slice(0, 10), "test": slice(0, 5)}.items():
         pixels, coarse = COLOUR[rows].reshape(-1, 3072), LABELS[rows] * 0
         if python:
             batch = {b"data": pixels, b"fine_labels": LABELS[rows].tolist(), b"coarse_labels": coarse.tolist()}
@@ -88,14 +88,14 @@ def cifar100(python: bool) -> dict[str, bytes]:
 def class_folders(test: str = "val") -> dict[str, bytes]:
     return {
         f"set/{part}/n{LABELS[index]:05}/{index}.PNG": encoded(COLOUR[index])
-        for part, count in (("train", 10), (test, 4))
+        for part, count in (("train", 10), (test, 5))
         for index in range(count)
     }
 
 
 def parquet(column: str = "img", structure: bool = True) -> dict[str, bytes]:
     files = {}
-    for part, count in (("train-00000-of-00001", 10), ("test-00000-of-00001", 4)):
+    for part, count in (("train-00000-of-00001", 10), ("test-00000-of-00001", 5)):
         contents = [encoded(COLOUR[index]) for index in range(count)]
         values = [{"bytes": content, "path": None} for content in contents] if structure else contents
         stream = io.BytesIO()
@@ -138,7 +138,7 @@ LAYOUTS: dict[str, Callable[[Path], Path]] = {
 def test_colour_images_come_back_as_they_were(layout: str, tmp_path: Path) -> None:
     found = load_images(str(LAYOUTS[layout](tmp_path)))
     assert (found.classes, found.size, len(found.mean)) == (5, 32, 3)
-    for part, count in ((found.training, 10), (found.validation, 4)):
+    for part, count in ((found.training, 10), (found.validation, 5)):
         order = sorted(range(count), key=lambda index: (LABELS[index] if "folders" in layout else 0, index))
         assert part.labels.tolist() == LABELS[order].tolist()
         assert np.array_equal(part.gather(torch.arange(count)).numpy(), COLOUR[order])
@@ -150,7 +150,7 @@ def test_colour_images_come_back_as_they_were(layout: str, tmp_path: Path) -> No
 def test_mnist_comes_back_as_it_was(zipped: bool, tmp_path: Path) -> None:
     found = load_images(str(write(tmp_path, mnist(zipped))))
     assert np.array_equal(found.training.gather(torch.arange(10)).numpy()[:, 0], GREY)
-    assert found.validation.labels.tolist() == LABELS[:4].tolist()
+    assert found.validation.labels.tolist() == LABELS[:5].tolist()
 
 
 def test_parts_in_two_places(tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_parts_in_two_places(tmp_path: Path) -> None:
     }
     training, held_out = (write(tmp_path / f"part{index}", files) for index, files in enumerate(names.values()))
     found = load_images(str(training), str(held_out))
-    assert (len(found.training.labels), len(found.validation.labels)) == (10, 4)
+    assert (len(found.training.labels), len(found.validation.labels)) == (10, 5)
 
 
 def test_tar_archives_inside_one_are_folders(tmp_path: Path) -> None:
@@ -344,7 +344,9 @@ def test_damaged_archives(tmp_path: Path) -> None:
 
 def test_training_on_data_of_ones_own(tmp_path: Path) -> None:
     folder = write(tmp_path, cifar10(False))
-    workload = images(data=str(folder), model="resnet8", width=4, metric="accuracy", training_examples=6)
+    workload = images(
+        data=str(folder), model="resnet8", width=8, metric="accuracy", crop=0, flip=False, training_examples=6
+    )
     assert (workload.metric, workload.direction) == ("validation_accuracy", "above")
     torch.manual_seed(0)
     model = workload.build_model()
