@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from cbs.registry.domains import all_whole
 from cbs.workloads import WORKLOADS
 from cbs.workloads.text import TextWorkload
-from cbs.workloads.text_parts.options import check_whole, find_corpus
+from cbs.workloads.text_parts.options import find_corpus
 
 
 class LSTMLanguageModel(nn.Module):
@@ -72,7 +73,7 @@ def lstm(
         DataError: if the data cannot be read, do not fit the vocabulary, or are too short.
     """
     numbers = {"width": width, "layers": layers, "context": context, "vocab_size": vocab_size}
-    check_whole("lstm", {**numbers, "validation_sequences": validation_sequences})
+    all_whole("lstm", {**numbers, "validation_sequences": validation_sequences})
     found = find_corpus(
         "lstm",
         data=data,

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, pad
 
 from cbs.errors import ConfigError, UnknownNameError
-from cbs.registry.domains import whole
+from cbs.registry.domains import all_whole, whole
 from cbs.trial.target import Direction
 from cbs.workloads import WORKLOADS
 from cbs.workloads.likelihoods import FixedSet, cross_entropy_sample
@@ -19,7 +19,7 @@ from cbs.workloads.streams import DrawnExamples
 from cbs.workloads.text_parts.bert import BERT, BERT_SIZES
 from cbs.workloads.text_parts.corpus import Corpus
 from cbs.workloads.text_parts.gpt import GPTShape
-from cbs.workloads.text_parts.options import check_whole, find_corpus, resized, size_named
+from cbs.workloads.text_parts.options import find_corpus, resized, size_named
 from cbs.workloads.text_parts.windows import Windows, require_windows
 
 MaskedTokens = tuple[Tensor, Tensor, Tensor]
@@ -227,7 +227,7 @@ def masked_text(
     named = size_named("masked_text", size, BERT_SIZES)
     numbers = {"width": width, "layers": layers, "heads": heads, "context": context, "later_context": later_context}
     numbers |= {"switch": switch, "vocab_size": vocab_size, "validation_sequences": validation_sequences}
-    check_whole("masked_text", numbers)
+    all_whole("masked_text", numbers)
     if init not in INITS:
         raise UnknownNameError(f"unknown init {init!r} of workload 'masked_text': known are {', '.join(INITS)}")
     if (later_context is None) != (switch is None):

@@ -13,13 +13,14 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from cbs.errors import ConfigError, UnknownNameError
+from cbs.registry.domains import all_whole
 from cbs.trial.target import Direction
 from cbs.workloads import WORKLOADS
 from cbs.workloads.likelihoods import FixedSet, cross_entropy_sample
 from cbs.workloads.text_parts import Corpus
 from cbs.workloads.text_parts.gpt import GPT, SIZES, BaseModel, GPTShape
 from cbs.workloads.text_parts.llama import LLAMA_SIZES, Llama, LlamaShape
-from cbs.workloads.text_parts.options import check_whole, find_corpus, resized, size_named
+from cbs.workloads.text_parts.options import find_corpus, resized, size_named
 from cbs.workloads.text_parts.windows import Windows, WindowStream, require_windows
 
 VALIDATION_CHUNK = 128
@@ -97,7 +98,7 @@ def text(
     named = size_named("text", size, SIZES | LLAMA_SIZES)
     numbers = {"width": width, "layers": layers, "heads": heads, "context": context, "base_width": base_width}
     numbers |= {"kv_heads": kv_heads, "mlp_width": mlp_width, "vocab_size": vocab_size}
-    check_whole("text", {**numbers, "validation_sequences": validation_sequences})
+    all_whole("text", {**numbers, "validation_sequences": validation_sequences})
     shape = resized("text", size, named, width=width, layers=layers, heads=heads, context=context)
     shape = _llama_shape(size, named, shape, kv_heads, mlp_width)
     if init not in INITS:

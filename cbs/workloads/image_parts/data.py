@@ -21,9 +21,11 @@ SAMPLED = 1024
 
 
 class Images(Protocol):
-    """Images of one size with a label each, shape ``[images]``."""
+    """Images of one size with a label each."""
 
-    labels: Tensor
+    @property
+    def labels(self) -> Tensor:
+        """Class of every image."""
 
     def gather(self, indices: Tensor) -> Tensor:
         """The images at ``indices`` as bytes, shape ``[indices, channels, side, side]``."""
@@ -98,7 +100,7 @@ def decode(content: bytes, where: str) -> Any:
 
 def as_bytes(image: Any) -> np.ndarray:
     """The pixels of a grey or RGB image, shape ``[channels, rows, columns]``."""
-    pixels = np.asarray(image, dtype=np.uint8)
+    pixels = np.array(image, dtype=np.uint8)
     return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
 
 
@@ -187,7 +189,7 @@ class ImageStream(DrawnExamples):
         return (torch.rand(examples, 4, generator=generator, dtype=torch.float64),)
 
     def _crops(self, uniform: Tensor) -> tuple[Tensor, Tensor]:
-        """Images as bytes, shape ``[examples, channels, size, size]``, and their labels."""
+        """Images between 0 and 1, shape ``[examples, channels, size, size]``, and their labels."""
         rows = (uniform[:, 0] * len(self._images.labels)).long()
         images = pad(self._images.gather(rows), (self._margin,) * 4)
         spare = images.shape[-1] - self._size
@@ -197,7 +199,8 @@ class ImageStream(DrawnExamples):
         down = columns + top[:, None]
         each = torch.arange(len(rows))[:, None, None, None]
         channels = torch.arange(images.shape[1])[None, :, None, None]
-        return images[each, channels, down[:, None, :, None], across[:, None, None, :]], self._images.labels[rows]
+        cut = images[each, channels, down[:, None, :, None], across[:, None, None, :]]
+        return cut.float() / 255, self._images.labels[rows]
 
 
 def middle(images: Images, size: int, most: int) -> tuple[Tensor, Tensor]:

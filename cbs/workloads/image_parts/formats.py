@@ -158,7 +158,8 @@ def _cifar(tree: Tree, bases: dict[str, str], split: str, place: Path) -> Stored
         names = ["train" if split == "training" else "test"]
     else:
         names = [f"data_batch_{number}" for number in range(1, 6)] if split == "training" else ["test_batch"]
-    pixels, labels = [], []
+    pixels: list[Any] = []
+    labels: list[Any] = []
     for name in names:
         content = _content(tree, bases, name + suffix, place)
         if suffix:

@@ -241,7 +241,7 @@ class PreactivationBlock(ResidualBlock):
         super().__init__(inputs, width, stride, norm)
         self.first = nn.Sequential(normalised(norm, inputs), nn.ReLU())
         self.changes = len(self.shortcut) > 0
-        self.shortcut = self.shortcut[:1]
+        self.shortcut = nn.Sequential(*list(self.shortcut)[:1])
 
     def layers(self, inputs: int, width: int, stride: int, norm: str) -> Iterator[nn.Module]:
         """The branch after the first norm."""

@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Mapping
 
 from cbs.errors import ConfigError, UnknownNameError
-from cbs.registry.domains import whole
 from cbs.workloads.text_parts.corpus import Corpus, check_ids, embedded_corpus
 from cbs.workloads.text_parts.files import load_corpus
 from cbs.workloads.text_parts.gpt import GPTShape
@@ -58,15 +57,8 @@ def find_corpus(
     if vocab_size is None:
         return found
     for tokens in (found.training, found.validation):
-        check_ids(tokens, vocab_size, found.training_source)
+        check_ids(tokens[:], vocab_size, found.training_source)
     return dataclasses.replace(found, vocab_size=vocab_size)
-
-
-def check_whole(workload: str, numbers: Mapping[str, int | None]) -> None:
-    """Raise a ``ConfigError`` unless every number that is given is whole and positive."""
-    for name, number in numbers.items():
-        if number is not None:
-            whole(f"{name} of workload {workload!r}", number)
 
 
 def size_named(workload: str, size: str, sizes: Mapping[str, GPTShape]) -> GPTShape:
@@ -107,5 +99,5 @@ def resized(
         raise ConfigError(
             f"width {width} of workload {workload!r} is not divisible by heads={heads}; change one of them"
         )
-    changed = {"width": width, "heads": heads, "layers": layers or named.layers, "context": context or named.context}
-    return dataclasses.replace(named, **changed)
+    layers, context = layers or named.layers, context or named.context
+    return dataclasses.replace(named, width=width, heads=heads, layers=layers, context=context)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import numpy as np
 import torch
 from numpy.lib.stride_tricks import sliding_window_view
@@ -9,28 +12,33 @@ from torch import Tensor
 
 from cbs.errors import DataError
 from cbs.workloads.streams import RandomIndices
-from cbs.workloads.text_parts.corpus import check_ids
+from cbs.workloads.text_parts.corpus import Tokens, check_ids
+from cbs.workloads.text_parts.shards import TokenShards
 
 
 class Windows:
     """All windows of ``context + 1`` consecutive tokens of a text, without a copy of it.
 
     Args:
-        tokens: one-dimensional array of ids, in memory or memory-mapped.
+        tokens: one-dimensional array of ids, in memory or memory-mapped, or files of them.
         context: tokens a window predicts.
         source: where they are from, for error messages.
         vocab_size: every id that is read has to be below it; ``None`` if that is known already.
     """
 
-    def __init__(self, tokens: np.ndarray, context: int, source: str, vocab_size: int | None = None) -> None:
+    def __init__(self, tokens: Tokens, context: int, source: str, vocab_size: int | None = None) -> None:
         self.tokens = len(tokens)
         self.context = context
         self.source = source
         self._vocab_size = vocab_size
-        self._windows = sliding_window_view(tokens, context + 1) if len(tokens) > context else tokens[:0, None]
+        self._read: Callable[[np.ndarray], np.ndarray]
+        if isinstance(tokens, TokenShards):
+            self._read = partial(tokens.windows, length=context + 1)
+        else:
+            self._read = sliding_window_view(tokens, min(context + 1, len(tokens))).__getitem__
 
     def __len__(self) -> int:
-        return len(self._windows)
+        return max(0, self.tokens - self.context)
 
     def gather(self, starts: np.ndarray) -> Tensor:
         """The windows at ``starts``, as integers of shape ``[starts, context + 1]``.
@@ -38,7 +46,7 @@ class Windows:
         Raises:
             DataError: if an id is outside the vocabulary.
         """
-        rows = self._windows[starts]
+        rows = self._read(starts)
         if self._vocab_size is not None:
             check_ids(rows, self._vocab_size, self.source)
         return torch.from_numpy(rows.astype(np.int64))
