@@ -19,7 +19,10 @@ def temperature(scale: str) -> PaperRecipe:
     """Learning rates over a factor of 16 and batch sizes over one of 16, at constant rates."""
     tiny = scale == "tiny"
     probe = Choice(name="auto", options={"every": 1})
-    deviations = ["every run has its own learning rate and equally many steps, enough to be stationary"]
+    deviations = [
+        "every run has its own learning rate and equally many steps, enough to be stationary; with equal examples "
+        "instead, as first planned, the large batches were not, and nothing followed 1/T"
+    ]
     if tiny:
         workload = Choice(name="noisy_quadratic", options={"dimension": 400, "spectrum_power": 0})
         sizes, steps = (16, 64, 256), 3_000

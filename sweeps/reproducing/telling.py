@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -82,10 +83,12 @@ def verdict_lines(outcome: Reproduction) -> Iterator[str]:
 
 def ours(found: Sequence[Quantity]) -> str:
     """Numbers with their intervals; a number that is its own interval alone."""
-    return ", ".join(
-        number(each.value) if each.interval == (each.value, each.value) else with_interval(each.value, each.interval)
-        for each in found
-    )
+    return ", ".join(number(e.value) if _exact(e) else with_interval(e.value, e.interval) for e in found)
+
+
+def _exact(quantity: Quantity) -> bool:
+    low, high = quantity.interval
+    return low is not None and high is not None and math.isclose(low, high, rel_tol=1e-9)
 
 
 def _wrapped(label: str, text: str) -> list[str]:
