@@ -25,7 +25,8 @@ from rich.console import Console
 
 import cbs
 from cbs.errors import CbsError, ConfigError, reason
-from cbs.registry.extensions import extensions, load, within
+from cbs.registry.commands import command_modules, typed
+from cbs.registry.extensions import load
 
 PANELS = ("Measure", "Analyze", "Decide", "Bring your data", "Extensions")
 """Headings of ``cbs --help``, in their order."""
@@ -55,7 +56,7 @@ def root(
 
 @functools.cache
 def application(only: str | None = None) -> typer.Typer:
-    """The command with all its commands, see :func:`modules`.
+    """The command with all its commands, see :func:`cbs.registry.commands.command_modules`.
 
     Args:
         only: name of a command; where there is one of this name, the others are left out, which saves their imports.
@@ -70,7 +71,7 @@ def application(only: str | None = None) -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     )
     app.callback(invoke_without_command=True)(root)
-    known = modules()
+    known = command_modules()
     for name in [only] if only in known else known:
         homes = [load(module) for module in known[name]]
         if all(hasattr(home, "__path__") for home in homes):
@@ -80,31 +81,6 @@ def application(only: str | None = None) -> typer.Typer:
         else:
             raise ConfigError(f"two commands are called {name!r}: those of {' and '.join(known[name])}")
     return app
-
-
-def modules() -> dict[str, list[str]]:
-    """Where every command is, by its name.
-
-    A module of ``sweeps.commands`` has a function ``command``, which becomes the command of its name, ``import_`` as
-    ``import`` and ``noise_scale`` as ``noise-scale``; so has the module ``command`` of the folder of a question or an
-    extension, for the name of the folder. A package, also one in the ``commands`` of a folder, is a group: the commands
-    of its modules stand behind its name. A group may stand in several places.
-    """
-    by_command: dict[str, list[str]] = {}
-    places: list[tuple[str, list[str]]] = []
-    for folder in (*within("analysis.questions"), *extensions()):
-        places.append((f"{folder.package}.commands", [str(folder.path / "commands")]))
-        if (folder.path / "command.py").is_file():
-            by_command.setdefault(_typed(folder.name), []).append(f"{folder.package}.command")
-    places.append(("sweeps.commands", [*importlib.import_module("sweeps.commands").__path__]))
-    for package, path in places:
-        for module in pkgutil.iter_modules(path):
-            by_command.setdefault(_typed(module.name), []).append(f"{package}.{module.name}")
-    return by_command
-
-
-def _typed(name: str) -> str:
-    return name.strip("_").replace("_", "-")
 
 
 def _panel(homes: Sequence[ModuleType]) -> str:
@@ -153,18 +129,20 @@ def _write_panels(formatter: Any, rows_by_panel: dict[str, list[tuple[str, str]]
 
 
 def _group(packages: Sequence[ModuleType]) -> typer.Typer:
-    """The commands of packages behind their name; alone, the name says which there are."""
-    group = typer.Typer(rich_markup_mode=None, add_completion=True)
+    """The commands of packages behind their name; alone, the name does what the function ``command`` of one of them
+    does, or says which there are."""
+    group = typer.Typer(rich_markup_mode=None, add_completion=False)
 
     def overview(context: typer.Context) -> None:
         if context.invoked_subcommand is None:
             typer.echo(context.get_help())
 
     overview.__doc__ = packages[0].__doc__
-    group.callback(invoke_without_command=True)(overview)
+    alone = next((package.command for package in packages if hasattr(package, "command")), overview)
+    group.callback(invoke_without_command=True)(alone)
     for package in packages:
         for module in pkgutil.iter_modules(package.__path__):
-            group.command(_typed(module.name), cls=OptionPanels)(load(f"{package.__name__}.{module.name}").command)
+            group.command(typed(module.name), cls=OptionPanels)(load(f"{package.__name__}.{module.name}").command)
     return group
 
 
@@ -173,7 +151,9 @@ def commands() -> dict[str, Any]:
     by_name: dict[str, Any] = {}
     for name, command in typer.main.get_command(application()).commands.items():  # type: ignore[attr-defined]
         inner = getattr(command, "commands", None)
-        by_name |= {name: command} if inner is None else {f"{name} {part}": each for part, each in inner.items()}
+        by_name |= {f"{name} {part}": each for part, each in (inner or {}).items()}
+        if inner is None or command.params:  # a group with options answers alone, too
+            by_name[name] = command
     return by_name
 
 

@@ -144,7 +144,7 @@ def test_without_an_extension_help_and_analysis_work(name: str, tmp_path: Path) 
 
 def test_two_commands_of_one_name_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = Folder("analyze", "analysis.questions.lr", ROOT / "analysis" / "questions" / "lr")
-    monkeypatch.setattr(cli, "extensions", lambda: (folder,))
+    monkeypatch.setattr("cbs.registry.commands.extensions", lambda: (folder,))
     cli.application.cache_clear()
     with pytest.raises(ConfigError, match="two commands are called 'analyze'"):
         cli.application("analyze")

@@ -25,11 +25,14 @@ from cbs.spectrum.record import Spectrum
 from sweeps.launching.loop import PlannedSweep
 from sweeps.launching.policies.base import SweepReport
 from sweeps.measuring.throughput import Timing
+from sweeps.papers import PaperRecipe
+from sweeps.reproducing.price import RunPrice
 from tests.parameters import COMMANDS, flags_of, kind
 
 SPECTRUM = Spectrum(
     curvature="gauss_newton", nodes=3, parameters=6, trial="", metric="loss", direction="below", workload={}, samples=()
 )
+PRICE = RunPrice(run="r", parameters=1, published=None, trials=1, examples=1.0, tokens=1.0, flops=1e18)
 Case = tuple[Sequence[str], str]
 
 
@@ -184,6 +187,7 @@ FLAGS = {
     "theory quadratic": Flags(
         {
             "analysis.extensions.theory.quadratic.quadratic": answer,
+            "analysis.extensions.theory.quadratic.as_notebook": answer,
             "analysis.extensions.theory.prediction.predict": answer,
             "analysis.present.save_figure.save_figure": None,
             "analysis.extensions.theory.noisy_quadratic.NoisyQuadratic.power_law": answer,
@@ -203,6 +207,7 @@ FLAGS = {
             "--spectrum-power": (["--spectrum-power", "1.5"], "power=1.5"),
             "--noise": (["--noise", "2.5"], "noise=2.5"),
             "--figure": (["--figure", "curves.png"], "curves.png"),
+            "--as-published": (["--as-published"], "as_notebook("),
             "--definitions": (["--definitions"], "definitions=True"),
             "--spectrum": (["--spectrum", "elsewhere"], "elsewhere"),
             "--at": (["--spectrum", "elsewhere", "--at", "start"], "at='start'"),
@@ -445,6 +450,71 @@ FLAGS = {
             "--dry-run": (["--dry-run"], "preview("),
             "--json": (["--json"], '"trials": 0'),
         },
+    ),
+    "schedule losses": Flags(
+        {"analysis.questions.schedule_losses.answer.schedule_losses": answer, **PRESENT},
+        cases=OUTPUT
+        | FIGURES
+        | JSON
+        | {
+            "results": (["elsewhere"], "elsewhere"),
+            "--confidence": CONFIG["--confidence"],
+            "--resamples": CONFIG["--resamples"],
+        },
+    ),
+    "theory temperature": Flags(
+        {"analysis.extensions.temperature.answer.temperature": answer, **PRESENT},
+        base=["results"],
+        cases=OUTPUT
+        | FIGURES
+        | JSON
+        | {
+            "results": (["elsewhere"], "elsewhere"),
+            "--confidence": CONFIG["--confidence"],
+        },
+    ),
+    "reproduce": Flags(
+        {
+            "sweeps.reproducing.reproduce.reproduce": answer,
+            "sweeps.reproducing.reproduce.recipe_of": lambda *_: PaperRecipe(title="t", paper="p", protocol="p"),
+            "sweeps.reproducing.reproduce.store": None,
+            "sweeps.reproducing.price.prices": lambda *_: [PRICE],
+            "sweeps.reproducing.telling.verdict_lines": list,
+            "os.cpu_count": 4,
+            "cbs.compute.device.count": 1,
+            "sweeps.running.cluster.check_listening": None,
+            "time.monotonic": 0.0,
+        },
+        base=["nqm"],
+        cases=OUTPUT
+        | {
+            "name": (["seesaw"], "'seesaw'"),
+            "--scale": (["--scale", "paper"], "'paper'"),
+            "--set": (["--set", "clip_norm=2"], "settings=['clip_norm=2']"),
+            "--record": (["--record", "there"], "there/nqm-tiny.json"),
+            "--max-time": (["--max-time", "2h"], "limits=Limits(deadline=7200.0"),
+            "--dry-run": (["--dry-run"], "prices("),
+            "--peak": (["--dry-run", "--peak", "50"], "of 50 TFLOP/s"),
+            "--utilisation": (["--dry-run", "--utilisation", "0.7"], "70% of"),
+            "--workers": (["--workers", "3"], "workers=3"),
+            "--workers-per-trial": (["--workers-per-trial", "2"], "workers_per_trial=2"),
+            "--gpus-per-trial": (["--gpus-per-trial", "0.5"], "gpus_per_trial=0.5"),
+            "--address": (["--address", "host:6379"], "address='host:6379'"),
+            "--json": (["--json"], "to_json("),
+        },
+    ),
+    "recipes": Flags(
+        {"sweeps.reproducing.listing.listing": list, "sweeps.reproducing.listing.listing_lines": list},
+        cases={"--json": (["--json"], "printed: []")},
+    ),
+    "recipes show": Flags(
+        {"sweeps.reproducing.reproduce.recipe_of": answer, "sweeps.reproducing.telling.recipe_lines": list},
+        base=["nqm"],
+        cases={"name": (["seesaw"], "'seesaw'"), "--scale": (["--scale", "paper"], "'paper'")},
+    ),
+    "recipes atlas": Flags(
+        {"sweeps.reproducing.atlas.atlas": 3},
+        cases={"tables": (["elsewhere"], "elsewhere"), "--output": (["-o", "there"], "there")},
     ),
     "status": Flags(
         {"sweeps.launching.ledger.ledgers": list},

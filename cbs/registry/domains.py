@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from numbers import Real
 from typing import Any, TypeGuard
 
@@ -34,6 +35,17 @@ def whole(name: str, value: object, *, least: int = 1, what: str = "") -> int:
     if not is_whole(value, least):
         raise ConfigError(f"{name} must be a whole number of at least {least}{what and ', '}{what}, got {value!r}")
     return value
+
+
+def all_whole(workload: str, numbers: Mapping[str, int | None]) -> None:
+    """Check options of a workload, each a positive whole number or ``None``.
+
+    Raises:
+        ConfigError: if one is something else.
+    """
+    for name, value in numbers.items():
+        if value is not None:
+            whole(f"{name} of workload {workload!r}", value)
 
 
 def number(name: str, value: object, *, above: float = 0.0, below: float = math.inf) -> float:

@@ -21,9 +21,7 @@ from cbs.errors import ConfigError
 from cbs.registry.domains import whole
 from cbs.trial.target import Direction
 from cbs.workloads import WORKLOADS
-
-_BLOCK = 64
-"""Examples drawn at a time, always, so that the sequence does not depend on how many are asked for."""
+from cbs.workloads.streams import DrawnExamples
 
 
 class QuadraticModel(nn.Module):
@@ -47,28 +45,19 @@ class QuadraticModel(nn.Module):
         return 0.5 * (self.curvature * self.theta.square()).sum()
 
 
-class NoiseStream:
+class NoiseStream(DrawnExamples):
     """Independent Gaussian vectors with standard deviations ``scale``, in an order fixed by ``generator``."""
 
     def __init__(self, scale: Tensor, generator: torch.Generator) -> None:
+        super().__init__(self._draw_noise, self._as_drawn, generator)
         self._scale = scale
-        self._generator = generator
-        self._left = scale.new_empty(0, len(scale))
 
-    def next(self, examples: int) -> Tensor:
-        """The next ``examples`` vectors, shape ``[examples, dimension]``."""
-        parts = [self._left]
-        missing = examples - len(self._left)
-        for _ in range(-(-missing // _BLOCK)):
-            parts.append(torch.randn(_BLOCK, len(self._scale), generator=self._generator).mul_(self._scale))
-        drawn = torch.cat(parts) if len(parts) > 1 else parts[0]
-        self._left = drawn[examples:]
-        return drawn[:examples]
+    def _draw_noise(self, examples: int, generator: torch.Generator) -> tuple[Tensor]:
+        return (torch.randn(examples, len(self._scale), generator=generator).mul_(self._scale),)
 
-    def skip(self, examples: int) -> None:
-        """Go on after the next ``examples`` vectors."""
-        while examples > 0:
-            examples -= len(self.next(min(examples, _BLOCK)))
+    @staticmethod
+    def _as_drawn(noise: Tensor) -> Tensor:
+        return noise
 
 
 class NoisyQuadraticWorkload:

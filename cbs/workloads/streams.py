@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,7 +16,52 @@ BLOCK = 4096
 Rows = Tensor | tuple[Tensor, ...]
 
 
-class RandomIndices:
+class DrawnExamples:
+    """Examples made from random numbers, the same however they are cut into batches.
+
+    Random numbers are drawn a block of examples at a time, so ``next(4)`` twice equals ``next(8)`` as long as an
+    example is made from its own numbers alone.
+
+    Args:
+        draw: from a number of examples and the generator to their random numbers: tensors of that many rows.
+        make: from rows of these to examples.
+        generator: a CPU generator.
+        block: examples drawn at a time.
+    """
+
+    def __init__(
+        self,
+        draw: Callable[[int, torch.Generator], tuple[Tensor, ...]],
+        make: Callable[..., Any],
+        generator: torch.Generator,
+        block: int = 64,
+    ) -> None:
+        self._draw = draw
+        self._make = make
+        self._generator = generator
+        self._block = block
+        self._left: tuple[Tensor, ...] = ()
+
+    def next(self, examples: int) -> Any:
+        """The next ``examples`` examples."""
+        return self._make(*self._take(examples))
+
+    def skip(self, examples: int) -> None:
+        """Go on after the next ``examples`` examples, which are drawn but not made."""
+        while examples > 0:
+            examples -= len(self._take(min(examples, self._block))[0])
+
+    def _take(self, examples: int) -> tuple[Tensor, ...]:
+        blocks = [self._left] if self._left else []
+        ready = len(self._left[0]) if self._left else 0
+        for _ in range(max(-(-(examples - ready) // self._block), 0 if blocks else 1)):
+            blocks.append(self._draw(self._block, self._generator))
+        parts = tuple(torch.cat(part) for part in zip(*blocks, strict=True)) if len(blocks) > 1 else blocks[0]
+        self._left = tuple(part[examples:] for part in parts)
+        return tuple(part[:examples] for part in parts)
+
+
+class RandomIndices(DrawnExamples):
     """Uniform indices below ``count``, with replacement.
 
     The same generator gives the same sequence however it is cut into batches: ``next(4)`` twice equals ``next(8)``.
@@ -26,21 +72,15 @@ class RandomIndices:
     """
 
     def __init__(self, count: int, generator: torch.Generator) -> None:
+        super().__init__(self._draw_indices, self._as_they_are, generator, BLOCK)
         self._count = count
-        self._generator = generator
-        self._left = torch.empty(0, dtype=torch.int64)
 
-    def next(self, examples: int) -> Tensor:
-        """The next ``examples`` indices, shape ``[examples]``."""
-        while len(self._left) < examples:
-            self._left = torch.cat([self._left, torch.randint(self._count, (BLOCK,), generator=self._generator)])
-        drawn, self._left = self._left[:examples], self._left[examples:]
-        return drawn
+    def _draw_indices(self, examples: int, generator: torch.Generator) -> tuple[Tensor]:
+        return (torch.randint(self._count, (examples,), generator=generator),)
 
-    def skip(self, examples: int) -> None:
-        """Go on after the next ``examples`` indices."""
-        while examples > 0:
-            examples -= len(self.next(min(examples, BLOCK)))
+    @staticmethod
+    def _as_they_are(indices: Tensor) -> Tensor:
+        return indices
 
 
 class RandomExamples:

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 from difflib import get_close_matches
 
 import numpy as np
 import torch
-from numpy.lib.stride_tricks import sliding_window_view
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from cbs.errors import ConfigError, DataError, UnknownNameError
-from cbs.registry.domains import whole
+from cbs.errors import ConfigError, UnknownNameError
+from cbs.registry.domains import all_whole
 from cbs.trial.target import Direction
 from cbs.workloads import WORKLOADS
-from cbs.workloads.streams import RandomIndices
-from cbs.workloads.text_parts import GPT, SIZES, Corpus, GPTShape, embedded_corpus, load_corpus
-from cbs.workloads.text_parts.corpus import check_ids
-from cbs.workloads.text_parts.gpt import BaseModel
+from cbs.workloads.likelihoods import FixedSet, cross_entropy_sample
+from cbs.workloads.text_parts import Corpus
+from cbs.workloads.text_parts.gpt import GPT, SIZES, BaseModel, GPTShape
+from cbs.workloads.text_parts.llama import LLAMA_SIZES, Llama, LlamaShape
+from cbs.workloads.text_parts.options import find_corpus, resized, size_named
+from cbs.workloads.text_parts.windows import Windows, WindowStream, require_windows
 
 VALIDATION_CHUNK = 128
 """Most sequences per forward pass of the validation; small models are faster while the logits fit the cache."""
@@ -30,6 +32,7 @@ VALIDATION_LOGITS = 2**28
 BYTE_TARGET = 2.4
 TOKEN_TARGET_SHARE = 0.6
 PARAMETRIZATIONS = ("standard", "mup")
+INITS = ("scaled", "nanogpt")
 BASE_SIZE = "30k"
 """The size whose width is the base width of muP unless another is given."""
 
@@ -42,8 +45,12 @@ def text(
     layers: int | None = None,
     heads: int | None = None,
     context: int | None = None,
+    kv_heads: int | None = None,
+    mlp_width: int | None = None,
+    init: str = "scaled",
     parametrization: str = "standard",
     base_width: int | None = None,
+    corpus: str | None = None,
     data: str | None = None,
     validation: str | None = None,
     tokenizer: str | None = None,
@@ -52,18 +59,27 @@ def text(
     vocab_size: int | None = None,
     validation_sequences: int = 512,
 ) -> TextWorkload:
-    """A GPT that predicts the next byte or token; see :class:`TextWorkload`.
+    """A GPT or Llama that predicts the next byte or token; see :class:`TextWorkload`.
 
     Args:
-        size: a name of :data:`cbs.workloads.text_parts.gpt.SIZES`.
+        size: a name of :data:`cbs.workloads.text_parts.gpt.SIZES`, or, for RMSNorm, rotary positions and SwiGLU, of
+            :data:`cbs.workloads.text_parts.llama.LLAMA_SIZES`.
         width: width of the model; ``None`` for that of the size.
         layers: number of blocks; ``None`` for that of the size.
         heads: attention heads per block; ``None`` for as many as keep the head size of the size.
         context: tokens per sequence; ``None`` for that of the size.
+        kv_heads: of a Llama: heads of keys and values; ``None`` for those of the size, or as many as heads where these
+            change.
+        mlp_width: of a Llama: entries of a block's hidden layer; ``None`` for that of the size, or 8/3 of the width
+            where this changes.
+        init: ``"scaled"``, or ``"nanogpt"`` for matrices with a standard deviation of 0.02 whatever their width, see
+            :class:`~cbs.workloads.text_parts.gpt.GPT` and :class:`~cbs.workloads.text_parts.llama.Llama`.
         parametrization: ``"standard"``, or ``"mup"`` for learning rates that transfer across widths, see
             :mod:`cbs.optimizers.widths`. The base model has the head size of the size.
         base_width: with ``"mup"``, the width at which it is the standard parametrization; ``None`` for 32, that of the
             size "30k".
+        corpus: without data: ``"topics"``, the documentation that comes with Python, or ``"stdlib"``, the source of its
+            library; ``None`` for the first.
         data: file or folder with the text, see :func:`cbs.workloads.text_parts.files.load_corpus` for the formats and
             for the options ``validation``, ``tokenizer``, ``text_field`` and ``dtype``; ``None`` for the embedded
             corpus.
@@ -75,55 +91,56 @@ def text(
         validation_sequences: sequences in the fixed validation set.
 
     Raises:
-        UnknownNameError: if there is no such size.
+        UnknownNameError: if there is no such size, init, parametrization or corpus.
         ConfigError: if an option is out of its domain or contradicts another.
         DataError: if the data cannot be read, do not fit the vocabulary, or are too short.
     """
-    if size not in SIZES:
-        raise UnknownNameError(f"unknown size {size!r} of workload 'text': known sizes are {', '.join(SIZES)}")
-    numbers = {
-        "width": width,
-        "layers": layers,
-        "heads": heads,
-        "context": context,
-        "base_width": base_width,
-        "vocab_size": vocab_size,
-        "validation_sequences": validation_sequences,
-    }
-    for name, number in numbers.items():
-        if number is not None:
-            whole(f"{name} of workload 'text'", number)
-    shape = _shape(size, width=width, layers=layers, heads=heads, context=context)
-    base = _base(parametrization, base_width, SIZES[size].head_size)
-    if data is not None:
-        corpus = load_corpus(
-            data, validation=validation, tokenizer=tokenizer, text_field=text_field, dtype=dtype, vocab_size=vocab_size
+    named = size_named("text", size, SIZES | LLAMA_SIZES)
+    numbers = {"width": width, "layers": layers, "heads": heads, "context": context, "base_width": base_width}
+    numbers |= {"kv_heads": kv_heads, "mlp_width": mlp_width, "vocab_size": vocab_size}
+    all_whole("text", {**numbers, "validation_sequences": validation_sequences})
+    shape = resized("text", size, named, width=width, layers=layers, heads=heads, context=context)
+    shape = _llama_shape(size, named, shape, kv_heads, mlp_width)
+    if init not in INITS:
+        raise UnknownNameError(f"unknown init {init!r} of workload 'text': known are {', '.join(INITS)}")
+    base = _base(parametrization, base_width, named.head_size)
+    found = find_corpus(
+        "text",
+        data=data,
+        corpus=corpus,
+        validation=validation,
+        tokenizer=tokenizer,
+        text_field=text_field,
+        dtype=dtype,
+        vocab_size=vocab_size,
+    )
+    fixed_std = init == "nanogpt"
+
+    def build() -> nn.Module:
+        if isinstance(shape, LlamaShape):
+            return Llama(shape, found.vocab_size, base, fixed_std)
+        return GPT(shape, found.vocab_size, base, fixed_std)
+
+    return TextWorkload(build, shape.context, found, validation_sequences)
+
+
+def _llama_shape(size: str, named: GPTShape, shape: GPTShape, kv_heads: int | None, mlp_width: int | None) -> GPTShape:
+    if not isinstance(named, LlamaShape) or not isinstance(shape, LlamaShape):
+        for name, value in {"kv_heads": kv_heads, "mlp_width": mlp_width}.items():
+            if value is not None:
+                raise ConfigError(f"option {name} of workload 'text' is for the sizes of Llama, not for {size!r}")
+        return shape
+    shape = dataclasses.replace(
+        shape,
+        kv_heads=kv_heads or (named.kv_heads if shape.heads == named.heads else None),
+        mlp_width=mlp_width or (named.mlp_width if shape.width == named.width else None),
+    )
+    if shape.heads % shape.groups or shape.head_size % 2:
+        raise ConfigError(
+            f"heads={shape.heads} of workload 'text' must be a multiple of kv_heads={shape.groups} and have an even "
+            f"size, not {shape.head_size}; change one of them"
         )
-        return TextWorkload(shape, corpus, validation_sequences, base)
-    for name, option in {"validation": validation, "tokenizer": tokenizer, "dtype": dtype}.items():
-        if option is not None:
-            raise ConfigError(f"option {name} of workload 'text' needs data=PATH, the embedded corpus does not use it")
-    corpus = embedded_corpus()
-    if vocab_size is not None:
-        for tokens in (corpus.training, corpus.validation):
-            check_ids(tokens, vocab_size, corpus.training_source)
-        corpus = dataclasses.replace(corpus, vocab_size=vocab_size)
-    return TextWorkload(shape, corpus, validation_sequences, base)
-
-
-def _shape(size: str, *, width: int | None, layers: int | None, heads: int | None, context: int | None) -> GPTShape:
-    named = SIZES[size]
-    width = width or named.width
-    if heads is None:
-        heads, rest = divmod(width, named.head_size)
-        if rest:
-            raise ConfigError(
-                f"width {width} of workload 'text' is not a multiple of {named.head_size}, the head size of {size!r}: "
-                "choose one that is, or give heads"
-            )
-    elif width % heads:
-        raise ConfigError(f"width {width} of workload 'text' is not divisible by heads={heads}; change one of them")
-    return GPTShape(width=width, layers=layers or named.layers, heads=heads, context=context or named.context)
+    return shape
 
 
 def _base(parametrization: str, base_width: int | None, head_size: int) -> BaseModel | None:
@@ -153,10 +170,11 @@ class TextWorkload:
     vocabulary size, early in training and no more than a place to start from.
 
     Args:
-        shape: shape of the model; its context is the sequence length.
+        model: draws a model from torch's global random state: from ids ``[sequences, tokens]`` to logits
+            ``[sequences, tokens, vocabulary]``, of which those of a token depend on it and on earlier ones.
+        context: tokens of a sequence.
         corpus: the data.
         validation_sequences: sequences in the validation set.
-        base: base model of muP; ``None`` for the standard parametrization.
 
     Raises:
         DataError: if the training part holds no window, or the validation part fewer than ``validation_sequences``.
@@ -169,28 +187,28 @@ class TextWorkload:
     data_hash: str | None
 
     def __init__(
-        self, shape: GPTShape, corpus: Corpus, validation_sequences: int = 512, base: BaseModel | None = None
+        self, model: Callable[[], nn.Module], context: int, corpus: Corpus, validation_sequences: int = 512
     ) -> None:
-        self.shape = shape
-        self.base = base
+        self.model = model
         self.corpus = corpus
         self.metric_unit = f"nats/{corpus.unit}"
         token_target = round(TOKEN_TARGET_SHARE * math.log(corpus.vocab_size), 2)
         self.default_target = BYTE_TARGET if corpus.unit == "byte" else token_target
-        self.tokens_per_example = shape.context
+        self.tokens_per_example = context
         self.data_hash = corpus.data_hash
         unchecked = None if corpus.fully_checked else corpus.vocab_size
-        self._training = Windows(corpus.training, shape.context, corpus.training_source, unchecked)
-        validation = Windows(corpus.validation, shape.context, corpus.validation_source, unchecked)
-        _require_windows(self._training, "training", 1)
-        _require_windows(validation, "validation", validation_sequences)
+        self._training = Windows(corpus.training, context, corpus.training_source, unchecked)
+        validation = Windows(corpus.validation, context, corpus.validation_source, unchecked)
+        require_windows(self._training, "training", 1)
+        require_windows(validation, "validation", validation_sequences)
         starts = np.linspace(0, len(validation) - 1, validation_sequences).astype(np.int64)
-        self._validation = {torch.device("cpu"): validation.gather(starts)}
+        chunk = min(VALIDATION_CHUNK, max(1, VALIDATION_LOGITS // (context * corpus.vocab_size)))
+        self._validation = FixedSet((validation.gather(starts),), chunk)
         self.validation_examples = validation_sequences
 
     def build_model(self) -> nn.Module:
-        """A :class:`~cbs.workloads.text_parts.gpt.GPT` drawn from torch's global random state."""
-        return GPT(self.shape, self.corpus.vocab_size, self.base)
+        """The model, drawn from torch's global random state."""
+        return self.model()
 
     def training_stream(self, generator: torch.Generator) -> WindowStream:
         """Random windows of the training text."""
@@ -214,86 +232,11 @@ class TextWorkload:
 
         The Hessian of the mean over T tokens has blocks :math:`(diag(p) - p p^\top)/T`, one for each token.
         """
-        probabilities = outputs.detach().softmax(-1)
-        uniform = torch.rand(outputs.shape[:-1], generator=generator).to(outputs.device)
-        drawn = (probabilities.cumsum(-1) < uniform[..., None]).sum(-1).clamp_(max=outputs.shape[-1] - 1)
-        sample = probabilities.scatter_add(-1, drawn[..., None], -probabilities.new_ones(*drawn.shape, 1))
-        return sample / math.sqrt(outputs.shape[1])
+        return cross_entropy_sample(outputs, generator) / math.sqrt(outputs.shape[1])
 
     def validate(self, model: nn.Module) -> float:
         """Mean loss over the validation set, in nats per token; bitwise the same for the same weights."""
-        batch = self._validation_on(next(model.parameters()).device)
-        chunk = min(VALIDATION_CHUNK, max(1, VALIDATION_LOGITS // (self.shape.context * self.corpus.vocab_size)))
-        with torch.no_grad():
-            losses = torch.cat([self.example_losses(model, part) for part in batch.split(chunk)])
-        return losses.double().mean().item()
-
-    def _validation_on(self, device: torch.device) -> Tensor:
-        if device not in self._validation:
-            self._validation[device] = self._validation[torch.device("cpu")].to(device)
-        return self._validation[device]
-
-
-class Windows:
-    """All windows of ``context + 1`` consecutive tokens of a text, without a copy of it.
-
-    Args:
-        tokens: one-dimensional array of ids, in memory or memory-mapped.
-        context: tokens a window predicts.
-        source: where they are from, for error messages.
-        vocab_size: every id that is read has to be below it; ``None`` if that is known already.
-    """
-
-    def __init__(self, tokens: np.ndarray, context: int, source: str, vocab_size: int | None = None) -> None:
-        self.tokens = len(tokens)
-        self.context = context
-        self.source = source
-        self._vocab_size = vocab_size
-        self._windows = sliding_window_view(tokens, context + 1) if len(tokens) > context else tokens[:0, None]
-
-    def __len__(self) -> int:
-        return len(self._windows)
-
-    def gather(self, starts: np.ndarray) -> Tensor:
-        """The windows at ``starts``, as integers of shape ``[starts, context + 1]``.
-
-        Raises:
-            DataError: if an id is outside the vocabulary.
-        """
-        rows = self._windows[starts]
-        if self._vocab_size is not None:
-            check_ids(rows, self._vocab_size, self.source)
-        return torch.from_numpy(rows.astype(np.int64))
-
-
-class WindowStream:
-    """Windows at random starts, with replacement; the sequence depends on the generator alone.
-
-    Args:
-        windows: what to draw from.
-        generator: a CPU generator.
-    """
-
-    def __init__(self, windows: Windows, generator: torch.Generator) -> None:
-        self._windows = windows
-        self._starts = RandomIndices(len(windows), generator)
-
-    def next(self, examples: int) -> Tensor:
-        """The next ``examples`` windows, integers of shape ``[examples, context + 1]``."""
-        return self._windows.gather(self._starts.next(examples).numpy())
-
-    def skip(self, examples: int) -> None:
-        """Go on after the next ``examples`` windows, which are not read."""
-        self._starts.skip(examples)
-
-
-def _require_windows(windows: Windows, part: str, wanted: int) -> None:
-    if len(windows) >= wanted:
-        return
-    advice = "give more data or a smaller context"
-    if part == "validation":
-        advice = "pass validation=PATH with more text, or lower validation_sequences or context"
-    raise DataError(
-        f"{windows.source}: {windows.tokens} tokens for {part} hold {len(windows)} sequences of {windows.context} + 1 "
-        f"tokens, fewer than the {wanted} needed; {advice}"
-    )
+        (loss,) = self._validation.means(
+            lambda part: self.example_losses(model, part[0])[:, None], next(model.parameters()).device
+        )
+        return loss

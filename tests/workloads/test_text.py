@@ -21,7 +21,6 @@ from cbs.trial.target import Target
 from cbs.workloads import WORKLOADS, Workload, build_workload
 from cbs.workloads.text import TextWorkload, text
 from cbs.workloads.text_parts import GPT, SIZES, GPTShape, corpus
-from cbs.workloads.text_parts.gpt import BaseModel
 from sweeps.recipes import RECIPES
 from sweeps.spec.overrides import override
 
@@ -81,16 +80,24 @@ def test_context_and_vocabulary_can_be_chosen() -> None:
 
 
 def test_shape_can_be_chosen() -> None:
-    assert text(width=64).shape == GPTShape(width=64, layers=2, heads=4, context=32)
-    assert text(width=40, heads=5, layers=1).shape == GPTShape(width=40, layers=1, heads=5, context=32)
-    assert text(size="3m", width=128).shape == GPTShape(width=128, layers=4, heads=2, context=128)
-    assert text(heads=4).shape.head_size == 8
+    assert text(width=64).build_model().shape == GPTShape(width=64, layers=2, heads=4, context=32)
+    assert text(width=40, heads=5, layers=1).build_model().shape == GPTShape(width=40, layers=1, heads=5, context=32)
+    assert text(size="3m", width=128).build_model().shape == GPTShape(width=128, layers=4, heads=2, context=128)
+    assert text(heads=4).build_model().shape.head_size == 8
+
+
+def test_llamas_by_name_and_changed() -> None:
+    assert build(text(size="llama-200k")).shape.groups == 2
+    wider = build(text(size="llama-200k", width=96, layers=1)).shape
+    assert (wider.heads, wider.groups, wider.hidden) == (6, 6, 256)
+    assert build(text(size="llama-30k", kv_heads=1, mlp_width=40)).shape.hidden == 40
+    assert build(text(init="nanogpt")).blocks[0].mlp_in.weight.std().item() == pytest.approx(0.02, rel=0.1)
 
 
 def test_base_of_mup() -> None:
-    assert text(width=64).base is None
-    assert text(width=64, parametrization="mup").base == BaseModel(width=32, head_size=16)
-    assert text(size="3m", parametrization="mup", base_width=64).base == BaseModel(width=64, head_size=64)
+    ratios = [build(text(width=64, parametrization=name)).width_ratio for name in ("standard", "mup")]
+    assert ratios == [1, 2]
+    assert build(text(size="3m", parametrization="mup", base_width=64)).width_ratio == 4
     model = build(text(width=64, heads=2, parametrization="mup", base_width=16))
     assert isinstance(model, GPT)
     assert model.width_ratio == 4
@@ -271,6 +278,11 @@ def one_line_error(kind: type[CbsError], **options: object) -> str:
         (ConfigError, {"heads": "4"}, "heads"),
         (ConfigError, {"width": 40}, "not a multiple of 16, the head size of '30k'"),
         (ConfigError, {"width": 40, "heads": 3}, "width 40 of workload 'text' is not divisible by heads=3"),
+        (ConfigError, {"kv_heads": 2}, "kv_heads of workload 'text' is for the sizes of Llama, not for '30k'"),
+        (ConfigError, {"size": "llama-200k", "kv_heads": 3}, "must be a multiple of kv_heads=3"),
+        (UnknownNameError, {"init": "gpt"}, "known are scaled, nanogpt"),
+        (UnknownNameError, {"corpus": "code"}, "known are topics, stdlib"),
+        (ConfigError, {"corpus": "stdlib", "data": "a.txt"}, "exclude one another"),
         (ConfigError, {"heads": 3}, "width 32 of workload 'text' is not divisible by heads=3"),
         (ConfigError, {"parametrization": "mup", "base_width": 0}, "base_width"),
         (ConfigError, {"base_width": 16}, "base_width of workload 'text' needs parametrization=mup"),

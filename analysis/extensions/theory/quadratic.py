@@ -18,7 +18,15 @@ from analysis.arrays import OPEN, UNKNOWN, Quantity
 from analysis.config import AnalysisConfig
 from analysis.estimate.fit_table import TableFit, fit_table
 from analysis.estimate.result import Answer
-from analysis.extensions.theory.noisy_quadratic import OPTIMIZERS, CurveSummary, NoisyQuadratic, Row, critical, curve
+from analysis.extensions.theory.noisy_quadratic import (
+    OPTIMIZERS,
+    CurveSummary,
+    NoisyQuadratic,
+    Row,
+    critical,
+    curve,
+    notebook_curve,
+)
 from cbs.errors import ConfigError
 
 
@@ -29,7 +37,7 @@ class QuadraticAnswer:
     Attributes:
         rows: one per optimizer, power and batch size.
         fit: of the rows, one curve for each optimizer and power, with its exact ``S_min`` and ``B_crit``, which have no
-            interval; ``None`` where no curve has a row.
+            interval; ``None`` where no curve has a row, or none was asked for.
         lower_bound: steps that no method undercuts, for each batch size; none where the noise is not the curvature.
     """
 
@@ -110,6 +118,38 @@ def quadratic(
         target=target,
         initial_loss=model.initial_loss,
         lower_bound={size: model.lower_bound(size, target) for size in batch_sizes} if bounded else {},
+    )
+
+
+def as_notebook(
+    optimizers: Sequence[str] = ("sgd", "momentum", "ema"),
+    *,
+    batch_sizes: Sequence[int],
+    powers: Sequence[float] = (0.0,),
+    target: float = 0.01,
+    dimension: int = 10_000,
+) -> QuadraticAnswer:
+    """The steps as the authors' notebook finds them, see
+    :func:`~analysis.extensions.theory.noisy_quadratic.curves.notebook_curve`; no curve is fitted to them.
+
+    Raises:
+        ConfigError: if the notebook has no such optimizer, or the target is not below the loss at the start.
+    """
+    model = NoisyQuadratic.binned(dimension)
+    if target >= model.initial_loss:
+        raise ConfigError(f"the loss starts at {model.initial_loss:.3g}: lower the target of {target:g}")
+    rows: list[Row] = []
+    for optimizer, power in itertools.product(dict.fromkeys(optimizers), dict.fromkeys(powers)):
+        try:
+            rows += notebook_curve(optimizer, target, batch_sizes, dimension=dimension, power=power)
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
+    return QuadraticAnswer(
+        rows=tuple(rows),
+        fit=None,
+        target=target,
+        initial_loss=model.initial_loss,
+        lower_bound={size: model.lower_bound(size, target) for size in batch_sizes},
     )
 
 

@@ -11,8 +11,10 @@ from typing import Literal
 import numpy as np
 
 from cbs.errors import DataError
+from cbs.workloads.text_parts.shards import TokenShards
 
 TokenUnit = Literal["byte", "token"]
+Tokens = np.ndarray | TokenShards
 
 BLOCK = 2**18
 """Tokens that are read at once when a corpus is scanned."""
@@ -28,7 +30,7 @@ class Corpus:
     """Token ids for training and for validation.
 
     Attributes:
-        training: one-dimensional array of token ids, of any unsigned type; may be memory-mapped.
+        training: one-dimensional array of token ids, of any unsigned type; may be memory-mapped, or several files.
         validation: the same for validation.
         training_source: where the training tokens come from, for error messages.
         validation_source: where the validation tokens come from.
@@ -38,8 +40,8 @@ class Corpus:
         fully_checked: whether every id was compared with ``vocab_size``, not only those of sampled blocks.
     """
 
-    training: np.ndarray
-    validation: np.ndarray
+    training: Tokens
+    validation: Tokens
     training_source: str
     validation_source: str
     vocab_size: int
@@ -49,8 +51,8 @@ class Corpus:
 
 
 def make_corpus(
-    training: np.ndarray,
-    validation: np.ndarray,
+    training: Tokens,
+    validation: Tokens,
     *,
     sources: tuple[str, str],
     vocab_size: int,
@@ -76,7 +78,7 @@ def make_corpus(
     )
 
 
-def scan(tokens: np.ndarray, vocab_size: int, source: str) -> bytes:
+def scan(tokens: Tokens, vocab_size: int, source: str) -> bytes:
     """SHA-256 digest of an array of token ids, all found to be below ``vocab_size``.
 
     The digest covers the number of tokens and then their ids as little-endian 32-bit integers, so it does not depend on
@@ -127,15 +129,16 @@ def embedded_corpus() -> Corpus:
             "or pass data=PATH"
         ) from None
     held_out = {name for name in topics if belongs_to_validation(name)}
-    parts = [_ascii(topics[name] for name in sorted(names)) for names in (topics.keys() - held_out, held_out)]
+    parts = [as_ascii(topics[name] for name in sorted(names)) for names in (topics.keys() - held_out, held_out)]
     return make_corpus(*parts, sources=("pydoc_data.topics",) * 2, vocab_size=ASCII_SIZE, unit="byte")
 
 
-def _ascii(documents: Iterator[str]) -> np.ndarray:
+def as_ascii(documents: Iterator[str]) -> np.ndarray:
+    """Documents as ASCII bytes with newlines between them; characters beyond ASCII become ``?``."""
     return np.frombuffer("\n".join(documents).encode("ascii", "replace"), dtype=np.uint8)
 
 
-def _blocks(tokens: np.ndarray) -> Iterator[np.ndarray]:
+def _blocks(tokens: Tokens) -> Iterator[np.ndarray]:
     if len(tokens) <= BLOCK * SAMPLED_BLOCKS:
         starts = range(0, len(tokens), BLOCK)
     else:

@@ -2,14 +2,17 @@
 
 Documents (``.txt``, ``.jsonl``, ``.parquet``, or a folder of them) are tokenized in memory. Flat files of little-endian
 16-bit or 32-bit ids (``.u16``, ``.uint16``, ``.u32``, ``.uint32``, or ``.bin`` with a ``dtype``) are memory-mapped and
-never read whole; the ``train.bin`` and ``val.bin`` of nanoGPT are such files.
+never read whole; the ``train.bin`` and ``val.bin`` of nanoGPT are such files. The header that llm.c writes before the
+ids is passed over. A folder of such files is one long text in the order of their names.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 
@@ -19,10 +22,17 @@ import pyarrow.parquet as pq
 
 from cbs.errors import ConfigError, DataError
 from cbs.files import ended
-from cbs.workloads.text_parts.corpus import Corpus, belongs_to_validation, make_corpus
+from cbs.workloads.text_parts.corpus import Corpus, Tokens, belongs_to_validation, make_corpus
+from cbs.workloads.text_parts.shards import TokenShards
 from cbs.workloads.text_parts.tokenizing import ByteTokenizer, FileTokenizer, Tokenizer
 
 DOCUMENT_SUFFIXES = (".txt", ".jsonl", ".parquet")
+HEADERS = (20240520, 20240801)
+"""What the first four bytes of a file say where llm.c wrote it; ids begin after 1 KiB."""
+
+VALIDATION_NAME = re.compile(r"(^|[^a-z])(val|valid|validation)([^a-z]|$)", re.IGNORECASE)
+"""How a file of a folder says that it is for validation, as in ``fineweb_val_000000.bin``."""
+
 TOKEN_DTYPES = {".u16": "uint16", ".uint16": "uint16", ".u32": "uint32", ".uint32": "uint32", ".bin": None}
 DOCUMENTS_AT_ONCE = 1024
 
@@ -43,8 +53,8 @@ def load_corpus(
     single document, and for flat files of ids, the last tenth of the tokens is held out.
 
     Args:
-        data: a file, or a folder whose ``.txt``, ``.jsonl`` and ``.parquet`` files, at any depth, are read in the order
-            of their paths.
+        data: a file, or a folder whose ``.txt``, ``.jsonl`` and ``.parquet`` files, or else whose files of ids, at any
+            depth, are read in the order of their paths. Files of ids with ``val`` in their name are for validation.
         validation: a file or folder for validation.
         tokenizer: path of a ``tokenizer.json``; ``None`` for UTF-8 bytes.
         text_field: field of a JSON line or column of a Parquet file that holds the text.
@@ -69,10 +79,14 @@ def load_corpus(
         training, held_out = _split_documents(paths[0], text_field, encoder)
     else:
         whole = [
-            open_tokens(path, dtype) if is_flat else _tokens_of_all(path, text_field, encoder)
+            _tokens_in(path, dtype) if is_flat else [_tokens_of_all(path, text_field, encoder)]
             for path, is_flat in zip(paths, flat, strict=True)
         ]
-        training, held_out = whole if len(whole) == 2 else _split_tokens(whole[0])
+        training = whole[0][0]
+        if len(whole) == 2:  # a folder for validation alone may say so in its names or not
+            held_out = whole[1][-1]
+        else:
+            training, held_out = whole[0] if len(whole[0]) == 2 else _split_tokens(training)
     return make_corpus(
         training,
         held_out,
@@ -103,7 +117,27 @@ def open_tokens(path: Path, dtype: str | None = None) -> np.memmap:
             raise DataError(f"{path}: the file is empty")
         if size % kind.itemsize:
             raise DataError(f"{path}: {size} bytes are not a whole number of {kind.name} token ids; check dtype")
-        return np.memmap(path, dtype=kind, mode="r")
+        with path.open("rb") as stream:
+            header = 1024 if int.from_bytes(stream.read(4), "little") in HEADERS and size > 1024 else 0
+        return np.memmap(path, dtype=kind, mode="r", offset=header)
+
+
+def _tokens_in(path: Path, dtype: str | None) -> list[Tokens]:
+    """The ids of a file, or those of a folder: for training, and for validation where names say so."""
+    if not path.is_dir():
+        return [open_tokens(path, dtype)]
+    files = _flat_files(path)
+    held_out = [file for file in files if VALIDATION_NAME.search(file.name)]
+    sides = [side for side in ([file for file in files if file not in held_out], held_out) if side]
+    shards = []
+    for side in sides:
+        lengths = [len(open_tokens(file, dtype)) for file in side]
+        shards.append(TokenShards([partial(open_tokens, file, dtype) for file in side], lengths))
+    return list(shards)
+
+
+def _flat_files(path: Path) -> list[Path]:
+    return sorted(file for file in path.rglob("*") if file.suffix.lower() in TOKEN_DTYPES and file.is_file())
 
 
 def read_documents(path: Path, text_field: str = "text") -> Iterator[str]:
@@ -173,15 +207,20 @@ def _is_flat(path: Path) -> bool:
     if not path.is_dir() and suffix not in DOCUMENT_SUFFIXES and suffix not in TOKEN_DTYPES:
         known = ", ".join((*DOCUMENT_SUFFIXES, *TOKEN_DTYPES))
         raise DataError(f"{path}: unknown kind of file {suffix!r}; use one of {known}, or a folder of text")
-    return not path.is_dir() and suffix in TOKEN_DTYPES
+    if path.is_dir():
+        documents = any(file.suffix.lower() in DOCUMENT_SUFFIXES for file in path.rglob("*"))
+        return not documents and bool(_flat_files(path))
+    return suffix in TOKEN_DTYPES
 
 
-def _split_tokens(tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _split_tokens(tokens: Tokens) -> list[Tokens]:
     cut = len(tokens) - len(tokens) // 10
-    return tokens[:cut], tokens[cut:]
+    if isinstance(tokens, TokenShards):
+        return [tokens.between(0, cut), tokens.between(cut, len(tokens))]
+    return [tokens[:cut], tokens[cut:]]
 
 
-def _split_documents(path: Path, text_field: str, encoder: Tokenizer) -> tuple[np.ndarray, np.ndarray]:
+def _split_documents(path: Path, text_field: str, encoder: Tokenizer) -> list[Tokens]:
     sides: tuple[list[np.ndarray], list[np.ndarray]] = ([], [])
     everything = []
     for document, tokens in _encoded(path, text_field, encoder):
@@ -189,7 +228,7 @@ def _split_documents(path: Path, text_field: str, encoder: Tokenizer) -> tuple[n
         everything.append(tokens)
     training, validation = (_join(side, encoder) for side in sides)
     if len(training) and len(validation):
-        return training, validation
+        return [training, validation]
     return _split_tokens(_not_empty(_join(everything, encoder), path))
 
 

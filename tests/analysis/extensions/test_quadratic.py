@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 
 import pytest
 
 from analysis.config import AnalysisConfig
-from analysis.extensions.theory.noisy_quadratic import CurveSummary, NoisyQuadratic, critical, curve
-from analysis.extensions.theory.quadratic import quadratic
+from analysis.extensions.theory.noisy_quadratic import OPTIMIZERS, CurveSummary, NoisyQuadratic, critical, curve
+from analysis.extensions.theory.quadratic import as_notebook, quadratic
 from analysis.present import presentation
 from cbs.errors import ConfigError
+from tests.certified import noisy_quadratic as certified
 
 CONFIG = AnalysisConfig(resamples=200)
 
@@ -146,3 +148,31 @@ def test_a_mistake_is_one_line(run, arguments, words) -> None:  # type: ignore[n
     code, out, err = run("theory", "quadratic", *arguments)
     assert (code, out) == (2, "")
     assert words in err.replace("\n", " ")
+
+
+@pytest.mark.parametrize(("method", "power"), certified.LAST_MISSED_STEP)
+def test_as_published_the_steps_are_those_of_the_notebook(method: str, power: float) -> None:
+    (name,) = (name for name, own in OPTIMIZERS.items() if own == method)
+    last = certified.LAST_MISSED_STEP[method, power]
+    found = as_notebook([name], batch_sizes=tuple(last), powers=[power])
+    assert [row.steps for row in found.rows] == [step + 1 for step in last.values()]
+    assert found.fit is None
+    assert found.initial_loss == pytest.approx(certified.INITIAL_LOSS, abs=0.01)
+    assert {size: round(steps) for size, steps in found.lower_bound.items()} == certified.LOWER_BOUND
+
+
+def test_the_notebook_has_three_optimizers_and_a_target_below_the_start() -> None:
+    with pytest.raises(ConfigError, match="the notebook has no optimizer 'nesterov'"):
+        as_notebook(["nesterov"], batch_sizes=(4,))
+    with pytest.raises(ConfigError, match=r"the loss starts at 4\.7: lower the target of 5"):
+        as_notebook(["sgd"], batch_sizes=(4,), target=5.0)
+
+
+def test_as_published_goes_with_nothing_that_the_notebook_says(run: Callable[..., tuple[int, str, str]]) -> None:
+    code, out, err = run("theory", "quadratic", "--as-published", "--noise", 2, "--ema", 0.9)
+    assert (code, out) == (2, "")
+    assert "--ema and --noise: with --as-published that is what the notebook says" in err
+    code, out, err = run("theory", "quadratic", "--as-published", "--optim", "sgd", "--batch-sizes", 65536)
+    assert (code, err) == (0, "")
+    assert "7,310" in out
+    assert "nothing reached" not in out

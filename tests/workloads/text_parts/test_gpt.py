@@ -30,10 +30,15 @@ def test_the_default_size_has_29856_parameters() -> None:
     assert count(build()) == 29_856
 
 
-# (V + T) d + L (12 d^2 + 2 d) + d with V = 50257 and T = 1024: no biases, head tied to the token embedding.
+# Radford et al. 2019 as released, with V = 50257 and T = 1024: biases, head tied to the token embedding.
 @pytest.mark.parametrize(
     ("size", "expected"),
-    [("gpt2-small", 124_337_664), ("gpt2-medium", 354_551_808), ("gpt2-large", 773_521_920)],
+    [
+        ("gpt2-small", 124_439_808),
+        ("gpt2-medium", 354_823_168),
+        ("gpt2-large", 774_030_080),
+        ("gpt2-xl", 1_557_611_200),
+    ],
 )
 def test_gpt2_sizes_without_allocating_them(size: str, expected: int) -> None:
     with torch.device("meta"):

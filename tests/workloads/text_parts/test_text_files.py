@@ -2,18 +2,24 @@ from __future__ import annotations
 
 import json
 import os
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cbs.errors import CbsError, ConfigError, DataError
+from cbs.workloads.text import text
+from cbs.workloads.text_parts import corpus as corpus_module
 from cbs.workloads.text_parts.corpus import belongs_to_validation
 from cbs.workloads.text_parts.files import load_corpus, open_tokens, read_documents
+from cbs.workloads.text_parts.shards import TokenShards
+from cbs.workloads.text_parts.windows import Windows
 
 DOCUMENTS = [f"document {index}: naïve\r\ncafé\n" for index in range(60)]
 IDS = np.arange(1000) % 200
@@ -275,3 +281,73 @@ def test_open_tokens_reads_little_endian(tmp_path: Path) -> None:
     path.write_bytes(b"\x01\x00\x00\x01")
     assert open_tokens(path, "uint16").tolist() == [1, 256]
     assert open_tokens(path, "uint32").tolist() == [1 + 2**24]
+
+
+def shards(folder: Path, ids: np.ndarray, sizes: list[int], name: str = "part_{:03}.u16", header: bytes = b"") -> Path:
+    folder.mkdir(exist_ok=True)
+    for number, piece in enumerate(np.split(ids, np.cumsum(sizes)[:-1])):
+        (folder / name.format(number)).write_bytes(header + piece.astype("<u2").tobytes())
+    return folder
+
+
+def test_a_folder_of_ids_is_one_long_text(tmp_path: Path) -> None:
+    ids = np.random.default_rng(0).integers(0, 500, 3000)
+    ids.astype("<u2").tofile(tmp_path / "whole.u16")
+    whole = load_corpus(tmp_path / "whole.u16", vocab_size=500)
+    cut = load_corpus(shards(tmp_path / "cut", ids, [7, 1000, 3, 990, 1000]), vocab_size=500)
+    assert cut.data_hash == whole.data_hash
+    assert (len(cut.training), len(cut.validation)) == (2700, 300)
+    for part in ("training", "validation"):
+        one, several = Windows(getattr(whole, part), 20, "a"), Windows(getattr(cut, part), 20, "a")
+        assert len(one) == len(several)
+        starts = np.arange(len(one))
+        assert torch.equal(one.gather(starts), several.gather(starts))
+
+
+def test_shards_whose_names_say_so_are_for_validation(tmp_path: Path) -> None:
+    ids = np.arange(100)
+    shards(tmp_path / "a", ids, [50, 50], "fineweb_train_{:06}.bin")
+    folder = shards(tmp_path / "a", ids + 100, [100], "fineweb_val_{:06}.bin")
+    corpus = load_corpus(folder, dtype="uint16", vocab_size=300)
+    assert corpus.training[:].tolist() == list(range(100))
+    assert corpus.validation[:].tolist() == list(range(100, 200))
+    other = shards(tmp_path / "b", ids + 7, [60, 40])
+    corpus = load_corpus(folder / "fineweb_train_000001.bin", validation=other, dtype="uint16", vocab_size=300)
+    assert corpus.validation[:].tolist() == list(range(7, 107))
+
+
+def test_the_header_of_llm_c_is_passed_over(tmp_path: Path) -> None:
+    header = np.zeros(256, dtype="<i4")
+    header[:3] = 20240520, 1, 40
+    folder = shards(tmp_path / "a", np.arange(40), [40], header=header.tobytes())
+    assert open_tokens(folder / "part_000.u16").tolist() == list(range(40))
+
+
+def test_no_more_than_some_shards_are_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = []
+    many = TokenShards([partial(lambda n: opened.append(n) or np.arange(3) + 3 * n, n) for n in range(200)], [3] * 200)
+    assert np.array_equal(many[:], np.arange(600))
+    assert len(opened) == 200
+    assert np.array_equal(many.between(100, 600)[395:397], [495, 496])
+    assert many._shard.cache_info().maxsize == 64
+    assert many[5:5].tolist() == []
+
+
+def test_two_gigabytes_open_and_go_on_at_their_end_without_being_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counted in tokens that are looked at, as a clock would depend on the machine."""
+    path = tmp_path / "big.u16"
+    with path.open("wb") as stream:
+        stream.truncate(2 * 2**30)
+    checked, gathered = [], []
+    check, gather = corpus_module.check_ids, Windows.gather
+    monkeypatch.setattr(corpus_module, "check_ids", lambda ids, *rest: checked.append(len(ids)) or check(ids, *rest))
+    monkeypatch.setattr(Windows, "gather", lambda self, starts: gathered.append(len(starts)) or gather(self, starts))
+    workload = text(data=str(path), vocab_size=50_257, context=1024, validation_sequences=8)
+    drawn = workload.training_stream(torch.Generator().manual_seed(0))
+    drawn.skip(10**6)
+    assert drawn.next(4).shape == (4, 1025)
+    assert len(workload.corpus.training) + len(workload.corpus.validation) == 2**30
+    assert sum(checked) == 2 * corpus_module.SAMPLED_BLOCKS * corpus_module.BLOCK < 2**30 / 30
+    assert gathered == [8, 4]

@@ -1,6 +1,13 @@
 """The noisy quadratic of Zhang et al. (2019, arXiv:1907.04164): what training it takes, in closed form."""
 
-from analysis.extensions.theory.noisy_quadratic.curves import OPTIMIZERS, CurveSummary, Row, critical, curve
+from analysis.extensions.theory.noisy_quadratic.curves import (
+    OPTIMIZERS,
+    CurveSummary,
+    Row,
+    critical,
+    curve,
+    notebook_curve,
+)
 from analysis.extensions.theory.noisy_quadratic.model import NoisyQuadratic
 from analysis.extensions.theory.noisy_quadratic.modes import METHODS, Modes, modes_of
 from analysis.extensions.theory.noisy_quadratic.search import Best, best_settings, passages, tuned
@@ -17,6 +24,7 @@ __all__ = [
     "critical",
     "curve",
     "modes_of",
+    "notebook_curve",
     "passages",
     "tuned",
 ]

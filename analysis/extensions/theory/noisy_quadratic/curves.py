@@ -20,6 +20,13 @@ unless given."""
 MOMENTA = 1.0 - np.logspace(-5, 0, 20)
 """Momenta and decays that are tried, those of the paper."""
 
+SGD_LRS, LRS = np.logspace(-5, 0.5, 100), np.logspace(-8, 1, 100)[34:]
+"""Learning rates of the authors' notebook (repository gd-zhang/noisy-quadratic-model); those of momentum and averaging
+without the ones up to 1e-5, of which one equals it but for rounding."""
+
+CUSHION = 1e-8
+"""What the notebook adds to ``1 - rho`` of plain SGD."""
+
 _STRIDE, _OPEN = math.log(4.0), 50.0
 """Of the search for a critical batch size; the log of steps over twice the fewest, where no setting gets there."""
 
@@ -90,6 +97,46 @@ def curve(
             best_lr=None if best is None else best.lr,
             best_momentum=None if best is None or plain else best.momentum,
         )
+
+
+def notebook_curve(
+    optimizer: str, target: float, batch_sizes: Sequence[float], *, dimension: int, power: float = 0.0
+) -> list[Row]:
+    """:func:`curve` as the authors' notebook searches it: curvatures in 100 bins, on its grids. Where it returns the
+    last step that misses the target, these are the first that reach it.
+
+    Args:
+        optimizer: sgd, momentum or ema.
+        dimension: number of parameters.
+
+    Raises:
+        ValueError: if the notebook has no such optimizer.
+    """
+    if optimizer not in ("sgd", "momentum", "ema"):
+        raise ValueError(f"the notebook has no optimizer {optimizer!r}: it has sgd, momentum and ema")
+    plain = optimizer == "sgd"
+    bests = best_settings(
+        NoisyQuadratic.binned(dimension),
+        OPTIMIZERS[optimizer],
+        target,
+        batch_sizes,
+        *((SGD_LRS, (0.0,)) if plain else (LRS, MOMENTA)),
+        power=power,
+        cushion=CUSHION,
+    )
+    return [
+        Row(
+            optimizer=optimizer,
+            momentum=None,
+            ema=None,
+            power=power,
+            batch_size=batch_size,
+            steps=None if best is None else best.steps,
+            best_lr=None if best is None else best.lr,
+            best_momentum=None if best is None or plain else best.momentum,
+        )
+        for batch_size, best in zip(batch_sizes, bests, strict=True)
+    ]
 
 
 def _best(

@@ -66,6 +66,14 @@ class NoisyQuadratic:
             curvature=mean(self.curvature), noise=mean(self.noise), start=mean(self.start), count=count
         )
 
+    @classmethod
+    def binned(cls, dimension: int, bins: int = 100) -> NoisyQuadratic:
+        """Curvature ``1/i`` rounded down to ``bins`` geometric values, as the authors' notebook has it."""
+        values = np.geomspace(1.0, 1.0 / dimension, bins)
+        index = np.searchsorted(-values, -cls.power_law(dimension).curvature).clip(max=bins - 1)
+        count = np.bincount(index, minlength=bins).astype(float)
+        return cls(curvature=values, noise=values, start=np.ones(bins), count=count)
+
     @property
     def initial_loss(self) -> float:
         """Expected loss before the first step."""

@@ -27,7 +27,9 @@ UNSEEN = {
 def _(found: QuadraticAnswer) -> Presentation:
     tables = {"steps": steps(found)}
     if found.fit is None:
-        return Presentation(shown=[tables["steps"], "nothing reached the target"], tables=tables, json="nqm.json")
+        reached = any(row.steps for row in found.rows)
+        missed = () if reached else ("nothing reached the target",)
+        return Presentation(shown=(tables["steps"], *missed), tables=tables, json="nqm.json")
     fit = presentation(found.fit)
     tables |= fit.tables
     summary = tables["summary"]

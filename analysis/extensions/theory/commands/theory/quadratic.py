@@ -43,6 +43,13 @@ def command(
     dimension: Annotated[int, typer.Option(help="Number of parameters.")] = 10_000,
     spectrum_power: Annotated[float, typer.Option(help="The i-th curvature is i to minus this power.")] = 1.0,
     noise: Annotated[float, typer.Option(help="Variance of an example's noise over the curvature.")] = 1.0,
+    as_published: Annotated[
+        bool,
+        typer.Option(
+            "--as-published",
+            help="Steps alone, as the authors' notebook finds them: curvatures in 100 bins, on its grids.",
+        ),
+    ] = False,
     spectrum: Annotated[
         Path | None,
         typer.Option(
@@ -74,11 +81,17 @@ def command(
     """
     from analysis.extensions.theory.noisy_quadratic import NoisyQuadratic
     from analysis.extensions.theory.prediction import predict
-    from analysis.extensions.theory.quadratic import quadratic
+    from analysis.extensions.theory.quadratic import as_notebook, quadratic
     from analysis.present.save_figure import save_figure
     from cbs.errors import ConfigError
     from cbs.registry.parsing import parse_batch_sizes, parse_numbers
 
+    fitted = {
+        "--spectrum": spectrum is not None, "--momentum": momentum is not None, "--ema": ema is not None,
+        "--spectrum-power": spectrum_power != 1.0, "--noise": noise != 1.0, "--figure": figure is not None,
+    }  # fmt: skip
+    if as_published and (given := [flag for flag, there in fitted.items() if there]):
+        raise ConfigError(f"{' and '.join(given)}: with --as-published that is what the notebook says; leave it out")
     if spectrum is not None:
         alone = {
             "--power": power != "0", "--momentum": momentum is not None, "--ema": ema is not None,
@@ -98,6 +111,13 @@ def command(
     if dimension < 1 or dimension > 10_000_000:
         raise ConfigError(f"--dimension must be between 1 and 10,000,000, got {dimension}")
     sizes = parse_batch_sizes(batch_sizes or "4..65536")
+    if as_published:
+        notebook = as_notebook(
+            optim or ("sgd", "momentum", "ema"), batch_sizes=sizes, powers=parse_numbers(power, "--power", float),
+            target=0.01 if target is None else target, dimension=dimension,
+        )  # fmt: skip
+        tell(notebook, (), as_json=as_json, wide=wide)
+        return
     try:
         model = NoisyQuadratic.power_law(dimension, power=spectrum_power, noise=noise).grouped()
     except ValueError as error:

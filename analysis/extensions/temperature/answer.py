@@ -1,0 +1,199 @@
+r"""The noise scale against learning rate and batch size, of runs of one length.
+
+McCandlish et al. (2018, arXiv 1812.06162, appendix C) argue that training at a learning rate :math:`\epsilon` and a
+batch size B has the temperature :math:`T = \epsilon / \epsilon_{max}(B)`, about :math:`\epsilon / B` for SGD at small
+batches, and that the noise scale is :math:`B_{simple} \sim 1/T`. In logarithms
+
+.. math:: \ln B_{simple} = c + k_\epsilon \ln \epsilon + k_B \ln B, \qquad k_\epsilon = -1, k_B = 1.
+
+A point is a learning rate and a batch size: mean noise over mean signal of the second half of its steps, all seeds
+pooled. The plane is fitted by least squares; the intervals are Student's t of its residuals, so they contain the noise
+of the points and whatever makes them leave the plane.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from analysis.arrays import UNKNOWN, Array, Quantity
+from analysis.config import DEFAULT, AnalysisConfig
+from analysis.estimate.findings import Findings
+from analysis.estimate.noise import PLAIN, pooled_ratio
+from analysis.plain import plain
+from analysis.read.results import load
+from cbs.errors import ResultsError
+from cbs.trial.record import TrialStatus
+from cbs.trial.store import read_steps
+
+DRIFT = 1.2
+"""Factor by which the squared gradient may change within the second half of a run."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TemperaturePoint(Quantity):
+    """The noise scale in examples at one learning rate and batch size, of so many seeds."""
+
+    sweep: str
+    optimizer: str
+    lr: float
+    batch_size: int
+    seeds: int
+    note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TemperatureLaw:
+    """The plane of one optimizer: powers of learning rate and batch size, each ``UNKNOWN`` where it does not vary.
+
+    Attributes:
+        temperature: power of lr / B, fitted alone; -1 where B_simple ~ 1/T with T ~ lr / B.
+        residual_rms: of ln B_simple about the plane.
+        points: that it is fitted to.
+    """
+
+    optimizer: str
+    lr: Quantity
+    batch_size: Quantity
+    temperature: Quantity
+    residual_rms: float
+    points: int
+    remark: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Temperature(Findings):
+    """What :func:`temperature` found."""
+
+    points: tuple[TemperaturePoint, ...] = field(repr=False)
+    laws: tuple[TemperatureLaw, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return super().to_json() | {"points": plain(self.points)}
+
+
+def temperature(*paths: str | os.PathLike[str], config: AnalysisConfig = DEFAULT) -> Temperature:
+    """The noise scale over learning rates and batch sizes, per optimizer.
+
+    Args:
+        paths: sweeps, or folders of sweeps, with a list of learning rates and a probe; runs that spent their budget.
+        config: confidence.
+
+    Raises:
+        ResultsError: if no trial has moments of the gradient.
+    """
+    results = load(*paths)
+    notes = list(results.notes)
+    points = [
+        _point(group.sweep, group.optimizer, float(lr), int(size), part, config, notes)
+        for index, group in enumerate(results.groups)
+        for (lr, size), part in results.of_group(index).groupby(["lr", "batch_size"], sort=True)
+    ]
+    known = [point for point in points if point.value is not None]
+    notes += [
+        f"{point.optimizer} at learning rate {point.lr:g}, batch size {point.batch_size}: {point.note}"
+        for point in points
+        if point.value is None
+    ]
+    if not known:
+        raise ResultsError(f"no trial has a noise scale: {notes[-1] if notes else 'no moments were recorded'}")
+    optimizers = dict.fromkeys(point.optimizer for point in known)
+    laws = [law([point for point in known if point.optimizer == name], config.confidence) for name in optimizers]
+    return Temperature(config=config, points=tuple(known), laws=tuple(laws), notes=tuple(notes))
+
+
+def _point(
+    sweep: str, optimizer: str, lr: float, size: int, part: pd.DataFrame, config: AnalysisConfig, notes: list[str]
+) -> TemperaturePoint:
+    windows = list(_windows(part))
+    shrunk = _shrinkage(windows)
+    if not 1 / DRIFT < shrunk < DRIFT:
+        notes.append(
+            f"{optimizer} at learning rate {lr:g}, batch size {size}: the squared gradient changes by a factor of "
+            f"{shrunk:.2g} within the second half, so the run has not settled at its temperature: run it longer"
+        )
+    note, found = "no run spent its budget with moments of the gradient", UNKNOWN
+    if windows:
+        scale = pooled_ratio(windows, confidence=config.confidence)
+        note, found = scale.note, Quantity(scale.value, scale.interval)
+    return TemperaturePoint(
+        value=found.value, interval=found.interval, sweep=sweep, optimizer=optimizer, lr=lr, batch_size=size,
+        seeds=len(windows), note=note,
+    )  # fmt: skip
+
+
+def _shrinkage(windows: Sequence[Array]) -> float:
+    """Mean signal of the first part of all windows over that of the second; 1 where noise hides it."""
+    halves = [np.array_split(window[0], 2) for window in windows]
+    first, second = (np.concatenate([pair[place] for pair in halves]) if halves else np.ones(1) for place in (0, 1))
+    error = math.hypot(*(part.std() / math.sqrt(len(part)) for part in (first, second)))
+    if abs(first.mean() - second.mean()) < 3.0 * error or second.mean() <= 0 or first.mean() <= 0:
+        return 1.0
+    return float(first.mean() / second.mean())
+
+
+def _windows(part: pd.DataFrame) -> Iterator[Array]:
+    """Signal and noise of the second half of every run that went to its end, shape ``[2, steps]``."""
+    for folder in part.loc[part["status"] != str(TrialStatus.DIVERGED), "folder"]:
+        columns, geometries = read_steps(Path(folder) / "steps.parquet")
+        plain_columns = next((entry for entry in geometries if entry.geometry == PLAIN), None)
+        if plain_columns is None:
+            continue
+        rows = np.stack([np.asarray(columns[name], float) for name in (plain_columns.signal, plain_columns.noise)])
+        step = np.asarray(columns["step"], float)
+        window = rows[:, (step > step[-1] / 2) & np.isfinite(rows).all(axis=0)]
+        if window.shape[1]:
+            yield window
+
+
+def law(points: list[TemperaturePoint], confidence: float) -> TemperatureLaw:
+    """The plane through points of one optimizer, all with a value."""
+    y = np.log([point.value for point in points if point.value is not None])
+    columns = {"lr": np.log([point.lr for point in points]), "batch_size": np.log([p.batch_size for p in points])}
+    vary = [name for name, values in columns.items() if np.ptp(values) > 1e-9]
+    fit = _least_squares(np.column_stack([columns[name] for name in vary]), y, confidence) if vary else []
+    powers = dict(zip(vary, fit, strict=True))
+    ratio = columns["lr"] - columns["batch_size"]
+    alone = _least_squares(ratio[:, None], y, confidence)[0] if np.ptp(ratio) > 1e-9 else UNKNOWN
+    remark = ""
+    if len(vary) < 2:
+        missing = [name for name in columns if name not in vary]
+        remark = f"{' and '.join(missing).replace('_', ' ')} did not vary"
+    return TemperatureLaw(
+        optimizer=points[0].optimizer,
+        lr=powers.get("lr", UNKNOWN),
+        batch_size=powers.get("batch_size", UNKNOWN),
+        temperature=alone,
+        residual_rms=_residual([columns[name] for name in vary], y),
+        points=len(points),
+        remark=remark,
+    )
+
+
+def _least_squares(x: Array, y: Array, confidence: float) -> list[Quantity]:
+    """Slopes of y on the columns of x and a constant, with Student's t; without interval where no residual is left."""
+    design = np.column_stack([x, np.ones(len(y))])
+    if np.linalg.matrix_rank(design) < design.shape[1]:
+        return [UNKNOWN] * x.shape[1]
+    slopes, _, _, _ = np.linalg.lstsq(design, y, rcond=None)
+    freedom = len(y) - design.shape[1]
+    if freedom < 1:
+        return [Quantity(float(slope)) for slope in slopes[:-1]]
+    residual = y - design @ slopes
+    errors = np.sqrt(np.diag(np.linalg.inv(design.T @ design)) * (residual @ residual) / freedom)
+    half = errors * float(stats.t.ppf(0.5 + confidence / 2, freedom))
+    return [Quantity(float(s), (float(s - h), float(s + h))) for s, h in zip(slopes[:-1], half[:-1], strict=True)]
+
+
+def _residual(columns: list[Array], y: Array) -> float:
+    design = np.column_stack([*columns, np.ones(len(y))])
+    residual = y - design @ np.linalg.lstsq(design, y, rcond=None)[0]
+    return math.sqrt(float(np.mean(residual**2)))

@@ -1,0 +1,1 @@
+"""The commands of this extension, in their group."""

@@ -1,0 +1,6 @@
+"""What predictions of theory start from.
+
+Example: cbs theory spectrum results/quick
+"""
+
+PANEL = "Extensions"

@@ -1,0 +1,29 @@
+"""``cbs theory temperature``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from analysis.config import AnalysisConfig
+from analysis.options import Answer, Confidence, answer_with, options
+
+
+@options(answer=answer_with)
+def command(
+    results: Annotated[list[Path], typer.Argument(help="Sweeps, or folders of sweeps, to a budget and with a probe.")],
+    confidence: Confidence = 0.95,
+    *,
+    answer: Answer,
+) -> None:
+    """Noise scale against learning rate and batch size.
+
+    By McCandlish et al. (2018) it goes as 1/T, the temperature T being learning rate over batch size.
+
+    Example: cbs theory temperature results/
+    """
+    from analysis.extensions.temperature.answer import temperature
+
+    answer(temperature(*results, config=AnalysisConfig(confidence=confidence)), results[0] / "analysis" / "temperature")

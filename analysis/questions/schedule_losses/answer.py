@@ -1,0 +1,218 @@
+"""At equal examples: the final metric under a batch schedule less that of the batch size it starts from."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analysis.arrays import Array, Interval, Quantity, percentiles
+from analysis.config import DEFAULT, AnalysisConfig
+from analysis.estimate.findings import Findings
+from analysis.estimate.objective import BestLosses, as_study, best_losses, unit_of
+from analysis.estimate.studies import Study, one_study
+from analysis.plain import plain
+from analysis.read.groups import Group
+from analysis.read.results import load
+from cbs.errors import ResultsError
+from cbs.registry.choices import labels
+from cbs.trial.record import TrialStatus
+from cbs.trial.store import read_steps
+
+ALIKE = 0.02
+"""Relative difference of the examples of two runs from which on they are not equal."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossDifference(Quantity):
+    """The metric at the end less that of a constant batch size; below 0 where it is smaller.
+
+    Attributes:
+        batch_size: the constant one.
+        probability_smaller: that the metric is; ``None`` without resamples.
+        steps_saved: updates, as a share of those of the constant batch size.
+    """
+
+    batch_size: int
+    probability_smaller: float | None
+    steps_saved: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleLoss:
+    """One schedule from one first batch size, or a constant batch size.
+
+    Attributes:
+        schedule: name, with the options that tell it from others; ``constant`` for none.
+        batch_size: the first one.
+        metric: at the end, at the best learning rate.
+        against: every constant batch size of the sweep but itself.
+        steps: mean number of updates.
+        examples: that every run saw.
+        best_lr: of those that were run.
+        at_grid_edge: whether it is the lowest or the highest of several.
+        seeds: at the best learning rate.
+    """
+
+    sweep: str
+    optimizer: str
+    schedule: str
+    batch_size: int
+    metric: Quantity
+    against: tuple[LossDifference, ...]
+    steps: float
+    examples: float
+    best_lr: float
+    at_grid_edge: bool
+    seeds: int
+
+    def less(self, batch_size: int) -> LossDifference | None:
+        """The difference to a constant batch size."""
+        return next((each for each in self.against if each.batch_size == batch_size), None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleLosses(Findings):
+    """What :func:`schedule_losses` found."""
+
+    entries: tuple[ScheduleLoss, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return super().to_json() | {"entries": plain(self.entries)}
+
+
+def schedule_losses(path: str | os.PathLike[str], config: AnalysisConfig = DEFAULT) -> ScheduleLosses:
+    """The final metric under every batch schedule of a sweep to a budget, and under the constant batch sizes.
+
+    A run counts at the end of its budget; one that diverged is worse than all others. The learning rate is the best of
+    each by the mean over seeds; intervals contain that choice and the noise of seeds, pooled over all that is compared.
+
+    Args:
+        path: a sweep whose trials end with a budget, with schedules and the batch sizes that they start from.
+        config: confidence and resamples.
+
+    Raises:
+        ResultsError: if no schedule has a constant batch size beside it, or trials ended at a target or at unlike
+            budgets.
+    """
+    results = load(path)
+    entries: list[ScheduleLoss] = []
+    notes = [note for note in results.notes if "with a batch schedule" not in note]
+    names = dict(zip(map(id, results.scheduled), labels([each.choice for each in results.scheduled]), strict=True))
+    for index, group in enumerate(results.groups):
+        if group.stops_at_target:
+            raise ResultsError(f"{group.sweep}: trials end at a target; run the sweep with --budget")
+        parts = [("constant", int(size), _ends(part, results.evaluations, constant=True))
+                 for size, part in results.of_group(index).groupby("batch_size", sort=True)]  # fmt: skip
+        parts += [(names[id(scheduled)], int(size), _ends(part, None, constant=False))
+                  for scheduled in results.scheduled if scheduled.reference == index
+                  for size, part in scheduled.trials.groupby("batch_size", sort=True)]  # fmt: skip
+        if all(name == "constant" for name, _, _ in parts):
+            continue
+        entries += _entries(group, parts, config, notes)
+    if not entries:
+        raise ResultsError(
+            f"no batch schedule at {path} has constant batch sizes beside it that differ in nothing else; run the "
+            "sweep without --schedule, too"
+        )
+    return ScheduleLosses(config=config, entries=tuple(entries), notes=tuple(notes))
+
+
+def _ends(part: pd.DataFrame, evaluations: pd.DataFrame | None, *, constant: bool) -> pd.DataFrame:
+    """The trials with the metric and the examples at their end; no metric where they did not get there."""
+    if evaluations is None:
+        last, examples = (part[name].map(lambda curve: float(curve[-1])) for name in ("values", "examples"))
+    else:
+        last = evaluations.groupby("trial")["value"].last().reindex(part.index)
+        examples = part["final_step"] * part["batch_size"].astype(float)
+    ran = part["status"].isin([str(TrialStatus.BUDGET_EXHAUSTED), str(TrialStatus.REACHED)])
+    return part.assign(ended=last.where(ran), examples_seen=examples.astype(float))
+
+
+def _entries(
+    group: Group, parts: list[tuple[str, int, pd.DataFrame]], config: AnalysisConfig, notes: list[str]
+) -> list[ScheduleLoss]:
+    sign = -1.0 if group.target.direction == "above" else 1.0
+    kept: list[tuple[str, int, pd.DataFrame, Study, Array]] = []
+    for name, size, part in parts:
+        study = one_study(group, size, part, group.target, np.full(len(part), np.nan))
+        ended = part["ended"].to_dict()
+        table = np.array([sign * ended.get(row, np.nan) for row in study.trials.ravel()]).reshape(study.trials.shape)
+        if np.isfinite(table).any():
+            kept.append((name, size, part, study, table))
+        else:
+            notes.append(f"{group.optimizer}, {name} at batch size {size}: no run saw all of its examples")
+    scale = unit_of([table for *_, table in kept])
+    studies = [as_study(study, table, scale) for *_, study, table in kept]
+    found = best_losses(studies, scale, config)
+    if found.seeds.max(initial=0) < 2:  # their noise would be read off batch sizes, and these are no curve
+        found = BestLosses(**vars(found) | {"resampled": found.resampled[:0]})
+        notes.append(f"{group.optimizer}: one seed, so nothing tells how far losses scatter; run two or more")
+    places = {size: place for place, (name, size, *_) in enumerate(kept) if name == "constant"}
+    steps = [_mean(part, "final_step") for _, _, part, _, _ in kept]
+    examples = [_mean(part, "examples_seen") for _, _, part, _, _ in kept]
+    most = max(examples, default=0.0)
+    for (name, size, part, *_), seen in zip(kept, examples, strict=True):
+        if most - seen > max(ALIKE * most, 2 * _last_batch(name, size, part)):
+            raise ResultsError(
+                f"unlike budgets in {group.sweep}: {name} from batch size {size} saw {seen:g} examples of {most:g}"
+            )
+        if most - seen > ALIKE * most:
+            notes.append(
+                f"{group.optimizer}, {name} from batch size {size}: {100 * (1 - seen / most):.2g} % of the examples "
+                "do not make up a batch at its end and are not seen: its loss is a little high"
+            )
+    losses, drawn = sign * found.losses, sign * found.resampled
+    entries = []
+    for place, (name, size, _, _, _) in enumerate(kept):
+        apart = {other: drawn[:, place] - drawn[:, at] for other, at in places.items() if at != place}
+        study, winner = studies[place], studies[place].winner or 0
+        entries.append(
+            ScheduleLoss(
+                sweep=group.sweep,
+                optimizer=group.optimizer,
+                schedule=name,
+                batch_size=size,
+                metric=Quantity(float(losses[place]), _ends_of(drawn[:, place], config.confidence)),
+                against=tuple(
+                    LossDifference(
+                        value=float(losses[place] - losses[places[other]]),
+                        interval=_ends_of(rows, config.confidence),
+                        batch_size=other,
+                        probability_smaller=float((rows < 0).mean()) if len(rows) else None,
+                        steps_saved=1.0 - steps[place] / steps[places[other]],
+                    )
+                    for other, rows in apart.items()
+                ),
+                steps=steps[place],
+                examples=examples[place],
+                best_lr=float(study.lrs[winner]),
+                at_grid_edge=len(study.lrs) > 1 and study.at_edge(winner),
+                seeds=int(found.seeds[place]),
+            )
+        )
+    return entries
+
+
+def _last_batch(name: str, size: int, part: pd.DataFrame) -> float:
+    """Examples of the last step; a schedule ends with the last one that fits."""
+    if name == "constant":
+        return float(size)
+    folder = Path(part.loc[part["ended"].notna(), "folder"].iloc[0])
+    return float(read_steps(folder / "steps.parquet")[0]["batch_size"][-1])
+
+
+def _mean(part: pd.DataFrame, column: str) -> float:
+    """Over the runs that got to their end."""
+    return float(part.loc[part["ended"].notna(), column].mean())
+
+
+def _ends_of(rows: Array, confidence: float) -> Interval:
+    if not len(rows):
+        return (None, None)
+    low, high = percentiles(rows, confidence).tolist()
+    return (low, high)

@@ -1,0 +1,1 @@
+"""The command of this question, in its group."""

@@ -1,0 +1,6 @@
+"""Batch-size schedules: which to run, and what they bought.
+
+Example: cbs schedule plan results/
+"""
+
+PANEL = "Decide"

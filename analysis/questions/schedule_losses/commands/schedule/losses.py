@@ -1,0 +1,21 @@
+"""``cbs schedule losses``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from analysis.options import Answer, ResultsPath, answer_with, level_of, options
+
+
+@options(config=level_of, answer=answer_with)
+def command(results: ResultsPath = Path("results"), *, config: Any, answer: Answer) -> None:
+    """Batch schedules at equal budgets: what each ends at.
+
+    The final metric beside that of the batch size it starts from, and the steps saved.
+
+    Example: cbs schedule losses results/
+    """
+    from analysis.questions.schedule_losses.answer import schedule_losses
+
+    answer(schedule_losses(results, config), results / "analysis" / "schedule_losses")

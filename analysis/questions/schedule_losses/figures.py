@@ -1,0 +1,35 @@
+"""The final metric against the steps it took, at equal examples: lower left is better."""
+
+from __future__ import annotations
+
+import pandas as pd
+from matplotlib.axes import Axes
+
+from analysis.present import style
+from analysis.present.figures import figure, tidy
+from analysis.questions.schedule_losses.answer import ScheduleLosses
+
+_COLUMNS = ["panel", "optimizer", "steps", "metric", "low", "high"]
+
+
+def compute(found: ScheduleLosses) -> pd.DataFrame:
+    """One row per schedule and first batch size, or constant batch size; ``optimizer`` is what the key says."""
+    rows = []
+    for entry in found.entries:
+        constant = entry.schedule == "constant"
+        name = f"constant, B = {entry.batch_size}" if constant else f"{entry.schedule} from {entry.batch_size}"
+        low, high = entry.metric.interval
+        values = (f"{entry.sweep}, {entry.optimizer}", name, entry.steps, entry.metric.value, low, high)
+        rows.append(dict(zip(_COLUMNS, values, strict=True)))
+    return tidy(rows, _COLUMNS)
+
+
+@figure("schedule_losses", of=ScheduleLosses, compute=compute, panel="panel")
+def draw(axes: Axes, table: pd.DataFrame) -> None:
+    """A mark with its interval for every one; steps on a logarithmic axis."""
+    axes.set(xlabel="steps", ylabel="metric at the end", xscale="log")
+    handles = []
+    for name, look in style.looks(table["optimizer"]).items():
+        style.points(axes, table[table["optimizer"] == name], "steps", "metric", look)
+        handles.append(style.handle(name, look, line=False))
+    style.key(axes, handles, table["steps"], table[["metric", "high"]].max(axis=1))

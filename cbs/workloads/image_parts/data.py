@@ -1,0 +1,211 @@
+"""Labelled images as the workload sees them: in memory, or decoded when they are drawn."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from cbs.errors import DataError, needed, reason
+from cbs.workloads.streams import DrawnExamples
+
+SAMPLED = 1024
+"""Images, evenly spaced, from which the mean and the standard deviation of a channel are computed."""
+
+
+class Images(Protocol):
+    """Images of one size with a label each."""
+
+    @property
+    def labels(self) -> Tensor:
+        """Class of every image."""
+
+    def gather(self, indices: Tensor) -> Tensor:
+        """The images at ``indices`` as bytes, shape ``[indices, channels, side, side]``."""
+
+
+@dataclass(frozen=True)
+class StoredImages:
+    """Images in memory, ``pixels`` of shape ``[images, channels, side, side]`` and type ``uint8``."""
+
+    pixels: Tensor
+    labels: Tensor
+
+    def gather(self, indices: Tensor) -> Tensor:
+        """The images at ``indices``."""
+        return self.pixels[indices]
+
+
+@dataclass(frozen=True)
+class EncodedImages:
+    """Images that are decoded whenever they are gathered.
+
+    Attributes:
+        labels: of every image.
+        read: from the number of an image to its file's content.
+        name: from the number of an image to what it is called in an error message.
+        channels: 1 or 3; others are converted.
+        side: pixels across and down, to which the shorter side is resized and the longer one cut.
+    """
+
+    labels: Tensor
+    read: Callable[[int], bytes]
+    name: Callable[[int], str]
+    channels: int
+    side: int
+
+    def gather(self, indices: Tensor) -> Tensor:
+        """The images at ``indices``.
+
+        Raises:
+            DataError: if one cannot be read.
+        """
+        decoded = [self._decode(index) for index in indices.tolist()]
+        return torch.from_numpy(np.stack(decoded)) if decoded else torch.empty(0, self.channels, self.side, self.side)
+
+    def _decode(self, index: int) -> np.ndarray:
+        image = decode(self.read(index), self.name(index)).convert("RGB" if self.channels == 3 else "L")
+        scale = self.side / min(image.size)
+        across, down = (max(self.side, round(length * scale)) for length in image.size)
+        if (across, down) != image.size:
+            image = image.resize((across, down), 2)  # bilinear
+        left, top = (across - self.side) // 2, (down - self.side) // 2
+        return as_bytes(image.crop((left, top, left + self.side, top + self.side)))
+
+
+def decode(content: bytes, where: str) -> Any:
+    """A PIL image.
+
+    Raises:
+        DataError: if it is none or is damaged.
+        MissingDependencyError: if Pillow is not installed.
+    """
+    with needed("pillow", f"images such as {where}"):
+        from PIL import Image
+    try:
+        image = Image.open(io.BytesIO(content))
+        image.load()
+    except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError) as error:
+        why = "of no known format" if isinstance(error, Image.UnidentifiedImageError) else reason(error)
+        raise DataError(f"{where}: not a readable image ({why}); delete it or fetch it again") from None
+    return image
+
+
+def as_bytes(image: Any) -> np.ndarray:
+    """The pixels of a grey or RGB image, shape ``[channels, rows, columns]``."""
+    pixels = np.array(image, dtype=np.uint8)
+    return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageData:
+    """A data set.
+
+    Attributes:
+        training: images to train on.
+        validation: images to validate on.
+        classes: every label is below it.
+        size: pixels across and down of what a model sees; those stored may be larger, by a margin to crop.
+        mean: of each channel, between 0 and 1.
+        std: standard deviation of each channel.
+        data_hash: 16 hexadecimal digits.
+    """
+
+    training: Images
+    validation: Images
+    classes: int
+    size: int
+    mean: Tensor
+    std: Tensor
+    data_hash: str
+
+
+def describe(training: Images, validation: Images, names: Sequence[str], size: int, where: str) -> ImageData:
+    """Put both parts together, with their statistics and their hash: of all labels and of the images that are sampled.
+
+    Args:
+        training: images to train on.
+        validation: images to validate on.
+        names: of the classes; empty where nothing says them.
+        size: pixels across and down of what a model sees.
+        where: for error messages.
+
+    Raises:
+        DataError: if a class of the validation part is not in the training part.
+    """
+    digest = hashlib.sha256("\n".join(names).encode())
+    for part, name in ((training, "training"), (validation, "validation")):
+        digest.update(part.labels.numpy().astype("<i8").tobytes())
+        sample = part.gather(_spaced(len(part.labels), SAMPLED if name == "training" else 64))
+        digest.update(sample.numpy().tobytes())
+        if name == "training":
+            values = sample.double().transpose(0, 1).flatten(1) / 255
+    classes = max(len(names), int(training.labels.max()) + 1)
+    if int(validation.labels.max()) >= classes or int(min(training.labels.min(), validation.labels.min())) < 0:
+        raise DataError(f"{where}: labels for validation go to {int(validation.labels.max())}, those for training only "
+                        f"to {classes - 1}; check that both parts are of one data set")  # fmt: skip
+    std = values.std(1, correction=0)
+    return ImageData(
+        training=training,
+        validation=validation,
+        classes=classes,
+        size=size,
+        mean=values.mean(1).float(),
+        std=torch.where(std > 0, std, 1.0).float(),
+        data_hash=digest.hexdigest()[:16],
+    )
+
+
+def _spaced(count: int, wanted: int) -> Tensor:
+    return torch.from_numpy(np.linspace(0, count - 1, min(count, wanted)).astype(np.int64))
+
+
+class ImageStream(DrawnExamples):
+    """Random images, with replacement, at a random place within a margin, and mirrored half of the time.
+
+    Args:
+        images: what to draw from.
+        size: pixels across and down of an example.
+        margin: zeros put around an image before it is cut.
+        mirrored: whether half of the images are mirrored.
+        generator: a CPU generator.
+    """
+
+    def __init__(self, images: Images, size: int, margin: int, mirrored: bool, generator: torch.Generator) -> None:
+        super().__init__(self._draw_places, self._crops, generator, block=1024)
+        self._images = images
+        self._size = size
+        self._margin = margin
+        self._mirrored = mirrored
+
+    def _draw_places(self, examples: int, generator: torch.Generator) -> tuple[Tensor]:
+        return (torch.rand(examples, 4, generator=generator, dtype=torch.float64),)
+
+    def _crops(self, uniform: Tensor) -> tuple[Tensor, Tensor]:
+        """Images between 0 and 1, shape ``[examples, channels, size, size]``, and their labels."""
+        rows = (uniform[:, 0] * len(self._images.labels)).long()
+        images = pad(self._images.gather(rows), (self._margin,) * 4)
+        spare = images.shape[-1] - self._size
+        top, left = (uniform[:, 1:3] * (spare + 1)).long().T
+        columns = torch.arange(self._size).expand(len(rows), -1)
+        across = torch.where((uniform[:, 3:] < 0.5) & self._mirrored, columns.flip(1), columns) + left[:, None]
+        down = columns + top[:, None]
+        each = torch.arange(len(rows))[:, None, None, None]
+        channels = torch.arange(images.shape[1])[None, :, None, None]
+        cut = images[each, channels, down[:, None, :, None], across[:, None, None, :]]
+        return cut.float() / 255, self._images.labels[rows]
+
+
+def middle(images: Images, size: int, most: int) -> tuple[Tensor, Tensor]:
+    """The middle of at most so many images, evenly spaced, and their labels."""
+    rows = _spaced(len(images.labels), most)
+    pixels = images.gather(rows)
+    start = (pixels.shape[-1] - size) // 2
+    return pixels[:, :, start : start + size, start : start + size].contiguous(), images.labels[rows]

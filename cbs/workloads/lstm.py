@@ -1,0 +1,89 @@
+"""Language modelling with an LSTM, on the corpora of the workload ``text`` or a person's own data."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from cbs.registry.domains import all_whole
+from cbs.workloads import WORKLOADS
+from cbs.workloads.text import TextWorkload
+from cbs.workloads.text_parts.options import find_corpus
+
+
+class LSTMLanguageModel(nn.Module):
+    """An embedding, an LSTM (Hochreiter & Schmidhuber 1997) that starts every sequence from zeros, and a linear head.
+
+    Initialisation is that of torch, but for embedding and head: normal with a standard deviation of 0.02 and
+    1/sqrt(width).
+
+    Args:
+        width: entries of the embedding and of every hidden state.
+        layers: LSTMs on top of one another.
+        vocab_size: number of token ids.
+    """
+
+    def __init__(self, width: int, layers: int, vocab_size: int) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(vocab_size, width)
+        self.lstm = nn.LSTM(width, width, layers, batch_first=True)
+        self.head = nn.Linear(width, vocab_size)
+        nn.init.normal_(self.tokens.weight, std=0.02)
+        nn.init.normal_(self.head.weight, std=width**-0.5)
+        nn.init.zeros_(self.head.bias)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Next-token logits, shape ``[sequences, tokens, vocab_size]``, of ids ``[sequences, tokens]``."""
+        states, _ = self.lstm(self.tokens(ids))
+        return self.head(states)
+
+
+@WORKLOADS.register("lstm")
+def lstm(
+    *,
+    width: int = 64,
+    layers: int = 1,
+    context: int = 32,
+    corpus: str | None = None,
+    data: str | None = None,
+    validation: str | None = None,
+    tokenizer: str | None = None,
+    text_field: str = "text",
+    dtype: str | None = None,
+    vocab_size: int | None = None,
+    validation_sequences: int = 512,
+) -> TextWorkload:
+    """An LSTM that predicts the next byte or token; see :class:`~cbs.workloads.text.TextWorkload`.
+
+    Args:
+        width: entries of the embedding and of every hidden state.
+        layers: LSTMs on top of one another.
+        context: tokens per sequence, through all of which gradients flow.
+        corpus: ``"topics"`` or ``"stdlib"``, see the workload ``text``, as for the options of data.
+        data: file or folder with the text.
+        validation: file or folder with the validation text.
+        tokenizer: path of a ``tokenizer.json``.
+        text_field: field or column that holds the text.
+        dtype: type of the ids in a ``.bin`` file.
+        vocab_size: number of token ids.
+        validation_sequences: sequences in the fixed validation set.
+
+    Raises:
+        UnknownNameError: if there is no such corpus.
+        ConfigError: if an option is out of its domain or contradicts another.
+        DataError: if the data cannot be read, do not fit the vocabulary, or are too short.
+    """
+    numbers = {"width": width, "layers": layers, "context": context, "vocab_size": vocab_size}
+    all_whole("lstm", {**numbers, "validation_sequences": validation_sequences})
+    found = find_corpus(
+        "lstm",
+        data=data,
+        corpus=corpus,
+        validation=validation,
+        tokenizer=tokenizer,
+        text_field=text_field,
+        dtype=dtype,
+        vocab_size=vocab_size,
+    )
+    return TextWorkload(
+        lambda: LSTMLanguageModel(width, layers, found.vocab_size), context, found, validation_sequences
+    )

@@ -1,0 +1,251 @@
+"""Masked language modelling: tokens are hidden anew whenever a sequence is drawn, and the context may grow once."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, pad
+
+from cbs.errors import ConfigError, UnknownNameError
+from cbs.registry.domains import all_whole, whole
+from cbs.trial.target import Direction
+from cbs.workloads import WORKLOADS
+from cbs.workloads.likelihoods import FixedSet, cross_entropy_sample
+from cbs.workloads.streams import DrawnExamples
+from cbs.workloads.text_parts.bert import BERT, BERT_SIZES
+from cbs.workloads.text_parts.corpus import Corpus
+from cbs.workloads.text_parts.gpt import GPTShape
+from cbs.workloads.text_parts.options import find_corpus, resized, size_named
+from cbs.workloads.text_parts.windows import Windows, require_windows
+
+MaskedTokens = tuple[Tensor, Tensor, Tensor]
+"""Ids with masks in them ``[sequences, tokens]``, hidden places and what stood there ``[sequences, hidden]``; padding
+is -1 in the ids and -100 in the last."""
+
+HIDDEN = 0.15
+"""Share of the tokens to fill in; of these 80 % are replaced by the mask, 10 % by a random token, 10 % stay (Devlin et
+al. 2019, arXiv 1810.04805)."""
+
+INITS = ("scaled", "bert")
+BYTE_TARGET = 2.4
+TOKEN_TARGET_SHARE = 0.6
+MASK_SEED = 2**31 - 1
+"""Seed of the masks of the validation set."""
+
+
+class MaskedTextWorkload:
+    """Cross-entropy of hidden tokens given those around them.
+
+    An example is a window of ``context`` tokens of which 15 % are hidden, at places drawn anew every time; its loss is
+    the mean over these, in nats. With two contexts, the first ``switch`` examples have the first one and all others the
+    second; a batch that has both is padded. The metric is the mean loss at the last context; at the first one it is
+    stored as ``validation_loss_N`` with N tokens.
+
+    Args:
+        shape: of the model; its context is the longest.
+        corpus: the data.
+        contexts: tokens of an example, one number or two.
+        switch: examples before the second context.
+        mask_id: id of the mask; ``None`` for one beyond the vocabulary.
+        published_init: see :class:`~cbs.workloads.text_parts.bert.BERT`.
+        validation_sequences: sequences in the validation set of every context.
+
+    Raises:
+        DataError: if a part of the corpus holds too few windows.
+    """
+
+    metric = "validation_loss"
+    direction: Direction = "below"
+    example_unit = "sequence"
+    tokens_per_example: int | None
+    data_hash: str | None
+
+    def __init__(
+        self,
+        shape: GPTShape,
+        corpus: Corpus,
+        contexts: tuple[int, ...],
+        switch: int = 0,
+        *,
+        mask_id: int | None = None,
+        published_init: bool = False,
+        validation_sequences: int = 512,
+    ) -> None:
+        self.shape = shape
+        self.corpus = corpus
+        self.contexts = contexts
+        self.switch = switch
+        self.mask_id = corpus.vocab_size if mask_id is None else mask_id
+        self.vocab_size = max(corpus.vocab_size, self.mask_id + 1)
+        self.published_init = published_init
+        self.metric_unit = f"nats/{corpus.unit}"
+        token_target = round(TOKEN_TARGET_SHARE * float(np.log(corpus.vocab_size)), 2)
+        self.default_target = BYTE_TARGET if corpus.unit == "byte" else token_target
+        self.tokens_per_example = contexts[0] if len(contexts) == 1 else None
+        self.data_hash = corpus.data_hash
+        self.validation_examples = validation_sequences * len(contexts)
+        unchecked = None if corpus.fully_checked else corpus.vocab_size
+        self._windows, self._validation = [], []
+        for context in contexts:
+            training, held_out = (
+                Windows(tokens, context - 1, source, unchecked)
+                for tokens, source in (
+                    (corpus.training, corpus.training_source),
+                    (corpus.validation, corpus.validation_source),
+                )
+            )
+            require_windows(training, "training", 1)
+            require_windows(held_out, "validation", validation_sequences)
+            self._windows.append(training)
+            starts = np.linspace(0, len(held_out) - 1, validation_sequences).astype(np.int64)
+            uniform = torch.rand(validation_sequences, context, 2, generator=torch.Generator().manual_seed(MASK_SEED))
+            self._validation.append(FixedSet(self._hide(held_out.gather(starts), uniform), chunk=128))
+
+    def build_model(self) -> nn.Module:
+        """A :class:`~cbs.workloads.text_parts.bert.BERT` drawn from torch's global random state."""
+        return BERT(self.shape, self.vocab_size, self.published_init)
+
+    def training_stream(self, generator: torch.Generator) -> DrawnExamples:
+        """Random windows with random masks."""
+        drawn = 0
+
+        def draw(examples: int, generator: torch.Generator) -> tuple[Tensor, ...]:
+            nonlocal drawn
+            numbers = torch.arange(drawn, drawn + examples)
+            drawn += examples
+            place = torch.rand(examples, generator=generator, dtype=torch.float64)
+            return numbers, place, torch.rand(examples, max(self.contexts), 2, generator=generator)
+
+        return DrawnExamples(draw, self._make, generator)
+
+    def _make(self, numbers: Tensor, place: Tensor, uniform: Tensor) -> MaskedTokens:
+        early = int((numbers < self.switch).sum()) if len(self.contexts) == 2 else len(numbers)
+        parts = []
+        for stage, rows in enumerate((slice(0, early), slice(early, None))):
+            if len(numbers[rows]):
+                windows = self._windows[stage]
+                starts = (place[rows] * len(windows)).long().numpy()
+                parts.append(self._hide(windows.gather(starts), uniform[rows, : self.contexts[stage]]))
+        if len(parts) == 1:
+            return parts[0]
+        padded = []
+        for pieces, filler in zip(zip(*parts, strict=True), (-1, 0, -100), strict=True):
+            longest = max(piece.shape[1] for piece in pieces)
+            padded.append(torch.cat([pad(piece, (0, longest - piece.shape[1]), value=filler) for piece in pieces]))
+        return padded[0], padded[1], padded[2]
+
+    def _hide(self, ids: Tensor, uniform: Tensor) -> MaskedTokens:
+        """Hide tokens: those whose first random number, of shape ``[sequences, tokens, 2]``, is largest."""
+        hidden = max(1, round(HIDDEN * ids.shape[1]))
+        places = uniform[..., 0].topk(hidden, dim=1).indices
+        targets = ids.gather(1, places)
+        fate = uniform[..., 1].gather(1, places)
+        others = (((fate - 0.8) * 10).clamp(0, 1 - 1e-6) * self.corpus.vocab_size).long()
+        shown = torch.where(fate < 0.8, self.mask_id, torch.where(fate < 0.9, others, targets))
+        return ids.scatter(1, places, shown), places, targets
+
+    def example_losses(self, model: nn.Module, batch: MaskedTokens) -> Tensor:
+        """Mean cross-entropy of the hidden tokens of every sequence, in nats, shape ``[sequences]``."""
+        return self.output_losses(self.outputs(model, batch), batch)
+
+    def outputs(self, model: nn.Module, batch: MaskedTokens) -> Tensor:
+        """Logits of the hidden tokens, shape ``[sequences, hidden, vocabulary]``."""
+        return model(batch[0], batch[1])
+
+    def output_losses(self, outputs: Tensor, batch: MaskedTokens) -> Tensor:
+        """Mean cross-entropy of the hidden tokens of every sequence, in nats, shape ``[sequences]``."""
+        losses = cross_entropy(outputs.flatten(0, 1), batch[2].flatten(), reduction="none").view_as(batch[2])
+        return losses.sum(1) / (batch[2] >= 0).sum(1)
+
+    def curvature_sample(self, outputs: Tensor, batch: MaskedTokens, generator: torch.Generator) -> Tensor:
+        """Gradients of the cross-entropy at tokens drawn from the model, over the root of the number of hidden ones."""
+        real = (batch[2] >= 0).to(outputs)
+        return cross_entropy_sample(outputs, generator) * (real / real.sum(1, keepdim=True).sqrt())[..., None]
+
+    def validate(self, model: nn.Module) -> dict[str, float]:
+        """Mean loss over the validation set of every context, in nats per hidden token."""
+        device = next(model.parameters()).device
+
+        def losses(batch: tuple[Tensor, ...]) -> Tensor:
+            return self.example_losses(model, (batch[0], batch[1], batch[2]))[:, None]
+
+        *first, (last,) = [part.means(losses, device) for part in self._validation]
+        return {"validation_loss": last} | {f"validation_loss_{self.contexts[0]}": value for (value,) in first}
+
+
+@WORKLOADS.register("masked_text")
+def masked_text(
+    *,
+    size: str = "30k",
+    width: int | None = None,
+    layers: int | None = None,
+    heads: int | None = None,
+    context: int | None = None,
+    later_context: int | None = None,
+    switch: int | None = None,
+    init: str = "scaled",
+    corpus: str | None = None,
+    data: str | None = None,
+    validation: str | None = None,
+    tokenizer: str | None = None,
+    text_field: str = "text",
+    dtype: str | None = None,
+    vocab_size: int | None = None,
+    mask_id: int | None = None,
+    validation_sequences: int = 512,
+) -> MaskedTextWorkload:
+    """A BERT that fills in hidden bytes or tokens; see :class:`MaskedTextWorkload`.
+
+    Args:
+        size: a name of :data:`cbs.workloads.text_parts.bert.BERT_SIZES`.
+        width: width of the model; ``None`` for that of the size.
+        layers: number of blocks; ``None`` for that of the size.
+        heads: attention heads per block; ``None`` for as many as keep the head size of the size.
+        context: tokens per sequence; ``None`` for that of the size.
+        later_context: tokens per sequence after ``switch`` examples; ``None`` for no change.
+        switch: examples before ``later_context``.
+        init: ``"scaled"``, or ``"bert"`` for a standard deviation of 0.02 everywhere.
+        corpus: ``"topics"`` or ``"stdlib"``, see the workload ``text``, as for the options of data.
+        data: file or folder with the text.
+        validation: file or folder with the validation text.
+        tokenizer: path of a ``tokenizer.json``.
+        text_field: field or column that holds the text.
+        dtype: type of the ids in a ``.bin`` file.
+        vocab_size: number of token ids.
+        mask_id: id of the tokenizer's mask; ``None`` for one more id.
+        validation_sequences: sequences in the validation set of every context.
+
+    Raises:
+        UnknownNameError: if there is no such size, init or corpus.
+        ConfigError: if an option is out of its domain or contradicts another.
+        DataError: if the data cannot be read, do not fit the vocabulary, or are too short.
+    """
+    named = size_named("masked_text", size, BERT_SIZES)
+    numbers = {"width": width, "layers": layers, "heads": heads, "context": context, "later_context": later_context}
+    numbers |= {"switch": switch, "vocab_size": vocab_size, "validation_sequences": validation_sequences}
+    all_whole("masked_text", numbers)
+    if init not in INITS:
+        raise UnknownNameError(f"unknown init {init!r} of workload 'masked_text': known are {', '.join(INITS)}")
+    if (later_context is None) != (switch is None):
+        raise ConfigError("options later_context and switch of workload 'masked_text' belong together; give both")
+    shape = resized("masked_text", size, named, width=width, layers=layers, heads=heads, context=context)
+    contexts = (shape.context,) if later_context is None else (shape.context, later_context)
+    if len(set(contexts)) < len(contexts):
+        raise ConfigError(f"later_context of workload 'masked_text' is the context {shape.context} already")
+    options: dict[str, Any] = {"validation": validation, "tokenizer": tokenizer, "text_field": text_field}
+    found = find_corpus("masked_text", data=data, corpus=corpus, dtype=dtype, vocab_size=vocab_size, **options)
+    if mask_id is not None:
+        whole("mask_id of workload 'masked_text'", mask_id, least=0)
+    return MaskedTextWorkload(
+        dataclasses.replace(shape, context=max(contexts)),
+        found,
+        contexts,
+        switch or 0,
+        mask_id=mask_id,
+        published_init=init == "bert",
+        validation_sequences=validation_sequences,
+    )

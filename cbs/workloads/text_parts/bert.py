@@ -1,0 +1,102 @@
+"""A bidirectional transformer that fills in masked tokens, from thirty thousand parameters to BERT-Large."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import gelu, scaled_dot_product_attention
+
+from cbs.workloads.text_parts.gpt import EMBEDDING_STD, GPTShape
+
+BERT_SIZES: dict[str, GPTShape] = {
+    "30k": GPTShape(width=32, layers=2, heads=2, context=32),
+    "200k": GPTShape(width=64, layers=4, heads=4, context=64),
+    "3m": GPTShape(width=256, layers=4, heads=4, context=128),
+    "bert-base": GPTShape(width=768, layers=12, heads=12, context=512),
+    "bert-large": GPTShape(width=1024, layers=24, heads=16, context=512),
+}
+"""Shapes by name: the small ones of ``text``, and those of Devlin et al. 2019 (arXiv 1810.04805)."""
+
+EPS = 1e-12
+
+
+class BERT(nn.Module):
+    """The encoder of Devlin et al. 2019 (arXiv 1810.04805) with its masked-language head: LayerNorm after every sum,
+    biases, learned positions, a decoder tied to the token embedding. There is one segment and no second task, so
+    neither segment embedding nor pooler: 109,512,762 parameters (base) and 335,172,410 (large) with 30,522 tokens.
+
+    Initialisation: embeddings :math:`N(0, 0.02^2)`, matrices :math:`N(0, 1/fan\\_in)`, or all :math:`N(0, 0.02^2)` as
+    published; biases 0, gains 1.
+
+    Args:
+        shape: width, layers, heads and longest context.
+        vocab_size: number of token ids, that of the mask among them.
+        published_init: whether matrices start as the embeddings do.
+    """
+
+    def __init__(self, shape: GPTShape, vocab_size: int, published_init: bool = False) -> None:
+        super().__init__()
+        width = shape.width
+        self.tokens = nn.Embedding(vocab_size, width)
+        self.positions = nn.Embedding(shape.context, width)
+        self.norm = nn.LayerNorm(width, eps=EPS)
+        self.blocks = nn.ModuleList(EncoderBlock(width, shape.heads) for _ in range(shape.layers))
+        self.transform = nn.Linear(width, width)
+        self.transform_norm = nn.LayerNorm(width, eps=EPS)
+        for module in self.modules():
+            if isinstance(module, nn.Embedding):
+                nn.init.normal_(module.weight, std=EMBEDDING_STD)
+            elif isinstance(module, nn.Linear):
+                std = EMBEDDING_STD if published_init else 1.0 / math.sqrt(module.in_features)
+                nn.init.normal_(module.weight, std=std)
+                nn.init.zeros_(module.bias)
+        self.head = nn.Linear(width, vocab_size, device="meta")
+        self.head.weight = self.tokens.weight
+        self.head.bias = nn.Parameter(torch.zeros(vocab_size, device=self.tokens.weight.device))
+
+    def forward(self, ids: Tensor, places: Tensor) -> Tensor:
+        """Logits at some places.
+
+        Args:
+            ids: token ids, shape ``[sequences, tokens]``; -1 for padding, which nothing attends to.
+            places: positions whose tokens are wanted, shape ``[sequences, wanted]``.
+
+        Returns:
+            Shape ``[sequences, wanted, vocab_size]``.
+        """
+        sequences, length = ids.shape
+        padding = ids < 0
+        real = ~padding[:, None, None, :] if bool(padding.any()) else None
+        order = torch.arange(length, device=ids.device)[None]
+        x = self.norm(self.tokens(ids.clamp(min=0)) + self.positions(order)).flatten(0, 1)
+        for block in self.blocks:
+            x = block(x, sequences, real)
+        first = torch.arange(sequences, device=ids.device)[:, None] * length
+        wanted = x[(places + first).flatten()]
+        return self.head(self.transform_norm(gelu(self.transform(wanted)))).view(*places.shape, -1)
+
+
+class EncoderBlock(nn.Module):
+    """Self-attention and a four times wider GELU network, each added to its input and then normalised."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.attention_qkv = nn.Linear(width, 3 * width)
+        self.attention_out = nn.Linear(width, width)
+        self.attention_norm = nn.LayerNorm(width, eps=EPS)
+        self.mlp_in = nn.Linear(width, 4 * width)
+        self.mlp_out = nn.Linear(4 * width, width)
+        self.mlp_norm = nn.LayerNorm(width, eps=EPS)
+
+    def forward(self, x: Tensor, sequences: int, real: Tensor | None) -> Tensor:
+        """Shape ``[sequences * tokens, width]`` in and out; ``real``, ``[sequences, 1, 1, tokens]``, is false at
+        padding, ``None`` where there is none."""
+        rows, width = x.shape
+        qkv = self.attention_qkv(x).view(sequences, rows // sequences, 3, self.heads, width // self.heads)
+        query, key, value = qkv.permute(2, 0, 3, 1, 4).unbind()
+        mixed = scaled_dot_product_attention(query, key, value, attn_mask=real)
+        x = self.attention_norm(x + self.attention_out(mixed.transpose(1, 2).reshape(rows, width)))
+        return self.mlp_norm(x + self.mlp_out(gelu(self.mlp_in(x))))

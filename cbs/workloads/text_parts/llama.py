@@ -1,0 +1,168 @@
+"""A decoder-only transformer of the Llama kind: RMSNorm, rotary positions, grouped queries, SwiGLU, no biases."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention, silu
+
+from cbs.optimizers.widths import Width
+from cbs.workloads.text_parts.gpt import EMBEDDING_STD, BaseModel, GPTShape, attention_scale, model_widths
+
+EPS = 1e-6
+
+
+@dataclass(frozen=True, kw_only=True)
+class LlamaShape(GPTShape):
+    """Everything about a model but its vocabulary, beyond what is in the parent.
+
+    Attributes:
+        kv_heads: heads of keys and values; must divide ``heads``; ``None`` for as many.
+        mlp_width: entries of the hidden layer of a block; ``None`` for 8/3 of the width, up to a multiple of 16.
+        tied: whether the head is the token embedding.
+        rotary_base: :math:`\\theta` of the rotary positions.
+    """
+
+    kv_heads: int | None = None
+    mlp_width: int | None = None
+    tied: bool = False
+    rotary_base: float = 10_000.0
+
+    @property
+    def hidden(self) -> int:
+        """Entries of the hidden layer of a block."""
+        return self.mlp_width or -(-8 * self.width // 48) * 16
+
+    @property
+    def groups(self) -> int:
+        """Heads of keys and values."""
+        return self.kv_heads or self.heads
+
+    def parameters(self, vocab_size: int) -> int:
+        r"""Parameter count: :math:`2 V d + L (2 d^2 + 2 d d_{kv} + 3 d h + 2 d) + d`, less :math:`V d` if tied."""
+        block = 2 * self.width**2 + 2 * self.width * self.groups * self.head_size
+        block += 3 * self.width * self.hidden + 2 * self.width
+        return (1 if self.tied else 2) * vocab_size * self.width + self.layers * block + self.width
+
+
+LLAMA_SIZES: dict[str, LlamaShape] = {
+    "llama-30k": LlamaShape(width=32, layers=2, heads=2, context=32, tied=True),
+    "llama-200k": LlamaShape(width=64, layers=4, heads=4, context=64, kv_heads=2, tied=True),
+    "llama-60m": LlamaShape(width=512, layers=8, heads=8, context=1024),
+    "llama-130m": LlamaShape(width=768, layers=12, heads=12, context=1024),
+    "llama-350m": LlamaShape(width=1024, layers=24, heads=16, context=1024),
+    "llama-1b": LlamaShape(width=2048, layers=24, heads=32, context=1024, mlp_width=5461),
+}
+"""Shapes by name: small ones, with the counts of 128 tokens, and those of Zhao et al. 2024 (arXiv 2403.03507, released
+configurations), of 32,000 tokens."""
+
+
+class Llama(nn.Module):
+    """The architecture of Touvron et al. 2023 (arXiv 2302.13971), with grouped queries (Ainslie et al. 2023, arXiv
+    2305.13245).
+
+    Initialisation and muP are those of :class:`~cbs.workloads.text_parts.gpt.GPT`; an untied head starts like the
+    embedding.
+
+    Args:
+        shape: see :class:`LlamaShape`.
+        vocab_size: number of token ids.
+        base: the base model of muP; ``None`` for the standard parametrization.
+        fixed_std: whether matrices start as :math:`N(0, 0.02^2)` whatever their width, as in the released code.
+    """
+
+    rotations: Tensor
+
+    def __init__(
+        self, shape: LlamaShape, vocab_size: int, base: BaseModel | None = None, fixed_std: bool = False
+    ) -> None:
+        super().__init__()
+        self.shape = shape
+        self.width_ratio = shape.width / base.width if base is not None else 1.0
+        self.tokens = nn.Embedding(vocab_size, shape.width)
+        self.blocks = nn.ModuleList(
+            LlamaBlock(shape, attention_scale(shape.head_size, base)) for _ in range(shape.layers)
+        )
+        self.norm = nn.RMSNorm(shape.width, eps=EPS)
+        nn.init.normal_(self.tokens.weight, std=EMBEDDING_STD)
+        depth_scale = 1.0 if fixed_std else 1.0 / math.sqrt(2.0 * shape.layers)
+        for name, module in self.named_modules():
+            if isinstance(module, nn.Linear):
+                std = EMBEDDING_STD if fixed_std else 1.0 / math.sqrt(module.in_features)
+                nn.init.normal_(module.weight, std=std * (depth_scale if name.endswith("_out") else 1.0))
+        if shape.tied:
+            self.head = nn.Linear(shape.width, vocab_size, bias=False, device="meta")
+            self.head.weight = self.tokens.weight
+        else:
+            self.head = nn.Linear(shape.width, vocab_size, bias=False)
+            nn.init.normal_(self.head.weight, std=EMBEDDING_STD)
+        self.register_buffer("rotations", rotary_angles(shape), persistent=False)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Next-token logits, shape ``[sequences, tokens, vocab_size]``, of ids ``[sequences, tokens]``."""
+        sequences, length = ids.shape
+        x = self.tokens(ids).view(-1, self.shape.width)
+        turns = self.rotations[:, :length].to(x.dtype)
+        for block in self.blocks:
+            x = block(x, sequences, turns)
+        x = self.norm(x)
+        if self.width_ratio != 1.0:
+            x = x / self.width_ratio
+        return self.head(x).view(sequences, length, -1)
+
+    def widths(self) -> dict[str, Width]:
+        """How every parameter grows with the width."""
+        return model_widths(self, self.width_ratio)
+
+
+def rotary_angles(shape: LlamaShape) -> Tensor:
+    """Cosines and sines of position times frequency (Su et al. 2021, arXiv 2104.09864), shape ``[2, context, head]``;
+    frequency i of a head of size h is :math:`\\theta^{-2i/h}` and belongs to its entries i and i + h/2."""
+    half = shape.head_size // 2
+    frequencies = shape.rotary_base ** (-torch.arange(half, dtype=torch.float64) / half)
+    angles = torch.arange(shape.context, dtype=torch.float64)[:, None] * frequencies
+    angles = torch.cat([angles, angles], 1)
+    return torch.stack([angles.cos(), angles.sin()]).float()
+
+
+def rotated(x: Tensor, turns: Tensor) -> Tensor:
+    """Turn each pair of entries (i, i + half) of the last dimension; ``x`` is ``[..., tokens, head]``."""
+    first, second = x.chunk(2, dim=-1)
+    return x * turns[0] + torch.cat([-second, first], -1) * turns[1]
+
+
+class LlamaBlock(nn.Module):
+    """Causal self-attention with grouped queries and a SwiGLU network, each added to the residual stream."""
+
+    def __init__(self, shape: LlamaShape, scale: float | None) -> None:
+        super().__init__()
+        self.heads, self.groups, self.scale = shape.heads, shape.groups, scale
+        keys = shape.groups * shape.head_size
+        self.attention_norm = nn.RMSNorm(shape.width, eps=EPS)
+        self.query = nn.Linear(shape.width, shape.width, bias=False)
+        self.key = nn.Linear(shape.width, keys, bias=False)
+        self.value = nn.Linear(shape.width, keys, bias=False)
+        self.attention_out = nn.Linear(shape.width, shape.width, bias=False)
+        self.mlp_norm = nn.RMSNorm(shape.width, eps=EPS)
+        self.gate = nn.Linear(shape.width, shape.hidden, bias=False)
+        self.mlp_in = nn.Linear(shape.width, shape.hidden, bias=False)
+        self.mlp_out = nn.Linear(shape.hidden, shape.width, bias=False)
+
+    def forward(self, x: Tensor, sequences: int, turns: Tensor) -> Tensor:
+        """Shape ``[sequences * tokens, width]`` in and out."""
+        rows, width = x.shape
+        normed = self.attention_norm(x)
+        query, key, value = (
+            layer(normed).view(sequences, rows // sequences, -1, width // self.heads).transpose(1, 2)
+            for layer in (self.query, self.key, self.value)
+        )
+        query, key = rotated(query, turns), rotated(key, turns)
+        if self.groups < self.heads:
+            key, value = (each.repeat_interleave(self.heads // self.groups, 1) for each in (key, value))
+        mixed = scaled_dot_product_attention(query, key, value, is_causal=True, scale=self.scale)
+        x = x + self.attention_out(mixed.transpose(1, 2).reshape(rows, width))
+        normed = self.mlp_norm(x)
+        return x + self.mlp_out(silu(self.gate(normed)) * self.mlp_in(normed))

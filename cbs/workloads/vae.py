@@ -1,0 +1,171 @@
+"""A variational autoencoder of small images, whose own random numbers are part of an example."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from cbs.registry.domains import all_whole, number
+from cbs.trial.target import Direction
+from cbs.workloads import WORKLOADS
+from cbs.workloads.autoencoder import layers, unlabelled_source
+from cbs.workloads.base import TrainingStream
+from cbs.workloads.image_parts.sources import ImageSource
+from cbs.workloads.likelihoods import FixedSet
+from cbs.workloads.streams import DrawnExamples
+
+NoisyImages = tuple[Tensor, Tensor]
+"""Images ``[examples, channels, size, size]`` and standard normal numbers ``[examples, code]``."""
+
+
+class VAE(nn.Module):
+    """Encoder and decoder of Kingma & Welling 2014 (arXiv 1312.6114), with one hidden layer each.
+
+    Args:
+        pixels: of an image.
+        width: of the hidden layers.
+        code: latent numbers.
+    """
+
+    def __init__(self, pixels: int, width: int, code: int) -> None:
+        super().__init__()
+        self.encoder = layers(pixels, width, 2 * code)
+        self.decoder = layers(code, width, pixels)
+
+    def forward(self, pixels: Tensor, noise: Tensor) -> Tensor:
+        """Pixels ``[examples, pixels]`` and standard normal numbers ``[examples, code]`` to reconstruction, latent mean
+        and log variance, side by side ``[examples, pixels + 2 code]``."""
+        latent = self.encoder(pixels)
+        mean, log_variance = latent.chunk(2, dim=1)
+        return torch.cat([self.decoder(mean + (0.5 * log_variance).exp() * noise), latent], 1)
+
+
+class NoisyStream:
+    """Images with the random numbers of their latent code, each from a sequence of its own.
+
+    Args:
+        images: a stream of images and labels.
+        code: latent numbers.
+        generator: a CPU generator; gives the seed of the second sequence.
+    """
+
+    def __init__(self, images: TrainingStream, code: int, generator: torch.Generator) -> None:
+        self._images = images
+        seed = int(torch.randint(2**62, (), generator=generator))
+        self._noise = DrawnExamples(
+            lambda examples, own: (torch.randn(examples, code, generator=own),),
+            lambda noise: noise,
+            torch.Generator().manual_seed(seed),
+        )
+
+    def next(self, examples: int) -> NoisyImages:
+        """The next ``examples`` images and their noise."""
+        return self._images.next(examples)[0], self._noise.next(examples)
+
+    def skip(self, examples: int) -> None:
+        """Go on after the next ``examples`` images."""
+        streams: tuple[Any, ...] = (self._images, self._noise)
+        for stream in streams:
+            stream.skip(examples)
+
+
+class VAEWorkload:
+    r"""The negative evidence bound in nats per image, without its constant:
+
+    .. math:: \frac{1}{2 s^2} |x - \hat x|^2 + \frac12 \sum_j (\mu_j^2 + v_j - \ln v_j - 1)
+
+    with x the standardised pixels, which the decoder predicts up to normal noise of standard deviation s, and mu and v
+    the mean and variance of the latent code given x. The noise of the code is drawn with the image, so that an example
+    has one loss, however batches are cut.
+
+    Args:
+        source: of the images.
+        width: of the hidden layers.
+        code: latent numbers.
+        sigma: s.
+    """
+
+    metric = "validation_loss"
+    metric_unit = "nats/image"
+    direction: Direction = "below"
+    example_unit = "image"
+    tokens_per_example: int | None = None
+    data_hash: str | None
+
+    def __init__(self, source: ImageSource, width: int, code: int, sigma: float) -> None:
+        self.source = source
+        self.width = width
+        self.code = code
+        self.sigma = sigma
+        self.pixels = source.held_out[0][0].numel()
+        self.default_target = float(f"{0.1 * self.pixels / (2 * sigma**2):.2g}")
+        self.data_hash = source.data_hash
+        noise = torch.randn(len(source.held_out[0]), code, generator=torch.Generator().manual_seed(0))
+        self._validation = FixedSet((source.held_out[0], noise))
+        self.validation_examples = len(self._validation)
+
+    def build_model(self) -> VAE:
+        """A model drawn from torch's global random state."""
+        return VAE(self.pixels, self.width, self.code)
+
+    def training_stream(self, generator: torch.Generator) -> NoisyStream:
+        """Random images and noise."""
+        return NoisyStream(self.source.stream(generator), self.code, generator)
+
+    def example_losses(self, model: nn.Module, batch: NoisyImages) -> Tensor:
+        """Loss of every image in nats, shape ``[images]``."""
+        return self.output_losses(self.outputs(model, batch), batch)
+
+    def outputs(self, model: nn.Module, batch: NoisyImages) -> Tensor:
+        """Reconstruction, latent mean and log variance, shape ``[images, pixels + 2 code]``."""
+        return model(self.source.standardised(batch[0]).flatten(1), batch[1])
+
+    def output_losses(self, outputs: Tensor, batch: NoisyImages) -> Tensor:
+        """Loss of every image in nats, shape ``[images]``."""
+        pixels, mean, log_variance = outputs.split([self.pixels, self.code, self.code], dim=1)
+        off = (pixels - self.source.standardised(batch[0]).flatten(1)).square().sum(1)
+        divergence = mean.square() + log_variance.exp() - log_variance - 1
+        return off / (2 * self.sigma**2) + 0.5 * divergence.sum(1)
+
+    def curvature_sample(self, outputs: Tensor, batch: NoisyImages, generator: torch.Generator) -> Tensor:
+        """Normal numbers whose variances are the curvatures: 1/s^2 (pixels), 1 (means), v/2 (log variances)."""
+        pixels, mean, log_variance = outputs.split([self.pixels, self.code, self.code], dim=1)
+        curvature = [torch.full_like(pixels, self.sigma**-2), torch.ones_like(mean), 0.5 * log_variance.exp()]
+        return torch.randn(outputs.shape, generator=generator).to(outputs) * torch.cat(curvature, 1).sqrt()
+
+    def validate(self, model: nn.Module) -> float:
+        """Mean loss over the validation images, with the same noise every time."""
+        device = next(model.parameters()).device
+        (loss,) = self._validation.means(lambda part: self.example_losses(model, (part[0], part[1]))[:, None], device)
+        return loss
+
+
+@WORKLOADS.register("vae")
+def vae(
+    *,
+    width: int = 64,
+    code: int = 8,
+    sigma: float = 0.5,
+    data: str = "photo",
+    image_size: int | None = None,
+    validation: str | None = None,
+) -> VAEWorkload:
+    """A variational autoencoder of images; see :class:`VAEWorkload`.
+
+    Args:
+        width: of the hidden layers.
+        code: latent numbers.
+        sigma: standard deviation of the decoder's noise, in standard deviations of the pixels.
+        data: ``"photo"``, ``"glyphs"`` or a path, see the workload ``autoencoder``.
+        image_size: pixels across and down; ``None`` for 8 (photo), 12 (glyphs) or what the data have.
+        validation: path of the validation part, where it is not in ``data``.
+
+    Raises:
+        ConfigError: if an option is out of its domain or contradicts another.
+        DataError: if the data cannot be read, or this matplotlib comes without the photo.
+    """
+    all_whole("vae", {"width": width, "code": code})
+    number("sigma of workload 'vae'", sigma)
+    return VAEWorkload(unlabelled_source("vae", data, validation, image_size), width, code, sigma)

@@ -1,0 +1,24 @@
+"""Recipes of papers: what there is, what each looks for, what was found."""
+
+from __future__ import annotations
+
+import json
+
+import typer
+
+from sweeps.commands import AsJson
+
+
+def command(context: typer.Context, *, as_json: AsJson = False) -> None:
+    """Recipes of papers: what there is, what each looks for, what was found.
+
+    Alone it lists them, with what they cost.
+
+    Example: cbs recipes show merit-gpt2
+    """
+    if context.invoked_subcommand is not None:
+        return
+    from sweeps.reproducing.listing import listing, listing_lines
+
+    rows = listing()
+    typer.echo(json.dumps(rows, indent=2, allow_nan=False) if as_json else "\n".join(listing_lines(rows)))

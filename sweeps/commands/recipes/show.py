@@ -1,0 +1,25 @@
+"""``cbs recipes show``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cbs.registry import listed
+
+
+def command(
+    name: Annotated[str, typer.Argument(help=f"Recipe: {listed('sweeps.papers')}.")],
+    scale: Annotated[str, typer.Option(help="tiny or paper.")] = "tiny",
+) -> None:
+    """Protocol, deviations from the paper, and what is expected.
+
+    Example: cbs recipes show nqm
+    """
+    from sweeps.reproducing.reproduce import recipe_of
+    from sweeps.reproducing.telling import recipe_lines
+
+    recipe = recipe_of(name, scale)
+    typer.echo("\n".join(recipe_lines(name, recipe, Path("results") / f"{name}-{scale}")))

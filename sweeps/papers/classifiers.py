@@ -1,0 +1,155 @@
+"""Image classifiers: noise scales (McCandlish et al.), momentum (Zhang et al. 2019), LAMB and LARS at large batches."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from cbs.registry.choices import Choice
+from cbs.trial.target import Target
+from sweeps.papers import PAPERS, AnswerPath, Expectation, Near, PaperRecipe
+from sweeps.papers.parts import experiment, larger_critical, lower_loss, one_run
+from sweeps.spec.schedule_rule import ScheduleRule
+
+GLYPHS = Choice(name="images", options={"model": "lenet", "image_size": 16})
+
+
+def images(model: str, data: str, **options: str) -> Choice:
+    """A classifier of images in a folder or archive."""
+    return Choice(name="images", options={"model": model, "data": data, **options})
+
+
+@PAPERS.register("mccandlish-cifar10")
+def cifar10(scale: str) -> PaperRecipe:
+    """The noise scale beside the critical batch size of a classifier."""
+    tiny = scale == "tiny"
+    if tiny:
+        sweep = experiment(GLYPHS, ("sgd",), (8, 32, 128, 512), seeds=(0, 1), max_steps=1_500, max_examples=60_000,
+                           expected=(150.0, 5_000.0), probe=Choice(name="auto"), target=0.5)  # fmt: skip
+    else:
+        target = Target(metric="validation_accuracy", value=0.8, direction="above")
+        sweep = experiment(images("resnet32", "data/cifar10", norm="group", metric="accuracy"), ("sgd",),
+                           tuple(2**k for k in range(4, 14)), target=target, max_steps=20_000,
+                           max_examples=10_000_000, probe=Choice(name="auto"), expected=(2_000.0, 1e6))  # fmt: skip
+    return PaperRecipe(
+        title="image classifier: noise scale beside critical batch size",
+        paper="McCandlish et al. 2018, arXiv 1812.06162",
+        protocol="SGD with momentum to one target at every batch size, learning rate searched at each",
+        deviations=("glyphs and LeNet in place of CIFAR-10",) if tiny else ("a ResNet of 32 layers",),
+        runs=(one_run("images", sweep, tiny, model=resnet32),),
+        analyses={"analyze": "analyze {images}"},
+        expectations=(
+            Expectation(
+                claim="the noise scale is the critical batch size, up to a small factor",
+                published="CIFAR-10: B_simple 2,000, B_crit 900: 2.2",
+                source="table 1, read in summaries; a factor of 4 either way is taken for small",
+                relation=Near((2.125,), 1.875),
+                ours=(AnswerPath(analysis="analyze", path=("fits", 0, "simple_noise_scale_ratio")),),
+            ),
+            Expectation(
+                claim="steps and examples lie on the hyperbola: the exponent of the curve is 1",
+                published="(S/S_min - 1)(E/E_min - 1) = 1", source="equation 2.11, read in summaries",
+                relation=Near((1.0,), 0.2), ours=(AnswerPath(analysis="analyze", path=("fits", 0, "exponent")),),
+            ),
+        ),
+        figure="pareto",
+        minutes=6.0 if tiny else None,
+    )  # fmt: skip
+
+
+@PAPERS.register("nqm-neural")
+def neural(scale: str) -> PaperRecipe:
+    """SGD, momentum and Adam on a small convolutional network."""
+    tiny = scale == "tiny"
+    optimizers = ("sgd(momentum=0)", "sgd(momentum=0.9)", "adam")
+    if tiny:
+        sweep = experiment(GLYPHS, optimizers, (8, 32, 128, 512), seeds=(0, 1), max_steps=2_000, max_examples=60_000,
+                           expected=(200.0, 5_000.0), target=0.7)  # fmt: skip
+    else:
+        target = Target(metric="validation_accuracy", value=0.99, direction="above")
+        workload = images("cnn", "data/mnist", metric="accuracy")
+        sweep = experiment(workload, optimizers, tuple(2**k for k in range(1, 16)), target=target,
+                           max_steps=40_000, max_examples=3_000_000, expected=(1_000.0, 2e5))  # fmt: skip
+    return PaperRecipe(
+        title="optimizers against batch size on a small network",
+        paper="Zhang et al. 2019, arXiv 1907.04164",
+        protocol="SGD, momentum and Adam to one target at every batch size, learning rate searched at each",
+        deviations=("targets of the paper could not be read", *(["glyphs in place of MNIST"] if tiny else [])),
+        runs=(one_run("images", sweep, tiny, model=simple_cnn),),
+        analyses={"compare": "compare {images}"},
+        expectations=(
+            larger_critical("sgd(momentum=0.9)", "sgd(momentum=0)", "momentum extends perfect scaling", "abstract"),
+            larger_critical("adam", "sgd(momentum=0)", "preconditioned methods extend perfect scaling", "abstract"),
+        ),
+        figure="token_ratio",
+        minutes=9.0 if tiny else None,
+    )
+
+
+@PAPERS.register("lamb-resnet50")
+def lamb_resnet50(scale: str) -> PaperRecipe:
+    """LAMB, LARS and momentum at equal epochs over batch sizes."""
+    tiny = scale == "tiny"
+    optimizers = ("lamb", "lars", "sgd")
+    schedule = ScheduleRule(name="polynomial", options={"power": 1.0})
+    if tiny:
+        workload = Choice(name="images", options={"model": "lenet", "image_size": 16, "metric": "accuracy"})
+        sweep = experiment(workload, optimizers, (32, 512), budgets=(24_576,), seeds=(0, 1), schedule=schedule)
+    else:
+        workload = images("resnet50", "data/imagenet", norm="batch", metric="accuracy")
+        sweep = experiment(workload, optimizers, tuple(2**k for k in range(9, 16)), budgets=(115_300_000,),
+                           schedule=schedule)  # fmt: skip
+    large = sweep.batch_sizes[-1]
+    return PaperRecipe(
+        title="LAMB and LARS: accuracy at equal epochs up to large batches",
+        paper="You et al. 2020, arXiv 1904.00962, and 2017, arXiv 1708.03888",
+        protocol="equal epochs under a linear decay, learning rate searched at every batch size",
+        deviations=(
+            "the learning rate is searched; the paper scales it by the square root and lengthens the warmup",
+            *(["glyphs and LeNet in place of ImageNet and ResNet-50"] if tiny else []),
+        ),
+        runs=(one_run("images", sweep, tiny, model=resnet50, parameters=25.6e6),),
+        analyses={"budget": "budget {images}"},
+        expectations=(
+            higher(
+                lower_loss("lamb", "sgd", large, "LAMB holds 76.4 % top-1 at 32K, momentum does not", "from memory")
+            ),
+            higher(
+                lower_loss("lars", "sgd", large, "LARS trains ResNet-50 at 32K without loss of accuracy", "abstract")
+            ),
+        ),
+        figure="budget_losses",
+        minutes=5.0 if tiny else None,
+    )
+
+
+def higher(expectation: Expectation) -> Expectation:
+    """The statement about an accuracy, of which more is better."""
+    from dataclasses import replace
+
+    from sweeps.papers import Beyond
+
+    relation = expectation.relation
+    assert isinstance(relation, Beyond)
+    claim = expectation.claim.replace("below", "above")
+    return replace(expectation, claim=claim, relation=Beyond(relation.bound, above=not relation.above))
+
+
+def resnet32() -> nn.Module:
+    """ResNet-32 for ten classes of 32 x 32 colours."""
+    return _classifier("resnet32", 10, 3, 32, "group")
+
+
+def resnet50() -> nn.Module:
+    """ResNet-50 for a thousand classes of 224 x 224 colours."""
+    return _classifier("resnet50", 1000, 3, 224, "batch")
+
+
+def simple_cnn() -> nn.Module:
+    """The small convolutional network on grey images of 28 x 28."""
+    return _classifier("cnn", 10, 1, 28, "none")
+
+
+def _classifier(name: str, classes: int, channels: int, size: int, norm: str) -> nn.Module:
+    from cbs.workloads.image_parts.models import build_classifier
+
+    return build_classifier(name, classes=classes, channels=channels, size=size, norm=norm)

@@ -1,0 +1,63 @@
+"""Umeda, Iiduka (2025): batch sizes and learning rates that grow together."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from cbs.registry.choices import Choice, parse_choice
+from sweeps.papers import PAPERS, AnswerPath, Beyond, Expectation, PaperRecipe
+from sweeps.papers.parts import experiment, one_run, schedule_less
+
+SOURCE = "code and its README; the tables of the paper could not be read"
+
+
+@PAPERS.register("growth")
+def growth(scale: str) -> PaperRecipe:
+    """Constant and doubling batch sizes under SGD without momentum, by the norm of the gradient."""
+    tiny = scale == "tiny"
+    first, budget = (8, 24_000) if tiny else (16, 10_000_000)
+    if tiny:
+        workload = Choice(name="images", options={"model": "lenet", "image_size": 16})
+    else:
+        workload = Choice(name="images", options={"model": "resnet18", "norm": "batch", "data": "data/cifar100"})
+    stage = budget // 15  # four stages that double: 1 + 2 + 4 + 8
+    schedules = {
+        "growth": f"growth(first_examples={stage}, delta=2, gamma=1.4)",
+        "growth_without_lr": f"growth(first_examples={stage}, delta=2, gamma=1.0001)",
+    }
+    sweep = experiment(
+        workload, ("sgd(momentum=0)",), (first, 8 * first), budgets=(budget,), seeds=(0, 1, 2),
+        batch_schedules=tuple(map(parse_choice, ("constant", *schedules.values()))), metric="gradient_norm",
+    )  # fmt: skip
+    shown = {name: f"growth(gamma={gamma:g})" for name, gamma in (("growth", 1.4), ("growth_without_lr", 1.0001))}
+
+    def below(name: str, size: int, claim: str, published: str) -> Expectation:
+        reading: AnswerPath = schedule_less(shown[name], first, size)
+        return Expectation(claim=claim, published=published, source=SOURCE, relation=Beyond(0.0, above=False),
+                           ours=(reading,))  # fmt: skip
+
+    return PaperRecipe(
+        title="growing batch sizes: a smaller gradient at equal examples",
+        paper="Umeda, Iiduka 2025, arXiv 2508.05297",
+        protocol="SGD without momentum over equal examples: two constant batch sizes, and one that doubles three times "
+        "with the learning rate growing by 1.4 or not at all; the norm of the gradient over fixed training examples",
+        deviations=("the first learning rate is searched for each; the paper has 0.1",
+                    *(["glyphs and LeNet in place of CIFAR-100 and ResNet-18"] if tiny else [])),
+        runs=(one_run("images", sweep, tiny, model=resnet18, parameters=11.2e6),),
+        analyses={"losses": "schedule losses {images}"},
+        expectations=(
+            below("growth", first, "growing both ends at a smaller gradient than the first batch size throughout",
+                  "momentum: norm .1 after 2.05M in place of 2.75M examples (batch 8, doubled)"),
+            below("growth", 8 * first, "and at a smaller one than the last batch size throughout",
+                  "momentum: norm .1 after 2.90M in place of 5.76M examples (batch 128, doubled)"),
+        ),
+        figure="schedule_losses",
+        minutes=5.0 if tiny else None,
+    )  # fmt: skip
+
+
+def resnet18() -> nn.Module:
+    """ResNet-18 for a hundred classes of 32 x 32 colours."""
+    from cbs.workloads.image_parts.models import build_classifier
+
+    return build_classifier("resnet18", classes=100, channels=3, size=32, norm="batch")

@@ -1,0 +1,63 @@
+"""LAMB (2020): BERT at batch sizes of 512 to 32,768 in equal epochs."""
+
+from __future__ import annotations
+
+from cbs.registry.choices import Choice
+from sweeps.papers import PAPERS, AnswerPath, Expectation, Near, PaperRecipe
+from sweeps.papers.parts import experiment, lower_loss, one_run
+from sweeps.spec.lr_rule import PrescribedRate
+from sweeps.spec.schedule_rule import ScheduleRule
+
+LINEAR = "linear"
+WARMUP = 3_125
+"""Steps, the same at every batch size: 1/320 of 1,000,000 at 512, 1/5 of 15,625 at 32,768."""
+
+
+@PAPERS.register("lamb-bert")
+def lamb_bert(scale: str) -> PaperRecipe:
+    """LAMB and AdamW on masked text at equal examples, two context lengths one after the other."""
+    tiny = scale == "tiny"
+    examples = 24_576 if tiny else 512_000_000
+    contexts = {"context": 16, "later_context": 32} if tiny else {"context": 128, "later_context": 512}
+    options = {**contexts, "switch": round(0.9 * examples), "size": "30k" if tiny else "bert-large"}
+    if tiny:
+        sweep = experiment(
+            Choice(name="masked_text", options=options), ("adamw", "lamb"), (8, 64, 512), budgets=(examples,),
+            seeds=(0, 1), schedule=ScheduleRule(name=LINEAR),
+        )  # fmt: skip
+    else:
+        options |= {"init": "bert", "data": "data/wikibooks/train.bin", "validation": "data/wikibooks/validation.bin",
+                    "dtype": "uint16", "vocab_size": 30522, "mask_id": 103}  # fmt: skip
+        sweep = experiment(
+            Choice(name="masked_text", options=options), ("adamw(weight_decay=0.01)", "lamb(weight_decay=0.01)"),
+            tuple(2**k for k in range(9, 16)), budgets=(examples,), precision="bfloat16",
+            schedule=ScheduleRule(name=LINEAR, warmup_steps=WARMUP),
+            lr_rule=PrescribedRate(power=0.5, lrs={32_768: 5e-3}),
+        )  # fmt: skip
+    large = sweep.batch_sizes[-1]
+    adamw, lamb = map(str, sweep.optimizers)
+    path = ("budgets", -1, "optimizers", {"optimizer": lamb}, "sizes", {"batch_size": large}, "excess")
+    return PaperRecipe(
+        title="LAMB: BERT in equal epochs up to very large batches",
+        paper="You et al. 2020, arXiv 1904.00962",
+        protocol="masked tokens, nine tenths of the examples at the short context and one tenth at the long one, "
+        "warmup and linear decay; LAMB and AdamW at equal examples",
+        deviations=(
+            "masked loss in place of the F1 of SQuAD after finetuning; no next sentences",
+            "one warmup, not a second one for the long context",
+            *(["the learning rate is searched at every batch size; bytes of a small text"] if tiny else []),
+        ),
+        runs=(one_run("bert", sweep, tiny, parameters=335e6, tokens_per_example=166.4),),
+        analyses={"budget": "budget {bert}"},
+        expectations=(
+            lower_loss(lamb, adamw, large, "AdamW's F1 falls beyond 16K and it diverges at 32K; LAMB's is 91.475",
+                       "from memory of table 1"),
+            Expectation(
+                claim=f"LAMB at batch size {large} ends within .05 of its best batch size",
+                published="F1 91.752 at 512, 91.475 at 32768", source="from memory of table 1",
+                relation=Near((0.0,), 0.05), ours=(AnswerPath(analysis="budget", path=path),),
+            ),
+        ),
+        figure="budget_losses",
+        minutes=6.0 if tiny else None,
+    )  # fmt: skip

@@ -1,0 +1,132 @@
+"""McCandlish et al. (2018): noise scale beside critical batch size, and the temperature of training."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from cbs.registry.choices import Choice
+from sweeps.papers import PAPERS, AnswerPath, Expectation, Monotone, Near, PaperRecipe, RecipeRun
+from sweeps.papers.base import Step
+from sweeps.papers.parts import TEXT, experiment, one_run
+
+PAPER = "McCandlish et al. 2018, arXiv 1812.06162"
+SOURCE = "read in two summaries with equation numbers"
+LRS = tuple(0.02 * 2.0**power for power in range(5))
+
+
+@PAPERS.register("mccandlish-temperature")
+def temperature(scale: str) -> PaperRecipe:
+    """Learning rates over a factor of 16 and batch sizes over one of 16, at constant rates."""
+    tiny = scale == "tiny"
+    probe = Choice(name="auto", options={"every": 1})
+    deviations = [
+        "every run has its own learning rate and equally many steps, enough to be stationary; with equal examples "
+        "instead, as first planned, the large batches were not, and nothing followed 1/T"
+    ]
+    if tiny:
+        workload = Choice(name="noisy_quadratic", options={"dimension": 400, "spectrum_power": 0})
+        sizes, steps = (16, 64, 256), 3_000
+        deviations.append("noisy quadratic with 400 equal curvatures, not SVHN")
+    else:
+        workload = Choice(name="images", options={"model": "cnn", "data": "data/svhn"})
+        sizes, steps = (32, 128, 512), 40_000
+    sweep = experiment(workload, ("sgd(momentum=0)",), sizes, target=0.0, max_steps=steps, max_examples=0, lrs=LRS,
+                       prune_factor=None, probe=probe)  # fmt: skip
+
+    def power(of: str, value: float, claim: str) -> Expectation:
+        return Expectation(
+            claim=claim, published="LR/B lowered 16-fold raises B_simple about 16-fold; B at a fixed LR/B leaves it",
+            source=f"appendix C, {SOURCE}", relation=Near((value,), 0.2),
+            ours=(AnswerPath(analysis="temperature", path=("laws", 0, of)),),
+        )  # fmt: skip
+
+    return PaperRecipe(
+        title="temperature: the noise scale goes as batch size over learning rate",
+        paper=PAPER,
+        protocol="SGD without momentum at five learning rates and three batch sizes, each for the same steps; the "
+        "noise scale of the second half of every run",
+        deviations=tuple(deviations),
+        runs=(one_run("grid", sweep, tiny, model=svhn_model),),
+        analyses={"temperature": "theory temperature {grid}"},
+        expectations=(
+            power("lr", -1.0, "at a fixed batch size B_simple goes as 1/LR"),
+            power("batch_size", 1.0, "at a fixed learning rate B_simple goes as B"),
+            power("temperature", -1.0, "B_simple goes as 1/T, T = LR/B"),
+        ),
+        figure="temperature",
+        minutes=3.0 if tiny else None,
+    )
+
+
+def svhn_model() -> nn.Module:
+    """The small convolutional network on 32 x 32 colours."""
+    from cbs.workloads.image_parts.models import build_classifier
+
+    return build_classifier("cnn", classes=10, channels=3, size=32, norm="none")
+
+
+@PAPERS.register("mccandlish-lm")
+def language_model(scale: str) -> PaperRecipe:
+    """B_crit and B_simple of a language model at three losses of the same runs."""
+    tiny = scale == "tiny"
+    targets = (3.0, 2.8, 2.6) if tiny else (5.0, 4.5, 4.2)
+    if tiny:
+        workload, sizes, limits = (
+            TEXT,
+            tuple(2**k for k in (2, 4, 6, 8, 9)),
+            {"max_steps": 1500, "max_examples": 60_000, "expected": (120.0, 4_500.0)},
+        )
+    else:
+        data = {"data": "data/lm1b/train.bin", "validation": "data/lm1b/heldout.bin", "dtype": "uint16"}
+        options = {"width": 1024, "layers": 2, "context": 20, "vocab_size": 40_000, **data}
+        workload = Choice(name="lstm", options=options)
+        sizes, limits = (
+            tuple(2**k for k in range(5, 16, 2)),
+            {"max_steps": 50_000, "max_examples": 100_000_000, "expected": (5_000.0, 2e7)},
+        )
+    sweep = experiment(
+        workload, ("adamw",), sizes, target=targets[-1], seeds=(0, 1), probe=Choice(name="auto"), **limits
+    )
+    flags = " ".join(f"--target {value:g}" for value in targets)
+
+    def at(target: float) -> tuple[Step, ...]:
+        goal = {"metric": "validation_loss", "value": target, "direction": "below"}
+        return "fits", {"optimizer": "adamw", "target": goal}
+
+    hardest = at(targets[-1])
+    return PaperRecipe(
+        title="language model: noise scale beside critical batch size, along the loss",
+        paper=PAPER,
+        protocol="Adam to the hardest of three losses at every batch size, learning rate searched at each; the easier "
+        "losses are read off the same runs",
+        deviations=(
+            "a Transformer on bytes of a small text, not an LSTM on the Billion Word Benchmark"
+            if tiny
+            else "two layers of 1024; the paper's have 1024 and 512",
+        ),
+        runs=(RecipeRun(name="text", sweep=sweep),),
+        analyses={"analyze": f"analyze {{text}} {flags}"},
+        expectations=(
+            Expectation(
+                claim="steps and examples lie on the hyperbola: the exponent of the curve is 1",
+                published="(S/S_min - 1)(E/E_min - 1) = 1", source=f"equation 2.11, {SOURCE}",
+                relation=Near((1.0,), 0.15),
+                ours=(AnswerPath(analysis="analyze", path=(*hardest, "exponent")),),
+            ),
+            Expectation(
+                claim="the critical batch size rises as the loss falls",
+                published="Billion Word: 700 tokens at the start, 100,000 on average", source=f"table 1, {SOURCE}",
+                relation=Monotone(),
+                ours=tuple(AnswerPath(analysis="analyze", path=(*at(t), "critical_batch_size")) for t in targets),
+            ),
+            Expectation(
+                claim="the noise scale is the critical batch size, up to a small factor",
+                published="Billion Word: B_simple 150,000, B_crit 100,000 tokens: 1.5",
+                source=f"table 1, {SOURCE}; a factor of 3 either way is taken for small",
+                relation=Near((5 / 3,), 4 / 3),
+                ours=(AnswerPath(analysis="analyze", path=(*hardest, "simple_noise_scale_ratio")),),
+            ),
+        ),
+        figure="pareto",
+        minutes=8.0 if tiny else None,
+    )  # fmt: skip

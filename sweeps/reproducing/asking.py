@@ -1,0 +1,58 @@
+"""The answer of a command of ``cbs`` as JSON, without another process."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import shlex
+from typing import Any
+
+import typer
+
+from cbs.errors import ConfigError
+from cbs.registry.commands import command_modules, typed
+from cbs.registry.extensions import load
+
+
+def ask(line: str) -> dict[str, Any]:
+    """What ``cbs LINE --json`` prints; files are written as it writes them.
+
+    Raises:
+        ConfigError: if there is no such command, or one of its options is refused.
+        CbsError: as the command does.
+    """
+    words = shlex.split(line)
+    command = _command(words)
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+    app.command()(command)
+    printed = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(printed):
+            typer.main.get_command(app)([*words, "--json"], standalone_mode=False)
+    except typer.BadParameter.__mro__[1] as error:  # type: ignore[misc]
+        raise ConfigError(f"cbs {line}: {error.format_message()}") from None  # type: ignore[attr-defined]
+    content: dict[str, Any] = json.loads(printed.getvalue())
+    return content
+
+
+def _command(words: list[str]) -> Any:
+    """The function of a command, whose name is taken off the words."""
+    homes = command_modules().get(words[0], []) if words else []
+    name = words.pop(0) if words else ""
+    modules = [load(home) for home in homes]
+    if len(modules) == 1 and hasattr(modules[0], "command") and not hasattr(modules[0], "__path__"):
+        return modules[0].command
+    inner = words.pop(0) if words else ""
+    for home in modules:
+        for path in getattr(home, "__path__", ()):
+            names = {typed(file): file for file in _files(path)}
+            if inner in names:
+                return load(f"{home.__name__}.{names[inner]}").command
+    raise ConfigError(f"no command 'cbs {name} {inner}'".rstrip(" '") + "'")
+
+
+def _files(path: str) -> list[str]:
+    import pkgutil
+
+    return [module.name for module in pkgutil.iter_modules([path])]

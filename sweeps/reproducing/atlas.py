@@ -1,0 +1,82 @@
+"""The atlas: a page with a row for every statement of a paper, from stored verdicts."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from analysis.arrays import Quantity
+from cbs.errors import DataError, ResultsError, reason
+from cbs.files import atomic_file
+from sweeps.papers import Reproduced
+from sweeps.reproducing.reproduce import SCHEMA
+from sweeps.reproducing.telling import ours
+
+HEAD = """# Atlas: what of the literature was found again
+
+A row for every statement that a recipe looks for: the published value, ours with a 95 % interval, and the verdict.
+What is to be found was written into the recipe before it was first run, and has not been changed since. The tables behind this page are in
+`docs/atlas/`; `cbs recipes atlas` makes it from them, `cbs recipes show NAME` says what a recipe runs and in what it
+differs from the paper, and the command above each table does it again.
+
+- *reproduced*: our interval lies where the paper says.
+- *differs*: it lies elsewhere.
+- *cannot be told at this scale*: it reaches both, or there is no answer, and then the row says why.
+
+Tiny models on little data are not the models of the papers: a statement that differs here may hold there.
+"""
+
+_KEYS = ("recipe", "scale", "title", "paper", "command", "date", "verdicts", "complete")
+
+
+def atlas(folder: Path, page: Path) -> int:
+    """Write the page of all tables in a folder, and return how many statements it has.
+
+    Raises:
+        ResultsError: if there is no table, or the page cannot be written.
+        DataError: if a file is no table of verdicts.
+    """
+    tables = [_table(path) for path in sorted(folder.glob("*.json"))]
+    if not tables:
+        raise ResultsError(f"no table of verdicts in {folder}; cbs reproduce NAME --record {folder} writes one")
+    try:
+        with atomic_file(page) as draft:
+            draft.write_text("\n".join(lines(tables)) + "\n")
+    except OSError as error:
+        raise ResultsError(f"cannot write {page}: {reason(error)}; choose another file with --output") from None
+    return sum(len(table["verdicts"]) for table in tables)
+
+
+def lines(tables: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """The page, line by line."""
+    yield HEAD
+    counts = Counter(row["verdict"] for table in tables for row in table["verdicts"])
+    yield "In all: " + ", ".join(f"{counts[str(each)]} {each}" for each in Reproduced) + "."
+    for table in tables:
+        yield f"\n## {table['title']}\n"
+        yield f"{table['paper']}. Recipe `{table['recipe']}`, scale {table['scale']}, {table['date']}."
+        if not table["complete"]:
+            yield "Not complete: a limit was reached, or trials failed."
+        yield f"\n```sh\n{table['command']}\n```\n"
+        yield "| statement | published | ours | verdict |\n| --- | --- | --- | --- |"
+        for row in table["verdicts"]:
+            found = ours([Quantity(each["value"], tuple(each["interval"])) for each in row["ours"]])
+            cells = (row["claim"], f"{row['published']} ({row['source']})", found or row["why"], row["verdict"])
+            yield "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
+
+
+def _table(path: Path) -> dict[str, Any]:
+    try:
+        table: dict[str, Any] = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path} cannot be read as a table of verdicts: {reason(error)}") from None
+    missing = [key for key in _KEYS if not isinstance(table, dict) or key not in table]
+    if missing or table.get("schema_version") != SCHEMA:
+        problem = f"lacks {', '.join(missing)}" if missing else "is of another version"
+        raise DataError(
+            f"{path} is no table of verdicts that this version reads: it {problem}; remove it, or run again"
+        )
+    return table

@@ -1,0 +1,42 @@
+"""All recipes of papers with what they cost at both scales."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from analysis.phrases import DASH, number
+from sweeps.papers import PAPERS
+from sweeps.reproducing.price import PEAK, UTILISATION, prices
+
+
+def listing() -> list[dict[str, Any]]:
+    """A row for each: name, title, planned minutes of the tiny scale, what the sweeps of the paper's take."""
+    rows = []
+    for name in PAPERS:
+        tiny, paper = PAPERS.make(name, "tiny"), PAPERS.make(name, "paper")
+        priced = prices(paper.runs)
+        hours = [each.hours(PEAK, UTILISATION) for each in priced]
+        rows.append(
+            {
+                "name": name,
+                "title": tiny.title,
+                "paper": tiny.paper,
+                "minutes": tiny.minutes,
+                "statements": len(tiny.expectations),
+                "paper_examples": sum(each.examples for each in priced),
+                "paper_accelerator_hours": None if None in hours else sum(each for each in hours if each),
+            }
+        )
+    return rows
+
+
+def listing_lines(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """The same for a person."""
+    width = max(len(row["name"]) for row in rows)
+    yield f"{'recipe':<{width}}  {'tiny':>7}  {'paper (H100 h)':>14}  what it is about"
+    for row in rows:
+        hours = row["paper_accelerator_hours"]
+        cost = DASH if hours is None else "0" if hours == 0 else number(hours)
+        yield f"{row['name']:<{width}}  {row['minutes']:>3g} min  {cost:>14}  {row['title']}"
+    yield "minutes are planned, for two cores; hours are 6 N D at 40 % of 989 TFLOP/s, learning rates searched included"

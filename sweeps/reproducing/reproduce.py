@@ -1,0 +1,222 @@
+"""``cbs reproduce`` as a function: sweeps, analyses, and a verdict for every statement of the paper."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import cbs
+from analysis.arrays import Quantity
+from cbs.errors import CbsError, ConfigError
+from cbs.files import atomic_file
+from sweeps.launching.loop import carry_out, prepare
+from sweeps.launching.policies import POLICIES
+from sweeps.outlook.progress import Progress
+from sweeps.papers import PAPERS, SCALES, Expectation, PaperRecipe, Reproduced
+from sweeps.reproducing.asking import ask
+from sweeps.reproducing.readings import NoSuchNumber, read
+from sweeps.running.cluster import Resources
+from sweeps.search.limits import Limits
+from sweeps.spec.overrides import override
+
+VERDICTS = "verdicts.json"
+"""File of a recipe's verdicts in its folder, see :meth:`Reproduction.to_json`."""
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgedExpectation:
+    """A statement of a paper and what became of it.
+
+    Attributes:
+        expectation: the statement.
+        found: our numbers; none where they could not be told.
+        verdict: what they say.
+        why: why there are none; empty otherwise.
+    """
+
+    expectation: Expectation
+    found: tuple[Quantity, ...]
+    verdict: Reproduced
+    why: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        each = self.expectation
+        return {
+            "claim": each.claim,
+            "published": each.published,
+            "source": each.source,
+            "expected": str(each.relation),
+            "ours": [{"value": quantity.value, "interval": list(quantity.interval)} for quantity in self.found],
+            "verdict": str(self.verdict),
+            "why": self.why,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reproduction:
+    """What came of a recipe.
+
+    Attributes:
+        name: of the recipe.
+        scale: one of :data:`sweeps.papers.SCALES`.
+        recipe: as it was run.
+        judged: one for each of its expectations.
+        figures: files of the paper's figure.
+        failures: analyses that had no answer, with the reason.
+        command: command line that does the same.
+        complete: whether every run has ended, and no trial of it failed.
+    """
+
+    name: str
+    scale: str
+    recipe: PaperRecipe
+    judged: tuple[JudgedExpectation, ...]
+    figures: tuple[str, ...]
+    failures: dict[str, str]
+    command: str
+    complete: bool
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "schema_version": SCHEMA,
+            "recipe": self.name,
+            "scale": self.scale,
+            "title": self.recipe.title,
+            "paper": self.recipe.paper,
+            "command": self.command,
+            "date": datetime.now(UTC).date().isoformat(),
+            "version": cbs.__version__,
+            "complete": self.complete,
+            "verdicts": [each.to_json() for each in self.judged],
+            "figures": list(self.figures),
+            "failures": self.failures,
+        }
+
+
+def recipe_of(name: str, scale: str, settings: Sequence[str] = ()) -> PaperRecipe:
+    """A recipe at a scale, with settings of all its sweeps changed as ``cbs sweep --set`` does.
+
+    Raises:
+        ConfigError: if there is no such recipe, scale or setting.
+    """
+    if scale not in SCALES:
+        raise ConfigError(f"unknown scale {scale!r}: known scales are {', '.join(SCALES)}")
+    recipe: PaperRecipe = PAPERS.make(name, scale)
+    if not settings:
+        return recipe
+    if not recipe.runs:
+        raise ConfigError(f"recipe {name!r} has no sweep, so there is nothing to --set")
+    runs = tuple(replace(run, sweep=override(run.sweep, settings)) for run in recipe.runs)
+    return replace(recipe, runs=runs)
+
+
+def reproduce(
+    name: str,
+    scale: str = "tiny",
+    output: Path | None = None,
+    *,
+    settings: Sequence[str] = (),
+    resources: Resources | None = None,
+    limits: Limits | None = None,
+    progress: Progress | None = None,
+    note: Callable[[str], None] = lambda line: None,
+) -> Reproduction:
+    """Run what is missing of a recipe, analyse it, and judge every statement of the paper.
+
+    Args:
+        name: in :data:`sweeps.papers.PAPERS`.
+        scale: one of :data:`sweeps.papers.SCALES`.
+        output: folder of the recipe, with one for every run; ``None`` for ``results/NAME-SCALE``.
+        settings: changes of all sweeps, see :func:`recipe_of`.
+        resources: where to run; ``None`` for all cores of this machine.
+        limits: when no trial starts any more; what is there is analysed then.
+        progress: shows what happens; ``None`` for silence.
+        note: tells a person a line.
+
+    Returns:
+        The verdicts, which are also in :data:`VERDICTS` in the folder.
+
+    Raises:
+        CbsError: as :func:`sweeps.launching.loop.run_sweep`. An analysis that has no answer is none: the statements
+            that it is about cannot be told then.
+    """
+    recipe = recipe_of(name, scale, settings)
+    output = Path("results") / f"{name}-{scale}" if output is None else output
+    resources, limits = resources or Resources(), limits or Limits()
+    complete = True
+    for run in recipe.runs:
+        if limits.reached:
+            note(f"{limits.reached}: run {run.name} and those after it have no more trials")
+            break
+        note(f"{run.name}: {output / run.name}")
+        policy = POLICIES.make(run.policy.name, **run.policy.options)
+        policy.check(run.sweep, limits=limits, source=None)
+        resources.check_devices(run.sweep.device, command=False)
+        plan = prepare(run.sweep, run.sweep, policy, output=output / run.name, resources=resources, note=note)
+        report = carry_out(plan, policy, resources=resources, limits=limits, progress=progress, note=note)
+        complete &= not report.content.get("failures", {}).get("trials", 0)
+    contents: dict[str, Any] = {}
+    failures: dict[str, str] = {}
+    for analysis, line in command_lines(recipe, output).items():
+        note(f"cbs {line}")
+        try:
+            contents[analysis] = ask(line)
+        except CbsError as error:
+            failures[analysis] = str(error)
+    files = [file for content in contents.values() for file in content.get("files", ())]
+    command = shlex.join(["cbs", "reproduce", name, "--scale", scale, *(f"--set={each}" for each in settings)])
+    outcome = Reproduction(
+        name=name,
+        scale=scale,
+        recipe=recipe,
+        judged=tuple(judge(each, contents, failures) for each in recipe.expectations),
+        figures=tuple(file for file in files if recipe.figure and Path(file).stem == recipe.figure),
+        failures=failures,
+        command=command,
+        complete=complete and not limits.reached,
+    )
+    output.mkdir(parents=True, exist_ok=True)
+    store(outcome, output / VERDICTS)
+    return outcome
+
+
+def command_lines(recipe: PaperRecipe, output: Path) -> dict[str, str]:
+    """The analyses of a recipe as command lines with the folders of its runs."""
+    places = {run.name: shlex.quote(str(output / run.name)) for run in recipe.runs}
+    return {name: line.format(**places, output=shlex.quote(str(output))) for name, line in recipe.analyses.items()}
+
+
+def judge(expectation: Expectation, contents: dict[str, Any], failures: dict[str, str]) -> JudgedExpectation:
+    """A verdict, from what analyses said.
+
+    Args:
+        expectation: the statement.
+        contents: JSON of analyses by name.
+        failures: why the others have none.
+    """
+    found: list[Quantity] = []
+    for reading in expectation.ours:
+        missing = [one.analysis for one in (reading, reading.over) if one is not None and one.analysis in failures]
+        if missing:
+            return JudgedExpectation(
+                expectation=expectation, found=(), verdict=Reproduced.UNKNOWN, why=failures[missing[0]]
+            )
+        try:
+            found += read(contents, reading)
+        except NoSuchNumber as error:
+            return JudgedExpectation(expectation=expectation, found=(), verdict=Reproduced.UNKNOWN, why=str(error))
+    verdict = expectation.relation.verdict(found) if found else Reproduced.UNKNOWN
+    return JudgedExpectation(expectation=expectation, found=tuple(found), verdict=verdict)
+
+
+def store(outcome: Reproduction, path: Path) -> None:
+    """Write the verdicts, in one piece."""
+    with atomic_file(path) as draft:
+        draft.write_text(json.dumps(outcome.to_json(), indent=2, allow_nan=False) + "\n")

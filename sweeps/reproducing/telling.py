@@ -1,0 +1,97 @@
+"""Recipes, prices and verdicts for a person: lines of text."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from analysis.arrays import Quantity
+from analysis.phrases import number, with_interval
+from sweeps.papers import PaperRecipe
+from sweeps.reproducing.price import RunPrice
+from sweeps.reproducing.reproduce import Reproduction, command_lines
+
+WIDTH = 110
+
+
+def recipe_lines(name: str, recipe: PaperRecipe, output: Path) -> Iterator[str]:
+    """Protocol, deviations, runs, analyses and expectations of a recipe."""
+    yield f"{name}: {recipe.title}"
+    yield f"  {recipe.paper}"
+    yield ""
+    yield from _wrapped("protocol    ", recipe.protocol)
+    for deviation in recipe.deviations:
+        yield from _wrapped("differs     ", deviation)
+    for run in recipe.runs:
+        axes = run.sweep.axes()
+        sizes = ", ".join(map(str, axes["batch_sizes"]))
+        goal = f"{', '.join(f'{each:,}' for each in run.sweep.budgets)} examples" if run.sweep.budgets else "to target"
+        yield from _wrapped(
+            f"run {run.name:<8}",
+            f"{run.sweep.workload}; {', '.join(axes['optimizers'])}; batch sizes {sizes}; {goal}; "
+            f"{len(run.sweep.seeds)} seeds",
+        )
+    for line in command_lines(recipe, output).values():
+        yield from _wrapped("analysis    ", f"cbs {line}")
+    for each in recipe.expectations:
+        yield ""
+        yield from _wrapped("expected    ", f"{each.claim} ({each.relation})")
+        yield from _wrapped("published   ", f"{each.published}; {each.source}")
+
+
+def price_lines(prices: Sequence[RunPrice], peak: float, utilisation: float) -> Iterator[str]:
+    """What every run costs, and all of them."""
+    for each in prices:
+        published = "" if each.published is None else f" (published: {number(each.published)})"
+        amounts = [f"{each.trials} trials", f"{number(each.examples)} examples"]
+        if each.tokens is not None and each.flops is not None:
+            amounts += [f"{number(each.tokens)} tokens", f"{number(each.flops)} FLOPs"]
+            amounts.append(f"{number(each.hours(peak, utilisation))} accelerator hours")
+        yield from _wrapped(
+            f"run {each.run:<8}", f"{number(each.parameters)} parameters{published}: {', '.join(amounts)}"
+        )
+    known = [hours for each in prices if (hours := each.hours(peak, utilisation)) is not None]
+    if known:
+        yield f"in all      {number(sum(known))} accelerator hours"
+        yield from _wrapped(
+            "            ",
+            f"FLOPs are 6 N D, N all parameters and D tokens; hours at {utilisation:.0%} of {peak / 1e12:g} TFLOP/s; "
+            "without evaluations, and the trials that the search adds are those that it usually does",
+        )
+    if len(known) < len(prices):
+        yield "            where an example has no tokens, 6 N D does not hold: no FLOPs there"
+
+
+def verdict_lines(outcome: Reproduction) -> Iterator[str]:
+    """Every statement with the published numbers, ours, and the verdict."""
+    yield f"{outcome.recipe.title}: {outcome.recipe.paper}"
+    for each in outcome.judged:
+        yield ""
+        yield from _wrapped("claim       ", each.expectation.claim)
+        yield from _wrapped("published   ", f"{each.expectation.published}; expected {each.expectation.relation}")
+        yield from _wrapped("ours        ", ours(each.found) or each.why)
+        yield f"verdict     {each.verdict}"
+    for line in outcome.failures.values():
+        yield from _wrapped("no analysis ", line)
+    if not outcome.complete:
+        yield "not complete: a limit was reached, or trials failed; the same command continues"
+    for file in outcome.figures:
+        yield f"figure      {file}"
+
+
+def ours(found: Sequence[Quantity]) -> str:
+    """Numbers with their intervals; a number that is its own interval alone."""
+    return ", ".join(number(e.value) if _exact(e) else with_interval(e.value, e.interval) for e in found)
+
+
+def _exact(quantity: Quantity) -> bool:
+    low, high = quantity.interval
+    return low is not None and high is not None and math.isclose(low, high, rel_tol=1e-9)
+
+
+def _wrapped(label: str, text: str) -> list[str]:
+    return textwrap.wrap(
+        text, WIDTH, initial_indent=label, subsequent_indent=" " * len(label), break_on_hyphens=False
+    ) or [label]

@@ -1,0 +1,104 @@
+"""Every recipe of a paper at both scales: its parts fit together, and its models have the published size."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from cbs.errors import ConfigError
+from cbs.registry.choices import Choice
+from sweeps.launching.policies import POLICIES
+from sweeps.papers import PAPERS, SCALES, AnswerPath, Expectation, Near, PaperRecipe, RecipeRun
+from sweeps.reproducing.price import count_parameters, price
+from sweeps.reproducing.reproduce import command_lines, recipe_of
+from tests.parameters import COMMANDS, flags_of
+
+BOTH = [(name, scale) for name in PAPERS for scale in SCALES]
+MODELS = [
+    pytest.param(run, id=f"{name}-{run.name}")
+    for name in PAPERS
+    for run in PAPERS.make(name, "paper").runs
+    if run.parameters is not None
+]
+
+
+@pytest.mark.parametrize(("name", "scale"), BOTH)
+def test_a_recipe_says_what_it_does_and_expects(name: str, scale: str) -> None:
+    recipe: PaperRecipe = PAPERS.make(name, scale)
+    assert recipe.expectations
+    assert re.search(r"\b(19|20)\d\d\b", recipe.paper)
+    assert (recipe.minutes is not None) == (scale == "tiny" or not recipe.runs)
+    assert recipe.minutes is None or recipe.minutes < 10
+    assert len(recipe.title) <= 80
+    for each in recipe.expectations:
+        assert each.published
+        assert each.source
+        assert each.ours
+    claims = [each.claim for each in recipe.expectations]
+    assert len(set(claims)) == len(claims)
+    for run in recipe.runs:
+        assert run.policy.name in POLICIES
+
+
+@pytest.mark.parametrize(("name", "scale"), BOTH)
+def test_analyses_are_command_lines_that_there_are(name: str, scale: str) -> None:
+    for line in command_lines(PAPERS.make(name, scale), Path("here")).values():
+        words = shlex.split(line)
+        command = " ".join(words[:2]) if " ".join(words[:2]) in COMMANDS else words[0]
+        assert command in COMMANDS
+        assert {word for word in words if word.startswith("--")} <= set(flags_of(command))
+        assert "{" not in line
+
+
+@pytest.mark.parametrize("name", PAPERS.names())
+def test_a_tiny_recipe_can_be_priced_without_training(name: str) -> None:
+    recipe: PaperRecipe = PAPERS.make(name, "tiny")
+    priced = [price(run) for run in recipe.runs]
+    assert sum(each.examples for each in priced) < 6e6
+    assert sum(each.trials for each in priced) < 120
+
+
+@pytest.mark.parametrize("run", MODELS)
+def test_models_of_the_papers_have_the_published_size(run: RecipeRun) -> None:
+    count = count_parameters(run, without_embeddings=run.without_embeddings)
+    assert count == pytest.approx(run.parameters, rel=0.01)
+
+
+def test_a_model_is_counted_without_memory_for_it() -> None:
+    run = next(run for run in PAPERS.make("merit-gpt2", "paper").runs if run.name == "large")
+    told = price(run)
+    sequences = round(20 * 770e6 / 1024)
+    assert told.parameters == 774_030_080  # GPT-2 Large as released
+    assert told.trials == 9
+    assert told.examples == pytest.approx(9 * sequences, rel=1e-3)  # to whole batches
+    assert told.tokens == 1024 * told.examples
+    assert told.flops == 6 * told.parameters * told.tokens
+    assert told.hours(peak=1e15, utilisation=0.5) == pytest.approx(told.flops / 5e14 / 3600)
+
+
+def test_settings_change_every_sweep_of_a_recipe() -> None:
+    recipe = recipe_of("cbs-scaling", "tiny", ["clip_norm=2.5", "workload.layers=1"])
+    assert {run.sweep.clip_norm for run in recipe.runs} == {2.5}
+    assert [run.sweep.workload.options["width"] for run in recipe.runs] == [16, 32, 64]
+    assert {run.sweep.workload.options["layers"] for run in recipe.runs} == {1}
+    with pytest.raises(ConfigError, match="'nqm' has no sweep"):
+        recipe_of("nqm", "tiny", ["clip_norm=2.5"])
+    with pytest.raises(ConfigError, match="unknown scale 'huge': known scales are tiny, paper"):
+        recipe_of("nqm", "huge")
+
+
+def test_a_recipe_whose_parts_do_not_fit_is_refused() -> None:
+    about = {"title": "t", "paper": "p 2020", "protocol": "p"}
+    sweep = PAPERS.make("seesaw", "tiny").runs[0].sweep
+    run = RecipeRun(name="one", sweep=sweep, policy=Choice(name="once"))
+    with pytest.raises(ConfigError, match="two runs of one name: one, one"):
+        PaperRecipe(**about, runs=(run, run))
+    with pytest.raises(ConfigError, match="names a run 'two' that is not there"):
+        PaperRecipe(**about, runs=(run,), analyses={"a": "analyze {two}"})
+    reading = AnswerPath(analysis="b", path=("x",))
+    wanted = Expectation(claim="c", published="p", source="s", relation=Near((1.0,), 0.1), ours=(reading,))
+    with pytest.raises(ConfigError, match="reads from 'b', which is no analysis of it"):
+        PaperRecipe(**about, runs=(run,), analyses={"a": "analyze {one}"}, expectations=(wanted,))

@@ -1,0 +1,89 @@
+"""Numbers out of the JSON of analyses."""
+
+from __future__ import annotations
+
+import pytest
+
+from analysis.arrays import Quantity
+from sweeps.papers import AnswerPath
+from sweeps.papers.base import EACH
+from sweeps.reproducing.readings import NoSuchNumber, in_words, read
+
+CONTENT = {
+    "a": {
+        "verdict": "ok",
+        "doubt": "too few seeds",
+        "plain": 3,
+        "yes": True,
+        "exponent": 1.5,
+        "exponent_interval": [1.0, 2.0],
+        "open": {"value": 2.0, "interval": [None, 4.0]},
+        "unknown": {"value": None, "interval": [None, None]},
+        "rows": [
+            {"name": "x", "size": 8, "value": 1.0, "interval": [0.5, 1.5]},
+            {"name": "x", "size": 16, "value": 2.0, "interval": [1.0, 4.0]},
+            {"name": "y", "size": 8, "value": 4.0, "interval": [3.0, 5.0]},
+        ],
+    }
+}
+
+
+def found(*path: object, **more: object) -> list[Quantity]:
+    return read(CONTENT, AnswerPath(analysis="a", path=path, **more))  # type: ignore[arg-type]
+
+
+def test_a_number_comes_with_its_interval_however_it_is_stored() -> None:
+    assert found("exponent") == [Quantity(1.5, (1.0, 2.0))]
+    assert found("open") == [Quantity(2.0, (None, 4.0))]
+    assert found("rows", 0, "value") == [Quantity(1.0, (0.5, 1.5))]
+    assert found("rows", -1) == [Quantity(4.0, (3.0, 5.0))]
+    assert found("plain") == [Quantity(3.0, (None, None))]
+    assert found("rows", 0, "size") == [Quantity(8.0, (None, None))]  # the interval there is that of the value
+    assert found("plain", exact=True) == [Quantity(3.0, (3.0, 3.0))]
+
+
+def test_an_entry_is_found_by_what_it_has_and_all_in_their_order() -> None:
+    assert found("rows", {"name": "x", "size": 16}, "value") == [Quantity(2.0, (1.0, 4.0))]
+    assert found("rows", {"name": "x", "size": 16}) == [Quantity(2.0, (1.0, 4.0))]
+    assert [each.value for each in found("rows", EACH, "value")] == [1.0, 2.0, 4.0]
+
+
+def test_a_number_over_another_has_the_interval_of_independent_ones() -> None:
+    (ratio,) = found("rows", 2, "value", over=AnswerPath(analysis="a", path=("rows", 0, "value")))
+    assert ratio.value == 4.0
+    low, high = ratio.interval
+    assert low is not None
+    assert high is not None
+    assert 2.0 < low < 4.0 < high < 10.0
+    ratios = found("rows", EACH, "value", over=AnswerPath(analysis="a", path=("rows", 0, "value")))
+    assert [each.value for each in ratios] == [1.0, 2.0, 4.0]
+    with pytest.raises(NoSuchNumber, match="1 numbers over 3"):
+        found("plain", over=AnswerPath(analysis="a", path=("rows", EACH, "value")))
+
+
+@pytest.mark.parametrize(
+    ("path", "says"),
+    [
+        (("nothing",), "there is no nothing"),
+        (("rows", 7, "value"), r"there is no rows\[7\]"),
+        (("rows", {"name": "z"}, "value"), r"0 entries fit \[name=z\]"),
+        (("rows", {"name": "x"}, "value"), r"2 entries fit \[name=x\]"),
+        (("unknown",), "a: unknown is None, not a number"),
+        (("yes",), "a: yes is True, not a number"),
+        (("verdict",), "a: verdict is 'ok', not a number"),
+        (("plain", "deeper"), "there is no plain.deeper"),
+    ],
+)
+def test_what_is_not_there_is_said(path: tuple[object, ...], says: str) -> None:
+    with pytest.raises(NoSuchNumber, match=says):
+        found(*path)
+
+
+def test_a_number_whose_verdict_is_not_ok_is_none() -> None:
+    assert found("plain", ok=(("verdict",),)) == [Quantity(3.0)]
+    with pytest.raises(NoSuchNumber, match="a: doubt is 'too few seeds'"):
+        found("plain", ok=(("doubt",),))
+
+
+def test_a_path_in_words() -> None:
+    assert in_words(("fits", {"optimizer": "merit"}, "at", -1, EACH)) == "fits[optimizer=merit].at[-1][*]"

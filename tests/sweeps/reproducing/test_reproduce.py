@@ -1,0 +1,194 @@
+"""A recipe from its sweeps to verdicts, prices and the atlas; trials are written, not trained."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from cbs.errors import ConfigError, DataError, ResultsError
+from cbs.trial.target import Target
+from sweeps.papers import PAPERS, AnswerPath, Beyond, Expectation, Likely, Near, PaperRecipe, RecipeRun
+from sweeps.papers.parts import TEXT, critical, experiment, larger_critical
+from sweeps.reproducing.asking import ask
+from sweeps.reproducing.atlas import atlas
+from sweeps.reproducing.reproduce import VERDICTS, reproduce
+from sweeps.search.limits import Limits
+from tests.factories import Truth, sweep
+
+Run = Callable[..., tuple[int, str, str]]
+WORLDS = {"adamw": Truth(noise=0.02), "merit": Truth(noise=0.02, min_examples=30_000.0)}
+"""Critical batch sizes 42 and 171."""
+
+
+def recipe(scale: str) -> PaperRecipe:
+    sizes = (4, 16, 64, 256, 1024)
+    spec = experiment(TEXT, tuple(WORLDS), sizes, target=Target(metric="validation_loss", value=2.4))
+    found, claims = (
+        ("source", "published"),
+        ("merit is about 171", "merit is about 42", "no such optimizer", "no answer"),
+    )
+    return PaperRecipe(
+        title="a recipe of a test",
+        paper="Nobody 2020",
+        protocol="written trials",
+        runs=(RecipeRun(name="main", sweep=spec),),
+        analyses={
+            "analyze": "analyze {main} --resamples 300", "compare": "compare {main} --figures none --resamples 300",
+            "fails": "scale {main} --against parameters",
+        },
+        expectations=(
+            larger_critical("merit", "adamw", "4 times", "s"),
+            Expectation(claim=claims[0], published="171", source=found[0], relation=Near((171.0,), 100.0),
+                        ours=(critical("analyze", "merit"),)),
+            Expectation(claim=claims[1], published="42", source=found[0], relation=Near((42.0,), 10.0),
+                        ours=(critical("analyze", "merit"),)),
+            Expectation(claim=claims[2], published="-", source=found[0], relation=Likely(),
+                        ours=(critical("analyze", "lamb"),)),
+            Expectation(claim=claims[3], published="-", source=found[0], relation=Beyond(0.0),
+                        ours=(AnswerPath(analysis="fails", path=("laws", 0, "exponent")),)),
+        ),
+        figure="steps",
+        minutes=1.0,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def written(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Registers the recipe, whose runs are written where they would be trained; the folders that were asked for."""
+    asked: list[Path] = []
+
+    def prepare(spec: Any, _: Any, policy: Any, *, output: Path, **more: Any) -> Any:
+        asked.append(output)
+        return SimpleNamespace(folder=output)
+
+    def carry_out(plan: Any, policy: Any, **more: Any) -> Any:
+        sweep(plan.folder, WORLDS, batch_sizes=(4, 16, 64, 256, 1024), seeds=3)
+        return SimpleNamespace(content={"failures": {"trials": 0}})
+
+    list(PAPERS)
+    monkeypatch.setattr(PAPERS, "_entries", {**PAPERS._entries, "test-recipe": recipe})
+    monkeypatch.setattr("sweeps.reproducing.reproduce.prepare", prepare)
+    monkeypatch.setattr("sweeps.reproducing.reproduce.carry_out", carry_out)
+    return asked
+
+
+def test_every_statement_has_a_verdict_with_our_interval(written: list[Path], tmp_path: Path) -> None:
+    outcome = reproduce("test-recipe", "tiny", tmp_path / "out")
+    assert written == [tmp_path / "out" / "main"]
+    assert [str(each.verdict) for each in outcome.judged] == [
+        "reproduced", "reproduced", "differs", "cannot be told at this scale", "cannot be told at this scale",
+    ]  # fmt: skip
+    assert "0 entries fit [optimizer=lamb]" in outcome.judged[3].why
+    assert "parameters" in outcome.judged[4].why
+    assert set(outcome.failures) == {"fails"}
+    (merit,) = outcome.judged[1].found
+    low, high = merit.interval
+    assert low is not None
+    assert high is not None
+    assert low < 171 < high
+    assert [Path(file).name for file in outcome.figures if file.endswith(".png")] == ["steps.png"]
+    assert all(Path(file).is_file() for file in outcome.figures)
+    stored = json.loads((tmp_path / "out" / VERDICTS).read_text())
+    assert stored["verdicts"][1]["ours"] == [{"value": merit.value, "interval": [low, high]}]
+    assert stored["command"] == "cbs reproduce test-recipe --scale tiny"
+    assert stored["complete"] is True
+
+
+def test_what_a_limit_cut_short_is_not_complete(written: list[Path], tmp_path: Path) -> None:
+    notes: list[str] = []
+    (tmp_path / "out").mkdir()
+    sweep(tmp_path / "out" / "main", WORLDS, batch_sizes=(4, 16, 64), seeds=1)
+    outcome = reproduce("test-recipe", "tiny", tmp_path / "out", limits=Limits(deadline=0.0), note=notes.append)
+    assert written == []
+    assert outcome.complete is False
+    assert any("run main" in note for note in notes)
+    assert str(outcome.judged[0].verdict) != "reproduced"
+
+
+def test_the_command_prints_verdicts_and_the_atlas_is_made_of_them(
+    written: list[Path], run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, err = run("reproduce", "test-recipe", "--record", "tables")
+    assert code == 0, err
+    assert out.count("verdict     reproduced") == 2
+    assert out.count("verdict     differs") == 1
+    assert "figure      results/test-recipe-tiny/main/analysis/figures/steps.png" in out
+    code, out, _ = run("recipes", "atlas", "tables", "-o", "page.md")
+    assert (code, out) == (0, "page.md: 5 statements\n")
+    page = Path("page.md").read_text()
+    assert "In all: 2 reproduced, 1 differs, 2 cannot be told at this scale." in page
+    assert "| merit is about 42 | 42 (source) | " in page
+    assert "cbs reproduce test-recipe --scale tiny" in page
+
+
+def test_the_atlas_refuses_what_is_no_table(tmp_path: Path) -> None:
+    with pytest.raises(ResultsError, match="no table of verdicts in"):
+        atlas(tmp_path, tmp_path / "page.md")
+    for text, says in (
+        ("{", "cannot be read"),
+        ("{}", "lacks recipe, scale"),
+        ('{"schema_version": 0}', "lacks recipe"),
+    ):
+        (tmp_path / "one.json").write_text(text)
+        with pytest.raises(DataError, match=says):
+            atlas(tmp_path, tmp_path / "page.md")
+    assert not (tmp_path / "page.md").exists()
+
+
+def test_a_question_is_asked_as_it_is_typed(tmp_path: Path) -> None:
+    sweep(tmp_path / "s", {"adamw": Truth()}, batch_sizes=(4, 64), seeds=1)
+    assert ask(f"analyze {tmp_path / 's'} --figures none --resamples 100")["fits"][0]["optimizer"] == "adamw"
+    assert ask("theory quadratic --as-published --optim sgd --batch-sizes 65536")["rows"][0]["steps"] == 7310
+    for line, says in (
+        ("nothing", "no command 'cbs nothing'"), ("theory nothing", "no command 'cbs theory nothing'"),
+        ("analyze --nothing", "No such option: --nothing"), ("", "no command 'cbs'"),
+    ):  # fmt: skip
+        with pytest.raises(ConfigError, match=says):
+            ask(line)
+
+
+def test_a_dry_run_prices_the_paper_scale(run: Run) -> None:
+    code, out, _ = run(
+        "reproduce", "merit-gpt2", "--scale", "paper", "--dry-run", "--peak", "1000", "--utilisation", "0.5"
+    )
+    assert code == 0
+    assert "run large" in out
+    assert "774,030,080 parameters (published: 7.7e8)" in out
+    assert "50% of 1000 TFLOP/s" in out
+    code, out, _ = run("reproduce", "merit-gpt2", "--scale", "paper", "--dry-run", "--json")
+    rows = json.loads(out)
+    assert [row["run"] for row in rows] == ["small", "medium", "large"]
+    assert rows[0]["accelerator_hours"] == pytest.approx(rows[0]["flops"] / (989e12 * 0.4) / 3600)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["reproduce", "nqn"], "unknown recipe of a paper 'nqn': did you mean nqm"),
+        (["reproduce", "nqm", "--scale", "huge"], "unknown scale 'huge'"),
+        (["reproduce", "nqm", "--utilisation", "1.5"], "--utilisation at most 1"),
+        (["reproduce", "merit-gpt2", "--set", "nothing=1"], "unknown key 'nothing'"),
+        (["recipes", "show", "nothing"], "unknown recipe of a paper 'nothing'"),
+    ],
+)
+def test_what_there_is_not_is_one_line(run: Run, words: list[str], says: str) -> None:
+    code, out, err = run(*words)
+    assert (code, out) == (2, "")
+    assert says in err
+    assert err.count("\n") == 1
+
+
+def test_recipes_are_listed_and_shown(run: Run) -> None:
+    code, out, _ = run("recipes")
+    assert code == 0
+    assert {line.split()[0] for line in out.splitlines()[1:-1]} == set(PAPERS.names())
+    code, out, _ = run("recipes", "show", "seesaw")
+    assert code == 0
+    for word in ("protocol", "differs", "run text", "analysis    cbs schedule losses", "expected", "published"):
+        assert word in out

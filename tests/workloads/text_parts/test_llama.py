@@ -1,0 +1,225 @@
+"""Llama, BERT and GPT-2 against the same models of transformers, weights copied; counts against those published."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from cbs.optimizers.widths import Width
+from cbs.workloads.text_parts.bert import BERT, BERT_SIZES
+from cbs.workloads.text_parts.gpt import GPT, SIZES, BaseModel, GPTShape
+from cbs.workloads.text_parts.llama import LLAMA_SIZES, Llama, LlamaShape
+
+GROUPED = LlamaShape(width=48, layers=2, heads=6, context=16, kv_heads=2)
+
+
+def count(model: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def ids(vocab_size: int = 50) -> Tensor:
+    return torch.randint(vocab_size, (3, 16), generator=torch.Generator().manual_seed(1))
+
+
+def larger(model: nn.Module) -> nn.Module:
+    """Weights under which attention is not uniform and a norm's gain not 1."""
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.3 * torch.randn(parameter.shape, generator=generator))
+    return model.double()
+
+
+# 2 V d + L (4 d^2 + 3 d h + 2 d) + d with V = 32,000: 134.1 million is what Zhao et al. call 130m.
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [
+        ("llama-60m", 58_073_600),
+        ("llama-130m", 134_105_856),
+        ("llama-350m", 367_969_280),
+        ("llama-1b", 1_339_082_752),
+    ],
+)
+def test_llama_sizes_without_allocating_them(size: str, expected: int) -> None:
+    with torch.device("meta"):
+        assert count(Llama(LLAMA_SIZES[size], 32_000)) == expected
+    assert LLAMA_SIZES[size].parameters(32_000) == expected
+
+
+@pytest.mark.parametrize("size", ["llama-30k", "llama-200k"])
+def test_small_llamas_are_named_after_their_count(size: str) -> None:
+    named = {"llama-30k": 30e3, "llama-200k": 200e3}[size]
+    assert count(Llama(LLAMA_SIZES[size], 128)) == LLAMA_SIZES[size].parameters(128) == pytest.approx(named, rel=0.1)
+
+
+@pytest.mark.parametrize(("size", "expected"), [("bert-base", 109_512_762), ("bert-large", 335_172_410)])
+def test_bert_sizes_without_allocating_them(size: str, expected: int) -> None:
+    with torch.device("meta"):
+        assert count(BERT(BERT_SIZES[size], 30_522)) == expected
+
+
+@pytest.mark.parametrize("size", ["bert-base", "bert-large"])
+def test_bert_has_the_parameters_of_the_published_one_but_for_segments(size: str) -> None:
+    transformers = pytest.importorskip("transformers")
+    shape = BERT_SIZES[size]
+    config = transformers.BertConfig(
+        hidden_size=shape.width,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        intermediate_size=4 * shape.width,
+    )
+    with torch.device("meta"):
+        twin = transformers.BertForMaskedLM(config)
+        assert count(twin) - 2 * shape.width == count(BERT(shape, 30_522))
+
+
+@pytest.mark.parametrize("shape", [GROUPED, dataclasses.replace(GROUPED, kv_heads=None, tied=True)])
+def test_llama_is_that_of_transformers(shape: LlamaShape) -> None:
+    transformers = pytest.importorskip("transformers")
+    model = larger(Llama(shape, 50))
+    config = transformers.LlamaConfig(
+        vocab_size=50,
+        hidden_size=shape.width,
+        intermediate_size=shape.hidden,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.groups,
+        max_position_embeddings=16,
+        rms_norm_eps=1e-6,
+        tie_word_embeddings=shape.tied,
+    )
+    twin = transformers.LlamaForCausalLM(config).double()
+    names = {
+        "attention_norm": "input_layernorm",
+        "query": "self_attn.q_proj",
+        "key": "self_attn.k_proj",
+        "value": "self_attn.v_proj",
+        "attention_out": "self_attn.o_proj",
+        "mlp_norm": "post_attention_layernorm",
+        "gate": "mlp.gate_proj",
+        "mlp_in": "mlp.up_proj",
+        "mlp_out": "mlp.down_proj",
+    }
+    state = {"model.embed_tokens.weight": model.tokens.weight, "model.norm.weight": model.norm.weight}
+    state["lm_head.weight"] = model.head.weight
+    for place, block in enumerate(model.blocks):
+        for ours, theirs in names.items():
+            state[f"model.layers.{place}.{theirs}.weight"] = block.get_submodule(ours).weight
+    twin.load_state_dict(state)
+    with torch.no_grad():
+        torch.testing.assert_close(model(ids()), twin(ids()).logits, rtol=1e-5, atol=1e-5)  # angles in float32
+
+
+def test_gpt2_is_that_of_transformers() -> None:
+    transformers = pytest.importorskip("transformers")
+    shape = GPTShape(width=48, layers=2, heads=6, context=16, biases=True)
+    model = larger(GPT(shape, 50))
+    config = transformers.GPT2Config(
+        vocab_size=50, n_positions=16, n_embd=48, n_layer=2, n_head=6, activation_function="gelu"
+    )
+    twin = transformers.GPT2LMHeadModel(config).double().eval()
+    state = {
+        "transformer.wte.weight": model.tokens.weight,
+        "lm_head.weight": model.tokens.weight,
+        "transformer.wpe.weight": model.positions.weight,
+        "transformer.ln_f.weight": model.norm.weight,
+        "transformer.ln_f.bias": model.norm.bias,
+    }
+    names = {
+        "attention_norm": "ln_1",
+        "attention_qkv": "attn.c_attn",
+        "attention_out": "attn.c_proj",
+        "mlp_norm": "ln_2",
+    }
+    names |= {"mlp_in": "mlp.c_fc", "mlp_out": "mlp.c_proj"}
+    for place, block in enumerate(model.blocks):
+        for ours, theirs in names.items():
+            layer = block.get_submodule(ours)
+            turned = layer.weight.T if isinstance(layer, nn.Linear) else layer.weight
+            state |= {
+                f"transformer.h.{place}.{theirs}.weight": turned,
+                f"transformer.h.{place}.{theirs}.bias": layer.bias,
+            }
+    twin.load_state_dict(state, strict=False)
+    with torch.no_grad():
+        torch.testing.assert_close(model(ids()), twin(ids()).logits)
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_bert_is_that_of_transformers(padded: bool) -> None:
+    transformers = pytest.importorskip("transformers")
+    shape = GPTShape(width=48, layers=2, heads=6, context=16)
+    model = larger(BERT(shape, 50))
+    config = transformers.BertConfig(
+        vocab_size=50,
+        hidden_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=6,
+        intermediate_size=192,
+        max_position_embeddings=16,
+    )
+    twin = transformers.BertForMaskedLM(config).double().eval()
+    head = "cls.predictions"
+    pairs = {"bert.embeddings.word_embeddings": model.tokens, "bert.embeddings.position_embeddings": model.positions}
+    pairs |= {"bert.embeddings.LayerNorm": model.norm, f"{head}.transform.dense": model.transform}
+    pairs |= {f"{head}.transform.LayerNorm": model.transform_norm, f"{head}.decoder": model.head}
+    names = {"attention_out": "attention.output.dense", "attention_norm": "attention.output.LayerNorm"}
+    names |= {"mlp_in": "intermediate.dense", "mlp_out": "output.dense", "mlp_norm": "output.LayerNorm"}
+    state = {"bert.embeddings.token_type_embeddings.weight": torch.zeros(2, 48), f"{head}.bias": model.head.bias}
+    for place, block in enumerate(model.blocks):
+        start = f"bert.encoder.layer.{place}"
+        pairs |= {f"{start}.{theirs}": block.get_submodule(ours) for ours, theirs in names.items()}
+        for index, part in enumerate(("query", "key", "value")):
+            rows = slice(48 * index, 48 * (index + 1))
+            state[f"{start}.attention.self.{part}.weight"] = block.attention_qkv.weight[rows]
+            state[f"{start}.attention.self.{part}.bias"] = block.attention_qkv.bias[rows]
+    for name, module in pairs.items():
+        state |= {f"{name}.{key}": value for key, value in module.state_dict().items()}
+    missing, unexpected = twin.load_state_dict(state, strict=False)
+    assert not unexpected
+    assert all("position_ids" in name for name in missing)
+    tokens, places = ids(), torch.tensor([[0, 5], [3, 1], [9, 4]])
+    mask = torch.ones_like(tokens)
+    if padded:
+        mask[1, 10:] = 0
+    with torch.no_grad():
+        logits = twin(tokens, attention_mask=mask).logits
+        ours = model(tokens.masked_fill(mask == 0, -1), places)
+    torch.testing.assert_close(ours, logits.gather(1, places[..., None].expand(-1, -1, 50)))
+
+
+def test_llama_starts_from_the_stated_standard_deviations() -> None:
+    shape = LlamaShape(width=128, layers=4, heads=4, context=8)
+    for fixed in (False, True):
+        torch.manual_seed(0)
+        model = Llama(shape, 400, fixed_std=fixed)
+        for name, parameter in model.named_parameters():
+            if "norm" in name:
+                assert torch.equal(parameter, torch.ones_like(parameter))
+                continue
+            inside = 0.02 if fixed or name.startswith(("tokens", "head")) else parameter.shape[1] ** -0.5
+            expected = inside / 8**0.5 if "_out" in name and not fixed else inside
+            assert parameter.std().item() == pytest.approx(expected, rel=5 / (2 * parameter.numel()) ** 0.5), name
+
+
+def test_nanogpt_starts_from_the_stated_standard_deviations() -> None:
+    torch.manual_seed(0)
+    model = GPT(SIZES["200k"], 128, fixed_std=True)
+    for name, parameter in model.named_parameters():
+        if "norm" not in name:
+            expected = 0.02 / 8**0.5 if "_out" in name else 0.02
+            assert parameter.std().item() == pytest.approx(expected, rel=5 / (2 * parameter.numel()) ** 0.5), name
+
+
+def test_a_llama_knows_its_widths() -> None:
+    model = Llama(GROUPED, 50, BaseModel(width=12, head_size=8))
+    widths = model.widths()
+    assert widths["head.weight"] == Width(kind="output", ratio=4.0)
+    assert widths["blocks.0.key.weight"].kind == "hidden"
+    assert {widths[name].kind for name in ("tokens.weight", "norm.weight", "blocks.1.mlp_norm.weight")} == {"input"}
+    plain = Llama(GROUPED, 50)
+    plain.load_state_dict(model.state_dict())
+    torch.testing.assert_close(4 * model(ids()), plain(ids()))
