@@ -70,9 +70,7 @@ class LocalFactor:
     beyond: str = ""
 
 
-def paired_means(
-    branches: BranchLosses, draws: int, seed: int, borrowed: Array | None = None
-) -> PairedMeans:
+def paired_means(branches: BranchLosses, draws: int, seed: int, borrowed: Array | None = None) -> PairedMeans:
     """The means of the factors that can be compared, and draws of them.
 
     Args:
@@ -105,8 +103,8 @@ def paired_means(
 
 
 def noise_to_borrow(checkpoints: list[BranchLosses], factors: Array) -> Array:
-    """For every one of ``factors`` the largest variance that it had at any checkpoint where at least two seeds were run,
-    that of any factor where it had none; NaN where nothing was run twice."""
+    """For every one of ``factors`` the largest variance that it had at any checkpoint where two seeds or more were run,
+    the largest of any factor where there is none; NaN where nothing was run twice."""
     largest = dict.fromkeys(factors.tolist(), math.nan)
     for branches in checkpoints:
         found = paired_means(branches, 0, 0)
@@ -196,8 +194,8 @@ def _last_within(logs: Array, excess: Array, tolerance: float, seed: int) -> Arr
 
 
 def _crossed(at: Array, above: Array) -> Array:
-    """Where lines through rows of ``above`` ``[R, F]``, which begin at or below 0, are above it for good; infinity where
-    they end at or below 0."""
+    """Where lines through rows of ``above`` ``[R, F]``, which begin at or below 0, are above it for good; infinity
+    where they end at or below 0."""
     last = len(at) - 1 - (above[:, ::-1] <= 0).argmax(axis=1)
     after = np.minimum(last + 1, len(at) - 1)
     row = np.arange(len(above))

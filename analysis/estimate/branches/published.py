@@ -2,9 +2,9 @@ r"""The local critical batch size by the published rule.
 
 Merrill et al., "Critical Batch Size Revisited" (arXiv 2505.23971, sections 3 and 4): a branch trains with k times the
 batch size; :math:`L_k` is its training loss at the end, smoothed by an exponential average with weight 0.5; and
-:math:`k^*` is the largest k with :math:`L_{k^*} \le L_k + 0.01` for all tried :math:`k < k^*`. The interval goes from it
-to the next k that was tried, and the geometric mean of both is what is plotted. One run of every k; with several the
-mean over seeds is taken here.
+:math:`k^*` is the largest k with :math:`L_{k^*} \le L_k + 0.01` for all tried :math:`k < k^*`. The interval goes from
+it to the next k that was tried, and the geometric mean of both is what is plotted. There is one run of every k in the
+paper; of several the mean over seeds is taken here.
 """
 
 from __future__ import annotations

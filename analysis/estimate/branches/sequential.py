@@ -94,9 +94,7 @@ def next_branches(
     noise = noise or EarlierNoise()
     side = error / 2
     first = BranchState.RECOVERED
-    states = [first] + [
-        _state(branches, place, tolerance, side, most_seeds, noise) for place in range(1, count)
-    ]
+    states = [first] + [_state(branches, place, tolerance, side, most_seeds, noise) for place in range(1, count)]
     last = max(place for place, state in enumerate(states) if state is BranchState.RECOVERED)
     lost = next((place for place in range(last + 1, count) if states[place] is BranchState.LOST), count)
     between = (float(factors[last]), float(factors[lost]) if lost < count else None)
@@ -106,8 +104,10 @@ def next_branches(
     begun = [place for place in waiting if np.isfinite(branches.losses[:, place]).any()]
     untouched = last == 0 and lost == count
     centre = float(np.log(guess)) if untouched else (last + lost) / 2
-    at = begun[0] if begun else min(
-        waiting, key=lambda place: abs((math.log(factors[place]) if untouched else place) - centre)
+    at = (
+        begun[0]
+        if begun
+        else min(waiting, key=lambda place: abs((math.log(factors[place]) if untouched else place) - centre))
     )
     there = ~np.isnan(branches.losses)
     for seed in range(most_seeds):
