@@ -12,10 +12,11 @@ from torch import nn
 
 from cbs.compute import seeding
 from cbs.errors import CbsError, ConfigError, out_of_memory, reason
-from cbs.optimizers import OPTIMIZERS
+from cbs.optimizers import OPTIMIZERS, build_optimizer
 from cbs.training.assembly import Assembly
 from cbs.training.averaging import build_averaging
 from cbs.training.parents import CheckpointContent, digest, read_checkpoint, weights_for
+from cbs.training.ranks import ALONE
 from cbs.training.saved_weights import SavedWeights
 from cbs.trial.config import TrialConfig
 from cbs.trial.parent import Parent
@@ -73,6 +74,23 @@ def start(loop: Assembly, path: Path) -> None:
         loop.noise_scale.go_on(content.ours["parts"]["NoiseScalePart"])
     if loop.ranks.first:
         seeding.set_states(content.ours["random"])
+
+
+def check_parent(workload: Workload, config: TrialConfig) -> None:
+    """Load what a trial starts from into a model and an optimizer of their own.
+
+    Raises:
+        ConfigError: as :func:`start`.
+        DataError: likewise.
+    """
+    parent = config.parent
+    assert parent is not None
+    path = Path(parent.source)
+    with seeding.seeded(config.seed, "init"):
+        model = workload.build_model()
+    optimizer = build_optimizer(config.optimizer, model, config.lr, config.batch_size)
+    content = opened(workload, parent, path)
+    load_weights(config, workload, model, optimizer, path, content, SavedWeights(model, optimizer, ALONE))
 
 
 def load_weights(

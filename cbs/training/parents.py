@@ -5,8 +5,10 @@ Only tensors and plain values are read (``weights_only``): no file can make this
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +19,7 @@ from torch import Tensor, nn
 
 from cbs.errors import ConfigError, DataError, needed, out_of_memory, reason
 from cbs.trial.config import TrialConfig
+from cbs.trial.parent import Parent
 
 KIND = "cbs checkpoint"
 """Key under which our own files hold their version."""
@@ -106,6 +109,21 @@ def digest(path: Path) -> str:
     return hasher.hexdigest()[:16]
 
 
+def parent_at(path: Path) -> Parent:
+    """The parent that a path names, its optimizer's state kept.
+
+    Raises:
+        ConfigError: if there is nothing.
+        DataError: if it cannot be read.
+    """
+    if not path.exists():
+        raise ConfigError(f"no checkpoint at {path}: the path does not exist")
+    content = _saved(path) if path.suffix == ".pt" and path.is_file() else {}
+    examples = int(content["batch_sizes"].sum()) if content.get(KIND) == 1 else 0
+    named = Parent(source=str(path), examples=examples, digest=digest(path))
+    return named if named.trunk is None else dataclasses.replace(named, source=f"./{path}")
+
+
 def weights_for(model: nn.Module, content: CheckpointContent) -> dict[str, Any]:
     """The tensors of a checkpoint under all names that a model has; one that the model has under two names may be
     there once.
@@ -159,7 +177,11 @@ def _saved(path: Path) -> dict[str, Any]:
     except Exception as error:
         if out_of_memory(error):
             raise
-        raise DataError(f"{path} is no checkpoint that torch.load(weights_only=True) reads: {reason(error)}") from None
+        named = re.search(r"GLOBAL (\S+)", str(error))
+        why = f": it holds a {named[1]}, which could run code" if named else ""
+        raise DataError(
+            f"{path} is no checkpoint of tensors and plain values, as torch.load(weights_only=True) reads them{why}"
+        ) from None
     if not isinstance(content, dict):
         raise DataError(f"{path} is no checkpoint: it holds a {type(content).__name__}, not tensors by name")
     return content
