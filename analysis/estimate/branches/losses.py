@@ -38,7 +38,7 @@ class BranchLosses:
     @property
     def diverged(self) -> np.ndarray:
         """Factors at which the branch of some seed diverged, shape ``[K]``."""
-        return np.isposinf(self.losses).any(axis=0)
+        return np.asarray(np.isposinf(self.losses).any(axis=0))
 
     @property
     def usable(self) -> np.ndarray:

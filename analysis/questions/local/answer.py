@@ -189,7 +189,7 @@ def _answered(
     noises = [tables.noise for tables in members if not math.isnan(tables.noise)]
     noise = float(np.median(noises)) if noises else None
     tolerance = max(within, share * (noise or 0.0))
-    curves = []
+    curves: list[LocalCurve] = []
     names = {id(tables): (tables.branched.group.sweep, tables.branched.group.optimizer) for tables in members}
     several = len({sweep for sweep, _ in names.values()}) > 1
     for (sweep, optimizer), own in itertools.groupby(members, key=lambda tables: names[id(tables)]):

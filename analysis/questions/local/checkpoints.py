@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.special import fdtrc
 
 from analysis.arrays import UNKNOWN, Array, Quantity
 from analysis.config import AnalysisConfig
@@ -17,12 +18,16 @@ from analysis.estimate.branches.losses import BranchLosses
 from analysis.estimate.branches.paired import LocalFactor, PairedMeans, local_factor, paired_means
 from analysis.estimate.branches.published import published, smoothed
 from analysis.estimate.noise import NoiseScale, measure
+from analysis.phrases import number
 from analysis.plain import plain, shown
 from analysis.read.branches import Branched
 from cbs.trial.store import finite_or_none, read_steps
 
-_SCATTER = 3.0
-"""Times the usual deviation of a loss over seeds from which branches are near diverging."""
+_UNLIKE = 0.01
+"""Probability of so much more scatter around k* than below it, were it the same, below which it is not."""
+
+_LEVEL = 0.25
+"""Part of the tolerance by which the loss may be expected to fall below the smallest factor."""
 
 _WIDE = 4.0
 """Upper over lower end of an interval beyond which it tells little."""
@@ -182,7 +187,7 @@ def checkpoint(
     simple, matched, geometry = _noise_scales(tables, config.confidence)
     largest, point = published(training)
     critical = whole.factor.times(size)
-    verdict, advice = _verdict(whole, found, losses, tables, recovery)
+    verdict, advice = _verdict(whole, found, losses, tables, recovery, tolerance)
     sign = 1.0 if branched.group.target.direction == "below" else -1.0
     return LocalCheckpoint(
         examples=branched.examples,
@@ -261,7 +266,7 @@ def _noise_scales(tables: CheckpointTables, confidence: float) -> tuple[NoiseSca
 def _factors(
     tables: CheckpointTables, losses: BranchLosses, training: BranchLosses, whole: LocalFactor, tolerance: float,
     sign: float,
-) -> Sequence[BranchesAt]:  # fmt: skip
+) -> Iterator[BranchesAt]:  # fmt: skip
     trials = tables.branched.trials
     for place, factor in enumerate(tables.factors.tolist()):
         own = trials.iloc[tables.rows[tables.rows[:, place] >= 0, place]]
@@ -279,7 +284,7 @@ def _factors(
             loss=finite_or_none(sign * float(seen.mean())) if len(seen) else None,
             excess=excess,
             standing=_standing(excess, bool(losses.diverged[place]), tolerance),
-            train_loss=finite_or_none(np.nanmean(training.losses[:, place])) if len(seen) else None,
+            train_loss=finite_or_none(float(np.nanmean(training.losses[:, place]))) if len(seen) else None,
         )
 
 
@@ -291,7 +296,12 @@ def _standing(excess: Quantity, diverged: bool, tolerance: float) -> str:
 
 
 def _verdict(
-    whole: LocalFactor, found: PairedMeans | None, losses: BranchLosses, tables: CheckpointTables, recovery: Quantity
+    whole: LocalFactor,
+    found: PairedMeans | None,
+    losses: BranchLosses,
+    tables: CheckpointTables,
+    recovery: Quantity,
+    tolerance: float,
 ) -> tuple[LocalVerdict, str]:
     if found is None:
         return LocalVerdict.UNTOLD, "no branch trained to the end of the window: lower the learning rate"
@@ -302,12 +312,8 @@ def _verdict(
         return LocalVerdict.NONE_LOST, f"try factors above {largest}"
     if whole.beyond == "below":
         return LocalVerdict.ALL_LOST, f"try factors below {smallest}"
-    scatter, at = _scatter(losses, whole)
-    if scatter > _SCATTER:
-        return LocalVerdict.NEAR_DIVERGENCE, (
-            f"losses at factor {number_of(at)} scatter {scatter:.0f} times as far over seeds as those of smaller ones, "
-            "so that intervals are too narrow: try lower learning rates there, or run more seeds"
-        )
+    if advice := _near_divergence(losses, whole):
+        return LocalVerdict.NEAR_DIVERGENCE, advice
     low, high = recovery.interval
     if (low is not None and low > 1.0) or (high is not None and high < 1.0):
         return LocalVerdict.SHORT_WINDOW, (
@@ -317,6 +323,11 @@ def _verdict(
     if low is None or high is None or high > _WIDE * low:
         return LocalVerdict.UNTOLD, "run more seeds of the factors around the tolerance"
     notes = []
+    if fall := _still_falling(found, whole, tolerance):
+        notes.append(
+            f"the loss still falls towards factors below {smallest}, by about {number(fall)}, and k* with it: try "
+            "smaller ones"
+        )
     if found.borrowed.any():
         notes.append("where one seed ran a factor its noise is taken from other checkpoints or factors")
     if tables.edges.any():
@@ -324,24 +335,35 @@ def _verdict(
     return LocalVerdict.OK, "; ".join(notes)
 
 
-def _scatter(losses: BranchLosses, whole: LocalFactor) -> tuple[float, float]:
-    """The larger deviation of losses over seeds at the two factors around k*, over the usual one of smaller factors,
-    and which of the two it is."""
+def _near_divergence(losses: BranchLosses, whole: LocalFactor) -> str:
+    """Advice where losses at one of the two factors around k* scatter more over seeds than those of smaller factors;
+    empty where they do not. Such losses are skewed, so that few seeds often miss the largest ones."""
     kept = np.isin(losses.factors, whole.factors)
     factors, values = losses.factors[kept], losses.losses[:, kept]
     count = np.isfinite(values).sum(axis=0)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        mean = np.nansum(values, axis=0) / count
-        deviation = np.sqrt(np.nansum((values - mean) ** 2, axis=0) / (count - 1))
     after = min(int(np.searchsorted(factors, whole.factor.value or factors[-1])), len(factors) - 1)
-    usual = (
-        np.nanmedian(deviation[: max(after - 1, 1)]) if np.isfinite(deviation[: max(after - 1, 1)]).any() else np.nan
-    )
-    near = deviation[max(after - 1, 1) : after + 1]
-    if not (np.isfinite(near).any() and usual > 0):
-        return 0.0, 1.0
-    worst = int(np.nanargmax(near))
-    return float(near[worst] / usual), float(factors[max(after - 1, 1) + worst])
+    below = [place for place in range(max(after - 1, 1)) if count[place] > 1]
+    usual = float(np.median([np.nanvar(values[:, place], ddof=1) for place in below])) if below else 0.0
+    for place in range(max(after - 1, 1), after + 1):
+        if count[place] < 2 or not usual:
+            continue
+        ratio = float(np.nanvar(values[:, place], ddof=1)) / usual
+        if fdtrc(count[place] - 1, min(count[below]) - 1, ratio) < _UNLIKE:
+            return (
+                f"losses at factor {number_of(factors[place])} scatter {math.sqrt(ratio):.0f} times as far over seeds "
+                "as those of smaller ones, so that intervals are too narrow: try lower learning rates, or more seeds"
+            )
+    return ""
+
+
+def _still_falling(found: PairedMeans, whole: LocalFactor, tolerance: float) -> float | None:
+    """By how much the loss would fall from the smallest factor to 0 on the line through the two smallest, where that is
+    shown and matters; losses are linear in small batch sizes."""
+    if len(found.factors) < 2 or whole.excess[1].interval[0] is None:
+        return None
+    low, second = whole.excess[1].interval[0], whole.excess[1].value
+    fall = float(second or 0.0) * float(found.factors[0] / (found.factors[1] - found.factors[0]))
+    return fall if low > 0 and fall > _LEVEL * tolerance else None
 
 
 def number_of(factor: float) -> str:
