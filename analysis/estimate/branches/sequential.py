@@ -1,15 +1,15 @@
 r"""Which branch to run next, or that enough were run: a group-sequential search for the factor that is lost.
 
-The smallest factor is taken for recovered. A factor has recovered once its loss is shown to be at most the tolerance
-above that of every smaller one that was run, and is lost once it is shown to be more than that above one of them, both
-by t tests on paired differences. Tests look after every further seed; at look n of at most N a side spends
+A factor has recovered once its loss is shown to be at most the tolerance above that of the smallest one, and is lost
+once it is shown to be more than that above it, both by t tests on paired differences. The smallest factor stands for
+the best smaller one: where losses fall with the factor at first, the search is a little too generous, which the
+estimate afterwards is not. Tests look after every further seed; at look n of at most N a side spends
 :math:`\alpha(n/N) - \alpha((n-1)/N)` of its error with :math:`\alpha(t) = \alpha \ln(1 + (e - 1) t)` (Lan and DeMets,
 "Discrete sequential boundaries for clinical trials", Biometrika 1983, which becomes Pocock's). The looks' errors are
-added up and not integrated, so the rate holds whatever their dependence, and so does that of all factors that may have
-to be looked at, over which the error is divided.
+added up and not integrated, so that a test's rate holds whatever their dependence.
 
-With one seed at a factor the noise is that of earlier checkpoints; where two seeds or more scatter far more than that,
-their own noise counts alone.
+With one seed at a factor the noise is that of earlier checkpoints (:meth:`EarlierNoise.of`); where two seeds or more
+scatter far more than that, their own noise counts alone.
 """
 
 from __future__ import annotations
@@ -51,6 +51,15 @@ class EarlierNoise:
     variance: Mapping[float, float] = field(default_factory=dict)
     freedom: Mapping[float, float] = field(default_factory=dict)
 
+    def of(self, factor: float, smallest: float) -> tuple[float, float]:
+        """Variance and freedom; of a factor that was never run twice, those of the nearest one, times the square of the
+        ratio of their logarithms over the smallest one where that is above 1. NaN and 0 without any."""
+        if not self.variance:
+            return math.nan, 0.0
+        nearest = min(self.variance, key=lambda other: abs(math.log(other / factor)))
+        farther = max(1.0, math.log(factor / smallest) / math.log(nearest / smallest))
+        return self.variance[nearest] * farther**2, self.freedom[nearest]
+
 
 @dataclass(frozen=True, kw_only=True)
 class NextBranches:
@@ -79,8 +88,9 @@ def next_branches(
 ) -> NextBranches:
     """The branches of one checkpoint to run next.
 
-    If the excess grows with the factor, k* lies outside ``between`` at the end with at most the probability ``error``,
-    for independent normal differences.
+    Half of ``error`` is the rate at which a factor that is lost is said to have recovered, and half the rate of the
+    other mistake, for normal differences. The end misses k* by a mistake about one of the factors next to it, as those
+    farther off are hardly mistaken: so ``error`` is the rate at which k* lies outside ``between``.
 
     Args:
         branches: all factors that may be run, at least two, and the losses so far; no row is needed for a seed that was
@@ -140,21 +150,15 @@ def _state(
     losses = branches.losses
     if np.isposinf(losses[:, place]).any():
         return BranchState.LOST
-    recovered, tell = True, False
-    for other in range(place):
-        apart = losses[:, place] - losses[:, other]
-        apart = apart[np.isfinite(apart)]
-        if other and not len(apart):
-            continue
-        test = _Test(apart, *_noise(apart, float(branches.factors[place]), EarlierNoise() if other else noise))
-        if test.mean - test.reach(side, most) > tolerance:
-            return BranchState.LOST
-        recovered &= test.mean + test.reach(side, most) <= tolerance
-        if not other:
-            tell = test.may_tell(tolerance, side, most)
-    if recovered:
+    apart = losses[:, place] - losses[:, 0]
+    apart = apart[np.isfinite(apart)]
+    test = _Test(apart, *_noise(apart, *noise.of(float(branches.factors[place]), float(branches.factors[0]))))
+    reach = test.reach(side, most)
+    if test.mean - reach > tolerance:
+        return BranchState.LOST
+    if test.mean + reach <= tolerance:
         return BranchState.RECOVERED
-    return BranchState.OPEN if tell else BranchState.UNTOLD
+    return BranchState.OPEN if test.may_tell(tolerance, side, most) else BranchState.UNTOLD
 
 
 @dataclass(frozen=True)
@@ -186,10 +190,9 @@ class _Test:
         return abs(self.mean - tolerance) - self.reach(level, most, most) > float(ndtri(_HOPE)) * moves
 
 
-def _noise(apart: Array, factor: float, noise: EarlierNoise) -> tuple[float, float]:
+def _noise(apart: Array, known: float, freedom: float) -> tuple[float, float]:
     """Variance of one difference and its degrees of freedom, of which there are 0 where nothing is known."""
     count, own = len(apart), float(np.var(apart, ddof=1)) if len(apart) > 1 else math.nan
-    known, freedom = noise.variance.get(factor, math.nan), noise.freedom.get(factor, 0.0)
     if count < 2:
         return known, freedom
     if not freedom or float(fdtrc(count - 1, freedom, own / known if known else math.inf)) < _UNLIKE:

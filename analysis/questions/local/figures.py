@@ -138,13 +138,14 @@ def draw_curve(axes: Axes, table: pd.DataFrame) -> None:
     unit = table["example_unit"].iloc[0]
     values = style.near(table["critical_batch_size"], table[["low", "high"]], 4)
     style.log_axes(axes, table["examples"], values, f"{unit}s seen", f"critical batch size ({unit}s)")
+    style.token_axis(axes, table["tokens_per_example"], quantity="data seen")
     key, middle = [], (table["optimizer"].nunique() - 1) / 2
     for place, (name, look, (local, *beside)) in enumerate(style.each(table, "local", *_KINDS)):
         aside = 1.04 ** (place - middle)
         axes.plot(local["examples"] * aside, local["critical_batch_size"], color=look.colour, linestyle=look.dashes)
         style.points(axes, local, "examples", "critical_batch_size", look, aside=aside)
         for part, (_, marking) in zip(beside, _KINDS.values(), strict=True):
-            shown = {"linewidth": 0.8, "markersize": 7, "color": look.colour, "zorder": 2} | marking
+            shown: dict[str, Any] = {"linewidth": 0.8, "markersize": 7, "color": look.colour, "zorder": 2} | marking
             axes.plot(part["examples"] * aside, part["critical_batch_size"], **shown)
         key.append(style.handle(name, look))
     tops = table["high"].astype(float).combine_first(table["critical_batch_size"])
