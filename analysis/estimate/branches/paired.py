@@ -22,7 +22,7 @@ import numpy as np
 from scipy.interpolate import PchipInterpolator
 from scipy.stats import chi2
 
-from analysis.arrays import UNKNOWN, Array, Quantity
+from analysis.arrays import OPEN, UNKNOWN, Array, Interval, Quantity
 from analysis.estimate.branches.losses import BranchLosses
 
 _BETWEEN = 24
@@ -146,18 +146,17 @@ def local_factor(
     excess = rows - rows[:, best]
     quantities = tuple(Quantity.drawn(excess[:, place], confidence) for place in range(len(factors)))
     logs = np.log(factors)
+    crossed = _last_within(logs, excess, tolerance, seed)
     if diverged is not None and diverged > factors[-1]:
         place = np.random.default_rng([seed, 1]).uniform(size=len(rows))
         place[0] = 0.5
-        room = np.maximum(tolerance - excess[:, -1], 1e-9 * tolerance)
-        excess = np.column_stack([excess, excess[:, -1] + room / place])
-        logs = np.append(logs, math.log(diverged))
-    crossed = _last_within(logs, excess, tolerance, seed)
-    # no excess is above 0 at the smallest factor: where the next one is too large, nothing shows the best smaller one
-    below = len(logs) > 1 and bool(excess[0, 1] > tolerance)
+        between = logs[-1] + place * (math.log(diverged) - logs[-1])
+        crossed = np.where(np.isposinf(crossed), between, crossed)
+    # the smallest factor has no excess by definition: where all others have too much, nothing shows the best smaller one
+    below = len(logs) == 1 or bool(crossed[0] < logs[1])
     beyond = "above" if np.isposinf(crossed[0]) else "below" if below else ""
     value = None if beyond else math.exp(crossed[0])
-    ends = _ends(crossed[1:], confidence)
+    ends = _ends(crossed[1:], confidence, float(logs[-1]))
     if beyond == "below":
         ends = (None, ends[1])
     return LocalFactor(
@@ -165,12 +164,13 @@ def local_factor(
     )
 
 
-def _ends(drawn: Array, confidence: float) -> tuple[float | None, float | None]:
+def _ends(drawn: Array, confidence: float, last: float) -> Interval:
+    """Ends of the interval of k* from draws of its logarithm; from ``last`` on, the largest factor's, it is open."""
     if not len(drawn):
-        return None, None
+        return OPEN
     tail = 0.5 - confidence / 2
     low, high = (float(np.quantile(drawn, q, method="nearest")) for q in (tail, 1 - tail))
-    return math.exp(low) if math.isfinite(low) else None, math.exp(high) if math.isfinite(high) else None
+    return math.exp(min(low, last)), math.exp(high) if math.isfinite(high) else None
 
 
 def _last_within(logs: Array, excess: Array, tolerance: float, seed: int) -> Array:
