@@ -349,6 +349,19 @@ FLAGS = {
             "--metric": (["--metric", "accuracy"], "metric='accuracy'"),
         },
     ),
+    "local": Flags(
+        {"analysis.questions.local.answer.local": answer, **PRESENT},
+        base=["results"],
+        cases=OUTPUT
+        | {flag: CONFIG[flag] for flag in ("--confidence", "--resamples")}
+        | FIGURES
+        | JSON
+        | {
+            "results": (["elsewhere"], "elsewhere"),
+            "--within": (["--within", "0.03"], "within=0.03"),
+            "--noise-share": (["--noise-share", "0.7"], "noise_share=0.7"),
+        },
+    ),
     "scale": Flags(
         {"analysis.questions.scale.answer.scale": answer, **PRESENT},
         base=["results"],

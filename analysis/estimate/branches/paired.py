@@ -74,7 +74,7 @@ def paired_means(branches: BranchLosses, draws: int, seed: int, borrowed: Array 
     """The means of the factors that can be compared, and draws of them.
 
     Args:
-        branches: of one checkpoint.
+        branches: of one checkpoint; some of the factors can be compared.
         draws: how many.
         seed: of the draws; branches of one checkpoint are drawn alike for every window, those of others not.
         borrowed: variance of every factor, ``[K]`` of ``branches``, to be used below two seeds, see
@@ -107,6 +107,8 @@ def noise_to_borrow(checkpoints: list[BranchLosses], factors: Array) -> Array:
     the largest of any factor where there is none; NaN where nothing was run twice."""
     largest = dict.fromkeys(factors.tolist(), math.nan)
     for branches in checkpoints:
+        if not branches.usable.any():
+            continue
         found = paired_means(branches, 0, 0)
         for factor, variance in zip(found.factors.tolist(), found.variance.tolist(), strict=True):
             largest[factor] = np.fmax(largest.get(factor, math.nan), variance)
@@ -152,7 +154,7 @@ def local_factor(
         place[0] = 0.5
         between = logs[-1] + place * (math.log(diverged) - logs[-1])
         crossed = np.where(np.isposinf(crossed), between, crossed)
-    # the smallest factor has no excess by definition: where all others have too much, nothing shows the best smaller one
+    # the smallest factor has no excess by definition: where all others lost, nothing shows the best smaller one
     below = len(logs) == 1 or bool(crossed[0] < logs[1])
     beyond = "above" if np.isposinf(crossed[0]) else "below" if below else ""
     value = None if beyond else math.exp(crossed[0])

@@ -16,7 +16,7 @@ from cbs.trial.target import Target
 
 FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 BASE = 16
-WINDOW = 8192
+WINDOW = 2048
 TRUNK = "0123456789abcdef"
 
 
