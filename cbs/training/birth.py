@@ -137,7 +137,10 @@ def load_weights(
         except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
             if out_of_memory(error):
                 raise
-            raise ConfigError(f"checkpoint {path} does not fit {config.optimizer.name!r}: {reason(error)}") from None
+            how = "; --set parent.optimizer=reset begins without its state" if keeps else ""
+            raise ConfigError(
+                f"checkpoint {path} does not fit {config.optimizer.name!r}: {reason(error)}{how}"
+            ) from None
     if not keeps:
         return
     options = OPTIMIZERS[config.optimizer.name].defaults
