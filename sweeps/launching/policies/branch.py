@@ -99,6 +99,8 @@ class Branch(Policy):
             raise ConfigError("a trunk has one learning rate, --lr; nothing is searched or tuned")
         if sweep.axes().get("batch_schedules"):
             raise ConfigError("branches measure one batch size at a time: leave out batch schedules")
+        if self._trunk_optimizer and self._trunk_optimizer not in map(str, sweep.optimizers):
+            raise ConfigError(f"--trunk-optim {self._trunk_optimizer} is none of the optimizers; add it with --optim")
         if not self._checkpoints:
             if sweep.workload.name == COMMAND:
                 raise ConfigError(
@@ -222,8 +224,6 @@ class Branch(Policy):
                 schedule=dataclasses.replace(sweep.schedule, warmup_examples=warmup, decay_examples=ends)
             )
         choices = [choice for choice in sweep.optimizers if str(choice) == self._trunk_optimizer]
-        if self._trunk_optimizer and not choices:
-            raise ConfigError(f"--trunk-optim {self._trunk_optimizer} is none of the optimizers; add it with --optim")
         trunks = []
         for choice in choices or sweep.optimizers:
             lr = _rate(sweep, choice)
@@ -328,7 +328,7 @@ def _report(searches: Sequence[Search], folder: Path, plan: BranchPlan, limits: 
         lines.append(f"ended with trials missing: {limits.reached}")
     if failed:
         lines.append(f"{len(failed)} of {len(trials)} trials failed: {failed[0]}")
-    return SweepReport(content, [*lines, f"next: cbs analyze {folder} --definition local"])
+    return SweepReport(content, [*lines, f"next: cbs local {folder}"])
 
 
 def _row(trial: TrialResult) -> dict[str, Any]:
