@@ -22,8 +22,10 @@ import pytest
 from cbs.registry.choices import Choice
 from cbs.registry.extensions import load
 from cbs.spectrum.record import Spectrum
+from cbs.trial.parent import Parent
 from sweeps.launching.loop import PlannedSweep
 from sweeps.launching.policies.base import SweepReport
+from sweeps.launching.policies.once import Once
 from sweeps.measuring.throughput import Timing
 from tests.parameters import COMMANDS, flags_of, kind
 
@@ -81,6 +83,11 @@ PROGRAM = [
     "--command", "train {batch_size} {lr} {seed} {folder}", "--reads", "csv", "--metric", "loss",
     "--direction", "above", "--target", "3", "--metric-unit", "nats", "--example-unit", "tree",
     "--optim", "adamw", "--batch-sizes", "4",
+]  # fmt: skip
+BRANCHED = [
+    "--command", "train {batch_size} {lr} {seed} {folder} {steps} {checkpoint}", "--reads", "csv", "--metric", "loss",
+    "--direction", "above", "--metric-unit", "nats", "--example-unit", "tree", "--optim", "adamw",
+    "--from-checkpoint", "w.pt@7",
 ]  # fmt: skip
 UNITS = [
     "runs.csv", "-o", "out", "--metric", "loss", "--direction", "below", "--target", "3",
@@ -454,6 +461,60 @@ FLAGS = {
             "--gpus-per-trial": (["--gpus-per-trial", "0.5"], "gpus_per_trial=0.5"),
             "--address": (["--address", "host:6379"], "check_listening('host:6379')"),
             "--stop-after": (["--stop-after", "2h"], "time_limit(7200.0, 0.0)"),
+            "--log": (["--log", "wandb", "--log", "mlflow"], "trackers=['wandb', 'mlflow']"),
+            "--dry-run": (["--dry-run"], "preview("),
+            "--json": (["--json"], '"trials": 0'),
+        },
+    ),
+    "branch": Flags(
+        {
+            "sweeps.launching.loop.prepare": lambda asked, *_, **__: PlannedSweep(asked, Path("folder"), None),
+            "sweeps.launching.loop.carry_out": lambda *_, **__: SweepReport({"trials": 0}, []),
+            "sweeps.launching.policies.branch.Branch": lambda **_: Once(),
+            "sweeps.launching.policies.once.Once.preview": lambda *_: SweepReport({}, []),
+            "sweeps.external.asked.parent_at": lambda path: Parent(source=str(path), examples=0, digest="0" * 16),
+            "os.cpu_count": 4,
+            "cbs.compute.device.count": 1,
+            "sweeps.running.cluster.check_listening": None,
+        },
+        base=["--budget", "50k"],
+        cases={
+            "--optim": (["--optim", "muon", "--optim", "lion"], "optimizers=(Choice(name='muon', options={}), Choice("),
+            "--recipe": (["--recipe", "quick", "--set", "max_steps=9"], "max_steps=9"),
+            "--workload": (["--workload", "noisy_quadratic"], "workload=Choice(name='noisy_quadratic'"),
+            "--trunk-batch": (["--trunk-batch", "24"], "batch_sizes=(24,)"),
+            "--lr": (["--lr", "0.125"], "lrs=(0.125,)"),
+            "--budget": (["--budget", "60k"], "budgets=(60000,)"),
+            "--from-checkpoint": (
+                ["--from-checkpoint", "a.pt@7", "--from-checkpoint", "b.pt@8"],
+                "checkpoints=['a.pt@7', 'b.pt@8']",
+            ),
+            "--trunk-optim": (["--trunk-optim", "merit"], "trunk_optimizer='merit'"),
+            "--set": (["--set", "clip_norm=0.5"], "clip_norm=0.5"),
+            "--at": (["--at", "7%"], "at='7%'"),
+            "--factors": (["--factors", "1,3"], "factors='1,3'"),
+            "--window": (["--window", "3k"], "window='3k'"),
+            "--lr-rule": (["--lr-rule", "tried"], "lr_rule='tried'"),
+            "--warmup": (["--warmup", "96"], "warmup=96"),
+            "--state": (["--state", "reset"], "state='reset'"),
+            "--seeds": (["--seeds", "5,6"], "seeds=(5, 6)"),
+            "--command": (BRANCHED[:2] + BRANCHED[4:], "'command': 'train {batch_size} {lr} {seed} {folder}"),
+            "--reads": (BRANCHED, "'reads': 'csv'"),
+            "--metric": (BRANCHED, "Target(metric='loss'"),
+            "--direction": (BRANCHED, "direction='above'"),
+            "--metric-unit": (BRANCHED, "'metric_unit': 'nats'"),
+            "--example-unit": (BRANCHED, "'example_unit': 'tree'"),
+            "--tokens-per-example": ([*BRANCHED, "--tokens-per-example", "7"], "'tokens_per_example': 7"),
+            "--column": ([*BRANCHED, "--column", "step=iter"], "'columns': {'step': 'iter'}"),
+            "--resume": (
+                [*BRANCHED[:1], f"{BRANCHED[1]} {{resume}}", *BRANCHED[2:], "--resume", "--go"],
+                "'resume': '--go'",
+            ),
+            "--output": (["-o", "there"], "there"),
+            "--workers": (["--workers", "3"], "workers=3"),
+            "--workers-per-trial": (["--workers-per-trial", "2"], "workers_per_trial=2"),
+            "--gpus-per-trial": (["--gpus-per-trial", "0.5"], "gpus_per_trial=0.5"),
+            "--address": (["--address", "host:6379"], "check_listening('host:6379')"),
             "--log": (["--log", "wandb", "--log", "mlflow"], "trackers=['wandb', 'mlflow']"),
             "--dry-run": (["--dry-run"], "preview("),
             "--json": (["--json"], '"trials": 0'),

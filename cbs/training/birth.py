@@ -76,8 +76,13 @@ def start(loop: Assembly, path: Path) -> None:
         seeding.set_states(content.ours["random"])
 
 
-def check_parent(workload: Workload, config: TrialConfig) -> None:
+def check_parent(workload: Workload, config: TrialConfig, path: Path | None = None) -> None:
     """Load what a trial starts from into a model and an optimizer of their own.
+
+    Args:
+        workload: of the trial.
+        config: of it.
+        path: of the checkpoint, where the parent's source is none.
 
     Raises:
         ConfigError: as :func:`start`.
@@ -85,7 +90,7 @@ def check_parent(workload: Workload, config: TrialConfig) -> None:
     """
     parent = config.parent
     assert parent is not None
-    path = Path(parent.source)
+    path = path or Path(parent.source)
     with seeding.seeded(config.seed, "init"):
         model = workload.build_model()
     optimizer = build_optimizer(config.optimizer, model, config.lr, config.batch_size)
@@ -132,7 +137,10 @@ def load_weights(
         except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
             if out_of_memory(error):
                 raise
-            raise ConfigError(f"checkpoint {path} does not fit {config.optimizer.name!r}: {reason(error)}") from None
+            how = "; --set parent.optimizer=reset begins without its state" if keeps else ""
+            raise ConfigError(
+                f"checkpoint {path} does not fit {config.optimizer.name!r}: {reason(error)}{how}"
+            ) from None
     if not keeps:
         return
     options = OPTIMIZERS[config.optimizer.name].defaults

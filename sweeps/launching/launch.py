@@ -221,9 +221,10 @@ def _finished(result: TrialResult, sweep: Sweep, store: Store) -> bool:
     """Whether a stored trial need not run again; one that lacks a checkpoint to be kept does, unless it got nowhere."""
     if not result.status.final or not sweep.keep or result.status is TrialStatus.DIVERGED:
         return result.status.final
-    folder = store.kept_folder(result.config.fingerprint)
-    asked = result.config.parent is None and sweep.trial(Cell.of(result.config), result.config.lr) == result.config
-    return not asked or all(kept_path(folder, examples).exists() for examples in sweep.keep)
+    cell, config = Cell.of(result.config), result.config
+    if cell.optimizer not in sweep.choices or sweep.trial(cell, config.lr) != config:
+        return True  # a trial of others
+    return all(kept_path(store.kept_folder(config.fingerprint), examples).exists() for examples in sweep.keep)
 
 
 def _again(output: Path, command: str) -> str:
