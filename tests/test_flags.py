@@ -265,6 +265,7 @@ FLAGS = {
         {
             "sweeps.measuring.noise_scale.measure": dict,
             "sweeps.measuring.noise_scale.check": answer,
+            "sweeps.measuring.noise_scale.one_step": answer,
             **PRESENT,
         },
         cases=OUTPUT
@@ -281,6 +282,11 @@ FLAGS = {
             "--geometry": (["--geometry", "l1", "--geometry", "nuclear"], "geometries=['l2', 'l1', 'nuclear']"),
             "--layers": (["--layers"], "wide=True"),
             "--check": (["--check"], "check(workload="),
+            "--one-step": (["--one-step"], "one_step(workload="),
+            "--from-checkpoint": (
+                ["--one-step", "--from-checkpoint", "some.pt"],
+                "from_checkpoint=PosixPath('some.pt')",
+            ),
             "--seed": (["--seed", "8"], "seed=8"),
             "--confidence": (["--confidence", "0.8"], "confidence=0.8"),
             "--set": (["--set", "max_steps=5", "--set", "device=cpu"], "settings=['max_steps=5', 'device=cpu']"),
