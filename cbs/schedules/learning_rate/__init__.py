@@ -54,8 +54,8 @@ def of_branch(multiplier: Multiplier, parent: Parent | None) -> Multiplier:
     >>> from cbs.trial.parent import Parent
     >>> parent = Parent(source="weights.pt", examples=600, digest="0" * 16, warmup_examples=100)
     >>> multiplier = of_branch(build_schedule(Schedule(name="linear", decay_examples=1000)), parent)
-    >>> multiplier(50), multiplier(200)
-    (0.175, 0.2)
+    >>> multiplier(25), multiplier(150)
+    (0.09375, 0.25)
     """
     if parent is None:
         return multiplier
