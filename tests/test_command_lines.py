@@ -155,7 +155,10 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 COMPLETE = {line: found for line in COMMANDS if (found := complete(line)) is not None}
-STOPS = {"--from results/narrow": "no results at results/narrow"}
+STOPS = {
+    "--from results/narrow": "no results at results/narrow",
+    "--from-checkpoint": "no checkpoint at",
+}
 """Why sweeps that are understood end where their files are missing."""
 
 

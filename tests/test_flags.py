@@ -22,8 +22,10 @@ import pytest
 from cbs.registry.choices import Choice
 from cbs.registry.extensions import load
 from cbs.spectrum.record import Spectrum
+from cbs.trial.parent import Parent
 from sweeps.launching.loop import PlannedSweep
 from sweeps.launching.policies.base import SweepReport
+from sweeps.launching.policies.once import Once
 from sweeps.measuring.throughput import Timing
 from sweeps.papers import PaperRecipe
 from sweeps.reproducing.price import RunPrice
@@ -84,6 +86,11 @@ PROGRAM = [
     "--command", "train {batch_size} {lr} {seed} {folder}", "--reads", "csv", "--metric", "loss",
     "--direction", "above", "--target", "3", "--metric-unit", "nats", "--example-unit", "tree",
     "--optim", "adamw", "--batch-sizes", "4",
+]  # fmt: skip
+BRANCHED = [
+    "--command", "train {batch_size} {lr} {seed} {folder} {steps} {checkpoint}", "--reads", "csv", "--metric", "loss",
+    "--direction", "above", "--metric-unit", "nats", "--example-unit", "tree", "--optim", "adamw",
+    "--from-checkpoint", "w.pt@7",
 ]  # fmt: skip
 UNITS = [
     "runs.csv", "-o", "out", "--metric", "loss", "--direction", "below", "--target", "3",
@@ -263,6 +270,7 @@ FLAGS = {
         {
             "sweeps.measuring.noise_scale.measure": dict,
             "sweeps.measuring.noise_scale.check": answer,
+            "sweeps.measuring.noise_scale.one_step": answer,
             **PRESENT,
         },
         cases=OUTPUT
@@ -279,6 +287,11 @@ FLAGS = {
             "--geometry": (["--geometry", "l1", "--geometry", "nuclear"], "geometries=['l2', 'l1', 'nuclear']"),
             "--layers": (["--layers"], "wide=True"),
             "--check": (["--check"], "check(workload="),
+            "--one-step": (["--one-step"], "one_step(workload="),
+            "--from-checkpoint": (
+                ["--one-step", "--from-checkpoint", "some.pt"],
+                "from_checkpoint=PosixPath('some.pt')",
+            ),
             "--seed": (["--seed", "8"], "seed=8"),
             "--confidence": (["--confidence", "0.8"], "confidence=0.8"),
             "--set": (["--set", "max_steps=5", "--set", "device=cpu"], "settings=['max_steps=5', 'device=cpu']"),
@@ -352,6 +365,19 @@ FLAGS = {
             "--at": (["--at", "7,8e2"], "at=[7.0, 800.0]"),
             "--within": (["--within", "3%"], "within='3%'"),
             "--metric": (["--metric", "accuracy"], "metric='accuracy'"),
+        },
+    ),
+    "local": Flags(
+        {"analysis.questions.local.answer.local": answer, **PRESENT},
+        base=["results"],
+        cases=OUTPUT
+        | {flag: CONFIG[flag] for flag in ("--confidence", "--resamples")}
+        | FIGURES
+        | JSON
+        | {
+            "results": (["elsewhere"], "elsewhere"),
+            "--within": (["--within", "0.03"], "within=0.03"),
+            "--noise-share": (["--noise-share", "0.7"], "noise_share=0.7"),
         },
     ),
     "scale": Flags(
@@ -515,6 +541,60 @@ FLAGS = {
     "recipes atlas": Flags(
         {"sweeps.reproducing.atlas.atlas": 3},
         cases={"tables": (["elsewhere"], "elsewhere"), "--output": (["-o", "there"], "there")},
+    ),
+    "branch": Flags(
+        {
+            "sweeps.launching.loop.prepare": lambda asked, *_, **__: PlannedSweep(asked, Path("folder"), None),
+            "sweeps.launching.loop.carry_out": lambda *_, **__: SweepReport({"trials": 0}, []),
+            "sweeps.launching.policies.branch.Branch": lambda **_: Once(),
+            "sweeps.launching.policies.once.Once.preview": lambda *_: SweepReport({}, []),
+            "sweeps.external.asked.parent_at": lambda path: Parent(source=str(path), examples=0, digest="0" * 16),
+            "os.cpu_count": 4,
+            "cbs.compute.device.count": 1,
+            "sweeps.running.cluster.check_listening": None,
+        },
+        base=["--budget", "50k"],
+        cases={
+            "--optim": (["--optim", "muon", "--optim", "lion"], "optimizers=(Choice(name='muon', options={}), Choice("),
+            "--recipe": (["--recipe", "quick", "--set", "max_steps=9"], "max_steps=9"),
+            "--workload": (["--workload", "noisy_quadratic"], "workload=Choice(name='noisy_quadratic'"),
+            "--trunk-batch": (["--trunk-batch", "24"], "batch_sizes=(24,)"),
+            "--lr": (["--lr", "0.125"], "lrs=(0.125,)"),
+            "--budget": (["--budget", "60k"], "budgets=(60000,)"),
+            "--from-checkpoint": (
+                ["--from-checkpoint", "a.pt@7", "--from-checkpoint", "b.pt@8"],
+                "checkpoints=['a.pt@7', 'b.pt@8']",
+            ),
+            "--trunk-optim": (["--trunk-optim", "merit"], "trunk_optimizer='merit'"),
+            "--set": (["--set", "clip_norm=0.5"], "clip_norm=0.5"),
+            "--at": (["--at", "7%"], "at='7%'"),
+            "--factors": (["--factors", "1,3"], "factors='1,3'"),
+            "--window": (["--window", "3k"], "window='3k'"),
+            "--lr-rule": (["--lr-rule", "tried"], "lr_rule='tried'"),
+            "--warmup": (["--warmup", "96"], "warmup=96"),
+            "--state": (["--state", "reset"], "state='reset'"),
+            "--seeds": (["--seeds", "5,6"], "seeds=(5, 6)"),
+            "--command": (BRANCHED[:2] + BRANCHED[4:], "'command': 'train {batch_size} {lr} {seed} {folder}"),
+            "--reads": (BRANCHED, "'reads': 'csv'"),
+            "--metric": (BRANCHED, "Target(metric='loss'"),
+            "--direction": (BRANCHED, "direction='above'"),
+            "--metric-unit": (BRANCHED, "'metric_unit': 'nats'"),
+            "--example-unit": (BRANCHED, "'example_unit': 'tree'"),
+            "--tokens-per-example": ([*BRANCHED, "--tokens-per-example", "7"], "'tokens_per_example': 7"),
+            "--column": ([*BRANCHED, "--column", "step=iter"], "'columns': {'step': 'iter'}"),
+            "--resume": (
+                [*BRANCHED[:1], f"{BRANCHED[1]} {{resume}}", *BRANCHED[2:], "--resume", "--go"],
+                "'resume': '--go'",
+            ),
+            "--output": (["-o", "there"], "there"),
+            "--workers": (["--workers", "3"], "workers=3"),
+            "--workers-per-trial": (["--workers-per-trial", "2"], "workers_per_trial=2"),
+            "--gpus-per-trial": (["--gpus-per-trial", "0.5"], "gpus_per_trial=0.5"),
+            "--address": (["--address", "host:6379"], "check_listening('host:6379')"),
+            "--log": (["--log", "wandb", "--log", "mlflow"], "trackers=['wandb', 'mlflow']"),
+            "--dry-run": (["--dry-run"], "preview("),
+            "--json": (["--json"], '"trials": 0'),
+        },
     ),
     "status": Flags(
         {"sweeps.launching.ledger.ledgers": list},

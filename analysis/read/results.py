@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from analysis.read.branches import are_branches
 from analysis.read.cells import LARGEST
 from analysis.read.cut_short import cut_short
 from analysis.read.duplicate_curves import without_copies
@@ -65,6 +66,42 @@ def load(*paths: str | os.PathLike[str]) -> Results:
         ConfigError: if a sweep is given twice.
         ResultsError: if nothing is there, or a file is missing, damaged, foreign or of another schema version.
     """
+    every, notes = read_trials(*paths)
+    branches = are_branches(every)
+    if branches.any():
+        notes.append(
+            f"{branches.sum()} branches from checkpoints are no points of a curve of steps against batch size and are "
+            "left out of it; 'cbs local' compares them"
+        )
+        if branches.all():
+            raise ResultsError(f"{', '.join(map(str, paths))}: {notes[-1]}; run a sweep from the start, too")
+        every = every[~branches].reset_index(drop=True)
+    scheduled = every["batch_schedule"].notna()
+    trials = every[~scheduled].reset_index(drop=True)
+    if trials.empty:
+        raise ResultsError(
+            f"{', '.join(map(str, paths))}: every trial has a batch schedule, so there is no curve of steps against "
+            "batch size; run the sweep without --schedule, too"
+        )
+    trials["group"], groups = grouped(trials)
+    apart = with_schedule(every, trials, notes) if scheduled.any() else []
+    kept = without_copies(without_duplicates(trials, notes), notes)
+    notes += cut_short(kept)
+    metrics = dict.fromkeys((group.sweep, group.target.metric) for group in groups)
+    notes += [f"sweep {sweep}: {warning}" for sweep, metric in metrics if (warning := of_training(metric))]
+    steps, values = kept.pop("steps"), kept.pop("values")
+    evaluations = {
+        "trial": np.repeat(np.arange(len(kept)), steps.map(len)),
+        "step": np.concatenate([*steps]),
+        "value": np.concatenate([*values]),
+        "lr": np.concatenate([*kept["lrs"]]).astype(float),
+    }
+    kept = kept.drop(columns=["examples", "lrs", *UNSHOWN])
+    return Results(kept, pd.DataFrame(evaluations), groups, notes, apart)
+
+
+def read_trials(*paths: str | os.PathLike[str]) -> tuple[pd.DataFrame, list[str]]:
+    """Every stored trial as it is, one row each, and notes; errors as of :func:`load`."""
     stores: list[Store] = []
     notes: list[str] = []
     for store in itertools.chain.from_iterable(map(find_sweeps, paths)):
@@ -94,28 +131,7 @@ def load(*paths: str | os.PathLike[str]) -> Results:
     if not rows:
         raise ResultsError(notes[0])
     every = pd.DataFrame(rows)
-    scheduled = every["batch_schedule"].notna()
-    trials = every[~scheduled].reset_index(drop=True)
-    if trials.empty:
-        raise ResultsError(
-            f"{', '.join(map(str, paths))}: every trial has a batch schedule, so there is no curve of steps against "
-            "batch size; run the sweep without --schedule, too"
-        )
-    trials["group"], groups = grouped(trials)
-    apart = with_schedule(every, trials, notes) if scheduled.any() else []
-    kept = without_copies(without_duplicates(trials, notes), notes)
-    notes += cut_short(kept)
-    metrics = dict.fromkeys((group.sweep, group.target.metric) for group in groups)
-    notes += [f"sweep {sweep}: {warning}" for sweep, metric in metrics if (warning := of_training(metric))]
-    steps, values = kept.pop("steps"), kept.pop("values")
-    evaluations = {
-        "trial": np.repeat(np.arange(len(kept)), steps.map(len)),
-        "step": np.concatenate([*steps]),
-        "value": np.concatenate([*values]),
-        "lr": np.concatenate([*kept["lrs"]]).astype(float),
-    }
-    kept = kept.drop(columns=["examples", "lrs", *UNSHOWN])
-    return Results(kept, pd.DataFrame(evaluations), groups, notes, apart)
+    return every, notes
 
 
 def _protocol(root: Path, manifest: dict[str, Any]) -> dict[str, Any]:

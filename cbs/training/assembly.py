@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -15,12 +16,13 @@ from cbs.compute import seeding
 from cbs.diagnostics import build_diagnostics
 from cbs.errors import out_of_memory, reason
 from cbs.optimizers.problem import ProblemOptimizer
-from cbs.schedules.learning_rate import build_schedule
+from cbs.schedules.learning_rate import build_schedule, of_branch
 from cbs.training.averaging import build_averaging
 from cbs.training.batch_sizes import BatchSizes
 from cbs.training.building import model_of, optimizer_of, smaller
 from cbs.training.gradient import Gradient
 from cbs.training.noise_scale_part import NoiseScalePart
+from cbs.training.parents import KIND
 from cbs.training.parts import Part
 from cbs.training.ranks import ALONE, Ranks
 from cbs.training.saved_weights import SavedWeights
@@ -64,6 +66,9 @@ class Assembly:
         diagnostics = build_diagnostics(config.diagnostics, compiled=config.compile)
         self.model = model_of(config, self.workload, self.device, ranks, self.most)
         self.optimizer = optimizer_of(config, self.workload, self.model, self.device, ranks, self.micro_batch_size)
+        self.groups_at_start = [
+            {key: value for key, value in group.items() if key != "params"} for group in self.optimizer.param_groups
+        ]
         self.average = build_averaging(config.averaging, self.model, self.optimizer) if config.averaging else None
         self.base_lrs = [group["lr"] for group in self.optimizer.param_groups]
         self.called: nn.Module = torch.compile(self.model) if config.compile else self.model  # type: ignore[assignment]
@@ -79,7 +84,7 @@ class Assembly:
         self.gradient = Gradient(config, self.workload, self.trained, self.optimizer, self.passes, self.device, ranks)
         geometries = self.noise_scale.measured.geometries if self.noise_scale else ()
         self.sizes = BatchSizes(config, self.workload.tokens_per_example, self.optimizer, geometries)
-        self.multiplier = self.sizes.multiplier or build_schedule(config.schedule)
+        self.multiplier = of_branch(self.sizes.multiplier or build_schedule(config.schedule), config.parent)
         measuring: list[Part | None] = [
             self.noise_scale,
             self.sizes,
@@ -90,11 +95,12 @@ class Assembly:
         self.columns = StepColumns(
             [name for part in giving for name in part.columns], [name for part in giving for name in part.planned]
         )
-        self.parts: list[Part] = [SavedWeights(self.model, self.optimizer, ranks), self.passes, *giving, self.columns]
+        self.saved_weights = SavedWeights(self.model, self.optimizer, ranks)
+        self.parts: list[Part] = [self.saved_weights, self.passes, *giving, self.columns]
         if isinstance(self.optimizer, ProblemOptimizer):
             self.parts.append(OptimizerBatch(self.optimizer))
         if self.average is not None:
-            self.parts.append(Averaging(self.average))
+            self.parts.append(Averaging(self.average, 0 if config.parent is None else config.parent.examples))
         self.validation = Validation(
             config,
             self.workload,
@@ -127,6 +133,18 @@ class Assembly:
             "seconds": (self.training_seconds, self.evaluation_seconds),
             "random": seeding.states(),
             "micro_batch_size": self.micro_batch_size,
+        }
+
+    def birth_state(self) -> dict[str, Any]:
+        """What a trial that starts here needs, see :mod:`cbs.training.birth`; also between two evaluations."""
+        kept = [part for part in self.parts if isinstance(part, SavedWeights | Averaging | NoiseScalePart)]
+        return {
+            KIND: 1,
+            "config": json.dumps(self.config.to_dict(), sort_keys=True),
+            "parts": {type(part).__name__: part.state() for part in kept},
+            "groups": self.groups_at_start,
+            "batch_sizes": torch.tensor(self.columns.batch_sizes(), dtype=torch.int64),
+            "random": seeding.states(),
         }
 
     def load_state(self, state: dict[str, Any]) -> None:

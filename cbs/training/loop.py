@@ -10,6 +10,7 @@ import numpy as np
 from cbs.compute.finite import loss_not_finite, tensor_not_finite
 from cbs.errors import CbsError, ConfigError, out_of_memory, reason
 from cbs.training.assembly import Assembly
+from cbs.training.kept import KeptCheckpoints
 from cbs.training.micro_batches import PassTooLarge
 from cbs.training.parts import TrainingStep
 from cbs.trial.checkpoint import Checkpoint
@@ -20,12 +21,17 @@ from cbs.trial.record import Measurement, TrialStatus
 class TrainingLoop(Assembly):
     """A trial under way; its arguments and attributes are those of :class:`~cbs.training.assembly.Assembly`."""
 
+    kept: KeptCheckpoints | None = None
+
     def curve(self) -> tuple[list[int], list[float]]:
         """Steps and values of the evaluations so far."""
         return [row.step for row in self.evaluations], [row.value for row in self.evaluations]
 
-    def run(self, monitor: Monitor | None, checkpoint: Checkpoint | None = None) -> Ending:
+    def run(
+        self, monitor: Monitor | None, checkpoint: Checkpoint | None = None, kept: KeptCheckpoints | None = None
+    ) -> Ending:
         """Train to the end."""
+        self.kept = kept
         config = self.config
         if not self.evaluations:
             self.evaluate(step=0, lr=0.0, losses=np.empty(0))
@@ -58,6 +64,8 @@ class TrainingLoop(Assembly):
                 raise
             except Exception as error:  # noqa: BLE001 - raised below, unless it comes of what is not finite
                 failure = error
+            if self.kept is not None and failure is None and self.kept.due(self.seen):
+                self.kept.write(self.birth_state, self.seen, first=self.ranks.first)
             self.alive(step)
         losses = self.columns.flush()[:, 0]
         self.training_seconds += time.perf_counter() - started

@@ -46,7 +46,7 @@ class NoiseScalePart(Part):
         probe = build_probe(choice, model, optimizer, config.batch_size, count=lambda args, kwargs: examples())
         self.measured = ProbeColumns(probe, choice)
         self.columns = self.measured.names
-        self._batch_size, self._steps = config.batch_size, 0
+        self._batch_size, self._steps, self._before = config.batch_size, 0, 0
 
     @property
     def note(self) -> str:
@@ -56,7 +56,7 @@ class NoiseScalePart(Part):
 
     def begin(self, step: TrainingStep) -> None:
         self._plan(step.stage.batch_size)
-        self._steps = step.number
+        self._steps = self._before + step.number
 
     def before_step(self, step: TrainingStep) -> None:
         step.noise_measured = self.measured.watching
@@ -74,6 +74,11 @@ class NoiseScalePart(Part):
     def load_state(self, state: dict[str, Any]) -> None:
         self._batch_size, self._steps = state["batch_size"], state["steps"]
         self.measured.plan(self._batch_size)
+        self.measured.start_at(self._steps, state["source"], state["stopped"])
+
+    def go_on(self, state: dict[str, Any]) -> None:
+        """Measure from the first step on as the trial would have that gave its :meth:`state`."""
+        self._before = self._steps = state["steps"]
         self.measured.start_at(self._steps, state["source"], state["stopped"])
 
     def _plan(self, batch_size: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import platform
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -12,7 +13,9 @@ from torch import nn
 from cbs.compute import device as devices
 from cbs.compute import seeding
 from cbs.optimizers.base import decided
+from cbs.training import birth
 from cbs.training.building import smaller
+from cbs.training.kept import KeptCheckpoints
 from cbs.training.loop import TrainingLoop
 from cbs.training.ranks import ALONE, Ranks
 from cbs.trial.checkpoint import Checkpoint
@@ -31,6 +34,8 @@ def run_trial(
     alive: Callable[[int], None] | None = None,
     most: int | None = None,
     ranks: Ranks = ALONE,
+    parent: Path | None = None,
+    kept: KeptCheckpoints | None = None,
 ) -> TrialResult:
     """Train until the target is reached, the trial diverges, the budget is spent, or the monitor stops it.
 
@@ -64,9 +69,13 @@ def run_trial(
             is the same up to rounding, for models that look at examples one by one.
         ranks: the workers that call this together, each in a process of its own; all get the same result. The monitor
             and the checkpoint of the first one count.
+        parent: where the checkpoint of ``config.parent`` lies; ``None`` for its ``source``.
+        kept: checkpoints that the trial leaves for others to start from.
 
     Raises:
-        ConfigError: if the configuration names something unknown or cannot run on this machine.
+        ConfigError: if the configuration names something unknown or cannot run on this machine, or its parent is of
+            another model.
+        DataError: if the parent is no checkpoint.
         PassTooLarge: if memory is full in a training step, which may fit with a smaller ``most``.
         torch.OutOfMemoryError: if the device runs out of memory elsewhere.
     """
@@ -75,6 +84,8 @@ def run_trial(
     saved = checkpoint.load() if checkpoint is not None and ranks.first else None
     if ranks.agreed(saved is not None, device) and saved is None and checkpoint is not None:
         saved = checkpoint.load()
+    if saved is not None and kept is not None and kept.passed(saved["evaluations"][-1]["examples"]):
+        saved = None  # it would not come by what is to be kept
     if saved is not None:
         most = smaller(most, saved.get("micro_batch_size"))  # goes on as it was, wherever it was
     loop = TrainingLoop(config, workload, device, ranks, most)
@@ -86,12 +97,22 @@ def run_trial(
         return bool(ranks.agreed(stops, device))
 
     with seeding.seeded(config.seed, ranks.purpose("training")):
+        if config.parent is not None:
+            birth.start(loop, parent or Path(config.parent.source))
         fit = saved is None or checkpoint is None or loop.resume(saved, checkpoint)
         if fit:
-            status, message = loop.run(judged, checkpoint)
+            status, message = loop.run(judged, checkpoint, kept)
     if not fit:  # the loop is half loaded, and the file out of the way
         return run_trial(
-            config, workload=workload, monitor=monitor, checkpoint=checkpoint, alive=alive, most=most, ranks=ranks
+            config,
+            workload=workload,
+            monitor=monitor,
+            checkpoint=checkpoint,
+            alive=alive,
+            most=most,
+            ranks=ranks,
+            parent=parent,
+            kept=kept,
         )
     return TrialResult(
         config=config,

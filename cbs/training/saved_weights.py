@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -29,10 +30,16 @@ class SavedWeights(Part):
         return whole(state, keep=self._ranks.first) if self._ranks.shard else state
 
     def load_state(self, state: dict[str, Any]) -> None:
-        model, optimizer = state["model"], state["optimizer"]
+        self.load(state["model"], state["optimizer"])
+
+    def load(self, model: Mapping[str, Any], optimizer: dict[str, Any] | None) -> None:
+        """Load whole tensors; an optimizer that is given none stays as it is."""
         if self._ranks.shard:
-            model = parted(model, self._model.state_dict())
+            model = parted(dict(model), self._model.state_dict())
+        self._model.load_state_dict(model)
+        if optimizer is None:
+            return
+        if self._ranks.shard:
             groups = self._optimizer.param_groups
             optimizer = parted_state(optimizer, [weight for group in groups for weight in group["params"]])
-        self._model.load_state_dict(model)
         self._optimizer.load_state_dict(optimizer)

@@ -72,13 +72,18 @@ class OptimizerBatch(Part):
 
 
 class Averaging(Part):
-    """Keeps an average of the weights up with training."""
+    """Keeps an average of the weights up with training.
 
-    def __init__(self, average: WeightAverage) -> None:
-        self._average = average
+    Args:
+        average: that is kept.
+        before: examples seen by the parent of the trial.
+    """
+
+    def __init__(self, average: WeightAverage, before: int = 0) -> None:
+        self._average, self._before = average, before
 
     def after_step(self, step: TrainingStep) -> None:
-        self._average.update(step.examples, step.stage.batch_size)
+        self._average.update(self._before + step.examples, step.stage.batch_size)
 
     def state(self) -> dict[str, Any]:
         return self._average.state_dict()

@@ -18,6 +18,7 @@ from typing import Any, Literal
 from cbs.errors import ConfigError
 from cbs.registry.choices import Choice, json_options
 from cbs.registry.domains import finite, is_whole, whole
+from cbs.trial.parent import Parent
 from cbs.trial.target import Target
 
 _NOT_IN_NAMES = r'[/\\:*?"<>|]'
@@ -123,6 +124,8 @@ class TrialConfig:
         lr: peak learning rate.
         batch_size: examples per optimizer update, global; with a batch schedule those of the first.
         seed: determines initial weights, data order and every other random draw.
+        parent: the checkpoint that the trial starts from; ``None`` for fresh weights. With the seed of the trial that
+            wrote it the data go on where that one was, with any other they begin anew, alike for all batch sizes.
         target: the trial ends when it is reached, unless ``stops_at_target`` is false; then it names the metric, and
             its value is the yardstick of ``divergence_factor`` and of ``evaluation``.
         max_steps: budget in optimizer updates of ``batch_size`` examples; with a batch schedule the examples count, see
@@ -159,6 +162,7 @@ class TrialConfig:
     seed: int
     target: Target
     max_steps: int
+    parent: Parent | None = None
     micro_batch_size: int | None = None
     schedule: Schedule = field(default_factory=Schedule)
     batch_schedule: Choice | None = None
@@ -190,6 +194,10 @@ class TrialConfig:
             whole("micro_batch_size", self.micro_batch_size)
         if self.batch_schedule == Choice(name=CONSTANT):
             object.__setattr__(self, "batch_schedule", None)
+        _require(
+            self.parent is None or self.batch_schedule is None,
+            f"batch schedule {self.batch_schedule} begins with its run: leave it out, or the checkpoint to start from",
+        )
         object.__setattr__(self, "clip_norm", clip_norm_or_none(self.clip_norm))
         object.__setattr__(self, "diagnostics", sorted_names("diagnostics", self.diagnostics))
         object.__setattr__(self, "metrics", sorted_names("metrics", self.metrics))
@@ -210,7 +218,8 @@ class TrialConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain dictionaries, lists and scalars; inverse of :meth:`from_dict`."""
-        return plain_values(self)
+        data = plain_values(self)
+        return data if self.parent is not None else {key: data[key] for key in data if key != "parent"}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> TrialConfig:
@@ -226,6 +235,8 @@ class TrialConfig:
             "schedule": Schedule,
             "evaluation": EvaluationPlan,
         }
+        if isinstance(data, dict) and data.get("parent") is not None:
+            nested["parent"] = Parent
         if not isinstance(data, dict):
             raise ConfigError(f"not a trial configuration: {type(data).__name__} in place of names and values")
         unknown = tuple(key for key in OF_TRAINER if data.get(key) == UNKNOWN)

@@ -37,7 +37,8 @@ def ended(config: TrialConfig, start: Measurement, latest: Measurement, monitor:
     Args:
         config: of the trial.
         start: its first evaluation. Only one before the first step tells how far away the target was: without it, and
-            where the target was passed already, a trial has diverged only where the metric is not finite.
+            where the target was passed already, a trial has diverged only where the metric is not finite; likewise
+            from a checkpoint, which may be near the target.
         latest: the evaluation.
         monitor: may prune.
     """
@@ -47,7 +48,7 @@ def ended(config: TrialConfig, start: Measurement, latest: Measurement, monitor:
     if monitor is not None and monitor(latest):
         return TrialStatus.PRUNED, f"stopped at step {latest.step}: another learning rate needs fewer steps"
     away = target.distance(start.value)
-    limit = config.divergence_factor * away if start.step == 0 and away > 0 else math.inf
+    limit = config.divergence_factor * away if start.step == 0 and away > 0 and config.parent is None else math.inf
     if not (math.isfinite(latest.value) and target.distance(latest.value) <= limit):
         since = f", {start.value:.4g} at the start" if start.step == 0 else ""
         return TrialStatus.DIVERGED, f"{target.metric} is {latest.value:.4g} at step {latest.step}{since}"

@@ -8,6 +8,7 @@ Layout of one sweep folder::
     trials/<trial id>/timing.json      wall-clock facts
     trials/<trial id>/last-lines.txt   only where its process died: what that wrote last
     checkpoints/<trial id>.pt          state of a long trial that is running or was killed
+    kept/<fingerprint>/<examples>.pt   state of a trial of that fingerprint, from which branches start
     too-large.json                  how many examples memory did not hold, if so (:mod:`sweeps.folder.pass_sizes`)
     trials/<trial id>.damaged          set aside by a sweep because a file in it could not be read
 
@@ -21,6 +22,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import math
 import os
@@ -36,7 +38,7 @@ import pyarrow as pa
 from cbs.checksum import KEY, json_bytes, parquet_bytes, read_json, read_parquet
 from cbs.errors import ConfigError, DamagedError, ResultsError, reason
 from cbs.files import DAMAGED, atomic_file, atomic_folder, refuse_links, set_aside
-from cbs.trial.config import TrialConfig
+from cbs.trial.config import COMMAND, TrialConfig
 from cbs.trial.record import SCHEMA_VERSION, GeometryColumns, Measurement, TrialResult, TrialStatus, WorkloadInfo
 
 MANIFEST = "sweep.json"
@@ -95,7 +97,7 @@ class Store:
         Raises:
             ResultsError: if it cannot be, or a part of it is a symbolic link.
         """
-        for part in (self.trials, self.root / "checkpoints", self.root / MANIFEST):
+        for part in (self.trials, self.root / "checkpoints", self.root / "kept", self.root / MANIFEST):
             refuse_links(self.root, part)
         with _writing(self.root):
             there = next(place for place in (self.trials, *self.trials.parents) if place.exists())
@@ -105,9 +107,13 @@ class Store:
 
     def half_written(self) -> list[Path]:
         """Files that a killed process left half-written; nothing is looked for behind a symbolic link."""
-        patterns = (".tmp-*", "trials/.tmp-*", "trials/*/.tmp-*", "checkpoints/.tmp-*")
+        patterns = (".tmp-*", "trials/.tmp-*", "trials/*/.tmp-*", "checkpoints/.tmp-*", "kept/*/.tmp-*")
         paths = (path for pattern in patterns for path in self.root.glob(pattern))
-        return sorted(path for path in paths if path.parent == self.root or not path.parent.is_symlink())
+        return sorted(
+            path
+            for path in paths
+            if not any(place.is_symlink() for place in itertools.takewhile(self.root.__ne__, path.parents))
+        )
 
     def damaged(self) -> list[Path]:
         """Files that were set aside because they could not be read."""
@@ -150,6 +156,10 @@ class Store:
         except OSError as error:
             raise ResultsError(f"cannot write to {folder}: {reason(error)}") from None
         return folder / f"{config.trial_id}.pt"
+
+    def kept_folder(self, fingerprint: str) -> Path:
+        """Where a trial of that fingerprint leaves checkpoints for its branches, see :mod:`cbs.training.kept`."""
+        return self.root / "kept" / fingerprint
 
     def contains(self, config: TrialConfig) -> bool:
         """Whether any result of ``config`` is stored."""
@@ -328,7 +338,8 @@ def _check_steps(path: Path, result: TrialResult) -> None:
         rows = read_parquet(path).metadata.num_rows
     except (OSError, ValueError, pa.ArrowException) as error:
         raise DamagedError(path, error) from None
-    if rows < result.final_step:
+    # of steps that another program takes there are no columns
+    if rows < result.final_step and result.config.workload.name != COMMAND:
         raise DamagedError(path, ValueError(f"it has {rows} rows, the trial {result.final_step} steps"))
 
 

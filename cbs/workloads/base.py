@@ -38,6 +38,10 @@ class Workload(Protocol):
         tokens_per_example: tokens in an example, or ``None``.
         data_hash: 16 hexadecimal digits that identify the data, or ``None`` for synthetic data.
 
+    A method ``load(model, optimizer, path)`` puts a checkpoint of one's own kind into both, where trials start from one
+    (:mod:`cbs.training.birth`); ``optimizer`` is ``None`` where its state is not wanted. An attribute
+    ``training_examples`` says how many examples the training stream has, where it ends.
+
     An attribute ``validation_examples``, how many examples :meth:`validate` sees, lets ``cbs sweep --dry-run``
     extrapolate a validation pass that takes long.
 

@@ -4,6 +4,12 @@ cbs sweep --command \
     'python huggingface_trainer.py --batch {batch_size} --lr {lr} --seed {seed} --out {folder} {resume}' \
     --resume --resume --metric loss --direction below --target 0.5 --metric-unit nats/token --example-unit sequence \
     --tokens-per-example 32 --optim adamw --batch-sizes 4..64
+
+python huggingface_trainer.py --batch 8 --steps 200 --keep 20 --out trunk
+cbs branch --command 'python huggingface_trainer.py --batch {batch_size} --lr {lr} --seed {seed} --out {folder}
+    --steps {steps} --every 5 --start {checkpoint}' --from-checkpoint trunk/checkpoint-50 --trunk-batch 8 --lr 1e-3
+    --from-checkpoint trunk/checkpoint-100 --factors 1/2,1,2,4 --window 640 --metric loss --direction below
+    --metric-unit nats/token --example-unit sequence --tokens-per-example 32 --optim adamw
 """
 
 import argparse
@@ -20,6 +26,8 @@ parser.add_argument("--seed", type=int, default=0)
 parser.add_argument("--out", default="out")
 parser.add_argument("--steps", type=int, default=200)
 parser.add_argument("--every", type=int, default=10)
+parser.add_argument("--keep", type=int, default=1, help="checkpoints that stay")
+parser.add_argument("--start", help="checkpoint whose weights it starts from")
 parser.add_argument("--resume", action="store_true")
 arguments = parser.parse_args()
 
@@ -39,7 +47,10 @@ class Report(TrainerCallback):
 
 
 torch.manual_seed(arguments.seed)
-model = GPT2LMHeadModel(GPT2Config(vocab_size=WORDS, n_positions=LENGTH, n_embd=32, n_layer=2, n_head=2))
+if arguments.start:
+    model = GPT2LMHeadModel.from_pretrained(arguments.start)
+else:
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=WORDS, n_positions=LENGTH, n_embd=32, n_layer=2, n_head=2))
 trainer = Trainer(
     model,
     TrainingArguments(
@@ -53,7 +64,7 @@ trainer = Trainer(
         eval_steps=arguments.every,
         eval_on_start=True,
         save_steps=arguments.every,
-        save_total_limit=1,
+        save_total_limit=arguments.keep,
         report_to="none",
         use_cpu=True,
         disable_tqdm=True,

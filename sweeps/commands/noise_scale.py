@@ -51,6 +51,16 @@ def command(
             help="Instead of a run: compare one batch with a loop over its examples. Exit code 1 if they differ.",
         ),
     ] = False,
+    one_step: Annotated[
+        bool,
+        typer.Option(
+            "--one-step",
+            help="Instead: what a single step after the run saves, against the batch size. --steps may be 0.",
+        ),
+    ] = False,
+    from_checkpoint: Annotated[
+        Path | None, typer.Option(help="With --one-step: checkpoint that the run starts from.")
+    ] = None,
     layers: Annotated[bool, typer.Option("--layers", help="Show every layer, too.")] = False,
     seed: Annotated[int, typer.Option(help="Seed of weights and data.")] = 0,
     confidence: Confidence = 0.95,
@@ -82,6 +92,17 @@ def command(
         report = noise_scale.check(**shared)
         typer.echo(json.dumps(report.to_json(), indent=2, allow_nan=False) if as_json else report)
         raise typer.Exit(0 if report.ok else 1)
+    folder = output if output is not None else Path("results") / "noise-scale"
+    if one_step:
+        given = {key: shared[key] for key in ("workload", "optimizer", "batch_size", "seed", "settings")}
+        with errors.status("taking steps"):
+            found = noise_scale.one_step(
+                **given, lr=lr, steps=steps, confidence=confidence, from_checkpoint=from_checkpoint
+            )
+        answer_with(folder, figures=figures, as_json=as_json)(found, folder)
+        return
+    if from_checkpoint is not None:
+        raise ConfigError("--from-checkpoint goes with --one-step")
     with Progress(console=errors, transient=True, disable=not errors.is_terminal) as bar:
         task = bar.add_task(f"{steps} steps", total=steps)
         run = noise_scale.measure(
@@ -93,5 +114,4 @@ def command(
             confidence=confidence,
             progress=lambda: bar.advance(task),
         )
-    folder = output if output is not None else Path("results") / "noise-scale"
     answer_with(folder, figures=figures, as_json=as_json)(MeasuredRun(run), folder, wide=layers)

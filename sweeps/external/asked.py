@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cbs.errors import ConfigError
+from cbs.training.parents import parent_at
 from sweeps.external.trainer import REPORT, ExternalTrainer, trained_by
 from sweeps.spec.budgets import in_examples, parse_budgets
 from sweeps.spec.flags import with_flags
@@ -29,6 +30,8 @@ def asked_sweep(recipe: Sweep, asked: Mapping[str, Any], program: Mapping[str, A
     """
     axes = ("workload", "optim", "batch_sizes", "lrs", "lr_rule", "seeds", "schedule", "axis")
     sweep = with_flags(recipe, **{name: asked[name] for name in axes})
+    if asked["from_checkpoint"] is not None:
+        sweep = sweep.replace(parent=parent_at(asked["from_checkpoint"]))
     amounts = None if asked["budget"] is None else parse_budgets(asked["budget"])
     trainer = program_of(
         **program,

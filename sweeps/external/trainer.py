@@ -29,8 +29,8 @@ FORMATS = {"trainer_state": "huggingface"}
 """Further names of formats."""
 
 _COUNTERS = ("step", "examples")
-_PLACES = ("batch_size", "lr", "seed", "folder", "optimizer", "steps", "port", "resume")
-_SET = ("max_steps", "max_examples", "prune_factor", "search", "lr_resolution", "within")
+_PLACES = ("batch_size", "lr", "seed", "folder", "optimizer", "steps", "port", "resume", "checkpoint")
+_SET = ("parent", "max_steps", "max_examples", "prune_factor", "search", "lr_resolution", "within")
 _TOLD = {
     "batch_size": "every batch size would give the same run",
     "lr": "every learning rate would give the same run",
@@ -45,7 +45,7 @@ class ExternalTrainer:
     Attributes:
         command: its command line, with ``{batch_size}``, ``{lr}``, ``{seed}``, ``{folder}`` (of this trial alone),
             ``{optimizer}``, the options of the optimizer by their names, ``{steps}`` (the budget), ``{port}`` (one that
-            nobody listens on) and ``{resume}``.
+            nobody listens on), ``{checkpoint}`` (that it starts from) and ``{resume}``.
             It is split as a shell would, but no shell runs it.
         metric: name of the metric in its log.
         direction: ``"below"`` or ``"above"``, which side of the target is better.
@@ -128,15 +128,20 @@ class ExternalTrainer:
     def values(self, trial: TrialConfig, folder: Path, port: int = 0) -> dict[str, str]:
         """What the names in braces stand for."""
         options = {name: _text(value) for name, value in trial.optimizer.options.items()}
-        return options | {
-            "batch_size": str(trial.batch_size),
-            "lr": repr(trial.lr),
-            "seed": str(trial.seed),
-            "folder": str(folder),
-            "optimizer": trial.optimizer.name,
-            "steps": str(trial.max_steps),
-            "port": str(port),
-        }
+        checkpoint = {} if trial.parent is None else {"checkpoint": trial.parent.source}
+        return (
+            options
+            | checkpoint
+            | {
+                "batch_size": str(trial.batch_size),
+                "lr": repr(trial.lr),
+                "seed": str(trial.seed),
+                "folder": str(folder),
+                "optimizer": trial.optimizer.name,
+                "steps": str(trial.max_steps),
+                "port": str(port),
+            }
+        )
 
     def settings(self, trial: TrialConfig, columns: Mapping[str, str]) -> Settings:
         """How to read the log of one trial, its columns called so."""
@@ -189,6 +194,12 @@ def trained_by(
     """
     if budgets and "{steps}" not in trainer.command:
         raise ConfigError("--command has no {steps}: with --budget the program must know how many updates to make")
+    if sweep.parent is None and "{checkpoint}" in trainer.command:
+        raise ConfigError("--command has {checkpoint}: say with --from-checkpoint PATH where trials start")
+    if sweep.parent is not None and "{checkpoint}" not in trainer.command:
+        raise ConfigError(
+            "--command has no {checkpoint}: every trial would start from scratch, not from the checkpoint"
+        )
     if target is None and budgets:
         target = 0.0
     if target is None:
@@ -208,6 +219,7 @@ def trained_by(
         max_steps=ENDLESS,
         max_examples=0,
         budgets=budgets,
+        parent=sweep.parent,
         schedule=ScheduleRule(warmup_steps=0) if budgets else ScheduleRule(),
         prune_factor=sweep.prune_factor,
         probe=None,

@@ -16,10 +16,13 @@ from cbs.schedules.batch_size import ClosedLoop, build_batch_schedule
 from cbs.schedules.learning_rate import build_schedule
 from cbs.training.averaging import build_averaging
 from cbs.training.batch_sizes import run_of
+from cbs.training.birth import check_parent
 from cbs.training.checks import check_model
+from cbs.training.kept import kept_path
 from cbs.training.metrics import METRICS
 from cbs.training.probe_columns import build_probe
 from cbs.trial.config import COMMAND
+from cbs.trial.record import TrialResult, TrialStatus
 from cbs.trial.store import MANIFEST, Store
 from cbs.trial.target import Target
 from cbs.workloads import Workload
@@ -77,6 +80,8 @@ def resolve(sweep: Sweep, target: float | None = None) -> Sweep:
         check_clipping(optimizer, sweep.clip_norm)
         if sweep.averaging is not None:
             build_averaging(sweep.averaging, model, optimizer)
+        if sweep.parent is not None:
+            check_parent(workload, sweep.trial(Cell(text, sweep.batch_sizes[0], 0), sweep.lr_grid(text)[0]))
     for study in sweep.studies():
         trial = sweep.trial(Cell(study.optimizer, study.batch_size, 0), 1.0)
         build_schedule(trial.schedule)
@@ -182,7 +187,7 @@ def sweep(
                 progress.note(
                     f"{output} holds trials run by different code ({', '.join(changes)}); sweep.json lists them"
                 )
-            there = [result for result in store.sound_results(progress.note) if result.status.final]
+            there = [result for result in store.sound_results(progress.note) if _finished(result, sweep, store)]
             for result in there:
                 check_start(result)
 
@@ -210,6 +215,16 @@ def sweep(
     except KeyboardInterrupt:
         raise Interrupted(f"stopped; {_again(output, command)}") from None
     return run.search
+
+
+def _finished(result: TrialResult, sweep: Sweep, store: Store) -> bool:
+    """Whether a stored trial need not run again; one that lacks a checkpoint to be kept does, unless it got nowhere."""
+    if not result.status.final or not sweep.keep or result.status is TrialStatus.DIVERGED:
+        return result.status.final
+    cell, config = Cell.of(result.config), result.config
+    if cell.optimizer not in sweep.choices or sweep.trial(cell, config.lr) != config:
+        return True  # a trial of others
+    return all(kept_path(store.kept_folder(config.fingerprint), examples).exists() for examples in sweep.keep)
 
 
 def _again(output: Path, command: str) -> str:

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from cbs.compute import device
+from analysis.questions.one_step.answer import OneStepTest, one_step_test
+from cbs.compute import device, seeding
 from cbs.compute.device import pick
+from cbs.errors import ConfigError
 from cbs.noise_scale import NoiseScaleMeter
 from cbs.noise_scale.check import CheckReport
 from cbs.registry.choices import Choice, parse_choice
+from cbs.spectrum.one_step import one_step as measured_step
+from cbs.training import birth
 from cbs.training.loop import TrainingLoop
 from cbs.training.noise_scale_run import measure_run
+from cbs.training.parents import parent_at
 from cbs.trial.config import TrialConfig
 from sweeps.launching.launch import resolve
 from sweeps.recipes import RECIPES
@@ -22,6 +29,9 @@ from sweeps.search.lattice import middle
 from sweeps.spec.cell import Cell
 from sweeps.spec.overrides import override
 from sweeps.spec.workload import built
+
+ONE_STEP_SIZES = (4, 16, 64, 256, 1024)
+"""Batch sizes of single steps."""
 
 CHECKED = 8
 """Examples of a batch that is checked: each of them costs a backward pass, and more show nothing new."""
@@ -72,6 +82,54 @@ def measure(
     ).to_json()
 
 
+def one_step(
+    *,
+    workload: str,
+    optimizer: str,
+    lr: float | None,
+    batch_size: int,
+    steps: int,
+    seed: int,
+    confidence: float,
+    settings: Sequence[str],
+    from_checkpoint: Path | None = None,
+) -> OneStepTest:
+    """What one step saves at its best length, see :mod:`cbs.spectrum.one_step`: after a run of ``steps``, which may be
+    0, from fresh weights or from a checkpoint. All else is as for :func:`measure`.
+
+    Raises:
+        ConfigError: if something is unknown or out of its domain, or the loss stops being finite.
+        DataError: if the checkpoint is none.
+    """
+    config = dataclasses.replace(
+        _trial(workload, optimizer, lr, batch_size, None, seed, settings), max_steps=steps or 1
+    )
+    if from_checkpoint is not None:
+        state: Literal["keep", "reset"] = "keep" if steps else "reset"  # a step along the gradient needs none
+        config = dataclasses.replace(config, parent=dataclasses.replace(parent_at(from_checkpoint), optimizer=state))
+    loop = TrainingLoop(config, built(config.workload), pick(config.device, config.precision))
+    with seeding.seeded(config.seed, "training"):
+        if from_checkpoint is not None:
+            birth.start(loop, from_checkpoint)
+        for step in range(1, steps + 1):
+            loop.train_step(step)
+    measured = measured_step(loop, ONE_STEP_SIZES)
+    if not math.isfinite(measured.loss):
+        raise ConfigError(f"the loss is not finite after {steps} steps; lower the learning rate ({config.lr:g})")
+    about = {
+        "workload": str(config.workload),
+        "optimizer": f"{config.optimizer} lr {config.lr:g}",
+        "batch_size": batch_size,
+        "steps": steps,
+        "from_checkpoint": None if from_checkpoint is None else str(from_checkpoint),
+        "example_unit": loop.workload.example_unit,
+        "loss": measured.loss,
+    }
+    found = dataclasses.asdict(measured)
+    del found["loss"]
+    return one_step_test(about, **found, confidence=confidence)
+
+
 def check(
     *, workload: str, optimizer: str, batch_size: int, probe: str, parts: int, seed: int, settings: Sequence[str]
 ) -> CheckReport:
@@ -104,7 +162,7 @@ def _trial(
     optimizer: str,
     lr: float | None,
     batch_size: int,
-    probe: Choice,
+    probe: Choice | None,
     seed: int,
     settings: Sequence[str],
 ) -> TrialConfig:

@@ -209,6 +209,8 @@ def _at(
 
 
 def _loop(config: TrialConfig, runs: SpectrumTrials) -> TrainingLoop:
+    if config.parent is not None:
+        raise ConfigError(f"trial {config.trial_id} starts from a checkpoint, which is not started from again here")
     config = dataclasses.replace(config, probe=None, diagnostics=(), compile=False)
     workload = built(Choice(name=config.workload.name, options=config.workload.options))
     if runs.data_hash is not None and workload.data_hash != runs.data_hash:

@@ -6,18 +6,21 @@ import functools
 import sys
 import time
 import traceback
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from cbs.compute.device import pick
 from cbs.errors import CbsError, out_of_memory, reason
+from cbs.training.kept import KeptCheckpoints, kept_path
 from cbs.training.micro_batches import PassTooLarge
 from cbs.training.noise_scale_part import UNMEASURED
 from cbs.training.ranks import joined
 from cbs.training.run import run_trial
 from cbs.trial.checkpoint import Checkpoint
 from cbs.trial.config import COMMAND, TrialConfig
+from cbs.trial.parent import Parent
 from cbs.trial.record import Measurement, TrialResult, TrialStatus
 from cbs.trial.store import Store
 from sweeps.folder.bounds import TrialBound
@@ -126,7 +129,16 @@ def _result(
             alive=watch.alive,
             most=place.most,
             ranks=ranks,
+            parent=None if config.parent is None else checkpoint_of(config.parent, store, Path(setup.path)),
+            kept=KeptCheckpoints(store.kept_folder(config.fingerprint), setup.keep) if setup.keep else None,
         )
+
+
+def checkpoint_of(parent: Parent, store: Store, path: Path) -> Path:
+    """Where the checkpoint of a parent is: in the folder of results, or at its path as seen from ``path``."""
+    if parent.trunk is None:
+        return path / parent.source
+    return kept_path(store.kept_folder(parent.trunk), parent.examples)
 
 
 def _failure(error: BaseException) -> dict[str, Any]:

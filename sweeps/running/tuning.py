@@ -83,6 +83,7 @@ def tune_search(run: SweepRun, resources: Resources) -> None:
         shard=resources.shard,
         prune_factor=run.search.sweep.prune_factor,
         silence=run.silence,
+        keep=run.search.sweep.keep,
     )
     scratch, number = temporary_folder(), next(_numbers)
     _runs[number] = Tuning(run, resources)

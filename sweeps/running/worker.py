@@ -33,6 +33,7 @@ class Setup:
         silence: seconds without a step or an evaluation after which a trial is stopped.
         workers: processes that train a trial together.
         shard: whether each of them holds a part of the model only.
+        keep: examples after which trials leave a checkpoint for others to start from.
     """
 
     store: str
@@ -42,6 +43,7 @@ class Setup:
     silence: float
     workers: int = 1
     shard: bool = False
+    keep: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,6 +12,7 @@ from cbs.optimizers import OPTIMIZERS
 from cbs.registry.choices import Choice, parse_choice, parse_value
 from cbs.schedules.batch_size import batch_schedule_options
 from cbs.schedules.learning_rate import schedule_options
+from cbs.trial.parent import Parent
 from sweeps.spec.spec import Sweep
 
 PLAIN = (
@@ -29,7 +30,8 @@ PLAIN = (
     "device",
 )
 NAMES = ("metrics", "diagnostics")
-_NESTED = ("schedule", "evaluation")
+_NESTED = ("schedule", "evaluation", "parent")
+_OF_PARENT = ("examples", "optimizer", "warmup_examples")
 _NONE_TOO = ("prune_factor", "clip_norm", "within")
 _OPTIONAL = ("probe", "averaging")
 """Fields that hold a name with options, or nothing."""
@@ -119,6 +121,8 @@ def _apply(sweep: Sweep, key: str, value: Any) -> Sweep:
         return sweep.replace(**{head: value})
     if head in _NESTED:
         part = getattr(sweep, head)
+        if part is None:
+            raise ConfigError(f"--set {key}: trials start from fresh weights; give --from-checkpoint PATH first")
         if head == "schedule" and option in batch_schedule_options():
             return _with_schedule_option(sweep, key, option, value)
         if head == "schedule" and option in {*schedule_options(), *schedule_options(part.name)}:
@@ -155,6 +159,8 @@ def _apply(sweep: Sweep, key: str, value: Any) -> Sweep:
 
 
 def _fields(part: Any) -> list[str]:
+    if part is None or isinstance(part, Parent):
+        return [*_OF_PARENT]
     return [field.name for field in dataclasses.fields(part) if field.name != "options"]
 
 

@@ -22,6 +22,7 @@ from cbs.trial.config import (
     plain_values,
     sorted_names,
 )
+from cbs.trial.parent import Parent
 from cbs.trial.target import Target
 from sweeps.spec.cell import Cell, StudyKey, study_label
 from sweeps.spec.lr_rule import PrescribedRate
@@ -38,6 +39,7 @@ _NO_PROTOCOL = (
     *("name", "expected", "metric"),
     *("optimizers", "tuned", "batch_schedules", "batch_sizes", "lrs", "lr_rule", "seeds", "budgets"),
     *("search", "lr_resolution", "warm_start", "judged_at", "within"),
+    *("trunk", "keep"),
 )
 """What trials of one protocol may differ in: axes, and what decides which trials are run."""
 
@@ -79,6 +81,10 @@ class Sweep:
             largest.
         within: difference of the metric that matters, by which the search at equal budgets says which learning rates
             are near the best; ``None`` for what a few percent of the data are worth.
+        parent: the checkpoint that every trial starts from; ``None`` for fresh weights.
+        trunk: batch size and learning rate of the run that wrote it, where the trials are its branches; they may share
+            a folder with it and with those of other checkpoints.
+        keep: examples after which trials leave a checkpoint for others to start from.
         schedule: learning-rate schedule; batch schedules are ``batch_schedules``.
         clip_norm: norm to which longer gradients are scaled down; ``None`` or 0 for never.
         averaging: average of the weights that is validated; ``None`` for the weights themselves.
@@ -115,6 +121,9 @@ class Sweep:
     budgets: tuple[int, ...] = ()
     judged_at: int | None = None
     within: float | None = None
+    parent: Parent | None = None
+    trunk: tuple[int, float] | None = None
+    keep: tuple[int, ...] = ()
     schedule: ScheduleRule = field(default_factory=ScheduleRule)
     clip_norm: float | None = None
     averaging: Choice | None = None
@@ -182,6 +191,8 @@ class Sweep:
         least, largest = self.budgets[0], self.batch_sizes[-1]
         if least < largest:
             raise ConfigError(f"a budget of {least:,} examples is less than one batch of {largest:,}")
+        if self.parent is not None and self.parent.examples:
+            return  # the schedule is that of the parent, and ends where it likes
         warmup, decay = self.schedule.at(largest).warmup_examples, self.schedule.decay_examples
         if warmup >= least:
             raise ConfigError(
@@ -302,7 +313,12 @@ class Sweep:
             growth = max(evaluation.growth, BUDGET_GROWTH)
             evaluation = dataclasses.replace(evaluation, growth=growth, far_growth=growth)
             if not self.shares_trials:
-                schedule = dataclasses.replace(schedule, decay_examples=self.budgets[-1])
+                before = 0 if self.parent is None else self.parent.examples
+                schedule = dataclasses.replace(schedule, decay_examples=before + self.budgets[-1])
+        parent = self.parent
+        if parent is not None and self.trunk is not None:
+            size, rate = self.trunk
+            parent = dataclasses.replace(parent, batch_factor=cell.batch_size / size, lr_factor=lr / rate)
         return TrialConfig(
             workload=self.workload,
             optimizer=self.choices[cell.optimizer],
@@ -311,6 +327,7 @@ class Sweep:
             seed=cell.seed,
             target=self.target,
             max_steps=self.budget(cell.batch_size),
+            parent=parent,
             micro_batch_size=self.micro_batch_size,
             schedule=schedule,
             batch_schedule=dict(zip(self.choices, (schedule for _, schedule in self._pairs), strict=True))[
@@ -347,7 +364,7 @@ class Sweep:
     def protocol(self) -> dict[str, Any]:
         """What all trials of the sweep share, as plain JSON values; trials of unlike protocols are not comparable."""
         data = plain_values(self)
-        for name in _NO_PROTOCOL:
+        for name in (*_NO_PROTOCOL, *(["parent"] if self.parent is None or self.trunk is not None else [])):
             del data[name]
         return data | ({"stops_at_target": False} if self.budgets else {})
 

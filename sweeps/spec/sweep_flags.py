@@ -69,6 +69,10 @@ def sweep_flags(
             help="Start the search at the best learning rates there.",
         ),
     ] = None,
+    from_checkpoint: Annotated[
+        Path | None,
+        typer.Option(metavar="PATH", help="Start every trial from a checkpoint: a file, or a folder of a Trainer."),
+    ] = None,
     probe: Annotated[
         str | None,
         typer.Option(help=f"Source of the noise scale: {listed('cbs.noise_scale.sources')}, or none."),

@@ -7,12 +7,14 @@ import contextlib
 import importlib
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from cbs.errors import CbsError, reason
+from cbs.training.kept import KeptCheckpoints
 from cbs.training.run import run_trial
 from sweeps.measuring import throughput
 from sweeps.running import child, dispatch, patience
@@ -20,12 +22,16 @@ from sweeps.running.child import Failed
 from sweeps.running.cluster import Resources
 from sweeps.running.prestart import PrestartedRay
 from sweeps.running.run import SweepRun
+from sweeps.running.trials import checkpoint_of
 
 
 def one_after_the_other(run: SweepRun, resources: Resources, ahead: PrestartedRay | None) -> None:
     """What Ray Tune does for a sweep, in this process and without pruning on the way."""
     while (config := run.search.next()) is not None:
-        result = run_trial(config)
+        parent, folder = config.parent, run.store.kept_folder(config.fingerprint)
+        path = None if parent is None else checkpoint_of(parent, run.store, Path.cwd())
+        kept = KeptCheckpoints(folder, run.search.sweep.keep) if run.search.sweep.keep else None
+        result = run_trial(config, parent=path, kept=kept)
         run.store.save(result)
         run.search.add(result)
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from cbs.errors import ConfigError
 from cbs.trial.config import OF_TRAINER, Choice, EvaluationPlan, Schedule, TrialConfig
+from cbs.trial.parent import Parent
 from cbs.trial.target import Target
 
 BASE: dict[str, Any] = {
@@ -90,6 +91,7 @@ CHANGES: dict[str, Any] = {
     "seed": 1,
     "target": Target(metric="validation_loss", value=0.1, direction="above"),
     "max_steps": 101,
+    "parent": Parent(source="weights.pt", examples=0, digest="0" * 16),
     "micro_batch_size": 8,
     "schedule": Schedule(warmup_examples=1),
     "batch_schedule": Choice(name="seesaw"),

@@ -370,3 +370,16 @@ def test_find_sweeps(tmp_path: Path) -> None:
         store.write_manifest({})
     assert [store.root.name for store in find_sweeps(tmp_path / "all")] == ["a", "b"]
     assert [store.root.name for store in find_sweeps(tmp_path / "all" / "b")] == ["b"]
+
+
+def test_a_trial_of_another_program_has_no_columns_of_its_steps_and_is_sound(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.create()
+    program = dataclasses.replace(CONFIG, workload=Choice(name="command", options={"command": "train"}))
+    none = {"step": np.empty(0, np.int64), "examples": np.empty(0, np.int64), "train_loss": np.empty(0)}
+    store.save(result_of(config=program, steps=none, geometries=()))
+    assert [result.config for result in store.sound_results(pytest.fail)] == [program]
+    store.save(result_of(steps=none, geometries=()))
+    told: list[str] = []
+    assert [result.config for result in store.sound_results(told.append)] == [program]
+    assert len(told) == 1

@@ -15,13 +15,14 @@ from cbs.errors import ConfigError
 from cbs.registry import ImportFallback, Registry
 from cbs.schedules.learning_rate.base import Multiplier
 from cbs.trial.config import Schedule
+from cbs.trial.parent import Parent
 
 SCHEDULES: Registry[Callable[..., Multiplier]] = Registry("schedule", "cbs.schedules.learning_rate", makes=Callable)
 """``entry(schedule, *, option=default, ...)`` returns the multiplier from the end of the warmup on."""
 
 SCHEDULES.fallback = ImportFallback("schedule")
 
-__all__ = ["SCHEDULES", "Multiplier", "build_schedule", "schedule_options"]
+__all__ = ["SCHEDULES", "Multiplier", "build_schedule", "of_branch", "schedule_options"]
 
 
 def build_schedule(schedule: Schedule) -> Multiplier:
@@ -44,6 +45,22 @@ def build_schedule(schedule: Schedule) -> Multiplier:
             f"least 0; got {first!r}"
         )
     return lambda examples: examples / warmup if examples < warmup else after(examples)
+
+
+def of_branch(multiplier: Multiplier, parent: Parent | None) -> Multiplier:
+    """The multiplier of a trial whose schedule began with its parent: it goes on after the parent's examples, under a
+    linear warmup of its own where there is one.
+
+    >>> from cbs.trial.parent import Parent
+    >>> parent = Parent(source="weights.pt", examples=600, digest="0" * 16, warmup_examples=100)
+    >>> multiplier = of_branch(build_schedule(Schedule(name="linear", decay_examples=1000)), parent)
+    >>> multiplier(25), multiplier(150)
+    (0.09375, 0.25)
+    """
+    if parent is None:
+        return multiplier
+    born, warmup = parent.examples, parent.warmup_examples
+    return lambda examples: (examples / warmup if examples < warmup else 1.0) * multiplier(born + examples)
 
 
 def schedule_options(*names: str) -> list[str]:

@@ -1,0 +1,51 @@
+r"""The local critical batch size by the published rule.
+
+Merrill et al., "Critical Batch Size Revisited" (arXiv 2505.23971, sections 3 and 4): a branch trains with k times the
+batch size; :math:`L_k` is its training loss at the end, smoothed by an exponential average with weight 0.5; and
+:math:`k^*` is the largest k with :math:`L_{k^*} \le L_k + 0.01` for all tried :math:`k < k^*`. The interval goes from
+it to the next k that was tried, and the geometric mean of both is what is plotted. There is one run of every k in the
+paper; of several the mean over seeds is taken here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from analysis.arrays import UNKNOWN, Quantity
+from analysis.estimate.branches.losses import BranchLosses
+
+SMOOTHING = 0.5
+"""Weight of the newest loss in the average."""
+
+TOLERANCE = 0.01
+"""Nats per token."""
+
+
+def smoothed(losses: Sequence[float] | np.ndarray) -> float:
+    """The exponential average of a series of losses at its end, begun at the first one; NaN of none."""
+    average = math.nan
+    for place, loss in enumerate(losses):
+        average = float(loss) if not place else SMOOTHING * float(loss) + (1 - SMOOTHING) * average
+    return average
+
+
+def published(branches: BranchLosses, tolerance: float = TOLERANCE) -> tuple[float | None, Quantity]:
+    """``k*``, and the point that is plotted with its interval, which is open above where ``k*`` is the largest k.
+
+    ``None`` and no value where a branch is missing, or that of the smallest k diverged. A k whose branch diverged has
+    not recovered.
+    """
+    means = branches.losses.mean(axis=0)
+    if np.isnan(means).any() or not np.isfinite(means[0]):
+        return None, UNKNOWN
+    below = np.minimum.accumulate(means)
+    held = np.flatnonzero([not place or means[place] <= below[place - 1] + tolerance for place in range(len(means))])
+    last = int(held[-1])
+    largest = float(branches.factors[last])
+    if last + 1 == len(means):
+        return largest, Quantity(None, (largest, None))
+    after = float(branches.factors[last + 1])
+    return largest, Quantity(math.sqrt(largest * after), (largest, after))

@@ -1,0 +1,316 @@
+r"""The local critical batch size along a run, from branches of its checkpoints.
+
+Merrill et al. (arXiv 2505.23971): branches of a checkpoint train for a window of examples with k times the batch size,
+and the largest k that does not fall behind gives the critical batch size there. Here it is estimated by paired
+differences with an interval (:mod:`analysis.estimate.branches.paired`), and the published rule stands beside it.
+
+One batch size for a whole run that is nearest to a local one f(t) in the mean square is its time average, which for
+:math:`f \sim t^c` is :math:`f(T)/(c + 1)` (their appendix D).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from analysis.arrays import UNKNOWN, Array, Quantity
+from analysis.config import DEFAULT, AnalysisConfig
+from analysis.estimate.branches.paired import noise_to_borrow
+from analysis.estimate.estimates import answers
+from analysis.estimate.findings import Findings
+from analysis.phrases import number
+from analysis.plain import plain, shown
+from analysis.questions.local.checkpoints import CheckpointTables, LocalCheckpoint, checkpoint, tables_of
+from analysis.read.branches import branched
+from analysis.read.groups import Group
+from analysis.read.results import load, read_trials
+from cbs.errors import ConfigError, ResultsError
+from cbs.trial.store import finite_or_none
+
+TOLERANCE = 0.01
+"""Of the loss, in the unit of the metric: that of the published rule, which is in nats per token."""
+
+NOISE_SHARE = 0.5
+"""Of the deviation of a loss over seeds: a smaller excess cannot be told from another seed."""
+
+_ALIKE = 1e-3
+"""Part of a loss by which two are one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepCritical(Quantity):
+    """The critical batch size of a sweep from the start, at a target, by ``definition``."""
+
+    target: str
+    definition: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalCurve:
+    """One optimizer along its run.
+
+    Attributes:
+        optimizer: name, with what tells it from others.
+        checkpoints: by increasing examples.
+        average: time average of the local critical batch size from the first checkpoint to the last, linear in between;
+            no value below two checkpoints, or where one has none.
+        exponent: c of the power law :math:`t^c` in examples through the checkpoints; no value below three.
+        power_average: :math:`f(T)/(c + 1)` at the last checkpoint by that law, the time average from the start.
+        sweep: of sweeps from the start in the same results.
+    """
+
+    group: Group = field(repr=False)
+    optimizer: str
+    source: str
+    checkpoints: tuple[LocalCheckpoint, ...]
+    average: Quantity
+    exponent: Quantity
+    power_average: Quantity
+    sweep: tuple[SweepCritical, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return {"sweep_name": self.group.sweep, "workload": self.group.workload} | shown(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalPair(Quantity):
+    """Local critical batch size of one optimizer over that of another at equal loss.
+
+    Attributes:
+        loss: of the checkpoints, in the unit of the metric; between those of the other the logarithm is linear in it.
+        probability: that it is larger; ``None`` without draws.
+    """
+
+    optimizer: str
+    other: str
+    loss: float
+    probability: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalScope:
+    """The optimizers of one workload and metric.
+
+    Attributes:
+        tolerance: of the excess loss, the same for all checkpoints: the larger of ``absolute`` and ``noise_share``
+            times ``noise``, the median over checkpoints of the deviation of a loss over seeds (``None`` of single
+            seeds).
+    """
+
+    workload: str
+    metric: str
+    metric_unit: str
+    example_unit: str
+    tokens_per_example: int | None
+    tolerance: float
+    absolute: float
+    noise_share: float
+    noise: float | None
+    curves: tuple[LocalCurve, ...]
+    pairs: tuple[LocalPair, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalBatchSizes(Findings):
+    """What :func:`local` found, one scope per workload and metric."""
+
+    scopes: tuple[LocalScope, ...] = field(repr=False)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"confidence": self.config.confidence, "scopes": plain(self.scopes), "notes": list(self.notes)}
+
+
+def local(
+    *paths: str | os.PathLike[str],
+    config: AnalysisConfig = DEFAULT,
+    within: float = TOLERANCE,
+    noise_share: float = NOISE_SHARE,
+) -> LocalBatchSizes:
+    """The local critical batch sizes of all branches at the paths.
+
+    Args:
+        paths: sweeps, or folders of sweeps; sweeps from the start among them are put beside.
+        within: excess of the loss, in the unit of the metric, up to which a branch has not lost.
+        noise_share: the same as a share of the deviation of a loss over seeds; the larger of the two counts.
+
+    Raises:
+        ConfigError: if a tolerance is not a number above 0, or the share negative.
+        ResultsError: if there are no branches, or results cannot be read.
+    """
+    if not paths:
+        raise ConfigError("give at least one results folder")
+    if not 0 < within < math.inf:
+        raise ConfigError(f"--within must be a number above 0, got {within:g}")
+    if not 0 <= noise_share < math.inf:
+        raise ConfigError(f"--noise-share must be 0 or more, got {noise_share:g}")
+    every, notes = read_trials(*paths)
+    tables = [tables_of(each) for each in branched(every, notes)]
+    beside = _beside(paths, config)
+    scopes = []
+    for _, members in itertools.groupby(sorted(tables, key=_scope), key=_scope):
+        scopes.append(_answered(list(members), beside, config, within, noise_share))
+    return LocalBatchSizes(config=config, scopes=tuple(scopes), notes=tuple(dict.fromkeys(notes)))
+
+
+def _scope(tables: CheckpointTables) -> tuple[str, str, str]:
+    group = tables.branched.group
+    return group.workload, group.target.metric, str(group.data_hash)
+
+
+def _beside(paths: Sequence[str | os.PathLike[str]], config: AnalysisConfig) -> list[tuple[Group, SweepCritical]]:
+    """Critical batch sizes of sweeps from the start; none where there are no such trials."""
+    try:
+        found = answers(load(*paths), config, noise=False)
+    except ResultsError:  # nothing but branches, and a trunk that is no curve
+        return []
+    return [
+        (
+            answer.group,
+            SweepCritical(
+                value=answer.critical_batch_size, interval=answer.interval, target=str(answer.target),
+                definition=answer.critical.definition,
+            ),
+        )
+        for answer in found
+        if answer.critical_batch_size is not None
+    ]  # fmt: skip
+
+
+def _answered(
+    members: list[CheckpointTables], beside: Sequence[tuple[Group, SweepCritical]], config: AnalysisConfig,
+    within: float, share: float,
+) -> LocalScope:  # fmt: skip
+    noises = [tables.noise for tables in members if not math.isnan(tables.noise)]
+    noise = float(np.median(noises)) if noises else None
+    tolerance = max(within, share * (noise or 0.0))
+    curves: list[LocalCurve] = []
+    names = {id(tables): (tables.branched.group.sweep, tables.branched.group.optimizer) for tables in members}
+    several = len({sweep for sweep, _ in names.values()}) > 1
+    for (sweep, optimizer), own in itertools.groupby(members, key=lambda tables: names[id(tables)]):
+        along = sorted(own, key=lambda tables: tables.branched.examples)
+        losses = [tables.of("loss") for tables in along]
+        checkpoints = tuple(
+            checkpoint(tables, tolerance, noise_to_borrow(losses, tables.factors), config, 101 * len(curves) + place)
+            for place, tables in enumerate(along)
+        )
+        group = along[0].branched.group
+        exponent, power = _power_law(checkpoints, config.confidence)
+        curves.append(
+            LocalCurve(
+                group=group,
+                optimizer=f"{optimizer}, {sweep}" if several else optimizer,
+                source=along[0].branched.source,
+                checkpoints=checkpoints,
+                average=_average(checkpoints, config.confidence),
+                exponent=exponent,
+                power_average=power,
+                sweep=tuple(
+                    critical
+                    for other, critical in beside
+                    if (other.workload, other.choice) == (group.workload, group.choice)
+                ),
+            )
+        )
+    group = members[0].branched.group
+    pairs = [pair for one, two in itertools.permutations(curves, 2) for pair in _pairs(one, two, config.confidence)]
+    return LocalScope(
+        workload=group.workload, metric=group.target.metric, metric_unit=group.metric_unit,
+        example_unit=group.example_unit, tokens_per_example=group.tokens_per_example, tolerance=tolerance,
+        absolute=within, noise_share=share, noise=noise, curves=tuple(curves), pairs=tuple(pairs),
+    )  # fmt: skip
+
+
+def _rows(checkpoints: Sequence[LocalCheckpoint]) -> Array | None:
+    """Logarithms of the local critical batch sizes, as measured and then drawn, ``[1 + R, C]``; ``None`` where one has
+    no value."""
+    values = [each.critical_batch_size.value for each in checkpoints]
+    if any(value is None for value in values) or len({len(each.drawn) for each in checkpoints}) > 1:
+        return None
+    drawn = np.stack([each.drawn for each in checkpoints], axis=1)
+    return np.vstack([np.log(np.array(values, dtype=float))[None], drawn])
+
+
+def _of_rows(rows: Array, confidence: float) -> Quantity:
+    """The first with the interval of the rest, of which some may be infinite."""
+    if len(rows) < 2:
+        return Quantity(finite_or_none(rows[0]))
+    tail, drawn = 0.5 - confidence / 2, rows[1:]
+    low = np.quantile(np.where(np.isnan(drawn), -np.inf, drawn), tail, method="nearest")
+    high = np.quantile(np.where(np.isnan(drawn), np.inf, drawn), 1 - tail, method="nearest")
+    return Quantity(finite_or_none(rows[0]), (finite_or_none(low), finite_or_none(high)))
+
+
+def _average(checkpoints: Sequence[LocalCheckpoint], confidence: float) -> Quantity:
+    rows = _rows(checkpoints)
+    if rows is None or len(checkpoints) < 2:
+        return UNKNOWN
+    at = np.array([each.examples for each in checkpoints], dtype=float)
+    return _of_rows(np.trapezoid(np.exp(rows), at, axis=1) / (at[-1] - at[0]), confidence)
+
+
+def _power_law(checkpoints: Sequence[LocalCheckpoint], confidence: float) -> tuple[Quantity, Quantity]:
+    """Exponent, and the time average from the start by the law; a checkpoint at 0 examples has no place in it."""
+    later = [each for each in checkpoints if each.examples > 0]
+    rows = _rows(later)
+    if rows is None or len(later) < 3:
+        return UNKNOWN, UNKNOWN
+    logs = np.log([each.examples for each in later])
+    with np.errstate(invalid="ignore", over="ignore"):
+        slopes = rows @ ((logs - logs.mean()) / ((logs - logs.mean()) ** 2).sum())
+        last = rows.mean(axis=1) + slopes * (logs[-1] - logs.mean())
+        average = np.where(slopes > -1, np.exp(last) / (slopes + 1), np.nan)
+    return _of_rows(slopes, confidence), _of_rows(average, confidence)
+
+
+def _pairs(one: LocalCurve, two: LocalCurve, confidence: float) -> list[LocalPair]:
+    """The first over the second at the loss of every checkpoint of the first that the second passes, too."""
+    known = [each for each in two.checkpoints if each.critical_batch_size.value is not None]
+    rows = _rows(known)
+    if not known or rows is None:
+        return []
+    order = np.argsort([each.loss for each in known])
+    losses = np.array([each.loss for each in known])[order]
+    found = []
+    for each in one.checkpoints:
+        slack = _ALIKE * abs(each.loss)
+        mine = _rows([each])
+        if mine is None or not losses[0] - slack <= each.loss <= losses[-1] + slack or len(mine) != len(rows):
+            continue
+        place = int(np.clip(np.searchsorted(losses, each.loss), 1, max(len(losses) - 1, 1)))
+        its = rows[:, order[0]]
+        if len(losses) > 1:
+            low, high = losses[place - 1], losses[place]
+            share = float(np.clip((each.loss - low) / (high - low), 0, 1)) if high > low else 0.5
+            with np.errstate(invalid="ignore"):
+                weighted = [part * rows[:, order[at]] for part, at in ((1 - share, place - 1), (share, place)) if part]
+                its = np.sum(weighted, axis=0)
+        with np.errstate(invalid="ignore", over="ignore"):
+            ratios = np.exp(mine[:, 0] - its)
+        drawn = ratios[1:]
+        told = bool(len(drawn)) and not np.isnan(drawn).any()
+        ratio = _of_rows(ratios, confidence)
+        found.append(
+            LocalPair(
+                value=ratio.value, interval=ratio.interval, optimizer=one.optimizer, other=two.optimizer,
+                loss=each.loss, probability=float((drawn > 1).mean()) if told else None,
+            )
+        )  # fmt: skip
+    return found
+
+
+def in_words(scope: LocalScope) -> str:
+    """The tolerance and where it comes from."""
+    unit = f" {scope.metric_unit}" if scope.metric_unit else ""
+    if scope.noise is None or scope.noise_share * scope.noise <= scope.absolute:
+        rest = "" if scope.noise is None else f"; a loss scatters by {number(scope.noise)} over seeds"
+        return f"tolerance {number(scope.tolerance)}{unit}{rest}"
+    return (
+        f"tolerance {number(scope.tolerance)}{unit}: {number(scope.noise_share)} times the deviation of a loss over "
+        f"seeds, more than {number(scope.absolute)}"
+    )

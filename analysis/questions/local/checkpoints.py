@@ -1,0 +1,372 @@
+"""One checkpoint: which factors lost, k* by both rules, whether the window was long enough, and a verdict."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.special import fdtrc
+
+from analysis.arrays import UNKNOWN, Array, Quantity
+from analysis.config import AnalysisConfig
+from analysis.estimate.branches.losses import BranchLosses
+from analysis.estimate.branches.paired import LocalFactor, PairedMeans, local_factor, paired_means
+from analysis.estimate.branches.published import published, smoothed
+from analysis.estimate.noise import NoiseScale, measure
+from analysis.phrases import number
+from analysis.plain import plain, shown
+from analysis.read.branches import Branched
+from cbs.trial.store import finite_or_none, read_steps
+
+_UNLIKE = 0.01
+"""Probability of so much more scatter around k* than below it, were it the same, below which it is not."""
+
+_LEVEL = 0.25
+"""Part of the tolerance by which the loss may be expected to fall below the smallest factor."""
+
+_WIDE = 4.0
+"""Upper over lower end of an interval beyond which it tells little."""
+
+_SMOOTHED = 64
+"""Last training losses that are smoothed: what stands before them weighs less than rounding."""
+
+
+class LocalVerdict(StrEnum):
+    """Whether the local critical batch size can be trusted; the advice says what to do."""
+
+    OK = "ok"
+    NONE_LOST = "no branch lost"
+    ALL_LOST = "every larger branch lost"
+    TOO_FEW_SEEDS = "too few seeds"
+    NEAR_DIVERGENCE = "near divergence"
+    SHORT_WINDOW = "window too short"
+    UNTOLD = "cannot be told"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BranchesAt:
+    """The branches of one factor.
+
+    Attributes:
+        factor: batch size over that of the trunk.
+        lr_factor: learning rate over that of the trunk: the best of those that were tried.
+        at_grid_edge: whether it is the lowest or highest of several.
+        diverged: branches that did.
+        loss: mean over seeds, in the unit of the metric; ``None`` where one diverged.
+        excess: above the best smaller factor; no value where it cannot be compared.
+        standing: ``within`` the tolerance, ``lost``, or ``cannot be told``.
+        train_loss: smoothed, as the published rule takes it.
+    """
+
+    factor: float
+    batch_size: int
+    lr_factor: float
+    at_grid_edge: bool
+    seeds: int
+    diverged: int
+    loss: float | None
+    excess: Quantity
+    standing: str
+    train_loss: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalCheckpoint:
+    """One checkpoint of one optimizer.
+
+    Attributes:
+        examples: that the trunk had seen.
+        loss: of the checkpoint, in the unit of the metric.
+        batch_size: of the trunk.
+        window: examples of a branch.
+        factors: by increasing factor.
+        factor: k*, and ``critical_batch_size`` that times the batch size of the trunk.
+        published: the point and interval of the published rule times the batch size of the trunk.
+        published_factor: its k*.
+        recovery: k* after the whole window over that after half of it.
+        noise_scale, matched_noise_scale: of the branches nearest to k = 1, plain and in the optimizer's geometry.
+        noise_scale_ratio, matched_noise_scale_ratio: these over the local critical batch size.
+        drawn: of the logarithm of the local critical batch size, ``[R]``; not finite where it is beyond the factors.
+    """
+
+    examples: int
+    loss: float
+    batch_size: float
+    window: float
+    factors: tuple[BranchesAt, ...]
+    factor: Quantity
+    critical_batch_size: Quantity
+    published: Quantity
+    published_factor: float | None
+    recovery: Quantity
+    noise_scale: NoiseScale
+    matched_noise_scale: NoiseScale
+    matched_geometry: str
+    noise_scale_ratio: Quantity
+    matched_noise_scale_ratio: Quantity
+    branches: int
+    verdict: LocalVerdict
+    advice: str
+    drawn: Array = field(repr=False)
+
+    def to_json(self) -> dict[str, Any]:
+        return shown(self) | {"factors": plain(self.factors)}
+
+
+@dataclass(frozen=True)
+class CheckpointTables:
+    """The branches of a checkpoint as tables, at the best learning rate of every factor.
+
+    Attributes:
+        rows: positions in :attr:`Branched.trials` of seed and factor, -1 where there is none, ``[N, K]``.
+        lr_factors, edges: of every factor, see :class:`BranchesAt`.
+    """
+
+    branched: Branched
+    factors: Array
+    rows: np.ndarray
+    lr_factors: Array
+    edges: np.ndarray
+
+    def of(self, column: str) -> BranchLosses:
+        """A column of the trials, NaN where there is none."""
+        values = self.branched.trials[column].to_numpy(float)
+        return BranchLosses(self.factors, np.where(self.rows >= 0, values[self.rows], np.nan))
+
+    @property
+    def noise(self) -> float:
+        """Deviation of one branch's loss over seeds at the factor nearest to 1 that two seeds ran; NaN without."""
+        losses = self.of("loss").losses
+        known = np.isfinite(losses).sum(axis=0) > 1
+        if not known.any():
+            return math.nan
+        nearest = min(np.flatnonzero(known), key=lambda place: abs(math.log(self.factors[place])))
+        return float(np.std(losses[np.isfinite(losses[:, nearest]), nearest], ddof=1))
+
+
+def tables_of(branched: Branched) -> CheckpointTables:
+    """The best learning rate of every factor is that of the lowest mean, of those that most seeds ran."""
+    trials = branched.trials
+    factors, seeds = np.sort(trials["factor"].unique()), np.sort(trials["seed"].unique())
+    rows = np.full((len(seeds), len(factors)), -1)
+    best, edges = np.ones(len(factors)), np.zeros(len(factors), dtype=bool)
+    for place, factor in enumerate(factors):
+        own = trials[trials["factor"] == factor]
+        means = own.groupby("lr_factor")["loss"].agg(["count", "mean"])
+        full = means[means["count"] == means["count"].max()]
+        best[place] = full["mean"].fillna(np.inf).idxmin()
+        edges[place] = len(means) > 1 and best[place] in (means.index.min(), means.index.max())
+        chosen = own[own["lr_factor"] == best[place]]
+        rows[np.searchsorted(seeds, chosen["seed"]), place] = chosen.index
+    return CheckpointTables(branched, factors, rows, best, edges)
+
+
+def checkpoint(
+    tables: CheckpointTables, tolerance: float, borrowed: Array, config: AnalysisConfig, seed: int
+) -> LocalCheckpoint:
+    """The answer at one checkpoint.
+
+    Args:
+        tolerance: above the best smaller factor, in the unit of the loss.
+        borrowed: noise of every factor where one seed ran it, see
+            :func:`analysis.estimate.branches.paired.noise_to_borrow`.
+        seed: of the draws, another one for every checkpoint.
+    """
+    branched, losses = tables.branched, tables.of("loss")
+    whole, found = _at(losses, tolerance, borrowed, config, seed)
+    halfway, _ = _at(tables.of("half"), tolerance, borrowed, config, seed)
+    trials = branched.trials
+    size = float((trials["batch_size"] / trials["factor"]).iloc[0])
+    recovery = _ratio(whole, halfway, config.confidence)
+    training = _training(tables)
+    simple, matched, geometry = _noise_scales(tables, config.confidence)
+    largest, point = published(training)
+    critical = whole.factor.times(size)
+    verdict, advice = _verdict(whole, found, losses, tables, recovery, tolerance)
+    sign = 1.0 if branched.group.target.direction == "below" else -1.0
+    return LocalCheckpoint(
+        examples=branched.examples,
+        loss=sign * float(trials["start"].mean()),
+        batch_size=size,
+        window=branched.window,
+        factors=tuple(_factors(tables, losses, training, whole, tolerance, sign)),
+        factor=whole.factor,
+        critical_batch_size=critical,
+        published=point.times(size),
+        published_factor=largest,
+        recovery=recovery,
+        noise_scale=simple,
+        matched_noise_scale=matched,
+        matched_geometry=geometry,
+        noise_scale_ratio=simple.over(critical),
+        matched_noise_scale_ratio=matched.over(critical),
+        branches=int((tables.rows >= 0).sum()),
+        verdict=verdict,
+        advice=advice,
+        drawn=whole.drawn + math.log(size),
+    )
+
+
+def _at(
+    losses: BranchLosses, tolerance: float, borrowed: Array, config: AnalysisConfig, seed: int
+) -> tuple[LocalFactor, PairedMeans | None]:
+    if not losses.usable.any():
+        return LocalFactor(factor=UNKNOWN, drawn=np.empty(0), factors=np.empty(0), excess=()), None
+    found = paired_means(losses, config.resamples, config.seed + seed, borrowed)
+    diverged = losses.factors[losses.diverged & (losses.factors > found.factors[-1])]
+    first = float(diverged[0]) if len(diverged) else None
+    return local_factor(found, tolerance, config.confidence, first, config.seed + seed), found
+
+
+def _ratio(whole: LocalFactor, halfway: LocalFactor, confidence: float) -> Quantity:
+    """k* after the window over that after half of it, by draws that move both alike."""
+    if whole.factor.value is None or halfway.factor.value is None or len(whole.drawn) != len(halfway.drawn):
+        return UNKNOWN
+    with np.errstate(invalid="ignore", over="ignore"):
+        ratios = np.exp(whole.drawn - halfway.drawn)
+    return Quantity.drawn(np.append(whole.factor.value / halfway.factor.value, ratios), confidence)
+
+
+def _training(tables: CheckpointTables) -> BranchLosses:
+    """Smoothed training losses; a branch that diverged has an infinite one."""
+    trials = tables.branched.trials
+    values = np.full(tables.rows.shape, np.nan)
+    for place in np.argwhere(tables.rows >= 0):
+        row = trials.iloc[tables.rows[tuple(place)]]
+        if np.isfinite(row["loss"]):
+            columns, _ = read_steps(Path(row["folder"]) / "steps.parquet")
+            last = round(tables.branched.window / row["batch_size"])
+            values[tuple(place)] = smoothed(np.asarray(columns["train_loss"])[:last][-_SMOOTHED:])
+        else:
+            values[tuple(place)] = row["loss"]
+    return BranchLosses(tables.factors, values)
+
+
+def _noise_scales(tables: CheckpointTables, confidence: float) -> tuple[NoiseScale, NoiseScale, str]:
+    """Over the second half of the branches whose batch size is nearest to that of the trunk."""
+    trials = tables.branched.trials
+    for place in np.argsort(np.abs(np.log(tables.factors)), kind="stable"):
+        own = trials.iloc[tables.rows[tables.rows[:, place] >= 0, place]]
+        own = own[np.isfinite(own["loss"])]
+        if len(own):
+            recorded = [read_steps(Path(folder) / "steps.parquet") for folder in own["folder"]]
+            steps = [float(len(columns["step"])) for columns, _ in recorded]
+            found = measure(recorded, steps, int(own["batch_size"].iloc[0]), confidence=confidence)
+            geometry = found.geometry.geometry if found.geometry else ""
+            return found.summary, found.matched, geometry
+    nothing = NoiseScale(None, note="no branch trained to the end", measured=False)
+    return nothing, nothing, ""
+
+
+def _factors(
+    tables: CheckpointTables, losses: BranchLosses, training: BranchLosses, whole: LocalFactor, tolerance: float,
+    sign: float,
+) -> Iterator[BranchesAt]:  # fmt: skip
+    trials = tables.branched.trials
+    for place, factor in enumerate(tables.factors.tolist()):
+        own = trials.iloc[tables.rows[tables.rows[:, place] >= 0, place]]
+        at = np.flatnonzero(whole.factors == factor)
+        excess = whole.excess[at[0]] if len(at) else UNKNOWN
+        seen = own["loss"].to_numpy(float)
+        seen = seen[~np.isnan(seen)]
+        yield BranchesAt(
+            factor=factor,
+            batch_size=int(own["batch_size"].iloc[0]),
+            lr_factor=float(tables.lr_factors[place]),
+            at_grid_edge=bool(tables.edges[place]),
+            seeds=len(seen),
+            diverged=int(np.isposinf(seen).sum()),
+            loss=finite_or_none(sign * float(seen.mean())) if len(seen) else None,
+            excess=excess,
+            standing=_standing(excess, bool(losses.diverged[place]), tolerance),
+            train_loss=finite_or_none(float(np.nanmean(training.losses[:, place]))) if len(seen) else None,
+        )
+
+
+def _standing(excess: Quantity, diverged: bool, tolerance: float) -> str:
+    low, high = excess.interval
+    if diverged or (low is not None and low > tolerance):
+        return "lost"
+    return "within" if high is not None and high <= tolerance else "cannot be told"
+
+
+def _verdict(
+    whole: LocalFactor,
+    found: PairedMeans | None,
+    losses: BranchLosses,
+    tables: CheckpointTables,
+    recovery: Quantity,
+    tolerance: float,
+) -> tuple[LocalVerdict, str]:
+    if found is None:
+        return LocalVerdict.UNTOLD, "no branch trained to the end of the window: lower the learning rate"
+    if not len(whole.drawn):
+        return LocalVerdict.TOO_FEW_SEEDS, "run every branch with 3 seeds or more: one says nothing of the noise"
+    largest, smallest = number_of(whole.factors[-1]), number_of(whole.factors[0])
+    if whole.beyond == "above":
+        return LocalVerdict.NONE_LOST, f"try factors above {largest}"
+    if whole.beyond == "below":
+        return LocalVerdict.ALL_LOST, f"try factors below {smallest}"
+    if advice := _near_divergence(losses, whole):
+        return LocalVerdict.NEAR_DIVERGENCE, advice
+    low, high = recovery.interval
+    if (low is not None and low > 1.0) or (high is not None and high < 1.0):
+        return LocalVerdict.SHORT_WINDOW, (
+            f"after half of the window k* is {1 / (recovery.value or 1.0):.2g} times as large: double the window"
+        )
+    low, high = whole.factor.interval
+    if low is None or high is None or high > _WIDE * low:
+        return LocalVerdict.UNTOLD, "run more seeds of the factors around the tolerance"
+    notes = []
+    if fall := _still_falling(found, whole, tolerance):
+        notes.append(
+            f"the loss still falls towards factors below {smallest}, by about {number(fall)}, and k* with it: try "
+            "smaller ones"
+        )
+    if found.borrowed.any():
+        notes.append("where one seed ran a factor its noise is taken from other checkpoints or factors")
+    if tables.edges.any():
+        notes.append("the best learning rate of a factor lies at the edge of those that were tried")
+    return LocalVerdict.OK, "; ".join(notes)
+
+
+def _near_divergence(losses: BranchLosses, whole: LocalFactor) -> str:
+    """Advice where losses at one of the two factors around k* scatter more over seeds than those of smaller factors;
+    empty where they do not. Such losses are skewed, so that few seeds often miss the largest ones."""
+    kept = np.isin(losses.factors, whole.factors)
+    factors, values = losses.factors[kept], losses.losses[:, kept]
+    count = np.isfinite(values).sum(axis=0)
+    after = min(int(np.searchsorted(factors, whole.factor.value or factors[-1])), len(factors) - 1)
+    below = [place for place in range(max(after - 1, 1)) if count[place] > 1]
+    usual = float(np.median([np.nanvar(values[:, place], ddof=1) for place in below])) if below else 0.0
+    for place in range(max(after - 1, 1), after + 1):
+        if count[place] < 2 or not usual:
+            continue
+        ratio = float(np.nanvar(values[:, place], ddof=1)) / usual
+        if fdtrc(count[place] - 1, min(count[below]) - 1, ratio) < _UNLIKE:
+            return (
+                f"losses at factor {number_of(factors[place])} scatter {math.sqrt(ratio):.0f} times as far over seeds "
+                "as those of smaller ones, so that intervals are too narrow: try lower learning rates, or more seeds"
+            )
+    return ""
+
+
+def _still_falling(found: PairedMeans, whole: LocalFactor, tolerance: float) -> float | None:
+    """By how much the loss would fall from the smallest factor to 0 on the line through the two smallest, where that is
+    shown and matters; losses are linear in small batch sizes."""
+    if len(found.factors) < 2 or whole.excess[1].interval[0] is None:
+        return None
+    low, second = whole.excess[1].interval[0], whole.excess[1].value
+    fall = float(second or 0.0) * float(found.factors[0] / (found.factors[1] - found.factors[0]))
+    return fall if low > 0 and fall > _LEVEL * tolerance else None
+
+
+def number_of(factor: float) -> str:
+    """A factor as people write it: ``1/4``, ``3``."""
+    inverse = 1.0 / factor
+    return f"1/{inverse:.0f}" if factor < 1 and abs(inverse - round(inverse)) < 1e-6 * inverse else f"{factor:g}"

@@ -1,0 +1,42 @@
+"""``cbs local``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from analysis.consoles import errors
+from analysis.options import Answer, answer_with, level_of, options
+
+
+@options(config=level_of, answer=answer_with)
+def command(
+    results: Annotated[
+        list[Path] | None,
+        typer.Argument(help="Folders with branches of checkpoints; sweeps from the start among them stand beside."),
+    ] = None,
+    within: Annotated[
+        float, typer.Option(help="Excess loss up to which a branch has not lost, in the unit of the metric.")
+    ] = 0.01,
+    noise_share: Annotated[
+        float,
+        typer.Option(help="The same as a share of a loss's deviation over seeds; the larger of the two counts."),
+    ] = 0.5,
+    *,
+    config: Any,
+    answer: Answer,
+) -> None:
+    """Local critical batch size along a run, from branches.
+
+    Per checkpoint, with intervals, beside the noise scale and the published rule; its time average.
+
+    Example: cbs local results/ --within 0.01 --noise-share 0.5
+    """
+    from analysis.questions.local.answer import local
+
+    paths = results or [Path("results")]
+    with errors.status("drawing"):
+        found = local(*paths, config=config, within=within, noise_share=noise_share)
+    answer(found, paths[0] / "analysis" / "local")

@@ -1,0 +1,152 @@
+"""Losses of branches against batch size, and the local critical batch size along the run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+
+from analysis.phrases import number
+from analysis.present import style
+from analysis.present.figures import figure, tidy
+from analysis.questions.local.answer import LocalBatchSizes, LocalScope
+
+_MARK = {"within": "full", "lost": "none", "cannot be told": "bottom"}
+"""How full the mark of a branch is, by its standing."""
+
+_SHOWN = 6.0
+"""Tolerances above the line at most that are shown: what lies higher is lost, whatever it is."""
+
+
+def _about(found: LocalBatchSizes, scope: LocalScope) -> dict[str, Any]:
+    return {
+        "workload": scope.workload,
+        "example_unit": scope.example_unit,
+        "tokens_per_example": scope.tokens_per_example,
+        "metric_unit": scope.metric_unit,
+        "tolerance": scope.tolerance,
+        "confidence": found.config.confidence,
+    }
+
+
+def compute_losses(found: LocalBatchSizes) -> pd.DataFrame:
+    """One row per branch that can be compared, and one per k*, see column ``kind``."""
+    rows = []
+    several = len(found.scopes) > 1
+    for scope in found.scopes:
+        for curve in scope.curves:
+            for each in curve.checkpoints:
+                where = f"{number(each.examples)} {scope.example_unit}s"
+                panel = {"panel": f"{scope.workload}, {where}" if several else where, "optimizer": curve.optimizer}
+                about = _about(found, scope) | panel
+                for at in each.factors:
+                    if at.excess.value is not None:
+                        low, high = at.excess.interval
+                        rows.append(about | {
+                            "kind": "branch", "batch_size": at.batch_size, "excess": at.excess.value, "low": low,
+                            "high": high, "standing": at.standing, "base": each.batch_size,
+                        })  # fmt: skip
+                if each.critical_batch_size.value is not None:
+                    low, high = each.critical_batch_size.interval
+                    rows.append(about | {"kind": "critical", "batch_size": each.critical_batch_size.value, "low": low,
+                                         "high": high, "excess": scope.tolerance})  # fmt: skip
+    return tidy(rows, ["panel", "optimizer", "kind", "batch_size", "excess", "low", "high"])
+
+
+def marks(table: pd.DataFrame) -> list[Line2D]:
+    """What the marks say, of the standings there are, and the lines."""
+    words = {"within": "within the tolerance", "lost": "lost", "cannot be told": "cannot be told"}
+    shown = [
+        style.mark(words[standing], marker="o", linestyle="", fillstyle=fill, markerfacecoloralt="white")
+        for standing, fill in _MARK.items()
+        if (table["standing"] == standing).any()
+    ]
+    return [*shown, style.mark("tolerance", linestyle="--"), style.mark("local critical batch size", linestyle=":")]
+
+
+@figure("local_losses", of=LocalBatchSizes, compute=compute_losses, panel="panel", marks=marks)
+def draw_losses(axes: Axes, table: pd.DataFrame) -> None:
+    """Excesses joined by lines, the tolerance across, k* down from it with its interval as a band."""
+    own = table[table["kind"] == "branch"]
+    tolerance = float(table["tolerance"].iloc[0])
+    sizes = own["batch_size"]
+    unit = f" ({table['metric_unit'].iloc[0]})" if table["metric_unit"].iloc[0] else ""
+    ticks = sizes if sizes.nunique() <= style.most_ticks(axes) else None
+    style.batch_axes(axes, own, own["excess"].abs() + tolerance, f"loss above the best smaller batch{unit}", ticks)
+    axes.set_yscale("linear")
+    most = float(np.clip(own["excess"].max(), 1.5 * tolerance, _SHOWN * tolerance))
+    axes.set_ylim(-0.12 * most, 1.2 * most)
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:.3g}")
+    axes.axhline(tolerance, color=style.GREY, linestyle="--", linewidth=0.8, zorder=1)
+    key = []
+    for name, look, (branches, critical) in style.each(table, "branch", "critical"):
+        axes.plot(branches["batch_size"], branches["excess"], color=look.colour, linestyle=look.dashes, zorder=3)
+        bars = branches.dropna(subset=["low", "high"])
+        axes.vlines(bars["batch_size"], bars["low"], bars["high"], color=look.colour, linewidth=0.7, zorder=3)
+        for standing, part in branches.groupby("standing"):
+            axes.plot(
+                part["batch_size"], part["excess"], look.marker, color=look.colour, zorder=4,
+                fillstyle=_MARK[str(standing)], markerfacecoloralt="white",
+            )  # fmt: skip
+        for row in critical.itertuples():
+            axes.plot([row.batch_size] * 2, [axes.get_ylim()[0], tolerance], ":", color=look.colour, linewidth=1.0)
+            if np.isfinite([row.low, row.high]).all():
+                axes.axvspan(row.low, row.high, color=look.colour, alpha=0.12, linewidth=0, zorder=0)
+        key.append(style.handle(name, look))
+    axes.legend(handles=key, loc="upper left", frameon=False, fontsize=style.SMALL)
+
+
+def compute_curve(found: LocalBatchSizes) -> pd.DataFrame:
+    """One row per optimizer, checkpoint and kind: ``local`` and ``published`` with their intervals, ``simple`` and
+    ``matched`` noise scales."""
+    rows = []
+    for scope in found.scopes:
+        for curve in scope.curves:
+            for each in curve.checkpoints:
+                if not each.examples:
+                    continue  # no place on a logarithmic axis
+                kinds = {"local": each.critical_batch_size, "published": each.published, "simple": each.noise_scale}
+                if each.matched_geometry not in ("", "l2"):
+                    kinds["matched"] = each.matched_noise_scale
+                for kind, value in kinds.items():
+                    if value.value is not None:
+                        row = {"optimizer": curve.optimizer, "kind": kind, "examples": each.examples,
+                               "critical_batch_size": value.value}  # fmt: skip
+                        ends = dict(zip(("low", "high"), value.interval, strict=True))
+                        rows.append(_about(found, scope) | row | ends | {"loss": each.loss})
+    return tidy(rows, ["workload", "optimizer", "kind", "examples", "critical_batch_size", "low", "high"])
+
+
+_KINDS: dict[str, tuple[str, dict[str, Any]]] = {
+    "published": ("published rule", {"linestyle": "", "marker": "_"}),
+    "simple": ("noise scale, plain", {"linestyle": ":", "marker": ""}),
+    "matched": ("noise scale, matched", {"linestyle": "-.", "marker": ""}),
+}
+
+
+def curve_marks(table: pd.DataFrame) -> list[Line2D]:
+    """What stands beside the local critical batch size."""
+    return [style.mark(words, **look) for kind, (words, look) in _KINDS.items() if (table["kind"] == kind).any()]
+
+
+@figure("local_curve", of=LocalBatchSizes, compute=compute_curve, panel="workload", marks=curve_marks)
+def draw_curve(axes: Axes, table: pd.DataFrame) -> None:
+    """Points with intervals joined by lines, those of several optimizers a little aside; noise scales as thin lines."""
+    unit = table["example_unit"].iloc[0]
+    values = style.near(table["critical_batch_size"], table[["low", "high"]], 4)
+    style.log_axes(axes, table["examples"], values, f"{unit}s seen", f"critical batch size ({unit}s)")
+    style.token_axis(axes, table["tokens_per_example"], quantity="data seen")
+    key, middle = [], (table["optimizer"].nunique() - 1) / 2
+    for place, (name, look, (local, *beside)) in enumerate(style.each(table, "local", *_KINDS)):
+        aside = 1.04 ** (place - middle)
+        axes.plot(local["examples"] * aside, local["critical_batch_size"], color=look.colour, linestyle=look.dashes)
+        style.points(axes, local, "examples", "critical_batch_size", look, aside=aside)
+        for part, (_, marking) in zip(beside, _KINDS.values(), strict=True):
+            shown: dict[str, Any] = {"linewidth": 0.8, "markersize": 7, "color": look.colour, "zorder": 2} | marking
+            axes.plot(part["examples"] * aside, part["critical_batch_size"], **shown)
+        key.append(style.handle(name, look))
+    tops = table["high"].astype(float).combine_first(table["critical_batch_size"])
+    style.key(axes, key, table["examples"], tops)

@@ -1,0 +1,170 @@
+"""What ``cbs local`` writes and prints."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from analysis.estimate.noise import PLAIN
+from analysis.phrases import DASH, number, percent, share, with_interval
+from analysis.present import Presentation, presentation
+from analysis.present.table import Column, Table, files, quantity
+from analysis.questions.local.answer import LocalBatchSizes, LocalCurve, LocalScope, in_words
+from analysis.questions.local.checkpoints import LocalCheckpoint, LocalVerdict, number_of
+
+
+@presentation.register
+def _(found: LocalBatchSizes) -> Presentation:
+    tables = {
+        "checkpoints": checkpoints(found),
+        "branches": branches(found),
+        "averages": averages(found),
+        "pairs": pairs(found),
+    }
+    shown = [tables[name] for name in ("checkpoints", "averages", "pairs")]
+    tables |= {f"curve-{name}": table for name, table in _curves(found)}
+    level = f"every interval {percent(found.config.confidence)} %"
+    return Presentation(
+        shown=[*shown, level, *found.notes], tables=tables, latex=("checkpoints", "averages"), json="local.json"
+    )
+
+
+def _rows(found: LocalBatchSizes) -> list[tuple[LocalCheckpoint, LocalCurve, LocalScope]]:
+    return [(each, curve, scope) for scope in found.scopes for curve in scope.curves for each in curve.checkpoints]
+
+
+def _about(found: LocalBatchSizes) -> tuple[Column, ...]:
+    several = len({scope.workload for scope in found.scopes}) > 1
+    return (
+        Column("workload", heading="workload" if several else "", name=True),
+        Column("optimizer", heading="optimizer", name=True),
+    )
+
+
+def _units(found: LocalBatchSizes) -> str:
+    units = {f"{scope.example_unit}s" for scope in found.scopes}
+    return units.pop() if len(units) == 1 else "examples"
+
+
+def _tokens(value: float | None, scope: LocalScope) -> float | None:
+    return None if value is None or scope.tokens_per_example is None else value * scope.tokens_per_example
+
+
+def checkpoints(found: LocalBatchSizes) -> Table:
+    """One row per optimizer and checkpoint."""
+    rows, unit = _rows(found), _units(found)
+    tokens = any(scope.tokens_per_example for scope in found.scopes)
+    noise = any(each.noise_scale.measured for each, *_ in rows)
+    matched = noise and any(each.matched_geometry not in ("", PLAIN) for each, *_ in rows)
+
+    def by_rule(each: LocalCheckpoint, *_: Any) -> str:
+        low, high = each.published.interval
+        return DASH if low is None else f"{number(low)} to {DASH if high is None else number(high)}"
+
+    columns = (
+        *_about(found),
+        Column("examples", heading=unit),
+        Column("tokens", lambda each, _, scope: _tokens(each.examples, scope), "tokens" if tokens else "", text=number),
+        Column("loss", heading="loss", text=lambda value: number(value, 4)),
+        Column("batch_size", heading="B of the run", text=number),
+        quantity("factor"),
+        quantity("local_critical_batch_size", "B_local", "critical_batch_size", r"$B_{\mathrm{local}}$"),
+        Column(
+            "local_critical_batch_size_tokens",
+            lambda each, _, scope: _tokens(each.critical_batch_size.value, scope), "B_local (tokens)" if tokens else "",
+            text=number, wide=True,
+        ),
+        Column("", by_rule, "published rule"),
+        quantity("published", of="published"),
+        Column("published_factor"),
+        quantity("recovery", "k* / half window", wide=True),
+        quantity("simple_noise_scale", "B_simple" if noise else "", "noise_scale", r"$B_{\mathrm{simple}}$"),
+        quantity("simple_noise_scale_ratio", "B_simple / B_local" if noise else "", "noise_scale_ratio", wide=True),
+        Column("matched_geometry"),
+        quantity("matched_noise_scale", "B_matched" if matched else "", wide=True),
+        quantity("matched_noise_scale_ratio", "B_matched / B_local" if matched else "", wide=True),
+        Column("window"),
+        Column("branches", heading="branches"),
+        Column("tolerance", lambda _, __, scope: scope.tolerance),
+        Column("verdict", heading="verdict", left=True),
+        Column("advice"),
+    )  # fmt: skip
+    lines = [
+        f"{curve.optimizer} at {number(each.examples)} {unit}: "
+        f"{'' if each.verdict is LocalVerdict.OK else f'{each.verdict}: '}{each.advice}"
+        for each, curve, _ in rows
+        if each.advice
+    ]
+    tolerance = "; ".join(dict.fromkeys(in_words(scope) for scope in found.scopes))
+    title = f"Local critical batch size in {unit}: up to which a branch does not fall behind ({tolerance})"
+    return Table(columns=columns, rows=rows, title=title, lines=lines)
+
+
+def branches(found: LocalBatchSizes) -> Table:
+    """One row per optimizer, checkpoint and factor."""
+    rows = [(each, at, curve, scope) for at, curve, scope in _rows(found) for each in at.factors]
+    columns = (
+        *_about(found),
+        Column("examples", lambda _, at, *__: at.examples, "examples"),
+        Column("factor", heading="factor", text=number_of),
+        Column("batch_size", lambda each, *_: each.batch_size, "B"),
+        *files("lr_factor", "at_grid_edge", "seeds", "diverged"),
+        Column("loss", lambda each, *_: each.loss, "loss"),
+        quantity("excess", "above the best smaller one"),
+        Column("standing", heading="standing", left=True),
+        Column("smoothed_train_loss", "train_loss"),
+    )
+    return Table(columns=columns, rows=rows)
+
+
+def averages(found: LocalBatchSizes) -> Table:
+    """One row per optimizer."""
+    rows = [(curve, scope) for scope in found.scopes for curve in scope.curves]
+
+    def beside(curve: LocalCurve, *_: Any) -> str:
+        return "; ".join(f"{with_interval(each.value, each.interval)} at {each.target}" for each in curve.sweep) or DASH
+
+    columns = (
+        *_about(found),
+        quantity("average", "time average"),
+        quantity("exponent", "power of examples"),
+        quantity("power_average", "f(T)/(c + 1)"),
+        Column("sweep", beside, "B_crit of sweeps" if any(curve.sweep for curve, _ in rows) else "", left=True),
+    )
+    kept = [row for row in rows if len(row[0].checkpoints) > 1]
+    lines = ["time average: the one batch size for the run that is nearest to the local one; f(T)/(c + 1): by the power"
+             " law, from the start"] if kept else []  # fmt: skip
+    return Table(columns=columns, rows=kept, title=f"Along the run, in {_units(found)}", lines=lines)
+
+
+def pairs(found: LocalBatchSizes) -> Table:
+    """One row per ordered pair of optimizers and loss."""
+    rows = [(pair, scope) for scope in found.scopes for pair in scope.pairs]
+    columns = (
+        Column("workload", lambda _, scope: scope.workload),
+        Column("optimizer", heading="first", name=True),
+        Column("other", heading="second", name=True),
+        Column("loss", heading="loss", text=lambda value: number(value, 4)),
+        Column("ratio", "value", "first / second", "interval"),
+        Column("probability_larger", "probability", "P(first larger)", text=share),
+    )
+    return Table(columns=columns, rows=rows, title="Local critical batch sizes at equal loss")
+
+
+def _curves(found: LocalBatchSizes) -> Iterator[tuple[str, Table]]:
+    """What ``cbs schedule plan --curve`` reads, for every optimizer: checkpoints that have a value."""
+    names: dict[str, int] = {}
+    for scope in found.scopes:
+        for curve in scope.curves:
+            name = re.sub(r"[^A-Za-z0-9.]+", "_", curve.optimizer).strip("_")
+            names[name] = names.get(name, 0) + 1
+            rows = [each for each in curve.checkpoints if each.critical_batch_size.value is not None]
+            columns = (
+                Column("examples"),
+                Column("critical_batch_size", "critical_batch_size.value", interval="critical_batch_size.interval",
+                       ends=("low", "high")),
+                Column("batch_size"),
+            )  # fmt: skip
+            if rows:
+                yield f"{name}-{names[name]}" if names[name] > 1 else name, Table(columns=columns, rows=rows)

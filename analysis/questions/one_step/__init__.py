@@ -1,0 +1,1 @@
+"""What one step saves at its best length, against the batch size."""

@@ -1,0 +1,144 @@
+"""Branches: trials that start from the checkpoints of another run with a multiple of its batch size.
+
+They are no points of a curve of steps against batch size, so :func:`analysis.read.results.load` leaves them out. A
+sweep that starts from a checkpoint and has no multiples in it is a sweep like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analysis.arrays import Array
+from analysis.phrases import number, plural
+from analysis.read.groups import UNSHOWN, Group, grouped, without_duplicates
+from cbs.errors import ResultsError
+from cbs.trial.record import SHORT, TrialStatus
+
+_OWN = ("optimizer", "warmup_examples", "source")
+"""Of a parent, what tells the curves of one optimizer apart."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Branched:
+    """The branches of one optimizer at one checkpoint.
+
+    Attributes:
+        source: of the checkpoint, see :class:`cbs.trial.parent.Parent`.
+        examples: seen by the trunk there.
+        window: examples at which losses are compared: the shortest budget of the branches.
+        trials: one row per branch: ``factor`` (of the batch size), ``lr_factor``, ``batch_size``, ``lr``, ``seed``,
+            ``status``, ``folder``, ``loss`` and ``half`` (the loss, less is better, after the window and after half of
+            it: NaN where it is not known, infinity of a branch that diverged) and ``start`` (before the first step).
+    """
+
+    group: Group = field(repr=False)
+    source: str
+    examples: int
+    window: float
+    trials: pd.DataFrame = field(repr=False)
+
+
+def are_branches(every: pd.DataFrame) -> np.ndarray:
+    """Which trials are branches: at the checkpoint of their parent, somebody has a multiple of its batch size or
+    learning rate."""
+    parents = [config.get("parent") or {} for config in every["config"]]
+    places = [(str(root), p.get("source"), p.get("examples")) for root, p in zip(every["root"], parents, strict=True)]
+    branched = {
+        place
+        for place, parent in zip(places, parents, strict=True)
+        if parent and (_factor(parent), _rate(parent)) != (1, 1)
+    }
+    return np.array([place in branched for place in places])
+
+
+def _factor(parent: dict[str, Any]) -> float:
+    return float(parent.get("batch_factor", 1.0))
+
+
+def _rate(parent: dict[str, Any]) -> float:
+    return float(parent.get("lr_factor", 1.0))
+
+
+def branched(every: pd.DataFrame, notes: list[str]) -> list[Branched]:
+    """The branches among all trials that were read, by optimizer and checkpoint.
+
+    Raises:
+        ResultsError: if there are none.
+    """
+    rows = every[are_branches(every)].reset_index(drop=True)
+    if rows.empty:
+        raise ResultsError("no branches: no trial starts from a checkpoint with a multiple of its batch size")
+    parents = list(rows["config"].map(lambda config: config["parent"]))
+    alike = [
+        {key: part for key, part in config.items() if key != "parent"} | {"parent": {key: parent[key] for key in _OWN}}
+        for config, parent in zip(rows["config"], parents, strict=True)
+    ]
+    rows = rows.assign(
+        config=alike,
+        factor=[_factor(parent) for parent in parents],
+        lr_factor=[_rate(parent) for parent in parents],
+        born=[int(parent["examples"]) for parent in parents],
+        source=[str(parent["source"]) for parent in parents],
+        digest=[str(parent["digest"]) for parent in parents],
+    )
+    rows["group"], groups = grouped(rows)
+    found = []
+    for (index, born), part in rows.groupby(["group", "born"], sort=True):
+        kept = without_duplicates(part, notes)
+        if kept["digest"].nunique() > 1:
+            raise ResultsError(
+                f"{groups[index].optimizer} at {born:,} examples: branches start from unlike checkpoints of one name; "
+                "keep those of one in the folder"
+            )
+        found.append(_checkpoint(groups[index], int(born), kept, notes))
+    return sorted(found, key=lambda each: (each.group.sweep, each.group.workload))
+
+
+def _checkpoint(group: Group, born: int, rows: pd.DataFrame, notes: list[str]) -> Branched:
+    budgets = rows["max_steps"] * rows["batch_size"]
+    window = float(budgets.min())
+    sign = 1.0 if group.target.direction == "below" else -1.0
+    where = f"{group.optimizer} at {number(born)} {group.example_unit}s"
+    if budgets.max() > window + rows["batch_size"].max():
+        notes.append(f"{where}: windows differ; all branches are compared after the shortest, of {number(window)}")
+    ends = [list(_losses(row, (window, window / 2), sign)) for _, row in rows.iterrows()]
+    missing = int(np.isnan([end for end, _ in ends]).sum())
+    if missing:
+        notes.append(f"{where}: {plural(missing, 'branch')} left out that did not train to the end of the window")
+    kept = rows.assign(
+        loss=[end for end, _ in ends],
+        half=[half for _, half in ends],
+        start=[sign * float(values[0]) if len(values) else np.nan for values in rows["values"]],
+    )
+    columns = ["steps", "examples", "lrs", "values", "group", "digest", "born", "source"]
+    return Branched(
+        group=group,
+        source=str(rows["source"].iloc[0]),
+        examples=born,
+        window=window,
+        trials=kept.drop(columns=[*columns, *UNSHOWN]).reset_index(drop=True),
+    )
+
+
+def _losses(row: Any, at: Sequence[float], sign: float) -> Iterator[float]:
+    """The loss after so many examples each: a straight line in ln examples between the evaluations around it."""
+    status, examples, values = TrialStatus(row["status"]), np.asarray(row["examples"], float), np.asarray(row["values"])
+    for wanted in at:
+        if status is TrialStatus.DIVERGED:
+            yield np.inf
+        elif not len(examples) or examples[-1] < (1 - SHORT) * wanted - row["batch_size"] / 2:
+            yield np.nan
+        else:
+            yield sign * _interpolated(examples, np.asarray(values, float), wanted)
+
+
+def _interpolated(examples: Array, values: Array, wanted: float) -> float:
+    seen = examples > 0
+    if not seen.any() or wanted < examples[seen][0]:
+        return np.nan
+    return float(np.interp(np.log(wanted), np.log(examples[seen]), values[seen]))

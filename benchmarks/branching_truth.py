@@ -1,0 +1,251 @@
+"""How often the local critical batch size is right: branches on a noisy quadratic, whose expected losses are known.
+
+A trunk trains from a random start; at a checkpoint its parameters and velocity are what they are, and branches of
+factor k go on with k times the batch size and f(k) times the learning rate, those of one seed on the same examples. The
+mean and covariance of a branch follow a linear recurrence in every coordinate, so that its expected loss is exact.
+``python -m benchmarks.branching_truth`` prints the tables of docs/branching.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from analysis.arrays import Array
+from analysis.estimate.branches.losses import BranchLosses
+from analysis.estimate.branches.paired import local_factor, paired_means
+from analysis.estimate.branches.sequential import next_branches, noise_of
+
+FACTORS = np.array([0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0])
+DIMENSION = 60
+FINE = 240
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trunk:
+    """An optimizer on the quadratic with curvature 1/i and noise to match.
+
+    Attributes:
+        rule: power of k that the learning rate of a branch is multiplied by.
+        power: of the preconditioner ``h^-power``.
+        window: examples of a branch.
+    """
+
+    name: str
+    lr: float
+    momentum: float = 0.0
+    power: float = 0.0
+    rule: float = 0.5
+    batch_size: int = 16
+    window: int = 2048
+
+    @property
+    def curvature(self) -> Array:
+        return 1.0 / np.arange(1, DIMENSION + 1)
+
+    def step(self, factor: float) -> Array:
+        """Learning rate of every coordinate."""
+        return np.asarray(self.lr * factor**self.rule * self.curvature**-self.power)
+
+    def checkpoint(self, steps: int, rng: np.random.Generator) -> tuple[Array, Array]:
+        """Parameters and velocity after so many steps."""
+        theta, velocity = rng.standard_normal(DIMENSION), np.zeros(DIMENSION)
+        for _ in range(steps):
+            gradient = self.curvature * theta + rng.standard_normal(DIMENSION) * np.sqrt(
+                self.curvature / self.batch_size
+            )
+            velocity = self.momentum * velocity - self.step(1.0) * gradient
+            theta = theta + velocity
+        return theta, velocity
+
+    def expected(self, start: tuple[Array, Array], factor: float, examples: float) -> float:
+        """Exact loss of a branch, between whole steps on a straight line."""
+        h, lr, m = self.curvature, self.step(factor), self.momentum
+        theta, velocity = start
+        both, cross, one = np.zeros(DIMENSION), np.zeros(DIMENSION), np.zeros(DIMENSION)
+        kick = lr**2 * h / (factor * self.batch_size)
+        steps = examples / (factor * self.batch_size)
+        losses = [0.5 * float((h * theta**2).sum())]
+        for _ in range(math.ceil(steps)):
+            velocity = m * velocity - lr * h * theta
+            theta = theta + velocity
+            both, cross, one = _moved(both, cross, one, m, lr * h, kick)
+            losses.append(0.5 * float((h * (theta**2 + both)).sum()))
+        return float(np.interp(steps, np.arange(len(losses)), losses))
+
+    def branches(self, start: tuple[Array, Array], runs: int, rng: np.random.Generator) -> Array:
+        """Losses at the end of the window, and what their data were worth at the start, ``[2, runs, K]``."""
+        h, least = self.curvature, FACTORS[0]
+        size = least * self.batch_size
+        theta = [np.tile(start[0], (runs, 1)) for _ in FACTORS]
+        velocity = [np.tile(start[1], (runs, 1)) for _ in FACTORS]
+        waiting = [np.zeros((runs, DIMENSION)) for _ in FACTORS]
+        every = [round(factor / least) for factor in FACTORS]
+        seen = np.zeros((runs, len(FACTORS)))
+        for turn in range(1, round(self.window / size) + 1):
+            noise = rng.standard_normal((runs, DIMENSION)) * np.sqrt(h / size)
+            for place, factor in enumerate(FACTORS):
+                waiting[place] += noise
+                if turn % every[place] == 0:
+                    gradient = h * theta[place] + waiting[place] / every[place]
+                    seen[:, place] += (gradient**2).sum(axis=1) * every[place]
+                    velocity[place] = self.momentum * velocity[place] - self.step(factor) * gradient
+                    theta[place] = theta[place] + velocity[place]
+                    waiting[place][:] = 0.0
+        return np.stack([np.stack([0.5 * (x**2) @ h for x in theta], axis=1), seen])
+
+
+def _moved(both: Array, cross: Array, one: Array, m: float, pull: Array, kick: Array) -> tuple[Array, Array, Array]:
+    """Variance of the parameters, covariance with the velocity and variance of the velocity after a step."""
+    speed = m * m * one - 2 * m * pull * cross + pull**2 * both + kick
+    mixed = m * cross - pull * both
+    return both + 2 * mixed + speed, mixed + speed, speed
+
+
+TRUNKS = (
+    Trunk(name="SGD", lr=0.05),
+    Trunk(name="momentum", lr=0.005, momentum=0.9, rule=1.0),
+    Trunk(name="preconditioned", lr=0.01, power=0.5),
+)
+CHECKPOINTS = (50, 200, 800)
+WANTED = (0.7, 1.7, 5.0)
+"""k* whose tolerances are asked for."""
+
+
+@dataclass(frozen=True)
+class Truth:
+    """Exact excesses of a checkpoint over a fine grid of factors, above the best smaller one of those that branches
+    have."""
+
+    factors: Array
+    excess: Array
+
+    @classmethod
+    def of(cls, trunk: Trunk, start: tuple[Array, Array]) -> Truth:
+        factors = np.geomspace(FACTORS[0], FACTORS[-1], FINE)
+        losses = np.array([trunk.expected(start, factor, trunk.window) for factor in factors])
+        run = np.array([trunk.expected(start, factor, trunk.window) for factor in FACTORS])
+        best = np.array([run[factor * (1 + 1e-9) >= FACTORS].min() for factor in factors])
+        return cls(factors, losses - best)
+
+    def tolerance(self, factor: float) -> float:
+        """At which k* is this."""
+        return float(np.interp(math.log(factor), np.log(self.factors), self.excess))
+
+    def factor(self, tolerance: float) -> float:
+        """k* at a tolerance; infinity beyond the factors."""
+        within = int(np.flatnonzero(self.excess <= tolerance)[-1])
+        if within == FINE - 1:
+            return math.inf
+        low, high = self.excess[within : within + 2]
+        share = (tolerance - low) / (high - low)
+        logs = np.log(self.factors[within : within + 2])
+        return math.exp(logs[0] + share * (logs[1] - logs[0]))
+
+
+def coverage(trunk: Trunk, steps: int, wanted: float, seeds: int, replicates: int) -> dict[str, float]:
+    """Of the interval, with the bias of the median estimate, and the tolerance."""
+    truth, losses = worlds(trunk, steps, replicates)
+    tolerance = truth.tolerance(wanted)
+    low = high = 0
+    values = []
+    for turn in range(replicates):
+        means = paired_means(BranchLosses(FACTORS, losses[turn, :seeds]), 1000, turn)
+        found = local_factor(means, tolerance, 0.95, seed=turn)
+        first, last = found.factor.interval
+        low += first is not None and first > wanted
+        high += last is not None and last < wanted
+        values.append(found.factor.value or (math.inf if found.beyond == "above" else 0.0))
+    return {
+        "tolerance": tolerance,
+        "bias": float(np.median(values)) / wanted - 1.0,
+        "coverage": 1.0 - (low + high) / replicates,
+        "too high": low / replicates,
+        "too low": high / replicates,
+    }
+
+
+@functools.cache
+def worlds(trunk: Trunk, steps: int, replicates: int) -> tuple[Truth, Array]:
+    """The truth at a checkpoint and the losses of branches ``[replicates, 5, K]``."""
+    rng = np.random.default_rng([steps, 1])
+    start = trunk.checkpoint(steps, rng)
+    losses = trunk.branches(start, replicates * 5, rng)[0]
+    return Truth.of(trunk, start), losses.reshape(replicates, 5, len(FACTORS))
+
+
+def sequential(trunk: Trunk, tolerance: float, replicates: int, error: float = 0.1) -> list[dict[str, float]]:
+    """Along the checkpoints in turn: how often k* lies outside of what the search ends with, and its branches."""
+    rows = [worlds(trunk, steps, replicates)[0].factor(tolerance) for steps in CHECKPOINTS]
+    found = [{"k*": row, "wrong": 0.0, "branches": 0.0, "doublings": 0.0} for row in rows]
+    for turn in range(replicates):
+        earlier: list[BranchLosses] = []
+        guess = 1.0
+        for place, steps in enumerate(CHECKPOINTS):
+            losses = worlds(trunk, steps, replicates)[1][turn]
+            branches = BranchLosses(FACTORS, np.full_like(losses, np.nan))
+            noise = noise_of(earlier)
+            while (answer := next_branches(branches, tolerance, guess=guess, error=error, noise=noise)).run:
+                for factor, seed in answer.run:
+                    at = (seed, int(np.flatnonzero(factor == FACTORS)[0]))
+                    branches.losses[at] = losses[at]
+            low, high = answer.between
+            true = found[place]["k*"]
+            found[place]["wrong"] += (not low <= true <= (high or math.inf)) / replicates
+            found[place]["branches"] += float(np.isfinite(branches.losses).sum()) / replicates
+            found[place]["doublings"] += math.log2((high or 2 * FACTORS[-1]) / low) / replicates
+            earlier.append(branches)
+            guess = math.sqrt(low * (high or low))
+    return found
+
+
+def control_variate(trunk: Trunk, steps: int, runs: int = 2000) -> float:
+    """Share of the variance of the difference between the branches of k = 4 and 1/4 that the difference of the squared
+    gradients that they saw explains."""
+    rng = np.random.default_rng([steps, 2])
+    losses, seen = trunk.branches(trunk.checkpoint(steps, rng), runs, rng)
+    difference, control = losses[:, 4] - losses[:, 0], seen[:, 4] - seen[:, 0]
+    return float(np.corrcoef(difference, control)[0, 1] ** 2)
+
+
+def _rows(replicates: int) -> Iterator[str]:
+    yield "| optimizer | checkpoint (steps) | k* | tolerance | seeds | bias | coverage | above | below |"
+    yield "|---|---|---|---|---|---|---|---|---|"
+    for trunk in TRUNKS:
+        for steps in CHECKPOINTS:
+            for wanted in WANTED:
+                for seeds in (3, 5):
+                    row = coverage(trunk, steps, wanted, seeds, replicates)
+                    cells = [f"{row['tolerance']:.4f}", str(seeds), f"{100 * row['bias']:+.1f} %"]
+                    cells += [f"{100 * row[name]:.1f} %" for name in ("coverage", "too high", "too low")]
+                    yield f"| {trunk.name} | {steps} | {wanted} | {' | '.join(cells)} |"
+    yield ""
+    yield "| optimizer | tolerance | checkpoint (steps) | k* | wrong | branches | doublings left |"
+    yield "|---|---|---|---|---|---|---|"
+    for trunk in TRUNKS:
+        tolerance = worlds(trunk, CHECKPOINTS[1], replicates)[0].tolerance(3.0)
+        for steps, row in zip(CHECKPOINTS, sequential(trunk, tolerance, replicates), strict=True):
+            yield (
+                f"| {trunk.name} | {tolerance:.4f} | {steps} | {row['k*']:.2f} | {100 * row['wrong']:.1f} % | "
+                f"{row['branches']:.1f} of {5 * len(FACTORS)} | {row['doublings']:.2f} |"
+            )
+    yield ""
+    for trunk in TRUNKS:
+        shares = ", ".join(f"{100 * control_variate(trunk, steps):.0f} %" for steps in CHECKPOINTS)
+        yield f"{trunk.name}: gradients explain {shares} of the variance of a difference"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--replicates", type=int, default=200)
+    for line in _rows(parser.parse_args().replicates):
+        print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()

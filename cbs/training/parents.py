@@ -1,0 +1,227 @@
+"""What a checkpoint that a trial starts from holds: ours, a saved state dict, safetensors, or a folder of a Trainer.
+
+Only tensors and plain values are read (``weights_only``): no file can make this run code.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from cbs.errors import ConfigError, DataError, needed, out_of_memory, reason
+from cbs.trial.config import TrialConfig
+from cbs.trial.parent import Parent
+
+KIND = "cbs checkpoint"
+"""Key under which our own files hold their version."""
+
+_MODEL, _OPTIMIZER = ("model", "state_dict", "model_state_dict"), ("optimizer", "optimizer_state_dict")
+"""Keys under which people save the two, side by side in one file."""
+
+_OF_TRAINER = ("model.safetensors", "pytorch_model.bin", "model.safetensors.index.json")
+_WRAPPERS = ("module.", "_orig_mod.")
+"""What wrappers put in front of the name of every tensor."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointContent:
+    """What was read.
+
+    Attributes:
+        path: it was read from.
+        model: tensors by name.
+        optimizer: as its ``state_dict`` returned it; ``None`` where there is none.
+        examples: seen by the run that wrote it; ``None`` where the file does not say.
+        steps: likewise its updates.
+        ours: everything that :meth:`cbs.training.assembly.Assembly.birth_state` put into it; empty for other files.
+    """
+
+    path: Path
+    model: Mapping[str, Tensor]
+    optimizer: dict[str, Any] | None = None
+    examples: int | None = None
+    steps: int | None = None
+    ours: Mapping[str, Any]
+
+    @property
+    def config(self) -> TrialConfig | None:
+        """The trial that wrote it, if it is one of ours."""
+        return TrialConfig.from_dict(json.loads(self.ours["config"])) if self.ours else None
+
+
+def read_checkpoint(path: Path) -> CheckpointContent:
+    """Read a file, or a folder as a Trainer of transformers writes it.
+
+    Raises:
+        DataError: if it is no checkpoint.
+        MissingDependencyError: if it takes a package that is not installed.
+    """
+    if path.is_dir():
+        return _of_trainer(path)
+    content = _tensors_of(path) if path.suffix == ".safetensors" else _saved(path)
+    if content.get(KIND) == 1:
+        weights = content["parts"]["SavedWeights"]
+        sizes = content["batch_sizes"]
+        return CheckpointContent(
+            path=path,
+            model=weights["model"],
+            optimizer=weights["optimizer"],
+            examples=int(sizes.sum()),
+            steps=len(sizes),
+            ours=content,
+        )
+    model = next((content[key] for key in _MODEL if isinstance(content.get(key), Mapping)), content)
+    optimizer = next((content[key] for key in _OPTIMIZER if isinstance(content.get(key), dict)), None)
+    return CheckpointContent(path=path, model=_named(model, path), optimizer=optimizer, ours={})
+
+
+def digest(path: Path) -> str:
+    """16 hexadecimal digits of the content of a checkpoint: of its tensors and values where it is ours, which may be
+    laid out otherwise each time it is written, else of the bytes of its files.
+
+    Raises:
+        DataError: if it cannot be read.
+    """
+    hasher = hashlib.sha256()
+    content = _saved(path) if path.suffix == ".pt" else {}
+    if content.get(KIND) == 1:
+        _absorb(hasher, content)
+        return hasher.hexdigest()[:16]
+    files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+    try:
+        for file in files:
+            with open(file, "rb") as stream:
+                content_hash = hashlib.file_digest(stream, "sha256").hexdigest()
+            hasher.update(f"{file.relative_to(path)} {content_hash}\n".encode())
+    except OSError as error:
+        raise DataError(f"checkpoint {path} cannot be read: {reason(error)}") from None
+    if not files:
+        raise DataError(f"{path} is no checkpoint: the folder is empty")
+    return hasher.hexdigest()[:16]
+
+
+def parent_at(path: Path) -> Parent:
+    """The parent that a path names, its optimizer's state kept.
+
+    Raises:
+        ConfigError: if there is nothing.
+        DataError: if it cannot be read.
+    """
+    if not path.exists():
+        raise ConfigError(f"no checkpoint at {path}: the path does not exist")
+    content = _saved(path) if path.suffix == ".pt" and path.is_file() else {}
+    examples = int(content["batch_sizes"].sum()) if content.get(KIND) == 1 else 0
+    named = Parent(source=str(path), examples=examples, digest=digest(path))
+    return named if named.trunk is None else dataclasses.replace(named, source=f"./{path}")
+
+
+def weights_for(model: nn.Module, content: CheckpointContent) -> dict[str, Any]:
+    """The tensors of a checkpoint under all names that a model has; one that the model has under two names may be
+    there once.
+
+    Raises:
+        ConfigError: naming the tensors that differ, where it is of another model.
+    """
+    theirs = dict(content.model)
+    own = model.state_dict(keep_vars=True)
+    first = {id(tensor): name for name, tensor in own.items() if name in theirs}
+    theirs |= {name: theirs[first[id(tensor)]] for name, tensor in own.items() if id(tensor) in first}
+    unlike = [
+        f"{name} is {list(theirs[name].shape)} there, {list(tensor.shape)} here"
+        for name, tensor in own.items()
+        if name in theirs and getattr(theirs[name], "shape", None) != getattr(tensor, "shape", None)
+    ]
+    unlike += [f"{name} is not there" for name in own if name not in theirs]
+    unlike += [f"{name} is not here" for name in theirs if name not in own]
+    if unlike:
+        more = f", and {len(unlike) - 3} more" if len(unlike) > 3 else ""
+        count = f"{len(unlike)} tensors differ" if len(unlike) > 1 else "a tensor differs"
+        raise ConfigError(f"checkpoint {content.path} is of another model: {count}: {'; '.join(unlike[:3])}{more}")
+    return theirs
+
+
+def _of_trainer(folder: Path) -> CheckpointContent:
+    name = next((name for name in _OF_TRAINER if (folder / name).is_file()), None)
+    if name is None:
+        raise DataError(f"{folder} is no checkpoint: the folder holds none of {', '.join(_OF_TRAINER)}")
+    files = [folder / name]
+    steps = None
+    try:
+        if name.endswith(".json"):
+            parts = json.loads(files[0].read_text())["weight_map"].values()
+            files = [folder / Path(part).name for part in sorted(set(parts))]
+        if (folder / "trainer_state.json").is_file():
+            steps = int(json.loads((folder / "trainer_state.json").read_text())["global_step"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DataError(f"{folder} is no checkpoint of a Trainer: {reason(error)}") from None
+    model: dict[str, Tensor] = {}
+    for file in files:
+        model |= _named(_tensors_of(file) if file.suffix == ".safetensors" else _saved(file), file)
+    optimizer = _saved(folder / "optimizer.pt") if (folder / "optimizer.pt").is_file() else None
+    return CheckpointContent(path=folder, model=model, optimizer=optimizer, steps=steps, ours={})
+
+
+def _saved(path: Path) -> dict[str, Any]:
+    """What ``torch.save`` wrote."""
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        if out_of_memory(error):
+            raise
+        named = re.search(r"GLOBAL (\S+)", str(error))
+        why = f": it holds a {named[1]}, which could run code" if named else ""
+        raise DataError(
+            f"{path} is no checkpoint of tensors and plain values, as torch.load(weights_only=True) reads them{why}"
+        ) from None
+    if not isinstance(content, dict):
+        raise DataError(f"{path} is no checkpoint: it holds a {type(content).__name__}, not tensors by name")
+    return content
+
+
+def _tensors_of(path: Path) -> dict[str, Any]:
+    """What a safetensors file holds."""
+    with needed("huggingface", "safetensors files"):
+        from safetensors import SafetensorError
+        from safetensors.torch import load_file
+    try:
+        return dict(load_file(path))
+    except (SafetensorError, OSError, ValueError) as error:
+        raise DataError(f"{path} is no safetensors file: {reason(error)}") from None
+
+
+def _named(model: Any, path: Path) -> dict[str, Tensor]:
+    """Tensors by name, without what a wrapper put in front of all of them."""
+    tensors = dict(model)
+    if not tensors or not all(isinstance(value, Tensor) for value in tensors.values()):
+        keys = ", ".join(map(str, list(tensors)[:5])) or "nothing"
+        raise DataError(f"{path} is no checkpoint: expected tensors by name, or those under 'model', got {keys}")
+    for prefix in _WRAPPERS:
+        if all(str(name).startswith(prefix) for name in tensors):
+            tensors = {name.removeprefix(prefix): value for name, value in tensors.items()}
+    return tensors
+
+
+def _absorb(hasher: Any, value: Any) -> None:
+    """Take in tensors and plain values, however they lie in memory."""
+    if isinstance(value, Tensor):
+        hasher.update(f"{value.dtype}{list(value.shape)}".encode())
+        hasher.update(value.detach().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    elif isinstance(value, Mapping):
+        for key, entry in value.items():
+            _absorb(hasher, key)
+            _absorb(hasher, entry)
+    elif isinstance(value, list | tuple):
+        hasher.update(f"{len(value)} entries".encode())
+        for entry in value:
+            _absorb(hasher, entry)
+    else:
+        hasher.update(f"{type(value).__name__} {value!r}".encode())

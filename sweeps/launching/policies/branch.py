@@ -1,0 +1,369 @@
+"""``cbs branch``: a run of one batch size, the trunk, and branches that start from its checkpoints.
+
+Trunk and branches are trials of one folder. Each yielded sweep holds the branches of one optimizer at one checkpoint.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cbs.errors import ConfigError
+from cbs.training.birth import check_parent
+from cbs.training.kept import kept_path
+from cbs.training.parents import digest, parent_at, read_checkpoint
+from cbs.trial.config import COMMAND, Choice, TrialConfig
+from cbs.trial.parent import Parent
+from cbs.trial.record import TrialResult, TrialStatus
+from cbs.trial.store import MANIFEST, Store
+from sweeps.launching.policies import POLICIES
+from sweeps.launching.policies.base import Policy, SweepReport, Sweeps
+from sweeps.outlook.cost import Cost
+from sweeps.outlook.progress import duration
+from sweeps.outlook.report import reasons, write_reasons
+from sweeps.search.lattice import middle
+from sweeps.search.limits import Limits
+from sweeps.search.search import Search
+from sweeps.spec.branches import BranchPlan, branch_plan
+from sweeps.spec.cell import Cell
+from sweeps.spec.spec import Sweep
+from sweeps.spec.workload import built, calling_theirs
+
+
+@dataclass(frozen=True)
+class Trunk:
+    """A run that branches start from.
+
+    Attributes:
+        choice: its optimizer.
+        label: of that.
+        lr: its learning rate.
+        sweep: that trains it; ``None`` where its checkpoints were given.
+    """
+
+    choice: Choice
+    label: str
+    lr: float
+    sweep: Sweep | None
+
+
+@POLICIES.register("branch")
+class Branch(Policy):
+    """Trains trunks, one for each optimizer, and then the branches from their checkpoints.
+
+    The sweep says the trunk: its one batch size, learning rate (the middle of the optimizer's own where there is none)
+    and budget; its first seed is that of the trunk, whose data a branch of that seed goes on with. Every branch runs on
+    every seed.
+
+    Args:
+        at: where branches begin, see :func:`sweeps.spec.branches.branch_plan`; so ``factors``, ``window``, ``lr_rule``.
+        factors: batch sizes as multiples of the trunk's.
+        window: examples that every branch sees.
+        lr_rule: learning rate of a branch.
+        warmup: examples of a linear warmup at the start of every branch.
+        state: ``"keep"`` or ``"reset"``, what becomes of the state of the optimizer.
+        trunk_optimizer: whose checkpoints the branches of all optimizers start from; empty for each its own.
+        checkpoints: in place of a trunk, ``PATH@EXAMPLES`` each, or ``PATH`` where the checkpoint says its examples.
+    """
+
+    def __init__(
+        self,
+        at: str = "5%,10%,20%,40%,80%",
+        factors: str = "1/4,1/2,1,2,4,8,16",
+        window: str | None = None,
+        lr_rule: str = "sqrt",
+        warmup: int = 0,
+        state: str = "keep",
+        trunk_optimizer: str = "",
+        checkpoints: Sequence[str] = (),
+    ) -> None:
+        self._asked: dict[str, Any] = {
+            "factors": str(factors),
+            "window": None if window is None else str(window),
+            "lr_rule": lr_rule,
+        }
+        self._at, self._trunk_optimizer = str(at), trunk_optimizer
+        self._how: dict[str, Any] = {"optimizer": state, "warmup_examples": warmup}
+        self._checkpoints = tuple(checkpoints)
+        Parent(source="x", examples=0, digest="0" * 16, **self._how)
+
+    def check(self, sweep: Sweep, *, limits: Limits, source: Path | None) -> None:
+        if len(sweep.batch_sizes) != 1:
+            raise ConfigError(
+                f"branches start from runs of one batch size, got {len(sweep.batch_sizes)}: --trunk-batch"
+            )
+        if sweep.lr_rule is not None or len(sweep.lrs or (1.0,)) != 1 or sweep.tuned or source is not None:
+            raise ConfigError("a trunk has one learning rate, --lr; nothing is searched or tuned")
+        if sweep.axes().get("batch_schedules"):
+            raise ConfigError("branches measure one batch size at a time: leave out batch schedules")
+        if self._trunk_optimizer and self._trunk_optimizer not in map(str, sweep.optimizers):
+            raise ConfigError(f"--trunk-optim {self._trunk_optimizer} is none of the optimizers; add it with --optim")
+        if not self._checkpoints:
+            if sweep.workload.name == COMMAND:
+                raise ConfigError(
+                    "a program trains its trunk itself: say with --from-checkpoint PATH@EXAMPLES where its checkpoints "
+                    "are"
+                )
+            if len(sweep.budgets) != 1:
+                raise ConfigError("a trunk needs --budget EXAMPLES, one of them")
+        self._plan(sweep)
+
+    def sweeps(self, sweep: Sweep, folder: Path, limits: Limits, note: Callable[[str], None]) -> Sweeps:
+        plan, searches = self._plan(sweep), []
+        store = Store(folder)
+        for trunk in self._trunks(sweep):
+            result = None
+            if trunk.sweep is not None:
+                searches.append((yield trunk.sweep, folder))
+                result = next(searches[-1].trials(), None)
+                if result is None or not result.status.final:
+                    break
+                _check_trunk(trunk, result)
+            for part in self._parts(sweep, trunk, plan, store):
+                assert part.parent is not None
+                note(f"{', '.join(part.labels.values())}: branches at {part.parent.examples:,} examples")
+                searches.append((yield part, folder))
+                if limits.reached:
+                    break
+            if limits.reached:
+                break
+        write_reasons([row for search in searches for row in reasons(search)], folder)
+        return _report(searches, folder, plan, limits)
+
+    def preview(self, sweep: Sweep, folder: Path, cost: Cost | None, workers: int) -> SweepReport:
+        plan, store = self._plan(sweep), Store(folder)
+        finished = [r for r in store.results() if r.status.final] if (folder / MANIFEST).exists() else []
+        trunks = self._trunks(sweep)
+        each = len(plan.factors) * plan.rates_tried * len(sweep.seeds) * len(plan.at)
+        optimizers = len(sweep.optimizers)
+        missing: list[TrialConfig] = []
+        planned = done = 0
+        for trunk in trunks:
+            parts = [] if trunk.sweep is None else [trunk.sweep]
+            if all(path.exists() for path in self._paths(trunk, plan, store)):
+                parts += self._parts(sweep, trunk, plan, store)
+            for part in parts:
+                search = Search(part, finished)
+                missing += search.waiting()
+                done += len(list(search.trials()))
+        planned = len([trunk for trunk in trunks if trunk.sweep is not None]) + each * optimizers
+        examples = sum(trunk.sweep.budgets[0] for trunk in trunks if trunk.sweep) + each * optimizers * plan.window
+        whole = sweep.budgets[0] if not self._checkpoints else plan.at[-1]
+        share = each * plan.window / whole
+        content: dict[str, Any] = {
+            "output": str(folder),
+            "at": list(plan.at),
+            "batch_sizes": list(plan.factors),
+            "window": plan.window,
+            "seeds": list(sweep.seeds),
+            "trials": planned - done,
+            "trials_done": done,
+            "examples": examples,
+            "share_of_trunk": share,
+            "seconds": None if cost is None else _seconds(sweep, plan, cost, trunks) / max(workers, 1),
+        }
+        lines = [
+            f"output        {folder}",
+            *(f"trunk         {t.label}, batch size {plan.batch_size}, learning rate {t.lr:g}" for t in trunks),
+            f"branches at   {' '.join(f'{at:,}' for at in plan.at)} examples",
+            f"batch sizes   {' '.join(f'{size} (k={k})' for size, k in plan.factors.items())}",
+            f"window        {plan.window:,} examples, {plan.window // max(plan.factors)} steps of the largest batch",
+            f"trials        {planned - done} to run, {done} done",
+            f"examples      {examples:,} in all",
+            f"price         branches of an optimizer cost {100 * share:.1f} % of its trunk",
+        ]
+        if content["seconds"] is not None:
+            lines.append(f"time          about {duration(content['seconds'])} with {max(workers, 1)} workers")
+        return SweepReport(content, lines)
+
+    def _plan(self, sweep: Sweep) -> BranchPlan:
+        (size,) = sweep.batch_sizes
+        given = [examples for _, examples in self._given(size)]
+        plan = branch_plan(
+            batch_size=size,
+            examples=None if given else sweep.budgets[0],
+            at=given or self._at,
+            micro_batch_size=sweep.micro_batch_size,
+            **self._asked,
+        )
+        if sweep.workload.name != COMMAND and sweep.target is not None:
+            limit = getattr(built(sweep.workload), "training_examples", None)
+            if limit is not None and plan.at[-1] + plan.window > limit:
+                raise ConfigError(
+                    f"--window {plan.window:,}: the data end after {limit:,} examples, the last branch begins at "
+                    f"{plan.at[-1]:,}"
+                )
+        return plan
+
+    def _given(self, batch_size: int) -> list[tuple[Path, int]]:
+        """Checkpoints that were given, with the examples that the run had seen."""
+        found = []
+        for text in self._checkpoints:
+            name, at, amount = text.rpartition("@")
+            path = Path(name if at and amount.isdigit() else text)
+            examples = int(amount) if at and amount.isdigit() else parent_at(path).examples
+            if not examples and path.is_dir():
+                examples = (read_checkpoint(path).steps or 0) * batch_size
+            if not examples:
+                raise ConfigError(f"--from-checkpoint {text}: say how many examples its run had seen: {text}@EXAMPLES")
+            found.append((path, examples))
+        if len({examples for _, examples in found}) < len(found):
+            raise ConfigError("two of --from-checkpoint had seen the same examples; branches would not be told apart")
+        return found
+
+    def _trunks(self, sweep: Sweep) -> list[Trunk]:
+        (size,) = sweep.batch_sizes
+        base = sweep
+        if not self._checkpoints:
+            warmup = sweep.schedule.at(size).warmup_examples
+            ends = sweep.budgets[0] if sweep.schedule.ends_with(sweep.budgets[0]) else sweep.schedule.decay_examples
+            base = sweep.replace(
+                schedule=dataclasses.replace(sweep.schedule, warmup_examples=warmup, decay_examples=ends)
+            )
+        choices = [choice for choice in sweep.optimizers if str(choice) == self._trunk_optimizer]
+        trunks = []
+        for choice in choices or sweep.optimizers:
+            lr = _rate(sweep, choice)
+            trained = None
+            if not self._checkpoints:
+                kept = self._plan(sweep).at
+                trained = base.replace(optimizers=(choice,), seeds=sweep.seeds[:1], lrs=(lr,), keep=kept)
+            trunks.append(Trunk(choice, sweep.labels[str(choice)], lr, trained))
+        return trunks
+
+    def _paths(self, trunk: Trunk, plan: BranchPlan, store: Store) -> list[Path]:
+        """Checkpoints of a trunk, in the order of ``plan.at``."""
+        if trunk.sweep is None:
+            return [path for path, _ in sorted(self._given(plan.batch_size), key=lambda pair: pair[1])]
+        folder = store.kept_folder(_trial(trunk).fingerprint)
+        return [kept_path(folder, at) for at in plan.at]
+
+    def _parts(self, sweep: Sweep, trunk: Trunk, plan: BranchPlan, store: Store) -> Iterator[Sweep]:
+        """The branches of a trunk, checkpoint by checkpoint."""
+        base = sweep if trunk.sweep is None else trunk.sweep
+        for at, path in zip(plan.at, self._paths(trunk, plan, store), strict=True):
+            source = str(path) if trunk.sweep is None else _trial(trunk).fingerprint
+            parent = Parent(source=source, examples=at, digest=digest(path), **self._how)
+            for choice in sweep.optimizers if self._trunk_optimizer else (trunk.choice,):
+                lr = _rate(sweep, choice)
+                for rates in plan.rates(lr):
+                    part = base.replace(
+                        optimizers=(choice,),
+                        batch_sizes=tuple(plan.factors),
+                        seeds=sweep.seeds,
+                        lrs=None,
+                        lr_rule=rates,
+                        budgets=(plan.window,),
+                        parent=parent,
+                        trunk=(plan.batch_size, lr),
+                        keep=(),
+                    )
+                    if sweep.workload.name != COMMAND:
+                        first = Cell(str(choice), min(plan.factors), sweep.seeds[0])
+                        with calling_theirs():
+                            check_parent(built(sweep.workload), part.trial(first, rates.at(first.batch_size)), path)
+                    yield part
+
+
+def _trial(trunk: Trunk) -> TrialConfig:
+    assert trunk.sweep is not None
+    (cell,) = [Cell(study.optimizer, study.batch_size, trunk.sweep.seeds[0]) for study in trunk.sweep.studies()]
+    return trunk.sweep.trial(cell, trunk.lr)
+
+
+def _rate(sweep: Sweep, choice: Choice) -> float:
+    return middle(sweep.lr_grid(str(choice)))
+
+
+def _check_trunk(trunk: Trunk, result: TrialResult) -> None:
+    if result.status is not TrialStatus.BUDGET_EXHAUSTED:
+        raise ConfigError(
+            f"the trunk of {trunk.label} ended as {result.status} ({result.message}), so it has no branches; a smaller "
+            f"learning rate than {trunk.lr:g} may hold"
+        )
+
+
+def _seconds(sweep: Sweep, plan: BranchPlan, cost: Cost, trunks: Sequence[Trunk]) -> float:
+    """Of all trials, one after the other."""
+    seconds = sum(
+        cost.steps[str(trunk.choice)].seconds(plan.batch_size, trunk.sweep.budget(plan.batch_size))
+        for trunk in trunks
+        if trunk.sweep is not None
+    )
+    times = len(plan.at) * plan.rates_tried * len(sweep.seeds)
+    return seconds + times * sum(
+        cost.steps[str(choice)].seconds(size, plan.window // size)
+        for choice in sweep.optimizers
+        for size in plan.factors
+    )
+
+
+def _report(searches: Sequence[Search], folder: Path, plan: BranchPlan, limits: Limits) -> SweepReport:
+    trials = {trial.trial_id: trial for search in searches for trial in search.trials()}
+    rows = [_row(trial) for trial in trials.values()]
+    trunks, branches = ([row for row in rows if (row["at"] is None) is alone] for alone in (True, False))
+    failed = [f"{name}: {t.message}" for name, t in trials.items() if t.status is TrialStatus.FAILED]
+    spent = sum(trial.final_examples for trial in trials.values() if trial.config.parent is not None)
+    whole = sum(row["examples"] for row in trunks) or plan.at[-1] * len({row["optimizer"] for row in branches})
+    content = {
+        "output": str(folder),
+        "trunks": trunks,
+        "branches": branches,
+        "examples": sum(row["examples"] for row in rows),
+        "share_of_trunk": spent / whole if whole else None,
+        "stopped": limits.reached,
+        "failures": {"trials": len(failed), "first": failed[0] if failed else None},
+    }
+    lines = []
+    for row in trunks:
+        value = "-" if row["value"] is None else f"{row['value']:.5g}"
+        lines.append(f"trunk of {row['optimizer']}, batch size {row['batch_size']}, lr {row['lr']:g}: {value}")
+    lines += _table(branches)
+    if whole:
+        lines.append(f"branches took {spent:,} examples, {100 * spent / whole:.1f} % of what they branch from")
+    if limits.reached:
+        lines.append(f"ended with trials missing: {limits.reached}")
+    if failed:
+        lines.append(f"{len(failed)} of {len(trials)} trials failed: {failed[0]}")
+    return SweepReport(content, [*lines, f"next: cbs local {folder}"])
+
+
+def _row(trial: TrialResult) -> dict[str, Any]:
+    config, parent = trial.config, trial.config.parent
+    return {
+        "trial": trial.trial_id,
+        "optimizer": str(config.optimizer),
+        "at": None if parent is None else parent.examples,
+        "batch_factor": None if parent is None else parent.batch_factor,
+        "batch_size": config.batch_size,
+        "lr": config.lr,
+        "seed": config.seed,
+        "status": str(trial.status),
+        "examples": trial.final_examples,
+        "value": trial.evaluations[-1].value if trial.status is TrialStatus.BUDGET_EXHAUSTED else None,
+    }
+
+
+def _table(branches: Sequence[dict[str, Any]]) -> list[str]:
+    """The metric at the end of branches, mean over seeds: a line for an optimizer, checkpoint and learning rate at
+    every k."""
+    if not branches:
+        return []
+    factors = sorted({row["batch_factor"] for row in branches})
+    lines = [f"{'metric at the end':<24}{'at examples':>14}" + "".join(f"{f'k={k:g}':>11}" for k in factors)]
+    cells: dict[tuple[str, int], dict[float, dict[float, list[float]]]] = {}
+    for row in branches:
+        by_factor = cells.setdefault((row["optimizer"], row["at"]), {})
+        if row["value"] is not None:
+            by_factor.setdefault(row["batch_factor"], {}).setdefault(row["lr"], []).append(row["value"])
+    for (optimizer, at), by_factor in cells.items():
+        for place in range(max((len(lrs) for lrs in by_factor.values()), default=1)):
+            shown = []
+            for k in factors:
+                values = [by_factor[k][lr] for lr in sorted(by_factor.get(k, ()))][place : place + 1]
+                shown.append(f"{sum(values[0]) / len(values[0]):>11.5g}" if values else f"{'-':>11}")
+            lines.append(f"{optimizer:<24}{at:>14,}" + "".join(shown))
+    return lines

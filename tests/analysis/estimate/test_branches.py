@@ -1,0 +1,226 @@
+"""Local critical batch sizes from losses of branches: the published rule to the digit, ours against closed forms."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from analysis.estimate.branches.losses import BranchLosses
+from analysis.estimate.branches.paired import local_factor, noise_to_borrow, paired_means
+from analysis.estimate.branches.published import published, smoothed
+from analysis.estimate.branches.sequential import BranchState, EarlierNoise, next_branches, noise_of
+from analysis.extensions.theory.noisy_quadratic import NoisyQuadratic
+from analysis.extensions.theory.noisy_quadratic.modes import modes_of
+from benchmarks.branching_truth import FACTORS, TRUNKS, Trunk, coverage, sequential, worlds
+from cbs.errors import DataError
+
+NAN, INF = math.nan, math.inf
+
+
+def table(*rows: tuple[float, ...], factors: tuple[float, ...] = (1.0, 2.0, 4.0, 8.0)) -> BranchLosses:
+    return BranchLosses(np.array(factors), np.array(rows))
+
+
+def test_losses_are_smoothed_with_half_of_the_weight_on_the_newest() -> None:
+    assert smoothed([4.0]) == 4.0
+    assert smoothed([4.0, 2.0, 1.0]) == 0.5 * 1.0 + 0.25 * 2.0 + 0.25 * 4.0
+    assert math.isnan(smoothed([]))
+
+
+@pytest.mark.parametrize(
+    ("losses", "largest", "point", "interval"),
+    [
+        ((3.000, 3.004, 3.0099, 3.0101), 4.0, math.sqrt(32), (4.0, 8.0)),
+        # every smaller k counts, not the first alone
+        ((3.010, 3.000, 3.0105, 3.0300), 2.0, math.sqrt(8), (2.0, 4.0)),
+        # one that fails does not end it: the largest that holds does
+        ((3.000, 3.020, 3.009, 3.030), 4.0, math.sqrt(32), (4.0, 8.0)),
+        ((3.000, 2.990, 2.985, 2.980), 8.0, None, (8.0, None)),
+        ((3.000, 3.011, 3.020, INF), 1.0, math.sqrt(2), (1.0, 2.0)),
+        ((3.000, NAN, 3.020, 3.030), None, None, (None, None)),
+    ],
+)
+def test_the_published_rule_on_tables_made_by_hand(
+    losses: tuple[float, ...], largest: float | None, point: float | None, interval: tuple[float | None, float | None]
+) -> None:
+    found, plotted = published(table(losses))
+    assert found == largest
+    assert plotted.value == point
+    assert plotted.interval == interval
+
+
+def test_of_several_seeds_the_published_rule_takes_the_mean() -> None:
+    assert published(table((3.0, 3.02, 3.5, 4.0), (3.0, 2.99, 3.5, 4.0)))[0] == 2.0
+
+
+def test_a_table_that_does_not_fit_is_refused() -> None:
+    with pytest.raises(DataError, match="increase"):
+        table((1.0, 2.0), factors=(2.0, 1.0))
+    with pytest.raises(DataError, match="shape"):
+        table((1.0, 2.0), factors=(1.0, 2.0, 3.0))
+
+
+def test_a_difference_has_the_t_interval_of_its_pairs_whatever_all_branches_of_a_seed_share() -> None:
+    rng = np.random.default_rng(0)
+    own, shared = 0.01 * rng.standard_normal((4, 3)), 5.0 * rng.standard_normal((4, 1))
+    branches = table(*(own + shared + [0.0, 0.02, 0.1]).tolist(), factors=(1.0, 2.0, 4.0))
+    found = paired_means(branches, 40_000, 0)
+    apart = branches.losses[:, 2] - branches.losses[:, 0]
+    assert found.means[2] - found.means[0] == pytest.approx(apart.mean())
+    half = 3.18245 * apart.std(ddof=1) / 2.0  # t with 3 degrees of freedom
+    drawn = np.quantile(found.drawn[:, 2] - found.drawn[:, 0], [0.025, 0.975])
+    assert drawn == pytest.approx([apart.mean() - half, apart.mean() + half], rel=0.05)
+
+
+def test_seeds_that_ran_some_factors_only_are_compared_by_what_they_share() -> None:
+    seeds = np.array([[0.0], [7.0], [-3.0]])
+    losses = seeds + np.array([1.0, 1.5, 2.5, 4.0])
+    losses[0, 3] = losses[1, 0] = losses[2, 1] = NAN
+    found = paired_means(table(*losses.tolist()), 100, 0)
+    assert np.diff(found.means) == pytest.approx([0.5, 1.0, 1.5])
+    assert np.ptp(found.drawn - found.means, axis=1).max() < 1e-9
+
+
+def test_factors_that_no_seed_joins_are_not_compared() -> None:
+    branches = table((1.0, 1.1, NAN, NAN), (NAN, NAN, 1.2, NAN), (1.0, 1.2, NAN, INF))
+    assert branches.usable.tolist() == [True, True, False, False]
+    assert not table((NAN, NAN, NAN, NAN)).usable.any()
+
+
+def test_one_seed_has_no_interval_unless_noise_is_lent() -> None:
+    branches = table((1.0, 1.001, 1.02, 1.5))
+    bare = local_factor(paired_means(branches, 200, 0), 0.01, 0.95)
+    assert bare.factor.value == pytest.approx(3.0, rel=0.2)
+    assert bare.factor.interval == (None, None)
+    other = table((1.0, 1.003, 1.02, 1.5), (1.0, 1.001, 1.03, 1.5))
+    lent = noise_to_borrow([branches, other], branches.factors)
+    assert np.isfinite(lent).all()
+    assert lent[2] >= lent[1] / 2
+    found = paired_means(branches, 200, 0, lent)
+    low, high = local_factor(found, 0.01, 0.95).factor.interval
+    assert found.borrowed.all()
+    assert low is not None
+    assert high is not None
+    assert low < 3.0 < high
+    assert np.isnan(noise_to_borrow([branches], branches.factors)).all()
+
+
+def test_a_factor_that_one_seed_ran_is_not_taken_for_exact() -> None:
+    rows = [(1.0, 1.001, 1.02, NAN), (1.0, 1.002, 1.03, NAN), (1.0, 1.002, 1.01, 1.011)]
+    branches = table(*rows)
+    found = paired_means(branches, 2000, 0, noise_to_borrow([branches], branches.factors))
+    assert found.borrowed.tolist() == [False, False, False, True]
+    spread = (found.drawn[:, 3] - found.drawn[:, 0]).std()
+    assert spread > 0.5 * (found.drawn[:, 2] - found.drawn[:, 0]).std() > 0
+
+
+@pytest.mark.parametrize(
+    ("losses", "beyond"), [((1.0, 1.0, 1.001, 1.002), "above"), ((1.0, 1.02, 1.03, 1.04), "below")]
+)
+def test_beyond_the_factors_there_is_no_value(losses: tuple[float, ...], beyond: str) -> None:
+    rng = np.random.default_rng(0)
+    rows = np.array(losses) + 1e-4 * rng.standard_normal((4, 4))
+    found = local_factor(paired_means(table(*rows.tolist()), 400, 0), 0.01, 0.95)
+    assert (found.factor.value, found.beyond) == (None, beyond)
+    low, high = found.factor.interval
+    assert (high is None) == (beyond == "above")
+    assert (low is None) == (beyond == "below")
+
+
+def test_a_factor_that_lost_does_not_hide_a_larger_one_that_did_not() -> None:
+    rng = np.random.default_rng(0)
+    rows = np.array([1.0, 1.02, 1.003, 1.05]) + 1e-4 * rng.standard_normal((4, 4))
+    found = local_factor(paired_means(table(*rows.tolist()), 400, 0), 0.01, 0.95)
+    assert found.factor.value is not None
+    assert 4.0 < found.factor.value < 8.0
+
+
+def test_where_the_next_factor_diverged_anything_up_to_it_is_possible() -> None:
+    rows = [(1.0, 1.001, 1.002, INF), (1.1, 1.1015, 1.102, INF), (1.2, 1.2005, 1.202, 1.3)]
+    branches = table(*rows)
+    assert branches.diverged.tolist() == [False, False, False, True]
+    found = local_factor(paired_means(branches, 1000, 0), 0.01, 0.95, diverged=8.0)
+    low, high = found.factor.interval
+    assert found.factor.value == pytest.approx(math.sqrt(32), rel=0.1)
+    assert low is not None
+    assert high is not None
+    assert 4.0 <= low < 4.5
+    assert 7.0 < high < 8.0
+    alone = local_factor(
+        paired_means(table((1.0, INF, INF, INF), (1.1, INF, INF, INF)), 100, 0), 0.01, 0.95, diverged=2.0
+    )
+    assert (alone.factor.value, alone.beyond) == (None, "below")
+    assert alone.factor.interval[1] == pytest.approx(2.0, rel=0.05)
+
+
+def test_expected_losses_of_the_benchmark_are_those_of_the_closed_form() -> None:
+    """From rest, and against branches that were run."""
+    trunk = Trunk(name="momentum", lr=0.02, momentum=0.9, window=640)
+    h, start = trunk.curvature, (np.linspace(1.0, 2.0, 60), np.zeros(60))
+    model = NoisyQuadratic(curvature=h, noise=h, start=start[0] ** 2, count=np.ones(60))
+    exact = modes_of(model, "heavy_ball", 0.02 * math.sqrt(2.0), 0.9).loss(20, 32)
+    assert trunk.expected(start, 2.0, 640.0) == pytest.approx(float(exact), rel=1e-6)
+    truth, losses = worlds(TRUNKS[1], 50, 40)
+    rows = losses.reshape(-1, len(FACTORS))
+    exact = np.interp(np.log(FACTORS), np.log(truth.factors), truth.excess)
+    apart = rows - rows[:, [0]]
+    assert np.abs(apart.mean(axis=0) - exact).max() < 5 * (apart.std(axis=0) / math.sqrt(len(rows))).max() + 2e-4
+
+
+@pytest.mark.parametrize("trunk", TRUNKS, ids=lambda trunk: trunk.name)
+def test_the_interval_holds_the_true_factor_and_moves_with_the_tolerance(trunk: Trunk) -> None:
+    tolerances = []
+    for wanted in (0.7, 1.7, 5.0):
+        found = coverage(trunk, 50, wanted, 3, 40)
+        assert abs(found["bias"]) < 0.1
+        assert found["coverage"] >= 0.85  # 34 of 40; with 95 % less has a probability of 1 %
+        tolerances.append(found["tolerance"])
+    assert tolerances == sorted(tolerances)
+    assert worlds(trunk, 50, 40)[0].factor(tolerances[1]) == pytest.approx(1.7, rel=1e-3)
+
+
+def test_the_search_brackets_the_true_factor_for_fewer_branches() -> None:
+    trunk = TRUNKS[1]
+    tolerance = worlds(trunk, 50, 40)[0].tolerance(2.4)
+    first, *_, last = sequential(trunk, tolerance, 12)
+    assert first["wrong"] == last["wrong"] == 0
+    assert first["branches"] < 20
+    assert last["branches"] < 20
+
+
+@pytest.mark.parametrize(("shift", "mistake"), [(1e-9, BranchState.RECOVERED), (-1e-9, BranchState.LOST)])
+def test_the_error_rate_of_the_search_is_as_stated(shift: float, mistake: BranchState) -> None:
+    """Where it is hardest: the excess is the tolerance but for rounding."""
+    rng, wrong, runs, error = np.random.default_rng(1), 0, 300, 0.2
+    for _ in range(runs):
+        truth = rng.standard_normal((5, 1)) + np.array([0.0, 0.01 + shift]) + 0.003 * rng.standard_normal((5, 2))
+        branches = BranchLosses(np.array([1.0, 2.0]), np.full((5, 2), NAN))
+        while (answer := next_branches(branches, 0.01, error=error)).run:
+            for factor, seed in answer.run:
+                branches.losses[seed, int(factor) - 1] = truth[seed, int(factor) - 1]
+        wrong += answer.states[1] is mistake
+    assert 0 < wrong < runs * (error / 2) + 2.6 * math.sqrt(runs * 0.1 * 0.9)
+
+
+def test_noise_of_earlier_checkpoints_saves_seeds_and_is_dropped_where_it_is_too_small() -> None:
+    factors = np.array([1.0, 2.0, 4.0])
+    earlier = noise_of([BranchLosses(factors, np.array([[0.0, 0.001, NAN], [1.0, 1.002, NAN], [2.0, 2.0, NAN]]))])
+    assert earlier.freedom == {2.0: 2.0}
+    variance, freedom = earlier.of(4.0, 1.0)
+    assert (variance, freedom) == (pytest.approx(4 * earlier.variance[2.0]), 2.0)
+    one = BranchLosses(factors, np.array([[0.0, 0.001, 0.5]]))
+    assert next_branches(one, 0.05, noise=earlier).states[1:] == (BranchState.RECOVERED, BranchState.LOST)
+    assert next_branches(one, 0.05).states[1:] == (BranchState.OPEN, BranchState.OPEN)
+    tiny = EarlierNoise(variance={2.0: 1e-12, 4.0: 1e-12}, freedom={2.0: 9.0, 4.0: 9.0})
+    two = BranchLosses(factors, np.array([[0.0, 0.04, 0.5], [0.0, 0.0, 0.9]]))
+    assert next_branches(two, 0.05, noise=tiny).states[1] is BranchState.OPEN
+
+
+def test_the_search_begins_at_the_guess_and_asks_for_pairs() -> None:
+    branches = BranchLosses(FACTORS, np.full((0, 7), NAN))
+    answer = next_branches(branches, 0.01, guess=4.5)
+    assert answer.run == ((0.25, 0), (4.0, 0))
+    assert answer.between == (0.25, None)
+    assert BranchState.LOST is next_branches(table((0.0, 0.0, INF, NAN)), 0.01).states[2]

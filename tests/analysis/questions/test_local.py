@@ -1,0 +1,263 @@
+"""``cbs local``: branches whose k* is known, from a folder to tables, files and figures."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from analysis import present
+from analysis.config import AnalysisConfig
+from analysis.extensions.schedule_plan.phase_sources import sources
+from analysis.present.figures import figures_of
+from analysis.questions.local.answer import LocalBatchSizes, LocalScope, in_words, local
+from analysis.questions.local.checkpoints import LocalVerdict, number_of
+from analysis.read.results import load
+from cbs.errors import ConfigError, ResultsError
+from tests.analysis.questions.branched_runs import BASE, FACTORS, WINDOW, critical, excess, write
+from tests.factories import Truth, sweep
+
+FAST = AnalysisConfig(resamples=400)
+CHECKPOINTS = (10_000, 40_000, 160_000)
+
+
+def true(examples: float, at: float | None = None, tolerance: float = 0.01) -> float:
+    """The local critical batch size: where the excess is the tolerance above that of the smallest branch."""
+    star = at or critical(examples)
+    return BASE * star * ((tolerance + excess(FACTORS[0], star)) / 0.01) ** (1 / 1.5)
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("one")
+    write(root)
+    return root
+
+
+@pytest.fixture(scope="module")
+def answered(one: Path) -> LocalBatchSizes:
+    return local(one, config=FAST, noise_share=0.0)
+
+
+def only(found: LocalBatchSizes) -> LocalScope:
+    (scope,) = found.scopes
+    return scope
+
+
+def inside(interval: tuple[float | None, float | None], value: float) -> bool:
+    low, high = interval
+    return (low is None or low <= value) and (high is None or value <= high)
+
+
+def test_every_checkpoint_has_its_local_critical_batch_size(answered: LocalBatchSizes) -> None:
+    (curve,) = only(answered).curves
+    assert [each.examples for each in curve.checkpoints] == list(CHECKPOINTS)
+    for each in curve.checkpoints:
+        assert each.critical_batch_size.value == pytest.approx(true(each.examples), rel=0.25)
+        assert inside(each.critical_batch_size.interval, true(each.examples))
+        assert (each.batch_size, each.branches, each.window) == (BASE, 28, WINDOW)
+        assert each.loss == pytest.approx(3.0 + 0.5 * math.log10(160_000 / each.examples))
+        assert each.verdict is LocalVerdict.OK
+        assert each.published_factor is not None
+        assert each.published.interval[0] == BASE * each.published_factor
+        assert each.published.interval[1] == 2 * BASE * each.published_factor
+
+
+def test_the_noise_scale_stands_beside_with_its_ratio(answered: LocalBatchSizes) -> None:
+    for each in only(answered).curves[0].checkpoints:
+        assert each.noise_scale.value == pytest.approx(50.0, rel=0.1)
+        ratio = each.noise_scale_ratio
+        assert ratio.value == pytest.approx(each.noise_scale.value / each.critical_batch_size.value)
+        assert ratio.interval[0] < ratio.value < ratio.interval[1]
+
+
+def test_the_time_average_is_that_of_the_curve_and_of_its_power_law(answered: LocalBatchSizes) -> None:
+    (curve,) = only(answered).curves
+    values = [each.critical_batch_size.value for each in curve.checkpoints]
+    halves = [(values[0] + values[1]) / 2 * 30_000, (values[1] + values[2]) / 2 * 120_000]
+    assert curve.average.value == pytest.approx(sum(halves) / 150_000)
+    assert inside(curve.exponent.interval, 0.5)
+    assert inside(curve.power_average.interval, BASE * critical(160_000) / 1.5)
+    last = curve.power_average.value * (curve.exponent.value + 1)
+    assert last == pytest.approx(true(160_000), rel=0.3)
+
+
+def test_a_wider_tolerance_moves_the_answer_as_the_curve_says(one: Path) -> None:
+    for within in (0.005, 0.03):
+        for each in only(local(one, config=FAST, within=within, noise_share=0.0)).curves[0].checkpoints:
+            wanted = true(each.examples, tolerance=within)
+            assert each.critical_batch_size.value == pytest.approx(wanted, rel=0.3)
+
+
+def test_a_share_of_the_noise_counts_where_it_is_larger(one: Path) -> None:
+    scope = only(local(one, config=FAST, within=1e-4, noise_share=2.0))
+    assert scope.noise == pytest.approx(math.hypot(0.002, 0.004), rel=0.6)
+    assert scope.tolerance == 2.0 * scope.noise
+    assert "2 times the deviation of a loss over seeds, more than 0.0001" in in_words(scope)
+    assert only(local(one, config=FAST, within=0.5, noise_share=2.0)).tolerance == 0.5
+
+
+@pytest.mark.parametrize(
+    ("options", "verdict", "advice"),
+    [
+        ({"at": lambda *_: 400.0}, LocalVerdict.NONE_LOST, "try factors above 16"),
+        ({"at": lambda *_: 0.25}, LocalVerdict.ALL_LOST, "try factors below 1/4"),
+        ({"seeds": 1}, LocalVerdict.TOO_FEW_SEEDS, "3 seeds or more"),
+        ({"slow": 0.5, "noise": 0.0003}, LocalVerdict.SHORT_WINDOW, "double the window"),
+        ({"slow": 2.0, "noise": 0.0003}, LocalVerdict.SHORT_WINDOW, "double the window"),
+        ({"noise": 0.02, "seeds": 2}, LocalVerdict.UNTOLD, "more seeds"),
+        ({"diverged": lambda factor: True}, LocalVerdict.UNTOLD, "lower the learning rate"),
+        ({"at": lambda *_: 0.6}, LocalVerdict.OK, "still falls towards factors below 1/4"),
+        ({"lr_factors": (0.5, 1.0)}, LocalVerdict.OK, "at the edge"),
+    ],
+)
+def test_the_verdict_says_what_is_wrong_and_what_to_do(
+    options: dict[str, object], verdict: LocalVerdict, advice: str, tmp_path: Path
+) -> None:
+    options = {"checkpoints": (40_000,), "noise": 0.0008} | options
+    write(tmp_path, **options)  # type: ignore[arg-type]
+    (each,) = only(local(tmp_path, config=FAST, noise_share=0.0)).curves[0].checkpoints
+    assert each.verdict is verdict
+    assert advice in each.advice
+
+
+def test_a_window_that_is_long_enough_moves_nothing(answered: LocalBatchSizes) -> None:
+    assert all(inside(each.recovery.interval, 1.0) for each in only(answered).curves[0].checkpoints)
+
+
+def test_losses_that_scatter_near_divergence_are_not_taken_for_sound(tmp_path: Path) -> None:
+    write(tmp_path, checkpoints=(40_000,), noise=0.0, common=0.0005, seeds=5)
+    import tests.analysis.questions.branched_runs as runs
+
+    (quiet,) = only(local(tmp_path, config=FAST, noise_share=0.0)).curves[0].checkpoints
+    assert quiet.verdict is LocalVerdict.OK
+    usual, runs_excess = runs.excess, iter(range(10_000))
+    try:
+        runs.excess = lambda factor, at: usual(factor, at) * (1 + (0.5 * (next(runs_excess) % 7) if factor > 4 else 0))
+        write(tmp_path / "loud", checkpoints=(40_000,), noise=0.0, common=0.0005, seeds=5)
+    finally:
+        runs.excess = usual
+    (loud,) = only(local(tmp_path / "loud", config=FAST, noise_share=0.0)).curves[0].checkpoints
+    assert loud.verdict is LocalVerdict.NEAR_DIVERGENCE
+    assert "factor 8 scatter" in loud.advice
+
+
+def test_branches_that_diverged_are_lost_and_bound_the_answer(tmp_path: Path) -> None:
+    write(tmp_path, checkpoints=(160_000,), diverged=lambda factor: factor >= 8, noise=0.0005)
+    (each,) = only(local(tmp_path, config=FAST, noise_share=0.0)).curves[0].checkpoints
+    by_factor = {at.factor: at for at in each.factors}
+    assert (by_factor[8.0].standing, by_factor[8.0].diverged, by_factor[8.0].loss) == ("lost", 4, None)
+    assert by_factor[4.0].standing == "within"
+    low, high = each.factor.interval
+    assert 4.0 <= low < high <= 8.0
+
+
+def test_the_best_learning_rate_of_every_factor_counts(tmp_path: Path) -> None:
+    write(tmp_path, checkpoints=(40_000,), lr_factors=(0.5, 1.0, 2.0), noise=0.0005, seed=1)
+    (each,) = only(local(tmp_path, config=FAST, noise_share=0.0)).curves[0].checkpoints
+    assert each.branches == 28
+    assert [at.lr_factor for at in each.factors] == pytest.approx([math.sqrt(factor) for factor in FACTORS])
+    assert inside(each.critical_batch_size.interval, true(40_000))
+
+
+def test_a_metric_whose_larger_values_are_better_is_the_mirror_image(tmp_path: Path, answered: LocalBatchSizes) -> None:
+    write(tmp_path, checkpoints=CHECKPOINTS[:1], direction="above")
+    found = only(local(tmp_path, config=FAST, noise_share=0.0)).curves[0]
+    for one, other in zip(only(answered).curves[0].checkpoints, found.checkpoints, strict=False):
+        assert other.loss == pytest.approx(-one.loss)
+        assert other.critical_batch_size.value == pytest.approx(one.critical_batch_size.value)
+
+
+def test_optimizers_are_compared_at_equal_loss(tmp_path: Path) -> None:
+    larger = {"adamw": 1.0, "merit": 3.0}
+    write(
+        tmp_path,
+        optimizers=("adamw", "merit"),
+        at=lambda name, examples: larger[name] * critical(examples) / 2,
+        noise=0.0005,
+    )
+    scope = only(local(tmp_path, config=FAST, noise_share=0.0))
+    first = [pair for pair in scope.pairs if pair.optimizer == "merit"]
+    assert [pair.loss for pair in first] == pytest.approx([3.0 + 0.5 * math.log10(160_000 / at) for at in CHECKPOINTS])
+    for pair, examples in zip(first, CHECKPOINTS, strict=True):
+        ratio = true(examples, 1.5 * critical(examples)) / true(examples, 0.5 * critical(examples))
+        assert pair.value == pytest.approx(ratio, rel=0.1)
+        assert pair.interval[0] < pair.value < pair.interval[1] < 2 * ratio
+        assert pair.probability > 0.95
+    other = next(pair for pair in scope.pairs if pair.optimizer == "adamw")
+    assert other.probability == pytest.approx(1.0 - first[0].probability)
+
+
+def test_branches_are_no_points_of_a_curve_and_stand_beside_it(tmp_path: Path) -> None:
+    write(tmp_path / "branches", checkpoints=(10_000, 40_000))
+    with pytest.raises(ResultsError, match="'cbs local' compares them"):
+        load(tmp_path / "branches")
+    alone = only(local(tmp_path / "branches", config=FAST)).curves[0]
+    assert alone.sweep == ()
+    sweep(tmp_path / "sweep", {"adamw": Truth()}, batch_sizes=(4, 16, 64, 256))
+    assert any("56 branches from checkpoints" in note for note in load(tmp_path).notes)
+    assert len(load(tmp_path).trials) == len(load(tmp_path / "sweep").trials)
+    (critical_one,) = only(local(tmp_path, config=FAST)).curves[0].sweep
+    assert inside(critical_one.interval, 7381 / 175)
+
+
+def test_what_is_no_branch_is_refused_in_one_line(tmp_path: Path) -> None:
+    sweep(tmp_path / "sweep", {"adamw": Truth()}, batch_sizes=(4, 16))
+    with pytest.raises(ResultsError, match="no branches"):
+        local(tmp_path / "sweep")
+    with pytest.raises(ConfigError, match="--within"):
+        local(tmp_path, within=0.0)
+    with pytest.raises(ConfigError, match="--noise-share"):
+        local(tmp_path, noise_share=-1.0)
+    with pytest.raises(ConfigError, match="at least one"):
+        local()
+
+
+def test_what_is_written_can_be_planned_from(one: Path, run: Callable[..., tuple[int, str, str]]) -> None:
+    code, out, err = run("local", one, "--resamples", 200, "--noise-share", 0)
+    assert (code, err) == (0, "")
+    assert "Local critical batch size in sequences" in out
+    assert "near divergence" not in out
+    folder = one / "analysis" / "local"
+    found = json.loads((folder / "local.json").read_text())
+    checkpoints = found["scopes"][0]["curves"][0]["checkpoints"]
+    table = pd.read_csv(folder / "checkpoints.csv")
+    assert table["local_critical_batch_size"].tolist() == pytest.approx(
+        [each["critical_batch_size"]["value"] for each in checkpoints]
+    )
+    assert table["local_critical_batch_size_tokens"].tolist() == pytest.approx(
+        (32 * table["local_critical_batch_size"]).tolist()
+    )
+    assert len(pd.read_csv(folder / "branches.csv")) == 3 * len(FACTORS)
+    (source,), end = sources(None, FAST, curve=folder / "curve-adamw.csv", budget="400000")
+    assert end == 400_000
+    assert [phase.critical.value for phase in source.phases] == pytest.approx(
+        table["local_critical_batch_size"].tolist()
+    )
+    assert {path.name for path in (folder / "figures").glob("*.png")} == {"local_curve.png", "local_losses.png"}
+
+
+def test_figures_show_what_was_found(answered: LocalBatchSizes) -> None:
+    tables = {picture.name: picture.table for picture in figures_of(answered)}
+    losses = tables["local_losses"]
+    assert set(losses["panel"]) == {"10,000 sequences", "40,000 sequences", "160,000 sequences"}
+    assert (losses.loc[losses["kind"] == "critical", "excess"] == 0.01).all()
+    curve = tables["local_curve"]
+    assert (curve.loc[curve["kind"] == "simple", "critical_batch_size"] > 40).all()
+    assert set(curve["kind"]) == {"local", "published", "simple"}
+    assert present.presentation(answered).tables["checkpoints"].frame()["verdict"].eq("ok").all()
+
+
+def test_factors_are_written_as_people_do() -> None:
+    assert [number_of(factor) for factor in (0.25, 1 / 3, 0.3, 1.0, 1.5, 16.0)] == [
+        "1/4",
+        "1/3",
+        "0.3",
+        "1",
+        "1.5",
+        "16",
+    ]

@@ -1,0 +1,377 @@
+"""Branches of a run: what is asked for, what is run, what is kept, and that it goes on where it stopped."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from collections.abc import Iterator
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from cbs.errors import ConfigError
+from cbs.registry.choices import Choice
+from cbs.training.parents import digest
+from cbs.trial.record import TrialResult
+from cbs.trial.store import Store
+from cbs.workloads import build_workload
+from sweeps.launching.ledger import clean, ledgers
+from sweeps.launching.loop import run_sweep
+from sweeps.launching.policies.branch import Branch
+from sweeps.recipes import RECIPES
+from sweeps.running import dispatch
+from sweeps.search.limits import Limits
+from sweeps.spec.branches import BranchPlan, branch_plan
+from sweeps.spec.spec import Sweep
+from tests.sweeps.alone import one_after_the_other
+
+ASKED: dict[str, Any] = {"at": "25%,50%", "factors": "1/2,1,2", "window": "128"}
+
+
+def asked(**changes: Any) -> Sweep:
+    plain = RECIPES.make("quick").on("noisy_quadratic")
+    return plain.replace(
+        **{
+            "workload": Choice(name="noisy_quadratic", options={"dimension": 20}),
+            "optimizers": (Choice(name="adamw"),),
+            "batch_sizes": (8,),
+            "lrs": (0.02,),
+            "budgets": (640,),
+            "seeds": (0, 1),
+            "name": "branch",
+        }
+        | changes
+    )
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Ids of the trials that run, in this process and without timing."""
+    ids: list[str] = []
+
+    def watched(run: Any, resources: Any, ahead: Any) -> None:
+        take = run.search.next
+
+        def following() -> Any:
+            config = take()
+            ids.extend([] if config is None else [config.trial_id])
+            return config
+
+        run.search.next = following
+        one_after_the_other(run, resources, ahead)
+
+    monkeypatch.setattr(dispatch, "run_search", watched)
+    monkeypatch.setattr("sweeps.launching.loop.timed_apart", lambda *arguments: None)
+    return ids
+
+
+def branched(folder: Path, sweep: Sweep | None = None, **changes: Any) -> Any:
+    return run_sweep(sweep or asked(), folder, policy=Branch(**ASKED | changes))
+
+
+def stored(folder: Path, *, with_steps: bool = True) -> Iterator[TrialResult]:
+    return Store(folder).results(with_steps=with_steps)
+
+
+# -- what is asked for ---------------------------------------------------------------------------------------------
+
+
+def plan(**changes: Any) -> BranchPlan:
+    return branch_plan(**{"batch_size": 16, "examples": 10_000, "lr_rule": "sqrt"} | ASKED | changes)
+
+
+def test_shares_and_examples_are_whole_batches_of_the_trunk() -> None:
+    assert plan(at="5%,10%,80%").at == (496, 992, 8000)
+    assert plan(at="1k,2000").at == (992, 2000)
+    assert plan(at="0.001%").at == (16,)
+    assert plan().factors == {8: Fraction(1, 2), 16: 1, 32: 2}
+    assert plan(factors="0.25,3").factors == {4: Fraction(1, 4), 48: 3}
+
+
+def test_a_window_is_whole_batches_of_every_branch() -> None:
+    assert plan(window="100").window == 128
+    assert plan(window="5%").window == 512
+    assert plan(window=None).window == 20 * 32
+    assert plan(window=None, examples=10**6).window == 20_000
+    assert plan(factors="2,3", window="960").window == 960
+
+
+@pytest.mark.parametrize(
+    ("rule", "lrs"),
+    [
+        ("sqrt", [{8: 0.0707107, 16: 0.1, 32: 0.141421}]),
+        ("linear", [{8: 0.05, 16: 0.1, 32: 0.2}]),
+        ("8:1e-3,16:2e-3,32:3e-3,64:1", [{8: 1e-3, 16: 2e-3, 32: 3e-3}]),
+    ],
+)
+def test_learning_rates_of_branches(rule: str, lrs: list[dict[int, float]]) -> None:
+    assert [dict(rates.lrs) for rates in plan(lr_rule=rule).rates(0.1)] == lrs
+
+
+def test_rates_that_are_tried_are_around_the_square_root_and_the_trunks_own_is_exact() -> None:
+    exact = 0.123456789
+    first, half, double = plan(lr_rule="tried").rates(exact)
+    assert first.lrs[16] == exact
+    for size in (8, 16, 32):
+        assert half.lrs[size] == pytest.approx(first.lrs[size] / 2, rel=1e-5)
+        assert double.lrs[size] == pytest.approx(first.lrs[size] * 2, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"factors": "1/32"}, r"1/32 of batch size 16 is 0.5 examples"),
+        ({"factors": "1,x"}, "multiples of the batch size"),
+        ({"factors": "0"}, "multiples of the batch size"),
+        ({"factors": "1,2/2"}, "there twice"),
+        ({"factors": "1,3", "micro_batch_size": 32}, r"batch of 48 is no whole number of micro-batches of 32"),
+        ({"at": "120%"}, "no share of the trunk"),
+        ({"at": "20k"}, "ends after 10,000 examples"),
+        ({"at": "5%,5.01%"}, "same update"),
+        ({"at": "soon"}, "or a share of the trunk"),
+        ({"at": "5%", "examples": None}, "give examples, not shares"),
+        ({"window": "-3"}, "--window -3"),
+        ({"factors": "15,16,17", "window": "4080"}, "only every 65,280 examples"),
+        ({"lr_rule": "cube"}, "--lr-rule takes"),
+        ({"lr_rule": "8:1e-3"}, r"no learning rate for batch size 16"),
+    ],
+)
+def test_what_cannot_be_is_one_line(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words) as error:
+        plan(**changes)
+    assert "\n" not in str(error.value)
+
+
+# -- what is run ---------------------------------------------------------------------------------------------------
+
+
+def test_trunk_and_branches_are_trials_of_one_folder_and_the_branch_that_differs_in_nothing_is_the_trunk(
+    tmp_path: Path, started: list[str]
+) -> None:
+    report = branched(tmp_path)
+    trials = list(stored(tmp_path))
+    (trunk,) = [trial for trial in trials if trial.config.parent is None]
+    branches = [trial for trial in trials if trial.config.parent is not None]
+    assert len(branches) == 2 * 3 * 2
+    assert len(started) == len(set(started)) == 13
+    for trial in branches:
+        parent = trial.config.parent
+        assert parent is not None
+        assert (parent.source, parent.trunk) == (trunk.config.fingerprint, trunk.config.fingerprint)
+        assert parent.batch_factor == trial.config.batch_size / 8
+        assert parent.lr_factor == trial.config.lr / 0.02 == pytest.approx(parent.batch_factor**0.5, rel=1e-5)
+        assert trial.evaluations[0].step == trial.evaluations[0].examples == 0
+        assert trial.final_examples == 128
+        assert parent.digest == digest(Store(tmp_path).kept_folder(parent.source) / f"{parent.examples}.pt")
+    assert {t.config.parent.examples for t in branches if t.config.parent} == {160, 320}
+    for at in (160, 320):
+        (same,) = [
+            t for t in branches
+            if t.config.parent and (t.config.seed, t.config.batch_size, t.config.parent.examples) == (0, 8, at)
+        ]  # fmt: skip
+        for name in set(trunk.steps) - {"step", "examples"}:
+            whole = trunk.steps[name][at // 8 : (at + 128) // 8]
+            np.testing.assert_array_equal(same.steps[name], whole, err_msg=name)
+    assert report.content["share_of_trunk"] == pytest.approx(12 * 128 / 640)
+    assert {row["status"] for row in report.content["branches"]} == {"BUDGET_EXHAUSTED"}
+    assert report.lines[-1] == f"next: cbs local {tmp_path}"
+
+
+def test_the_same_command_runs_nothing_and_more_checkpoints_leave_what_is_there(
+    tmp_path: Path, started: list[str]
+) -> None:
+    branched(tmp_path)
+    files = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.suffix in (".parquet", ".pt")}
+    started.clear()
+    branched(tmp_path)
+    assert started == []
+    branched(tmp_path, at="25%,50%,75%")
+    assert len(started) == 1 + 6  # the trunk once more, since a checkpoint is missing, and the new branches
+    assert {path: path.read_bytes() for path in files} == files
+    assert not clean(tmp_path)
+    (ledger,) = ledgers(tmp_path)
+    assert ledger.problems == ledger.left_over == []
+
+
+class Killed(Exception):
+    """In place of a kill."""
+
+
+def test_random_kills_end_in_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, started: Any) -> None:
+    branched(tmp_path / "whole")
+    run, rng = dispatch.run_search, np.random.default_rng(3)
+    kills = 0
+    for left in rng.integers(0, 6, size=10).tolist():
+
+        def dying(run_of: Any, *others: Any, left: int = left) -> None:
+            save = run_of.store.save
+            count = iter(range(left))
+
+            def saving(result: TrialResult) -> None:
+                if next(count, None) is None:
+                    raise Killed
+                save(result)
+
+            run_of.store.save = saving
+            run(run_of, *others)
+
+        monkeypatch.setattr(dispatch, "run_search", dying)
+        try:
+            branched(tmp_path / "cut")
+        except Killed:
+            kills += 1
+    monkeypatch.setattr(dispatch, "run_search", run)
+    branched(tmp_path / "cut")
+    assert kills >= 2
+    whole, cut = (
+        {
+            path.relative_to(folder): path.read_bytes()
+            for path in folder.rglob("*")
+            if path.name in ("record.parquet", "steps.parquet") or path.suffix == ".pt"
+        }
+        for folder in (tmp_path / "whole", tmp_path / "cut")
+    )
+    assert whole == cut
+    assert len(whole) == 2 * 13 + 2
+
+
+def test_other_optimizers_branch_from_one_trunk_after_a_warmup(tmp_path: Path, started: list[str]) -> None:
+    both = asked(optimizers=(Choice(name="adamw"), Choice(name="sgd")), seeds=(0,))
+    with pytest.raises(ConfigError, match="not of 'sgd'"):
+        branched(tmp_path / "cold", both, trunk_optimizer="adamw", at="50%")
+    branched(tmp_path, both, trunk_optimizer="adamw", at="50%", warmup=32)
+    parents = {
+        (trial.config.optimizer.name, trial.config.parent.source, trial.config.parent.warmup_examples)
+        for trial in stored(tmp_path)
+        if trial.config.parent
+    }
+    (source,) = {source for _, source, _ in parents}
+    assert parents == {("adamw", source, 32), ("sgd", source, 32)}
+    each = branched(tmp_path / "each", both, at="50%")
+    assert len({row["trial"] for row in each.content["trunks"]}) == 2
+
+
+def test_schedules_and_warmups_of_the_trunk_are_those_of_its_branches(tmp_path: Path, started: list[str]) -> None:
+    cosine = asked(schedule=dataclasses.replace(asked().schedule, name="cosine", warmup_steps=5), seeds=(0,))
+    branched(tmp_path, cosine, at="25%")
+    schedules = [trial.config.schedule for trial in stored(tmp_path, with_steps=False)]
+    (one,) = {(s.name, s.warmup_examples, s.decay_examples) for s in schedules}
+    assert one == ("cosine", 40, 640)
+
+
+def test_a_preview_says_what_runs_and_what_it_costs(tmp_path: Path, started: list[str]) -> None:
+    policy = Branch(**ASKED)
+    before = policy.preview(asked_resolved(), tmp_path, None, 1).content
+    branched(tmp_path)
+    assert before["trials"] == len(started)
+    assert before["examples"] == sum(trial.final_examples for trial in stored(tmp_path))
+    assert before["share_of_trunk"] == 12 * 128 / 640
+    after = policy.preview(asked_resolved(), tmp_path, None, 1)
+    assert (after.content["trials"], after.content["trials_done"]) == (0, 13)
+    assert any("240.0 % of its trunk" in line for line in after.lines)
+
+
+def asked_resolved() -> Sweep:
+    from sweeps.launching.launch import resolve
+
+    return resolve(asked())
+
+
+def test_checkpoints_of_other_runs_take_the_place_of_a_trunk(tmp_path: Path, started: list[str]) -> None:
+    model = build_workload(asked().workload).build_model()
+    for at, scale in ((80, 1.0), (160, 0.5)):
+        torch.save(
+            {"model": {name: value * scale for name, value in model.state_dict().items()}}, tmp_path / f"{at}.pt"
+        )
+    given = [f"{tmp_path / '160.pt'}@160", f"{tmp_path / '80.pt'}@80"]
+    with pytest.raises(ConfigError, match="holds no state of an optimizer"):
+        branched(tmp_path / "kept", asked(budgets=(128,)), checkpoints=given)
+    started.clear()
+    branched(tmp_path / "out", asked(budgets=(128,)), checkpoints=given, state="reset")
+    trials = list(stored(tmp_path / "out", with_steps=False))
+    assert len(trials) == len(started) == 12
+    starts: dict[int, set[float]] = {}
+    for trial in trials:
+        assert trial.config.parent
+        assert trial.config.parent.source == str(tmp_path / f"{trial.config.parent.examples}.pt")
+        starts.setdefault(trial.config.parent.examples, set()).add(trial.evaluations[0].value)
+    assert [len(starts[at]) for at in (80, 160)] == [1, 1]
+    assert min(starts[80]) > 3 * min(starts[160])
+    with pytest.raises(ConfigError, match="say how many examples its run had seen"):
+        branched(tmp_path / "x", asked(budgets=(128,)), checkpoints=[str(tmp_path / "80.pt")], state="reset")
+
+
+# -- what is refused -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"batch_sizes": (8, 16)}, "--trunk-batch"),
+        ({"lrs": (0.1, 0.2)}, "one learning rate"),
+        ({"budgets": (320, 640)}, "needs --budget"),
+        ({"batch_schedules": (Choice(name="seesaw"),)}, "leave out batch schedules"),
+    ],
+)
+def test_a_trunk_that_is_none_is_refused(changes: dict[str, Any], words: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=words):
+        Branch(**ASKED).check(asked(**changes), limits=Limits(), source=None)
+
+
+def test_branches_of_a_trunk_that_diverged_are_refused(tmp_path: Path, started: list[str]) -> None:
+    with pytest.raises(ConfigError, match=r"trunk of sgd ended as DIVERGED .*smaller learning rate than 1000"):
+        branched(tmp_path, asked(optimizers=(Choice(name="sgd"),), lrs=(1000.0,)))
+    assert len(started) == 1
+
+
+def test_a_window_beyond_the_data_is_refused(tmp_path: Path, monkeypatch: Any, started: list[str]) -> None:
+    monkeypatch.setattr("cbs.workloads.noisy_quadratic.NoisyQuadraticWorkload.training_examples", 447, raising=False)
+    with pytest.raises(ConfigError, match="the data end after 447 examples, the last branch begins at 320"):
+        branched(tmp_path)
+    assert started == []
+    monkeypatch.setattr("cbs.workloads.noisy_quadratic.NoisyQuadraticWorkload.training_examples", 448, raising=False)
+    branched(tmp_path)
+
+
+def test_a_checkpoint_that_is_gone_or_changed_is_told(tmp_path: Path, started: list[str]) -> None:
+    branched(tmp_path, at="25%")
+    (path,) = (tmp_path / "kept").rglob("*.pt")
+    shutil.rmtree(tmp_path / "kept")
+    started.clear()
+    branched(tmp_path, at="25%")  # written again, with the same content
+    assert len(started) == 1
+    assert path.exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "a trunk needs --budget"),
+        (["--budget", "1e4", "--factors", "1/32"], "1/32 of batch size 16 is 0.5 examples"),
+        (["--budget", "1e4", "--state", "half"], "keep or reset"),
+        (["--budget", "1e4", "--trunk-optim", "lion"], "add it with --optim"),
+        (["--from-checkpoint", "gone.pt@800", "--window", "640"], "no checkpoint at gone.pt"),
+        (["--command", "train {batch_size} {lr} {seed} {folder} {steps}", "--metric", "loss", "--direction", "below",
+          "--metric-unit", "nats", "--example-unit", "tree", "--budget", "1e4"], "a program trains its trunk itself"),
+    ],
+)  # fmt: skip
+def test_the_command_says_in_a_line_what_is_wrong(
+    words: list[str], said: str, run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, started: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    plain = [] if "--command" in words else ["--workload", "noisy_quadratic"]
+    code, _, err = run("branch", *plain, "--optim", "adamw", *words, "--dry-run")
+    assert code == 2, err
+    assert said in err
+    assert len(err.strip().splitlines()) == 1
+
+
+def test_the_command_tells_the_price(run: Any, tmp_path: Path, started: Any) -> None:
+    words = ["--workload", "noisy_quadratic", "--optim", "adamw", "--budget", "64000", "--at", "10%,50%"]
+    code, out, _ = run("branch", *words, "--factors", "1,2", "--window", "1%", "--dry-run", "-o", tmp_path / "out")
+    assert code == 0
+    assert "branches of an optimizer cost 8.0 % of its trunk" in out
