@@ -61,8 +61,6 @@ def relation(
     """Both definitions side by side; ``best`` is the batch size with the least loss."""
     if not entry.constant:
         return Relation(measured=measured, remark="learning rates decay, so no curve passes a loss as it would have")
-    if entry.metric != entry.group.target.metric:
-        return Relation(measured=measured, remark="steps to a target are those of the target's metric")
     if best is None or len(entry.studies) < 2:
         return Relation(measured=measured, remark="there are too few batch sizes")
     curve = entry.tuned_curve(entry.studies[int(np.flatnonzero(entry.sizes == best)[0])])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -20,7 +19,6 @@ from analysis.read.results import Results
 from cbs.errors import ConfigError, ResultsError
 from cbs.registry.choices import called, parse_choice
 from cbs.trial.record import TrialStatus
-from cbs.trial.store import METRIC, read_record
 
 ALIKE = 0.01
 """Budgets that differ by less are one: each is met as closely as whole batches allow."""
@@ -29,10 +27,6 @@ _OF_A_BATCH = 0.55
 """Of a batch, by which a run may miss its budget, and two budgets be apart: half a one, and what rounding adds."""
 
 _AT_PEAK = 0.999
-_LOSSES = ("train_loss", "training_loss")
-"""Metrics in the unit of a target that is a loss."""
-
-_NO_METRIC = ("step", "examples", "lr", "value")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +48,6 @@ class Spent:
 
     group: Group
     name: str
-    metric: str
     budget: float
     sign: float
     scale: tuple[float, float]
@@ -63,12 +56,6 @@ class Spent:
     constant: bool
     rows: pd.DataFrame = field(repr=False)
     curve: Callable[[int], tuple[Array, Array]] = field(repr=False)
-
-    @property
-    def unit(self) -> str:
-        """Of the metric; empty where it is not known, as of what was measured beside the target's, losses excepted."""
-        same = self.metric in (self.group.target.metric, *_LOSSES)
-        return self.group.metric_unit if same else ""
 
     @property
     def sizes(self) -> Array:
@@ -92,28 +79,33 @@ class Spent:
         return grid[kept], np.maximum.accumulate(best[kept][::-1])[::-1]
 
 
-def spent(results: Results, at: Sequence[float], metric: str | None, notes: list[str]) -> list[Spent]:
+def spent(results: Results, at: Sequence[float], notes: list[str]) -> list[Spent]:
     """The runs of every group at every budget; says what is left out.
 
     Args:
         at: budgets in examples, read off the curves of constant learning rates; none for where the runs end.
-        metric: what is read; ``None`` for that of the target.
 
     Raises:
         ConfigError: if a schedule decays though ``at`` is given, or runs end at unlike budgets.
-        ResultsError: if no run is at a budget, or none has the metric.
+        ResultsError: if no run is at a budget.
     """
     for value in at:
         if not 0 < value < math.inf:
             raise ConfigError(f"--at takes examples, a number above 0, got {value:g}")
+    owner, *columns = (results.evaluations[name].to_numpy(float) for name in ("trial", "step", "value", "lr"))
+
+    def curves(row: int) -> tuple[Array, Array, Array]:
+        first, last = np.searchsorted(owner, (row, row + 1))
+        steps, values, lrs = (column[first:last] for column in columns)
+        return steps, values, lrs
+
     found, reasons = [], []
     for index, group in enumerate(results.groups):
         rows = results.of_group(index)
-        curves = _curves(results, group, metric)
         if "imported" in group.manifest and at:
             notes.append(f"{group.sweep}: how learning rates went is not known; --at takes them for constant")
         for budget in at or (None,):
-            entry = _at_budget(group, rows, curves, budget, metric, notes)
+            entry = _at_budget(group, rows, curves, budget, notes)
             if isinstance(entry, str):
                 reasons.append(f"{group.optimizer}: {entry}")
             else:
@@ -124,49 +116,15 @@ def spent(results: Results, at: Sequence[float], metric: str | None, notes: list
     return found
 
 
-def _curves(results: Results, group: Group, metric: str | None) -> Callable[[int], tuple[Array, Array, Array]]:
-    """Steps, values of the metric and learning rates of a row of the trial table."""
-    owner, *columns = (results.evaluations[name].to_numpy(float) for name in ("trial", "step", "value", "lr"))
-
-    def own(row: int) -> tuple[Array, Array, Array]:
-        first, last = np.searchsorted(owner, (row, row + 1))
-        steps, values, lrs = (column[first:last] for column in columns)
-        return steps, values, lrs
-
-    if metric is None or metric == group.target.metric:
-        return own
-
-    def other(row: int) -> tuple[Array, Array, Array]:
-        table, _ = read_record(Path(results.trials.at[row, "folder"]) / "record.parquet")
-        measured = {name.removeprefix(METRIC): name for name in table.column_names if name not in _NO_METRIC}
-        if metric not in measured:
-            there = [group.target.metric, *measured]
-            raise ResultsError(f"sweep {group.sweep} has no metric {metric!r}; it has {', '.join(there)}")
-        steps, values = (table[name].to_numpy().astype(float) for name in ("step", measured[metric]))
-        return steps, values, own(row)[2]
-
-    return other
-
-
-def _sign(group: Group, rows: pd.DataFrame, metric: str) -> float:
-    """1 where less of a metric is better, else -1."""
-    if metric == group.target.metric:
-        return -1.0 if group.target.direction == "above" else 1.0
-    _, summary = read_record(Path(rows["folder"].iloc[0]) / "record.parquet")
-    return -1.0 if summary.get("directions", {}).get(metric) == "above" else 1.0
-
-
 def _at_budget(
     group: Group,
     rows: pd.DataFrame,
     curves: Callable[[int], tuple[Array, Array, Array]],
     at: float | None,
-    metric: str | None,
     notes: list[str],
 ) -> Spent | str:
     """The runs of one group at one budget, or why there are none."""
-    metric = metric or group.target.metric
-    sign = _sign(group, rows, metric)
+    sign = -1.0 if group.target.direction == "above" else 1.0
     ended = {row: float(rows.at[row, "final_step"]) * float(rows.at[row, "batch_size"]) for row in rows.index}
     whole = [row for row in rows.index if _ran_on(group, rows.at[row, "status"])]
     if at is None:
@@ -233,7 +191,6 @@ def _at_budget(
     return Spent(
         group=group,
         name=_name(group),
-        metric=metric,
         budget=at,
         sign=sign,
         scale=scale,
@@ -315,4 +272,4 @@ def side_by_side(entries: Sequence[Spent]) -> Iterator[list[Spent]]:
 
 def _comparable(entry: Spent) -> tuple[str, ...]:
     group = entry.group
-    return group.workload, entry.metric, group.target.direction, group.metric_unit, str(group.data_hash)
+    return group.workload, group.target.metric, group.target.direction, group.metric_unit, str(group.data_hash)
