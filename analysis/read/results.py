@@ -116,6 +116,12 @@ def load(*paths: str | os.PathLike[str], metric: str | None = None) -> Results:
         said = trials["directions"].map(lambda directions: directions.get(metric)).groupby(trials["group"]).first()
         groups = [group.read_by(metric, said[index] or "below") for index, group in enumerate(groups)]
     apart = with_schedule(every, trials, notes) if scheduled.any() else []
+    notes += dict.fromkeys(
+        f"sweep {group.sweep}: its trials went on to {target}: see --metric {target.metric}"
+        for group in groups
+        for target in group.further_targets
+        if not group.beside
+    )
     kept = without_copies(without_duplicates(trials, notes), notes)
     notes += cut_short(kept)
     metrics = dict.fromkeys((group.sweep, group.target.metric) for group in groups)

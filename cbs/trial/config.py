@@ -121,6 +121,7 @@ class TrialConfig:
         seed: determines initial weights, data order and every other random draw.
         target: the trial ends when it is reached, unless ``stops_at_target`` is false; then it names the metric, and
             its value is the yardstick of ``divergence_factor`` and of ``evaluation``.
+        further_targets: of other metrics, which have to be reached, too, each at some evaluation; by their metrics.
         max_steps: budget in optimizer updates of ``batch_size`` examples; with a batch schedule the examples count, see
             :attr:`max_examples`.
         micro_batch_size: examples per forward and backward pass; ``None`` for the whole batch at once.
@@ -155,6 +156,7 @@ class TrialConfig:
     seed: int
     target: Target
     max_steps: int
+    further_targets: tuple[Target, ...] = ()
     micro_batch_size: int | None = None
     schedule: Schedule = field(default_factory=Schedule)
     batch_schedule: Choice | None = None
@@ -180,6 +182,11 @@ class TrialConfig:
             isinstance(self.stops_at_target, bool),
             f"stops_at_target must be true or false, got {self.stops_at_target!r}",
         )
+        further = sorted(self.further_targets, key=lambda target: target.metric)
+        object.__setattr__(self, "further_targets", tuple(further))
+        names = [target.metric for target in self.targets]
+        _require(len(set(names)) == len(names), f"two targets are of one metric: {', '.join(map(str, self.targets))}")
+        _require(self.stops_at_target or not further, "a trial that trains to its budget has no further targets")
         whole("seed", self.seed, least=0)
         _require(self.lr > 0, f"lr must be above 0, got {self.lr}")
         if self.micro_batch_size is not None:
@@ -206,7 +213,8 @@ class TrialConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain dictionaries, lists and scalars; inverse of :meth:`from_dict`."""
-        return plain_values(self)
+        values = plain_values(self)
+        return {name: value for name, value in values.items() if value or name != "further_targets"}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> TrialConfig:
@@ -228,10 +236,16 @@ class TrialConfig:
         data = {key: value for key, value in data.items() if key not in unknown}
         try:
             parts = {key: nested[key](**value) if key in nested else value for key, value in data.items()}
+            parts["further_targets"] = tuple(Target(**each) for each in data.get("further_targets", ()))
             choices = {key: Choice(**data[key]) for key in ("probe", "averaging", "batch_schedule") if data.get(key)}
             return cls(**parts | choices, unknown=unknown)
         except TypeError as error:
             raise ConfigError(f"not a trial configuration: {error}") from None
+
+    @property
+    def targets(self) -> tuple[Target, ...]:
+        """All of them."""
+        return (self.target, *self.further_targets)
 
     @property
     def max_examples(self) -> int:

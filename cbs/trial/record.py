@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from cbs.trial.config import TrialConfig
+from cbs.trial.target import Target
 
 SCHEMA_VERSION = 1
 """Raised when a stored column or key changes its name, unit or meaning."""
@@ -111,7 +112,8 @@ class TrialResult:
     Attributes:
         config: what was run.
         status: how it ended.
-        steps_to_target: first crossing of the target, interpolated in log step; ``None`` unless ``REACHED``.
+        steps_to_target: first crossing of the target, interpolated in log step; ``None`` where it was not reached,
+            ``REACHED`` or not where there are further targets.
         evaluations: the full evaluation curve, step 0 included.
         steps: per-step columns, each of shape ``[steps]``: ``step``, ``examples``, ``batch_size``, those of a batch
             schedule (see :mod:`cbs.training.batch_sizes`), ``train_loss``, the columns of the probe, :data:`CLIPPED`
@@ -145,6 +147,18 @@ class TrialResult:
     @property
     def trial_id(self) -> str:
         return self.config.trial_id
+
+    def values(self, metric: str) -> list[float]:
+        """A metric at every evaluation; NaN where it was not measured."""
+        if metric == self.config.target.metric:
+            return [row.value for row in self.evaluations]
+        return [row.others.get(metric, math.nan) for row in self.evaluations]
+
+    def steps_to(self, target: Target) -> float | None:
+        """:attr:`steps_to_target` of one of the trial's targets."""
+        if target == self.config.target:
+            return self.steps_to_target
+        return target.crossing([row.step for row in self.evaluations], self.values(target.metric))
 
     @property
     def examples_to_target(self) -> float | None:

@@ -12,6 +12,7 @@ from cbs.optimizers import OPTIMIZERS
 from cbs.registry.choices import Choice, parse_choice, parse_value
 from cbs.schedules.batch_size import batch_schedule_options
 from cbs.schedules.learning_rate import schedule_options
+from cbs.trial.target import Target
 from sweeps.spec.spec import Sweep
 
 _PLAIN = (
@@ -66,11 +67,12 @@ def is_setting(key: str) -> bool:
 def override(sweep: Sweep, settings: Iterable[str]) -> Sweep:
     """The sweep with settings of the form ``key=value`` applied.
 
-    Keys are fields of the sweep (``max_steps``), parts of nested ones (``schedule.name``, ``evaluation.growth``),
-    options of the learning-rate schedule (``schedule.power``) and of the batch schedules (``schedule.alpha``), of
-    which no two have one name, the workload (``workload.size``), the probe (``probe.groups``), the averaging of
-    weights (``averaging.decay``), of an optimizer (``merit.eps``, in every variant of it) and of all optimizers
-    that have them (``optimizer.eps``). Values are read by :func:`cbs.registry.choices.parse_value`.
+    Keys are fields of the sweep (``max_steps``), parts of nested ones (``schedule.name``, ``evaluation.growth``), more
+    targets by their metric (``target.training_loss``), options of the learning-rate schedule (``schedule.power``) and
+    of the batch schedules (``schedule.alpha``), of which no two have one name, the workload (``workload.size``), the
+    probe (``probe.groups``), the averaging of weights (``averaging.decay``), of an optimizer (``merit.eps``, in every
+    variant of it) and of all optimizers that have them (``optimizer.eps``). Values are read by
+    :func:`cbs.registry.choices.parse_value`.
 
     Raises:
         ConfigError: naming the unknown key and the known ones, or the refused value.
@@ -112,6 +114,11 @@ def _apply(sweep: Sweep, key: str, value: Any) -> Sweep:
             return sweep.replace(**{head: dataclasses.replace(part, **{option: value})})
         except TypeError as error:
             raise ConfigError(f"--set {key}: {error}") from None
+    if head == "target":
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            raise ConfigError(f"--set {key}: expected the value of {option} to train to, got {value!r}")
+        others = [target for target in sweep.further_targets if target.metric != option]
+        return sweep.replace(further_targets=(*others, Target(metric=option, value=value)))
     if head == "workload":
         return sweep.replace(workload=_with_option(sweep.workload, option, value))
     if head in _OPTIONAL:
@@ -176,6 +183,6 @@ def _unknown(sweep: Sweep, key: str) -> str:
     nested = [f"{part}.{name}" for part in _NESTED for name in _fields(getattr(sweep, part))]
     schedule = [f"schedule.{name}" for name in sorted({*schedule_options(), *batch_schedule_options()})]
     options = [f"{part}.OPTION" for part in ("workload", *_OPTIONAL, "optimizer", *(c.name for c in sweep.optimizers))]
-    known = dict.fromkeys([*_PLAIN, *_NAMES, *RUN, *_OPTIONAL, *nested, *schedule, *options])
+    known = dict.fromkeys([*_PLAIN, *_NAMES, *RUN, *_OPTIONAL, "target.METRIC", *nested, *schedule, *options])
     problem = "the keys" if key == "help" else f"unknown key {key!r}; known keys"
     return f"--set: {problem} are {', '.join(known)}"

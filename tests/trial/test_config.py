@@ -90,6 +90,7 @@ CHANGES: dict[str, Any] = {
     "seed": 1,
     "target": Target(metric="validation_loss", value=0.1, direction="above"),
     "max_steps": 101,
+    "further_targets": (Target(metric="gradient_norm", value=0.1),),
     "micro_batch_size": 8,
     "schedule": Schedule(warmup_examples=1),
     "batch_schedule": Choice(name="seesaw"),
