@@ -92,11 +92,11 @@ def test_a_sweep_takes_them_by_setting() -> None:
     assert "further_targets" not in small_sweep().protocol()
     resolved = resolve(override(small_sweep(), ["target.accuracy=0.9"]))
     assert resolved.further_targets[0].direction == resolved.target.direction
-    with pytest.raises(ConfigError, match="expected the value of gradient_norm to train to, got 'low'"):
+    with pytest.raises(ConfigError, match=r"expected the value of gradient_norm to train to, got 'low'"):
         override(small_sweep(), ["target.gradient_norm=low"])
-    with pytest.raises(ConfigError, match="leave out --set target.METRIC"):
+    with pytest.raises(ConfigError, match=r"leave out --set target\.METRIC"):
         asked.replace(budgets=(4000,))
-    with pytest.raises(ConfigError, match="one target: leave out --set target.METRIC"):
+    with pytest.raises(ConfigError, match=r"one target: leave out --set target\.METRIC"):
         POLICIES.make("telescope", widths=(16, 32)).check(asked, limits=Limits(), source=None)
 
 
