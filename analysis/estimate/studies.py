@@ -317,8 +317,13 @@ def within_reach(rows: pd.DataFrame, best: np.ndarray, direction: str) -> float 
     if per_size.isna().any():
         return None
     hardest = float(per_size.max() if below else per_size.min())
-    if hardest == 0:
-        return None
-    unit = 10.0 ** (math.floor(math.log10(abs(hardest))) - 2)
-    rounded = (math.floor(hardest / unit) + 1) * unit if below else (math.ceil(hardest / unit) - 1) * unit
+    return None if hardest == 0 else easier_by_rounding(hardest, below, 3)
+
+
+def easier_by_rounding(value: float, below: bool, digits: int) -> float:
+    """The next easier value with so many digits, for a target that has to be passed ``below`` it, or above."""
+    if value == 0:
+        return 1e-12 if below else -1e-12
+    unit = 10.0 ** (math.floor(math.log10(abs(value))) - digits + 1)
+    rounded = (math.floor(value / unit) + 1) * unit if below else (math.ceil(value / unit) - 1) * unit
     return float(f"{rounded:.6g}")

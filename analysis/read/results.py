@@ -57,6 +57,12 @@ class Results:
         """The trials of one group."""
         return self.trials[self.trials["group"] == group]
 
+    def curve(self, trial: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Steps, values and learning rates at the evaluations of one trial."""
+        first, last = np.searchsorted(self.evaluations["trial"].to_numpy(), (trial, trial + 1))
+        steps, values, lrs = (self.evaluations[name].to_numpy(float)[first:last] for name in ("step", "value", "lr"))
+        return steps, values, lrs
+
 
 def load(*paths: str | os.PathLike[str], metric: str | None = None) -> Results:
     """Read one sweep, or all sweeps of a folder; of several paths all of them.

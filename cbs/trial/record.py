@@ -180,22 +180,45 @@ class TrialResult:
         return self.evaluations[-1].examples if self.evaluations else 0
 
     def value_at(self, examples: float) -> float:
-        """The metric once so many examples were seen: a straight line in ln examples between the evaluations around it.
+        """The metric once so many examples were seen, see :func:`read_off`; before the first evaluation what that says.
 
         NaN where there is none: the trial diverged, or its last evaluation is more than :data:`SHORT` of that away.
         """
+        if self.status is not TrialStatus.BUDGET_EXHAUSTED and self.status is not TrialStatus.REACHED:
+            return math.nan
+        if self.final_examples < (1.0 - SHORT) * examples - self.config.batch_size / 2:
+            return math.nan
         rows = [row for row in self.evaluations if row.examples > 0]
-        if (self.status is not TrialStatus.BUDGET_EXHAUSTED and self.status is not TrialStatus.REACHED) or not rows:
-            return math.nan
-        if rows[-1].examples < (1.0 - SHORT) * examples - self.config.batch_size / 2:
-            return math.nan
-        return float(
-            np.interp(math.log(examples), [math.log(row.examples) for row in rows], [row.value for row in rows])
-        )
+        value = read_off(np.array([row.examples for row in rows]), np.array([row.value for row in rows]), examples)
+        return rows[0].value if value is None else value
 
     def replace(self, **changes: Any) -> TrialResult:
         """A copy with some fields changed."""
         return dataclasses.replace(self, **changes)
+
+
+def read_off(along: np.ndarray, values: np.ndarray, place: float, farthest: float = math.inf) -> float | None:
+    """A curve at a place: a straight line in its logarithm between the evaluations around it; after the last one that.
+
+    Args:
+        along: steps, or examples seen, of every evaluation, increasing.
+        values: the metric there.
+        place: in the unit of ``along``.
+        farthest: ratio of the places of two evaluations up to which something is known in between.
+
+    Returns:
+        ``None`` before the first evaluation after step 0, and where those around lie too far apart.
+    """
+    after = int(np.searchsorted(along, place * (1.0 - 1e-9)))
+    if after == len(along):
+        return float(values[-1])
+    if abs(along[after] - place) <= 1e-6 * place:
+        return float(values[after])
+    low, high = (along[after - 1], along[after]) if after else (0.0, along[after])
+    if low <= 0 or high > farthest * low:
+        return None
+    share = math.log(place / low) / math.log(high / low)
+    return float(values[after - 1] + share * (values[after] - values[after - 1]))
 
 
 def examples_at(step: float, examples: np.ndarray) -> float:

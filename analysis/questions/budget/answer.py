@@ -20,7 +20,7 @@ from analysis.phrases import number, plural
 from analysis.plain import plain, shown
 from analysis.questions.budget.critical import Relation, relation
 from analysis.questions.budget.doubling import SizeDoubling, doublings
-from analysis.questions.budget.equivalence import Equivalence, Excess, SizeStanding, equivalence
+from analysis.questions.budget.equivalence import Equivalence, Excess, SizeStanding, equivalence, zeros
 from analysis.questions.budget.pairs import Pair, pair
 from analysis.questions.budget.reading import Spent, side_by_side, spent
 from analysis.read.groups import Group
@@ -312,20 +312,13 @@ def _means(losses: Array, ran: Array, winner: int) -> Array:
 def _basin(lrs: Array, means: Array, limit: float, winner: int) -> float | None:
     """Highest over lowest learning rate at which the mean, linear in ln lr, is below the limit; a rate that failed ends
     it halfway."""
-    ends = []
-    for side in (-1, 1):
-        place = winner
-        while True:
-            after = place + side
-            if not 0 <= after < len(lrs):
-                return None
-            if not means[after] <= limit:
-                rise = means[after] - means[place]
-                share = (limit - means[place]) / rise if np.isfinite(rise) else 0.5
-                ends.append(math.log(lrs[place]) + share * math.log(lrs[after] / lrs[place]))
-                break
-            place = after
-    return math.exp(ends[1] - ends[0])
+    width = 0.0
+    for side in (1, -1):
+        logs, over = side * np.log(lrs)[winner::side], means[winner::side] - limit
+        over[1:] = np.where(np.isfinite(over[1:]), over[1:], -over[:-1])
+        ends = float(zeros(logs, over[None], smooth=False)[0]) if len(logs) > 1 else math.inf
+        width += ends - logs[0]
+    return math.exp(width) if math.isfinite(width) else None
 
 
 def _verdict(sizes: Sequence[SizeAtBudget], found: BestLosses, margin: float) -> tuple[str, str]:

@@ -20,7 +20,7 @@ import numpy as np
 from analysis.arrays import UNKNOWN, Array, Quantity
 from analysis.config import AnalysisConfig
 from analysis.estimate.estimates import Reading, answered
-from analysis.estimate.studies import studies
+from analysis.estimate.studies import easier_by_rounding, studies
 from analysis.questions.budget.reading import Spent
 from analysis.read.results import Results
 
@@ -67,7 +67,7 @@ def relation(
     if len(curve[0]) < _FEWEST:
         return Relation(measured=measured, remark="the runs have no curves")
     hardest = max(float(np.nanmin(np.nanmean(_whole(losses), axis=1))) for losses in entry.losses)
-    target = replace(entry.group.target, value=_easier(entry.sign * hardest, entry.sign))
+    target = replace(entry.group.target, value=easier_by_rounding(entry.sign * hardest, entry.sign > 0, 4))
     trial, step, value = (results.evaluations[name].to_numpy() for name in ("trial", "step", "value"))
     steps = target.crossings(trial, step, value, len(results.trials))
     if np.any(steps <= 0):
@@ -100,15 +100,6 @@ def _whole(losses: Array) -> Array:
     """Without learning rates of which a seed failed, where some have none that did."""
     kept = np.isfinite(losses).all(axis=1)
     return losses[kept] if kept.any() else losses[np.isfinite(losses).any(axis=1)]
-
-
-def _easier(value: float, sign: float) -> float:
-    """Rounded to four digits towards the easier side."""
-    if value == 0:
-        return sign * 1e-12
-    unit = 10.0 ** (math.floor(math.log10(abs(value))) - 3)
-    rounded = (math.floor(value / unit) + 1) * unit if sign > 0 else (math.ceil(value / unit) - 1) * unit
-    return float(f"{rounded:.6g}")
 
 
 def _slope(examples: Array, losses: Array) -> float | None:
