@@ -88,8 +88,9 @@ class CellSums:
         held, whole = self._held.setdefault(index, {}), _wide(gradient)
         last = cells.number - 1
         rest = whole
-        for value in (*self._total_of(index), *(held[cell] for cell in held if cell != last)):
+        for value in (held[cell] for cell in held if cell != last):
             rest = rest - value
+        rest = rest - self._total[index] if index in self._total else rest
         if last in held:
             self._compared.append((index, torch.linalg.vector_norm(rest - held[last]), self._size[index]))
         elif self._complete:  # of an example without a gradient
@@ -133,9 +134,6 @@ class CellSums:
         if within:
             small.within = self._within.small(cells, examples)
         return small
-
-    def _total_of(self, index: int) -> list[Tensor]:
-        return [self._total[index]] if index in self._total else []
 
     def _finish(self, index: int, part: int) -> None:
         """Count all cells of a part."""
