@@ -87,10 +87,9 @@ class CellSums:
             return False
         held, whole = self._held.setdefault(index, {}), _wide(gradient)
         last = cells.number - 1
-        rest = whole
+        rest = whole - self._total[index] if index in self._total else whole
         for value in (held[cell] for cell in held if cell != last):
             rest = rest - value
-        rest = rest - self._total[index] if index in self._total else rest
         if last in held:
             self._compared.append((index, torch.linalg.vector_norm(rest - held[last]), self._size[index]))
         elif self._complete:  # of an example without a gradient
