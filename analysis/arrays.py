@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from cbs.noise_scale.correction import product_ends
+from cbs.trial.correction import product_ends
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -54,7 +54,7 @@ class Quantity:
     def over(self, other: Quantity) -> Quantity:
         """The ratio of two numbers that are independent; an end is open where one of theirs is.
 
-        See :mod:`cbs.noise_scale.correction`.
+        See :mod:`cbs.trial.correction`.
         """
         if self.value is None or other.value is None:
             return UNKNOWN

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 ResultsPath = Annotated[Path, typer.Argument(help="A sweep, or a folder of sweeps.", show_default=True)]
 Targets = Annotated[list[float] | None, typer.Option(help="Target value; repeat for several. Default: the sweep's.")]
+MetricName = Annotated[
+    str | None, typer.Option("--metric", help="Another metric that the trials recorded. Default: the target's.")
+]
 Answer = Callable[..., None]
 """See :func:`answer_with`."""
 

@@ -1,8 +1,8 @@
 """Simulated sweeps at an equal budget whose truth is known: how often ``cbs budget`` is right.
 
 The expected loss after E examples at every batch size and learning rate is that of the noisy quadratic in closed form
-(:mod:`cbs.theory.noisy_quadratic`); a trial is that plus normal noise, part of which the learning rates of a seed
-share. ``python -m benchmarks.budget_truth`` prints the table of docs/budget.md.
+(:mod:`analysis.extensions.theory.noisy_quadratic`); a trial is that plus normal noise, part of which the learning
+rates of a seed share. ``python -m benchmarks.budget_truth`` prints the table of docs/budget.md.
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from cbs.theory.noisy_quadratic import NoisyQuadratic
-from cbs.theory.noisy_quadratic.modes import modes_of
 from scipy.optimize import minimize_scalar
 
 from analysis.arrays import Array
@@ -23,6 +21,8 @@ from analysis.config import AnalysisConfig
 from analysis.estimate.objective import BestLosses, as_study, best_losses, unit_of
 from analysis.estimate.optima import savings
 from analysis.estimate.studies import Study
+from analysis.extensions.theory.noisy_quadratic import NoisyQuadratic
+from analysis.extensions.theory.noisy_quadratic.modes import modes_of
 from analysis.phrases import number
 from analysis.questions.budget.equivalence import SizeStanding, equivalence
 from analysis.questions.budget.pairs import pair
@@ -45,7 +45,8 @@ class Setting:
         noise: standard deviation of a trial's loss over the loss at the best learning rate, the floor being 0.
         offset: ln of the default learning rate over the best one at the middle batch size, where the search begins.
         factor: between neighbouring learning rates.
-        method, momentum, power: of the optimizer, see :func:`cbs.theory.noisy_quadratic.modes.modes_of`.
+        method, momentum, power: of the optimizer, see
+            :func:`analysis.extensions.theory.noisy_quadratic.modes.modes_of`.
         budget: examples.
         within: margin over the least loss.
         rival: loss of a second optimizer over that of the first.

@@ -328,7 +328,7 @@ OWN = {
     "checkpoint inside a checkpoint": Entry(build=Nested, **PLAIN),
     "own norm in double precision": Entry(build=RMS, **LANGUAGE),
     "soft mixture of bare experts": Entry(build=Mixture, **PLAIN),
-    "experts that choose rows": Entry(build=Capacity, **PLAIN, only_check=True),
+    "experts that choose rows": Entry(build=Capacity, **PLAIN),
     "sequences in one row": Entry(build=Packed, **LANGUAGE),
     "learned prompt": Entry(build=Prompted, **PLAIN),
     "masked, mean over words": Entry(build=nano, batch=several_lengths, loss=over_words, shares=word_shares),

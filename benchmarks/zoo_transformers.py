@@ -187,7 +187,8 @@ TRANSFORMERS = {
             n_head=2, d_head=8, d_inner=32, hidden_dropout=0.0, attention_dropout=0.0, activation_dropout=0.0,
         ),
         batch=masked,
-        **OWN,
+        blocks=("funnel.encoder.blocks.0.0", "funnel.encoder.blocks.1.0", "funnel.decoder.layers.0"),
+        compiled=False,
     ),
     "RWKV": Entry(
         build=of("RwkvForCausalLM", "RwkvConfig", vocab_size=WORDS, hidden_size=16, attention_hidden_size=16,

@@ -77,6 +77,7 @@ ASSUMED: dict[str, Case] = {
     ),
 }
 RESULTS = {"results": (["elsewhere"], "elsewhere"), "--target": (["--target", "2.5", "--target", "3"], "[2.5, 3.0]")}
+METRIC = {"--metric": (["--metric", "accuracy"], "metric='accuracy'")}
 OUTPUT = {"--output": (["-o", "there"], "there")}
 FIGURES = {"--figures": (["--figures", "none"], "figures=None")}
 JSON = {"--json": (["--json"], "to_json(")}
@@ -101,6 +102,7 @@ FLAGS = {
     "analyze": Flags(
         {"analysis.questions.analyze.answer.analyze": answer, **PRESENT},
         cases=RESULTS
+        | METRIC
         | OUTPUT
         | CONFIG
         | FIGURES
@@ -130,6 +132,7 @@ FLAGS = {
             **PRESENT,
         },
         cases=RESULTS
+        | METRIC
         | OUTPUT
         | CONFIG
         | FIGURES
@@ -264,7 +267,13 @@ FLAGS = {
     ),
     "lr": Flags(
         {"analysis.questions.lr.answer.learning_rates": answer, **PRESENT},
-        cases=RESULTS | OUTPUT | FIGURES | JSON | CONFIG | {"--scale-from": (["--scale-from", "16"], "reference=16")},
+        cases=RESULTS
+        | METRIC
+        | OUTPUT
+        | FIGURES
+        | JSON
+        | CONFIG
+        | {"--scale-from": (["--scale-from", "16"], "reference=16")},
     ),
     "noise-scale": Flags(
         {
@@ -337,6 +346,7 @@ FLAGS = {
         },
         base=["--throughput", "times.csv"],
         cases=RESULTS
+        | METRIC
         | OUTPUT
         | FIGURES
         | JSON
@@ -351,7 +361,7 @@ FLAGS = {
     ),
     "report": Flags(
         {"analysis.questions.report.answer.report": answer},
-        cases=RESULTS | OUTPUT | CONFIG | JSON,
+        cases=RESULTS | METRIC | OUTPUT | CONFIG | JSON,
     ),
     "budget": Flags(
         {"analysis.questions.budget.answer.budget": answer, **PRESENT},
@@ -362,7 +372,7 @@ FLAGS = {
         | JSON
         | {
             "results": (["elsewhere"], "elsewhere"),
-            "--at": (["--at", "7,8e2"], "at=[7.0, 800.0]"),
+            "--at": (["--at", "7,8e2"], "at=(7.0, 800.0)"),
             "--within": (["--within", "3%"], "within='3%'"),
             "--metric": (["--metric", "accuracy"], "metric='accuracy'"),
         },

@@ -269,6 +269,12 @@ def _of_the_form(doubts: Doubts) -> Iterator[tuple[Verdict, str]]:
 
 def not_reached(group: Group, target: Target, easier: Target | None) -> str:
     """What to do about a target that no batch size reached, where an ``easier`` one was reached at every batch size."""
+    if group.stops_at_target and group.beside:
+        own = ", ".join(map(str, group.further_targets))
+        return (
+            f"the trials stopped at the sweep's own target, {own}, some of them too early for this one: analyze with "
+            f"an easier one, or run a sweep with --set target.{target.metric}={target.value:g}"
+        )
     if group.stops_at_target and not easier_or_equal(target, group.target):
         return f"the trials stopped at the sweep's own target, {group.target}: run a sweep with the target {target}"
     if easier is None:

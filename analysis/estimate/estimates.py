@@ -249,13 +249,16 @@ def _with_columns(answer: Answer, read: Callable[[int], Recorded]) -> Answer:
 
 def _targets(group: Group, wanted: Sequence[float | Target] | None) -> list[Target]:
     own = group.target
+    if not wanted and group.beside:
+        raise ConfigError(f"sweep {group.sweep!r} has no target of {own.metric}: give one with --target")
     if not wanted:
         return [own]
     targets = []
     for entry in wanted:
         target = entry if isinstance(entry, Target) else replace(own, value=float(entry))
         if (target.metric, target.direction) != (own.metric, own.direction):
-            raise ConfigError(f"target {target} does not fit sweep {group.sweep!r}, whose target is {own}")
+            about = f"whose metric is {own.metric}" if group.beside else f"whose target is {own}"
+            raise ConfigError(f"target {target} does not fit sweep {group.sweep!r}, {about}")
         if target not in targets:
             targets.append(target)
     return targets

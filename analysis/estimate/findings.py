@@ -74,10 +74,12 @@ def read_scopes(
     config: AnalysisConfig,
     targets: Sequence[float | Target] | None,
     others: Sequence[str | os.PathLike[str]] = (),
+    metric: str | None = None,
 ) -> tuple[list[Scope], tuple[str, ...]]:
     """The answers of a folder of results, without noise scales, and what was left out, one line each; with ``others``
-    as if all were one sweep, and with a line for everything else that differs between them."""
-    results = load(path, *others)
+    as if all were one sweep, and with a line for everything else that differs between them. ``metric`` is as of
+    :func:`analysis.read.results.load`."""
+    results = load(path, *others, metric=metric)
     every, notes = answers(results, config, targets=targets, noise=False), [*results.notes]
     if others:
         notes += differing(results.groups)

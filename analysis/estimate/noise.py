@@ -18,8 +18,8 @@ import numpy as np
 import pandas as pd
 
 from analysis.arrays import Array, Quantity
-from cbs.noise_scale.correction import correction, product_ends
 from cbs.noise_scale.interval import ratio_interval
+from cbs.trial.correction import corrected
 from cbs.trial.record import GeometryColumns
 
 Columns = Mapping[str, Array]
@@ -146,16 +146,15 @@ def near(scales: Mapping[int, NoiseScale], critical_batch_size: float | None) ->
 def correct(scale: NoiseScale, simple: NoiseScale, batch_size: int) -> NoiseScale:
     """A noise scale of exponent 2 corrected for the batch size it was measured at, by the plain one of the same steps.
 
-    See :func:`cbs.noise_scale.correction.correction`. Uncorrected, what trials at B examples read is bounded by
+    See :func:`cbs.trial.correction.correction`. Uncorrected, what trials at B examples read is bounded by
     a multiple of B, and so would agree with whatever batch size it is measured at.
     """
     if scale.value is None:
         return scale
     if simple.value is None:
         return NoiseScale(None, note=f"its correction needs the plain one: {simple.note}")
-    factor = correction(simple.value, simple.interval, batch_size)
-    ends = product_ends((scale.value, scale.interval), factor)
-    return NoiseScale(scale.value * factor[0], ends, scale.note or simple.note)
+    value, ends = corrected(scale.value, scale.interval, simple.value, simple.interval, batch_size)
+    return NoiseScale(value, ends, scale.note or simple.note)
 
 
 def _trajectory(

@@ -232,7 +232,7 @@ def one_study(
         grid[row, column] = values
         return grid
 
-    known = easier_or_equal(target, about.target) or not about.stops_at_target
+    known = about.beside or easier_or_equal(target, about.target) or not about.stops_at_target
     after = STOPPED if about.stops_at_target else str(TrialStatus.BUDGET_EXHAUSTED)
     ended = np.array([after if s == TrialStatus.REACHED else str(s) for s in part["status"]], dtype=object)
     table = in_grid(steps if known else np.nan, np.nan)
@@ -246,9 +246,22 @@ def one_study(
         late |= (status == TrialStatus.PRUNED) & ~np.isfinite(kept) & np.isfinite(limit)
         table = kept
         status[late], bound[late] = str(TrialStatus.PRUNED), limit[late]
+    if about.beside and _cut_off(table, np.where(np.isin(status, (STOPPED, TrialStatus.PRUNED)), bound, np.nan)):
+        status[np.isfinite(table)], table = STOPPED, np.full(table.shape, np.nan)
     hit = np.isfinite(table)
     status[hit], bound[hit] = str(TrialStatus.REACHED), np.nan
     return Study(batch_size, lrs, seeds, table, status, bound, trials, blur, tuned)
+
+
+def _cut_off(table: np.ndarray, stopped: np.ndarray) -> bool:
+    """Whether another learning rate might have won if its trials had gone on.
+
+    ``table`` are steps to a target that did not end the trials, ``stopped`` those after which trials were ended for
+    something else, both of shape ``[L, N]`` with NaN where that was not so.
+    """
+    winner = best_lr(table, np.isfinite(table) | np.isfinite(stopped))
+    early = np.where(np.isfinite(table), np.nan, stopped)
+    return winner is not None and bool((early < np.nanmax(table[winner])).any())
 
 
 def point(study: Study) -> Point:
@@ -304,8 +317,13 @@ def within_reach(rows: pd.DataFrame, best: np.ndarray, direction: str) -> float 
     if per_size.isna().any():
         return None
     hardest = float(per_size.max() if below else per_size.min())
-    if hardest == 0:
-        return None
-    unit = 10.0 ** (math.floor(math.log10(abs(hardest))) - 2)
-    rounded = (math.floor(hardest / unit) + 1) * unit if below else (math.ceil(hardest / unit) - 1) * unit
+    return None if hardest == 0 else easier_by_rounding(hardest, below, 3)
+
+
+def easier_by_rounding(value: float, below: bool, digits: int) -> float:
+    """The next easier value with so many digits, for a target that has to be passed ``below`` it, or above."""
+    if value == 0:
+        return 1e-12 if below else -1e-12
+    unit = 10.0 ** (math.floor(math.log10(abs(value))) - digits + 1)
+    rounded = (math.floor(value / unit) + 1) * unit if below else (math.ceil(value / unit) - 1) * unit
     return float(f"{rounded:.6g}")

@@ -9,8 +9,9 @@ from __future__ import annotations
 import functools
 import json
 import math
+import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from analysis.plain import flat
 from analysis.read.stated import STATED, completed
 from cbs.registry.choices import Choice, called, differences, parse_choice
 from cbs.trial.record import TrialStatus
-from cbs.trial.target import Target
+from cbs.trial.target import Direction, Target
 
 AXES = ("lr", "batch_size", "seed", "tuned")
 _EXECUTION = (
@@ -36,8 +37,14 @@ _EXECUTION = (
 )
 """How a trial is run, not what it trains; may differ within a group."""
 
-UNSHOWN = ("config", "choice", "batch_schedule", "workload_info", "root", "manifest", "prune_factor", "stops_at_target")
+UNSHOWN = (
+    *("config", "choice", "batch_schedule", "workload_info", "root", "manifest", "prune_factor", "stops_at_target"),
+    "directions",
+)
 """Columns of what was read that are told by the groups."""
+
+LOSSES = ("train_loss", "training_loss")
+"""Metrics in the unit of a target that is a loss."""
 
 _KNOWN = ("parameters", "example_unit", "tokens_per_example", "metric_unit", "data_hash")
 """What a group says of its workload as the trials do."""
@@ -80,7 +87,9 @@ class Group:
             setting that tells this group from others of that name in the sweep.
         choice: name of the optimizer alone, and all options it was given, those that were tuned left out.
         parameters: number of trained parameters, or ``None`` where no trial got so far as to know.
-        target: where the trials stopped, or what imported ones are read at.
+        target: where the trials stopped, or what imported ones are read at; of the metric that was asked for.
+        beside: whether that metric is one that no trial stopped at; the value of ``target`` then means nothing.
+        further_targets: of other metrics, that trials had to reach, too, before they stopped.
         stops_at_target: whether trials stopped once they reached ``target``; imported ones ran on.
         prune_factor: multiple of the best steps beyond which the sweep stopped trials; ``None`` where it did not.
         example_unit, tokens_per_example, metric_unit, data_hash: what is counted, and on what data, see
@@ -103,18 +112,36 @@ class Group:
     metric_unit: str = ""
     data_hash: str | None = None
     tuned: tuple[str, ...] = ()
+    beside: bool = False
+    further_targets: tuple[Target, ...] = ()
     manifest: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def evaluated(self) -> bool:
         """Whether the metric is that of a model on the same data every time, as of every model that a sweep trains
-        itself; a log may hold anything."""
-        return self.parameters is not None and "imported" not in self.manifest
+        itself unless it is of the batches trained on; a log may hold anything."""
+        own = self.parameters is not None and "imported" not in self.manifest
+        return own and not of_training(self.target.metric)
 
     @property
     def whose(self) -> dict[str, Any]:
         """What tells its numbers from those of others in a JSON."""
         return {name: getattr(self, name) for name in ("sweep", "workload", "optimizer")}
+
+    def read_by(self, metric: str, direction: Direction) -> Group:
+        """The group with another metric that its trials recorded; ``direction`` where none of its targets says it."""
+        if metric == self.target.metric:
+            return self
+        own = next((target for target in self.further_targets if target.metric == metric), None)
+        loss = metric in LOSSES and self.target.direction == "below"
+        return replace(
+            self,
+            target=own or Target(metric=metric, value=0.0, direction=direction),
+            beside=own is None,
+            further_targets=(self.target, *(each for each in self.further_targets if each != own)),
+            prune_factor=None,
+            metric_unit=self.metric_unit if loss else "",
+        )
 
 
 def grouped(trials: pd.DataFrame) -> tuple[np.ndarray, list[Group]]:
@@ -183,6 +210,7 @@ def _describe(first: pd.DataFrame, settings: pd.DataFrame, infos: list[dict[str,
             choice=choice,
             workload_options=row["config"]["workload"]["options"],
             target=Target(**row["config"]["target"]),
+            further_targets=tuple(Target(**each) for each in row["config"].get("further_targets", ())),
             stops_at_target=bool(row["stops_at_target"]),
             prune_factor=None if pd.isna(row["prune_factor"]) else row["prune_factor"],
             **{name: value for name, value in info.items() if name in _KNOWN},
@@ -202,6 +230,24 @@ def _settings_of(row: Mapping[str, str], of: str) -> dict[str, Any]:
             short = name.removeprefix(of).removeprefix("options.")
             settings |= json.loads(text.removeprefix(_RULED)) if text.startswith(_RULED) else {short: json.loads(text)}
     return settings
+
+
+def of_training(metric: str) -> str:
+    """What is to be said of a metric that by its name was measured on the batches trained on; empty where it was not.
+
+    Steps that are too many by the same window w at every batch size lie on a hyperbola, too, whose critical batch size
+    is S_min/(S_min + w) of the true one, so that no curve shows it.
+    """
+    words = re.findall("[a-z]+", metric.lower())
+    if any(word.startswith(("val", "eval", "test", "dev", "held")) for word in words):
+        return ""
+    if not any(word.startswith(("train", "running", "smooth")) for word in words):
+        return ""
+    return (
+        f"{metric} is of the batches trained on, by its name: it scatters more the smaller they are, and a mean over "
+        "steps passes the target late by its window, which makes the critical batch size too small and shows nowhere; "
+        "take a validation metric"
+    )
 
 
 def without_duplicates(trials: pd.DataFrame, notes: list[str]) -> pd.DataFrame:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 import os
-import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -14,19 +13,23 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 
 from analysis.read.branches import are_branches
 from analysis.read.cells import LARGEST
 from analysis.read.cut_short import cut_short
 from analysis.read.duplicate_curves import without_copies
-from analysis.read.groups import AXES, UNSHOWN, Group, as_text, grouped, without_duplicates
+from analysis.read.groups import AXES, UNSHOWN, Group, as_text, grouped, of_training, without_duplicates
 from analysis.read.scheduled import Scheduled, with_schedule
 from analysis.read.stated import warmup, warmup_steps, with_stated
 from cbs.errors import ConfigError, ResultsError
 from cbs.registry.choices import Choice, value_text
 from cbs.trial.record import TrialStatus
-from cbs.trial.store import Store, find_sweeps, read_record
+from cbs.trial.store import METRIC, Store, find_sweeps, read_record
 from cbs.trial.target import Target
+
+_NO_METRIC = ("step", "examples", "lr", "value")
+"""Columns of a record that are no metric, or the target's, which has a name."""
 
 _CHUNK = 64
 """Records read by one thread at a time: handing them out one by one costs a third of the reading."""
@@ -55,18 +58,29 @@ class Results:
         """The trials of one group."""
         return self.trials[self.trials["group"] == group]
 
+    def curve(self, trial: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Steps, values and learning rates at the evaluations of one trial."""
+        first, last = np.searchsorted(self.evaluations["trial"].to_numpy(), (trial, trial + 1))
+        steps, values, lrs = (self.evaluations[name].to_numpy(float)[first:last] for name in ("step", "value", "lr"))
+        return steps, values, lrs
 
-def load(*paths: str | os.PathLike[str]) -> Results:
+
+def load(*paths: str | os.PathLike[str], metric: str | None = None) -> Results:
     """Read one sweep, or all sweeps of a folder; of several paths all of them.
 
     A trial that appears twice (same group, learning rate, batch size and seed; the runs differ in budget or in how
     they were executed) counts once: the run with a final status wins, then the one that took more steps.
 
+    Args:
+        paths: where.
+        metric: whose values are read, of those that the trials recorded; ``None`` for the target's.
+
     Raises:
         ConfigError: if a sweep is given twice.
-        ResultsError: if nothing is there, or a file is missing, damaged, foreign or of another schema version.
+        ResultsError: if a sweep has no such metric, nothing is there, or a file is missing, damaged, foreign or of
+            another schema version.
     """
-    every, notes = read_trials(*paths)
+    every, notes = read_trials(*paths, metric=metric)
     branches = are_branches(every)
     if branches.any():
         notes.append(
@@ -84,7 +98,16 @@ def load(*paths: str | os.PathLike[str]) -> Results:
             "batch size; run the sweep without --schedule, too"
         )
     trials["group"], groups = grouped(trials)
+    if metric is not None:
+        said = trials["directions"].map(lambda directions: directions.get(metric)).groupby(trials["group"]).first()
+        groups = [group.read_by(metric, said[index] or "below") for index, group in enumerate(groups)]
     apart = with_schedule(every, trials, notes) if scheduled.any() else []
+    notes += dict.fromkeys(
+        f"sweep {group.sweep}: its trials went on to {target}: see --metric {target.metric}"
+        for group in groups
+        for target in group.further_targets
+        if not group.beside
+    )
     kept = without_copies(without_duplicates(trials, notes), notes)
     notes += cut_short(kept)
     metrics = dict.fromkeys((group.sweep, group.target.metric) for group in groups)
@@ -100,8 +123,8 @@ def load(*paths: str | os.PathLike[str]) -> Results:
     return Results(kept, pd.DataFrame(evaluations), groups, notes, apart)
 
 
-def read_trials(*paths: str | os.PathLike[str]) -> tuple[pd.DataFrame, list[str]]:
-    """Every stored trial as it is, one row each, and notes; errors as of :func:`load`."""
+def read_trials(*paths: str | os.PathLike[str], metric: str | None = None) -> tuple[pd.DataFrame, list[str]]:
+    """Every stored trial as it is, one row each, and notes; arguments and errors as of :func:`load`."""
     stores: list[Store] = []
     notes: list[str] = []
     for store in itertools.chain.from_iterable(map(find_sweeps, paths)):
@@ -124,7 +147,9 @@ def read_trials(*paths: str | os.PathLike[str]) -> tuple[pd.DataFrame, list[str]
             notes.append(f"sweep {store.root} has no finished trial yet; run 'cbs sweep' again to continue it")
         chunks = [records[start : start + _CHUNK] for start in range(0, len(records), _CHUNK)]
         with ThreadPoolExecutor(4) as pool:
-            read = pool.map(lambda chunk, foreign=foreign: [_read(path, foreign=foreign) for path in chunk], chunks)
+            read = pool.map(
+                lambda part, foreign=foreign: [_read(path, metric, foreign=foreign) for path in part], chunks
+            )
             trial_rows = sorted(itertools.chain.from_iterable(read), key=lambda row: str(row["choice"]))
         tuned = _tuned(store.root, manifest)
         rows += [{"sweep": name} | _pooled(row, tuned.get(row["choice"].name, [])) | protocol for row in trial_rows]
@@ -155,24 +180,6 @@ def _other_code(root: Path, manifest: dict[str, Any]) -> Iterator[str]:
             yield f"sweep {as_text(root)}: {count} trials were run by different code than later ones: {changes}"
 
 
-def of_training(metric: str) -> str:
-    """What is to be said of a metric that by its name was measured on the batches trained on; empty where it was not.
-
-    Steps that are too many by the same window w at every batch size lie on a hyperbola, too, whose critical batch size
-    is S_min/(S_min + w) of the true one, so that no curve shows it.
-    """
-    words = re.findall("[a-z]+", metric.lower())
-    if any(word.startswith(("val", "eval", "test", "dev", "held")) for word in words):
-        return ""
-    if not any(word.startswith(("train", "running", "smooth")) for word in words):
-        return ""
-    return (
-        f"{metric} is of the batches trained on, by its name: it scatters more the smaller they are, and a mean over "
-        "steps passes the target late by its window, which makes the critical batch size too small and shows nowhere; "
-        "take a validation metric"
-    )
-
-
 def _tuned(root: Path, manifest: dict[str, Any]) -> dict[str, list[str]]:
     """By the name of an optimizer the options that were tuned at every batch size."""
     axes = manifest.get("axes")
@@ -194,7 +201,7 @@ def _pooled(row: dict[str, Any], names: list[str]) -> dict[str, Any]:
     return row | {"tuned": options, "choice": kept, "config": config}
 
 
-def _read(path: Path, *, foreign: bool) -> dict[str, Any]:
+def _read(path: Path, metric: str | None, *, foreign: bool) -> dict[str, Any]:
     table, summary = read_record(path)
     steps = table["step"].to_numpy()
     try:
@@ -217,12 +224,28 @@ def _read(path: Path, *, foreign: bool) -> dict[str, Any]:
             "steps": steps,
             "examples": table["examples"].to_numpy(),
             "lrs": table["lr"].to_numpy(),
-            "values": table["value"].to_numpy(),
+            "values": _values(table, config["target"]["metric"], metric, path),
+            "directions": dict(summary.get("directions") or {}),
         }
     except (KeyError, TypeError, ValueError) as error:
         raise ResultsError(
             f"{path} is not a record of a trial ({error}); remove its folder and run the sweep again"
         ) from None
+
+
+def _values(table: pa.Table, own: str, metric: str | None, path: Path) -> np.ndarray:
+    """The metric that is read, ``None`` for that of the target, which is ``own``; of a trial without a curve nothing.
+
+    Raises:
+        ResultsError: if the trial did not record it.
+    """
+    if metric is None or metric == own or not len(table):
+        return table["value"].to_numpy()
+    others = {name.removeprefix(METRIC): name for name in table.column_names if name not in _NO_METRIC}
+    if metric not in others:
+        there = ", ".join([own, *others])
+        raise ResultsError(f"sweep {as_text(path.parents[2])} has no metric {metric!r}; it has {there}")
+    return table[others[metric]].to_numpy().astype(float)
 
 
 def _check_numbers(config: dict[str, Any]) -> None:

@@ -87,8 +87,8 @@ class CellSums:
             return False
         held, whole = self._held.setdefault(index, {}), _wide(gradient)
         last = cells.number - 1
-        rest = whole
-        for value in (*self._total_of(index), *(held[cell] for cell in held if cell != last)):
+        rest = whole - self._total[index] if index in self._total else whole
+        for value in (held[cell] for cell in held if cell != last):
             rest = rest - value
         if last in held:
             self._compared.append((index, torch.linalg.vector_norm(rest - held[last]), self._size[index]))
@@ -133,9 +133,6 @@ class CellSums:
         if within:
             small.within = self._within.small(cells, examples)
         return small
-
-    def _total_of(self, index: int) -> list[Tensor]:
-        return [self._total[index]] if index in self._total else []
 
     def _finish(self, index: int, part: int) -> None:
         """Count all cells of a part."""

@@ -97,12 +97,13 @@ def equal_parts(number: int, wanted: int) -> int:
     return next(parts for parts in range(min(wanted, number), number + 1) if number % parts == 0)
 
 
-def neighbours(examples: int, members: int, order: Tensor | None) -> Tensor:
-    """For every example one of another group in the same place, shape ``[examples]``."""
-    order = torch.arange(examples) if order is None else order
-    places = torch.empty_like(order)
-    places[order] = order.roll(members)
-    return places
+def copies(kept: Tensor, members: int, order: Tensor | None, seed: int) -> Tensor:
+    """For every example the one in the same place of a group that is drawn of those that are kept, shape
+    ``[examples]``."""
+    units = (torch.arange(len(kept)) if order is None else order).view(-1, members)
+    there = units[kept[units[:, 0]]]
+    drawn = there[torch.randint(len(there), (1,), generator=torch.Generator().manual_seed(seed))]
+    return torch.empty_like(units.flatten()).index_copy_(0, units.flatten(), drawn.expand_as(units).flatten())
 
 
 def pick(rows: Tensor, places: Sequence[int] | Tensor, examples: int) -> Tensor:

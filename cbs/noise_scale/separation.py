@@ -10,7 +10,7 @@ from torch import Tensor
 from cbs.errors import ConfigError, reason
 from cbs.noise_scale.alike import alike
 from cbs.noise_scale.cut import Call
-from cbs.noise_scale.grouping import neighbours
+from cbs.noise_scale.grouping import copies
 
 FIRST = 4
 """Halves that are replaced in the first check, for models in which only some of the examples decide about others."""
@@ -18,7 +18,8 @@ FIRST = 4
 
 class Separation:
     """Runs a pass three times more, and the first time nine times, once as it was and else with half of the examples
-    replaced by others of the batch: the rows of those that stayed have to be the same, and those of the others change.
+    replaced by copies of one of the others: the rows of those that stayed have to be the same, and those of the rest
+    change. Copies of one example change who is best of a batch, which other examples of it need not.
 
     Attributes:
         why_not: why the latest pass could not be looked at; empty if it could.
@@ -59,14 +60,14 @@ class Separation:
         Raises:
             ConfigError: if the rows of one example depend on others, or on none.
         """
-        others, kept_ones = neighbours(examples, members, order), [torch.ones(examples, dtype=torch.bool)]
+        kept_ones = [torch.ones(examples, dtype=torch.bool)]
         for _ in range(1 if self._checks else FIRST):
             half = self.some(examples, members, order)
             kept_ones += [half, ~half]
             self._checks += 1
         self.why_not, self.undecided = "", False
         try:
-            before, *after = (run(kept, others) for kept in kept_ones)
+            before, *after = (run(kept, copies(kept, members, order, self._checks)) for kept in kept_ones)
         except Exception as error:  # noqa: BLE001 - a model may raise anything, and what it says is passed on
             self.why_not = f"the model does not run on other examples: {reason(error)}"
             return

@@ -14,8 +14,9 @@ from cbs.training.kept import KeptCheckpoints
 from cbs.training.micro_batches import PassTooLarge
 from cbs.training.parts import TrainingStep
 from cbs.trial.checkpoint import Checkpoint
-from cbs.trial.ending import Ending, Monitor, ended, ended_at_start, exhausted
+from cbs.trial.ending import Ending, Monitor, ended, ended_at_start, exhausted, value_of
 from cbs.trial.record import Measurement, TrialStatus
+from cbs.trial.target import Target
 
 
 class TrainingLoop(Assembly):
@@ -49,9 +50,8 @@ class TrainingLoop(Assembly):
 
     def to_next_evaluation(self, start: Measurement, monitor: Monitor | None) -> Ending | None:
         """Train up to the next evaluation and take it; returns how the trial ended there, if it did."""
-        config, target = self.config, self.config.target
-        before = self.evaluations[-1]
-        near = target.distance(before.value) <= config.evaluation.near_fraction * target.distance(start.value)
+        config, before = self.config, self.evaluations[-1]
+        near = any(self._near(target, start, before) for target in config.targets)
         step = before.step
         next_evaluation = config.evaluation.next_step(step, near=near)
         started = time.perf_counter()
@@ -78,7 +78,13 @@ class TrainingLoop(Assembly):
             diverged += f"; step {step} raised {type(failure).__name__}: {reason(failure)}"
         if diverged is not None:
             return TrialStatus.DIVERGED, diverged
-        return ended(config, start, self.evaluate(step, lr, losses), monitor)
+        self.evaluate(step, lr, losses)
+        return ended(config, self.evaluations, monitor)
+
+    def _near(self, target: Target, start: Measurement, before: Measurement) -> bool:
+        """Whether a target is near, or passed, or how near cannot be told."""
+        first, latest = (target.distance(value_of(self.config, target, row)) for row in (start, before))
+        return not latest > self.config.evaluation.near_fraction * first
 
     def room(self) -> bool:
         """Whether the budget of examples holds another step."""
@@ -131,7 +137,9 @@ class TrainingLoop(Assembly):
         if self.ranks.first or self.ranks.shard:
             sizes = self.columns.batch_sizes()
             values = self.validation.measure(np.cumsum(sizes, dtype=np.int64)[len(sizes) - len(losses) :], losses)
-        value = self.ranks.agreed(values.pop(self.config.target.metric), self.device)
+        for target in self.config.targets:
+            values[target.metric] = self.ranks.agreed(values.get(target.metric, math.nan), self.device)
+        value = values.pop(self.config.target.metric)
         self.ranks.check_alike(self.model)
         train_loss = float(losses.mean()) if len(losses) else math.nan
         measurement = Measurement(

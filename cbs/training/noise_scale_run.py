@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,6 @@ import numpy as np
 from cbs.compute import seeding
 from cbs.compute.device import pick
 from cbs.errors import ConfigError
-from cbs.noise_scale.correction import corrected
 from cbs.noise_scale.estimate import Estimate
 from cbs.noise_scale.geometries import build_geometry
 from cbs.noise_scale.meter import NoiseScaleMeter
@@ -22,6 +21,7 @@ from cbs.training.loop import TrainingLoop
 from cbs.training.parts import Part, TrainingStep
 from cbs.training.probe_options import ProbeOptions
 from cbs.trial.config import TrialConfig
+from cbs.trial.correction import corrected
 from cbs.workloads import Workload, build_workload
 
 CORRECTED = "_corrected"
@@ -155,7 +155,9 @@ def measure_run(
                 name = geometry.name
                 estimates[name] = noise_scale.estimate(geometry=name, confidence=confidence)
                 if geometry.exponent == 2 and "l2" in estimates:
-                    estimates[f"{name}{CORRECTED}"] = corrected(estimates[name], estimates["l2"], config.batch_size)
+                    estimates[f"{name}{CORRECTED}"] = corrected_estimate(
+                        estimates[name], estimates["l2"], config.batch_size
+                    )
             measured_phases.append(
                 MeasuredPhase(
                     first_step=first,
@@ -179,6 +181,17 @@ def measure_run(
         tokens_per_example=workload.tokens_per_example,
         phases=tuple(measured_phases),
     )
+
+
+def corrected_estimate(measured: Estimate, simple: Estimate, batch_size: int) -> Estimate:
+    """A noise scale of exponent 2 without what it owes to the batch size; undefined without a simple one."""
+    if measured.value is None:
+        return measured
+    if simple.value is None:
+        note = f"its correction needs the simple noise scale: {simple.note}"
+        return replace(measured, value=None, low=None, high=None, note=note)
+    value, (low, high) = corrected(measured.value, measured.interval, simple.value, simple.interval, batch_size)
+    return replace(measured, value=value, low=low, high=high, note=measured.note or simple.note)
 
 
 class _Reading(Part):

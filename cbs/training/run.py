@@ -37,7 +37,8 @@ def run_trial(
     parent: Path | None = None,
     kept: KeptCheckpoints | None = None,
 ) -> TrialResult:
-    """Train until the target is reached, the trial diverges, the budget is spent, or the monitor stops it.
+    """Train until the target is reached, and every further one, the trial diverges, the budget is spent, or the monitor
+    stops it.
 
     Bitwise repeatable for a configuration on one machine at one thread count. Divergence and an exhausted budget are
     statuses of the result, not exceptions.
@@ -114,10 +115,11 @@ def run_trial(
             parent=parent,
             kept=kept,
         )
+    passed = status is TrialStatus.REACHED or config.further_targets
     return TrialResult(
         config=config,
         status=status,
-        steps_to_target=config.target.crossing(*loop.curve()) if status is TrialStatus.REACHED else None,
+        steps_to_target=config.target.crossing(*loop.curve()) if passed else None,
         evaluations=loop.evaluations,
         steps=loop.columns.arrays(),
         geometries=loop.noise_scale.measured.geometries if loop.noise_scale else (),

@@ -58,7 +58,7 @@ class Validation:
         self._config, self._workload, self._model, self._called = config, workload, model, called
         self._optimizer, self._average, self._device, self._ranks = optimizer, average, device, ranks
         inputs = MetricInputs(workload, called, to_device, config.micro_batch_size, beside, ranks.world == 1)
-        self._metrics = build_metrics(config.metrics, config.target.metric, inputs)
+        self._metrics = build_metrics(config.metrics, [target.metric for target in config.targets], inputs)
         self._values: dict[str, float] = {}
 
     def measure(self, examples: np.ndarray, losses: np.ndarray) -> dict[str, float]:
@@ -82,11 +82,11 @@ class Validation:
             devices.autocast(self._device, self._config.precision),
         ):
             values = self._own() | {name: metric.value() for name, metric in self._metrics.items()}
-        target = self._config.target.metric
-        if target not in values:
+        missing = [target.metric for target in self._config.targets if target.metric not in values]
+        if missing:
             measured, workload = ", ".join(sorted(values)), self._config.workload.name
             raise ConfigError(
-                f"target is on {target!r}, workload {workload!r} measures {measured}; every workload has "
+                f"target is on {missing[0]!r}, workload {workload!r} measures {measured}; every workload has "
                 f"{', '.join(METRICS.names())}"
             )
         self._values = values

@@ -128,6 +128,7 @@ class TrialConfig:
             wrote it the data go on where that one was, with any other they begin anew, alike for all batch sizes.
         target: the trial ends when it is reached, unless ``stops_at_target`` is false; then it names the metric, and
             its value is the yardstick of ``divergence_factor`` and of ``evaluation``.
+        further_targets: of other metrics, which have to be reached, too, each at some evaluation; by their metrics.
         max_steps: budget in optimizer updates of ``batch_size`` examples; with a batch schedule the examples count, see
             :attr:`max_examples`.
         micro_batch_size: examples per forward and backward pass; ``None`` for the whole batch at once.
@@ -162,6 +163,7 @@ class TrialConfig:
     seed: int
     target: Target
     max_steps: int
+    further_targets: tuple[Target, ...] = ()
     parent: Parent | None = None
     micro_batch_size: int | None = None
     schedule: Schedule = field(default_factory=Schedule)
@@ -188,6 +190,11 @@ class TrialConfig:
             isinstance(self.stops_at_target, bool),
             f"stops_at_target must be true or false, got {self.stops_at_target!r}",
         )
+        further = sorted(self.further_targets, key=lambda target: target.metric)
+        object.__setattr__(self, "further_targets", tuple(further))
+        names = [target.metric for target in self.targets]
+        _require(len(set(names)) == len(names), f"two targets are of one metric: {', '.join(map(str, self.targets))}")
+        _require(self.stops_at_target or not further, "a trial that trains to its budget has no further targets")
         whole("seed", self.seed, least=0)
         _require(self.lr > 0, f"lr must be above 0, got {self.lr}")
         if self.micro_batch_size is not None:
@@ -218,8 +225,8 @@ class TrialConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain dictionaries, lists and scalars; inverse of :meth:`from_dict`."""
-        data = plain_values(self)
-        return data if self.parent is not None else {key: data[key] for key in data if key != "parent"}
+        values = plain_values(self)
+        return {name: value for name, value in values.items() if value or name not in ("parent", "further_targets")}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> TrialConfig:
@@ -243,10 +250,16 @@ class TrialConfig:
         data = {key: value for key, value in data.items() if key not in unknown}
         try:
             parts = {key: nested[key](**value) if key in nested else value for key, value in data.items()}
+            parts["further_targets"] = tuple(Target(**each) for each in data.get("further_targets", ()))
             choices = {key: Choice(**data[key]) for key in ("probe", "averaging", "batch_schedule") if data.get(key)}
             return cls(**parts | choices, unknown=unknown)
         except TypeError as error:
             raise ConfigError(f"not a trial configuration: {error}") from None
+
+    @property
+    def targets(self) -> tuple[Target, ...]:
+        """All of them."""
+        return (self.target, *self.further_targets)
 
     @property
     def max_examples(self) -> int:

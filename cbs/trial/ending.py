@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from cbs.trial.config import TrialConfig
 from cbs.trial.record import Measurement, TrialStatus
+from cbs.trial.target import Target
 
 Monitor = Callable[[Measurement], bool]
 """Called after every evaluation that did not reach the target; returns True to prune the trial."""
@@ -15,12 +16,24 @@ Ending = tuple[TrialStatus, str]
 """How a trial ended, and a line about it."""
 
 
+def value_of(config: TrialConfig, target: Target, row: Measurement) -> float:
+    """What a target of a trial goes by at an evaluation; NaN where it was not measured."""
+    return row.value if target == config.target else row.others.get(target.metric, math.nan)
+
+
+def reached(config: TrialConfig, rows: Sequence[Measurement]) -> bool:
+    """Whether every target that ends the trial was reached at one of these evaluations."""
+    return config.stops_at_target and all(
+        any(target.reached(value_of(config, target, row)) for row in rows) for target in config.targets
+    )
+
+
 def ended_at_start(config: TrialConfig, start: Measurement) -> Ending | None:
     """How a trial ended that its first evaluation ends; ``None`` where it may go on."""
     if not math.isfinite(start.value):
         where = "before the first step" if start.step == 0 else f"at its first evaluation, step {start.step}"
         return TrialStatus.DIVERGED, f"the metric is not finite {where}"
-    if config.stops_at_target and config.target.reached(start.value):
+    if reached(config, [start]):
         if start.step == 0:
             return TrialStatus.REACHED, "the target is reached before the first step; choose a harder target"
         return (
@@ -31,19 +44,19 @@ def ended_at_start(config: TrialConfig, start: Measurement) -> Ending | None:
     return None
 
 
-def ended(config: TrialConfig, start: Measurement, latest: Measurement, monitor: Monitor | None) -> Ending | None:
+def ended(config: TrialConfig, rows: Sequence[Measurement], monitor: Monitor | None) -> Ending | None:
     """How a trial ended at an evaluation after its first; ``None`` where it goes on.
 
     Args:
         config: of the trial.
-        start: its first evaluation. Only one before the first step tells how far away the target was: without it, and
-            where the target was passed already, a trial has diverged only where the metric is not finite; likewise
-            from a checkpoint, which may be near the target.
-        latest: the evaluation.
+        rows: its evaluations so far. Only a first one before the first step tells how far away the target was: without
+            it, and where the target was passed already, a trial has diverged only where the metric is not finite;
+            likewise from a checkpoint, which may be near the target. Where there is one target, the first and the last
+            will do.
         monitor: may prune.
     """
-    target = config.target
-    if config.stops_at_target and target.reached(latest.value):
+    target, start, latest = config.target, rows[0], rows[-1]
+    if reached(config, rows if config.further_targets else rows[-1:]):
         return TrialStatus.REACHED, ""
     if monitor is not None and monitor(latest):
         return TrialStatus.PRUNED, f"stopped at step {latest.step}: another learning rate needs fewer steps"
@@ -61,5 +74,5 @@ def exhausted(config: TrialConfig, latest: Measurement) -> Ending:
         return TrialStatus.BUDGET_EXHAUSTED, f"trained to its budget; last {config.target.metric} {latest.value:.4g}"
     return (
         TrialStatus.BUDGET_EXHAUSTED,
-        f"{config.target} not reached in {latest.step} steps; last value {latest.value:.4g}",
+        f"{' and '.join(map(str, config.targets))} not reached in {latest.step} steps; last value {latest.value:.4g}",
     )

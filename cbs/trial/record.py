@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from cbs.trial.config import TrialConfig
+from cbs.trial.target import Target
 
 SCHEMA_VERSION = 1
 """Raised when a stored column or key changes its name, unit or meaning."""
@@ -111,7 +112,8 @@ class TrialResult:
     Attributes:
         config: what was run.
         status: how it ended.
-        steps_to_target: first crossing of the target, interpolated in log step; ``None`` unless ``REACHED``.
+        steps_to_target: first crossing of the target, interpolated in log step; ``None`` where it was not reached,
+            ``REACHED`` or not where there are further targets.
         evaluations: the full evaluation curve, step 0 included.
         steps: per-step columns, each of shape ``[steps]``: ``step``, ``examples``, ``batch_size``, those of a batch
             schedule (see :mod:`cbs.training.batch_sizes`), ``train_loss``, the columns of the probe, :data:`CLIPPED`
@@ -146,6 +148,18 @@ class TrialResult:
     def trial_id(self) -> str:
         return self.config.trial_id
 
+    def values(self, metric: str) -> list[float]:
+        """A metric at every evaluation; NaN where it was not measured."""
+        if metric == self.config.target.metric:
+            return [row.value for row in self.evaluations]
+        return [row.others.get(metric, math.nan) for row in self.evaluations]
+
+    def steps_to(self, target: Target) -> float | None:
+        """:attr:`steps_to_target` of one of the trial's targets."""
+        if target == self.config.target:
+            return self.steps_to_target
+        return target.crossing([row.step for row in self.evaluations], self.values(target.metric))
+
     @property
     def examples_to_target(self) -> float | None:
         """Examples seen at :attr:`steps_to_target`; where the batch size changed, those of the steps are counted."""
@@ -166,22 +180,45 @@ class TrialResult:
         return self.evaluations[-1].examples if self.evaluations else 0
 
     def value_at(self, examples: float) -> float:
-        """The metric once so many examples were seen: a straight line in ln examples between the evaluations around it.
+        """The metric once so many examples were seen, see :func:`read_off`; before the first evaluation what that says.
 
         NaN where there is none: the trial diverged, or its last evaluation is more than :data:`SHORT` of that away.
         """
+        if self.status is not TrialStatus.BUDGET_EXHAUSTED and self.status is not TrialStatus.REACHED:
+            return math.nan
+        if self.final_examples < (1.0 - SHORT) * examples - self.config.batch_size / 2:
+            return math.nan
         rows = [row for row in self.evaluations if row.examples > 0]
-        if (self.status is not TrialStatus.BUDGET_EXHAUSTED and self.status is not TrialStatus.REACHED) or not rows:
-            return math.nan
-        if rows[-1].examples < (1.0 - SHORT) * examples - self.config.batch_size / 2:
-            return math.nan
-        return float(
-            np.interp(math.log(examples), [math.log(row.examples) for row in rows], [row.value for row in rows])
-        )
+        value = read_off(np.array([row.examples for row in rows]), np.array([row.value for row in rows]), examples)
+        return rows[0].value if value is None else value
 
     def replace(self, **changes: Any) -> TrialResult:
         """A copy with some fields changed."""
         return dataclasses.replace(self, **changes)
+
+
+def read_off(along: np.ndarray, values: np.ndarray, place: float, farthest: float = math.inf) -> float | None:
+    """A curve at a place: a straight line in its logarithm between the evaluations around it; after the last one that.
+
+    Args:
+        along: steps, or examples seen, of every evaluation, increasing.
+        values: the metric there.
+        place: in the unit of ``along``.
+        farthest: ratio of the places of two evaluations up to which something is known in between.
+
+    Returns:
+        ``None`` before the first evaluation after step 0, and where those around lie too far apart.
+    """
+    after = int(np.searchsorted(along, place * (1.0 - 1e-9)))
+    if after == len(along):
+        return float(values[-1])
+    if abs(along[after] - place) <= 1e-6 * place:
+        return float(values[after])
+    low, high = (along[after - 1], along[after]) if after else (0.0, along[after])
+    if low <= 0 or high > farthest * low:
+        return None
+    share = math.log(place / low) / math.log(high / low)
+    return float(values[after - 1] + share * (values[after] - values[after - 1]))
 
 
 def examples_at(step: float, examples: np.ndarray) -> float:

@@ -127,7 +127,7 @@ def _ending(curve: LoggedCurve, trial: TrialConfig, monitor: Monitor | None) -> 
     ending, last = ended_at_start(trial, rows[0]), 0
     while ending is None and last + 1 < len(rows):
         last += 1
-        ending = ended(trial, rows[0], rows[last], monitor if last == len(rows) - 1 else None)
+        ending = ended(trial, [rows[0], rows[last]], monitor if last == len(rows) - 1 else None)
         if ending is None and rows[last].step >= trial.max_steps:
             ending = exhausted(trial, rows[last])
     if ending is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from cbs.compute.seeding import seeded
@@ -24,7 +25,7 @@ from cbs.training.probe_columns import build_probe
 from cbs.trial.config import COMMAND
 from cbs.trial.record import TrialResult, TrialStatus
 from cbs.trial.store import MANIFEST, Store
-from cbs.trial.target import Target
+from cbs.trial.target import Direction, Target
 from cbs.workloads import Workload
 from sweeps.folder.bounds import Bounds
 from sweeps.folder.lock import Lock
@@ -66,6 +67,8 @@ def resolve(sweep: Sweep, target: float | None = None) -> Sweep:
     workload = built(sweep.workload)
     if target is not None or sweep.target is None:
         sweep = sweep.replace(target=target_of(workload, sweep, target))
+    further = [replace(each, direction=_direction(workload, each.metric)) for each in sweep.further_targets]
+    sweep = sweep.replace(further_targets=tuple(further))
     with seeded(0, "init"):
         model = check_model(workload.build_model())
     for one, other in itertools.combinations(sweep.optimizers, 2):
@@ -105,14 +108,18 @@ def target_of(workload: Workload, sweep: Sweep, value: float | None) -> Target:
     name = sweep.metric or workload.metric
     if name == workload.metric:
         value = workload.default_target if value is None else value
-        return Target(metric=name, value=value, direction=workload.direction)
-    if name in METRICS:
-        direction = METRICS[name].direction
-    else:
-        direction = getattr(workload, "directions", {}).get(name, workload.direction)
-    if value is None and not sweep.budgets:
+    elif value is None and not sweep.budgets:
         raise ConfigError(f"metric {name!r} has no target of its own: give --target VALUE, or a --budget")
-    return Target(metric=name, value=value or 0.0, direction=direction)
+    return Target(metric=name, value=value or 0.0, direction=_direction(workload, name))
+
+
+def _direction(workload: Workload, metric: str) -> Direction:
+    """Which side of a metric is better."""
+    if metric == workload.metric:
+        return workload.direction
+    if metric in METRICS:
+        return METRICS[metric].direction
+    return getattr(workload, "directions", {}).get(metric, workload.direction)
 
 
 def _alike(one: Choice, other: Choice) -> bool:

@@ -36,7 +36,7 @@ def dry_run_report(sweep: Sweep, folder: Path, cost: Cost | None, workers: int) 
     endless = bool(left) and not finished and sweep.expected is None and sweep.max_steps >= ENDLESS
     return {
         "output": str(folder),
-        "target": str(sweep.target),
+        "target": sweep.aim,
         "budgets": list(sweep.budgets),
         "unmet": sweep.unmet,
         "axes": sweep.axes(),
@@ -138,15 +138,16 @@ def outcome_report(
             changed = {result.trial_id: result for result in one.settled(cell)} if one.done else {}
             ends |= {trial.trial_id: trial for trial in one.results[cell].values()} | changed
     statuses = Counter(str(trial.status) for trial in ends.values())
-    last = {(one.sweep.budget_judged, study): one for one in searches for study in one.sweep.studies()}
+    last = {(_judged(one.sweep), study): one for one in searches for study in one.sweep.studies()}
     names, studies = list(search.sweep.choices), []
 
-    def place(key: tuple[int | None, StudyKey]) -> tuple[int, int, int]:
-        budget, study = key
-        return budget or 0, names.index(study.optimizer), study.batch_size
+    def place(key: tuple[tuple[int, str], StudyKey]) -> tuple[int, str, int, int]:
+        goal, study = key
+        return *goal, names.index(study.optimizer), study.batch_size
 
-    for budget, study in sorted(last, key=place):
-        one = last[budget, study]
+    for goal, study in sorted(last, key=place):
+        one, target = last[goal, study], goal[1]
+        budget = one.sweep.budget_judged
         best = one.best(study)
         best_amount = one.objective.amount(best[1]) if best else None
         lrs = {trial.config.lr for trial in ends.values() if Cell.of(trial.config).study == study}
@@ -155,7 +156,8 @@ def outcome_report(
                 "optimizer": search.sweep.labels[study.optimizer],
                 "batch_size": study.batch_size,
                 "best_lr": best[0] if best else None,
-                **({"steps_to_target": best_amount} if budget is None else {"budget": budget, "value": best_amount}),
+                **({"budget": budget, "value": best_amount} if budget else {"steps_to_target": best_amount}),
+                **({"target": target} if target else {}),
                 "at_grid_edge": best is not None and one.sweep.lr_rule is None and not one.interior(study),
                 "lowest_lr": min(lrs, default=None),
                 "highest_lr": max(lrs, default=None),
@@ -169,12 +171,13 @@ def outcome_report(
     failed = [f"{name}: {trial.message}" for name, trial in ends.items() if trial.status is TrialStatus.FAILED]
     return {
         "output": str(folder),
-        "target": str(search.sweep.target),
+        "target": search.sweep.aim,
         "statuses": dict(statuses),
         "examples": sum(trial.final_examples for trial in ends.values()),
         "stopped": limits.reached if limits and not all(one.done for one in searches) else None,
         "studies": studies,
         "metric": search.sweep.target.metric,
+        "further_metrics": [target.metric for target in search.sweep.further_targets],
         **({"unmet": search.sweep.unmet} if search.sweep.budgets else {}),
         "unreached": nearness.doubt,
         "best_value": nearness.best,
@@ -183,15 +186,23 @@ def outcome_report(
     }
 
 
+def _judged(sweep: Sweep) -> tuple[int, str]:
+    """What a search goes by where there are several budgets, or targets: a budget, or the place of a target and its
+    text."""
+    if not sweep.further_targets:
+        return sweep.budget_judged or 0, ""
+    return sum(target == sweep.judged for target in sweep.further_targets), str(sweep.judged)
+
+
 def outcome_lines(report: dict[str, Any]) -> list[str]:
     """:func:`outcome_report` for a person."""
     across = max(12, *(len(study["optimizer"]) for study in report["studies"]))
     named = f"{'optimizer':<{across}}{'batch':>7}{'best LR':>10}{'LRs tried':>22}"
     lines: list[str] = []
     for before, study in zip([None, *report["studies"]], report["studies"], strict=False):
-        budget = study.get("budget")
-        if before is None or budget != before.get("budget"):
-            what = f"{'steps':>9}  to {report['target']}"
+        budget, target = study.get("budget"), study.get("target")
+        if before is None or (budget, target) != (before.get("budget"), before.get("target")):
+            what = f"{'steps':>9}  to {target or report['target']}"
             after = f"{'value':>9}  {report['metric']} after {budget:,} examples" if budget else what
             lines.append(named + after)
         amount = study["value" if budget else "steps_to_target"]
@@ -222,6 +233,7 @@ def outcome_lines(report: dict[str, Any]) -> list[str]:
         lines.append(remark if best is None else f"{remark}; the best value of all is {best:.6g}")
     question = "budget" if report["studies"] and "budget" in report["studies"][0] else "analyze"
     lines.append(f"next: cbs {question} {report['output']}")
+    lines += [f"      cbs analyze {report['output']} --metric {metric}" for metric in report["further_metrics"]]
     return lines
 
 

@@ -31,11 +31,13 @@ class Objective(ABC):
 
     Attributes:
         column: heading of amounts in a table.
+        judged: the target that it goes by; ``None`` for that of the trials.
         done: what a trial has done that has a cost, in words.
     """
 
     column: str
     done: str
+    judged: Target | None = None
 
     @abstractmethod
     def cost(self, result: TrialResult) -> float:
@@ -63,12 +65,16 @@ class Objective(ABC):
 
 
 class StepsToTarget(Objective):
-    """Updates until the target is reached."""
+    """Updates until the target is reached; of several that of ``judged``."""
 
     column, done = "steps", "reached the target"
 
+    def __init__(self, judged: Target | None = None) -> None:
+        self.judged = judged
+
     def cost(self, result: TrialResult) -> float:
-        return math.nan if result.steps_to_target is None else result.steps_to_target
+        steps = result.steps_to(self.judged or result.config.target)
+        return math.nan if steps is None else steps
 
     def amount(self, cost: float) -> float:
         return cost
@@ -137,6 +143,6 @@ def objective_of(sweep: Sweep) -> Objective:
     """What the search of a sweep minimises; its target resolved."""
     budget = sweep.budget_judged
     if budget is None:
-        return StepsToTarget()
+        return StepsToTarget(sweep.judged)
     assert sweep.target is not None
     return FinalMetric(sweep.target, budget, sweep.within)

@@ -393,8 +393,9 @@ def _outcomes(results: Mapping[tuple[float, int], TrialResult], rules: Rules) ->
 def outcome(result: TrialResult, objective: Objective) -> TrialOutcome:
     """What the search knows of a trial."""
     cost = objective.cost(result)
-    values = [row.value for row in result.evaluations] or [math.nan]
-    first, last = (result.config.target.distance(value) for value in (values[0], values[-1]))
+    target = objective.judged or result.config.target
+    values = result.values(target.metric) or [math.nan]
+    first, last = (target.distance(value) for value in (values[0], values[-1]))
     share = 0.0 if math.isfinite(cost) else last / first if first > 0 else math.inf
     gone = result.status in (TrialStatus.DIVERGED, TrialStatus.FAILED, TrialStatus.OUT_OF_MEMORY)
     return TrialOutcome(

@@ -13,6 +13,7 @@ from cbs.registry.choices import Choice, parse_choice, parse_value
 from cbs.schedules.batch_size import batch_schedule_options
 from cbs.schedules.learning_rate import schedule_options
 from cbs.trial.parent import Parent
+from cbs.trial.target import Target
 from sweeps.spec.spec import Sweep
 
 PLAIN = (
@@ -85,11 +86,12 @@ def is_setting(key: str) -> bool:
 def override(sweep: Sweep, settings: Iterable[str]) -> Sweep:
     """The sweep with settings of the form ``key=value`` applied.
 
-    Keys are fields of the sweep (``max_steps``), parts of nested ones (``schedule.name``, ``evaluation.growth``),
-    options of the learning-rate schedule (``schedule.power``) and of the batch schedules (``schedule.alpha``), of
-    which no two have one name, the workload (``workload.size``), the probe (``probe.groups``), the averaging of
-    weights (``averaging.decay``), of an optimizer (``merit.eps``, in every variant of it) and of all optimizers
-    that have them (``optimizer.eps``). Values are read by :func:`cbs.registry.choices.parse_value`.
+    Keys are fields of the sweep (``max_steps``), parts of nested ones (``schedule.name``, ``evaluation.growth``), more
+    targets by their metric (``target.training_loss``), options of the learning-rate schedule (``schedule.power``) and
+    of the batch schedules (``schedule.alpha``), of which no two have one name, the workload (``workload.size``), the
+    probe (``probe.groups``), the averaging of weights (``averaging.decay``), of an optimizer (``merit.eps``, in every
+    variant of it) and of all optimizers that have them (``optimizer.eps``). Values are read by
+    :func:`cbs.registry.choices.parse_value`.
 
     Raises:
         ConfigError: naming the unknown key and the known ones, or the refused value.
@@ -133,6 +135,11 @@ def _apply(sweep: Sweep, key: str, value: Any) -> Sweep:
             return sweep.replace(**{head: dataclasses.replace(part, **{option: value})})
         except TypeError as error:
             raise ConfigError(f"--set {key}: {error}") from None
+    if head == "target":
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            raise ConfigError(f"--set {key}: expected the value of {option} to train to, got {value!r}")
+        others = [target for target in sweep.further_targets if target.metric != option]
+        return sweep.replace(further_targets=(*others, Target(metric=option, value=value)))
     if head == "workload":
         return sweep.replace(workload=_with_option(sweep.workload, option, value))
     if head in _OPTIONAL:
@@ -199,7 +206,7 @@ def _unknown(sweep: Sweep, key: str) -> str:
     nested = [f"{part}.{name}" for part in _NESTED for name in _fields(getattr(sweep, part))]
     schedule = [f"schedule.{name}" for name in sorted({*schedule_options(), *batch_schedule_options()})]
     options = [f"{part}.OPTION" for part in ("workload", *_OPTIONAL, "optimizer", *(c.name for c in sweep.optimizers))]
-    known = dict.fromkeys([*PLAIN, *NAMES, *RUN, *_OPTIONAL, *nested, *schedule, *options])
+    known = dict.fromkeys([*PLAIN, *NAMES, *RUN, *_OPTIONAL, "target.METRIC", *nested, *schedule, *options])
     if key == "help":
         return f"--set: the keys are {', '.join(known)}; 'cbs settings' says what they mean"
     near = get_close_matches(key, known, n=1)

@@ -38,7 +38,7 @@ all of its curve is read, by straight lines in ln steps."""
 _NO_PROTOCOL = (
     *("name", "expected", "metric"),
     *("optimizers", "tuned", "batch_schedules", "batch_sizes", "lrs", "lr_rule", "seeds", "budgets"),
-    *("search", "lr_resolution", "warm_start", "judged_at", "within"),
+    *("search", "lr_resolution", "warm_start", "judged_at", "judged_by", "within"),
     *("trunk", "keep"),
 )
 """What trials of one protocol may differ in: axes, and what decides which trials are run."""
@@ -71,12 +71,15 @@ class Sweep:
         metric: the metric of the target where that is not the workload's own: a further one that the workload says, or
             one of :data:`cbs.training.metrics.METRICS`.
         target: where a trial stops; ``None`` takes the workload's own.
+        further_targets: of other metrics, which a trial has to reach, too, before it stops. No trial is pruned then.
         max_steps: with ``max_examples`` the most that a trial takes to the target: ``max_steps + max_examples /
             batch_size`` updates.
         max_examples: a part of the most that a trial takes to the target, see ``max_steps``.
         budgets: examples after which the metric is looked at, in place of steps to a target: every trial sees that many
             whatever it reaches. Where the schedule of the learning rate ends with the budget each has its own trials,
             elsewhere those of the largest serve all.
+        judged_by: the metric of the target whose steps the search of the learning rate goes by; ``None`` for that of
+            ``target``.
         judged_at: of ``budgets`` the one whose metric the search of the learning rate goes by; ``None`` for the
             largest.
         within: difference of the metric that matters, by which the search at equal budgets says which learning rates
@@ -116,6 +119,8 @@ class Sweep:
     seeds: tuple[int, ...] = (0,)
     metric: str | None = None
     target: Target | None = None
+    further_targets: tuple[Target, ...] = ()
+    judged_by: str | None = None
     max_steps: int = 2_000
     max_examples: int = 100_000
     budgets: tuple[int, ...] = ()
@@ -169,6 +174,8 @@ class Sweep:
                 raise ConfigError("--lrs are tried at every batch size, --lr-rule says one for each: leave one out")
             for batch_size in self.batch_sizes:
                 self.lr_rule.at(batch_size)
+        if self.further_targets:
+            object.__setattr__(self, "prune_factor", None)
         self._check_budgets()
         object.__setattr__(self, "clip_norm", clip_norm_or_none(self.clip_norm))
         object.__setattr__(self, "metrics", sorted_names("metrics", self.metrics))
@@ -186,6 +193,8 @@ class Sweep:
             raise ConfigError(f"within, a difference of the metric, must be above 0, got {self.within}")
         if not self.budgets:
             return
+        if self.further_targets:
+            raise ConfigError("with --budget trials stop at no target: leave out --set target.METRIC")
         object.__setattr__(self, "budgets", tuple(sorted(self.budgets)))
         object.__setattr__(self, "prune_factor", None)
         least, largest = self.budgets[0], self.batch_sizes[-1]
@@ -208,7 +217,9 @@ class Sweep:
     @functools.cached_property
     def parts(self) -> list[Sweep]:
         """The sweeps with a search each that this one is: one for every budget, those whose trials serve the others
-        first; the sweep alone where there are no budgets."""
+        first, or one for every target; the sweep alone where there is one target."""
+        if self.further_targets and self.judged_by is None:
+            return [self, *(self.replace(judged_by=target.metric) for target in self.further_targets)]
         if not self.budgets:
             return [self]
         if self.shares_trials:
@@ -217,8 +228,19 @@ class Sweep:
 
     @functools.cached_property
     def shares_trials(self) -> bool:
-        """Whether the trials of the largest budget serve all others: no schedule ends with a budget."""
-        return bool(self.budgets) and not self.schedule.ends_with(self.budgets[-1])
+        """Whether the trials of the first of the parts serve all others: there are several targets, or no schedule ends
+        with a budget."""
+        return bool(self.further_targets) or (bool(self.budgets) and not self.schedule.ends_with(self.budgets[-1]))
+
+    @property
+    def aim(self) -> str:
+        """All targets in words."""
+        return " and ".join(map(str, [self.target, *self.further_targets]))
+
+    @property
+    def judged(self) -> Target | None:
+        """The target whose steps the search goes by."""
+        return next((target for target in self.further_targets if target.metric == self.judged_by), self.target)
 
     @property
     def unmet(self) -> dict[int, int]:
@@ -326,6 +348,7 @@ class Sweep:
             batch_size=cell.batch_size,
             seed=cell.seed,
             target=self.target,
+            further_targets=self.further_targets,
             max_steps=self.budget(cell.batch_size),
             parent=parent,
             micro_batch_size=self.micro_batch_size,
@@ -366,6 +389,8 @@ class Sweep:
         data = plain_values(self)
         for name in (*_NO_PROTOCOL, *(["parent"] if self.parent is None or self.trunk is not None else [])):
             del data[name]
+        if not self.further_targets:
+            del data["further_targets"]
         return data | ({"stops_at_target": False} if self.budgets else {})
 
     @property

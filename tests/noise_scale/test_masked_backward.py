@@ -302,3 +302,29 @@ def test_a_head_that_starts_at_zero_is_no_alarm() -> None:
     with NoiseScaleMeter(model, source="split") as meter:
         nn.functional.cross_entropy(model(torch.randn(EXAMPLES, 6)), torch.arange(EXAMPLES) % 3).backward()
         assert meter.step() is not None
+
+
+class Chosen(nn.Module):
+    """Each of two experts takes the half of the batch that scores highest with it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.experts = nn.Linear(6, 2), nn.Parameter(torch.randn(2, 6, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        values, rows = self.gate(x).softmax(-1).T.topk(len(x) // 2)
+        found = torch.einsum("kri,kio->kro", x[rows], self.experts) * values[..., None]
+        return x.new_zeros(len(x), 3).index_add(0, rows.flatten(), found.flatten(0, 1))
+
+
+@pytest.mark.parametrize("examples", [4, 12])
+def test_experts_that_choose_rows_are_found_in_the_first_step(examples: int) -> None:
+    for seed in range(25):
+        torch.manual_seed(seed)
+        model = Chosen()
+        meter = NoiseScaleMeter(model, source="split")
+        for _ in range(4):
+            (model(torch.randn(examples, 6)).square().mean() / 4).backward()
+        with pytest.raises(ConfigError, match="for one example depends on others"):
+            meter.step()
+        meter.detach()

@@ -92,6 +92,7 @@ CHANGES: dict[str, Any] = {
     "target": Target(metric="validation_loss", value=0.1, direction="above"),
     "max_steps": 101,
     "parent": Parent(source="weights.pt", examples=0, digest="0" * 16),
+    "further_targets": (Target(metric="gradient_norm", value=0.1),),
     "micro_batch_size": 8,
     "schedule": Schedule(warmup_examples=1),
     "batch_schedule": Choice(name="seesaw"),

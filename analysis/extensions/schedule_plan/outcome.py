@@ -37,7 +37,8 @@ LOST = 0.5
 OFF = 0.025
 """Standard deviation of ln S of a plan beside that: momentum starts slowly, and constant batch sizes are better at
 rates between those of a grid. It is the most likely one of 36 plans of simulated sweeps, none of which a table in the
-docs counts. What the choice of the rate and points off a curve leave open is in the resamples of the curve instead."""
+docs counts; it was looked for after that table had been seen. What the choice of the rate and points off a curve leave
+open is in the resamples of the curve instead."""
 
 
 def outcomes(

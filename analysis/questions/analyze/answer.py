@@ -10,6 +10,7 @@ from analysis.estimate.estimates import answers
 from analysis.estimate.findings import Analysis
 from analysis.estimate.suggest import suggest
 from analysis.read.results import load
+from cbs.errors import ConfigError
 from cbs.trial.target import Target
 
 
@@ -18,6 +19,7 @@ def analyze(
     config: AnalysisConfig = DEFAULT,
     *,
     targets: Sequence[float | Target] | None = None,
+    metric: str | None = None,
     suggestions: bool = False,
 ) -> Analysis:
     """Critical batch size with an interval, per sweep, optimizer and target.
@@ -26,13 +28,17 @@ def analyze(
         path: one sweep, or a folder of sweeps.
         targets: values of each sweep's own metric, or whole targets; ``None`` takes each sweep's own target. Targets
             easier than a sweep's own are read from the same curves.
+        metric: another one that the trials recorded, which the targets are then of; a sweep that was not trained to a
+            target of it needs ``targets``.
         suggestions: whether to work out which trials would help, see :func:`analysis.estimate.suggest.suggest`.
 
     Raises:
         ConfigError: if an argument is out of its domain or a target cannot be used.
         ResultsError: if there are no usable results at ``path``.
     """
-    results = load(path)
+    if suggestions and metric is not None:
+        raise ConfigError("--suggest says what to run to the sweep's own target: leave out --metric")
+    results = load(path, metric=metric)
     found_answers = answers(results, config, targets=targets)
     return Analysis(
         config=config,

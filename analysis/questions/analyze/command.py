@@ -8,13 +8,24 @@ from typing import Annotated
 import typer
 
 from analysis.config import AnalysisConfig
-from analysis.options import Answer, Definitions, ResultsPath, Targets, Wide, answer_with, config_of, options
+from analysis.options import (
+    Answer,
+    Definitions,
+    MetricName,
+    ResultsPath,
+    Targets,
+    Wide,
+    answer_with,
+    config_of,
+    options,
+)
 
 
 @options(config=config_of, answer=answer_with)
 def command(
     results: ResultsPath = Path("results"),
     target: Targets = None,
+    metric: MetricName = None,
     *,
     config: AnalysisConfig,
     definitions: Definitions = False,
@@ -33,5 +44,5 @@ def command(
     """
     from analysis.questions.analyze.answer import analyze
 
-    analysis = analyze(results, config, targets=target or None, suggestions=suggest)
+    analysis = analyze(results, config, targets=target or None, metric=metric, suggestions=suggest)
     answer(analysis, results / "analysis", wide=wide, definitions=definitions)

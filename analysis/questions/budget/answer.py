@@ -20,7 +20,7 @@ from analysis.phrases import number, plural
 from analysis.plain import plain, shown
 from analysis.questions.budget.critical import Relation, relation
 from analysis.questions.budget.doubling import SizeDoubling, doublings
-from analysis.questions.budget.equivalence import Equivalence, Excess, SizeStanding, equivalence
+from analysis.questions.budget.equivalence import Equivalence, Excess, SizeStanding, equivalence, zeros
 from analysis.questions.budget.pairs import Pair, pair
 from analysis.questions.budget.reading import Spent, side_by_side, spent
 from analysis.read.groups import Group
@@ -154,7 +154,7 @@ def budget(
         at: budgets in examples to read off the curves of constant learning rates; where the runs end without any.
         within: the margin above the best loss up to which one is as good: in the unit of the metric, ``0.01``, or a
             share of the best value, ``1%``. ``None`` for :data:`NATS` of a metric in nats, else :data:`SHARE`.
-        metric: which one of those that the trials recorded; ``None`` for that of the target.
+        metric: as of :func:`analysis.read.results.load`.
 
     Raises:
         ConfigError: if an argument is out of its domain, budgets are unlike, or ``at`` is given though rates decay.
@@ -164,15 +164,15 @@ def budget(
         raise ConfigError("give at least one results folder")
     if within is not None:
         _margin(within, 1.0)
-    results = load(*paths)
+    results = load(*paths, metric=metric)
     notes: list[str] = [*results.notes, *differing(results.groups)]
-    found = [(entry, best_losses(entry.studies, entry.scale, config)) for entry in spent(results, at, metric, notes)]
+    found = [(entry, best_losses(entry.studies, entry.scale, config)) for entry in spent(results, at, notes)]
     of = {id(entry): losses for entry, losses in found}
     budgets = []
     for scope in side_by_side([entry for entry, _ in found]):
         first = scope[0]
         best = min(float(of[id(entry)].losses.min()) for entry in scope)
-        asked = within or (f"{NATS:g}" if first.unit.startswith("nats") else f"{100 * SHARE:g}%")
+        asked = within or (f"{NATS:g}" if first.group.metric_unit.startswith("nats") else f"{100 * SHARE:g}%")
         margin = _margin(asked, best)
         names = _names(scope)
         entries = []
@@ -193,9 +193,9 @@ def budget(
             AtBudget(
                 title=f"{number(first.budget)} {first.group.example_unit}s",
                 workload=first.group.workload,
-                metric=first.metric,
+                metric=first.group.target.metric,
                 direction="below" if first.sign > 0 else "above",
-                metric_unit=first.unit,
+                metric_unit=first.group.metric_unit,
                 example_unit=first.group.example_unit,
                 tokens_per_example=first.group.tokens_per_example,
                 budget=first.budget,
@@ -312,20 +312,13 @@ def _means(losses: Array, ran: Array, winner: int) -> Array:
 def _basin(lrs: Array, means: Array, limit: float, winner: int) -> float | None:
     """Highest over lowest learning rate at which the mean, linear in ln lr, is below the limit; a rate that failed ends
     it halfway."""
-    ends = []
-    for side in (-1, 1):
-        place = winner
-        while True:
-            after = place + side
-            if not 0 <= after < len(lrs):
-                return None
-            if not means[after] <= limit:
-                rise = means[after] - means[place]
-                share = (limit - means[place]) / rise if np.isfinite(rise) else 0.5
-                ends.append(math.log(lrs[place]) + share * math.log(lrs[after] / lrs[place]))
-                break
-            place = after
-    return math.exp(ends[1] - ends[0])
+    width = 0.0
+    for side in (1, -1):
+        logs, over = side * np.log(lrs)[winner::side], means[winner::side] - limit
+        over[1:] = np.where(np.isfinite(over[1:]), over[1:], -over[:-1])
+        ends = float(zeros(logs, over[None], smooth=False)[0]) if len(logs) > 1 else math.inf
+        width += ends - logs[0]
+    return math.exp(width) if math.isfinite(width) else None
 
 
 def _verdict(sizes: Sequence[SizeAtBudget], found: BestLosses, margin: float) -> tuple[str, str]:

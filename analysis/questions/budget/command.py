@@ -8,8 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from analysis.consoles import errors
-from analysis.options import Answer, answer_with, level_of, options
-from cbs.errors import ConfigError
+from analysis.options import Answer, MetricName, answer_with, level_of, options
+from cbs.registry.parsing import parse_numbers
 
 
 @options(config=level_of, answer=answer_with)
@@ -29,9 +29,7 @@ def command(
             "Default: 0.01 where the metric is in nats, else 1%."
         ),
     ] = None,
-    metric: Annotated[
-        str | None, typer.Option(help="Which one of the metrics that the trials recorded. Default: the target's.")
-    ] = None,
+    metric: MetricName = None,
     *,
     config: Any,
     answer: Answer,
@@ -44,10 +42,7 @@ def command(
     """
     from analysis.questions.budget.answer import budget
 
-    try:
-        budgets = [float(part) for part in (at or "").split(",") if part.strip()]
-    except ValueError:
-        raise ConfigError(f"--at {at}: give examples, as in --at 1e6,2e6") from None
+    budgets = () if at is None else parse_numbers(at, "--at", float, ", of examples, as in 1e6,2e6")
     with errors.status("resampling"):
         found = budget(*results, config=config, at=budgets, within=within, metric=metric)
     answer(found, results[0] / "analysis" / "budget")

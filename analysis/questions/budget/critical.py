@@ -20,7 +20,7 @@ import numpy as np
 from analysis.arrays import UNKNOWN, Array, Quantity
 from analysis.config import AnalysisConfig
 from analysis.estimate.estimates import Reading, answered
-from analysis.estimate.studies import studies
+from analysis.estimate.studies import easier_by_rounding, studies
 from analysis.questions.budget.reading import Spent
 from analysis.read.results import Results
 
@@ -61,15 +61,13 @@ def relation(
     """Both definitions side by side; ``best`` is the batch size with the least loss."""
     if not entry.constant:
         return Relation(measured=measured, remark="learning rates decay, so no curve passes a loss as it would have")
-    if entry.metric != entry.group.target.metric:
-        return Relation(measured=measured, remark="steps to a target are those of the target's metric")
     if best is None or len(entry.studies) < 2:
         return Relation(measured=measured, remark="there are too few batch sizes")
     curve = entry.tuned_curve(entry.studies[int(np.flatnonzero(entry.sizes == best)[0])])
     if len(curve[0]) < _FEWEST:
         return Relation(measured=measured, remark="the runs have no curves")
     hardest = max(float(np.nanmin(np.nanmean(_whole(losses), axis=1))) for losses in entry.losses)
-    target = replace(entry.group.target, value=_easier(entry.sign * hardest, entry.sign))
+    target = replace(entry.group.target, value=easier_by_rounding(entry.sign * hardest, entry.sign > 0, 4))
     trial, step, value = (results.evaluations[name].to_numpy() for name in ("trial", "step", "value"))
     steps = target.crossings(trial, step, value, len(results.trials))
     if np.any(steps <= 0):
@@ -102,15 +100,6 @@ def _whole(losses: Array) -> Array:
     """Without learning rates of which a seed failed, where some have none that did."""
     kept = np.isfinite(losses).all(axis=1)
     return losses[kept] if kept.any() else losses[np.isfinite(losses).any(axis=1)]
-
-
-def _easier(value: float, sign: float) -> float:
-    """Rounded to four digits towards the easier side."""
-    if value == 0:
-        return sign * 1e-12
-    unit = 10.0 ** (math.floor(math.log10(abs(value))) - 3)
-    rounded = (math.floor(value / unit) + 1) * unit if sign > 0 else (math.ceil(value / unit) - 1) * unit
-    return float(f"{rounded:.6g}")
 
 
 def _slope(examples: Array, losses: Array) -> float | None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analysis.arrays import UNKNOWN, Array, Interval, Quantity, percentiles
+from analysis.arrays import UNKNOWN, Array, Quantity
 from analysis.estimate.objective import BestLosses
 from analysis.questions.budget.reading import Spent
 
@@ -66,21 +66,13 @@ def doublings(
             continue
         worse = found.losses[place + 1] - found.losses[place]
         drawn = found.resampled[:, place + 1] - found.resampled[:, place]
-        loss = Quantity(float(worse), _interval(drawn, confidence))
-        pair = curves[place], curves[place + 1]
-        data = _share(pair, entry.budget, np.concatenate([[worse], drawn]), confidence)
+        rows, pair = np.concatenate([[worse], drawn]), (curves[place], curves[place + 1])
+        loss, data = Quantity.drawn(rows, confidence), _share(pair, entry.budget, rows, confidence)
         times = large / small
         steps = _times(data, times)
         remark = source if data.value is None else ""
         made.append(SizeDoubling(batch_size=small, larger=large, loss=loss, data=data, steps=steps, remark=remark))
     return tuple(made)
-
-
-def _interval(drawn: Array, confidence: float) -> Interval:
-    if not len(drawn):
-        return None, None
-    low, high = percentiles(drawn, confidence).tolist()
-    return low, high
 
 
 def _over_budgets(

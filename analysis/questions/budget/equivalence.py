@@ -5,7 +5,8 @@ The excess of a batch size is :math:`L(B) - \min_{B'} L(B')` over the batch size
 the level of one side of the interval (an intersection-union test: no correction for how many there are; Berger 1982),
 and every batch size between it and the best one is called so, too. It is above the margin if one of the differences is,
 so the lower limits hold for all of them together (Hsu 1984, "Constrained simultaneous confidence intervals for multiple
-comparisons with the best"): the quantile is that of the largest of the standardised deviations.
+comparisons with the best"): the quantile is that of the largest of the standardised deviations. A batch size may be the
+best where none of these limits is above 0, with all that the confidence leaves on that one side.
 """
 
 from __future__ import annotations
@@ -99,7 +100,8 @@ def equivalence(sizes: Array, found: BestLosses, margin: float, bound: np.ndarra
     here, least = sizes[kept], int(losses.argmin())
     values = losses - losses[least]
     if len(drawn):
-        low, high = limits = _limits(losses, drawn, confidence)
+        low, high, best = _limits(losses, drawn, confidence)
+        limits = low, high
         standings = _standings(low, high, margin, least)
         reach = float(stdtrit(found.freedom, 0.5 + confidence / 2))
         noise = found.deviation[kept] ** 2 / found.seeds[kept]
@@ -113,7 +115,7 @@ def equivalence(sizes: Array, found: BestLosses, margin: float, bound: np.ndarra
                 of_seeds = min(reach * deviation, half) if by_rates else half
                 more = _more_seeds(half, abs(margin - values[place]), of_seeds, float(found.seeds[kept].min()))
             excesses[at] = Excess(float(values[place]), wide, standing=standings[place], more_seeds=more)
-        perhaps = here[low <= 0]
+        perhaps = here[best]
         ends: Interval = (float(perhaps.min()), float(perhaps.max()))
     else:
         standings, ends, limits = [SizeStanding.UNKNOWN] * len(kept), OPEN, None
@@ -134,10 +136,11 @@ def equivalence(sizes: Array, found: BestLosses, margin: float, bound: np.ndarra
     )
 
 
-def _limits(losses: Array, drawn: Array, confidence: float) -> tuple[Array, Array]:
-    """Limits of the excess of every batch size, shape ``[M]`` each: the lower ones for all differences together."""
+def _limits(losses: Array, drawn: Array, confidence: float) -> tuple[Array, Array, np.ndarray]:
+    """Limits of the excess of every batch size, and whether it may be the best, shape ``[M]`` each: the lower ones for
+    all differences together."""
     tail = 0.5 - confidence / 2
-    low, high = np.zeros(len(losses)), np.zeros(len(losses))
+    low, high, best = np.zeros(len(losses)), np.zeros(len(losses)), np.ones(len(losses), dtype=bool)
     for place in range(len(losses)):
         others = np.arange(len(losses)) != place
         if not others.any():
@@ -145,9 +148,10 @@ def _limits(losses: Array, drawn: Array, confidence: float) -> tuple[Array, Arra
         apart = drawn[:, [place]] - drawn[:, others]
         high[place] = max(0.0, float(np.quantile(apart, 1 - tail, axis=0).max()))
         middle, spread = apart.mean(axis=0), np.maximum(apart.std(axis=0), 1e-300)
-        farthest = np.quantile(((apart - middle) / spread).min(axis=1), tail)
+        farthest, one_sided = np.quantile(((apart - middle) / spread).min(axis=1), [tail, 2 * tail])
         low[place] = max(0.0, float((middle + farthest * spread).max()))
-    return low, np.maximum(high, low)
+        best[place] = (middle + one_sided * spread).max() <= 0
+    return low, np.maximum(high, low), best
 
 
 def _standings(low: Array, high: Array, margin: float, least: int) -> list[SizeStanding]:
@@ -188,15 +192,22 @@ def _largest(sizes: Array, excess: Array, limits: tuple[Array, Array] | None, ma
 
 def _passes(logs: Array, excess: Array, margin: float, *, smooth: bool) -> float | None:
     """The batch size at which an excess that begins below the margin passes it; ``None`` where it does not."""
+    at = float(zeros(logs, excess[None] - margin, smooth=smooth)[0])
+    return math.exp(at) if math.isfinite(at) else None
+
+
+def zeros(logs: Array, rows: Array, *, smooth: bool) -> Array:
+    """Where every row, ``[R, M]`` values at ``logs``, first rises above 0, along monotone cubics in ``logs`` or else
+    straight lines, shape ``[R]``: the first of ``logs`` where it begins there, infinite where it never does."""
     fine = np.concatenate(
         [np.linspace(a, b, _BETWEEN, endpoint=False) for a, b in itertools.pairwise(logs)] + [logs[-1:]]
     )
-    above = (PchipInterpolator(logs, excess)(fine) if smooth else np.interp(fine, logs, excess)) - margin
-    past = np.flatnonzero(above > 0)
-    if not len(past):
-        return None
-    if not past[0]:
-        return float(np.exp(fine[0]))
-    after = past[0]
-    share = above[after - 1] / (above[after - 1] - above[after])
-    return float(np.exp(fine[after - 1] + share * (fine[after] - fine[after - 1])))
+    curves = (
+        PchipInterpolator(logs, rows, axis=1)(fine) if smooth else np.array([np.interp(fine, logs, r) for r in rows])
+    )
+    after = (curves > 0).argmax(axis=1)
+    before = np.maximum(after - 1, 0)
+    low, high = (np.take_along_axis(curves, place[:, None], axis=1)[:, 0] for place in (before, after))
+    share = np.where(after > 0, -low / np.where(after > 0, high - low, 1.0), 0.0)
+    places = fine[before] + share * (fine[after] - fine[before])
+    return np.where((curves > 0).any(axis=1), places, np.inf)

@@ -5,14 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.interpolate import PchipInterpolator
 
 from analysis.arrays import UNKNOWN, Array, Interval, Quantity, percentiles
 from analysis.estimate.independent import shuffled
 from analysis.estimate.objective import BestLosses
-
-_FINE = 257
-"""Points at which a curve through the differences is looked at."""
+from analysis.questions.budget.equivalence import zeros
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,17 +90,6 @@ def _overtakes(logs: Array, losses: Array, drawn: Array, confidence: float) -> t
     rows = np.vstack([losses[None], drawn])[:, part] * sign
     values = np.empty(len(rows))
     for turn, smooth in enumerate((True, False)):
-        values[turn::2] = _zeros(logs[part], rows[turn::2], smooth=smooth)
+        values[turn::2] = np.minimum(zeros(logs[part], rows[turn::2], smooth=smooth), logs[last])
     ends: Interval = tuple(np.exp(percentiles(values[1:], confidence)).tolist())  # type: ignore[assignment]
     return Quantity(float(np.exp(values[0])), ends), rising
-
-
-def _zeros(logs: Array, rows: Array, *, smooth: bool) -> Array:
-    """Where rows pass 0 upwards for the first time, along straight lines or monotone cubics in ln B; the end they lie
-    beyond where they do not."""
-    fine = np.linspace(logs[0], logs[-1], _FINE)
-    curves = (
-        PchipInterpolator(logs, rows, axis=1)(fine) if smooth else np.array([np.interp(fine, logs, r) for r in rows])
-    )
-    above = curves > 0
-    return np.where(above.any(axis=1), fine[above.argmax(axis=1)], fine[-1])

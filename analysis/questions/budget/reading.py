@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -19,8 +19,7 @@ from analysis.read.groups import Group
 from analysis.read.results import Results
 from cbs.errors import ConfigError, ResultsError
 from cbs.registry.choices import called, parse_choice
-from cbs.trial.record import TrialStatus
-from cbs.trial.store import METRIC, read_record
+from cbs.trial.record import TrialStatus, read_off
 
 ALIKE = 0.01
 """Budgets that differ by less are one: each is met as closely as whole batches allow."""
@@ -29,10 +28,6 @@ _OF_A_BATCH = 0.55
 """Of a batch, by which a run may miss its budget, and two budgets be apart: half a one, and what rounding adds."""
 
 _AT_PEAK = 0.999
-_LOSSES = ("train_loss", "training_loss")
-"""Metrics in the unit of a target that is a loss."""
-
-_NO_METRIC = ("step", "examples", "lr", "value")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,27 +43,19 @@ class Spent:
         losses: shape ``[L, N]`` each.
         constant: whether learning rates were at their peak when the examples were spent, so that curves say what
             smaller budgets give; of an import, that nobody said otherwise.
-        rows: the trial table of the group.
-        curve: examples and loss of a row of it, all along.
+        results: of which ``rows`` are those of the group.
     """
 
     group: Group
     name: str
-    metric: str
     budget: float
     sign: float
     scale: tuple[float, float]
     studies: tuple[Study, ...] = field(repr=False)
     losses: tuple[Array, ...] = field(repr=False)
     constant: bool
+    results: Results = field(repr=False)
     rows: pd.DataFrame = field(repr=False)
-    curve: Callable[[int], tuple[Array, Array]] = field(repr=False)
-
-    @property
-    def unit(self) -> str:
-        """Of the metric; empty where it is not known, as of what was measured beside the target's, losses excepted."""
-        same = self.metric in (self.group.target.metric, *_LOSSES)
-        return self.group.metric_unit if same else ""
 
     @property
     def sizes(self) -> Array:
@@ -82,7 +69,8 @@ class Spent:
         for trials in study.trials:
             losses = []
             for row in trials[trials >= 0]:
-                examples, values = self.curve(int(row))
+                steps, values, _ = self.results.curve(int(row))
+                examples, values = steps * study.batch_size, self.sign * values
                 known = np.isfinite(values) & (examples > 0)
                 if known.sum() > 1 and examples[known][-1] >= self.budget * (1 - ALIKE):
                     losses.append(np.interp(np.log(grid), np.log(examples[known]), values[known], left=np.inf))
@@ -92,16 +80,15 @@ class Spent:
         return grid[kept], np.maximum.accumulate(best[kept][::-1])[::-1]
 
 
-def spent(results: Results, at: Sequence[float], metric: str | None, notes: list[str]) -> list[Spent]:
+def spent(results: Results, at: Sequence[float], notes: list[str]) -> list[Spent]:
     """The runs of every group at every budget; says what is left out.
 
     Args:
         at: budgets in examples, read off the curves of constant learning rates; none for where the runs end.
-        metric: what is read; ``None`` for that of the target.
 
     Raises:
         ConfigError: if a schedule decays though ``at`` is given, or runs end at unlike budgets.
-        ResultsError: if no run is at a budget, or none has the metric.
+        ResultsError: if no run is at a budget.
     """
     for value in at:
         if not 0 < value < math.inf:
@@ -109,11 +96,10 @@ def spent(results: Results, at: Sequence[float], metric: str | None, notes: list
     found, reasons = [], []
     for index, group in enumerate(results.groups):
         rows = results.of_group(index)
-        curves = _curves(results, group, metric)
         if "imported" in group.manifest and at:
             notes.append(f"{group.sweep}: how learning rates went is not known; --at takes them for constant")
         for budget in at or (None,):
-            entry = _at_budget(group, rows, curves, budget, metric, notes)
+            entry = _at_budget(results, group, rows, budget, notes)
             if isinstance(entry, str):
                 reasons.append(f"{group.optimizer}: {entry}")
             else:
@@ -124,124 +110,76 @@ def spent(results: Results, at: Sequence[float], metric: str | None, notes: list
     return found
 
 
-def _curves(results: Results, group: Group, metric: str | None) -> Callable[[int], tuple[Array, Array, Array]]:
-    """Steps, values of the metric and learning rates of a row of the trial table."""
-    owner, *columns = (results.evaluations[name].to_numpy(float) for name in ("trial", "step", "value", "lr"))
-
-    def own(row: int) -> tuple[Array, Array, Array]:
-        first, last = np.searchsorted(owner, (row, row + 1))
-        steps, values, lrs = (column[first:last] for column in columns)
-        return steps, values, lrs
-
-    if metric is None or metric == group.target.metric:
-        return own
-
-    def other(row: int) -> tuple[Array, Array, Array]:
-        table, _ = read_record(Path(results.trials.at[row, "folder"]) / "record.parquet")
-        measured = {name.removeprefix(METRIC): name for name in table.column_names if name not in _NO_METRIC}
-        if metric not in measured:
-            there = [group.target.metric, *measured]
-            raise ResultsError(f"sweep {group.sweep} has no metric {metric!r}; it has {', '.join(there)}")
-        steps, values = (table[name].to_numpy().astype(float) for name in ("step", measured[metric]))
-        return steps, values, own(row)[2]
-
-    return other
-
-
-def _sign(group: Group, rows: pd.DataFrame, metric: str) -> float:
-    """1 where less of a metric is better, else -1."""
-    if metric == group.target.metric:
-        return -1.0 if group.target.direction == "above" else 1.0
-    _, summary = read_record(Path(rows["folder"].iloc[0]) / "record.parquet")
-    return -1.0 if summary.get("directions", {}).get(metric) == "above" else 1.0
-
-
-def _at_budget(
-    group: Group,
-    rows: pd.DataFrame,
-    curves: Callable[[int], tuple[Array, Array, Array]],
-    at: float | None,
-    metric: str | None,
-    notes: list[str],
-) -> Spent | str:
+def _at_budget(results: Results, group: Group, rows: pd.DataFrame, at: float | None, notes: list[str]) -> Spent | str:
     """The runs of one group at one budget, or why there are none."""
-    metric = metric or group.target.metric
-    sign = _sign(group, rows, metric)
-    ended = {row: float(rows.at[row, "final_step"]) * float(rows.at[row, "batch_size"]) for row in rows.index}
-    whole = [row for row in rows.index if _ran_on(group, rows.at[row, "status"])]
+    sign = -1.0 if group.target.direction == "above" else 1.0
     if at is None:
-        if not whole:
+        whole = rows[[_ran_on(group, status) for status in rows["status"]]]
+        if whole.empty:
             return "every run ended at its target or diverged; give --at for a budget that the runs passed"
-        at = _common(group, rows, {row: ended[row] for row in whole})
+        at = _common(group, whole)
     if at < rows["batch_size"].min():
         raise ConfigError(f"--at {number(at)} is less than one batch of {group.sweep}, of {rows['batch_size'].min()}")
-    value, missing, off, decays = {}, {}, {}, False
-    for row in rows.index:
-        size, status = float(rows.at[row, "batch_size"]), TrialStatus(rows.at[row, "status"])
-        steps, values, lrs = curves(row)
+    value, decays = {}, False
+    off: dict[int, float] = {}
+    missing: dict[int, list[str]] = {}
+    for row, size, status, ended in zip(rows.index, rows["batch_size"], rows["status"], _ended(rows), strict=True):
+        steps, values, lrs = results.curve(row)
+        near = max(_OF_A_BATCH * size, ALIKE * at)
         if at < size:
-            missing[row] = "the budget is less than one batch"
-        elif ended[row] >= at - max(_OF_A_BATCH * size, ALIKE * at):
-            if ended[row] > at + max(_OF_A_BATCH * size, ALIKE * at):
-                value[row], near = _interpolated(steps, values, at / size)
-                if not near:
-                    missing[row] = "its evaluations lie too far apart there"
-            elif status is not TrialStatus.DIVERGED:
+            missing.setdefault(size, []).append("the budget is less than one batch")
+        elif ended >= at - near:
+            if ended > at + near:
+                read = read_off(steps, values, at / size, FARTHEST)
+                if read is None:
+                    missing.setdefault(size, []).append("its evaluations lie too far apart there")
+                value[row] = math.nan if read is None else read
+            elif status != TrialStatus.DIVERGED:
                 value[row] = float(values[-1])
-                if abs(ended[row] / at - 1) > ALIKE:
-                    off[int(size)] = ended[row] / at - 1
-            peak, after = float(rows.at[row, "lr"]), min(int(np.searchsorted(steps, at / size)), len(lrs) - 1)
-            decays |= bool(lrs[after] < _AT_PEAK * peak)
-            if ended[row] > at * (1 + ALIKE) + size and lrs[after] < _AT_PEAK * peak:
+                off |= {size: ended / at - 1} if abs(ended / at - 1) > ALIKE else {}
+            lr = lrs[min(int(np.searchsorted(steps, at / size)), len(lrs) - 1)]
+            decays |= bool(lr < _AT_PEAK * rows.at[row, "lr"])
+            if ended > at * (1 + ALIKE) + size and lr < _AT_PEAK * rows.at[row, "lr"]:
                 raise ConfigError(
                     f"--at {number(at)}: the learning rates of {group.optimizer} in {group.sweep} are not at their "
                     "peak there, and only constant ones say what a smaller budget gives; leave --at out or run each"
                 )
         elif status in (TrialStatus.REACHED, TrialStatus.BUDGET_EXHAUSTED):
-            missing[row] = "it ended at its target" if status is TrialStatus.REACHED else "it ended sooner"
-    left_out = {int(rows.at[row, "batch_size"]): why for row, why in missing.items()}
-    if left_out:
-        why = "; ".join(dict.fromkeys(left_out.values()))
-        sizes = ", ".join(map(str, sorted(left_out)))
+            why = "it ended at its target" if status == TrialStatus.REACHED else "it ended sooner"
+            missing.setdefault(size, []).append(why)
+    budget = f"{number(at)} {group.example_unit}s"
+    if missing:
+        runs = list(itertools.chain.from_iterable(missing.values()))
         notes.append(
-            f"{group.optimizer} at {number(at)} {group.example_unit}s: batch size {sizes} left out, as of "
-            f"{plural(len(missing), 'run')} the loss there is not known: {why}"
+            f"{group.optimizer} at {budget}: batch size {', '.join(map(str, sorted(missing)))} left out, as of "
+            f"{plural(len(runs), 'run')} the loss there is not known: {'; '.join(dict.fromkeys(runs))}"
         )
     if off:
         told = ", ".join(f"{100 * share:+.2g} % at batch size {size}" for size, share in sorted(off.items()))
-        notes.append(f"{group.optimizer}: whole batches do not make up {number(at)} {group.example_unit}s: {told}")
+        notes.append(f"{group.optimizer}: whole batches do not make up {budget}: {told}")
     studies, tables = [], []
-    for size, part in rows.groupby("batch_size", sort=True):
+    for size, part in rows[~rows["batch_size"].isin(missing)].groupby("batch_size", sort=True):
         study = one_study(group, int(size), part, group.target, np.full(len(part), np.nan))
-        flat = [sign * value.get(row, math.nan) for row in study.trials.ravel()]
-        losses = np.array(flat).reshape(study.trials.shape)
-        if int(size) in left_out:
-            continue
+        losses = np.vectorize(lambda row: sign * value.get(row, math.nan), otypes=[float])(study.trials)
         if np.isfinite(losses).any():
             studies.append(study)
             tables.append(losses)
         else:
             notes.append(f"{group.optimizer}: at batch size {size} no run got as far as {number(at)} examples")
     if not studies:
-        return f"no run got as far as {number(at)} {group.example_unit}s"
-
-    def curve(row: int) -> tuple[Array, Array]:
-        steps, values, _ = curves(row)
-        return steps * float(rows.at[row, "batch_size"]), sign * values
-
+        return f"no run got as far as {budget}"
     scale = unit_of(tables)
     return Spent(
         group=group,
         name=_name(group),
-        metric=metric,
         budget=at,
         sign=sign,
         scale=scale,
         studies=tuple(as_study(study, table, scale) for study, table in zip(studies, tables, strict=True)),
         losses=tuple(tables),
         constant=not decays,
+        results=results,
         rows=rows,
-        curve=curve,
     )
 
 
@@ -250,32 +188,24 @@ def _ran_on(group: Group, status: str) -> bool:
     return status == TrialStatus.BUDGET_EXHAUSTED or (status == TrialStatus.REACHED and not group.stops_at_target)
 
 
-def _common(group: Group, rows: pd.DataFrame, ended: dict[int, float]) -> float:
+def _ended(rows: pd.DataFrame) -> pd.Series:
+    """Examples that runs saw."""
+    return rows["final_step"] * rows["batch_size"].astype(float)
+
+
+def _common(group: Group, rows: pd.DataFrame) -> float:
     """The budget of runs that spent their examples; refused where it is not one."""
-    sizes = {row: float(rows.at[row, "batch_size"]) for row in ended}
-    near = {row: max(_OF_A_BATCH * sizes[row], ALIKE * examples) for row, examples in ended.items()}
-    low, high = max(ended[row] - near[row] for row in ended), min(ended[row] + near[row] for row in ended)
+    ended = _ended(rows)
+    near = np.maximum(_OF_A_BATCH * rows["batch_size"], ALIKE * ended)
+    low, high = float((ended - near).max()), float((ended + near).min())
     if low > high:
-        least, most = min(ended.values()), max(ended.values())
         raise ConfigError(
-            f"unlike budgets in {group.sweep}: runs of {group.optimizer} end after {number(least)} to "
-            f"{number(most)} {group.example_unit}s; with constant learning rates give --at {least:g} or less"
+            f"unlike budgets in {group.sweep}: runs of {group.optimizer} end after {number(ended.min())} to "
+            f"{number(ended.max())} {group.example_unit}s; with constant learning rates give --at {ended.min():g} or "
+            "less"
         )
     # smaller batches meet a budget more closely
-    return min(max(ended[min(ended, key=lambda row: sizes[row])], low), high)
-
-
-def _interpolated(steps: Array, values: Array, step: float) -> tuple[float, bool]:
-    """A curve at a step before its last one, linear in ln step between evaluations, and whether these are near
-    enough."""
-    after = int(np.searchsorted(steps, step * (1 - 1e-9)))
-    if abs(steps[after] - step) < 1e-6 * step or after == 0:
-        return float(values[after]), after > 0 or steps[0] > 0
-    low, high = steps[after - 1], steps[after]
-    if low <= 0 or high > FARTHEST * low:
-        return math.nan, False
-    share = math.log(step / low) / math.log(high / low)
-    return float(values[after - 1] + share * (values[after] - values[after - 1])), True
+    return min(max(float(ended[rows["batch_size"].idxmin()]), low), high)
 
 
 def _name(group: Group) -> str:
@@ -315,4 +245,4 @@ def side_by_side(entries: Sequence[Spent]) -> Iterator[list[Spent]]:
 
 def _comparable(entry: Spent) -> tuple[str, ...]:
     group = entry.group
-    return group.workload, entry.metric, group.target.direction, group.metric_unit, str(group.data_hash)
+    return group.workload, group.target.metric, group.target.direction, group.metric_unit, str(group.data_hash)

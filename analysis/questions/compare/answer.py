@@ -62,6 +62,7 @@ def compare(
     *,
     others: Sequence[str | os.PathLike[str]] = (),
     targets: Sequence[float | Target] | None = None,
+    metric: str | None = None,
     reference: str | None = None,
     throughput: Throughput | None = None,
 ) -> Comparisons:
@@ -70,7 +71,7 @@ def compare(
     Optimizers of one sweep and workload are compared; with ``others`` those of all of them.
 
     Args:
-        path, config, targets: as of :func:`analysis.analyze`, errors too.
+        path, config, targets, metric: as of :func:`analysis.analyze`, errors too.
         others: further folders; they need the same metric and a target in common.
         reference: the optimizer that the others are compared with; ``None`` takes ``adamw`` where it is there, else the
             first.
@@ -79,7 +80,7 @@ def compare(
     Raises:
         ConfigError: if no optimizer is called like the reference, or folders have nothing in common.
     """
-    scopes, notes = read_scopes(path, config, targets, others)
+    scopes, notes = read_scopes(path, config, targets, others, metric)
     if reference is not None and not any(named(scope.answers, reference) for scope in scopes):
         names = dict.fromkeys(answer.group.optimizer for scope in scopes for answer in scope.answers)
         raise ConfigError(f"reference {reference!r} is not among the optimizers: {', '.join(names)}")

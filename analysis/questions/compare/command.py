@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from analysis.config import AnalysisConfig
-from analysis.options import Answer, Targets, answer_with, config_of, options, times_of
+from analysis.options import Answer, MetricName, Targets, answer_with, config_of, options, times_of
 
 
 @options(config=config_of, times=times_of, answer=answer_with)
@@ -17,6 +17,7 @@ def command(
         list[Path] | None, typer.Argument(help="Folder of a sweep, or of several; of several folders all together.")
     ] = None,
     target: Targets = None,
+    metric: MetricName = None,
     reference: Annotated[
         str | None,
         typer.Option(
@@ -37,5 +38,6 @@ def command(
     from analysis.questions.compare.answer import compare
 
     first, *others = results or [Path("results")]
-    comparisons = compare(first, config, others=others, targets=target or None, reference=reference, throughput=times)
+    about: dict[str, Any] = {"targets": target or None, "metric": metric, "reference": reference}
+    comparisons = compare(first, config, others=others, throughput=times, **about)
     answer(comparisons, first / "analysis" / "compare")

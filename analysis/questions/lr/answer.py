@@ -50,14 +50,15 @@ def learning_rates(
     config: AnalysisConfig = DEFAULT,
     *,
     targets: Sequence[float | Target] | None = None,
+    metric: str | None = None,
     reference: int | None = None,
 ) -> LearningRates:
     """The law of the best learning rate, the factors for larger batches, and the protocols, per optimizer and target.
 
-    ``path``, ``config`` and ``targets`` are those of :func:`analysis.analyze`, errors too; ``reference`` is that of
-    :func:`analysis.estimate.protocols.protocols`.
+    ``path``, ``config``, ``targets`` and ``metric`` are those of :func:`analysis.analyze`, errors too; ``reference`` is
+    that of :func:`analysis.estimate.protocols.protocols`.
     """
-    results = load(path)
+    results = load(path, metric=metric)
     entries = []
     for answer in answers(results, config, targets=targets, noise=False):
         law = learning_rate_law(answer.studies, config)

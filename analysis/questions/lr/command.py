@@ -8,13 +8,14 @@ from typing import Annotated
 import typer
 
 from analysis.config import AnalysisConfig
-from analysis.options import Answer, ResultsPath, Targets, answer_with, config_of, options
+from analysis.options import Answer, MetricName, ResultsPath, Targets, answer_with, config_of, options
 
 
 @options(config=config_of, answer=answer_with)
 def command(
     results: ResultsPath = Path("results"),
     target: Targets = None,
+    metric: MetricName = None,
     scale_from: Annotated[
         int | None,
         typer.Option(
@@ -34,4 +35,5 @@ def command(
     """
     from analysis.questions.lr.answer import learning_rates
 
-    answer(learning_rates(results, config, targets=target or None, reference=scale_from), results / "analysis" / "lr")
+    found = learning_rates(results, config, targets=target or None, metric=metric, reference=scale_from)
+    answer(found, results / "analysis" / "lr")

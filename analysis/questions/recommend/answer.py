@@ -63,10 +63,11 @@ def recommend(
     config: AnalysisConfig = DEFAULT,
     *,
     targets: Sequence[float | Target] | None = None,
+    metric: str | None = None,
 ) -> Recommendations:
     """The batch size of least time, cost and data, with intervals, per optimizer, and the best optimizer; ``path``,
-    ``config`` and ``targets`` are those of :func:`analysis.analyze`, errors too."""
-    found, notes = read_scopes(path, config, targets)
+    ``config``, ``targets`` and ``metric`` are those of :func:`analysis.analyze`, errors too."""
+    found, notes = read_scopes(path, config, targets, metric=metric)
     recommendations = []
     for scope in found:
         advice = tuple(advise(answer, throughput, wish) for answer in scope.answers)

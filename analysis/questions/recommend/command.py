@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from analysis.config import AnalysisConfig
-from analysis.options import Answer, ResultsPath, Targets, answer_with, level_of, options, times_of
+from analysis.options import Answer, MetricName, ResultsPath, Targets, answer_with, level_of, options, times_of
 from cbs.errors import ConfigError
 
 PANEL = "Decide"
@@ -19,6 +19,7 @@ def command(
     results: ResultsPath = Path("results"),
     devices: Annotated[int, typer.Option(help="Largest number of devices to use.")] = 1,
     target: Targets = None,
+    metric: MetricName = None,
     *,
     times: Any,
     price: Annotated[float | None, typer.Option(help="Price of a device-hour. Default: that of the table.")] = None,
@@ -40,5 +41,5 @@ def command(
     if times is None:
         raise ConfigError("--throughput is missing: a table, such as 'cbs throughput RESULTS' writes, or assumed(...)")
     wish = Wish(devices=devices, price=price, price_ratio=price_ratio)
-    recommendations = recommend(results, times, wish, config, targets=target or None)
+    recommendations = recommend(results, times, wish, config, targets=target or None, metric=metric)
     answer(recommendations, results / "analysis" / "recommend")

@@ -55,6 +55,7 @@ def report(
     path: str | os.PathLike[str],
     *,
     targets: Sequence[float | Target] | None = None,
+    metric: str | None = None,
     output: str | os.PathLike[str] | None = None,
     config: AnalysisConfig = DEFAULT,
     title: str = "",
@@ -63,7 +64,7 @@ def report(
     """Analyze the results and write them as one self-contained HTML page.
 
     Args:
-        path, targets, config: as of :func:`analysis.analyze`, errors too.
+        path, targets, metric, config: as of :func:`analysis.analyze`, errors too.
         output: the file to write; ``analysis/report.html`` inside ``path`` when absent.
         title: of the page; names the sweeps when empty.
         command: that makes this page, to stand on it; left out when empty.
@@ -71,7 +72,7 @@ def report(
     Raises:
         ResultsError: if ``output`` cannot be written.
     """
-    results = load(path)
+    results = load(path, metric=metric)
     scope_answers = answers(results, config, targets=targets)
     file = Path(path) / "analysis" / "report.html" if output is None else Path(output)
     if output is None:

@@ -6,19 +6,20 @@ import json
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from analysis.config import AnalysisConfig
 from analysis.consoles import errors
-from analysis.options import AsJson, ResultsPath, Targets, config_of, options
+from analysis.options import AsJson, MetricName, ResultsPath, Targets, config_of, options
 
 
 @options(config=config_of)
 def command(
     results: ResultsPath = Path("results"),
     target: Targets = None,
+    metric: MetricName = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="HTML file to write. Default: RESULTS/analysis/report.html.")
     ] = None,
@@ -36,5 +37,6 @@ def command(
         from analysis.questions.report.answer import report
 
         command = shlex.join(["cbs", *sys.argv[1:]])
-        page = report(results, targets=target or None, output=output, config=config, command=command)
+        about: dict[str, Any] = {"targets": target or None, "metric": metric, "command": command}
+        page = report(results, output=output, config=config, **about)
     typer.echo(json.dumps(page.to_json(), indent=2) if as_json else f"report: {page.path}")

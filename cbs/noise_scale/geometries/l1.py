@@ -28,7 +28,7 @@ class L1(Geometry):
     - Signal is too large: as in the paper the norm is that of a noisy gradient, whose entries have the mean of a folded
       normal, :math:`E|g_i| = s\sqrt{2/\pi}\,e^{-G_i^2/2s^2} + |G_i|\,\mathrm{erf}(|G_i|/s\sqrt2)` with
       :math:`s = \sigma_i/\sqrt B`. So the noise scale reads low, and **never above** :math:`\pi B/2`, until B is well
-      above it; :func:`cbs.noise_scale.correction.correction` takes part of that back.
+      above it; :func:`cbs.trial.correction.correction` takes part of that back.
     """
 
     name = "l1"

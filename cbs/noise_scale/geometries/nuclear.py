@@ -34,7 +34,7 @@ class Nuclear:
       gradients rows and columns are unequal: 0.71 to 0.82 with two groups, 0.84 to 0.96 with eight, on a small GPT.
       Eigenvalues below zero, which there are by rounding alone, count as zero.
     - Signal is too large, as with :class:`~cbs.noise_scale.geometries.l1.L1` and more so: noise has full rank, the true
-      gradient hardly. :func:`cbs.noise_scale.correction.correction` takes part of that back.
+      gradient hardly. :func:`cbs.trial.correction.correction` takes part of that back.
 
     So the noise scale reads low; it approaches the truth with more groups and larger batches. Products and eigenvalues
     are in float64, because squares halve the digits and small singular values are many.

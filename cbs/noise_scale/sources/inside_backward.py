@@ -285,10 +285,10 @@ class InsideBackward(Source):
             self._cells.begin(cells, complete=self._due(), several=shared)
             self.seen.task = task
         self.backward_passes = max(1, cells.number - 1)
-        none = torch.zeros(examples, dtype=torch.bool)
         try:
             whole = any(not has_rows(slope, examples) for _, slope in roots)
-            if whole and not self._cut.find(lambda: not any(map(_any, self._sent(roots, none)))):
+            sent = partial(self._sent, roots, torch.zeros(examples, dtype=torch.bool))
+            if whole and not self._cut.find(lambda: not any(part is not None and part.any() for part in sent())):
                 return self._fail(NO_CUT)
             for cell in range(cells.number - (not self._due())):
                 self._cells.put(cell, self._sent(roots, cells.mask(cell)))
@@ -335,10 +335,6 @@ def _mixes(module: nn.Module) -> str:
     if getattr(module, "scale_grad_by_freq", False):
         return "divides gradients by how often a word is in the batch, so that a group has no gradient of its own"
     return ""
-
-
-def _any(gradient: Tensor | None) -> bool:
-    return gradient is not None and bool((gradient != 0).any())
 
 
 @SOURCES.register("split")

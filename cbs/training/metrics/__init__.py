@@ -12,11 +12,11 @@ METRICS: Registry[type[Metric]] = Registry("metric", "cbs.training.metrics", mak
 __all__ = ["METRICS", "Metric", "MetricInputs", "build_metrics"]
 
 
-def build_metrics(names: Sequence[str], target: str, inputs: MetricInputs) -> dict[str, Metric]:
-    """The metrics of a trial by name: those that are asked for, and the one that its target names where it is one.
+def build_metrics(names: Sequence[str], targets: Sequence[str], inputs: MetricInputs) -> dict[str, Metric]:
+    """The metrics of a trial by name: those that are asked for, and those that its targets name.
 
     Raises:
         ConfigError: if a name is unknown.
     """
-    wanted = {*names, *([target] if target in METRICS else [])}
+    wanted = {*names, *(target for target in targets if target in METRICS)}
     return {name: METRICS.make(name, inputs) for name in sorted(wanted)}

@@ -1,4 +1,4 @@
-"""One sweep and no more, budget by budget where it has several: what runs where no other policy is asked for."""
+"""One sweep and no more, by budget or target where it has several: what runs where no other policy is asked for."""
 
 from __future__ import annotations
 
@@ -50,7 +50,8 @@ class Once(Policy):
         for name in ("first", "expected"):
             total[name] = [row for report in reports for row in report[name]]
         if sweep.shares_trials:
-            lines.append("the smaller budgets are read off the same trials, and may ask for further learning rates")
+            others = "the other targets" if sweep.further_targets else "the smaller budgets"
+            lines.append(f"{others} are read off the same trials, and may ask for further learning rates")
         else:
             lines.append(f"in all        about {total['trials']} trials, {total['examples']:,} examples")
         return SweepReport(total, lines)

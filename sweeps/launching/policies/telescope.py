@@ -63,6 +63,8 @@ class Telescope(Policy):
             raise ConfigError("policy telescope builds models of several widths itself: leave it out, or --command")
         if sweep.budgets or sweep.lr_rule is not None:
             raise ConfigError("policy telescope carries learning rates to a target: leave out --budget and --lr-rule")
+        if sweep.further_targets:
+            raise ConfigError("policy telescope carries learning rates to one target: leave out --set target.METRIC")
 
     def sweeps(self, sweep: Sweep, folder: Path, limits: Limits, note: Callable[[str], None]) -> Sweeps:
         with calling_theirs():

@@ -307,7 +307,7 @@ def test_another_metric_that_the_trials_recorded(one: Path, answered: Budgets) -
     ("options", "words"),
     [
         (("--at", "3"), ["--at 3", "less than one batch", "of 4"]),
-        (("--at", "x"), ["--at x", "1e6,2e6"]),
+        (("--at", "x"), ["--at takes numbers", "1e6,2e6"]),
         (("--at", "-5"), ["--at", "above 0"]),
         (("--at", "1e9"), ["no run", "1e9"]),
         (("--within", "much"), ["--within much", "1%"]),

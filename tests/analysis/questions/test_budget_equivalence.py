@@ -108,3 +108,19 @@ def test_one_batch_size_and_no_noise_at_all() -> None:
     assert told(found) == [OPEN] * 5
     assert found.largest_within.value == pytest.approx(22, abs=3)
     assert found.largest_within.interval == (None, None)
+
+
+@pytest.mark.parametrize(("apart", "may_be_best"), [(1.5, True), (1.8, False)])
+def test_a_batch_size_that_may_be_the_best_errs_on_one_side_only(apart: float, may_be_best: bool) -> None:
+    # two batch sizes whose difference has deviation 1: 5 % lie beyond 1.645 of it, 2.5 % beyond 1.96
+    rng = np.random.default_rng(0)
+    losses = np.array([apart, 0.0])
+    drawn = losses + rng.standard_normal((20_000, 2)) / np.sqrt(2)
+    nothing = np.zeros(2)
+    found = BestLosses(
+        losses=losses, resampled=drawn, deviation=np.ones(2), freedom=10.0, seeds=np.full(2, 3.0), between=nothing,
+        luck=nothing,
+    )  # fmt: skip
+    answer = equivalence(np.array([8.0, 16.0]), found, 1e-3, np.zeros(2, dtype=bool), 0.95)
+    assert answer.best.interval == ((8.0, 16.0) if may_be_best else (16.0, 16.0))
+    assert answer.excesses[0].standing is SizeStanding.UNKNOWN

@@ -10,6 +10,7 @@ from analysis.config import AnalysisConfig
 from analysis.questions.budget.answer import AtBudget, budget
 from analysis.questions.budget.equivalence import SizeStanding
 from analysis.read.importers import Settings, import_runs
+from tests.certified import dang2026
 from tests.certified.steplaw2025 import GRIDS, LRS, TOKENS_PER_EXAMPLE, law
 
 SETTINGS = Settings(
@@ -83,3 +84,51 @@ def test_one_seed_is_said_to_be_few(answered: dict[int, AtBudget]) -> None:
     verdicts = {scope.optimizers[0].verdict for scope in answered.values()}
     assert verdicts == {"too few seeds", "LR optimum at edge of grid"}
     assert {scope.optimizers[0].relation.remark for scope in answered.values()} == {"the runs have no curves"}
+
+
+@pytest.fixture(scope="module")
+def optimizers(tmp_path_factory: pytest.TempPathFactory) -> AtBudget:
+    root = tmp_path_factory.mktemp("optimizers")
+    rows = [
+        f"{name},{size},{dang2026.STEPS[size]},{seed},{loss}"
+        for name, sizes in dang2026.LOSSES.items()
+        for size, losses in sizes.items()
+        for seed, loss in enumerate(losses)
+    ]
+    (root / "losses.csv").write_text("\n".join(["optimizer,batch_size,step,seed,loss", *rows]))
+    settings = Settings(
+        metric="loss", direction="below", target=3.0, metric_unit="nats/token", example_unit="token",
+        constants={"lr": "1"},
+    )  # fmt: skip
+    import_runs([root / "losses.csv"], root / "sweep", settings, format="final_losses")
+    (scope,) = budget(root / "sweep", config=AnalysisConfig(resamples=1000)).budgets
+    return scope
+
+
+def test_optimizers_change_places_with_the_batch_size_as_their_authors_say(optimizers: AtBudget) -> None:
+    values = {
+        (entry.optimizer, size.batch_size): size.metric.value for entry in optimizers.optimizers for size in entry.sizes
+    }
+    for size, ranking in dang2026.RANKINGS.items():
+        assert tuple(sorted(dang2026.LOSSES, key=lambda name, size=size: values[name, size])) == ranking
+    told = {frozenset((pair.optimizer, pair.other)): pair for pair in optimizers.pairs if pair.overtaker}
+    assert {names: pair.overtaker for names, pair in told.items()} == {
+        frozenset(("muon", "soap")): "muon",
+        frozenset(("shampoo", "soap")): "shampoo",
+        frozenset(("muon", "shampoo")): "shampoo",
+    }
+    for names in (("muon", "soap"), ("shampoo", "soap")):
+        low, high = told[frozenset(names)].overtakes.interval
+        assert 1_048_576 < low < high < 2_097_152
+    # where they call it a tie within .002 nats
+    (muon_shampoo,) = (each for each in optimizers.pairs if {each.optimizer, each.other} == {"muon", "shampoo"})
+    assert [at.interval[0] < 0 and at.interval[1] > 0 for at in muon_shampoo.at] == [True, False, False, False]
+
+
+def test_four_times_the_batch_is_worse_for_each_of_them_and_least_for_muon(optimizers: AtBudget) -> None:
+    assert {entry.verdict for entry in optimizers.optimizers} == {"learning rate not tuned"}
+    for entry in optimizers.optimizers:
+        assert (entry.equivalence.largest_equal, entry.equivalence.smallest_worse) == (131_072, 524_288)
+    within = {entry.optimizer: entry.equivalence.largest_within for entry in optimizers.optimizers}
+    assert max(within, key=lambda name: within[name].value) == "muon"
+    assert within["muon"].interval[0] > within["adam"].interval[1]

@@ -7,9 +7,6 @@ of the summed squares of its factors' distances (Zou and Donner 2008, "method of
 from __future__ import annotations
 
 import math
-from dataclasses import replace
-
-from cbs.noise_scale.estimate import Estimate
 
 Ends = tuple[float | None, float | None]
 """Ends of an interval; ``None`` where open."""
@@ -50,23 +47,15 @@ def correction(simple: float, ends: Ends, batch_size: float) -> tuple[float, End
     )
 
 
-def corrected(noise_scale: Estimate, simple: Estimate, batch_size: float) -> Estimate:
-    r"""A noise scale of exponent 2 times :math:`1 + B_{simple}/B`.
-
-    The two are taken as independent. Without a simple noise scale the result is undefined, and says so.
+def corrected(
+    noise_scale: float, ends: Ends, simple: float, simple_ends: Ends, batch_size: float
+) -> tuple[float, Ends]:
+    r"""A noise scale of exponent 2 times :math:`1 + B_{simple}/B`, and its interval; the two are taken as independent.
 
     Args:
-        noise_scale: as measured, in a geometry of exponent 2.
-        simple: in geometry ``l2``, of the same steps.
+        noise_scale, ends: as measured, in a geometry of exponent 2.
+        simple, simple_ends: in geometry ``l2``, of the same steps.
         batch_size: of these steps, in examples.
     """
-    if noise_scale.value is None:
-        return noise_scale
-    if simple.value is None:
-        note = f"its correction needs the simple noise scale: {simple.note}"
-        return replace(noise_scale, value=None, low=None, high=None, note=note)
-    factor = correction(simple.value, simple.interval, batch_size)
-    low, high = product_ends((noise_scale.value, noise_scale.interval), factor)
-    return replace(
-        noise_scale, value=noise_scale.value * factor[0], low=low, high=high, note=noise_scale.note or simple.note
-    )
+    factor = correction(simple, simple_ends, batch_size)
+    return noise_scale * factor[0], product_ends((noise_scale, ends), factor)

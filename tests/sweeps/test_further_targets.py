@@ -1,0 +1,184 @@
+"""Several targets at once: trials go on until all are reached, and each is answered from the same trials."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+
+import pytest
+
+from analysis import analyze
+from analysis.config import AnalysisConfig
+from cbs.errors import ConfigError
+from cbs.training.run import run_trial
+from cbs.trial.config import Choice, TrialConfig
+from cbs.trial.record import Measurement, TrialResult, TrialStatus
+from cbs.trial.store import Store
+from cbs.trial.target import Target
+from sweeps.launching.launch import resolve, sweep
+from sweeps.launching.loop import follow
+from sweeps.launching.policies import POLICIES
+from sweeps.launching.policies.once import Once
+from sweeps.outlook.report import outcome_lines, outcome_report
+from sweeps.search.limits import Limits
+from sweeps.search.search import Search
+from sweeps.spec.overrides import override
+from sweeps.spec.spec import Sweep
+from tests.sweeps.alone import without_ray
+from tests.sweeps.simulation import small_sweep, true_best_lr
+
+CONFIG = TrialConfig(
+    workload=Choice(name="noisy_quadratic", options={"dimension": 10}),
+    optimizer=Choice(name="sgd"),
+    lr=0.02,
+    batch_size=8,
+    seed=0,
+    target=Target(metric="validation_loss", value=1.0),
+    max_steps=2000,
+)
+NORM = Target(metric="gradient_norm", value=0.2)
+SHIFT = 4.0
+"""Factor between the best learning rates of the two metrics."""
+
+
+@pytest.mark.parametrize("order", ["own first", "further first"])
+def test_a_trial_goes_on_until_all_are_reached_and_each_has_the_steps_of_a_trial_to_it_alone(order: str) -> None:
+    value = 1.0 if order == "own first" else 0.05
+    own = dataclasses.replace(CONFIG, target=Target(metric="validation_loss", value=value))
+    norm = dataclasses.replace(NORM, value=0.2 if order == "own first" else 1.0)
+    both = run_trial(dataclasses.replace(own, further_targets=(norm,)))
+    alone = run_trial(own), run_trial(dataclasses.replace(own, target=norm))
+    assert both.status is TrialStatus.REACHED
+    assert [each.status for each in alone] == [TrialStatus.REACHED] * 2
+    assert both.final_step == pytest.approx(max(each.final_step for each in alone), rel=0.05)
+    assert min(each.final_step for each in alone) < 0.8 * both.final_step
+    for target, single in zip(both.config.targets, alone, strict=True):
+        assert both.steps_to(target) == pytest.approx(single.steps_to_target, rel=0.05)
+    assert both.steps_to(own.target) == both.steps_to_target
+
+
+def test_one_that_is_never_reached_leaves_the_steps_to_the_other() -> None:
+    result = run_trial(
+        dataclasses.replace(CONFIG, max_steps=300, further_targets=(Target(metric="gradient_norm", value=0.0),))
+    )
+    assert result.status is TrialStatus.BUDGET_EXHAUSTED
+    assert "validation_loss < 1 and gradient_norm < 0 not reached" in result.message
+    assert result.steps_to_target is not None
+    assert result.steps_to(result.config.further_targets[0]) is None
+
+
+def test_a_configuration_says_them_and_is_what_it_was_without(tmp_path: Path) -> None:
+    one, other = NORM, Target(metric="accuracy", value=0.9, direction="above")
+    config = dataclasses.replace(CONFIG, further_targets=(one, other))
+    assert config.further_targets == (other, one)
+    assert TrialConfig.from_dict(config.to_dict()) == config
+    assert config.fingerprint != CONFIG.fingerprint
+    assert "further_targets" not in CONFIG.to_dict()
+    with pytest.raises(ConfigError, match="two targets are of one metric"):
+        dataclasses.replace(CONFIG, further_targets=(Target(metric="validation_loss", value=0.1),))
+    with pytest.raises(ConfigError, match="has no further targets"):
+        dataclasses.replace(CONFIG, stops_at_target=False, further_targets=(NORM,))
+
+
+def test_a_sweep_takes_them_by_setting() -> None:
+    asked = override(small_sweep(), ["target.gradient_norm=0.5", "target.gradient_norm=0.2"])
+    assert asked.further_targets == (NORM,)
+    assert asked.prune_factor is None
+    assert [part.judged for part in asked.parts] == [asked.target, NORM]
+    assert asked.parts[1].parts == [asked.parts[1]]
+    assert {part.protocol_fingerprint for part in asked.parts} == {asked.protocol_fingerprint}
+    assert asked.protocol_fingerprint != small_sweep(prune_factor=None).protocol_fingerprint
+    assert "further_targets" not in small_sweep().protocol()
+    resolved = resolve(override(small_sweep(), ["target.accuracy=0.9"]))
+    assert resolved.further_targets[0].direction == resolved.target.direction
+    with pytest.raises(ConfigError, match=r"expected the value of gradient_norm to train to, got 'low'"):
+        override(small_sweep(), ["target.gradient_norm=low"])
+    with pytest.raises(ConfigError, match=r"leave out --set target\.METRIC"):
+        asked.replace(budgets=(4000,))
+    with pytest.raises(ConfigError, match=r"one target: leave out --set target\.METRIC"):
+        POLICIES.make("telescope", widths=(16, 32)).check(asked, limits=Limits(), source=None)
+
+
+def simulated(config: TrialConfig) -> TrialResult:
+    """A trial whose second metric passes its target at another learning rate the soonest."""
+    steps = [
+        (100.0 + 3000.0 / config.batch_size)
+        * math.exp(0.25 * math.log(config.lr / (factor * true_best_lr(config))) ** 2)
+        for factor in (1.0, SHIFT)
+    ]
+    rows = []
+    for step in (0, *(round(1.04**power * 20) for power in range(250))):
+        value, other = (2.0 - step / each for each in steps)
+        row = Measurement(
+            step=step, examples=step * config.batch_size, value=value, train_loss=0.0, lr=config.lr,
+            others={"second": other},
+        )  # fmt: skip
+        rows.append(row)
+        if step >= config.max_steps or max(value, other) < 1.0:
+            break
+    crossing = config.target.crossing([row.step for row in rows], [row.value for row in rows])
+    status = TrialStatus.REACHED if max(value, other) < 1.0 else TrialStatus.BUDGET_EXHAUSTED
+    return TrialResult(
+        config=config, status=status, steps_to_target=crossing, evaluations=rows, steps={}, workload=None,
+        directions={"second": "below"},
+    )  # fmt: skip
+
+
+def searched(asked: Sweep, there: list[TrialResult]) -> Search:
+    search = Search(asked, there)
+    while (config := search.next()) is not None:
+        search.add(simulated(config))
+    return search
+
+
+def test_each_target_has_a_search_of_its_own_and_an_answer_from_the_same_trials(tmp_path: Path) -> None:
+    asked = small_sweep(optimizers=(Choice(name="adamw"),), seeds=(0,), max_steps=20_000)
+    asked = asked.replace(further_targets=(Target(metric="second", value=1.0),))
+    first, second = asked.parts
+    searches = [searched(first, [])]
+    searches.append(searched(second, [*searches[0].trials()]))
+    searches.append(searched(first, [*searches[1].trials()]))
+    trials = {trial.trial_id: trial for search in searches for trial in search.trials()}
+    for search, factor in zip(searches, (1.0, SHIFT, 1.0), strict=True):
+        for study in search.sweep.studies():
+            config = search.sweep.trial(search.cells()[0], 1.0)
+            best = factor * true_best_lr(dataclasses.replace(config, batch_size=study.batch_size))
+            assert search.best(study)[0] == pytest.approx(best, rel=0.5)
+    lines = outcome_lines(outcome_report(searches[2], tmp_path, searches[1:2]))
+    titles = [line for line in lines if "steps  to" in line]
+    assert ["validation_loss < 1" in titles[0], "second < 1" in titles[1], len(titles)] == [True, True, 2]
+    assert lines[-1].endswith("--metric second")
+
+    store = Store(tmp_path)
+    store.create()
+    store.write_manifest({"name": "two", "protocol": asked.protocol()})
+    for trial in trials.values():
+        store.save(trial)
+    fast = AnalysisConfig(resamples=100)
+    own, other = analyze(tmp_path, fast), analyze(tmp_path, fast, metric="second")
+    assert "sweep two: its trials went on to second < 1: see --metric second" in own.notes
+    assert str(other.answers[0].target) == "second < 1"
+    for found, factor in ((own, 1.0), (other, SHIFT)):
+        for point in found.answers[0].points:
+            config = dataclasses.replace(asked.trial(searches[0].cells()[0], 1.0), batch_size=point.batch_size)
+            assert point.best_lr == pytest.approx(factor * true_best_lr(config), rel=0.5)
+            assert point.steps_to_target == pytest.approx(100 + 3000 / point.batch_size, rel=0.06)
+            assert point.at_grid_edge is False
+
+
+def test_it_runs(tmp_path: Path) -> None:
+    asked = small_sweep(
+        workload=CONFIG.workload, optimizers=(Choice(name="sgd"),), batch_sizes=(8,), seeds=(0,), lrs=(0.01, 0.02),
+        target=CONFIG.target, further_targets=(dataclasses.replace(NORM, direction="above"),), probe=None,
+    )  # fmt: skip
+    resolved = resolve(asked)
+    assert resolved.further_targets == (NORM,)
+    with without_ray():
+        follow(Once(), resolved, tmp_path, sweep, Limits())
+    stored = [*Store(tmp_path).results()]
+    assert len(stored) == 2
+    for trial in stored:
+        assert trial.status is TrialStatus.REACHED
+        assert min(trial.values("gradient_norm")[1:]) < 0.2
+        assert trial.steps_to_target < trial.steps_to(NORM)
