@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from analysis import page_widths
+from analysis.figure_labels import PLAIN, FigureLabels
 from analysis.present.table import Table, latex
 from cbs.errors import ResultsError, reason
 from cbs.files import refuse_links
@@ -90,13 +91,21 @@ def show(
         console.print(f"in {folder}: {', '.join(names)}", markup=False, soft_wrap=True)
 
 
-def write(result: Result, folder: str | os.PathLike[str], *, figures: str | None = "default") -> tuple[Path, ...]:
+def write(
+    result: Result,
+    folder: str | os.PathLike[str],
+    *,
+    figures: str | None = "default",
+    labels: FigureLabels = PLAIN,
+) -> tuple[Path, ...]:
     """Write tables (CSV, LaTeX), figures and JSON of a result into ``folder``, which is made if absent; all or none.
 
     Args:
         figures: page width that figures are drawn for, of :data:`analysis.page_widths.VENUES`; ``None`` draws none.
+        labels: what the curves are called in the figures, and whether panels have titles.
 
     Raises:
+        ConfigError: if a curve that ``labels`` name is not there, or two would have one name.
         ResultsError: if the folder cannot be written.
     """
     presented, folder = presentation(result), Path(folder)
@@ -111,8 +120,10 @@ def write(result: Result, folder: str | os.PathLike[str], *, figures: str | None
         if figures is not None:
             from analysis.present.figures import figures_of
 
-            for picture in figures_of(result):
-                written += picture.write(draft / presented.drawn_in, page_widths.venue_named(figures))
+            pictures = list(figures_of(result))
+            labels.check(picture.table for picture in pictures)
+            for picture in pictures:
+                written += picture.write(draft / presented.drawn_in, page_widths.venue_named(figures), labels)
         written.append(draft / presented.json)
         files = tuple(folder / path.relative_to(draft) for path in dict.fromkeys(written))
         text = json.dumps(to_json(result, files=files), indent=2, allow_nan=False)
