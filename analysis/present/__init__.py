@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from analysis import page_widths
 from analysis.figure_labels import PLAIN, FigureLabels
-from analysis.present.table import Table, latex
+from analysis.present.table import Table, for_paper, latex
 from cbs.errors import ResultsError, reason
 from cbs.files import refuse_links
 from cbs.registry.extensions import load, modules
@@ -46,6 +46,8 @@ class Presentation:
         shown: tables and sentences for the terminal, in their order.
         tables: what is written, by the name of the file without its suffix.
         latex: names of the tables that are also written as LaTeX.
+        paper: of them, by name, the keys of the columns that the LaTeX holds beside the names of the rows, see
+            :func:`analysis.present.table.for_paper`; everything is then in ``NAME_full.tex``.
         json: name of the file of the whole result.
         drawn_in: folder of the figures; empty for beside the tables.
     """
@@ -53,6 +55,7 @@ class Presentation:
     shown: Sequence[Table | str]
     tables: Mapping[str, Table] = field(default_factory=dict)
     latex: Sequence[str] = ()
+    paper: Mapping[str, Sequence[str]] = field(default_factory=dict)
     json: str = ""
     drawn_in: str = "figures"
 
@@ -115,8 +118,11 @@ def write(
             written.append(draft / f"{name}.csv")
             table.frame().to_csv(written[-1], index=False)
             if name in presented.latex:
-                written.append(draft / f"{name}.tex")
-                written[-1].write_text(latex(table))
+                keys = presented.paper.get(name)
+                texts = {name: latex(for_paper(table, keys), fits=True)} if keys else {}
+                for stem, text in (texts | {f"{name}_full" if keys else name: latex(table)}).items():
+                    written.append(draft / f"{stem}.tex")
+                    written[-1].write_text(text)
         if figures is not None:
             from analysis.present.figures import figures_of
 

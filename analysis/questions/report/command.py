@@ -13,6 +13,7 @@ import typer
 from analysis.config import AnalysisConfig
 from analysis.consoles import errors
 from analysis.options import AsJson, ResultsPath, Targets, config_of, options
+from cbs.errors import ConfigError
 
 
 @options(config=config_of)
@@ -24,6 +25,12 @@ def command(
     ] = None,
     *,
     config: AnalysisConfig,
+    methods: Annotated[
+        bool,
+        typer.Option(
+            "--methods", help="Print the methods paragraph of a paper about these results, with BibTeX; write no page."
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Everything about the results as one HTML page.
@@ -32,6 +39,16 @@ def command(
 
     Example: cbs report results/ -o report.html
     """
+    if methods:
+        if output is not None:
+            raise ConfigError("--methods prints and writes no page: leave out --output, or send it to a file with >")
+        from analysis.questions.report.methods import methods as methods_of
+
+        with errors.status("analyzing"):
+            found = methods_of(results, targets=target or None, config=config)
+        parts = (*found.paragraphs, found.bibtex)
+        typer.echo(json.dumps(found.to_json(), indent=2) if as_json else "\n\n".join(parts))
+        return
     with errors.status("analyzing"):
         from analysis.questions.report.answer import report
 
