@@ -20,15 +20,14 @@ from typing import Any
 
 from cbs.errors import ResultsError, reason
 from cbs.files import atomic_file, ended
+from cbs.trial.store import LOCK as LOCK
+from cbs.trial.store import STALE_SECONDS as STALE_SECONDS
 from cbs.trial.store import Store, remove
 from sweeps.search.observer import Observer
 from sweeps.search.search import Search
 
-LOCK = "sweep.lock"
 BEAT_SECONDS = 5.0
 """How often the owner touches the file."""
-STALE_SECONDS = 120.0
-"""After so long without a touch the owner is gone, where one cannot look for its process."""
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,9 @@ def command(
             "--methods", help="Print the methods paragraph of a paper about these results, with BibTeX; write no page."
         ),
     ] = False,
+    live: Annotated[
+        bool, typer.Option("--live", help="While a sweep runs, write the page again and again; a browser reloads it.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Everything about the results as one HTML page.
@@ -40,8 +43,8 @@ def command(
     Example: cbs report results/ -o report.html
     """
     if methods:
-        if output is not None:
-            raise ConfigError("--methods prints and writes no page: leave out --output, or send it to a file with >")
+        if output is not None or live:
+            raise ConfigError("--methods prints and writes no page: leave out --output and --live")
         from analysis.questions.report.methods import methods as methods_of
 
         with errors.status("analyzing"):
@@ -50,8 +53,15 @@ def command(
         typer.echo(json.dumps(found.to_json(), indent=2) if as_json else "\n\n".join(parts))
         return
     with errors.status("analyzing"):
-        from analysis.questions.report.answer import report
+        from analysis.questions.report.answer import Page, report
+        from analysis.questions.report.live import follow
 
         command = shlex.join(["cbs", *sys.argv[1:]])
-        page = report(results, targets=target or None, output=output, config=config, command=command)
+
+        def write(refresh: int | None = None) -> Page:
+            return report(
+                results, targets=target or None, output=output, config=config, command=command, refresh=refresh
+            )
+
+        page = follow(results, write, lambda line: errors.print(line, markup=False)) if live else write()
     typer.echo(json.dumps(page.to_json(), indent=2) if as_json else f"report: {page.path}")
