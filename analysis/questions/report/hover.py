@@ -36,7 +36,7 @@ def values(figure: Figure, table: pd.DataFrame) -> Markup:
     marks = [mark for axes in figure.axes for mark in _marks(axes, figure, table)]
     places = 72 / figure.dpi * np.array([mark[:2] for mark in marks]).reshape(-1, 2)
     circles = []
-    for x, y in places:
+    for x, y in np.unique(places, axis=0):
         near = np.hypot(*(places - (x, y)).T) < _RADIUS  # a circle hides those below it
         text = "\n".join(dict.fromkeys(marks[place][2] for place in np.flatnonzero(near)))
         circle = Markup('<circle cx="{:.1f}" cy="{:.1f}" r="{:g}"><title>{}</title></circle>')
@@ -45,7 +45,7 @@ def values(figure: Figure, table: pd.DataFrame) -> Markup:
 
 
 def _marks(axes: Axes, figure: Figure, table: pd.DataFrame) -> Iterator[tuple[float, float, str]]:
-    """Place in pixels and words of every mark of the axes, each place once."""
+    """Place in pixels and words of every mark of the axes, each place once for every row that stands there."""
     known: set[tuple[float, float]] = set()
     numbers = table.select_dtypes("number").to_numpy(float)
     labels = _label(axes, figure, "x"), _label(axes, figure, "y")
@@ -56,19 +56,17 @@ def _marks(axes: Axes, figure: Figure, table: pd.DataFrame) -> Iterator[tuple[fl
             place = tuple(axes.transData.transform((x, y)).round(1).tolist())
             if not np.isfinite(place).all() or place in known or not axes.bbox.contains(*place):
                 continue
-            row = _row(x, y if labels[1] else None, numbers, table)
-            if row is not None:
-                known.add(place)
-                yield *place, _words(x, y, labels, row)
+            known.add(place)
+            for row in _rows(x, y if labels[1] else None, numbers):
+                yield *place, _words(x, y, labels, table.iloc[row])
 
 
-def _row(x: float, y: float | None, numbers: np.ndarray, table: pd.DataFrame) -> pd.Series | None:
-    """The first row that holds both numbers, or the only one that holds the first where the other axis has none."""
+def _rows(x: float, y: float | None, numbers: np.ndarray) -> np.ndarray:
+    """Those that hold both numbers, or the only one that holds the first where the other axis has none."""
     holds = np.isclose(numbers, x, rtol=_CLOSE, atol=0).any(axis=1)
     if y is None:
-        return table.iloc[int(holds.argmax())] if holds.sum() == 1 else None
-    holds &= np.isclose(numbers, y, rtol=_CLOSE, atol=0).any(axis=1)
-    return table.iloc[int(holds.argmax())] if holds.any() else None
+        return np.flatnonzero(holds if holds.sum() == 1 else [])
+    return np.flatnonzero(holds & np.isclose(numbers, y, rtol=_CLOSE, atol=0).any(axis=1))
 
 
 def _words(x: float, y: float, labels: tuple[str, str], row: pd.Series) -> str:
