@@ -70,12 +70,10 @@ def bars(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     for row in rows:
         if row["amount"] is not None and row["amount"] > 0 and row["of"] == "steps":
             first.setdefault(row["optimizer"], (row["batch_size"], row["amount"]))
-    perfect = [
-        first[row["optimizer"]][1] * first[row["optimizer"]][0] / row["batch_size"]
-        if row["optimizer"] in first
-        else None
-        for row in rows
-    ]
+    perfect: list[float | None] = []
+    for row in rows:
+        size, amount = first.get(row["optimizer"], (1, math.nan))
+        perfect.append(None if math.isnan(amount) else amount * size / row["batch_size"])
     logs = [_log(row["amount"]) for row in rows]
     ends = [value for value in (*logs, *map(_log, perfect)) if value is not None]
     low, high = min(ends, default=0.0), max(ends, default=0.0)

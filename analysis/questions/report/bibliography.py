@@ -6,7 +6,6 @@ import functools
 import inspect
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import cbs
@@ -16,8 +15,10 @@ from cbs.registry.choices import Choice
 SOFTWARE = "cbs"
 """Key of this program."""
 
-_ARXIV = re.compile(r"arXiv[: ](\d{4}\.\d{4,5})")
-_EPRINT, _CITED_AS = re.compile(r"eprint = \{([^}]*)\}"), re.compile(r", cited_as = \{([^}]*)\}")
+_ARXIV = re.compile(r"arXiv:(\d{4}\.\d{5})")
+_EPRINT = re.compile(r"eprint = \{([^}]*)\}")
+_OPTIMIZERS = re.compile(r", optimizers = \{([^}]*)\}")
+"""Names in the registry of those that a paper introduces; not printed."""
 
 
 @functools.cache
@@ -35,29 +36,18 @@ def entries() -> dict[str, str]:
 
 def bibtex(keys: list[str]) -> str:
     """The entries of these keys, each once, one field a line."""
-    texts = (_CITED_AS.sub("", entries()[key]) for key in dict.fromkeys(keys))
+    texts = (_OPTIMIZERS.sub("", entries()[key]) for key in dict.fromkeys(keys))
     return "\n\n".join(re.sub(r", (?=\w+ = \{)", ",\n  ", text)[:-1] + "\n}" for text in texts)
 
 
 def of_definition(name: str) -> list[str]:
-    """Keys of the sources that the file of a definition names."""
-    return list(_cited(inspect.getdoc(sys.modules[DEFINITIONS[name].__module__]) or ""))
+    """Keys of the sources that the file of a definition names by arXiv number."""
+    numbers = _ARXIV.findall(inspect.getdoc(sys.modules[DEFINITIONS[name].__module__]) or "")
+    return [key for key, entry in entries().items() if (found := _EPRINT.search(entry)) and found[1] in numbers]
 
 
 def of_optimizer(choice: Choice) -> list[str]:
-    """Keys of the papers that the registry names for an optimizer; none for code of one's own, which is not imported,
-    for one that is not known here, as in imported results, and for a library's class."""
-    from cbs.optimizers import OPTIMIZERS
-
-    if ":" in choice.name or choice.name not in OPTIMIZERS:
-        return []
-    return list(_cited(OPTIMIZERS[choice.name].paper))
-
-
-def _cited(text: str) -> Iterator[str]:
-    """Keys of the sources that a text names by arXiv number, or as the entry says it is cited."""
-    numbers = set(_ARXIV.findall(text))
-    for key, entry in entries().items():
-        eprint, cited_as = _EPRINT.search(entry), _CITED_AS.search(entry)
-        if (eprint and eprint[1] in numbers) or (cited_as and cited_as[1] in text):
-            yield key
+    """Keys of the papers whose entry names an optimizer; none for code of one's own, for one that only the imported
+    results know, and for a library's class."""
+    fields = {key: _OPTIMIZERS.search(entry) for key, entry in entries().items()}
+    return [key for key, found in fields.items() if found and choice.name in found[1].split(", ")]

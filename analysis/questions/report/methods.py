@@ -66,7 +66,8 @@ def methods(
 def _paragraph(members: Sequence[Answer]) -> str:
     """One sentence a line; comments say what is not recorded."""
     manifest = members[0].group.manifest
-    protocol = manifest.get("protocol") if isinstance(manifest.get("protocol"), dict) else {}
+    recorded = manifest.get("protocol")
+    protocol: Mapping[str, Any] = recorded if isinstance(recorded, dict) else {}
     sentences = [
         *_definition(members[0]),
         *_trials(members, protocol),
