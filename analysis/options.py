@@ -17,6 +17,7 @@ import typer
 
 from analysis.config import AnalysisConfig
 from analysis.consoles import console
+from analysis.figure_labels import PLAIN, FigureLabels, parse_names
 from analysis.page_widths import VENUES, venue_named
 from cbs.errors import ConfigError
 from cbs.files import refuse_links
@@ -107,12 +108,23 @@ def answer_with(
         ),
     ] = None,
     figures: FigureWidth = "default",
+    names: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=SHOWN",
+            help="What curves are called in the figures: adamw=AdamW,merit=MERIT. Repeats.",
+        ),
+    ] = None,
+    titles: Annotated[bool, typer.Option("--titles/--no-titles", help="Whether panels of figures have titles.")] = True,
     as_json: AsJson = False,
 ) -> Answer:
     """What writes an answer, into the folder it is given where ``output`` is not, and :func:`tell` s it; without either
     nothing is written."""
     if figures != "none":
         venue_named(figures)  # an unknown one is refused before anything is computed
+    labels = FigureLabels(names=parse_names(names or ()), titles=titles)
+    if figures == "none" and labels != PLAIN:
+        raise ConfigError("--names and --no-titles are about figures, and --figures none draws none: leave one out")
 
     def answer(result: Result, folder: Path | None, **shown: bool) -> None:
         from analysis import present
@@ -121,7 +133,8 @@ def answer_with(
             home = next(place for place in (folder, *folder.parents) if place.name == "analysis")
             refuse_links(home.parent, folder)
         place = output or folder
-        files = present.write(result, place, figures=None if figures == "none" else figures) if place else ()
+        width = None if figures == "none" else figures
+        files = present.write(result, place, figures=width, labels=labels) if place else ()
         tell(result, files, as_json=as_json, **shown)
 
     return answer

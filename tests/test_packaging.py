@@ -26,6 +26,7 @@ def test_every_folder_of_modules_is_a_package_and_is_installed():
 def test_the_version_is_the_same_everywhere():
     assert cbs.__version__ == PROJECT["project"]["version"]
     assert f"## {cbs.__version__}" in (ROOT / "CHANGELOG.md").read_text()
+    assert f"\nversion: {cbs.__version__}\n" in (ROOT / "CITATION.cff").read_text()
 
 
 def test_every_dependency_is_pinned_in_the_constraints():

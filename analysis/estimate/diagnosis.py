@@ -151,17 +151,16 @@ def _findings(points: Sequence[Point], seen: tuple[bool, bool]) -> Iterator[tupl
         where, most = ", ".join(str(point.batch_size) for point in coarse), max(point.resolution for point in coarse)
         yield (
             Verdict.COARSE_STEPS,
-            f"by up to {100 * most:.0f} % fewer steps may have reached the target at batch size {where}, as nothing "
-            "was measured in between: evaluate more often, or choose a harder target",
+            f"up to {100 * most:.0f} % fewer steps may have been enough at batch size {where}, because nothing was "
+            "measured in between: evaluate more often, or choose a harder target",
         )
     early = [point for point in reached if point.lead > EARLY]
     if early:
         where = ", ".join(f"{point.batch_size} ({-100 * np.expm1(-point.lead):.0f} %)" for point in early)
         yield (
             Verdict.NOISY_STEPS,
-            "because of noise the first evaluation past the target comes so much before the trend of its run at "
-            "batch size "
-            f"{where}: validate on more examples, or choose a target at which the metric changes faster",
+            "the first evaluation past the target looks like noise, as it comes earlier than the run's trend at batch "
+            f"size {where}: validate on more examples, or choose a target at which the metric changes faster",
         )
     warming = [point for point in reached if point.warmup and point.warmup >= (point.steps_to_target or 0.0)]
     if warming:

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from analysis import page_widths
-from analysis.present.table import Table, latex
+from analysis.figure_labels import PLAIN, FigureLabels
+from analysis.present.table import Table, for_paper, latex
 from cbs.errors import ResultsError, reason
 from cbs.files import refuse_links
 from cbs.registry.extensions import load, modules
@@ -45,6 +46,8 @@ class Presentation:
         shown: tables and sentences for the terminal, in their order.
         tables: what is written, by the name of the file without its suffix.
         latex: names of the tables that are also written as LaTeX.
+        paper: of them, by name, the keys of the columns that the LaTeX holds beside the names of the rows, see
+            :func:`analysis.present.table.for_paper`; everything is then in ``NAME_full.tex``.
         json: name of the file of the whole result.
         drawn_in: folder of the figures; empty for beside the tables.
     """
@@ -52,6 +55,7 @@ class Presentation:
     shown: Sequence[Table | str]
     tables: Mapping[str, Table] = field(default_factory=dict)
     latex: Sequence[str] = ()
+    paper: Mapping[str, Sequence[str]] = field(default_factory=dict)
     json: str = ""
     drawn_in: str = "figures"
 
@@ -90,13 +94,21 @@ def show(
         console.print(f"in {folder}: {', '.join(names)}", markup=False, soft_wrap=True)
 
 
-def write(result: Result, folder: str | os.PathLike[str], *, figures: str | None = "default") -> tuple[Path, ...]:
+def write(
+    result: Result,
+    folder: str | os.PathLike[str],
+    *,
+    figures: str | None = "default",
+    labels: FigureLabels = PLAIN,
+) -> tuple[Path, ...]:
     """Write tables (CSV, LaTeX), figures and JSON of a result into ``folder``, which is made if absent; all or none.
 
     Args:
         figures: page width that figures are drawn for, of :data:`analysis.page_widths.VENUES`; ``None`` draws none.
+        labels: what the curves are called in the figures, and whether panels have titles.
 
     Raises:
+        ConfigError: if a curve that ``labels`` name is not there, or two would have one name.
         ResultsError: if the folder cannot be written.
     """
     presented, folder = presentation(result), Path(folder)
@@ -106,13 +118,18 @@ def write(result: Result, folder: str | os.PathLike[str], *, figures: str | None
             written.append(draft / f"{name}.csv")
             table.frame().to_csv(written[-1], index=False)
             if name in presented.latex:
-                written.append(draft / f"{name}.tex")
-                written[-1].write_text(latex(table))
+                keys = presented.paper.get(name)
+                texts = {name: latex(for_paper(table, keys), fits=True)} if keys else {}
+                for stem, text in (texts | {f"{name}_full" if keys else name: latex(table)}).items():
+                    written.append(draft / f"{stem}.tex")
+                    written[-1].write_text(text)
         if figures is not None:
             from analysis.present.figures import figures_of
 
-            for picture in figures_of(result):
-                written += picture.write(draft / presented.drawn_in, page_widths.venue_named(figures))
+            pictures = list(figures_of(result))
+            labels.check(picture.table for picture in pictures)
+            for picture in pictures:
+                written += picture.write(draft / presented.drawn_in, page_widths.venue_named(figures), labels)
         written.append(draft / presented.json)
         files = tuple(folder / path.relative_to(draft) for path in dict.fromkeys(written))
         text = json.dumps(to_json(result, files=files), indent=2, allow_nan=False)

@@ -162,7 +162,7 @@ def if_hyperbola(answer: Answer) -> str:
         return ""
     steps, examples = (with_interval(each.value, each.interval) for each in (curve.min_steps, curve.min_examples))
     unit = answer.group.example_unit
-    return f"if it were a hyperbola: B_crit {other}, S_min {steps}, E_min {examples} {unit}s"
+    return f"with the exponent fixed at 1: B_crit {other}, S_min {steps}, E_min {examples} {unit}s"
 
 
 def _tokens(answer: Answer, size: float | None) -> float | None:

@@ -7,6 +7,7 @@ of such parts, and a column knows how to read its value and its interval from a 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -176,15 +177,53 @@ ESCAPED = str.maketrans(
 """What stands in LaTeX for a character; for ``str.translate``."""
 
 
-def latex(table: Table) -> str:
+MOST_COLUMNS = 6
+"""Columns of a table that a text column of a paper has room for."""
+
+_TEXT_COLUMN, _LETTER, _BETWEEN = 397.0, 5.0, 12.0
+"""Points of LaTeX: the width of the text of NeurIPS (5.5 in), of a character of the table, and between two columns."""
+
+_SHORT = 12
+"""Characters of a word that is never broken."""
+
+
+def for_paper(table: Table, keys: Sequence[str]) -> Table:
+    """The table with at most :data:`MOST_COLUMNS` columns: those that name its rows, the last of ``keys``, and as many
+    of the others, in their order, as there is room for."""
+    table = table.shown(wide=True)
+    names = [column for column in table.columns if column.name]
+    others = {column.key: column for column in table.columns if column.key in keys and not column.name}
+    room = max(0, MOST_COLUMNS - 1 - len(names))
+    kept = [*names, *[others[key] for key in keys[:-1] if key in others][:room], others[keys[-1]]]
+    return replace(table, columns=tuple(kept))
+
+
+def latex(table: Table, *, fits: bool = False) -> str:
     """Everything there is to see as a ``tabular`` for the booktabs package, below a comment that holds the title.
 
     By hand: the Styler of pandas does the same, and loading it takes longer than a whole analysis of a small sweep.
+
+    Args:
+        fits: break words of columns of text where the table would be wider than the text of NeurIPS.
     """
     table = table.shown(wide=True)
     headings = [column.latex or column.heading.translate(ESCAPED) for column in table.columns]
-    cells = [[" ".join(filter(None, cell)).translate(ESCAPED) for cell in row] for row in table.cells()]
+    texts = [[" ".join(filter(None, cell)) for cell in row] for row in table.cells()]
+    lengths = [max(map(len, cells)) for cells in zip([c.heading for c in table.columns], *texts, strict=True)]
+    long = [place for place, column in enumerate(table.columns) if column.words and lengths[place] > _SHORT]
+    letters = ["l" if column.words else "r" for column in table.columns]
+    spare = _TEXT_COLUMN - _BETWEEN * len(letters) - _LETTER * sum(lengths)
+    if fits and spare < 0:
+        total = sum(lengths[place] for place in long)
+        for place in long:
+            letters[place] = f"p{{{max(_LETTER * _SHORT, lengths[place] * (_LETTER + spare / total)):.0f}pt}}"
+    cells = [[text.translate(ESCAPED) for text in row] for row in texts]
+    if fits:
+        cells = [[_BREAK.sub(r"\g<0>\\allowbreak{}", text) for text in row] for row in cells]
     first, *rest = (" & ".join(row) + r" \\" for row in (headings, *cells))
-    letters = "".join("l" if column.words else "r" for column in table.columns)
-    lines = [rf"\begin{{tabular}}{{{letters}}}", r"\toprule", first, r"\midrule", *rest, r"\bottomrule"]
+    lines = [rf"\begin{{tabular}}{{{''.join(letters)}}}", r"\toprule", first, r"\midrule", *rest, r"\bottomrule"]
     return "\n".join([f"% {table.title}", *lines, r"\end{tabular}"]) + "\n"
+
+
+_BREAK = re.compile(r"(?<=\w)(?:,|\(|=|\\_|/)(?=\w)")
+"""Where a name without spaces may be broken."""

@@ -78,7 +78,7 @@ def parse_choice(text: str) -> Choice:
     if not rest.endswith(")"):
         raise ConfigError(f"{text!r} does not end with a closing parenthesis; write name(option=value, ...)")
     options: dict[str, Any] = {}
-    for part in _split(rest[:-1], text):
+    for part in split(rest[:-1], text):
         key, equals, value = (piece.strip() for piece in part.partition("="))
         if not (_KEY.fullmatch(key) and equals and value):
             raise ConfigError(f"{part.strip()!r} in {text!r} is not option=value; write name(option=value, ...)")
@@ -123,10 +123,10 @@ def parse_value(text: str) -> Any:
         return text
     if text[-1] != _CLOSING[text[0]]:
         raise ConfigError(f"{text!r} does not end with {_CLOSING[text[0]]!r}; text that is no list goes in quotes")
-    parts = _split(text[1:-1], text)
+    parts = split(text[1:-1], text)
     if text[0] != "{":
         return [parse_value(part) for part in parts]
-    pairs = [_split(part, text, ":") for part in parts]
+    pairs = [split(part, text, ":") for part in parts]
     if any(len(pair) != 2 for pair in pairs):
         raise ConfigError(f"{text!r} is no dictionary; write {{name: value, ...}}")
     return {str(parse_value(key)): parse_value(value) for key, value in pairs}
@@ -166,7 +166,7 @@ def differences(settings: Sequence[Mapping[str, Any]], kinds: Sequence[Hashable]
     ]
 
 
-def _split(inside: str, whole: str, mark: str = ",") -> list[str]:
+def split(inside: str, whole: str, mark: str = ",") -> list[str]:
     """The parts between marks that no bracket and no quote holds; an empty last one does not count."""
     parts, depth, start = [], list[str](), 0
     for place, character in _outside_quotes(inside, whole):

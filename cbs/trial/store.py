@@ -42,6 +42,10 @@ from cbs.trial.config import COMMAND, TrialConfig
 from cbs.trial.record import SCHEMA_VERSION, GeometryColumns, Measurement, TrialResult, TrialStatus, WorkloadInfo
 
 MANIFEST = "sweep.json"
+LOCK = "sweep.lock"
+"""File in the folder of a sweep while it runs, which its owner touches again and again."""
+STALE_SECONDS = 120.0
+"""After so long without a touch the owner is gone, where one cannot look for its process."""
 LAST_LINES = "last-lines.txt"
 METADATA_KEY = b"cbs"
 METRIC = "metric."

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from analysis.consoles import console
+from cbs.errors import ConfigError
 from sweeps.commands import AsJson
 
 
@@ -15,16 +17,25 @@ def command(
     results: Annotated[Path, typer.Argument(help="A sweep, or a folder of sweeps.", show_default=True)] = Path(
         "results"
     ),
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Show it again every two seconds until no sweep runs; Ctrl-C ends it.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Finished, running and failed trials of the sweeps in a folder.
 
-    Also from another terminal or machine.
+    Also from another terminal or machine: best learning rates so far, the curve, the time left.
 
-    Example: cbs status results/quick
+    Example: cbs status results/quick --watch
     """
     from sweeps.launching.ledger import ledgers
+    from sweeps.launching.watch import watch as watch_folder
 
+    if watch:
+        if as_json:
+            raise ConfigError("--watch shows a screen and --json prints once: leave one out")
+        watch_folder(results, console())
+        return
     all_ledgers = ledgers(results)
     if as_json:
         typer.echo(json.dumps([entry.to_json() for entry in all_ledgers], indent=2))

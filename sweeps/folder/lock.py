@@ -12,7 +12,7 @@ import os
 import platform
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -20,15 +20,14 @@ from typing import Any
 
 from cbs.errors import ResultsError, reason
 from cbs.files import atomic_file, ended
+from cbs.trial.store import LOCK as LOCK
+from cbs.trial.store import STALE_SECONDS as STALE_SECONDS
 from cbs.trial.store import Store, remove
 from sweeps.search.observer import Observer
 from sweeps.search.search import Search
 
-LOCK = "sweep.lock"
 BEAT_SECONDS = 5.0
 """How often the owner touches the file."""
-STALE_SECONDS = 120.0
-"""After so long without a touch the owner is gone, where one cannot look for its process."""
 
 
 @dataclass(frozen=True)
@@ -74,9 +73,16 @@ class Lock(Observer):
     Args:
         store: of the folder, prepared.
         command: what the owner runs, for people.
+        standing: what else the file says of a search and its running trials.
     """
 
-    def __init__(self, store: Store, command: str) -> None:
+    def __init__(
+        self,
+        store: Store,
+        command: str,
+        standing: Callable[[Search, Mapping[str, dict[str, Any]]], dict[str, Any]] = lambda search, running: {},
+    ) -> None:
+        self._standing = standing
         self._path = store.root / LOCK
         pid = os.getpid()
         self._mine: dict[str, Any] = {
@@ -120,7 +126,8 @@ class Lock(Observer):
     def looked(self, search: Search, running: Mapping[str, dict[str, Any]]) -> None:
         if time.monotonic() - self._beaten >= BEAT_SECONDS:
             done, planned = search.all_counts()
-            self.beat({"done": done, "planned": planned, "running": dict(running)})
+            said = self._standing(search, running)
+            self.beat({"done": done, "planned": planned, "running": dict(running)} | said)
 
     def ended(self, search: Search) -> None:
         self._beaten = -BEAT_SECONDS  # the folder may have gone since the last time

@@ -186,7 +186,7 @@ def sweep(
     store = Store(output)
     try:
         store.create()
-        with Lock(store, command) as lock, Tracking(trackers, store, progress.note) as tracking:
+        with Lock(store, command, progress.standing) as lock, Tracking(trackers, store, progress.note) as tracking:
             store.prepare()
             manifest = merged_manifest(store, sweep, command)
             store.write_manifest(manifest)

@@ -12,7 +12,8 @@ from cbs.errors import CbsError, DamagedError, ResultsError
 from cbs.trial.record import TrialStatus
 from cbs.trial.store import Store, find_sweeps, read_record, remove
 from sweeps.folder.lock import LOCK, Owner, owner
-from sweeps.outlook.progress import duration
+from sweeps.outlook.durations import duration
+from sweeps.outlook.standing import table_lines
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +27,8 @@ class Ledger:
         owner: who runs it: ``host``, ``pid``, ``command``, ``seconds`` since its start and ``silent`` since it last
             touched the folder; ``None`` where it is idle.
         done, planned: trials, as a running sweep says; ``None`` otherwise.
+        trials_left, seconds_left: what a running sweep expects still to take; ``None`` where it does not know.
+        studies: how far a running sweep is at every batch size, see :func:`sweeps.outlook.standing.rows_of`.
         running: trials by id with ``step``, ``value``, ``host`` and ``silent``, seconds since their last sign of life.
         failed: ids of failed trials and why.
         checkpoints: trials that go on from one.
@@ -41,6 +44,9 @@ class Ledger:
     done: int | None
     planned: int | None
     running: dict[str, dict[str, Any]]
+    trials_left: int | None = None
+    seconds_left: float | None = None
+    studies: list[dict[str, Any]] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
     checkpoints: list[str] = field(default_factory=list)
     left_over: list[str] = field(default_factory=list)
@@ -60,7 +66,11 @@ class Ledger:
             since = f"started {duration(self.owner['seconds'])} ago, last seen {duration(self.owner['silent'])} ago"
             lines.append(f"  {who}, {since}: {self.owner['command']}")
         if self.planned is not None:
-            lines.append(f"  {self.done} of {self.planned} planned trials done")
+            left = ""
+            if self.seconds_left is not None:
+                left = f", about {self.trials_left} trials and {duration(self.seconds_left)} left"
+            lines.append(f"  {self.done} of {self.planned} planned trials done{left}")
+        lines += [f"  {line}" for line in table_lines(self.studies)]
         for trial_id, at in sorted(self.running.items()):
             if at.get("step") is None:
                 lines.append(f"  {trial_id}: starting on {at.get('host', 'a node to come')}")
@@ -125,6 +135,9 @@ def ledger(store: Store) -> Ledger:
         done=progress.get("done") if alive else None,
         planned=progress.get("planned") if alive else None,
         running=_running(progress, content) if alive else {},
+        trials_left=progress.get("trials_left") if alive else None,
+        seconds_left=progress.get("seconds_left") if alive else None,
+        studies=progress.get("studies", []) if alive else [],
         failed=failed,
         checkpoints=[trial_id for trial_id in waiting if trial_id not in final],
         left_over=[str(path) for path in left_over(store)],

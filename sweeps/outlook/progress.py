@@ -13,13 +13,18 @@ from rich.table import Table
 from rich.text import Text
 
 from cbs.trial.record import TrialResult, TrialStatus
+from sweeps.outlook.durations import duration as duration
 from sweeps.outlook.nearness import Nearness
+from sweeps.outlook.standing import BAR, HEADING, Standing, bars, rows_of
 from sweeps.search.observer import Observer
 from sweeps.search.search import Search
 from sweeps.spec.cell import StudyKey
 
 LINE_SECONDS = 15.0
 """Least time between two lines where there is no terminal."""
+
+WIDE = 90
+"""Columns of a screen from which on the curves have room beside the table."""
 
 
 class Progress(Observer):
@@ -40,6 +45,7 @@ class Progress(Observer):
         self._running: dict[str, dict[str, Any]] = {}
         self._shown = 0.0
         self._started = 0.0
+        self.standing = Standing(workers)
 
     @classmethod
     def silent(cls) -> Progress:
@@ -114,8 +120,11 @@ class Progress(Observer):
         # Tune asks for one trial more than it can start.
         running = min(len(search.running), self._workers) if self._workers else len(self._running)
         trials = planned - finished
-        left = duration(trials * elapsed / self._ended) if self._ended else "an unknown time"
         done = f"{finished} trials done, {running} running, {duration(elapsed)} elapsed"
+        expected = self.standing.left(search, self._running)
+        if expected is not None:
+            return f"{done}, about {max(trials, expected.trials)} trials and {duration(expected.seconds)} left"
+        left = duration(trials * elapsed / self._ended) if self._ended else "an unknown time"
         return f"{done}, at least {trials} trials and {left} left"
 
     def _picture(self, search: Search) -> Group:
@@ -126,8 +135,11 @@ class Progress(Observer):
         named = min(max(9, longest), self._console.width // 3)
         amount = search.objective.column
         columns = {"optimizer": named, "batch": 6, "best LR": 8, amount: 6, "trials": 6, "running": None}
+        curves = dict(zip(search.sweep.studies(), bars(rows_of(search)), strict=True))
+        if self._console.width >= WIDE:
+            columns |= {"running": 18, HEADING: BAR}
         for name, width in columns.items():
-            text, long = name in ("optimizer", "running"), name == "optimizer"
+            text, long = name in ("optimizer", "running", HEADING), name == "optimizer"
             table.add_column(
                 name,
                 justify="left" if text else "right",
@@ -146,9 +158,10 @@ class Progress(Observer):
                 search.objective.text(best[1]) if best else "",
                 Text(f"{done}/{total}", style="green" if done == total else ""),
                 self._where(search, study),
+                *([curves[study]] if HEADING in columns else []),
             )
         if hidden:
-            table.add_row(f"and {hidden} more", "", "", "", "", "")
+            table.add_row(f"and {hidden} more")
         bar = Table.grid()
         bar.add_row(ProgressBar(total=max(planned, 1), completed=finished, width=60))
         words = "" if self._nearness is None else self._nearness.words
@@ -175,13 +188,3 @@ class Progress(Observer):
                 at = self._running.get(trial_id)
                 parts.append(f"lr {lr:.3g} seed {cell.seed}" + (f" step {at['step']}: {at['value']:.3f}" if at else ""))
         return ", ".join(parts)
-
-
-def duration(seconds: float) -> str:
-    """A length of time in the two units a person would use."""
-    seconds = round(seconds)
-    if seconds < 60:
-        return f"{seconds} s"
-    if seconds < 3600:
-        return f"{seconds // 60} min {seconds % 60:02d} s"
-    return f"{seconds // 3600} h {seconds % 3600 // 60:02d} min"

@@ -40,6 +40,10 @@ def outlook(
     finished: Iterable[TrialResult],
     cost: Cost | None,
     workers: int,
+    *,
+    seconds_per_step: Callable[[TrialConfig], float] | None = None,
+    noise: float = NOISE,
+    draw: int = 0,
 ) -> tuple[Search, Played]:
     """Trials, examples and seconds that a sweep still needs.
 
@@ -48,21 +52,24 @@ def outlook(
         finished: final results.
         cost: of steps; where it is unknown, seconds mean nothing.
         workers: trials at a time.
+        seconds_per_step: of a trial, in place of ``cost``.
+        noise: of the log steps of trials to come.
+        draw: which of all possible ends of the trials to come.
 
     Returns:
         The search at its end, and what it took to get there.
     """
     search = Search(sweep, finished)
-    played = play(
-        search, _Ends(search), workers=max(workers, 1), seconds_per_step=_pace(sweep, cost), overhead=OVERHEAD
-    )
+    pace = seconds_per_step or _pace(sweep, cost)
+    played = play(search, _Ends(search, noise, draw), workers=max(workers, 1), seconds_per_step=pace, overhead=OVERHEAD)
     return search, played
 
 
 class _Ends:
     """How every trial is expected to end."""
 
-    def __init__(self, search: Search) -> None:
+    def __init__(self, search: Search, noise: float, draw: int) -> None:
+        self._noise, self._draw = noise, f"{draw} " if draw else ""
         self._sweep, self._objective = search.sweep, search.objective
         self._known: dict[str, dict[int, tuple[float, float]]] = {text: {} for text in search.sweep.choices}
         for study in search.sweep.studies():
@@ -83,7 +90,7 @@ class _Ends:
             near, lr = self._sweep.batch_sizes[(len(self._sweep.batch_sizes) - 1) // 2], 0.0
         lr = (lr or middle(self._sweep.lr_grid(optimizer))) * (size / near) ** SLOPE
         gap = math.log(config.lr / lr)
-        draw = random.Random(f"{size} {config.lr} {config.seed}").gauss(0.0, NOISE)
+        draw = random.Random(f"{self._draw}{size} {config.lr} {config.seed}").gauss(0.0, self._noise)
         if isinstance(self._objective, FinalMetric):
             cost = there * math.exp(CURVATURE * gap**2 + draw)
             return End(config.max_steps, reached=False, distance=config.target.distance(self._objective.amount(cost)))

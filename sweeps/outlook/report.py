@@ -13,8 +13,8 @@ from cbs.files import atomic_file
 from cbs.trial.record import TrialResult, TrialStatus
 from cbs.trial.store import MANIFEST, Store
 from sweeps.outlook.cost import Cost
+from sweeps.outlook.durations import duration
 from sweeps.outlook.nearness import Nearness
-from sweeps.outlook.progress import duration
 from sweeps.outlook.remaining import START, outlook
 from sweeps.search.limits import Limits
 from sweeps.search.search import Search

@@ -1,10 +1,10 @@
 """Where a run takes twice the fewest steps, read off the measured steps without a curve of a given form.
 
-The definition is that of McCandlish et al. (2018), as of ``pareto``; what is assumed instead of a power law is that log
-steps fall with the log of the batch size, ever more slowly. Noise breaks both rules, so the measured steps are first
-moved to the nearest ones that obey them: least squares over sums of hinges (convex regression, Hildreth 1954), straight
-in log-log between neighbouring batch sizes. The fewest steps are those at the largest batch size, so where steps still
-fall beyond it, this is smaller than the value of the fitted curve.
+The definition is that of McCandlish et al. (2018), arXiv:1812.06162, as of ``pareto``; what is assumed instead of a
+power law is that log steps fall with the log of the batch size, ever more slowly. Noise breaks both rules, so the
+measured steps are first moved to the nearest ones that obey them: least squares over sums of hinges (convex regression,
+Hildreth 1954), straight in log-log between neighbouring batch sizes. The fewest steps are those at the largest batch
+size, so where steps still fall beyond it, this is smaller than the value of the fitted curve.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ class Overhead(Definition):
         if self.reference_batch is not None and not low <= self.reference_batch <= high:
             remarks.append(f"the reference batch size {self.reference_batch:g} was not measured ({low:g} to {high:g})")
         if self.reference_batch is None:
-            remarks.append("assumes the hyperbola; with reference_batch it does not")
+            remarks.append("assumes exponent 1 unless reference_batch is given")
         value = self(samples, at)[0]
         if 0 < value < low or high < value < np.inf:
             remarks.append(f"{'below' if value < low else 'above'} the measured batch sizes ({low:g} to {high:g})")

@@ -1,7 +1,7 @@
 """The batch size in the middle of the steps-examples trade-off.
 
-McCandlish et al. (2018), equation 2.12: :math:`B_{crit} = E_{min}/S_{min}`. At this batch size a run takes twice the
-fewest steps; on the hyperbola also twice the fewest examples.
+McCandlish et al. (2018), arXiv:1812.06162, equation 2.12: :math:`B_{crit} = E_{min}/S_{min}`. At this batch size a run
+takes twice the fewest steps; on the hyperbola also twice the fewest examples.
 """
 
 from __future__ import annotations

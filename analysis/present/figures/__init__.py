@@ -6,6 +6,7 @@ is not made.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,12 +14,14 @@ from functools import singledispatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from analysis.estimate.definitions import in_words
 from analysis.estimate.findings import Analysis
 from analysis.estimate.result import Answer
 from analysis.estimate.result import scopes as side_by_side
+from analysis.figure_labels import PLAIN, FigureLabels
 from analysis.page_widths import DEFAULT, Venue
 from cbs.registry import Registry
 
@@ -26,6 +29,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
+
+TOGETHER = 6
+"""Most optimizers whose curves can be told apart in one panel."""
 
 CRITICAL = ("critical_batch_size", "critical_low", "critical_high")
 EXPONENT = ("exponent", "exponent_low", "exponent_high")
@@ -47,6 +53,9 @@ class FigureKind:
         draw: draws a table on axes.
         panel: the column that has the title of a row's panel; ``draw`` then sees one panel at a time.
         columns: most panels side by side.
+        apart: whether more than :data:`TOGETHER` optimizers get a panel each, with the curves of the others behind its
+            own: ``draw`` then finds their rows of kind ``fit`` as kind ``other``, the name in ``other_of``, and their
+            points as kind ``beyond``, for the limits alone.
         marks: table -> labelled artists that say, below the panels, what the marks mean.
         title: a few words, of an analysis, whose figures stand on a page.
         caption: likewise what is seen, with names of columns in braces where the table's first row is to be quoted;
@@ -59,26 +68,36 @@ class FigureKind:
     name: str = ""
     panel: str = ""
     columns: int = 3
+    apart: bool = False
     marks: Callable[[pd.DataFrame], list[Line2D]] | None = None
     title: str = ""
     caption: str = ""
 
-    def figure(self, table: pd.DataFrame, page: Venue = DEFAULT) -> Figure:
+    def figure(self, table: pd.DataFrame, page: Venue = DEFAULT, labels: FigureLabels = PLAIN) -> Figure:
         """The whole figure of ``table``, as wide as the page of a venue has it."""
         from analysis.present import style
 
         with style.style():
-            panels = [part for _, part in table.groupby(self.panel, sort=False)] if self.panel else [table]
-            figure, axes = style.grid(len(panels), page, columns=self.columns)
-            titles = [str(part[self.panel].iloc[0]) if self.panel else "" for part in panels]
+            table = labels.named(table)
+            apart = self.apart and table["optimizer"].nunique() > TOGETHER
+            by = "optimizer" if apart else self.panel
+            panels = [part for _, part in table.groupby(by, sort=False)] if by else [table]
+            height = style.LOW_PANEL if apart else style.PANEL_HEIGHT
+            figure, axes = style.grid(len(panels), page, columns=self.columns, height=height)
+            titles = [str(part[by].iloc[0]) if by else "" for part in panels]
             titles = style.wrapped_apart(titles, style.size(axes[0])[0] + 0.1, 8, lines=3)
             for place, part, title in zip(axes, panels, titles, strict=True):
-                self.draw(place, part)
-                if self.panel:
+                self.draw(place, _among_others(part, table) if apart else part)
+                if by and labels.titles:
                     place.set_title(style.literal(title))
                 cell = place.get_subplotspec()
                 if cell and not cell.is_first_col() and place.get_ylabel() == axes[0].get_ylabel():
                     place.set_ylabel("")
+            if apart:
+                figure.supylabel(axes[0].get_ylabel().replace("\n", " "), fontsize=8)
+                across = axes[0].get_gridspec().ncols  # type: ignore[union-attr]
+                for place, other in itertools.zip_longest(axes, axes[across:]):
+                    place.set(ylabel="", xlabel="" if other else place.get_xlabel())
             marks = self.marks(table) if self.marks else []
             if marks:
                 style.below(figure, marks)
@@ -89,6 +108,15 @@ class FigureKind:
         row = table.iloc[0].to_dict()
         percent = f"{100 * row.get('confidence', 0.95):g} %"
         return self.caption.format(**row | {"target": row.get("target", "").replace("_", " "), "percent": percent})
+
+
+def _among_others(own: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
+    """The rows of one optimizer with those of the others behind them, see :attr:`FigureKind.apart`; without the second
+    axis in tokens, for which many panels have no room."""
+    others = table[~table.index.isin(own.index) & (table["kind"] != "hyperbola")]
+    kinds = np.where(others["kind"] == "fit", "other", "beyond")
+    others = others.assign(kind=kinds, other_of=others["optimizer"], optimizer=own["optimizer"].iloc[0])
+    return pd.concat([own, others], ignore_index=True).assign(tokens_per_example=np.nan)
 
 
 FIGURES: Registry[FigureKind] = Registry(
@@ -108,12 +136,12 @@ class Picture(NamedTuple):
     kind: FigureKind
     table: pd.DataFrame
 
-    def write(self, folder: Path, page: Venue = DEFAULT) -> list[Path]:
+    def write(self, folder: Path, page: Venue = DEFAULT, labels: FigureLabels = PLAIN) -> list[Path]:
         """Write the figure in every format and the table as CSV into ``folder``, which is made; returns the files."""
         from analysis.present import style
 
         folder.mkdir(parents=True, exist_ok=True)
-        drawn = self.kind.figure(self.table, page)
+        drawn = self.kind.figure(self.table, page, labels)
         files = [folder / f"{self.name}{suffix}" for suffix in (*FORMATS, ".csv")]
         for file in files[:-1]:
             style.save_as(drawn, file)

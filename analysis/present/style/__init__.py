@@ -1,6 +1,6 @@
 """How figures look: the page, its fonts, marks and lines, and how figures are saved; :mod:`.scales` draws axes,
-:mod:`.labels` words beside marks. An optimizer keeps colour, marker and dashes in every panel; none is told by its
-colour alone.
+:mod:`.labels` words beside marks. An optimizer keeps colour, marker and dashes in every panel, unless it has one of its
+own; none is told by its colour alone.
 
 Figures are built with the object interface alone; nothing here touches the state of :mod:`matplotlib.pyplot`.
 """
@@ -30,8 +30,13 @@ from analysis.page_widths import DEFAULT, Venue
 # isort: on
 
 PANEL_HEIGHT = 2.5
+LOW_PANEL = 1.7
+"""Height of the panels where there are many, inches."""
 PANEL_WIDTH = 1.9
 """Least width of a panel, inches; narrower pages have fewer side by side."""
+
+WIDE_BAND = 10.0
+"""Median ratio of the ends of a band beyond which it is drawn as its edges: filled it would cover everything."""
 
 GREY, ALERT = "#7f7f7f", "#d00000"
 
@@ -51,11 +56,13 @@ def style() -> Iterator[None]:
         yield
 
 
-def grid(panels: int, page: Venue = DEFAULT, *, columns: int = 3) -> tuple[Figure, list[Axes]]:
+def grid(
+    panels: int, page: Venue = DEFAULT, *, columns: int = 3, height: float = PANEL_HEIGHT
+) -> tuple[Figure, list[Axes]]:
     """A figure with ``panels`` axes: one in a single column, more side by side over the whole text of the page."""
     across = min(panels, columns, int(page.text / PANEL_WIDTH))
     down = -(-panels // across)
-    figure = Figure(figsize=(page.single if panels == 1 else page.text, PANEL_HEIGHT * down), layout="constrained")
+    figure = Figure(figsize=(page.single if panels == 1 else page.text, height * down), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots(down, across, squeeze=False).ravel().tolist()
     for unused in axes[panels:]:
@@ -106,10 +113,27 @@ def shades(values: Sequence[float]) -> dict[float, Any]:
 
 
 def curve(axes: Axes, rows: pd.DataFrame, x: str, y: str, look: MarkStyle, **line: Any) -> None:
-    """A line with the band from ``low`` to ``high`` where every row has both."""
+    """A line with the band from ``low`` to ``high`` where every row has both; of a wide one, see :func:`is_wide`, the
+    edges alone."""
     axes.plot(rows[x], rows[y], **{"color": look.colour, "linestyle": look.dashes, "zorder": 3} | line)
-    if len(rows) and rows[["low", "high"]].notna().all(axis=None):
+    if is_wide(rows):
+        axes.plot(rows[x], rows[["low", "high"]].astype(float), ":", color=look.colour, linewidth=0.6, zorder=2)
+    elif len(rows) and rows[["low", "high"]].notna().all(axis=None):
         band(axes, rows, x, look.colour)
+
+
+def is_wide(rows: pd.DataFrame) -> bool:
+    """Whether the ends of a band are more than :data:`WIDE_BAND` apart at most of its rows."""
+    ends = rows[["low", "high"]].astype(float)
+    return len(rows) > 0 and bool(ends.notna().all(axis=None) and (ends["high"] / ends["low"]).median() > WIDE_BAND)
+
+
+def behind(axes: Axes, table: pd.DataFrame, x: str, y: str) -> list[Line2D]:
+    """The curves of the other optimizers, grey, where each has a panel of its own; what says so in a key."""
+    others = table[table["kind"] == "other"]
+    for _, line in others.groupby("other_of", sort=False) if len(others) else ():
+        axes.plot(line[x], line[y], color=GREY, linewidth=0.6, alpha=0.5, zorder=1)
+    return [mark("the other optimizers", linewidth=0.6, alpha=0.5)] if len(others) else []
 
 
 def drop_line(axes: Axes, rows: pd.DataFrame, at: float, look: MarkStyle) -> None:
@@ -159,8 +183,9 @@ def handle(label: str, look: MarkStyle, *, line: bool = True, **marks: Any) -> L
 
 
 __all__ = [
-    "ALERT", "COLOURS", "GREY", "MARKERS", "SMALL", "MarkStyle", "axis_label", "band", "batch_axes", "below", "curve",
-    "data_scale", "drop_line", "each", "grid", "handle", "key", "label_ends", "label_points", "literal", "log_axes",
+    "ALERT", "COLOURS", "GREY", "MARKERS", "SMALL", "MarkStyle", "axis_label", "band", "batch_axes", "behind", "below",
+    "curve", "data_scale", "drop_line", "each", "grid", "handle", "is_wide", "key", "label_ends", "label_points",
+    "literal", "log_axes",
     "log_axis", "log_scale", "looks", "mark", "most_ticks", "near", "percent", "plain", "points",
     "save_as", "shades", "size", "spread", "style", "token_axis", "words", "wrapped", "wrapped_apart",
 ]  # fmt: skip

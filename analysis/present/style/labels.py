@@ -21,6 +21,9 @@ LINE = 1.25
 MOST_INSIDE = 6
 """Labels of a key within the axes."""
 
+LEAST_DATA = 0.75
+"""Share of the height of the axes that the data keep above a key within them."""
+
 _KEY: Any = {"frameon": False, "handlelength": 2.2, "handletextpad": 0.5, "borderpad": 0.0}
 _REACHES = (4.0, 11.0, 18.0)
 """Points between a mark and its label; beyond the first they are joined."""
@@ -115,7 +118,8 @@ def key(axes: Axes, handles: Sequence[Line2D], x: Any, y: Any, *, title: str = "
     """A key in the upper corner that has more room; the y limit is raised where the data would run into it.
 
     Limits and scales (log) of the axes must be final but for the upper y limit. More than :data:`MOST_INSIDE` labels,
-    or longer ones than the axes are wide, go below the figure.
+    longer ones than the axes are wide, and those that would leave the data less than :data:`LEAST_DATA` of the height
+    go below the figure.
 
     Args:
         handles: labelled artists.
@@ -137,6 +141,9 @@ def key(axes: Axes, handles: Sequence[Line2D], x: Any, y: Any, *, title: str = "
         highest = up[beside & np.isfinite(up)].max(initial=bottom)
         tops[side] = max(top, bottom + (highest - bottom) / (1.0 - share))
     side = min(tops, key=tops.__getitem__)
+    if top - bottom < LEAST_DATA * (tops[side] - bottom):
+        below(cast(Figure, axes.figure), handles, title=title)
+        return
     axes.set_ylim(np.exp(bottom), np.exp(tops[side]))
     axes.legend(
         handles=list(handles), title=title or None, title_fontsize=SMALL, alignment=side, labelspacing=0.35,

@@ -50,7 +50,7 @@ def log_axes(
 def log_scale(axes: Axes, axis: str, values: Any, ticks: Any = None, *, most: int = 6, **margins: float) -> None:
     """The ``"x"`` or the ``"y"`` axis logarithmic around everything finite in ``values``, see :func:`log_axis`."""
     axes.set(**{f"{axis}scale": "log"})
-    axes.set(**{f"{axis}lim": log_limits(values, **margins)})
+    axes.set(**{f"{axis}lim": log_limits(values, least=0.2 if axis == "x" else 0.7, **margins)})
     log_axis(getattr(axes, f"{axis}axis"), ticks, most=most)
 
 
@@ -67,14 +67,15 @@ def near(lines: pd.Series, ends: pd.DataFrame, factor: float) -> np.ndarray:
     return np.concatenate([lines, places[(places > lines.min() / factor) & (places < lines.max() * factor)]])
 
 
-def log_limits(values: Any, *, below: float = 0.06, above: float = 0.06) -> tuple[float, float]:
-    """Limits of a log axis around the finite positive ``values``, with margins as shares of the range."""
+def log_limits(values: Any, *, below: float = 0.06, above: float = 0.06, least: float = 0.7) -> tuple[float, float]:
+    """Limits of a log axis around the finite positive ``values``, with margins as shares of the range, which is taken
+    as ``least`` in natural logarithms where it is shorter."""
     usable = np.asarray(values, dtype=float).ravel()
     usable = usable[np.isfinite(usable) & (usable > 0)]
     if not len(usable):
         return 0.5, 2.0
     low, high = np.log(usable.min()), np.log(usable.max())
-    middle, span = (low + high) / 2, max(high - low, 0.7)
+    middle, span = (low + high) / 2, max(high - low, least)
     return float(np.exp(middle - (0.5 + below) * span)), float(np.exp(middle + (0.5 + above) * span))
 
 

@@ -25,5 +25,6 @@ def _(analysis: Analysis) -> Presentation:
         shown=[tables["summary"], tables["definitions"], *suggested, *analysis.notes],
         tables=tables,
         latex=("summary", "definitions"),
+        paper={"summary": ("critical_batch_size", "exponent", "verdict")},
         json="report.json",
     )

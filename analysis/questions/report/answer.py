@@ -1,6 +1,7 @@
 """A whole analysis as one HTML page that needs nothing else: no network, no script, no file beside it.
 
-The same results, options and command give the same bytes; the page holds no time but those the sweeps were run at.
+The same results, options and command give the same bytes; the page holds no time but those the sweeps were run at. The
+values of marks are shown on hover by the titles of SVG elements.
 """
 
 from __future__ import annotations
@@ -60,6 +61,7 @@ def report(
     config: AnalysisConfig = DEFAULT,
     title: str = "",
     command: str = "",
+    refresh: int | None = None,
 ) -> Page:
     """Analyze the results and write them as one self-contained HTML page.
 
@@ -68,6 +70,7 @@ def report(
         output: the file to write; ``analysis/report.html`` inside ``path`` when absent.
         title: of the page; names the sweeps when empty.
         command: that makes this page, to stand on it; left out when empty.
+        refresh: seconds after which a browser loads the page again, as a sweep is running; ``None`` for never.
 
     Raises:
         ResultsError: if ``output`` cannot be written.
@@ -78,7 +81,7 @@ def report(
     if output is None:
         refuse_links(Path(path), file)
     figures = drawings(scope_answers)
-    text = render(results, scope_answers, config, figures, title=title, command=command)
+    text = render(results, scope_answers, config, figures, title=title, command=command, refresh=refresh)
     data = text.encode(errors="backslashreplace")
     with atomic_file(file, "the report to ", "; choose another file with --output") as draft:
         draft.write_bytes(data)
@@ -108,6 +111,7 @@ def render(
     *,
     title: str = "",
     command: str = "",
+    refresh: int | None = None,
 ) -> str:
     """The page of at least one answer as text; ``figures`` are :func:`drawings`, all else is as of :func:`report`."""
     folders = {group.sweep: group for group in results.groups}
@@ -124,7 +128,7 @@ def render(
     return environment.get_template("page.html").render(
         title=title or f"Critical batch size: {', '.join(folders)}",
         style=Markup((Path(__file__).parent / "page.css").read_text()),
-        summary=summary(shown_answers).shown(wide=True),
+        summary=content.verdict_first(summary(shown_answers).shown(wide=True)),
         definitions=definitions(shown_answers),
         judged=content.judged(shown_answers),
         workloads=list(dict.fromkeys(answer.group.workload for answer in shown_answers)),
@@ -148,6 +152,7 @@ def render(
         statuses=content.statuses(results),
         messages=content.messages(results),
         command=command,
+        refresh=refresh,
         version=cbs.__version__,
     )
 

@@ -13,6 +13,7 @@ import typer
 from analysis.config import AnalysisConfig
 from analysis.consoles import errors
 from analysis.options import AsJson, MetricName, ResultsPath, Targets, config_of, options
+from cbs.errors import ConfigError
 
 
 @options(config=config_of)
@@ -25,6 +26,15 @@ def command(
     ] = None,
     *,
     config: AnalysisConfig,
+    methods: Annotated[
+        bool,
+        typer.Option(
+            "--methods", help="Print the methods paragraph of a paper about these results, with BibTeX; write no page."
+        ),
+    ] = False,
+    live: Annotated[
+        bool, typer.Option("--live", help="While a sweep runs, write the page again and again; a browser reloads it.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Everything about the results as one HTML page.
@@ -33,10 +43,25 @@ def command(
 
     Example: cbs report results/ -o report.html
     """
+    if methods:
+        if output is not None or live:
+            raise ConfigError("--methods prints and writes no page: leave out --output and --live")
+        from analysis.questions.report.methods import methods as methods_of
+
+        with errors.status("analyzing"):
+            found = methods_of(results, targets=target or None, config=config)
+        parts = (*found.paragraphs, found.bibtex)
+        typer.echo(json.dumps(found.to_json(), indent=2) if as_json else "\n\n".join(parts))
+        return
     with errors.status("analyzing"):
-        from analysis.questions.report.answer import report
+        from analysis.questions.report.answer import Page, report
+        from analysis.questions.report.live import follow
 
         command = shlex.join(["cbs", *sys.argv[1:]])
         about: dict[str, Any] = {"targets": target or None, "metric": metric, "command": command}
-        page = report(results, output=output, config=config, **about)
+
+        def write(refresh: int | None = None) -> Page:
+            return report(results, output=output, config=config, refresh=refresh, **about)
+
+        page = follow(results, write, lambda line: errors.print(line, markup=False)) if live else write()
     typer.echo(json.dumps(page.to_json(), indent=2) if as_json else f"report: {page.path}")

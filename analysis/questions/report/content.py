@@ -12,11 +12,13 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from analysis.estimate.definitions import DEFINITIONS, in_words
 from analysis.estimate.diagnosis import Verdict
 from analysis.estimate.result import Answer
+from analysis.phrases import DASH, with_interval
 from analysis.plain import flat
 from analysis.present.answers import if_hyperbola, meaning
 from analysis.present.table import Column, Table
@@ -38,8 +40,9 @@ def axis(answers: Sequence[Answer]) -> tuple[float, float]:
 
 
 def judged(answers: Sequence[Answer]) -> list[dict[str, Any]]:
-    """What the page says to every answer: whether it is ``fine``, what a ``hyperbola`` would
-    say, and where low end, value and high end lie on the common axis, 0 to 1, ``None`` where open or undefined."""
+    """What the page says to every answer: its ``value`` with interval, whether it is ``fine``, what a ``hyperbola``
+    would say, and where low end, value and high end lie on the common axis, 0 to 1, ``None`` where open or
+    undefined."""
     low, high = map(math.log, axis(answers))
     return [
         {
@@ -49,11 +52,26 @@ def judged(answers: Sequence[Answer]) -> list[dict[str, Any]]:
                 for value in (answer.interval[0], answer.critical_batch_size, answer.interval[1])
             ],
             "fine": answer.verdict is Verdict.OK,
+            "value": value_of(answer),
             "meaning": meaning(answer),
             "hyperbola": if_hyperbola(answer),
         }
         for answer in answers
     ]
+
+
+def value_of(answer: Answer) -> str:
+    """The critical batch size with its interval and unit; that there is none, where it is unknown."""
+    words = with_interval(answer.critical_batch_size, answer.interval).removeprefix(f"{DASH} ")
+    return "no value" if words == DASH else f"{words} {answer.group.example_unit}s"
+
+
+def verdict_first(table: Table) -> Table:
+    """The summary with its verdict beside the critical batch size, where no screen cuts it off."""
+    verdict = next(column for column in table.columns if column.key == "verdict")
+    columns = [column for column in table.columns if column is not verdict]
+    place = next(place for place, column in enumerate(columns) if column.key == "critical_batch_size") + 1
+    return replace(table, columns=(*columns[:place], verdict, *columns[place:]))
 
 
 def definitions(answers: Sequence[Answer]) -> list[dict[str, str]]:

@@ -18,6 +18,7 @@ from analysis.present import style
 from analysis.present.figures import Picture
 from analysis.present.style.scales import FONT
 from analysis.present.table import Column, Table
+from analysis.questions.report.hover import values
 
 LONGEST_TABLE = 60
 """Rows of the table behind a figure that are shown; the download has all."""
@@ -43,7 +44,9 @@ def drawn(shown: Picture, number: int) -> Mapping[str, Any]:
         "name": shown.name,
         "title": kind.title,
         "caption": kind.said(frame),
-        "drawing": picture(figure, prefix=f"f{number}-", name=f"figure-{number}-title", description=kind.title),
+        "drawing": picture(
+            figure, prefix=f"f{number}-", name=f"figure-{number}-title", description=kind.title, table=frame
+        ),
         "wide": figure.get_size_inches()[0] > 4,
         "table": Table(columns=tuple(columns), rows=frame.head(LONGEST_TABLE).to_dict("records")),
         "rows": len(frame),
@@ -55,12 +58,13 @@ def _text(value: object) -> str:
     return "" if pd.isna(value) else f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-def picture(figure: Figure, *, prefix: str, name: str, description: str) -> Markup:
+def picture(figure: Figure, *, prefix: str, name: str, description: str, table: pd.DataFrame) -> Markup:
     """The figure as an element of a page, as large as on one of paper. ``prefix`` is put before every id of the SVG, so
     that several can share a page; ``name`` is the id of the element that names it, ``description`` for those who do not
-    see it."""
+    see it, and ``table`` what it is drawn of."""
     with style.style():
         text = _svg(figure, prefix)
+        text = text.removesuffix("</svg>\n").removesuffix("</svg>") + f"{values(figure, table)}</svg>"
         if len(text) > LARGEST:
             return _png(figure, description)
     size = figure.get_size_inches()

@@ -113,12 +113,14 @@ def draw(axes: Axes, table: pd.DataFrame) -> None:
     definition = "" if about["definition"] == "pareto" else f" by {style.words(about['definition'])}"
     ticks = values if len(values) <= 6 and about["axis"] not in ("data", "compute") else None
     y_label = f"critical batch size{definition} ({about['unit']}s)"
-    shown = style.near(table["critical_batch_size"], table[["low", "high"]], 10)
+    shown = style.near(table["critical_batch_size"], table[["low", "high"]], 3)
     style.log_axes(axes, table["x"], shown, label, y_label, ticks=ticks)
     each = style.each(table, "point", "law", "extrapolation")
     handles = [_draw_optimizer(axes, name, look, *kinds) for name, look, kinds in each]
     if (table["kind"] == "extrapolation").any():
         handles.append(style.mark("beyond the data", linewidth=0.6))
+    if any(line.get_linestyle() == ":" for line in axes.lines):
+        handles.append(style.mark("ends of a wide interval", linestyle=":", linewidth=0.6))
     title = f"$B_{{crit}} \\propto x^k$ [{style.percent(table)}]"
     tops = points["high"].combine_first(table["critical_batch_size"])
     style.key(axes, handles, table["x"], tops, title=title)

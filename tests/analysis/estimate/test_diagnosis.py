@@ -64,7 +64,7 @@ def test_steps_that_are_known_too_coarsely_are_the_verdict() -> None:
     ]
     found, advice = verdict(blurred)
     assert found == "evaluations too rare"
-    assert "by up to 100 % fewer steps may have reached the target at batch size 64, 256," in advice
+    assert "up to 100 % fewer steps may have been enough at batch size 64, 256," in advice
     assert verdict([dataclasses.replace(point, resolution=0.1) for point in POINTS]) == (Verdict.OK, "")
 
 
@@ -72,7 +72,7 @@ def test_evaluations_that_pass_the_target_by_luck_are_the_verdict() -> None:
     lucky = [dataclasses.replace(point, lead=by) for point, by in zip(POINTS, (0, 0.1, 0.11, 0.5), strict=True)]
     found, advice = verdict(lucky)
     assert found == "evaluations too noisy"
-    assert "so much before the trend of its run at batch size 64 (10 %), 256 (39 %): validate on more" in advice
+    assert "earlier than the run's trend at batch size 64 (10 %), 256 (39 %): validate on more" in advice
     assert verdict([*lucky[:2], *POINTS[2:]]) == (Verdict.OK, "")
 
 

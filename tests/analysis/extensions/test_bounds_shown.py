@@ -92,3 +92,12 @@ def test_the_figure_shows_points_forms_and_ratios(found: MeasuredBounds) -> None
     figure.draw_without_rendering()
     assert len(figure.axes) == 3
     assert all(axes.get_window_extent().width > 100 for axes in figure.axes)
+
+
+def test_no_figure_without_a_bound(tmp_path: Path) -> None:
+    """The steps alone are another figure."""
+    sweep(tmp_path, {"adamw": Truth(noise=0.02), "soap": Truth(noise=0.02)}, batch_sizes=(8, 32, 128), lrs=(2e-3, 8e-3))
+    found = measured_bounds(tmp_path, AnalysisConfig(resamples=100))
+    assert all(bound.fit is None for scope in found.scopes for bound in scope.bounds)
+    assert FIGURES["steps_bounds"].compute(found.scopes[0]).empty
+    assert not [path for path in present.write(found, tmp_path / "out") if path.suffix == ".png"]

@@ -75,7 +75,7 @@ def test_the_hyperbola_is_a_line_of_its_own_where_it_says_something_else(measure
     shown = " ".join(summary(measured.answers).wide_lines)
     for answer in measured.answers:
         size = answer.hyperbola.critical_batch_size
-        assert f"if it were a hyperbola: B_crit {with_interval(size.value, size.interval)}" in shown
+        assert f"with the exponent fixed at 1: B_crit {with_interval(size.value, size.interval)}" in shown
     same = [
         replace(answer, hyperbola=replace(answer.hyperbola, critical_batch_size=own))
         for answer in measured.answers

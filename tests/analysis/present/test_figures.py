@@ -28,8 +28,9 @@ from analysis.config import AnalysisConfig
 from analysis.estimate.findings import Analysis
 from analysis.estimate.result import Answer
 from analysis.page_widths import VENUES, venue_named
+from analysis.phrases import with_interval
 from analysis.present import style
-from analysis.present.figures import FIGURES, Picture, figures_of, pictures
+from analysis.present.figures import FIGURES, TOGETHER, Picture, figures_of, pictures
 from analysis.present.style.labels import MOST_INSIDE
 from analysis.present.style.scales import CONTRAST, ink, literal, width, wrapped, wrapped_apart
 from cbs.errors import ConfigError
@@ -426,7 +427,7 @@ def test_what_was_not_measured_has_no_panel_and_no_figure(tmp_path: Path) -> Non
     assert "noise_scale" in [picture.name for picture in pictures(Analysis, found["measured"])]
 
 
-def test_a_curve_that_is_no_hyperbola_is_drawn_beside_one_with_its_exponent(tmp_path: Path) -> None:
+def test_a_curve_that_is_no_hyperbola_is_drawn_beside_one_with_exponent_1(tmp_path: Path) -> None:
     sweep(tmp_path, {"adamw": NOISY}, batch_sizes=(2, 8, 32, 128, 512), lrs=(1e-3, 2e-3, 4e-3), growth=1.1)
     (answer,) = analyze(tmp_path, QUICK).answers
     assert answer.fit is not None
@@ -436,11 +437,65 @@ def test_a_curve_that_is_no_hyperbola_is_drawn_beside_one_with_its_exponent(tmp_
     for name, shown in {"bent": fit, "straight": dataclasses.replace(fit, estimate=fit.hyperbola)}.items():
         table = FIGURES["steps"].compute([dataclasses.replace(answer, fit=shown)])
         drawn[name] = (table["kind"] == "hyperbola").any()
-        legend = next(iter(FIGURES["steps"].figure(table).legends))
-        assert any(f"a = {answer.exponent.value:.2f}" in text.get_text() for text in legend.get_texts())
+        words = [text.get_text() for text in FIGURES["steps"].figure(table).axes[0].get_legend().get_texts()]
+        assert words[0] == f"adamw  {with_interval(answer.critical_batch_size, answer.interval)}"
+        assert ("with the exponent fixed at 1" in words) == drawn[name]
         curve = table[table["kind"] == "fit"]
         np.testing.assert_allclose(np.log(curve["steps"]), shown.estimate.log_steps(curve["batch_size"].to_numpy()))
     assert drawn == {"bent": True, "straight": False}
+
+
+def test_a_key_that_would_crowd_the_data_stands_below() -> None:
+    """Data along the top leave no corner free: within the axes the key would take the room of the data."""
+    from matplotlib.lines import Line2D
+
+    for falling, inside in ((True, True), (False, False)):
+        with style.style():
+            figure, (axes,) = style.grid(1)
+            x, y = np.geomspace(1, 100, 9), np.geomspace(1000, 1, 9) if falling else np.full(9, 1000.0)
+            style.log_axes(axes, x, np.append(y, 1.0), "x", "y")
+            style.key(axes, [Line2D([], [], color="k", label=f"name {place}") for place in range(5)], x, y)
+        assert ((axes.get_legend() is not None), not figure.legends) == (inside, inside)
+        low, high = np.log(axes.get_ylim())
+        assert np.log(1000) / (high - low) > 0.7
+
+
+def test_many_optimizers_have_a_panel_each_with_the_others_behind(tmp_path: Path) -> None:
+    names = [f"optimizer{place}" for place in range(TOGETHER + 1)]
+    truths = {name: dataclasses.replace(NOISY, min_steps=100.0 * 1.2**place) for place, name in enumerate(names)}
+    sweep(tmp_path, truths, batch_sizes=SIZES, lrs=(1e-3, 2e-3), growth=1.5)
+    answers = analyze(tmp_path, QUICK).answers
+    for name in ("steps", "pareto"):
+        kind = FIGURES[name]
+        figure = kind.figure(kind.compute(answers))
+        figure.draw_without_rendering()
+        assert [axes.get_title() for axes in figure.axes] == names
+        limits = {(axes.get_xlim(), axes.get_ylim()) for axes in figure.axes}
+        assert len(limits) == 1, "to be compared by eye"
+        grey = [
+            sum(line.get_color() == style.GREY and line.get_alpha() == 0.5 for line in a.lines) for a in figure.axes
+        ]
+        assert set(grey) == {TOGETHER}
+        (legend,) = figure.legends
+        assert "the other optimizers" in [text.get_text() for text in legend.get_texts()]
+        assert not any(text.get_text().startswith("optimizer") for text in legend.get_texts())
+        together = kind.figure(kind.compute(answers[:TOGETHER]))
+        assert len(together.axes) == 1
+    steps = FIGURES["steps"].figure(FIGURES["steps"].compute(answers))
+    for axes, answer in zip(steps.axes, answers, strict=True):
+        assert axes.texts[0].get_text() == with_interval(answer.critical_batch_size, answer.interval)
+
+
+@pytest.mark.parametrize(("factor", "filled"), [(1.5, 1), (30.0, 0)])
+def test_a_band_that_would_cover_everything_is_drawn_as_its_ends(factor: float, filled: int) -> None:
+    _, (axes,) = style.grid(1)
+    rows = pd.DataFrame({"x": [1.0, 10.0, 100.0], "y": [1.0, 2.0, 3.0]})
+    rows = rows.assign(low=rows["y"] / factor, high=rows["y"] * factor)
+    style.curve(axes, rows, "x", "y", style.looks(["a"])["a"])
+    assert len(axes.collections) == filled
+    dotted = [line for line in axes.lines if line.get_linestyle() == ":"]
+    ends = [list(line.get_ydata()) for line in dotted]
+    assert ends == ([] if filled else [list(rows["low"]), list(rows["high"])])
 
 
 def test_figures_are_found_by_the_type_of_the_result(tmp_path: Path) -> None:

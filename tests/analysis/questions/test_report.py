@@ -23,7 +23,7 @@ from analysis.config import AnalysisConfig
 from analysis.estimate.diagnosis import Verdict
 from analysis.estimate.findings import Analysis
 from analysis.estimate.suggest import suggest
-from analysis.phrases import number
+from analysis.phrases import number, with_interval
 from analysis.present.answers import definitions, if_hyperbola, points, summary
 from analysis.present.figures import pictures, scopes
 from analysis.present.style.scales import luminance
@@ -187,6 +187,20 @@ def test_headings_tables_and_figures_are_accessible(document: Document) -> None:
     assert document.all("title")
 
 
+def test_verdicts_come_first_and_no_landmark_is_there_twice(document: Document, page: Page) -> None:
+    assert [section["id"] for section in document.all("section")][:2] == ["verdicts", "summary"]
+    headings = [text for tag, text in document.texts if tag == "h3"]
+    for answer in page.answers:
+        value = with_interval(answer.critical_batch_size, answer.interval)
+        assert f"{answer.group.optimizer}: {value} sequences" in headings
+    table = content.verdict_first(summary(page.answers))
+    keys = [column.key for column in table.columns]
+    assert keys.index("verdict") == keys.index("critical_batch_size") + 1
+    assert sorted(keys) == sorted(column.key for column in summary(page.answers).columns)
+    regions = [box["aria-label"] for box in document.all("div") if box.get("role") == "region"]
+    assert len(set(regions)) == len(regions)
+
+
 def test_everything_is_there(document: Document, page: Page) -> None:
     text = document.text()
     for answer in page.answers:
@@ -217,7 +231,7 @@ def test_the_hyperbola_stands_beside_the_curve_that_was_fitted(document: Documen
     told = [found for answer in page.answers if (found := if_hyperbola(answer))]
     assert told
     for found in told:
-        assert f"I{found[1:]}." in text
+        assert f"W{found[1:]}." in text
     assert text.count("E_min") == len(told)
 
 
@@ -232,7 +246,8 @@ def test_tables_are_those_of_the_terminal_and_say_where_they_can_be_scrolled(doc
     boxes = [attributes for attributes in document.all("div") if "scroll" in attributes.get("class", "").split()]
     hints = [attributes for attributes in document.all("p") if attributes.get("class") == "hint"]
     assert all(box["tabindex"] == "0" for box in boxes)
-    assert len(boxes) - 2 <= len(hints) <= len(boxes)
+    wide = [attributes for attributes in document.all("figure") if attributes.get("class") == "wide"]
+    assert len(boxes) - 2 <= len(hints) - len(wide) <= len(boxes)
     (sheet,) = [text for tag, text in document.texts if tag == "style"]
     assert ".hint { display: none;" in sheet
     assert re.search(r"@media \(max-width: 44rem\) \{ \.hint \{ display: block; \}", sheet)

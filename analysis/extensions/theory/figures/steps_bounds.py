@@ -29,7 +29,7 @@ def _(result: MeasuredBounds) -> Iterable[tuple[str, BoundScope]]:
 
 
 def compute(scope: BoundScope) -> pd.DataFrame:
-    """Rows of six kinds, see column ``kind``.
+    """Rows of six kinds, see column ``kind``; none where there is neither a form to draw nor a ratio.
 
     ``point`` with its interval; ``missed``, a lower bound; ``form``, that of the bound; ``best``, its b*; ``ratio``,
     measured (``value``) against predicted (``batch_size``) between settings, by the measured batch size that
@@ -43,6 +43,8 @@ def compute(scope: BoundScope) -> pd.DataFrame:
             values = (scaled.predicted, scaled.measured.value, *scaled.measured.interval)
             about = {"panel": MOVES, "kind": kind, "optimizer": named(scaled.quantity)}
             rows.append(about | dict(zip(("batch_size", "value", "low", "high"), values, strict=True)))
+    if not {"form", "ratio", "doubted"} & {row["kind"] for row in rows}:
+        return tidy([], _COLUMNS)  # the steps alone are another figure
     answer = scope.answers[0]
     common = {
         "after": names,

@@ -6,11 +6,12 @@ McCandlish et al. (2018), figure 1 and equation 2.11.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from analysis.estimate.findings import Analysis
 from analysis.estimate.result import Answer
@@ -48,6 +49,7 @@ def _rows(answer: Answer) -> Iterator[dict[str, Any]]:
     "pareto",
     of=Analysis,
     compute=compute,
+    apart=True,
     title="Data against steps",
     caption="Data to {target} in {example_unit}s against the optimizer steps to it, each batch size at its best "
     "learning rate; both axes are logarithmic. Numbers at the points are batch sizes: small ones at the lower "
@@ -57,7 +59,7 @@ def _rows(answer: Answer) -> Iterator[dict[str, Any]]:
 )
 def draw(axes: Axes, table: pd.DataFrame) -> None:
     """Small batches at the lower right, large ones at the upper left, a star at the critical batch size."""
-    curved = table["kind"].isin(["fit", "hyperbola"])
+    curved = table["kind"].isin(["fit", "hyperbola", "other"])
     marks, curves = table[~curved], table[curved]
     label, y_label = f"steps to {style.words(table['target'].iloc[0])}", f"data ({table['example_unit'].iloc[0]}s)"
     style.log_axes(axes, marks["steps"], marks["examples"], label, y_label, above=0.12)
@@ -69,12 +71,16 @@ def draw(axes: Axes, table: pd.DataFrame) -> None:
         axes.plot(points["steps"], points["examples"], look.marker, color=look.colour, zorder=3)
         marked: dict[str, Any] = {"color": look.colour, "markersize": 11, "markeredgecolor": "white", "zorder": 4}
         axes.plot(star["steps"], star["examples"], "*", **marked)
-    key = [style.handle(name, look) for name, look in looks.items()]
+    others = style.behind(axes, table, "steps", "examples")
+    key = [] if others else [style.handle(name, look) for name, look in looks.items()]
     if (table["kind"] == "critical").any():
         key.append(style.handle("B_crit", style.MarkStyle(style.GREY, "*", ""), line=False))
     if (table["kind"] == "hyperbola").any():
         key.append(style.handle("a = 1", style.MarkStyle(style.GREY, "", "-"), linewidth=0.5))
-    style.key(axes, key, marks["steps"], marks["examples"])
+    if others:
+        style.below(cast(Figure, axes.figure), [*key, *others])
+    else:
+        style.key(axes, key, marks["steps"], marks["examples"])
     points = table[table["kind"] == "point"].copy()
     groups = points.groupby("optimizer", sort=False)["batch_size"]
     sizes = points["batch_size"]
@@ -84,4 +90,4 @@ def draw(axes: Axes, table: pd.DataFrame) -> None:
         for row in points.sort_values("middle", kind="stable").itertuples()
     ]
     both = ["steps", "examples"]
-    style.label_points(axes, labels, marks[both].to_numpy(), curves[both].to_numpy())
+    style.label_points(axes, labels, marks[marks["kind"] != "beyond"][both].to_numpy(), curves[both].to_numpy())

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.patheffects import withStroke
 
 from analysis.estimate.definitions import math_symbol
 from analysis.estimate.findings import Analysis
 from analysis.estimate.result import Answer
 from analysis.phrases import number, with_interval
 from analysis.present import style
-from analysis.present.figures import CRITICAL, EXPONENT, about, figure, tidy
+from analysis.present.figures import CRITICAL, about, figure, tidy
 from analysis.present.figures.curves import fitted, measured
 
 _RESOLUTION = 100
@@ -52,18 +54,20 @@ def _rows(answer: Answer) -> Iterator[dict[str, Any]]:
     "steps",
     of=Analysis,
     compute=compute,
+    apart=True,
     title="Steps against batch size",
     caption="Optimizer steps to {target} against the batch size in {example_unit}s, each batch size at its best "
     "learning rate; both axes are logarithmic. Points are geometric means over seeds, bars their range; lines are "
     "the fitted curve, S = S_min (1 + (B_crit/B)^a) or one of another knee, bands "
     "its {percent} interval; thin ones the same with a = 1 "
-    "where that looks different. Dotted lines mark the critical batch size by definition {definition_in_words}, "
-    "the pale grey one what perfect scaling would do. Open triangles: the target was not reached in the steps that "
-    "were run, so the true value is higher.",
+    "where that looks different. Dotted lines mark the critical batch size by definition {definition_in_words}, which "
+    "the key gives, the pale grey one what perfect scaling would do. Open triangles: the target was not reached in "
+    "the steps that were run, so the true value is higher.",
 )
 def draw(axes: Axes, table: pd.DataFrame) -> None:
-    """One look per optimizer, open triangles for lower bounds, a dotted line at every critical batch size."""
-    sizes = table.loc[table["kind"].isin(["point", "censored"]), "batch_size"]
+    """One look per optimizer, open triangles for lower bounds, a dotted line at every critical batch size; where an
+    optimizer has a panel of its own, its critical batch size stands in the corner."""
+    sizes = table.loc[table["kind"].isin(["point", "censored", "beyond"]), "batch_size"]
     label = f"steps to {style.words(table['target'].iloc[0])}"
     style.batch_axes(axes, table, table[["steps", "low", "high"]], label, sizes)
     count = table["optimizer"].nunique()
@@ -80,16 +84,26 @@ def draw(axes: Axes, table: pd.DataFrame) -> None:
     if (table["kind"] == "censored").any():
         key.append(style.mark("not reached in the steps run", marker="^", linestyle="", markerfacecolor="white"))
     if (table["kind"] == "hyperbola").any():
-        key.append(style.mark("if the exponent were 1 (thin)", linewidth=0.5))
-    title = f"{math_symbol(table['definition'].iloc[0])}, exponent a [{style.percent(table)}]"
-    known = table[["critical_low", "exponent_low"]].notna().any(axis=None)
-    style.key(axes, key, table["batch_size"], table[["steps", "high"]].max(axis=1), title=title if known else "")
+        key.append(style.mark("with the exponent fixed at 1", linewidth=0.5))
+    symbol = math_symbol(table["definition"].iloc[0])
+    known = table[list(CRITICAL)].notna().any()
+    title = f"{symbol} [{style.percent(table)}]" if known["critical_low"] else symbol if known.any() else ""
+    others = style.behind(axes, table, "batch_size", "steps")
+    if not others:
+        style.key(axes, key, table["batch_size"], table[["steps", "high"]].max(axis=1), title=title)
+        return
+    if words := _words(table.iloc[0]):
+        axes.annotate(
+            words, (0.98, 0.98), xycoords="axes fraction", ha="right", va="top", fontsize=style.SMALL, zorder=5,
+            path_effects=[withStroke(linewidth=1.8, foreground="white")],
+        )  # fmt: skip
+    style.below(cast(Figure, axes.figure), [*key[1:], *others], title=title and f"in the corner: {title}")
 
 
 def _draw_optimizer(
     axes: Axes, name: str, look: style.MarkStyle, kinds: Sequence[pd.DataFrame], triangle: float
 ) -> Line2D:
-    """Returns the handle for the key, labelled with the critical batch size and the exponent.
+    """Returns the handle for the key, labelled with the critical batch size.
 
     Triangles of several optimizers at one place are told apart by their size.
     """
@@ -100,18 +114,17 @@ def _draw_optimizer(
     open_marks: dict[str, Any] = {"markerfacecolor": "none", "markersize": triangle, "color": look.colour, "zorder": 4}
     axes.plot(censored["batch_size"], censored["steps"], "^", **open_marks)
     about = pd.concat(kinds).iloc[0]
-    known = about.astype(object).where(about.notna(), None)
-    critical, exponent = ([known[column] for column in columns] for columns in (CRITICAL, EXPONENT))
-    if len(fit) and critical[0] is not None and axes.get_xlim()[0] <= critical[0] <= axes.get_xlim()[1]:
-        style.drop_line(axes, fit, critical[0], look)
+    critical = about["critical_batch_size"]
+    if len(fit) and axes.get_xlim()[0] <= critical <= axes.get_xlim()[1]:
+        style.drop_line(axes, fit, critical, look)
     shown, fill = (look, look.colour) if len(points) else (look._replace(marker="^"), "white")
-    words = [_value(*critical), "" if exponent[0] is None else f"a = {_value(*exponent)}"]
-    label = f"{name}  {', '.join(filter(None, words))}".strip()
-    return style.handle(label, shown, line=len(fit) > 0, markerfacecolor=fill)
+    return style.handle(f"{name}  {_words(about)}".strip(), shown, line=len(fit) > 0, markerfacecolor=fill)
 
 
-def _value(value: float | None, low: float | None, high: float | None) -> str:
-    """A number with its interval, in words short enough for a key."""
+def _words(about: pd.Series) -> str:
+    """The critical batch size of a row with its interval, in words short enough for a key."""
+    numbers = about[list(CRITICAL)].astype(object)
+    value, low, high = numbers.where(numbers.notna(), None)
     if value is not None:
         return with_interval(value, (low, high))
     if low is not None:

@@ -1,0 +1,153 @@
+"""How long a running sweep still takes: the search played through from where it is, at the pace of the trials that have
+ended.
+
+Counting the trials that are planned says too little, as most of them are asked for only once earlier ones have ended.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.optimize import nnls
+
+from cbs.trial.config import TrialConfig
+from cbs.trial.record import TrialResult
+from sweeps.outlook.remaining import outlook
+from sweeps.search.search import Search
+from sweeps.spec.cell import Cell
+
+ENOUGH = 3
+"""Trials that have ended from which on there is a pace."""
+
+RECENT = 6
+"""Trials whose pace is taken for that of those to come."""
+
+DRAWS, SEED_NOISE = 3, 0.1
+"""How often the search is played through, for a mean, and the noise of log steps in it: that of seeds is 3 to 15 %."""
+
+SHARE = 0.02
+"""Most of the time of the process that sees to the trials which working this out may take."""
+
+
+@dataclass(frozen=True)
+class TimeLeft:
+    """What is expected.
+
+    Attributes:
+        trials: that have not ended, those under way included.
+        seconds: until the last one ends.
+    """
+
+    trials: int
+    seconds: float
+
+
+def pace(results: Sequence[TrialResult]) -> Callable[[TrialConfig], float] | None:
+    """Seconds of a step by trial, its share of the evaluations included, from how long trials took; ``None`` where
+    fewer than :data:`ENOUGH` say.
+
+    A step takes a time of its own and one for every example (least squares of relative errors), every optimizer a
+    multiple of that, and all of them what the last :data:`RECENT` trials took beside the earlier ones, as a machine is
+    not always as busy.
+
+    Args:
+        results: trials in the order in which they ended.
+    """
+    timed = [result for result in results if result.final_step > 0 and _seconds(result) > 0]
+    if len(timed) < ENOUGH:
+        return None
+    seconds = np.array([_seconds(result) for result in timed])
+    work = np.array([[result.final_step, result.final_examples] for result in timed], dtype=float)
+    each, _ = nnls(work / seconds[:, None], np.ones(len(timed)))
+    optimizers = [Cell.of(result.config).optimizer for result in timed]
+    off = np.log(seconds / (work @ each))
+    logs = {name: float(off[[name == other for other in optimizers]].mean()) for name in optimizers}
+    lately = float((off - [logs[name] for name in optimizers])[-RECENT:].mean())
+
+    def of(config: TrialConfig) -> float:
+        log = logs.get(Cell.of(config).optimizer, float(off.mean()))
+        return float(each @ (1.0, config.batch_size)) * math.exp(log + lately)
+
+    return of
+
+
+def _seconds(result: TrialResult) -> float:
+    seconds = result.timing.get("seconds")
+    return float(seconds) if isinstance(seconds, int | float) and math.isfinite(seconds) else 0.0
+
+
+class Forecast:
+    """The time left of a search, worked out anew only when a trial has ended and that costs little.
+
+    Args:
+        workers: trials at a time; 0 where only the cluster knows, and then as many as run.
+    """
+
+    def __init__(self, workers: int) -> None:
+        self._workers = workers
+        self._results: dict[str, TrialResult] = {}
+        self._known: TimeLeft | None = None
+        self._new = False
+        self._at = self._next = -math.inf
+
+    def __call__(self, search: Search, running: Mapping[str, float]) -> TimeLeft | None:
+        """What is left of ``search``; ``None`` while nothing is known.
+
+        Args:
+            search: the sweep.
+            running: steps of the trials under way, by trial id.
+        """
+        now, before = time.monotonic(), len(self._results)
+        for result in search.trials():
+            self._results.setdefault(result.trial_id, result)
+        if len(self._results) > before:
+            self._new = True
+        if self._new and now >= self._next:
+            self._new, self._at = False, now
+            self._known = self._played(search, running)
+            self._next = time.monotonic() + (time.monotonic() - now) / SHARE
+        if self._known is None:
+            return None
+        return TimeLeft(self._known.trials, max(0.0, self._known.seconds - (now - self._at)))
+
+    def _played(self, search: Search, running: Mapping[str, float]) -> TimeLeft | None:
+        results = list(self._results.values())
+        of = pace(results)
+        if of is None:
+            return None
+        workers = self._workers or max(1, len(running))
+        trials, seconds = [], []
+        for draw in range(1, DRAWS + 1):
+            end, played = outlook(
+                search.sweep, results, None, workers, seconds_per_step=of, noise=SEED_NOISE, draw=draw
+            )
+            further = list(_further(search, end, of))
+            trials.append(len(played.results))
+            seconds.append(played.seconds + max(sum(further) / workers, *further, 0.0))
+        under_way = {trial_id: of(search.config(*place)) for trial_id, place in search.running.items()}
+        done = sum(running.get(trial_id, 0.0) * seconds for trial_id, seconds in under_way.items())
+        return TimeLeft(round(float(np.mean(trials))), max(0.0, float(np.mean(seconds)) - done / workers))
+
+
+def _further(search: Search, end: Search, of: Callable[[TrialConfig], float]) -> Iterator[float]:
+    """Seconds of trials that are not foreseen, one value for every study that is not done: as many as the done ones of
+    its optimizer took on average beyond what is foreseen for it at the ``end``. What is foreseen has little noise, and
+    noise costs trials, one after the other."""
+    done: dict[str, list[int]] = {}
+    studies = search.sweep.studies()
+    for study in studies:
+        ended, planned = search.counts(study)
+        if ended == planned > 0:
+            done.setdefault(study.optimizer, []).append(planned)
+    for study in studies:
+        ended, planned = search.counts(study)
+        if (ended == planned > 0) or study.optimizer not in done or (best := end.best(study)) is None:
+            continue
+        steps = search.sweep.budget(study.batch_size) if search.sweep.budgets else best[1]
+        config = search.config(Cell(study.optimizer, study.batch_size, search.sweep.seeds[0]), best[0])
+        more = float(np.mean(done[study.optimizer])) - end.counts(study)[1]
+        yield max(0.0, more) * steps * of(config)

@@ -1,0 +1,81 @@
+"""Names of curves and titles of panels that the author sets; the tables keep the names of the results."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from matplotlib.text import Text
+
+from analysis import analyze, present
+from analysis.config import AnalysisConfig
+from analysis.figure_labels import FigureLabels, parse_names
+from analysis.present.figures import FIGURES
+from cbs.errors import ConfigError
+from tests.factories import Truth, sweep
+
+QUICK = AnalysisConfig(resamples=100)
+BETAS, OTHER = "adamw(betas=[0.9, 0.95])", "adamw(betas=[0.9, 0.99])"
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("sweep")
+    truths = {OTHER: Truth(), BETAS: Truth(min_steps=90.0)}
+    sweep(root, truths, variants=True, batch_sizes=(2, 8, 32), lrs=(1e-3, 2e-3))
+    return root
+
+
+def test_names_are_separated_by_commas_outside_brackets() -> None:
+    assert parse_names([f"{BETAS}=AdamW, merit=MERIT", "a(x=1, y=[2])=a = b"]) == {
+        BETAS: "AdamW",
+        "merit": "MERIT",
+        "a(x=1, y=[2])": "a = b",
+    }
+
+
+@pytest.mark.parametrize("text", ["adamw", "adamw=", "=AdamW", "a=1,a=2", "a(=b"])
+def test_what_is_no_name_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError):
+        parse_names([text])
+
+
+def test_curves_and_panels_have_the_names_that_were_given(results: Path) -> None:
+    answers = analyze(results, QUICK).answers
+    for name, axes_count in (("steps", 1), ("learning_rate", 2)):
+        kind = FIGURES[name]
+        labels = FigureLabels(names={BETAS: "AdamW"})
+        words = " ".join(text.get_text() for text in kind.figure(kind.compute(answers), labels=labels).findobj(Text))
+        assert "AdamW" in words
+        assert "0.99" in words
+        assert "0.95" not in words
+        bare = kind.figure(kind.compute(answers), labels=FigureLabels(titles=False))
+        assert [axes.get_title() for axes in bare.axes] == [""] * axes_count
+
+
+def test_a_cell_of_several_names_is_renamed_line_by_line() -> None:
+    table = pd.DataFrame({"optimizer": ["a"], "after": ["a\nb"], "steps": [1.0]})
+    named = FigureLabels(names={"a": "A"}).named(table)
+    assert named.iloc[0].to_list() == ["A", "A\nb", 1.0]
+    assert table.iloc[0]["optimizer"] == "a"
+
+
+def test_the_table_behind_a_figure_keeps_its_names(results: Path, tmp_path: Path) -> None:
+    present.write(analyze(results, QUICK), tmp_path, labels=FigureLabels(names={OTHER: "MERIT"}))
+    assert set(pd.read_csv(tmp_path / "figures" / "steps.csv")["optimizer"]) == {OTHER, BETAS}
+
+
+def test_the_command_sets_them_and_refuses_in_one_line(results: Path, tmp_path: Path, run) -> None:
+    common = ["analyze", results, "--resamples", "100", "-o", tmp_path / "out"]
+    for given, words in {
+        ("--names", "muon=Muon"): "no curve has that name; there are: ",
+        ("--names", f"{OTHER}={BETAS}"): "would call both",
+        ("--names", f"{OTHER}=X,{OTHER}=Y"): "given twice",
+        ("--no-titles", "--figures", "none"): "leave one out",
+    }.items():
+        code, _, err = run(*common, *given)
+        assert (code, words in err, err.count("\n")) == (2, True, 1), err
+        assert not (tmp_path / "out").exists()
+    assert run(*common, "--names", f"{BETAS}=AdamW,{OTHER}=MERIT", "--no-titles")[0] == 0
+    assert (tmp_path / "out" / "figures" / "learning_rate.png").exists()

@@ -1,0 +1,138 @@
+"""The methods paragraph says what was recorded, names what was not, and cites what it rests on."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from analysis.config import AnalysisConfig
+from analysis.estimate.definitions import DEFINITIONS
+from analysis.questions.report import bibliography
+from analysis.questions.report.methods import methods
+from cbs.optimizers import OPTIMIZERS
+from cbs.registry.choices import Choice
+from tests.factories import Truth, sweep
+
+FAST = AnalysisConfig(resamples=100)
+COMMIT = "0123456789abcdef" * 2 + "01234567"
+MANIFEST = {
+    "name": "mine",
+    "protocol": {
+        "prune_factor": 1.3,
+        "max_steps": 1000,
+        "max_examples": 30000,
+        "schedule": {
+            "name": "cosine",
+            "warmup_steps": 10,
+            "decay_examples": 90000,
+            "final_fraction": 0.1,
+            "options": {},
+        },
+        "precision": "bfloat16",
+        "clip_norm": 1.0,
+        "evaluation": {"growth": 1.04},
+    },
+    "axes": {"lrs": None},
+    "runs": [
+        {
+            "command": "cbs sweep",
+            "versions": {"cbs": "0.1.0", "torch": "2.13.0"},
+            "hardware": {"processor": "CPU", "gpus": ["H100", "H100"]},
+            "git": {"cbs": f"{COMMIT}-dirty"},
+        }
+    ],
+}
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("sweep")
+    truths = {"adamw": Truth(noise=0.03), "merit": Truth(noise=0.03)}
+    store = sweep(root, truths, batch_sizes=(4, 16, 64, 256), lrs=(1e-3, 2e-3, 4e-3), seeds=2, growth=1.2)
+    store.write_manifest(MANIFEST)
+    return root
+
+
+def test_everything_recorded_is_said(root: Path) -> None:
+    (text,) = methods(root, config=FAST).paragraphs
+    for words in (
+        r"\emph{pareto}~\cite{mccandlish2018empirical}, the batch size at which a run takes twice the fewest steps",
+        r"adamw~\cite{loshchilov2019decoupled} and merit~\cite{luo2025merit} until they reached",
+        "Batch sizes were 4, 16, 64 and 256 sequences of 32 tokens, with 2 seeds at each.",
+        "at most 1,000 steps plus 30,000 sequences divided by the batch size",
+        "growing by a factor of 1.04",
+        "searched at every batch size until the best one had a worse one on either side (tried: 0.001 to 0.004)",
+        "1.3 times the steps of the best",
+        "cosine after a linear warmup of 10 steps, decaying over 90,000 examples to 0.1 of it, with bfloat16 "
+        "arithmetic and gradients clipped to norm 1",
+        r"95\,\% intervals (bootstrap over seeds, learning rate chosen again",
+        "100 resamples",
+        r"\texttt{cbs} 0.1.0, commit \texttt{0123456789-dirty} (torch 2.13.0) on H100 and analyzed",
+    ):
+        assert words in text, words
+    assert "Not recorded" not in text
+
+
+def test_a_verdict_is_a_footnote(root: Path) -> None:
+    (text,) = methods(root, config=FAST, targets=[4.9]).paragraphs
+    assert re.search(r"\\footnote\{adamw: .*merit: ", text)
+
+
+def test_what_is_not_recorded_is_named(tmp_path: Path) -> None:
+    store = sweep(tmp_path, {"mine:optimizer": Truth()}, batch_sizes=(4, 16, 64), lrs=(1e-3, 2e-3), growth=1.2)
+    store.write_manifest({"name": "theirs"})
+    (text,) = methods(tmp_path, config=FAST).paragraphs
+    assert text.endswith("% Not recorded, to be filled in: learning-rate schedule, budget, precision, commit.")
+    assert "mine:optimizer until" in text, "nobody knows its paper, and its code is not imported"
+    for words in ("Runs were imported", "was chosen at every batch size among those that were run"):
+        assert words in text
+    assert "None" not in text
+
+
+def test_optimizers_that_differ_in_their_sizes_are_told_apart(tmp_path: Path) -> None:
+    sweep(tmp_path, {"adamw": Truth()}, batch_sizes=(4, 16, 64), lrs=(1e-3, 2e-3), growth=1.2)
+    store = sweep(tmp_path, {"merit": Truth()}, batch_sizes=(4, 16, 64, 256), lrs=(1e-3, 2e-3), growth=1.2)
+    store.write_manifest(MANIFEST)
+    (text,) = methods(tmp_path, config=FAST).paragraphs
+    assert "Batch sizes were 4, 16 and 64 (adamw); 4, 16, 64 and 256 (merit) sequences" in text
+
+
+def test_every_definition_has_its_source_and_every_paper_is_that_of_its_optimizers() -> None:
+    for name in DEFINITIONS:
+        assert bibliography.of_definition(name), name
+    cited = {name: bibliography.of_optimizer(Choice(name=name)) for name in OPTIMIZERS}
+    assert sum(map(len, cited.values())) > 20
+    for name, keys in cited.items():
+        for key in keys:
+            number = re.search(r"eprint = \{([^}]*)\}", bibliography.entries()[key])
+            words = number[1] if number else re.search(r"year = \{(\d+)\}", bibliography.entries()[key])[1]
+            assert words in OPTIMIZERS[name].paper, (name, key)
+    assert bibliography.of_optimizer(Choice(name="no_such_optimizer")) == []
+
+
+def test_entries_are_bibtex() -> None:
+    known = bibliography.entries()
+    numbers = [number for text in known.values() for number in re.findall(r"eprint = \{([^}]*)\}", text)]
+    assert len(set(numbers)) == len(numbers) > 20
+    text = bibliography.bibtex(list(known))
+    assert text.count("{") == text.count("}")
+    assert text.count("@") == len(known)
+    assert "optimizers = " not in text
+    for entry in text.split("\n\n"):
+        assert re.fullmatch(r"@\w+\{\w+,\n(  \w+ = \{.*\},\n)+  \w+ = \{.*\}\n\}", entry), entry
+
+
+def test_the_command_prints_them_and_writes_no_page(root: Path, tmp_path: Path, run) -> None:
+    code, out, _ = run("report", root, "--methods", "--resamples", 100)
+    assert code == 0
+    assert out.startswith("By the critical batch size")
+    assert "@misc{luo2025merit," in out
+    assert not (root / "analysis").exists()
+    found = json.loads(run("report", root, "--methods", "--resamples", 100, "--json")[1])
+    assert "\n\n".join([*found["paragraphs"], found["bibtex"]]) + "\n" == out
+    code, out, err = run("report", root, "--methods", "-o", tmp_path / "a.html")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "--methods prints" in err

@@ -1,0 +1,107 @@
+"""The curve of a running sweep as a person sees it in a terminal, and ``cbs status --watch``."""
+
+from __future__ import annotations
+
+import io
+import itertools
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from cbs.trial.store import Store
+from sweeps.folder.lock import Lock
+from sweeps.launching.watch import LINE_SECONDS, SECONDS, watch
+from sweeps.outlook.progress import WIDE, Progress
+from sweeps.outlook.standing import BAR, HEADING, bars, rows_of, table_lines
+from sweeps.search.search import Search
+from tests.factories import sweep
+from tests.sweeps.simulation import run_search, small_sweep
+
+
+def row(batch_size: int, amount: float | None, *, of: str = "steps", optimizer: str = "adamw") -> dict[str, object]:
+    about = {"optimizer": optimizer, "batch_size": batch_size, "amount": amount, "of": of}
+    return about | {"best_lr": None if amount is None else 0.01, "done": 3, "planned": 4}
+
+
+def test_under_perfect_scaling_bars_shrink_evenly_and_hold_no_mark() -> None:
+    texts = bars([row(size, 1600 / size) for size in (1, 2, 4, 8, 16)])
+    lengths = [len(text) for text in texts]
+    assert lengths[0] == BAR
+    assert lengths[-1] == 1
+    assert max(abs(a - b - (BAR - 1) / 4) for a, b in itertools.pairwise(lengths)) <= 1
+    assert "|" not in "".join(texts)
+
+
+def test_the_mark_stands_where_perfect_scaling_would_end() -> None:
+    texts = bars([row(1, 1000.0), row(10, 500.0), row(100, None), row(1000, 100.0)])
+    assert [text.find("|") for text in texts] == [-1, 10, -1, 0]  # of 16 for ln(1000): 100, of 1000 nothing is left
+    assert texts[2] == ""
+    assert len(texts[3]) == 1 + round((BAR - 1) * 2 / 3)
+
+
+def test_a_metric_after_a_budget_has_bars_without_a_mark() -> None:
+    texts = bars([row(1, 2.0, of="value"), row(10, 2.5, of="value"), row(100, 4.0, of="value")])
+    assert [len(text) for text in texts] == [1, 1 + round(15 * 0.3219), BAR]
+    assert "|" not in "".join(texts)
+    assert bars([row(1, -1.0, of="value")]) == [""]
+    assert bars([row(1, 2.0, of="value")]) == ["=" * BAR]
+
+
+def test_the_table_has_a_line_per_batch_size_with_what_is_known() -> None:
+    heading, *lines, said = table_lines([row(1, 1000.0), row(10, 500.0), row(100, None)])
+    assert heading.split() == ["optimizer", "batch", "best", "LR", "steps", "trials", *HEADING.split()]
+    assert lines[0].split() == ["adamw", "1", "0.01", "1000", "3/4", "=" * BAR]
+    assert lines[2].split() == ["adamw", "100", "-", "-", "3/4"]
+    assert said.startswith("| marks perfect scaling")
+    assert list(table_lines([])) == []
+
+
+def test_rows_are_those_of_the_search() -> None:
+    search = Search(small_sweep())
+    run_search(search)
+    for entry, study in zip(rows_of(search), search.sweep.studies(), strict=True):
+        best = search.best(study)
+        assert best is not None
+        assert (entry["best_lr"], entry["amount"]) == best
+        assert (entry["done"], entry["planned"]) == search.counts(study)
+        assert entry["of"] == "steps"
+
+
+@pytest.mark.parametrize("width", [WIDE - 1, WIDE])
+def test_the_live_table_has_the_curve_where_there_is_room(width: int) -> None:
+    screen = io.StringIO()
+    console = Console(file=screen, force_terminal=True, width=width, height=40, color_system=None)
+    search = Search(small_sweep())
+    run_search(search)
+    console.print(Progress(console, 1)._picture(search))
+    text = screen.getvalue()
+    assert (HEADING in text) == ("==" in text) == (width >= WIDE)
+    for entry in rows_of(search):
+        assert f"{entry['best_lr']:.3g}" in text
+
+
+@pytest.mark.parametrize(("terminal", "seconds"), [(True, SECONDS), (False, LINE_SECONDS)])
+def test_watching_ends_with_the_sweep(tmp_path: Path, terminal: bool, seconds: float) -> None:
+    store = sweep(tmp_path, batch_sizes=(4,), lrs=(1e-3,))
+    screen, pauses = io.StringIO(), []
+    lock = Lock(Store(store.root), "cbs sweep").__enter__()
+
+    def pause(length: float) -> None:
+        pauses.append(length)
+        lock.beat({"done": len(pauses), "planned": 9, "running": {}, "studies": [row(4, 10.0)], "seconds_left": 70.0})
+        if len(pauses) == 3:
+            lock.release()
+
+    watch(tmp_path, Console(file=screen, force_terminal=terminal, width=150, height=30), pause=pause)
+    assert pauses == [seconds] * 3
+    text = screen.getvalue()
+    for words in ("1 of 9 planned", "2 of 9 planned", "1 min 10 s left", "=" * BAR, ": idle"):
+        assert words in text
+
+
+def test_the_command_prints_once_where_nothing_runs(tmp_path: Path, run) -> None:
+    sweep(tmp_path, batch_sizes=(4,), lrs=(1e-3,))
+    assert run("status", tmp_path, "--watch") == run("status", tmp_path)
+    code, out, err = run("status", tmp_path, "--watch", "--json")
+    assert (code, out, err.count("\n")) == (2, "", 1)

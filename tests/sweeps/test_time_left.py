@@ -1,0 +1,183 @@
+"""The time left of a running sweep, against a stored sweep that is played again in the order in which it ran."""
+
+from __future__ import annotations
+
+import heapq
+import json
+import math
+import random
+from pathlib import Path
+
+import pytest
+
+from cbs.registry.choices import parse_choice
+from cbs.trial.record import Measurement, TrialResult, TrialStatus
+from cbs.trial.store import Store
+from sweeps.folder.lock import Lock
+from sweeps.launching.ledger import ledger
+from sweeps.outlook import time_left
+from sweeps.outlook.standing import Standing
+from sweeps.outlook.time_left import ENOUGH, Forecast, TimeLeft, pace
+from sweeps.recipes import RECIPES
+from sweeps.search.search import Search
+from tests.sweeps.simulation import run_search, small_sweep
+
+STORED = json.loads((Path(__file__).parent / "quick_sweep.json").read_text())
+WORKERS = 2
+
+
+def seconds_per_step(batch_size: int, optimizer: str) -> float:
+    return (0.015 + 0.0007 * batch_size) * (1.3 if optimizer == "merit" else 1.0)
+
+
+def replay(seed: int) -> tuple[float, list[tuple[int, float, Search, dict[str, float], list[TrialResult]]]]:
+    """The end of the sweep in seconds, and after every trial: how many have ended, the time, the search, the steps of
+    the running trials and the results. Trials are those that were stored; the machine scatters by 15 %."""
+    draw = random.Random(seed)
+    trials = {}
+    for name, size, lr, trial_seed, *rest in STORED["trials"]:
+        trials[name, size, f"{lr:.6g}", trial_seed] = (rest, draw.lognormvariate(0.0, 0.15))
+    sweep = RECIPES.make("quick").replace(optimizers=(parse_choice("merit"), parse_choice("adamw")))
+    search, now, ends, results, states = Search(sweep), 0.0, [], [], []
+    running: dict[str, tuple[float, float, int, TrialResult]] = {}
+    while True:
+        while len(running) < WORKERS and (config := search.next()) is not None:
+            name = config.optimizer.name
+            (status, steps, last, value), noise = trials[name, config.batch_size, f"{config.lr:.6g}", config.seed]
+            length = last * seconds_per_step(config.batch_size, name) * noise
+            rows = [
+                Measurement(step=step, examples=step * config.batch_size, value=at, train_loss=at, lr=config.lr)
+                for step, at in ((0, STORED["first_value"]), (last, value))
+            ]
+            result = TrialResult(
+                config=config, status=TrialStatus(status), steps_to_target=steps, evaluations=rows, steps={},
+                workload=None, timing={"seconds": length},
+            )  # fmt: skip
+            running[config.trial_id] = (now, length, last, result)
+            heapq.heappush(ends, (now + length, config.trial_id))
+        if not running:
+            return now, states
+        now, trial_id = heapq.heappop(ends)
+        results.append(running.pop(trial_id)[-1])
+        search.add(results[-1])
+        taken = {key: last * (now - began) / length for key, (began, length, last, _) in running.items()}
+        states.append((len(results), now, Search(sweep, results), taken, list(results)))
+        for key in running:
+            config = running[key][-1].config
+            states[-1][2].running[key] = next(
+                (cell, lr) for cell, lr in search.running.values() if search.config(cell, lr) == config
+            )
+
+
+def off(seed: int, every: int) -> list[tuple[int, float]]:
+    """After the tenth trial and every so many: expected over true seconds left, as a logarithm; 0 where the difference
+    is less than the longest trial, as at the very end."""
+    end, states = replay(seed)
+    assert len(states) == len(STORED["trials"]) == 53
+    found = []
+    for count, now, search, taken, results in states[9::every]:
+        expected = Forecast(WORKERS)(search, taken)
+        assert expected is not None
+        longest = max(result.timing["seconds"] for result in results)
+        close = abs(expected.seconds - (end - now)) < longest
+        found.append((count, 0.0 if close else abs(math.log(expected.seconds / (end - now)))))
+    return found
+
+
+def test_the_time_left_is_within_a_factor_of_1_5_from_the_tenth_trial_on() -> None:
+    assert all(gap <= math.log(1.5) for _, gap in off(1, 12))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [2, 3])
+def test_it_is_at_every_trial(seed: int) -> None:
+    assert [(count, gap) for count, gap in off(seed, 1) if gap > math.log(1.5)] == []
+
+
+def timed(seconds_of, count: int = 12, **changes: object) -> list[TrialResult]:
+    search = Search(small_sweep(**changes))
+    results = list(run_search(search, workers=1, stop_after=count).values())
+    return [result.replace(timing={"seconds": seconds_of(result, place)}) for place, result in enumerate(results)]
+
+
+def test_the_pace_is_a_time_of_its_own_and_one_per_example_by_optimizer() -> None:
+    factors = {"adamw": 1.0, "merit": 2.5}
+
+    def seconds(result: TrialResult, _: int) -> float:
+        config = result.config
+        return result.final_step * (0.01 + 0.001 * config.batch_size) * factors[config.optimizer.name]
+
+    results = timed(seconds, count=30)
+    assert {result.config.optimizer.name for result in results} == set(factors)
+    of = pace(results)
+    assert of is not None
+    for result in results:
+        assert of(result.config) * result.final_step == pytest.approx(result.timing["seconds"], rel=0.35)
+    results = timed(seconds, batch_sizes=(16,))
+    of = pace(results)
+    assert of is not None
+    for result in results:
+        assert of(result.config) * result.final_step == pytest.approx(result.timing["seconds"])
+
+
+def test_a_machine_that_has_become_slower_is_noticed() -> None:
+    steady = pace(timed(lambda result, place: result.final_step * 0.01))
+    alone = {"batch_sizes": (16,), "optimizers": small_sweep().optimizers[:1], "seeds": (0, 1, 2, 3, 4, 5)}
+    slower = pace(timed(lambda result, place: result.final_step * (0.01 if place < 4 else 0.03), count=10, **alone))
+    config = timed(lambda result, place: 1.0, count=1, **alone)[0].config
+    assert steady is not None
+    assert slower is not None
+    assert steady(config) == pytest.approx(0.01, rel=1e-6)
+    assert slower(config) > 0.02, "the mean of all is 0.019"
+
+
+def test_without_enough_trials_that_say_how_long_they_took_nothing_is_known() -> None:
+    results = timed(lambda result, place: 1.0)
+    assert pace(results[: ENOUGH - 1]) is None
+    assert pace([result.replace(timing={}) for result in results]) is None
+    assert pace([result.replace(timing={"seconds": "?"}) for result in results]) is None
+    search = Search(small_sweep(), results[:2])
+    assert Forecast(1)(search, {}) is None
+    assert Standing(1)(search, {})["seconds_left"] is None
+
+
+def test_it_is_worked_out_anew_when_a_trial_has_ended_and_counts_down_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(time_left.time, "monotonic", lambda: now[0])
+    results = timed(lambda result, place: result.final_step * 0.05)
+    search = Search(small_sweep(), results[:8])
+    forecast = Forecast(1)
+    first = forecast(search, {})
+    assert isinstance(first, TimeLeft)
+    now[0] += 2.0
+    assert forecast(search, {}) == TimeLeft(first.trials, first.seconds - 2.0)
+    later = Search(small_sweep(), results)
+    again = forecast(later, {})
+    assert again is not None
+    assert again.seconds != first.seconds - 2.0
+    steps = later.sweep.budget(4)
+    place = next(iter(later._waiting.items()))
+    later.running["x"] = (place[0], next(iter(place[1])))
+    started = Forecast(1)(later, {"x": min(20.0, steps)})
+    assert started is not None
+    assert started.seconds < Forecast(1)(later, {}).seconds
+
+
+def test_the_lock_of_a_running_sweep_says_it(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.prepare()
+    store.write_manifest({"name": "mine"})
+    search = Search(small_sweep(), timed(lambda result, place: result.final_step * 0.05))
+    with Lock(store, "cbs sweep", Standing(1)) as lock:
+        lock.looked(search, {})
+        found = ledger(store)
+        assert found.seconds_left > 0
+        assert found.trials_left >= found.planned - found.done
+        text = "\n".join(found.lines())
+        assert f"about {found.trials_left} trials and" in text
+        best = search.best(search.sweep.studies()[1])
+        assert best is not None
+        assert f" 16 {best[0]:>9.3g} {best[1]:>8.4g} " in text
+    assert ledger(store).studies == []
