@@ -32,7 +32,7 @@ PLAIN = (
 )
 NAMES = ("metrics", "diagnostics")
 _NESTED = ("schedule", "evaluation", "parent")
-_OF_PARENT = ("examples", "optimizer", "warmup_examples")
+OF_PARENT = ("examples", "optimizer", "warmup_examples")
 _NONE_TOO = ("prune_factor", "clip_norm", "within")
 _OPTIONAL = ("probe", "averaging")
 """Fields that hold a name with options, or nothing."""
@@ -167,7 +167,7 @@ def _apply(sweep: Sweep, key: str, value: Any) -> Sweep:
 
 def _fields(part: Any) -> list[str]:
     if part is None or isinstance(part, Parent):
-        return [*_OF_PARENT]
+        return [*OF_PARENT]
     return [field.name for field in dataclasses.fields(part) if field.name != "options"]
 
 

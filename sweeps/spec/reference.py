@@ -24,8 +24,9 @@ from cbs.training.averaging import AVERAGES
 from cbs.training.metrics import METRICS
 from cbs.training.probe_options import ProbeOptions
 from cbs.trial.config import DEVICES
+from cbs.trial.parent import Parent
 from cbs.workloads import WORKLOADS
-from sweeps.spec.overrides import NAMES, PLAIN, RUN
+from sweeps.spec.overrides import NAMES, OF_PARENT, PLAIN, RUN
 from sweeps.spec.spec import SEARCHES, Sweep
 
 _ENTRY = re.compile(r"^(?:    )?(\w[\w, ]*): (.*)$")
@@ -118,6 +119,13 @@ def settings(sweep: Sweep) -> list[SweepSetting]:
             among = f" Among {', '.join(names[key])}." if key in names else ""
             yield SweepSetting(group, key, typed(getattr(sweep, key)), said[key] + among)
 
+    def of_parent() -> Iterator[SweepSetting]:
+        meanings = documented(Parent.__doc__)
+        for field in dataclasses.fields(Parent):
+            if field.name in OF_PARENT:
+                default = "..." if field.default is dataclasses.MISSING else typed(field.default)
+                yield SweepSetting("With --from-checkpoint", f"parent.{field.name}", default, meanings[field.name])
+
     probe = "none" if sweep.probe is None else sweep.probe.name
     averages = f"{said['averaging']} Among {', '.join(AVERAGES.names())}."
     return [
@@ -127,6 +135,7 @@ def settings(sweep: Sweep) -> list[SweepSetting]:
         *_options("With schedule.name={}", "schedule", SCHEDULES, 1),
         *_options("With --schedule {}", "schedule", BATCH_SCHEDULES, 1),
         *_fields("When the metric is measured", "evaluation", sweep.evaluation, {}),
+        *of_parent(),
         SweepSetting("Noise scale", "probe", probe, "Source of the noise scale, or none; the same as --probe."),
         *_fields("Noise scale", "probe", ProbeOptions(source=probe), {}),
         SweepSetting("Average of the weights", "averaging", "none", averages),

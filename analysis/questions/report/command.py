@@ -49,7 +49,7 @@ def command(
         from analysis.questions.report.methods import methods as methods_of
 
         with errors.status("analyzing"):
-            found = methods_of(results, targets=target or None, config=config)
+            found = methods_of(results, targets=target or None, metric=metric, config=config)
         parts = (*found.paragraphs, found.bibtex)
         typer.echo(json.dumps(found.to_json(), indent=2) if as_json else "\n\n".join(parts))
         return

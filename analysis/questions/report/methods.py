@@ -45,15 +45,16 @@ def methods(
     path: str | os.PathLike[str],
     *,
     targets: Sequence[float | Target] | None = None,
+    metric: str | None = None,
     config: AnalysisConfig = DEFAULT,
 ) -> Methods:
     """How the critical batch sizes of a folder of results were measured, to be put into a paper.
 
     Args:
-        path, targets, config: as of :func:`analysis.analyze`, errors too.
+        path, targets, metric, config: as of :func:`analysis.analyze`, errors too.
     """
     by_sweep: dict[str, list[Answer]] = {}
-    for answer in answers(load(path), config, targets=targets):
+    for answer in answers(load(path, metric=metric), config, targets=targets):
         by_sweep.setdefault(answer.group.sweep, []).append(answer)
     keys = bibliography.of_definition(config.definition)
     for members in by_sweep.values():
