@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from cbs.optimizers.base import optimizer
-from cbs.optimizers.contract import misfit
-from cbs.optimizers.layout import as_matrices, as_parameter
 from cbs.optimizers.spectral.base import SpectralOptimizer, beside_adamw
+from cbs.optimizers.spectral.sphere import step_on_sphere
 
 
 class MuonHyperball(SpectralOptimizer):
     """Orthogonalised momentum in steps relative to the norm of a matrix, which never changes. With O the polar factor
     of the momentum of W, ``|.|`` the Frobenius norm and R = |W| before the first step,
 
-        W <- R N(W - lr * R * N(O)),  N(X) = X / |X|
+        W <- R N(W - lr * R * N(O)),  N(X) = X / |X|,
 
     so ``lr`` is the length of a step over that of the weights, the same at every width.
 
@@ -49,28 +47,7 @@ class MuonHyperball(SpectralOptimizer):
     def update(self, params: list[Tensor], momenta: list[Tensor], group: dict[str, Any]) -> None:
         """Move ``params`` on their spheres."""
         for param, momentum, factor in zip(params, momenta, self.polar_factors(momenta, group), strict=True):
-            matrix = as_matrices(param, group["layout"]).to(momentum.dtype)
-            direction = factor.to(momentum.dtype)
-            length = torch.linalg.vector_norm(direction, dim=(-2, -1), keepdim=True)
-            radius = self._radius(param, matrix)
-            moved = matrix - float(group["lr"]) * radius * torch.where(length > 0, direction / length, direction)
-            moved.mul_(radius / torch.linalg.vector_norm(moved, dim=(-2, -1), keepdim=True))
-            param.copy_(as_parameter(moved, param.shape, group["layout"]))
-
-    def _radius(self, param: Tensor, matrix: Tensor) -> Tensor:
-        state = self.state[param]
-        if "radius" not in state:
-            norm = torch.linalg.vector_norm(matrix, dim=(-2, -1), keepdim=True)
-            if not bool((norm > 0).all()):
-                raise ValueError(
-                    f"{type(self).__name__} keeps the norm of a matrix, and one of shape {tuple(param.shape)} starts "
-                    'at 0; start it elsewhere, or leave it to AdamW with matrices=["!NAME"]'
-                )
-            state["radius"] = norm
-        if state["radius"].shape != (*matrix.shape[:-2], 1, 1):
-            raise misfit(self, "radius", state["radius"], param)
-        radius: Tensor = state["radius"]
-        return radius
+            step_on_sphere(self, param, factor.to(momentum.dtype), group)
 
 
 muonh = optimizer(

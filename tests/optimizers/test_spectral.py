@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from cbs.errors import ConfigError
 from cbs.noise_scale.geometries.nuclear import Nuclear
 from cbs.optimizers import build_optimizer
+from cbs.optimizers.adamh import AdamHyperball
 from cbs.optimizers.composite import CompositeOptimizer
 from cbs.optimizers.layout import as_matrices
 from cbs.optimizers.matching import matched
@@ -25,7 +27,7 @@ from cbs.optimizers.scion import RootMeanSquareBall, SignBall, SpectralBall
 from cbs.optimizers.spectral import orthogonalization
 from cbs.optimizers.spectral.orthogonalization import fast_dtype, newton_schulz, orthogonalize, polar_factor
 from cbs.trial.config import Choice
-from tests.references.muon import MuonHTwin, MuonTwin, polar, singular_value_after
+from tests.references.muon import HyperballTwin, MuonTwin, polar, singular_value_after
 from tests.references.muon import newton_schulz as slow_newton_schulz
 from tests.references.orscale import OrScaleTwin
 from tests.references.scion import ScionTwin
@@ -97,15 +99,13 @@ def test_normuon_agrees_with_its_twin(lr_convention: str) -> None:
     )
 
 
-@pytest.mark.parametrize("nesterov", [True, False])
-def test_muonh_agrees_with_its_twin(nesterov: bool) -> None:
-    def start(array: np.ndarray) -> np.ndarray:
-        return array if array.any() else array + 0.1
-
-    settings = {"lr": 0.02, "nesterov": nesterov, "momentum": 0.9}
-    twins = [MuonHTwin(start(array), **settings) for array in starts(1)]
+@pytest.mark.parametrize("options", [{"nesterov": True}, {"nesterov": False}, {"beta2": 0.8}])
+def test_muonh_and_adamh_agree_with_their_twin(options: dict[str, object]) -> None:
+    settings = {"lr": 0.02, "momentum": 0.9, **options}
+    twins = [HyperballTwin(array if array.any() else array + 0.1, **settings) for array in starts(1)]
     params = [nn.Parameter(torch.tensor(twin.w)) for twin in twins]
-    optimizer = MuonHyperball(params, **settings, ns_dtype="float32")
+    kind = AdamHyperball if "beta2" in options else partial(MuonHyperball, ns_dtype="float32")
+    optimizer = kind(params, **settings)
     norms = [param.norm().item() for param in params]
     for step in range(STEPS):
         for param, slow, gradient in zip(params, twins, gradients(2, step), strict=True):
@@ -117,9 +117,10 @@ def test_muonh_agrees_with_its_twin(nesterov: bool) -> None:
         assert param.norm().item() == pytest.approx(norm)
 
 
-def test_muonh_refuses_a_matrix_that_starts_at_zero() -> None:
+@pytest.mark.parametrize("kind", [MuonHyperball, AdamHyperball])
+def test_spheres_need_a_matrix_that_does_not_start_at_zero(kind: Callable) -> None:
     with pytest.raises(ValueError, match=r"shape \(4, 6\) starts at 0; start it elsewhere, or leave it to AdamW"):
-        one_step(lambda params: MuonHyperball(params, 0.1), torch.zeros(4, 6), torch.ones(4, 6))
+        one_step(lambda params: kind(params, 0.1), torch.zeros(4, 6), torch.ones(4, 6))
 
 
 def test_a_step_of_normuon_is_as_long_as_muons() -> None:
@@ -449,6 +450,8 @@ def test_a_gradient_that_is_not_finite_is_not_hidden(method: str) -> None:
         ("muon_plus", {"norm_eps": -1.0}, "norm_eps must be finite and at least 0"),
         ("normuon", {"beta2": 1.0}, "beta2"),
         ("muonh", {"momentum": 1.0}, "momentum"),
+        ("adamh", {"beta2": -0.1}, "beta2"),
+        ("adamh", {"denominator_eps": -1.0}, "denominator_eps must be finite and at least 0"),
         ("orscale", {"form": "moe"}, "form must be one of lm, general, got 'moe'"),
         ("orscale", {"r_min": 2.0, "r_max": 1.0}, "0 < r_min <= r_max must hold, got 2.0 and 1.0"),
         ("orscale", {"ratio_eps": -1.0}, "ratio_eps must be finite and at least 0"),

@@ -88,15 +88,22 @@ class MuonTwin:
         return self.w
 
 
-class MuonHTwin:
-    """One matrix under MuonH: momentum, polar factor, a step relative to the first norm, and back to it."""
+class HyperballTwin:
+    """One matrix under MuonH, or with ``beta2`` under AdamH: a step relative to the first norm, and back to it."""
 
-    def __init__(self, w: np.ndarray, lr: float, *, momentum: float = 0.95, nesterov: bool = True) -> None:
+    def __init__(
+        self, w: np.ndarray, lr: float, *, momentum: float = 0.95, nesterov: bool = False, beta2: float | None = None
+    ) -> None:
         self.w, self.lr, self.radius = np.array(w, dtype=np.float64), lr, np.linalg.norm(w)
-        self.momentum = Momentum(self.w.shape, momentum, nesterov)
+        self.momentum, self.beta2, self.v = Momentum(self.w.shape, momentum, nesterov), beta2, np.zeros(self.w.shape)
 
     def step(self, g: np.ndarray) -> np.ndarray:
-        o = newton_schulz(self.momentum.step(g), 5)
+        m = self.momentum.step(g)
+        if self.beta2 is None:
+            o = newton_schulz(m, 5)
+        else:
+            self.v = self.beta2 * self.v + (1 - self.beta2) * g**2
+            o = m * (1 - self.momentum.beta) / (np.sqrt(self.v) + 1e-8)
         length = np.linalg.norm(o)
         moved = self.w - self.lr * self.radius * (o / length if length > 0 else o)
         self.w = self.radius * moved / np.linalg.norm(moved)
