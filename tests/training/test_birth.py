@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+from cbs.compute import seeding
 from cbs.errors import CbsError, ConfigError
 from cbs.schedules.learning_rate import build_schedule
 from cbs.training import birth
@@ -178,6 +179,22 @@ def test_data_of_one_seed_are_the_same_at_every_batch_size_and_unlike_the_trunks
     assert torch.equal(drawn[5, 8], drawn[5, 16])
     assert torch.equal(drawn[1, 8], drawn[1, 32])
     assert not torch.equal(drawn[5, 8], drawn[1, 8])
+
+
+def test_data_of_another_workload_begin_at_their_start(kept: Path) -> None:
+    noisier = Choice(name="noisy_quadratic", options={"dimension": 30, "noise": 2.0})
+    drawn: list[torch.Tensor] = []
+    workload = build_workload(noisier)
+    losses = workload.example_losses
+
+    def watched(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        drawn.append(batch.clone())
+        return losses(model, batch)
+
+    workload.example_losses = watched  # type: ignore[method-assign]
+    run_trial(born(kept, workload=noisier, max_steps=1, probe=None), workload=workload)
+    fresh = build_workload(noisier).training_stream(seeding.generator(TRUNK.seed, "data"))
+    assert torch.equal(drawn[0], fresh.next(8))
 
 
 def test_a_schedule_goes_on_under_a_warmup_of_the_branchs_own(kept: Path) -> None:
