@@ -46,7 +46,8 @@ def opened(workload: Workload | None, parent: Parent, path: Path) -> CheckpointC
 def start(loop: Assembly, path: Path) -> None:
     """Put a trial, just built, where its parent was; called within its random stream.
 
-    With the seed and workload of a parent that is a trial of ours, data, random numbers and noise-scale probe go on as in that one.
+    With the seed and workload of a parent that is a trial of ours, data, random numbers and noise-scale probe go on as
+    in that one.
 
     Args:
         loop: its configuration has a parent.
