@@ -40,7 +40,10 @@ def opened(workload: Workload | None, parent: Parent, path: Path) -> CheckpointC
         raise ConfigError(f"checkpoint {path} has changed: its digest is {now}, the trial's parent had {parent.digest}")
     if parent.trunk is None and callable(getattr(workload, "load", None)):
         return None
-    return read_checkpoint(path)
+    content = read_checkpoint(path)
+    if content.ours and parent.trunk is not None and content.examples != parent.examples:
+        raise ConfigError(f"checkpoint {path} is of {content.examples} examples, not of {parent.examples}")
+    return content
 
 
 def start(loop: Assembly, path: Path) -> None:
