@@ -22,7 +22,6 @@ from cbs.trial.store import MANIFEST, Store
 from sweeps.launching.policies import POLICIES
 from sweeps.launching.policies.base import Policy, SweepReport, Sweeps
 from sweeps.outlook.cost import Cost
-from sweeps.outlook.progress import duration
 from sweeps.outlook.report import reasons, write_reasons
 from sweeps.search.lattice import middle
 from sweeps.search.limits import Limits
@@ -139,16 +138,12 @@ class Branch(Policy):
         trunks = self._trunks(sweep)
         each = len(plan.factors) * plan.rates_tried * len(sweep.seeds) * len(plan.at)
         optimizers = len(sweep.optimizers)
-        missing: list[TrialConfig] = []
-        planned = done = 0
+        done = 0
         for trunk in trunks:
             parts = [] if trunk.sweep is None else [trunk.sweep]
             if all(path.exists() for path in self._paths(trunk, plan, store)):
                 parts += self._parts(sweep, trunk, plan, store)
-            for part in parts:
-                search = Search(part, finished)
-                missing += search.waiting()
-                done += len(list(search.trials()))
+            done += sum(len(list(Search(part, finished).trials())) for part in parts)
         planned = len([trunk for trunk in trunks if trunk.sweep is not None]) + each * optimizers
         examples = sum(trunk.sweep.budgets[0] for trunk in trunks if trunk.sweep) + each * optimizers * plan.window
         whole = sweep.budgets[0] if not self._checkpoints else plan.at[-1]
@@ -163,7 +158,6 @@ class Branch(Policy):
             "trials_done": done,
             "examples": examples,
             "share_of_trunk": share,
-            "seconds": None if cost is None else _seconds(sweep, plan, cost, trunks) / max(workers, 1),
         }
         lines = [
             f"output        {folder}",
@@ -175,8 +169,6 @@ class Branch(Policy):
             f"examples      {examples:,} in all",
             f"price         branches of an optimizer cost {100 * share:.1f} % of its trunk",
         ]
-        if content["seconds"] is not None:
-            lines.append(f"time          about {duration(content['seconds'])} with {max(workers, 1)} workers")
         return SweepReport(content, lines)
 
     def _plan(self, sweep: Sweep) -> BranchPlan:
@@ -249,8 +241,8 @@ class Branch(Policy):
             parent = Parent(source=source, examples=at, digest=digest(path), **self._how)
             for choice in sweep.optimizers if self._trunk_optimizer else (trunk.choice,):
                 lr = _rate(sweep, choice)
-                for rates in plan.rates(lr):
-                    part = base.replace(
+                parts = [
+                    base.replace(
                         optimizers=(choice,),
                         batch_sizes=tuple(plan.factors),
                         seeds=sweep.seeds,
@@ -261,11 +253,13 @@ class Branch(Policy):
                         trunk=(plan.batch_size, lr),
                         keep=(),
                     )
-                    if sweep.workload.name != COMMAND:
-                        first = Cell(str(choice), min(plan.factors), sweep.seeds[0])
-                        with calling_theirs():
-                            check_parent(built(sweep.workload), part.trial(first, rates.at(first.batch_size)), path)
-                    yield part
+                    for rates in plan.rates(lr)
+                ]
+                if sweep.workload.name != COMMAND:
+                    first = Cell(str(choice), min(plan.factors), sweep.seeds[0])
+                    with calling_theirs():
+                        check_parent(built(sweep.workload), parts[0].trial(first, lr), path)
+                yield from parts
 
 
 def _trial(trunk: Trunk) -> TrialConfig:
@@ -284,21 +278,6 @@ def _check_trunk(trunk: Trunk, result: TrialResult) -> None:
             f"the trunk of {trunk.label} ended as {result.status} ({result.message}), so it has no branches; a smaller "
             f"learning rate than {trunk.lr:g} may hold"
         )
-
-
-def _seconds(sweep: Sweep, plan: BranchPlan, cost: Cost, trunks: Sequence[Trunk]) -> float:
-    """Of all trials, one after the other."""
-    seconds = sum(
-        cost.steps[str(trunk.choice)].seconds(plan.batch_size, trunk.sweep.budget(plan.batch_size))
-        for trunk in trunks
-        if trunk.sweep is not None
-    )
-    times = len(plan.at) * plan.rates_tried * len(sweep.seeds)
-    return seconds + times * sum(
-        cost.steps[str(choice)].seconds(size, plan.window // size)
-        for choice in sweep.optimizers
-        for size in plan.factors
-    )
 
 
 def _report(searches: Sequence[Search], folder: Path, plan: BranchPlan, limits: Limits) -> SweepReport:
@@ -321,7 +300,6 @@ def _report(searches: Sequence[Search], folder: Path, plan: BranchPlan, limits: 
     for row in trunks:
         value = "-" if row["value"] is None else f"{row['value']:.5g}"
         lines.append(f"trunk of {row['optimizer']}, batch size {row['batch_size']}, lr {row['lr']:g}: {value}")
-    lines += _table(branches)
     if whole:
         lines.append(f"branches took {spent:,} examples, {100 * spent / whole:.1f} % of what they branch from")
     if limits.reached:
@@ -345,25 +323,3 @@ def _row(trial: TrialResult) -> dict[str, Any]:
         "examples": trial.final_examples,
         "value": trial.evaluations[-1].value if trial.status is TrialStatus.BUDGET_EXHAUSTED else None,
     }
-
-
-def _table(branches: Sequence[dict[str, Any]]) -> list[str]:
-    """The metric at the end of branches, mean over seeds: a line for an optimizer, checkpoint and learning rate at
-    every k."""
-    if not branches:
-        return []
-    factors = sorted({row["batch_factor"] for row in branches})
-    lines = [f"{'metric at the end':<24}{'at examples':>14}" + "".join(f"{f'k={k:g}':>11}" for k in factors)]
-    cells: dict[tuple[str, int], dict[float, dict[float, list[float]]]] = {}
-    for row in branches:
-        by_factor = cells.setdefault((row["optimizer"], row["at"]), {})
-        if row["value"] is not None:
-            by_factor.setdefault(row["batch_factor"], {}).setdefault(row["lr"], []).append(row["value"])
-    for (optimizer, at), by_factor in cells.items():
-        for place in range(max((len(lrs) for lrs in by_factor.values()), default=1)):
-            shown = []
-            for k in factors:
-                values = [by_factor[k][lr] for lr in sorted(by_factor.get(k, ()))][place : place + 1]
-                shown.append(f"{sum(values[0]) / len(values[0]):>11.5g}" if values else f"{'-':>11}")
-            lines.append(f"{optimizer:<24}{at:>14,}" + "".join(shown))
-    return lines
