@@ -87,6 +87,7 @@ class Branch(Policy):
         self._at, self._trunk_optimizer = str(at), trunk_optimizer
         self._how: dict[str, Any] = {"optimizer": state, "warmup_examples": warmup}
         self._checkpoints = tuple(checkpoints)
+        self._found: list[tuple[Path, int]] = []
         Parent(source="x", examples=0, digest="0" * 16, **self._how)
 
     def check(self, sweep: Sweep, *, limits: Limits, source: Path | None) -> None:
@@ -191,7 +192,9 @@ class Branch(Policy):
         return plan
 
     def _given(self, batch_size: int) -> list[tuple[Path, int]]:
-        """Checkpoints that were given, with the examples that the run had seen."""
+        """Checkpoints that were given, with the examples that the run had seen; read once."""
+        if self._found:
+            return self._found
         found = []
         for text in self._checkpoints:
             name, at, amount = text.rpartition("@")
@@ -204,7 +207,8 @@ class Branch(Policy):
             found.append((path, examples))
         if len({examples for _, examples in found}) < len(found):
             raise ConfigError("two of --from-checkpoint had seen the same examples; branches would not be told apart")
-        return found
+        self._found = sorted(found, key=lambda pair: pair[1])
+        return self._found
 
     def _trunks(self, sweep: Sweep) -> list[Trunk]:
         (size,) = sweep.batch_sizes
@@ -229,7 +233,7 @@ class Branch(Policy):
     def _paths(self, trunk: Trunk, plan: BranchPlan, store: Store) -> list[Path]:
         """Checkpoints of a trunk, in the order of ``plan.at``."""
         if trunk.sweep is None:
-            return [path for path, _ in sorted(self._given(plan.batch_size), key=lambda pair: pair[1])]
+            return [path for path, _ in self._given(plan.batch_size)]
         folder = store.kept_folder(_trial(trunk).fingerprint)
         return [kept_path(folder, at) for at in plan.at]
 
