@@ -6,7 +6,7 @@ STAMP := .venv/.installed
 WORKERS ?= 2
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS)
 
-.PHONY: demo test test-all lint bench calibrate gpu-check clean help
+.PHONY: demo test test-all check lint docs numbers bench calibrate gpu-check clean help
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -35,13 +35,25 @@ test: lint  ## lint, then the tests
 test-all: lint  ## lint, then every test, the slow ones too
 	$(PYTEST) -m 'slow or not slow'
 
+check: $(STAMP)  ## in a minute: style, and the tests of what has changed since the last commit
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/python -m pytest -x -q -n 0 $$(git diff --name-only HEAD -- 'tests/*test_*.py') tests/test_names.py tests/test_cli.py
+
+docs: $(STAMP)  ## the site of the documentation, in build/site/html; stops at a link that leads nowhere
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	$(BIN)/python docs/site/build.py
+
+numbers: $(STAMP)  ## run the cheap commands whose numbers stand in the docs; fails where a page is out of date
+	$(BIN)/python docs/site/numbers.py
+
 bench: $(STAMP)  ## ratios measured side by side
 	@for file in benchmarks/bench_*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
 
 gpu-check: $(STAMP)  ## on a machine with a GPU: what the tests, which run on processors, cannot see; five minutes
 	$(BIN)/python -m benchmarks.gpu_check
 
-calibrate: $(STAMP)  ## the whole chain against the noisy quadratic; hours, goes on where it stopped
+calibrate: $(STAMP)  ## the whole chain against the noisy quadratic; hours, continues where it stopped, rewrites docs/calibration.md
 	$(BIN)/python -m benchmarks.calibration --output .calibration --page docs/calibration.md
 
 clean:  ## remove the virtual environment and the caches, not the results

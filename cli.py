@@ -64,7 +64,7 @@ def application(only: str | None = None) -> typer.Typer:
         name="cbs",
         cls=Panels,
         help="How large a batch can an optimizer use? Sweep, then analyze.",
-        add_completion=False,
+        add_completion=True,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
@@ -154,7 +154,7 @@ def _write_panels(formatter: Any, rows_by_panel: dict[str, list[tuple[str, str]]
 
 def _group(packages: Sequence[ModuleType]) -> typer.Typer:
     """The commands of packages behind their name; alone, the name says which there are."""
-    group = typer.Typer(rich_markup_mode=None, add_completion=False)
+    group = typer.Typer(rich_markup_mode=None, add_completion=True)
 
     def overview(context: typer.Context) -> None:
         if context.invoked_subcommand is None:

@@ -391,7 +391,9 @@ def test_dry_run_counts_trials_and_runs_nothing(run, tmp_path):
 
 def test_batch_size_ranges():
     assert parse_batch_sizes("4..64") == (4, 8, 16, 32, 64)
-    assert parse_batch_sizes("3..13") == (3, 6, 12)
+    assert parse_batch_sizes("3..12") == (3, 6, 12)
+    with pytest.raises(ConfigError, match=r"does not meet 13; say 3\.\.12 or 3\.\.24"):
+        parse_batch_sizes("3..13")
     assert parse_batch_sizes("5, 7") == (5, 7)
     with pytest.raises(ConfigError, match=r"separated by commas or a range such as 4\.\.512, got '4-64'"):
         parse_batch_sizes("4-64")
@@ -638,3 +640,15 @@ def test_options_stand_under_the_headings_that_they_name(run, monkeypatch):
     places = [shown.index(heading) for heading in headings]
     assert places == sorted(places)
     assert shown.index("--optim") < places[1] < shown.index("--command <str>")
+
+
+def test_the_shell_completes_commands_and_flags(tmp_path):
+    for words, place, completed in (("cbs swe", 1, "sweep"), ("cbs sweep --opt", 2, "--optim")):
+        answer = subprocess.run(
+            [sys.executable, "-c", "import sys, cli; sys.argv = ['cbs']; cli.main()"],
+            cwd=tmp_path,
+            env={**os.environ, "_CBS_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(place)},
+            capture_output=True,
+            text=True,
+        )
+        assert answer.stdout.split() == [completed], answer.stderr

@@ -74,6 +74,14 @@ FLAGS = {line: shlex.split(line) for line in LINES if line.startswith("--")}
 FAR = {"--address", "--gpus-per-trial", "--workers-per-trial", "--log", "--precision"}
 """Flags of a sweep that ask a server, a cluster, a device or a package, or for another flag: parsed alone."""
 
+MODELS = {
+    name[1]: block
+    for page in PAGES
+    for block in FENCE.findall(page.read_text())
+    if (name := re.match(r"# (my_\w+)\.py\n", block))
+}
+"""Files of a reader's own that pages show, by their names."""
+
 Run = Callable[..., tuple[int, str, str]]
 
 
@@ -131,8 +139,8 @@ def test_a_command_line_is_parsed(line: str) -> None:
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working folder with the models, tables and texts that the pages name; nothing is timed or started ahead."""
     monkeypatch.chdir(tmp_path)
-    (source,) = [block for block in FENCE.findall((ROOT / "README.md").read_text()) if "my_model.py" in block]
-    (tmp_path / "my_model.py").write_text(source)
+    for name, source in MODELS.items():
+        (tmp_path / f"{name}.py").write_text(source)
     own = "import torch\nclass Heavy(torch.optim.SGD): ...\nclass MyOptimizer(Heavy):\n    lr_grid = (1e-3, 2e-3)\n"
     (tmp_path / "my_module.py").write_text(own)
     (tmp_path / "corpus.txt").write_text("\n\n".join(f"Line {n} of a text, {n * n}." for n in range(20_000)))
@@ -141,7 +149,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "steps.csv").write_text("\n".join(["batch_size,steps", *rows]))
     monkeypatch.setattr("sweeps.launching.loop.timed_apart", lambda *arguments: None)
     monkeypatch.setattr("sweeps.running.child.Child", lambda *arguments: contextlib.nullcontext())
-    for name in ("my_model", "my_module"):
+    for name in (*MODELS, "my_module"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     return tmp_path
 

@@ -26,14 +26,11 @@ def test_your_own_model_sweeps(tmp_path):
     assert "to run" in answer.stdout
 
 
-def test_the_python_example_reaches_its_target(tmp_path):
-    (source,) = [block for block in PYTHON if "run_trial" in block]
-    answer = fresh.python(source, tmp_path)
-    assert answer.returncode == 0, answer.stderr
-    assert answer.stdout.startswith("REACHED")
+def test_it_is_read_in_five_minutes():
+    assert len(README.splitlines()) <= 120
 
 
-@pytest.mark.parametrize("path", re.findall(r"\]\(([^)#:]+)\)", README))
+@pytest.mark.parametrize("path", re.findall(r"\]\(([^)#:]+)[^)]*\)", README))
 def test_links_lead_somewhere(path):
     assert (ROOT / path).exists()
 

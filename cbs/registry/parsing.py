@@ -11,7 +11,11 @@ _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def parse_batch_sizes(text: str, flag: str = "--batch-sizes") -> tuple[int, ...]:
-    """``"4,8,16"`` as it stands, ``"4..512"`` as powers of two times 4 up to 512."""
+    """``"4,8,16"`` as it stands, ``"4..512"`` as powers of two times 4 up to 512.
+
+    Raises:
+        ConfigError: if it is neither, or a range that does not meet its end.
+    """
     first, dots, last = text.partition("..")
     if not dots:
         return parse_numbers(text, flag, int, " or a range such as 4..512")
@@ -24,6 +28,9 @@ def parse_batch_sizes(text: str, flag: str = "--batch-sizes") -> tuple[int, ...]
     sizes = [low]
     while sizes[-1] * 2 <= high:
         sizes.append(sizes[-1] * 2)
+    if sizes[-1] != high:
+        near = f"{low}..{sizes[-1]} or {low}..{2 * sizes[-1]}"
+        raise ConfigError(f"{flag} {text}: a range doubles and does not meet {high}; say {near}, or list the sizes")
     return tuple(sizes)
 
 

@@ -255,7 +255,8 @@ class Registry(Generic[T]):
             return self._entries[name]
         entry = self.fallback.get(name) if self.fallback else None
         if entry is None:
-            near = get_close_matches(name.lower(), [*self.names(), *self.more_names()], n=3, cutoff=0.5)
+            near = get_close_matches(name.lower(), self.names(), n=2, cutoff=0.6)
+            near = near or get_close_matches(name.lower(), [*self.names(), *self.more_names()], n=3, cutoff=0.5)
             hint = f"did you mean {' or '.join(near)}? " if near else ""
             known = [*self.names(), *([self.fallback.describe()] if self.fallback else [])]
             raise UnknownNameError(f"unknown {self.kind} {name!r}: {hint}known names are {', '.join(known)}")

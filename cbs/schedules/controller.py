@@ -46,8 +46,12 @@ class BatchSizeController:
         optimizer: whose learning rate is multiplied for as long as its ``step`` takes, by the :attr:`lr_factor` that
             the step began with, if the controller drives. Without it that is up to the loop. Rules that look in the
             geometry of the optimizer need it, too.
-        rule, micro_batch_size, micro_batches, world_size, cap, warmup_examples: see
-            :class:`~cbs.schedules.accumulation.AccumulationPlan`; the ranks of the process group by default.
+        rule: see :class:`~cbs.schedules.accumulation.AccumulationPlan`, as the five below.
+        micro_batch_size: examples per pass and rank.
+        micro_batches: passes per step at first.
+        world_size: ranks; those of the process group by default.
+        cap: largest batch size.
+        warmup_examples: length of the warmup, in which nothing is decided.
         drives: whether :attr:`micro_batches` changes. If not, :attr:`advised` says what the rule would do.
         deferred: whether a decision waits for :meth:`adopt`, in loops that cannot change between any two steps.
         lr_in_examples: that a schedule of the learning rate counts examples, not steps: nothing warns of it then.
@@ -58,7 +62,7 @@ class BatchSizeController:
         advised: what the rule asked for last.
         steps, examples: so far, of all ranks.
         rows: the settings, and for every look what was seen and decided; :func:`cbs.schedules.accumulation.replay`
-        decides again.
+            decides again.
 
     Raises:
         ConfigError: if an argument is out of its domain, or the meter does not suit the rule.
@@ -126,7 +130,8 @@ class BatchSizeController:
         """Measure the step whose gradients are in ``.grad``, in place of the meter's own ``step``; look if it is time.
 
         Args:
-            loss_scale, gradients_unscaled: see :meth:`cbs.noise_scale.NoiseScaleMeter.step`.
+            loss_scale: see :meth:`cbs.noise_scale.NoiseScaleMeter.step`.
+            gradients_unscaled: see there.
 
         Raises:
             ConfigError: if the meter raises one.

@@ -88,8 +88,12 @@ class Schedule:
 class EvaluationPlan:
     """When the validation metric is measured: at geometric steps, coarser while the target is far away.
 
-    The step after step ``s`` is ``max(s + 1, ceil(growth * s))``. While the distance to the target exceeds
-    ``near_fraction`` of the distance at step 0, ``far_growth`` takes the place of ``growth``.
+    The step after step ``s`` is ``max(s + 1, ceil(growth * s))``.
+
+    Attributes:
+        growth: ratio of the steps of two evaluations, near the target.
+        far_growth: the same far from it.
+        near_fraction: share of the distance to the target at step 0 below which the target is near.
     """
 
     growth: float = 1.04

@@ -1,7 +1,8 @@
-"""The Hugging Face Trainer: a callback hands every evaluation on, and a checkpoint lets a cut trial go on.
+r"""The Hugging Face Trainer: a callback hands every evaluation on, and a checkpoint lets a cut trial go on.
 
-cbs sweep --command 'python huggingface_trainer.py --batch {batch_size} --lr {lr} --seed {seed} --out {folder} {resume}'
-    --resume --resume --metric loss --direction below --target 0.5 --metric-unit nats/token --example-unit sequence
+cbs sweep --command \
+    'python huggingface_trainer.py --batch {batch_size} --lr {lr} --seed {seed} --out {folder} {resume}' \
+    --resume --resume --metric loss --direction below --target 0.5 --metric-unit nats/token --example-unit sequence \
     --tokens-per-example 32 --optim adamw --batch-sizes 4..64
 
 python huggingface_trainer.py --batch 8 --steps 200 --keep 20 --out trunk

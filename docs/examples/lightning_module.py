@@ -1,7 +1,7 @@
-"""Lightning: its own CSV log is read while it is written; nothing in the script knows of the sweep.
+r"""Lightning: its own CSV log is read while it is written; nothing in the script knows of the sweep.
 
-cbs sweep --command 'python lightning_module.py --batch {batch_size} --lr {lr} --seed {seed} --out {folder}'
-    --reads lightning --metric val_loss --direction below --target 0.5 --metric-unit nats --example-unit point
+cbs sweep --command 'python lightning_module.py --batch {batch_size} --lr {lr} --seed {seed} --out {folder}' \
+    --reads lightning --metric val_loss --direction below --target 0.5 --metric-unit nats --example-unit point \
     --optim adamw --batch-sizes 8..256
 """
 

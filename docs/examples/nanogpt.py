@@ -1,10 +1,10 @@
-"""A script in the style of nanoGPT: settings as NAME=VALUE, gradient accumulation, ranks, a line per evaluation.
+r"""A script in the style of nanoGPT: settings as NAME=VALUE, gradient accumulation, ranks, a line per evaluation.
 
 The batch size of the sweep is that of an update: over all ranks and micro-batches. The script derives its accumulation
 from it and refuses what does not divide.
 
-cbs sweep --command 'python nanogpt.py batch_size={batch_size} learning_rate={lr} seed={seed} out_dir={folder}'
-    --reads csv --column step=iter --metric val_loss --direction below --target 2.9 --metric-unit nats/byte
+cbs sweep --command 'python nanogpt.py batch_size={batch_size} learning_rate={lr} seed={seed} out_dir={folder}' \
+    --reads csv --column step=iter --metric val_loss --direction below --target 2.9 --metric-unit nats/byte \
     --example-unit sequence --tokens-per-example 32 --optim adamw --batch-sizes 8..64
 """
 

@@ -1,7 +1,8 @@
-"""A plain PyTorch loop that tells a sweep how it stands: two lines more than without.
+r"""A plain PyTorch loop that tells a sweep how it stands: two lines more than without.
 
-cbs sweep --command 'python plain_loop.py --batch {batch_size} --lr {lr} --seed {seed}' --metric loss --direction below
-    --target 0.2 --metric-unit nats --example-unit point --optim adamw --batch-sizes 8..256
+cbs sweep --command 'python plain_loop.py --batch {batch_size} --lr {lr} --seed {seed}' \
+    --metric loss --direction below --target 0.2 --metric-unit nats --example-unit point \
+    --optim adamw --batch-sizes 8..256
 """
 
 import argparse

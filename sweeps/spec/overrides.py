@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, NamedTuple
 
 from cbs.errors import ConfigError
 from cbs.optimizers import OPTIMIZERS
@@ -15,7 +15,7 @@ from cbs.schedules.learning_rate import schedule_options
 from cbs.trial.parent import Parent
 from sweeps.spec.spec import Sweep
 
-_PLAIN = (
+PLAIN = (
     "max_steps",
     "max_examples",
     "micro_batch_size",
@@ -29,16 +29,32 @@ _PLAIN = (
     "compile",
     "device",
 )
-_NAMES = ("metrics", "diagnostics")
+NAMES = ("metrics", "diagnostics")
 _NESTED = ("schedule", "evaluation", "parent")
-_OF_PARENT = ("examples", "optimizer", "warmup_examples")
+OF_PARENT = ("examples", "optimizer", "warmup_examples")
 _NONE_TOO = ("prune_factor", "clip_norm", "within")
 _OPTIONAL = ("probe", "averaging")
 """Fields that hold a name with options, or nothing."""
 
 
-RUN: dict[str, Any] = {"policy": str, "trial_timeout": (int, float), "cpus_per_trial": int, "shard": bool}
-"""Keys of ``cbs sweep --set`` that are no fields of the sweep, but say how it runs."""
+class RunKey(NamedTuple):
+    """A key of ``cbs sweep --set`` that is no field of the sweep, but says how it runs."""
+
+    kind: Any
+    default: str
+    meaning: str
+
+
+RUN = {
+    "policy": RunKey(
+        str, "none", "Which sweep comes next, in place of the options that choose it: `telescope(widths=16..128)`."
+    ),
+    "trial_timeout": RunKey((int, float), "none", "Seconds without a step or an evaluation until a trial is stopped."),
+    "cpus_per_trial": RunKey(int, "1", "Cores and torch threads of each worker of a trial."),
+    "shard": RunKey(
+        bool, "false", "Whether workers of a trial share its weights (FSDP2) or hold copies of them (DDP)."
+    ),
+}
 
 
 def split(settings: Iterable[str]) -> tuple[dict[str, Any], list[str]]:
@@ -53,16 +69,17 @@ def split(settings: Iterable[str]) -> tuple[dict[str, Any], list[str]]:
         if key not in RUN:
             rest.append(setting)
             continue
-        run[key] = text if RUN[key] is str else parse_value(text)
-        if not isinstance(run[key], RUN[key]) or isinstance(run[key], bool) != (RUN[key] is bool):
-            wanted = {int: "a whole number", bool: "true or false"}.get(RUN[key], "a number")
+        kind = RUN[key].kind
+        run[key] = text if kind is str else parse_value(text)
+        if not isinstance(run[key], kind) or isinstance(run[key], bool) != (kind is bool):
+            wanted = {int: "a whole number", bool: "true or false"}.get(kind, "a number")
             raise ConfigError(f"--set {key}: expected {wanted}, got {text!r}")
     return run, rest
 
 
 def is_setting(key: str) -> bool:
     """Whether a key names a setting that all trials of a sweep share, not an option of an optimizer."""
-    return key in _PLAIN or key.partition(".")[0] in (*_NESTED, *_OPTIONAL, "workload")
+    return key in PLAIN or key.partition(".")[0] in (*_NESTED, *_OPTIONAL, "workload")
 
 
 def override(sweep: Sweep, settings: Iterable[str]) -> Sweep:
@@ -92,9 +109,9 @@ def _apply(sweep: Sweep, key: str, value: Any) -> Sweep:
             raise ConfigError(f"--set {key}: expected a name or none, got {value!r}")
         return sweep.replace(**{head: None if value is None else parse_choice(value)})
     if not option:
-        if head in _NAMES:
+        if head in NAMES:
             return sweep.replace(**{head: () if value is None else [value] if isinstance(value, str) else value})
-        if head not in _PLAIN:
+        if head not in PLAIN:
             raise ConfigError(_unknown(sweep, key))
         current = getattr(sweep, head)
         if current is not None and not _same_kind(current, value) and not (head in _NONE_TOO and value is None):
@@ -143,7 +160,7 @@ def _apply(sweep: Sweep, key: str, value: Any) -> Sweep:
 
 def _fields(part: Any) -> list[str]:
     if part is None or isinstance(part, Parent):
-        return [*_OF_PARENT]
+        return [*OF_PARENT]
     return [field.name for field in dataclasses.fields(part) if field.name != "options"]
 
 
@@ -182,6 +199,9 @@ def _unknown(sweep: Sweep, key: str) -> str:
     nested = [f"{part}.{name}" for part in _NESTED for name in _fields(getattr(sweep, part))]
     schedule = [f"schedule.{name}" for name in sorted({*schedule_options(), *batch_schedule_options()})]
     options = [f"{part}.OPTION" for part in ("workload", *_OPTIONAL, "optimizer", *(c.name for c in sweep.optimizers))]
-    known = dict.fromkeys([*_PLAIN, *_NAMES, *RUN, *_OPTIONAL, *nested, *schedule, *options])
-    problem = "the keys" if key == "help" else f"unknown key {key!r}; known keys"
-    return f"--set: {problem} are {', '.join(known)}"
+    known = dict.fromkeys([*PLAIN, *NAMES, *RUN, *_OPTIONAL, *nested, *schedule, *options])
+    if key == "help":
+        return f"--set: the keys are {', '.join(known)}; 'cbs settings' says what they mean"
+    near = get_close_matches(key, known, n=1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    return f"--set: unknown key {key!r}{hint} 'cbs settings' lists the keys"

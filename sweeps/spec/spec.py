@@ -63,8 +63,8 @@ class Sweep:
         lrs: learning rates to try, all of them and no others; ``None`` for the optimizer's own.
         lr_rule: the one learning rate of every batch size, in place of ``lrs`` and of a search.
         search: ``"bracket"`` starts at the middle of the learning rates of each optimizer and goes on until the best
-            one has a worse one on either side (:mod:`sweeps.search.search`); ``"grid"`` tries all of them on every
-            seed, as it always is with ``lrs``.
+            one has a worse one on either side; ``"grid"`` tries all of them on every seed, as it always is with
+            ``lrs``.
         lr_resolution: smallest ratio between two learning rates of a search.
         warm_start: by the text of an optimizer, where its search starts, see :mod:`sweeps.search.warm_start`.
         seeds: seeds; every cell of the grid runs once per seed.
@@ -73,31 +73,31 @@ class Sweep:
         target: where a trial stops; ``None`` takes the workload's own.
         max_steps: with ``max_examples`` the most that a trial takes to the target: ``max_steps + max_examples /
             batch_size`` updates.
-        max_examples: see ``max_steps``.
+        max_examples: a part of the most that a trial takes to the target, see ``max_steps``.
         budgets: examples after which the metric is looked at, in place of steps to a target: every trial sees that many
             whatever it reaches. Where the schedule of the learning rate ends with the budget each has its own trials,
             elsewhere those of the largest serve all.
         judged_at: of ``budgets`` the one whose metric the search of the learning rate goes by; ``None`` for the
             largest.
-        within: difference of the metric that matters, by which that search says what is near; ``None`` for what a few
-            percent of the data are worth.
+        within: difference of the metric that matters, by which the search at equal budgets says which learning rates
+            are near the best; ``None`` for what a few percent of the data are worth.
         parent: the checkpoint that every trial starts from; ``None`` for fresh weights.
         trunk: batch size and learning rate of the run that wrote it, where the trials are its branches; they may share
             a folder with it and with those of other checkpoints.
         keep: examples after which trials leave a checkpoint for others to start from.
         schedule: learning-rate schedule; batch schedules are ``batch_schedules``.
         clip_norm: norm to which longer gradients are scaled down; ``None`` or 0 for never.
-        averaging: average of the weights that is validated; ``None`` for the weights that are trained.
+        averaging: average of the weights that is validated; ``None`` for the weights themselves.
         micro_batch_size: examples per forward and backward pass.
         prune_factor: a trial is stopped once it has passed this multiple of the best steps of its cell; ``None`` never.
         evaluation: when the validation metric is measured.
-        metrics: what else is measured at every evaluation: names in :data:`cbs.training.metrics.METRICS`.
+        metrics: what else is measured at every evaluation.
         probe: how the noise scale of every step is measured; ``None`` for not at all.
-        diagnostics: what else is recorded of every step: names in :data:`cbs.diagnostics.DIAGNOSTICS`.
-        diagnostics_every: one step in that many is recorded, from the first on.
+        diagnostics: what else is recorded of every step.
+        diagnostics_every: steps from one that diagnostics record to the next, from the first step on.
         precision: ``"float32"`` or ``"bfloat16"``.
         compile: whether models go through ``torch.compile``.
-        device: one of :data:`cbs.trial.config.DEVICES`.
+        device: where models train.
         unknown: settings that the program that trains makes and nobody told, see :class:`cbs.trial.config.TrialConfig`.
         expected: rough ``(min_steps, min_examples)`` of the workload at its target, for time estimates only.
     """

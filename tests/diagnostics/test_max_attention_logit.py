@@ -281,6 +281,6 @@ def test_an_error_of_the_model_is_not_covered_by_one_of_ours() -> None:
 
 def test_the_block_in_the_guide_runs(capsys: pytest.CaptureFixture[str]) -> None:
     page = Path(module.__file__).parents[2] / "docs" / "max-attention-logit.md"
-    source = page.read_text().split("```python notest\n")[1].split("```")[0]
+    source = page.read_text().split("```py\n")[1].split("```")[0]
     exec(compile(source, page.name, "exec"), {"__name__": "guide"})
     assert len(capsys.readouterr().out.splitlines()) == 3

@@ -33,7 +33,7 @@ SLOW = ("huggingface_trainer", "lightning_module")
 def test_an_example_trains_to_its_target(name: str, tmp_path: Path) -> None:
     command = re.search(r"^(cbs sweep .*?)\n(?:\n|\"\"\")", (FOLDER / f"{name}.py").read_text(), re.M | re.S)
     assert command is not None
-    words = shlex.split(" ".join(command.group(1).split()))[2:]
+    words = shlex.split(command.group(1).replace("\\\n", " "))[2:]
     sweep = typer.main.get_command(cli.application()).commands["sweep"]  # type: ignore[attr-defined]
     asked = sweep.make_context("sweep", words).params
     program = program_of(

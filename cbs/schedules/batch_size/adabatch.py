@@ -19,7 +19,7 @@ def adabatch(
     Args:
         run: starts with its own batch size.
         every_examples: length of a block.
-        grow: the batch size grows by, above 1.
+        grow: factor of the batch size from one block to the next, above 1.
         lr_cut: factor of the learning rate from one block to the next, above 0.
         cap: largest batch size; beyond it the learning rate falls by the effective cut, ``lr_cut / grow``.
 

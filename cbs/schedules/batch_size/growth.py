@@ -32,9 +32,9 @@ def growth(
     Args:
         run: starts with its own batch size.
         first_examples: length of the first stage.
-        delta: the batch size grows by, above 1.
-        gamma: the learning rate grows by; below the square root of ``delta``.
-        stage_power: p: stages grow in examples by ``delta ** stage_power``.
+        delta: factor of the batch size from one stage to the next, above 1.
+        gamma: factor of the learning rate from one stage to the next, below the square root of ``delta``.
+        stage_power: each stage has ``delta ** stage_power`` times the examples of the one before.
         cap: largest batch size; the learning rate stops with it.
 
     Raises:

@@ -26,7 +26,8 @@ def growth_by_gradient(
     Args:
         run: starts with its own batch size.
         first_norm: epsilon_0, the norm of the gradient at which the first growth happens.
-        delta, gamma: see :mod:`cbs.schedules.batch_size.growth`.
+        delta: factor of the batch size at each growth, above 1.
+        gamma: factor of the learning rate, below the square root of ``delta``.
         how: see :class:`~cbs.schedules.batch_size.looking.Looking`; the learning rate goes with ``gamma``.
     """
     delta, gamma = checked_growth(delta, gamma)

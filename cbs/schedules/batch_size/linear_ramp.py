@@ -18,7 +18,7 @@ def linear_ramp(
         run: its batch size is where the ramp starts.
         to: batch size after the ramp.
         over_examples: length of the ramp.
-        increment: by which the batch size grows, examples.
+        increment: examples by which the batch size grows at a time.
         lr_exponent: the learning rate goes with this power of the batch size.
 
     Raises:

@@ -18,7 +18,8 @@ class Looking:
     Attributes:
         cap: largest batch size.
         lr_exponent: the learning rate goes with this power of the batch size.
-        measurements, confidence: see :class:`~cbs.schedules.batch_size.base.ClosedLoop`.
+        measurements: measured steps from one look to the next.
+        confidence: of the interval whose lower end counts.
     """
 
     cap: int | None = None

@@ -30,7 +30,7 @@ def norm_test(run: RunSettings, *, theta: float = 0.3, how: Looking) -> ClosedLo
 
     Args:
         run: starts with its own batch size.
-        theta: the noise may be this share of the gradient, in (0, 1).
+        theta: share of the gradient's norm that the noise may have, in (0, 1).
         how: see :class:`~cbs.schedules.batch_size.looking.Looking`.
     """
     return _test(run, NOISE_SCALE, theta, how)
@@ -44,7 +44,7 @@ def dual_norm(run: RunSettings, *, theta: float = 0.6, how: Looking) -> ClosedLo
 
     Args:
         run: starts with its own batch size.
-        theta: in (0, 1); 0.6 in the paper.
+        theta: share of the gradient's dual norm that the noise may have, in (0, 1); 0.6 in the paper.
         how: see :class:`~cbs.schedules.batch_size.looking.Looking`; the paper looks every 100 steps.
     """
     return _test(run, MATCHED_NOISE_SCALE, theta, how)

@@ -18,7 +18,7 @@ def smith(run: RunSettings, *, cut: float = 5.0, cap: int | None = None) -> Open
 
     Args:
         run: the learning-rate schedule is its own, any that falls.
-        cut: of the learning rate that is replaced, above 1.
+        cut: factor of the cut of the learning rate that is replaced, above 1.
         cap: largest batch size; beyond it the learning rate falls as it would have.
 
     Raises:

@@ -17,7 +17,8 @@ def inverse_sqrt(schedule: Schedule, *, timescale_examples: int | None = None) -
 
     Args:
         schedule: ``decay_examples`` plays no part; ``final_fraction`` is what it tends to.
-        timescale_examples: tau; ``None`` for ``warmup_examples``, which makes it the root of warmup over examples.
+        timescale_examples: tau, in examples; ``None`` for ``warmup_examples``, which makes it the root of warmup
+            over examples.
 
     Raises:
         ConfigError: if the timescale is refused, or neither it nor a warmup is given.

@@ -13,7 +13,7 @@ def polynomial(schedule: Schedule, *, power: float = 1.0) -> Multiplier:
 
     Args:
         schedule: the schedule.
-        power: above 0.
+        power: of the share that is left, above 0.
 
     Raises:
         ConfigError: if ``decay_examples`` is missing or the power refused.

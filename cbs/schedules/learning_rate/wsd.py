@@ -14,7 +14,7 @@ def wsd(schedule: Schedule, *, decay_share: float = 0.2) -> Multiplier:
 
     Args:
         schedule: the schedule.
-        decay_share: in (0, 1).
+        decay_share: share of ``decay_examples`` over which the learning rate falls, in (0, 1).
 
     Raises:
         ConfigError: if ``decay_examples`` is missing, the share is refused, or the decay begins within the warmup.

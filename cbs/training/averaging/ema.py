@@ -22,7 +22,7 @@ class EMA(WeightAverage):
 
     Args:
         model: the model that is trained.
-        decay: gamma per update, in [0, 1).
+        decay: share of the average that an update keeps, gamma, in [0, 1).
         half_life: instead, examples after which weights count half: gamma is ``2 ** (-batch_size / half_life)``, which
             means the same at every batch size.
 

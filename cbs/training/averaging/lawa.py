@@ -18,8 +18,8 @@ class LAWA(WeightAverage):
 
     Args:
         model: the model that is trained.
-        checkpoints: at least 1; each is a copy of the weights.
-        every_examples: between two of them, at least 1.
+        checkpoints: copies of the weights that are averaged, at least 1.
+        every_examples: examples from one copy to the next, at least 1.
 
     Raises:
         ConfigError: if a value is outside its domain.

@@ -1,0 +1,91 @@
+"""Builds the site of the documentation from the pages, the README of results, and what the program says of itself.
+
+Run from the root of the repository: ``python docs/site/build.py [FOLDER]``. It stops at a link that leads nowhere.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import cbs
+import cli
+
+ROOT = Path(__file__).resolve().parents[2]
+CONFIG = ROOT / "docs" / "site" / "zensical.toml"
+WIDTH = 100
+"""Characters of a line of the program's output."""
+
+
+PUBLIC = (
+    *(f"{home}.{name}" for name, home in cbs._HOMES.items()),
+    "cbs.workloads.base.Workload",
+    "cbs.workloads.streams.RandomExamples",
+    "cbs.noise_scale.meter.NoiseScaleMeter",
+    "cbs.noise_scale.estimate.Estimate",
+    "cbs.optimizers.merit.MERIT",
+    "cbs.optimizers.lamb.LAMB",
+    "cbs.testing.check",
+    "sweeps.spec.spec.Sweep",
+    "sweeps.launching.loop.run_sweep",
+    "analysis.questions.analyze.answer.analyze",
+    "analysis.estimate.findings.Analysis",
+)
+"""What Python users import, in the order of the page."""
+
+
+def pages(draft: Path) -> None:
+    """Everything that the site is built from, as files in ``draft/docs``."""
+    sources = draft / "docs"
+    shutil.copytree(ROOT / "docs", sources, ignore=shutil.ignore_patterns("site", "*.pyc", "__pycache__"))
+    results = (ROOT / "results" / "README.md").read_text()
+    (sources / "results-folder.md").write_text(results.replace("](../docs/", "]("))
+    for page in sources.glob("*.md"):
+        page.write_text(page.read_text().replace("](../results/README.md", "](results-folder.md"))
+    settings = sources / "settings.md"
+    settings.write_text(
+        f"{settings.read_text()}\n## All keys\n\nThe defaults are those of the recipe `default`. "
+        f"A key with `...` has to be given.\n\n{printed('settings')}"
+    )
+    (sources / "commands.md").write_text("# Commands\n\n" + "\n".join(map(command_help, sorted(cli.modules()))))
+    (sources / "python.md").write_text("# Python\n\n" + "\n".join(f"::: {name}\n" for name in PUBLIC))
+    shutil.copy(CONFIG, draft / "zensical.toml")
+    for package in ("cbs", "sweeps", "analysis"):
+        (draft / package).symlink_to(ROOT / package)
+
+
+def command_help(name: str) -> str:
+    """Help of a command, and of the commands of a group."""
+    text = f"## cbs {name}\n\n{printed(name, '--help')}"
+    listed = re.search(r"^Commands:\n((?:  .*\n)+)", text, re.MULTILINE)
+    members = re.findall(r"^  (\S+)", listed[1], re.MULTILINE) if listed else []
+    return text + "".join(f"\n### cbs {name} {member}\n\n{printed(name, member, '--help')}" for member in members)
+
+
+def printed(*arguments: str) -> str:
+    """What a command prints, as a block."""
+    answer = subprocess.run(
+        [sys.executable, "-m", "cli", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"COLUMNS": str(WIDTH), "PATH": ""},
+    )
+    lines = [line.rstrip() for line in answer.stdout.splitlines()]
+    return "```text\n" + "\n".join(lines) + "\n```\n"
+
+
+def main(folder: Path) -> int:
+    """Build; returns the exit code."""
+    if folder.exists():
+        shutil.rmtree(folder)
+    pages(folder)
+    return subprocess.run([str(Path(sys.executable).parent / "zensical"), "build", "--strict"], cwd=folder).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main(ROOT / "build" / "site" if len(sys.argv) < 2 else Path(sys.argv[1])))

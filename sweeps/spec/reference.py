@@ -1,0 +1,180 @@
+"""Every key of ``cbs sweep --set``, its default and meaning, read from the dataclasses and functions that hold it."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from cbs.diagnostics import DIAGNOSTICS
+from cbs.errors import ConfigError
+from cbs.registry import Registry
+from cbs.schedules.batch_size import BATCH_SCHEDULES
+from cbs.schedules.batch_size.looking import Looking
+from cbs.schedules.learning_rate import SCHEDULES
+from cbs.training.averaging import AVERAGES
+from cbs.training.metrics import METRICS
+from cbs.training.probe_options import ProbeOptions
+from cbs.trial.config import DEVICES
+from cbs.trial.parent import Parent
+from cbs.workloads import WORKLOADS
+from sweeps.spec.overrides import NAMES, OF_PARENT, PLAIN, RUN
+from sweeps.spec.spec import SEARCHES, Sweep
+
+_ENTRY = re.compile(r"^(?:    )?(\w[\w, ]*): (.*)$")
+_ROLE = re.compile(r":\w+:`~?\.?([^`]*)`")
+
+
+@dataclass(frozen=True)
+class SweepSetting:
+    """One key of ``cbs sweep --set``.
+
+    Attributes:
+        group: heading it stands under.
+        key: as it is typed.
+        default: as it is typed; empty where it has to be given.
+        meaning: one or two sentences.
+    """
+
+    group: str
+    key: str
+    default: str
+    meaning: str
+
+
+@dataclass(frozen=True)
+class SettingsReference:
+    """Keys of ``cbs sweep --set``, in groups."""
+
+    rows: tuple[SweepSetting, ...]
+
+    def to_json(self) -> list[dict[str, str]]:
+        """One dictionary for each."""
+        return [dataclasses.asdict(row) for row in self.rows]
+
+    def lines(self) -> list[RenderableType]:
+        """Headings and tables for a terminal."""
+        shown: list[RenderableType] = []
+        for group, members in groupby(self.rows, key=lambda row: row.group):
+            table = Table(box=None, pad_edge=False, show_header=False)
+            table.add_column(no_wrap=True)
+            table.add_column(overflow="fold")
+            for row in members:
+                table.add_row(Text(f"  {row.key}={row.default or '...'}"), Text(row.meaning))
+            shown += [*([Text()] if shown else []), Text(group, style="bold"), table]
+        return shown
+
+
+def settings_about(words: Iterable[str], sweep: Sweep) -> SettingsReference:
+    """Settings whose key, group or meaning has one of the words; all where there are none.
+
+    Args:
+        words: in any case.
+        sweep: whose values are the defaults.
+
+    Raises:
+        ConfigError: if no setting has one.
+    """
+    asked = [word.lower() for word in words]
+    rows = [row for row in settings(sweep) if not asked or any(word in str(row).lower() for word in asked)]
+    if not rows:
+        raise ConfigError(f"no setting mentions {' or '.join(asked)}; 'cbs settings' lists all")
+    return SettingsReference(tuple(rows))
+
+
+def documented(doc: str | None) -> dict[str, str]:
+    """What a docstring says of each name under ``Attributes:`` or ``Args:``, on one line each."""
+    texts: dict[str, str] = {}
+    inside, names = False, []
+    for line in inspect.cleandoc(doc or "").splitlines():
+        if not line.startswith(" "):
+            inside = line in ("Attributes:", "Args:") or (inside and not line)
+        elif inside and (entry := _ENTRY.match(line)) and not line.startswith(" " * 8):
+            names = [name.strip() for name in entry[1].split(",")]
+            texts |= dict.fromkeys(names, entry[2])
+        elif inside:
+            texts |= {name: f"{texts[name]} {line.strip()}" for name in names}
+    return {name: _plain(text) for name, text in texts.items()}
+
+
+def settings(sweep: Sweep) -> list[SweepSetting]:
+    """All keys but the options of optimizers, which ``cbs optimizers NAME`` shows.
+
+    Args:
+        sweep: whose values are the defaults.
+    """
+    said = documented(Sweep.__doc__)
+    names = {"metrics": METRICS.names(), "diagnostics": DIAGNOSTICS.names(), "device": DEVICES, "search": SEARCHES}
+
+    def of_sweep(group: str, keys: Iterable[str]) -> Iterator[SweepSetting]:
+        for key in keys:
+            among = f" Among {', '.join(names[key])}." if key in names else ""
+            yield SweepSetting(group, key, typed(getattr(sweep, key)), said[key] + among)
+
+    probe = "none" if sweep.probe is None else sweep.probe.name
+    averages = f"{said['averaging']} Among {', '.join(AVERAGES.names())}."
+    return [
+        *of_sweep("Of every trial", (*PLAIN, *NAMES)),
+        *(SweepSetting("How the sweep runs", key, run.default, run.meaning) for key, run in RUN.items()),
+        *_fields("Learning-rate schedule", "schedule", sweep.schedule, {"name": SCHEDULES.names()}),
+        *_options("With schedule.name={}", "schedule", SCHEDULES, 1),
+        *_options("With --schedule {}", "schedule", BATCH_SCHEDULES, 1),
+        *_fields("When the metric is measured", "evaluation", sweep.evaluation, {}),
+        *(
+            row
+            for row in _fields("From a checkpoint", "parent", Parent(source="-", examples=0, digest="0" * 16), {})
+            if row.key.partition(".")[2] in OF_PARENT
+        ),
+        SweepSetting("Noise scale", "probe", probe, "Source of the noise scale, or none; the same as --probe."),
+        *_fields("Noise scale", "probe", ProbeOptions(source=probe), {}),
+        SweepSetting("Average of the weights", "averaging", "none", averages),
+        *_options("With averaging={}", "averaging", AVERAGES, 1),
+        *_options("With --workload {}", "workload", WORKLOADS, 0),
+    ]
+
+
+def typed(value: Any) -> str:
+    """A value as ``--set`` takes it."""
+    if value is None or value == ():
+        return "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple | list):
+        return f"[{', '.join(map(typed, value))}]"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _fields(heading: str, part: str, values: Any, choices: dict[str, list[str]]) -> Iterator[SweepSetting]:
+    said = documented(type(values).__doc__)
+    for field in dataclasses.fields(values):
+        if field.name in ("options", "source"):
+            continue
+        meaning = said[field.name]
+        if field.name in choices:
+            meaning = f"One of {', '.join(choices[field.name])}, or package.module:name."
+        yield SweepSetting(heading, f"{part}.{field.name}", typed(getattr(values, field.name)), meaning)
+
+
+def _options(group: str, part: str, entries: Registry[Any], skipped: int) -> Iterator[SweepSetting]:
+    """Options of the entries of a registry, beyond their first ``skipped`` parameters, which are not the user's."""
+    for name in entries:
+        entry = entries[name]
+        said = documented(Looking.__doc__) | documented(entry.__doc__) | documented(entry.__init__.__doc__)
+        for parameter in [*inspect.signature(entry).parameters.values()][skipped:]:
+            default = "" if parameter.default is inspect.Parameter.empty else typed(parameter.default)
+            yield SweepSetting(group.format(name), f"{part}.{parameter.name}", default, said.get(parameter.name, ""))
+
+
+def _plain(text: str) -> str:
+    """Without the marks of reStructuredText, as a sentence."""
+    text = _ROLE.sub(lambda role: role[1].rpartition(".")[2], text)
+    text = text.replace("``None``", "none").replace("``", "").replace('"', "")
+    return text[:1].upper() + text[1:]

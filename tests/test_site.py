@@ -1,0 +1,65 @@
+"""The site of the documentation: every page has a place on one shelf, and its links lead somewhere."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = sorted(page.name for page in (ROOT / "docs").glob("*.md"))
+MADE = {"commands.md", "python.md", "results-folder.md"}
+"""Pages that only the site has."""
+
+
+def listed(nav: Any) -> Iterator[str]:
+    if isinstance(nav, str):
+        yield nav
+    for part in nav.values() if isinstance(nav, dict) else nav if isinstance(nav, list) else ():
+        yield from listed(part)
+
+
+def test_every_page_stands_on_one_shelf() -> None:
+    project = tomllib.loads((ROOT / "docs" / "site" / "zensical.toml").read_text())["project"]
+    assert sorted(listed(project["nav"])) == sorted({*PAGES, *MADE})
+
+
+def test_the_home_page_names_every_page() -> None:
+    named = set(re.findall(r"\]\(([\w-]+\.md)\)", (ROOT / "docs" / "index.md").read_text()))
+    assert named == {*PAGES} - {"index.md"}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_blocks_are_closed_and_of_a_kind_that_every_reader_knows(page: str) -> None:
+    fences = re.findall(r"^ *```(.*)$", (ROOT / "docs" / page).read_text(), re.MULTILINE)
+    assert [kind for kind in fences[1::2] if kind] == []
+    assert len(fences) % 2 == 0
+    assert [kind for kind in fences if not re.fullmatch(r"\w*", kind)] == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_within_a_page_and_to_others_lead_to_a_heading(page: str) -> None:
+    for name, anchor in re.findall(r"\]\(([\w-]*\.md)?#([\w-]+)\)", (ROOT / "docs" / page).read_text()):
+        text = (ROOT / "docs" / (name or page)).read_text()
+        headings = re.findall(
+            r"^#+ (.+)$", re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE), re.MULTILINE
+        )
+        known = {re.sub(r"[^\w\s-]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+        assert anchor in known, f"{page}: {name}#{anchor}"
+
+
+@pytest.mark.slow
+def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
+    pytest.importorskip("zensical")
+    spec = importlib.util.spec_from_file_location("build", ROOT / "docs" / "site" / "build.py")
+    assert spec is not None
+    assert spec.loader is not None
+    build = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(build)
+    assert build.main(tmp_path / "site") == 0
+    assert "critical batch size" in (tmp_path / "site" / "html" / "index.html").read_text()
