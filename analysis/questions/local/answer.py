@@ -226,10 +226,10 @@ def _answered(
 
 
 def _rows(checkpoints: Sequence[LocalCheckpoint]) -> Array | None:
-    """Logarithms of the local critical batch sizes, as measured and then drawn, ``[1 + R, C]``; ``None`` where one has
-    no value."""
+    """Logarithms of the local critical batch sizes, as measured and then drawn, ``[1 + R, C]``; ``None`` where there is
+    none, or one has no value."""
     values = [each.critical_batch_size.value for each in checkpoints]
-    if any(value is None for value in values) or len({len(each.drawn) for each in checkpoints}) > 1:
+    if not values or any(value is None for value in values) or len({len(each.drawn) for each in checkpoints}) > 1:
         return None
     drawn = np.stack([each.drawn for each in checkpoints], axis=1)
     return np.vstack([np.log(np.array(values, dtype=float))[None], drawn])
@@ -261,7 +261,7 @@ def _pairs(one: LocalCurve, two: LocalCurve, confidence: float) -> list[LocalPai
     """The first over the second at the loss of every checkpoint of the first that the second passes, too."""
     known = [each for each in two.checkpoints if each.critical_batch_size.value is not None]
     rows = _rows(known)
-    if not known or rows is None:
+    if rows is None:
         return []
     order = np.argsort([each.loss for each in known])
     losses = np.array([each.loss for each in known])[order]

@@ -110,6 +110,8 @@ def test_a_share_of_the_noise_counts_where_it_is_larger(one: Path) -> None:
         ({"slow": 0.5, "noise": 0.0003}, LocalVerdict.SHORT_WINDOW, "double the window"),
         ({"slow": 2.0, "noise": 0.0003}, LocalVerdict.SHORT_WINDOW, "double the window"),
         ({"noise": 0.02, "seeds": 2}, LocalVerdict.UNTOLD, "more seeds"),
+        ({"at": lambda *_: 17.0, "noise": 0.004, "seed": 2}, LocalVerdict.UNTOLD, "more seeds, and factors above 16"),
+        ({"at": lambda *_: 0.6, "noise": 0.02, "seed": 2}, LocalVerdict.UNTOLD, "more seeds, and factors below 1/4"),
         ({"diverged": lambda factor: True}, LocalVerdict.UNTOLD, "lower the learning rate"),
         ({"at": lambda *_: 0.6}, LocalVerdict.OK, "still falls towards factors below 1/4"),
         ({"lr_factors": (0.5, 1.0)}, LocalVerdict.OK, "at the edge"),
@@ -190,6 +192,20 @@ def test_optimizers_are_compared_at_equal_loss(tmp_path: Path) -> None:
         assert pair.probability > 0.95
     other = next(pair for pair in scope.pairs if pair.optimizer == "adamw")
     assert other.probability == pytest.approx(1.0 - first[0].probability)
+
+
+def test_an_optimizer_whose_branches_all_lost_is_not_compared(tmp_path: Path) -> None:
+    write(tmp_path, optimizers=("adamw", "merit"), checkpoints=(0, 40_000), noise=0.0005,
+          at=lambda name, _: 0.2 if name == "merit" else 4.0)  # fmt: skip
+    scope = only(local(tmp_path, config=FAST, noise_share=0.0))
+    first, second = scope.curves
+    assert {each.verdict for each in second.checkpoints} == {LocalVerdict.ALL_LOST}
+    assert all(each.critical_batch_size.interval[0] is None for each in second.checkpoints)
+    assert (second.average.value, second.exponent.value, scope.pairs) == (None, None, ())
+    assert first.average.value == pytest.approx(BASE * 4.1, rel=0.1)
+    found = local(tmp_path, config=FAST, noise_share=0.0)
+    assert [name for name in present.presentation(found).tables if name.startswith("curve")] == ["curve-adamw"]
+    assert json.dumps(found.to_json(), allow_nan=False)
 
 
 def test_branches_are_no_points_of_a_curve_and_stand_beside_it(tmp_path: Path) -> None:
