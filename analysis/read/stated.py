@@ -40,8 +40,11 @@ def warmup(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def warmup_steps(config: dict[str, Any]) -> float:
-    """Of the learning rate; 0 where it is unknown, of which nothing follows."""
-    return float(warmup(config).get("warmup_examples", 0) / config["batch_size"])
+    """Of the learning rate; 0 where it is unknown, of which nothing follows. Of a trial from a checkpoint what its
+    parent left, or its own."""
+    parent = config.get("parent") or {}
+    left = warmup(config).get("warmup_examples", 0) - parent.get("examples", 0)
+    return float(max(left, parent.get("warmup_examples", 0), 0) / config["batch_size"])
 
 
 def completed(values: pd.Series, scope: pd.Series) -> pd.Series:

@@ -40,13 +40,17 @@ def opened(workload: Workload | None, parent: Parent, path: Path) -> CheckpointC
         raise ConfigError(f"checkpoint {path} has changed: its digest is {now}, the trial's parent had {parent.digest}")
     if parent.trunk is None and callable(getattr(workload, "load", None)):
         return None
-    return read_checkpoint(path)
+    content = read_checkpoint(path)
+    if content.ours and parent.trunk is not None and content.examples != parent.examples:
+        raise ConfigError(f"checkpoint {path} is of {content.examples} examples, not of {parent.examples}")
+    return content
 
 
 def start(loop: Assembly, path: Path) -> None:
     """Put a trial, just built, where its parent was; called within its random stream.
 
-    With the seed of a parent that is a trial of ours, data, random numbers and noise-scale probe go on as in that one.
+    With the seed and workload of a parent that is a trial of ours, data, random numbers and noise-scale probe go on as
+    in that one.
 
     Args:
         loop: its configuration has a parent.
@@ -67,7 +71,7 @@ def start(loop: Assembly, path: Path) -> None:
         if content is not None and theirs is not None and theirs.averaging == config.averaging:
             state = content.ours["parts"]["Averaging"]
         loop.average.load_state_dict(state)
-    if content is None or theirs is None or theirs.seed != config.seed:
+    if content is None or theirs is None or (theirs.seed, theirs.workload) != (config.seed, config.workload):
         return
     skip(loop.stream, content.ours["batch_sizes"].tolist())
     if loop.noise_scale is not None and theirs.probe == config.probe:

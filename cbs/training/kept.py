@@ -23,7 +23,7 @@ class KeptCheckpoints:
 
     def passed(self, examples: int) -> bool:
         """Whether a trial that goes on after so many examples would never write a file that is missing."""
-        return any(at < examples for at in self._missing)
+        return any(at <= examples for at in self._missing)
 
     def due(self, examples: int) -> bool:
         """Whether a trial that has seen so many examples has a file to write."""

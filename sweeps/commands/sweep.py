@@ -60,7 +60,7 @@ def command(
 ) -> None:
     """Train a grid of optimizer, batch size, learning rate, seed.
 
-    Results are stored trial by trial; the same command again runs only what is missing.
+    Results are stored trial by trial; the same command runs what is missing.
 
     Example: cbs sweep --optim merit --optim adamw --recipe quick
     """

@@ -43,7 +43,7 @@ def sweep_flags(
         str | None,
         typer.Option(
             metavar="RULE",
-            help="One learning rate per batch size, no search: sqrt:5e-3@32768, linear:0.1@256, or 64:1e-3,128:2e-3.",
+            help="One rate per batch size, no search: sqrt:5e-3@32768, linear:0.1@256, or 64:1e-3,128:2e-3.",
         ),
     ] = None,
     seeds: Annotated[str | None, typer.Option(help="Number of seeds (3), or a list (0,1,2).")] = None,
@@ -71,7 +71,7 @@ def sweep_flags(
     ] = None,
     from_checkpoint: Annotated[
         Path | None,
-        typer.Option(metavar="PATH", help="Start every trial from a checkpoint: a file, or a folder of a Trainer."),
+        typer.Option(metavar="PATH", help="Start every trial from a checkpoint."),
     ] = None,
     probe: Annotated[
         str | None,
@@ -82,7 +82,7 @@ def sweep_flags(
         typer.Option(
             "--set",
             metavar="KEY=VALUE",
-            help="Any other setting; '--set help=' lists them. Repeats.",
+            help="Other settings; '--set help=' lists them. Repeats.",
         ),
     ] = None,
 ) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+from cbs.compute import seeding
 from cbs.errors import CbsError, ConfigError
 from cbs.schedules.learning_rate import build_schedule
 from cbs.training import birth
@@ -37,7 +38,7 @@ TRUNK = TrialConfig(
     stops_at_target=False,
     schedule=Schedule(name="cosine", warmup_examples=80, decay_examples=600),
 )
-TINY = {"d_model": 8, "layers": 1, "heads": 1, "context": 8}
+SET_ANYWAY = ("lr", "initial_lr", "weight_decay")
 
 
 @pytest.fixture(scope="module")
@@ -118,6 +119,13 @@ def test_keeping_checkpoints_changes_nothing_of_the_trunk_and_writes_them_once(t
     assert torch.load(tmp_path / "321.pt", weights_only=True)["batch_sizes"].tolist() == [8] * 41
 
 
+class AlwaysDue(Checkpoint):
+    """Is written at every evaluation, however quick these are."""
+
+    def due(self) -> bool:
+        return True
+
+
 class Dies(Exception):
     """In place of a kill."""
 
@@ -136,7 +144,7 @@ def test_ten_kills_of_trunk_and_branch_end_in_the_same_bytes(tmp_path: Path) -> 
     whole = run_trial(trunk, kept=KeptCheckpoints(tmp_path / "whole", [160, 320]))
     wanted = [digest(kept_path(tmp_path / "whole", at)) for at in (160, 320)]
     rng = np.random.default_rng(0)
-    checkpoint = Checkpoint(tmp_path / "trunk.pt", seconds=0.0)
+    checkpoint = AlwaysDue(tmp_path / "trunk.pt")
     for step in np.sort(rng.integers(2, 60, size=5)).tolist():
         killed(trunk, step, checkpoint=checkpoint, kept=KeptCheckpoints(tmp_path / "cut", [160, 320]))
     cut = run_trial(trunk, checkpoint=checkpoint, kept=KeptCheckpoints(tmp_path / "cut", [160, 320]))
@@ -144,18 +152,29 @@ def test_ten_kills_of_trunk_and_branch_end_in_the_same_bytes(tmp_path: Path) -> 
     assert [digest(kept_path(tmp_path / "cut", at)) for at in (160, 320)] == wanted
     branch = born(kept_path(tmp_path / "cut", 160), trunk, examples=160, batch_size=16, max_steps=20, lr=0.03)
     undisturbed = run_trial(branch)
-    checkpoint = Checkpoint(tmp_path / "branch.pt", seconds=0.0)
+    checkpoint = AlwaysDue(tmp_path / "branch.pt")
     for step in np.sort(rng.integers(2, 20, size=5)).tolist():
         killed(branch, step, checkpoint=checkpoint)
     assert same(undisturbed, run_trial(branch, checkpoint=checkpoint))
 
 
-def test_a_trunk_that_would_go_on_behind_a_missing_checkpoint_starts_over(tmp_path: Path) -> None:
-    checkpoint = Checkpoint(tmp_path / "trunk.pt", seconds=0.0)
+@pytest.mark.parametrize("before", [0, 8, 200])
+def test_a_trunk_that_would_go_on_behind_a_missing_checkpoint_starts_over(before: int, tmp_path: Path) -> None:
+    checkpoint = AlwaysDue(tmp_path / "trunk.pt")
     killed(TRUNK, 50, checkpoint=checkpoint)
-    run_trial(TRUNK, checkpoint=checkpoint, kept=KeptCheckpoints(tmp_path / "late", [160]))
-    run_trial(TRUNK, kept=KeptCheckpoints(tmp_path / "whole", [160]))
-    assert digest(kept_path(tmp_path / "late", 160)) == digest(kept_path(tmp_path / "whole", 160))
+    saved = checkpoint.load()
+    assert saved is not None
+    at = saved["evaluations"][-1]["examples"] - before
+    assert at > 100
+    run_trial(TRUNK, checkpoint=checkpoint, kept=KeptCheckpoints(tmp_path / "late", [at]))
+    run_trial(TRUNK, kept=KeptCheckpoints(tmp_path / "whole", [at]))
+    assert digest(kept_path(tmp_path / "late", at)) == digest(kept_path(tmp_path / "whole", at))
+
+
+def test_a_kept_checkpoint_of_other_examples_is_refused(kept: Path) -> None:
+    parent = Parent(source=TRUNK.fingerprint, examples=312, digest=digest(kept))
+    with pytest.raises(ConfigError, match="is of 320 examples, not of 312"):
+        run_trial(dataclasses.replace(TRUNK, max_steps=5, parent=parent), parent=kept)
 
 
 def test_data_of_one_seed_are_the_same_at_every_batch_size_and_unlike_the_trunks(kept: Path) -> None:
@@ -178,6 +197,22 @@ def test_data_of_one_seed_are_the_same_at_every_batch_size_and_unlike_the_trunks
     assert torch.equal(drawn[5, 8], drawn[5, 16])
     assert torch.equal(drawn[1, 8], drawn[1, 32])
     assert not torch.equal(drawn[5, 8], drawn[1, 8])
+
+
+def test_data_of_another_workload_begin_at_their_start(kept: Path) -> None:
+    noisier = Choice(name="noisy_quadratic", options={"dimension": 30, "noise": 2.0})
+    drawn: list[torch.Tensor] = []
+    workload = build_workload(noisier)
+    losses = workload.example_losses
+
+    def watched(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        drawn.append(batch.clone())
+        return losses(model, batch)
+
+    workload.example_losses = watched  # type: ignore[method-assign]
+    run_trial(born(kept, workload=noisier, max_steps=1, probe=None), workload=workload)
+    fresh = build_workload(noisier).training_stream(seeding.generator(TRUNK.seed, "data"))
+    assert torch.equal(drawn[0], fresh.next(8))
 
 
 def test_a_schedule_goes_on_under_a_warmup_of_the_branchs_own(kept: Path) -> None:
@@ -203,16 +238,19 @@ def test_options_of_a_branch_are_its_own_and_the_state_is_the_trunks(kept: Path)
 
 
 def test_what_training_has_changed_in_a_group_is_state(tmp_path: Path) -> None:
-    trunk = dataclasses.replace(TRUNK, optimizer=Choice(name="schedule_free"), schedule=Schedule())
+    """Also where it is an option that the optimizer changes itself."""
+    trunk = dataclasses.replace(TRUNK, optimizer=Choice(name="merit"), max_steps=45)
     run_trial(trunk, kept=KeptCheckpoints(tmp_path, [320]))
-    config = born(kept_path(tmp_path, 320), trunk)
+    path = kept_path(tmp_path, 320)
+    content = torch.load(path, weights_only=True)
+    (group, *_), (at_start, *_) = content["parts"]["SavedWeights"]["optimizer"]["param_groups"], content["groups"]
+    option = next(key for key, value in at_start.items() if isinstance(value, float) and key not in SET_ANYWAY)
+    group[option] *= 2
+    torch.save(content, path)
+    config = born(path, trunk)
     loop = TrainingLoop(config, build_workload(config.workload), torch.device("cpu"))
-    fresh = dict(loop.optimizer.param_groups[0])
-    birth.start(loop, kept_path(tmp_path, 320))
-    changed = {
-        key for key, value in loop.optimizer.param_groups[0].items() if key != "params" and value != fresh.get(key)
-    }
-    assert any("weight" in key or key in ("k", "step") for key in changed), changed
+    birth.start(loop, path)
+    assert loop.optimizer.param_groups[0][option] == group[option]
 
 
 def test_another_optimizer_begins_without_a_state_after_a_stated_warmup(kept: Path) -> None:

@@ -22,7 +22,6 @@ from cbs.trial.store import MANIFEST, Store
 from sweeps.launching.policies import POLICIES
 from sweeps.launching.policies.base import Policy, SweepReport, Sweeps
 from sweeps.outlook.cost import Cost
-from sweeps.outlook.progress import duration
 from sweeps.outlook.report import reasons, write_reasons
 from sweeps.search.lattice import middle
 from sweeps.search.limits import Limits
@@ -88,6 +87,7 @@ class Branch(Policy):
         self._at, self._trunk_optimizer = str(at), trunk_optimizer
         self._how: dict[str, Any] = {"optimizer": state, "warmup_examples": warmup}
         self._checkpoints = tuple(checkpoints)
+        self._found: list[tuple[Path, int]] = []
         Parent(source="x", examples=0, digest="0" * 16, **self._how)
 
     def check(self, sweep: Sweep, *, limits: Limits, source: Path | None) -> None:
@@ -139,16 +139,12 @@ class Branch(Policy):
         trunks = self._trunks(sweep)
         each = len(plan.factors) * plan.rates_tried * len(sweep.seeds) * len(plan.at)
         optimizers = len(sweep.optimizers)
-        missing: list[TrialConfig] = []
-        planned = done = 0
+        done = 0
         for trunk in trunks:
             parts = [] if trunk.sweep is None else [trunk.sweep]
             if all(path.exists() for path in self._paths(trunk, plan, store)):
                 parts += self._parts(sweep, trunk, plan, store)
-            for part in parts:
-                search = Search(part, finished)
-                missing += search.waiting()
-                done += len(list(search.trials()))
+            done += sum(len(list(Search(part, finished).trials())) for part in parts)
         planned = len([trunk for trunk in trunks if trunk.sweep is not None]) + each * optimizers
         examples = sum(trunk.sweep.budgets[0] for trunk in trunks if trunk.sweep) + each * optimizers * plan.window
         whole = sweep.budgets[0] if not self._checkpoints else plan.at[-1]
@@ -163,7 +159,6 @@ class Branch(Policy):
             "trials_done": done,
             "examples": examples,
             "share_of_trunk": share,
-            "seconds": None if cost is None else _seconds(sweep, plan, cost, trunks) / max(workers, 1),
         }
         lines = [
             f"output        {folder}",
@@ -175,8 +170,6 @@ class Branch(Policy):
             f"examples      {examples:,} in all",
             f"price         branches of an optimizer cost {100 * share:.1f} % of its trunk",
         ]
-        if content["seconds"] is not None:
-            lines.append(f"time          about {duration(content['seconds'])} with {max(workers, 1)} workers")
         return SweepReport(content, lines)
 
     def _plan(self, sweep: Sweep) -> BranchPlan:
@@ -199,7 +192,9 @@ class Branch(Policy):
         return plan
 
     def _given(self, batch_size: int) -> list[tuple[Path, int]]:
-        """Checkpoints that were given, with the examples that the run had seen."""
+        """Checkpoints that were given, with the examples that the run had seen; read once."""
+        if self._found:
+            return self._found
         found = []
         for text in self._checkpoints:
             name, at, amount = text.rpartition("@")
@@ -212,7 +207,8 @@ class Branch(Policy):
             found.append((path, examples))
         if len({examples for _, examples in found}) < len(found):
             raise ConfigError("two of --from-checkpoint had seen the same examples; branches would not be told apart")
-        return found
+        self._found = sorted(found, key=lambda pair: pair[1])
+        return self._found
 
     def _trunks(self, sweep: Sweep) -> list[Trunk]:
         (size,) = sweep.batch_sizes
@@ -237,7 +233,7 @@ class Branch(Policy):
     def _paths(self, trunk: Trunk, plan: BranchPlan, store: Store) -> list[Path]:
         """Checkpoints of a trunk, in the order of ``plan.at``."""
         if trunk.sweep is None:
-            return [path for path, _ in sorted(self._given(plan.batch_size), key=lambda pair: pair[1])]
+            return [path for path, _ in self._given(plan.batch_size)]
         folder = store.kept_folder(_trial(trunk).fingerprint)
         return [kept_path(folder, at) for at in plan.at]
 
@@ -249,8 +245,8 @@ class Branch(Policy):
             parent = Parent(source=source, examples=at, digest=digest(path), **self._how)
             for choice in sweep.optimizers if self._trunk_optimizer else (trunk.choice,):
                 lr = _rate(sweep, choice)
-                for rates in plan.rates(lr):
-                    part = base.replace(
+                parts = [
+                    base.replace(
                         optimizers=(choice,),
                         batch_sizes=tuple(plan.factors),
                         seeds=sweep.seeds,
@@ -261,11 +257,13 @@ class Branch(Policy):
                         trunk=(plan.batch_size, lr),
                         keep=(),
                     )
-                    if sweep.workload.name != COMMAND:
-                        first = Cell(str(choice), min(plan.factors), sweep.seeds[0])
-                        with calling_theirs():
-                            check_parent(built(sweep.workload), part.trial(first, rates.at(first.batch_size)), path)
-                    yield part
+                    for rates in plan.rates(lr)
+                ]
+                if sweep.workload.name != COMMAND:
+                    first = Cell(str(choice), min(plan.factors), sweep.seeds[0])
+                    with calling_theirs():
+                        check_parent(built(sweep.workload), parts[0].trial(first, lr), path)
+                yield from parts
 
 
 def _trial(trunk: Trunk) -> TrialConfig:
@@ -284,21 +282,6 @@ def _check_trunk(trunk: Trunk, result: TrialResult) -> None:
             f"the trunk of {trunk.label} ended as {result.status} ({result.message}), so it has no branches; a smaller "
             f"learning rate than {trunk.lr:g} may hold"
         )
-
-
-def _seconds(sweep: Sweep, plan: BranchPlan, cost: Cost, trunks: Sequence[Trunk]) -> float:
-    """Of all trials, one after the other."""
-    seconds = sum(
-        cost.steps[str(trunk.choice)].seconds(plan.batch_size, trunk.sweep.budget(plan.batch_size))
-        for trunk in trunks
-        if trunk.sweep is not None
-    )
-    times = len(plan.at) * plan.rates_tried * len(sweep.seeds)
-    return seconds + times * sum(
-        cost.steps[str(choice)].seconds(size, plan.window // size)
-        for choice in sweep.optimizers
-        for size in plan.factors
-    )
 
 
 def _report(searches: Sequence[Search], folder: Path, plan: BranchPlan, limits: Limits) -> SweepReport:
@@ -321,7 +304,6 @@ def _report(searches: Sequence[Search], folder: Path, plan: BranchPlan, limits: 
     for row in trunks:
         value = "-" if row["value"] is None else f"{row['value']:.5g}"
         lines.append(f"trunk of {row['optimizer']}, batch size {row['batch_size']}, lr {row['lr']:g}: {value}")
-    lines += _table(branches)
     if whole:
         lines.append(f"branches took {spent:,} examples, {100 * spent / whole:.1f} % of what they branch from")
     if limits.reached:
@@ -345,25 +327,3 @@ def _row(trial: TrialResult) -> dict[str, Any]:
         "examples": trial.final_examples,
         "value": trial.evaluations[-1].value if trial.status is TrialStatus.BUDGET_EXHAUSTED else None,
     }
-
-
-def _table(branches: Sequence[dict[str, Any]]) -> list[str]:
-    """The metric at the end of branches, mean over seeds: a line for an optimizer, checkpoint and learning rate at
-    every k."""
-    if not branches:
-        return []
-    factors = sorted({row["batch_factor"] for row in branches})
-    lines = [f"{'metric at the end':<24}{'at examples':>14}" + "".join(f"{f'k={k:g}':>11}" for k in factors)]
-    cells: dict[tuple[str, int], dict[float, dict[float, list[float]]]] = {}
-    for row in branches:
-        by_factor = cells.setdefault((row["optimizer"], row["at"]), {})
-        if row["value"] is not None:
-            by_factor.setdefault(row["batch_factor"], {}).setdefault(row["lr"], []).append(row["value"])
-    for (optimizer, at), by_factor in cells.items():
-        for place in range(max((len(lrs) for lrs in by_factor.values()), default=1)):
-            shown = []
-            for k in factors:
-                values = [by_factor[k][lr] for lr in sorted(by_factor.get(k, ()))][place : place + 1]
-                shown.append(f"{sum(values[0]) / len(values[0]):>11.5g}" if values else f"{'-':>11}")
-            lines.append(f"{optimizer:<24}{at:>14,}" + "".join(shown))
-    return lines

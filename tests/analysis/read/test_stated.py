@@ -10,6 +10,7 @@ import pytest
 from analysis.config import AnalysisConfig
 from analysis.questions.analyze.answer import analyze
 from analysis.read.results import Results, load
+from analysis.read.stated import warmup_steps
 from cbs.trial.config import OF_TRAINER, Choice, Schedule, TrialConfig
 from cbs.trial.record import TrialResult, TrialStatus
 from cbs.trial.store import Store
@@ -90,3 +91,18 @@ def test_records_of_before_are_one_group_with_those_of_now(tmp_path: Path) -> No
     older = trial(8).replace(config=TrialConfig.from_dict(known | {"batch_size": 8}))
     assert older.config.schedule == Schedule()
     assert len(written(tmp_path / "program", [now, older]).groups) == 1
+
+
+@pytest.mark.parametrize(
+    ("parent", "steps"),
+    [
+        (None, 20.0),
+        ({"examples": 0, "warmup_examples": 0}, 20.0),
+        ({"examples": 60, "warmup_examples": 0}, 5.0),
+        ({"examples": 800, "warmup_examples": 0}, 0.0),
+        ({"examples": 800, "warmup_examples": 40}, 10.0),
+    ],
+)
+def test_what_is_left_of_the_warmup(parent: dict[str, int] | None, steps: float) -> None:
+    config = {"batch_size": 4, "schedule": {"warmup_examples": 80}} | ({} if parent is None else {"parent": parent})
+    assert warmup_steps(config) == steps
