@@ -18,8 +18,11 @@ from analysis.questions.local.answer import LocalBatchSizes, LocalScope, in_word
 from analysis.questions.local.checkpoints import LocalVerdict, number_of
 from analysis.read.results import load
 from cbs.errors import ConfigError, ResultsError
+from cbs.trial.record import TrialStatus
+from cbs.trial.store import Store
 from tests.analysis.questions.branched_runs import BASE, FACTORS, WINDOW, critical, excess, write
 from tests.factories import Truth, sweep
+from tests.test_malicious import edit
 
 FAST = AnalysisConfig(resamples=400)
 CHECKPOINTS = (10_000, 40_000, 160_000)
@@ -231,6 +234,25 @@ def test_what_is_no_branch_is_refused_in_one_line(tmp_path: Path) -> None:
         local(tmp_path, noise_share=-1.0)
     with pytest.raises(ConfigError, match="at least one"):
         local()
+
+
+def test_branches_that_failed_are_left_out_and_a_damaged_parent_is_named(tmp_path: Path) -> None:
+    write(tmp_path, checkpoints=(10_000, 40_000), seeds=2)
+    store = Store(tmp_path)
+    trials = [store.load(trial_id) for trial_id in store.trial_ids()]
+    early = [trial for trial in trials if trial.config.parent.examples == 10_000]
+    for trial in early:
+        store.save(trial.replace(status=TrialStatus.FAILED, evaluations=[], steps={}))
+    found = local(tmp_path, config=FAST)
+    assert [each.examples for each in only(found).curves[0].checkpoints] == [40_000]
+    assert any("14 of 14 branches left out" in note for note in found.notes)
+    for trial in trials:
+        store.save(trial.replace(status=TrialStatus.FAILED, evaluations=[], steps={}))
+    with pytest.raises(ResultsError, match="no branch trained to the end"):
+        local(tmp_path)
+    edit(store, lambda summary: summary["config"].update(parent={"source": "x", "examples": -1, "digest": "y"}))
+    with pytest.raises(ResultsError, match="is not a record of a trial"):
+        local(tmp_path)
 
 
 def test_what_is_written_can_be_planned_from(one: Path, run: Callable[..., tuple[int, str, str]]) -> None:
