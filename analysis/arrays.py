@@ -46,6 +46,18 @@ class Quantity:
         low, high = percentiles(rows[1:], confidence).tolist() if known else OPEN
         return Quantity(float(rows[0]), (low, high))
 
+    @classmethod
+    def open_ended(cls, rows: Array, confidence: float) -> Quantity:
+        """Likewise, where some of the others may be infinite, or NaN for anything: an end that falls on one is open."""
+        value = float(rows[0]) if math.isfinite(rows[0]) else None
+        if len(rows) == 1:
+            return Quantity(value)
+        ends = []
+        for rank, unknown in ((0.5 - confidence / 2, -math.inf), (0.5 + confidence / 2, math.inf)):
+            end = float(np.quantile(np.where(np.isnan(rows[1:]), unknown, rows[1:]), rank, method="nearest"))
+            ends.append(end if math.isfinite(end) else None)
+        return Quantity(value, (ends[0], ends[1]))
+
     def times(self, factor: float) -> Quantity:
         """The quantity in another unit."""
         value, low, high = (None if each is None else each * factor for each in (self.value, *self.interval))

@@ -112,6 +112,7 @@ TRUNKS = (
     Trunk(name="momentum", lr=0.005, momentum=0.9, rule=1.0),
     Trunk(name="preconditioned", lr=0.01, power=0.5),
 )
+NEAR_DIVERGENCE = Trunk(name="SGD near divergence", lr=0.2, rule=1.0, batch_size=8, window=1024)
 CHECKPOINTS = (50, 200, 800)
 WANTED = (0.7, 1.7, 5.0)
 """k* whose tolerances are asked for."""
@@ -216,7 +217,7 @@ def control_variate(trunk: Trunk, steps: int, runs: int = 2000) -> float:
 def _rows(replicates: int) -> Iterator[str]:
     yield "| optimizer | checkpoint (steps) | k* | tolerance | seeds | bias | coverage | above | below |"
     yield "|---|---|---|---|---|---|---|---|---|"
-    for trunk in TRUNKS:
+    for trunk in (*TRUNKS, NEAR_DIVERGENCE):
         for steps in CHECKPOINTS:
             for wanted in WANTED:
                 for seeds in (3, 5):

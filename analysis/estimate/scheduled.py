@@ -191,10 +191,5 @@ def fewest_examples(curve: StepsCurve, steps: Array) -> tuple[Array, Array]:
 def _quantity(rows: Array, confidence: float, against: float = 0.0) -> Quantity:
     """What was measured, ``against`` a batch size if there is one, with the interval of the resamples that follow; what
     is not known may be anything."""
-    value = finite_or_none(rows[0]) if np.isfinite(against) else None
-    if len(rows) == 1:
-        return Quantity(value)
-    tail, values = 0.5 - confidence / 2, rows[1:]
-    low = np.quantile(np.where(np.isnan(values), -np.inf, values), tail, method="nearest")
-    high = np.quantile(np.where(np.isnan(values), np.inf, values), 1 - tail, method="nearest")
-    return Quantity(value, (finite_or_none(low), finite_or_none(high)))
+    found = Quantity.open_ended(rows, confidence)
+    return found if np.isfinite(against) else Quantity(None, found.interval)

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.arrays import Array
-from analysis.phrases import number, plural
+from analysis.phrases import number
 from analysis.read.groups import UNSHOWN, Group, grouped, without_duplicates
 from cbs.errors import ResultsError
 from cbs.trial.record import SHORT, TrialStatus
@@ -68,7 +68,7 @@ def branched(every: pd.DataFrame, notes: list[str]) -> list[Branched]:
     """The branches among all trials that were read, by optimizer and checkpoint.
 
     Raises:
-        ResultsError: if there are none.
+        ResultsError: if there are none, none trained to its end, or some start from unlike checkpoints of one name.
     """
     rows = every[are_branches(every)].reset_index(drop=True)
     if rows.empty:
@@ -95,7 +95,11 @@ def branched(every: pd.DataFrame, notes: list[str]) -> list[Branched]:
                 f"{groups[index].optimizer} at {born:,} examples: branches start from unlike checkpoints of one name; "
                 "keep those of one in the folder"
             )
-        found.append(_checkpoint(groups[index], int(born), kept, notes))
+        at_checkpoint = _checkpoint(groups[index], int(born), kept, notes)
+        if not at_checkpoint.trials["loss"].isna().all():
+            found.append(at_checkpoint)
+    if not found:
+        raise ResultsError("no branch trained to the end of its window; run 'cbs branch' again")
     return sorted(found, key=lambda each: (each.group.sweep, each.group.workload))
 
 
@@ -109,7 +113,7 @@ def _checkpoint(group: Group, born: int, rows: pd.DataFrame, notes: list[str]) -
     ends = [list(_losses(row, (window, window / 2), sign)) for _, row in rows.iterrows()]
     missing = int(np.isnan([end for end, _ in ends]).sum())
     if missing:
-        notes.append(f"{where}: {plural(missing, 'branch')} left out that did not train to the end of the window")
+        notes.append(f"{where}: {missing} of {len(rows)} branches left out that did not train to the end of the window")
     kept = rows.assign(
         loss=[end for end, _ in ends],
         half=[half for _, half in ends],

@@ -24,6 +24,7 @@ from analysis.read.scheduled import Scheduled, with_schedule
 from analysis.read.stated import warmup, warmup_steps, with_stated
 from cbs.errors import ConfigError, ResultsError
 from cbs.registry.choices import Choice, value_text
+from cbs.trial.parent import Parent
 from cbs.trial.record import TrialStatus
 from cbs.trial.store import METRIC, Store, find_sweeps, read_record
 from cbs.trial.target import Target
@@ -207,6 +208,8 @@ def _read(path: Path, metric: str | None, *, foreign: bool) -> dict[str, Any]:
     try:
         config = with_stated(summary["config"], summary.get("stated") or {}, foreign=foreign)
         Target(**config["target"])
+        if config.get("parent"):
+            Parent(**config["parent"])
         _check_numbers(config)
         return {
             "trial_id": summary["trial_id"],
@@ -227,7 +230,7 @@ def _read(path: Path, metric: str | None, *, foreign: bool) -> dict[str, Any]:
             "values": _values(table, config["target"]["metric"], metric, path),
             "directions": dict(summary.get("directions") or {}),
         }
-    except (KeyError, TypeError, ValueError) as error:
+    except (ConfigError, KeyError, TypeError, ValueError) as error:
         raise ResultsError(
             f"{path} is not a record of a trial ({error}); remove its folder and run the sweep again"
         ) from None

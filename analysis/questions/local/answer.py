@@ -31,7 +31,6 @@ from analysis.read.branches import branched
 from analysis.read.groups import Group
 from analysis.read.results import load, read_trials
 from cbs.errors import ConfigError, ResultsError
-from cbs.trial.store import finite_or_none
 
 TOLERANCE = 0.01
 """Of the loss, in the unit of the metric: that of the published rule, which is in nats per token."""
@@ -227,23 +226,13 @@ def _answered(
 
 
 def _rows(checkpoints: Sequence[LocalCheckpoint]) -> Array | None:
-    """Logarithms of the local critical batch sizes, as measured and then drawn, ``[1 + R, C]``; ``None`` where one has
-    no value."""
+    """Logarithms of the local critical batch sizes, as measured and then drawn, ``[1 + R, C]``; ``None`` where there is
+    none, or one has no value."""
     values = [each.critical_batch_size.value for each in checkpoints]
-    if any(value is None for value in values) or len({len(each.drawn) for each in checkpoints}) > 1:
+    if not values or any(value is None for value in values) or len({len(each.drawn) for each in checkpoints}) > 1:
         return None
     drawn = np.stack([each.drawn for each in checkpoints], axis=1)
     return np.vstack([np.log(np.array(values, dtype=float))[None], drawn])
-
-
-def _of_rows(rows: Array, confidence: float) -> Quantity:
-    """The first with the interval of the rest, of which some may be infinite."""
-    if len(rows) < 2:
-        return Quantity(finite_or_none(rows[0]))
-    tail, drawn = 0.5 - confidence / 2, rows[1:]
-    low = np.quantile(np.where(np.isnan(drawn), -np.inf, drawn), tail, method="nearest")
-    high = np.quantile(np.where(np.isnan(drawn), np.inf, drawn), 1 - tail, method="nearest")
-    return Quantity(finite_or_none(rows[0]), (finite_or_none(low), finite_or_none(high)))
 
 
 def _average(checkpoints: Sequence[LocalCheckpoint], confidence: float) -> Quantity:
@@ -251,7 +240,7 @@ def _average(checkpoints: Sequence[LocalCheckpoint], confidence: float) -> Quant
     if rows is None or len(checkpoints) < 2:
         return UNKNOWN
     at = np.array([each.examples for each in checkpoints], dtype=float)
-    return _of_rows(np.trapezoid(np.exp(rows), at, axis=1) / (at[-1] - at[0]), confidence)
+    return Quantity.open_ended(np.trapezoid(np.exp(rows), at, axis=1) / (at[-1] - at[0]), confidence)
 
 
 def _power_law(checkpoints: Sequence[LocalCheckpoint], confidence: float) -> tuple[Quantity, Quantity]:
@@ -265,14 +254,14 @@ def _power_law(checkpoints: Sequence[LocalCheckpoint], confidence: float) -> tup
         slopes = rows @ ((logs - logs.mean()) / ((logs - logs.mean()) ** 2).sum())
         last = rows.mean(axis=1) + slopes * (logs[-1] - logs.mean())
         average = np.where(slopes > -1, np.exp(last) / (slopes + 1), np.nan)
-    return _of_rows(slopes, confidence), _of_rows(average, confidence)
+    return Quantity.open_ended(slopes, confidence), Quantity.open_ended(average, confidence)
 
 
 def _pairs(one: LocalCurve, two: LocalCurve, confidence: float) -> list[LocalPair]:
     """The first over the second at the loss of every checkpoint of the first that the second passes, too."""
     known = [each for each in two.checkpoints if each.critical_batch_size.value is not None]
     rows = _rows(known)
-    if not known or rows is None:
+    if rows is None:
         return []
     order = np.argsort([each.loss for each in known])
     losses = np.array([each.loss for each in known])[order]
@@ -294,7 +283,7 @@ def _pairs(one: LocalCurve, two: LocalCurve, confidence: float) -> list[LocalPai
             ratios = np.exp(mine[:, 0] - its)
         drawn = ratios[1:]
         told = bool(len(drawn)) and not np.isnan(drawn).any()
-        ratio = _of_rows(ratios, confidence)
+        ratio = Quantity.open_ended(ratios, confidence)
         found.append(
             LocalPair(
                 value=ratio.value, interval=ratio.interval, optimizer=one.optimizer, other=two.optimizer,

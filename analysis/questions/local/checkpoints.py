@@ -308,6 +308,12 @@ def _verdict(
     if not len(whole.drawn):
         return LocalVerdict.TOO_FEW_SEEDS, "run every branch with 3 seeds or more: one says nothing of the noise"
     largest, smallest = number_of(whole.factors[-1]), number_of(whole.factors[0])
+    low, high = whole.factor.interval
+    if (whole.beyond == "above" and low is not None and low < 0.999 * whole.factors[-1]) or (
+        whole.beyond == "below" and len(whole.factors) > 1 and (high is None or high > whole.factors[1])
+    ):
+        side = f"above {largest}" if whole.beyond == "above" else f"below {smallest}"
+        return LocalVerdict.UNTOLD, f"run more seeds, and factors {side}"
     if whole.beyond == "above":
         return LocalVerdict.NONE_LOST, f"try factors above {largest}"
     if whole.beyond == "below":

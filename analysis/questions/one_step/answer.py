@@ -154,7 +154,5 @@ def _of_ends(sizes: Array, moments: Array) -> Array:
 
 def _within(rows: Array, confidence: float) -> Quantity:
     """A noise scale, with an end open where resamples have none there: no signal stands for infinitely much noise."""
-    value = float(rows[0]) if np.isfinite(rows[0]) and rows[0] > 0 else None
-    tail, drawn = 0.5 - confidence / 2, np.where(np.isnan(rows[1:]), np.inf, rows[1:])
-    low, high = (float(np.quantile(drawn, q, method="nearest")) for q in (tail, 1 - tail))
-    return Quantity(value, (low if 0 < low < np.inf else None, high if high < np.inf else None))
+    rows = np.where(np.isnan(rows), np.inf, rows)
+    return Quantity.open_ended(np.where(rows > 0, rows, -np.inf), confidence)

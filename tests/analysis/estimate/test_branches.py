@@ -137,6 +137,15 @@ def test_a_factor_that_lost_does_not_hide_a_larger_one_that_did_not() -> None:
     assert 4.0 < found.factor.value < 8.0
 
 
+def test_the_excess_is_that_over_the_best_smaller_factor() -> None:
+    rng = np.random.default_rng(0)
+    rows = np.array([1.02, 1.0, 1.005, 1.015]) + 1e-4 * rng.standard_normal((4, 4))
+    found = local_factor(paired_means(table(*rows.tolist()), 400, 0), 0.01, 0.95)
+    assert found.factor.value is not None
+    assert 4.0 < found.factor.value < 8.0
+    assert [each.value for each in found.excess] == pytest.approx([0.0, 0.0, 0.005, 0.015], abs=2e-4)
+
+
 def test_where_the_next_factor_diverged_anything_up_to_it_is_possible() -> None:
     rows = [(1.0, 1.001, 1.002, INF), (1.1, 1.1015, 1.102, INF), (1.2, 1.2005, 1.202, 1.3)]
     branches = table(*rows)

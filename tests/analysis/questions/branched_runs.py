@@ -65,7 +65,7 @@ def write(
     target = Target(metric="validation_loss", value=sign * 1.0, direction=direction)  # type: ignore[arg-type]
     for optimizer in optimizers:
         for born in checkpoints:
-            level, star = 3.0 + 0.5 * math.log10(160_000 / born), at(optimizer, born)
+            level, star = 3.0 + 0.5 * math.log10(160_000 / max(born, 1)), at(optimizer, born)
             for column in range(seeds):
                 shared = common * rng.standard_normal()
                 for factor in factors:
