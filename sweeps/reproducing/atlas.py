@@ -18,7 +18,7 @@ from sweeps.reproducing.telling import ours
 HEAD = """# Atlas: what of the literature was found again
 
 A row for every statement that a recipe looks for: the published value, ours with a 95 % interval, and the verdict.
-What is to be found was written into the recipe before it was first run, and has not been changed since. The tables behind this page are in
+What is to be found was written into the recipe before it was first run, and stays. The tables behind this page are in
 `docs/atlas/`; `cbs recipes atlas` makes it from them, `cbs recipes show NAME` says what a recipe runs and in what it
 differs from the paper, and the command above each table does it again.
 
