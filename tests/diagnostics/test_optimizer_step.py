@@ -80,17 +80,17 @@ def test_the_trust_ratio_of_lamb_is_the_weight_over_its_direction() -> None:
 def test_ratios_and_clipped_share_of_merit_are_those_of_its_algorithm() -> None:
     model = model_with_gradients()
     with torch.no_grad():
-        model[0].weight[0].mul_(30.0)  # type: ignore[index, operator]
+        model[0].weight[0, 0].mul_(10.0)  # type: ignore[index, operator]
     weight, gradient = model[0].weight.detach().clone(), model[0].weight.grad  # type: ignore[union-attr, index, operator]
-    columns = watched(model, MERIT(model.parameters(), lr=LR))
+    columns = watched(model, MERIT(model.parameters(), lr=LR, eps=3e-3))
     m, v = 0.1 * gradient, 0.001 * gradient**2
-    direction = m / (v.sqrt() + 1e-6)
+    direction = m / (v.sqrt() + 3e-3)  # so that entries differ
     whole = weight.abs().max() / direction.abs().max()
     rows = weight.abs().amax(1, True) / direction.abs().amax(1, True)
     lines = weight.abs().amax(0, True) / direction.abs().amax(0, True)
     scaled = torch.maximum(torch.maximum(rows, lines), whole) * direction
     share = float((scaled.abs() > 1).double().mean())
-    assert 0.2 < share < 1.0
+    assert 0.1 < share < 1.0
     assert columns["clipped_share.0.weight"] == pytest.approx(share)
     assert columns["trust_ratio.0.weight"] == pytest.approx(float(whole), rel=1e-4)
     largest = max(float(whole), float(rows.max()), float(lines.max()))
