@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from torch import nn
-
 from cbs.registry.choices import Choice
 from sweeps.papers import PAPERS, AnswerPath, Expectation, Monotone, Near, PaperRecipe, RecipeRun
 from sweeps.papers.base import Step
-from sweeps.papers.parts import TEXT, experiment, one_run
+from sweeps.papers.parts import TEXT, classifier, experiment, one_run
 
 PAPER = "McCandlish et al. 2018, arXiv 1812.06162"
 SOURCE = "read in two summaries with equation numbers"
@@ -46,7 +44,7 @@ def temperature(scale: str) -> PaperRecipe:
         protocol="SGD without momentum at five learning rates and three batch sizes, each for the same steps; the "
         "noise scale of the second half of every run",
         deviations=tuple(deviations),
-        runs=(one_run("grid", sweep, tiny, model=svhn_model),),
+        runs=(one_run("grid", sweep, tiny, model=classifier("cnn", 10, 3, 32, "none")),),
         analyses={"temperature": "theory temperature {grid}"},
         expectations=(
             power("lr", -1.0, "at a fixed batch size B_simple goes as 1/LR"),
@@ -56,13 +54,6 @@ def temperature(scale: str) -> PaperRecipe:
         figure="temperature",
         minutes=3.0 if tiny else None,
     )
-
-
-def svhn_model() -> nn.Module:
-    """The small convolutional network on 32 x 32 colours."""
-    from cbs.workloads.image_parts.models import build_classifier
-
-    return build_classifier("cnn", classes=10, channels=3, size=32, norm="none")
 
 
 @PAPERS.register("mccandlish-lm")
