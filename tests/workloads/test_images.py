@@ -17,7 +17,7 @@ from cbs.trial.record import TrialStatus
 from cbs.trial.target import Target
 from cbs.workloads.image_parts import glyphs
 from cbs.workloads.image_parts.glyphs import CHARACTERS, FACES, GlyphStream, fill, glyph_bitmaps
-from cbs.workloads.image_parts.models import build_classifier
+from cbs.workloads.image_parts.models import BasicBlock, Bottleneck, ResNet, build_classifier
 from cbs.workloads.images import images
 
 IMAGENET = {"classes": 1000, "channels": 3, "size": 224, "norm": "batch"}
@@ -53,6 +53,43 @@ def test_parameter_counts_without_allocating_them(name: str, options: dict[str, 
         logits = model(torch.empty(2, options["channels"], options["size"], options["size"]))
     assert sum(parameter.numel() for parameter in model.parameters()) == expected
     assert logits.shape == (2, options["classes"])
+
+
+@pytest.mark.parametrize(("depth", "size"), [(18, 64), (50, 96)])
+def test_resnet_is_that_of_transformers(depth: int, size: int) -> None:
+    """Weights copied in the order of the layers; theirs name a block's shortcut first, ours last."""
+    transformers = pytest.importorskip("transformers")
+    kinds = {18: ("basic", [64, 128, 256, 512], [2, 2, 2, 2]), 50: ("bottleneck", [256, 512, 1024, 2048], [3, 4, 6, 3])}
+    kind, widths, depths = kinds[depth]
+    config = transformers.ResNetConfig(layer_type=kind, hidden_sizes=widths, depths=depths, num_labels=7)
+    twin = transformers.ResNetForImageClassification(config).double().train()
+    model = ResNet(depths, BasicBlock if depth == 18 else Bottleneck, (64, 64, 128, 256, 512), 7, 3, "batch", False)
+    theirs = [twin.resnet.embedder.embedder]
+    ours = [list(model.stem)]
+    blocks = [layer for stage in twin.resnet.encoder.stages for layer in stage.layers]
+    for block, layer in zip(model.blocks, blocks, strict=True):
+        theirs += [*layer.layer, layer.shortcut]
+        ours += [list(block.branch), list(block.shortcut)]
+    layers = [module for group in theirs for module in group.modules()]
+    for own, other in zip(leaves(ours), leaves([layers]), strict=True):
+        other.load_state_dict(own.state_dict())
+    twin.classifier[1].load_state_dict(model.head.state_dict())
+    images_ = torch.randn(3, 3, size, size, generator=torch.Generator().manual_seed(0)).double()
+    with torch.no_grad():
+        torch.testing.assert_close(model.double()(images_), twin(images_).logits)
+
+
+def leaves(groups: list[list[nn.Module]]) -> list[nn.Module]:
+    return [module for group in groups for module in group if isinstance(module, nn.Conv2d | nn.BatchNorm2d)]
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "left"), [("resnet18", 224, 7), ("resnet18", 32, 4), ("resnet20", 32, 8), ("wrn-16-1", 32, 8)]
+)
+def test_places_that_are_left_before_the_mean(name: str, size: int, left: int) -> None:
+    with torch.device("meta"):
+        model = build_classifier(name, **IMAGENET | {"size": size})
+        assert model.blocks(model.stem(torch.empty(1, 3, size, size))).shape[2:] == (left, left)
 
 
 def test_norms_are_what_they_are_called() -> None:

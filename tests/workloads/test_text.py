@@ -91,6 +91,7 @@ def test_llamas_by_name_and_changed() -> None:
     wider = build(text(size="llama-200k", width=96, layers=1)).shape
     assert (wider.heads, wider.groups, wider.hidden) == (6, 6, 256)
     assert build(text(size="llama-30k", kv_heads=1, mlp_width=40)).shape.hidden == 40
+    assert build(text(size="llama-1b", width=64, layers=1, context=8)).shape.hidden == 176
     assert build(text(init="nanogpt")).blocks[0].mlp_in.weight.std().item() == pytest.approx(0.02, rel=0.1)
 
 
