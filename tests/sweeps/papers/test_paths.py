@@ -23,7 +23,12 @@ from tests.factories import TARGET
 
 PLAIN = GeometryColumns(geometry="l2", symbol="B", exponent=1, signal="grad_sq_norm", noise="noise_trace")
 SEEDS, RATES, SLOPE = 3, (0.5, 1.0, 2.0), 0.3
-RECIPES = [name for name in PAPERS.names() if PAPERS.make(name, "tiny").runs]
+LONG = ("cbs-scaling",)
+RECIPES = [
+    pytest.param(name, marks=pytest.mark.slow if name in LONG else ())
+    for name in PAPERS.names()
+    if PAPERS.make(name, "tiny").runs
+]
 
 
 def write(root: Path, sweep: Sweep, parameters: int) -> None:
@@ -55,7 +60,9 @@ def write(root: Path, sweep: Sweep, parameters: int) -> None:
 def result(config: Any, needed: float, last: int, lr: float, rng: np.random.Generator, parameters: int) -> TrialResult:
     sign = 1.0 if config.target.direction == "below" else -1.0
     sizes = np.full(last, config.batch_size)
-    if config.batch_schedule is not None:  # as many examples in fewer steps
+    if config.batch_schedule is not None and config.stops_at_target:
+        sizes[last // 2 :] *= 2
+    elif config.batch_schedule is not None:  # as many examples in fewer steps
         sizes = np.append(sizes[: last // 2], np.full(last // 4, 2 * config.batch_size))
         last = len(sizes)
     seen, steps = np.cumsum(sizes), sorted({*np.geomspace(1, last, 60).round().astype(int).tolist(), last})
