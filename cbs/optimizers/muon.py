@@ -74,11 +74,11 @@ class Muon(SpectralOptimizer):
         """Decay ``params`` and move them against the direction of their momenta."""
         lr = float(group["lr"])
         torch._foreach_mul_(params, 1 - lr * group["weight_decay"])
-        for param, direction in zip(params, self.directions(momenta, group), strict=True):
+        for param, direction in zip(params, self.directions(params, momenta, group), strict=True):
             scale = shape_scale(direction.shape, group["lr_convention"])
             param.add_(as_parameter(direction, param.shape, group["layout"]), alpha=-lr * scale)
 
-    def directions(self, momenta: list[Tensor], group: dict[str, Any]) -> list[Tensor]:
+    def directions(self, params: list[Tensor], momenta: list[Tensor], group: dict[str, Any]) -> list[Tensor]:
         """What ``scale`` multiplies: the polar factors."""
         return self.polar_factors(momenta, group)
 

@@ -56,7 +56,7 @@ class MuonPlus(Muon):
         check_choice("norm_mode", group["norm_mode"], _DIMENSIONS)
         check_size("norm_eps", group["norm_eps"])
 
-    def directions(self, momenta: list[Tensor], group: dict[str, Any]) -> list[Tensor]:
+    def directions(self, params: list[Tensor], momenta: list[Tensor], group: dict[str, Any]) -> list[Tensor]:
         """The polar factors, normalised."""
         factors = self.polar_factors(momenta, group)
         return [normalize(factor, group["norm_mode"], group["norm_eps"]) for factor in factors]

@@ -58,13 +58,8 @@ def lstm(
         width: entries of the embedding and of every hidden state.
         layers: LSTMs on top of one another.
         context: tokens per sequence, through all of which gradients flow.
-        corpus: ``"topics"`` or ``"stdlib"``, see the workload ``text``, as for the options of data.
-        data: file or folder with the text.
-        validation: file or folder with the validation text.
-        tokenizer: path of a ``tokenizer.json``.
-        text_field: field or column that holds the text.
-        dtype: type of the ids in a ``.bin`` file.
-        vocab_size: number of token ids.
+        corpus: with ``data``, ``validation``, ``tokenizer``, ``text_field``, ``dtype`` and ``vocab_size`` as for
+            :func:`~cbs.workloads.text.text`.
         validation_sequences: sequences in the fixed validation set.
 
     Raises:

@@ -209,13 +209,8 @@ def masked_text(
         later_context: tokens per sequence after ``switch`` examples; ``None`` for no change.
         switch: examples before ``later_context``.
         init: ``"scaled"``, or ``"bert"`` for a standard deviation of 0.02 everywhere.
-        corpus: ``"topics"`` or ``"stdlib"``, see the workload ``text``, as for the options of data.
-        data: file or folder with the text.
-        validation: file or folder with the validation text.
-        tokenizer: path of a ``tokenizer.json``.
-        text_field: field or column that holds the text.
-        dtype: type of the ids in a ``.bin`` file.
-        vocab_size: number of token ids.
+        corpus: with ``data``, ``validation``, ``tokenizer``, ``text_field``, ``dtype`` and ``vocab_size`` as for
+            :func:`~cbs.workloads.text.text`.
         mask_id: id of the tokenizer's mask; ``None`` for one more id.
         validation_sequences: sequences in the validation set of every context.
 

@@ -8,9 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from cbs.registry.domains import all_whole, number
-from cbs.trial.target import Direction
 from cbs.workloads import WORKLOADS
-from cbs.workloads.autoencoder import layers, unlabelled_source
+from cbs.workloads.autoencoder import AutoencoderWorkload, layers, unlabelled_source
 from cbs.workloads.base import TrainingStream
 from cbs.workloads.image_parts.sources import ImageSource
 from cbs.workloads.likelihoods import FixedSet
@@ -71,7 +70,7 @@ class NoisyStream:
             stream.skip(examples)
 
 
-class VAEWorkload:
+class VAEWorkload(AutoencoderWorkload):
     r"""The negative evidence bound in nats per image, without its constant:
 
     .. math:: \frac{1}{2 s^2} |x - \hat x|^2 + \frac12 \sum_j (\mu_j^2 + v_j - \ln v_j - 1)
@@ -87,24 +86,14 @@ class VAEWorkload:
         sigma: s.
     """
 
-    metric = "validation_loss"
     metric_unit = "nats/image"
-    direction: Direction = "below"
-    example_unit = "image"
-    tokens_per_example: int | None = None
-    data_hash: str | None
 
     def __init__(self, source: ImageSource, width: int, code: int, sigma: float) -> None:
-        self.source = source
-        self.width = width
-        self.code = code
+        guessing = source.held_out[0][0].numel() / (2 * sigma**2)
+        super().__init__(source, width, code, default_target=float(f"{0.1 * guessing:.2g}"))
         self.sigma = sigma
-        self.pixels = source.held_out[0][0].numel()
-        self.default_target = float(f"{0.1 * self.pixels / (2 * sigma**2):.2g}")
-        self.data_hash = source.data_hash
         noise = torch.randn(len(source.held_out[0]), code, generator=torch.Generator().manual_seed(0))
         self._validation = FixedSet((source.held_out[0], noise))
-        self.validation_examples = len(self._validation)
 
     def build_model(self) -> VAE:
         """A model drawn from torch's global random state."""
@@ -113,10 +102,6 @@ class VAEWorkload:
     def training_stream(self, generator: torch.Generator) -> NoisyStream:
         """Random images and noise."""
         return NoisyStream(self.source.stream(generator), self.code, generator)
-
-    def example_losses(self, model: nn.Module, batch: NoisyImages) -> Tensor:
-        """Loss of every image in nats, shape ``[images]``."""
-        return self.output_losses(self.outputs(model, batch), batch)
 
     def outputs(self, model: nn.Module, batch: NoisyImages) -> Tensor:
         """Reconstruction, latent mean and log variance, shape ``[images, pixels + 2 code]``."""
@@ -134,12 +119,6 @@ class VAEWorkload:
         pixels, mean, log_variance = outputs.split([self.pixels, self.code, self.code], dim=1)
         curvature = [torch.full_like(pixels, self.sigma**-2), torch.ones_like(mean), 0.5 * log_variance.exp()]
         return torch.randn(outputs.shape, generator=generator).to(outputs) * torch.cat(curvature, 1).sqrt()
-
-    def validate(self, model: nn.Module) -> float:
-        """Mean loss over the validation images, with the same noise every time."""
-        device = next(model.parameters()).device
-        (loss,) = self._validation.means(lambda part: self.example_losses(model, (part[0], part[1]))[:, None], device)
-        return loss
 
 
 @WORKLOADS.register("vae")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,17 +14,20 @@ from torch import Tensor, nn
 from cbs.errors import ConfigError
 from cbs.noise_scale.geometries.nuclear import Nuclear
 from cbs.optimizers import build_optimizer
+from cbs.optimizers.adamh import AdamHyperball
 from cbs.optimizers.composite import CompositeOptimizer
 from cbs.optimizers.layout import as_matrices
 from cbs.optimizers.matching import matched
 from cbs.optimizers.muon import Muon
 from cbs.optimizers.muon_plus import MuonPlus
+from cbs.optimizers.muonh import MuonHyperball
+from cbs.optimizers.normuon import NorMuon
 from cbs.optimizers.orscale import OrScale
 from cbs.optimizers.scion import RootMeanSquareBall, SignBall, SpectralBall
 from cbs.optimizers.spectral import orthogonalization
 from cbs.optimizers.spectral.orthogonalization import fast_dtype, newton_schulz, orthogonalize, polar_factor
 from cbs.trial.config import Choice
-from tests.references.muon import MuonTwin, polar, singular_value_after
+from tests.references.muon import HyperballTwin, MuonTwin, polar, singular_value_after
 from tests.references.muon import newton_schulz as slow_newton_schulz
 from tests.references.orscale import OrScaleTwin
 from tests.references.scion import ScionTwin
@@ -84,6 +88,47 @@ def test_muon_plus_agrees_with_its_twin(norm_mode: str) -> None:
         lambda params: MuonPlus(params, 0.02, norm_mode=norm_mode, weight_decay=0.1),
         lambda start: MuonTwin(start, 0.02, norm_mode=norm_mode, weight_decay=0.1),
     )
+
+
+@pytest.mark.parametrize("lr_convention", ["match_rms_adamw", "original"])
+def test_normuon_agrees_with_its_twin(lr_convention: str) -> None:
+    settings = {"beta2": 0.9, "lr_convention": lr_convention, "weight_decay": 0.1}
+    assert_like_twins(
+        lambda params: NorMuon(params, 0.02, ns_dtype="float32", **settings),
+        lambda start: MuonTwin(start, 0.02, **settings),
+    )
+
+
+@pytest.mark.parametrize("options", [{"nesterov": True}, {"nesterov": False}, {"beta2": 0.8}])
+def test_muonh_and_adamh_agree_with_their_twin(options: dict[str, object]) -> None:
+    settings = {"lr": 0.02, "momentum": 0.9, **options}
+    twins = [HyperballTwin(array if array.any() else array + 0.1, **settings) for array in starts(1)]
+    params = [nn.Parameter(torch.tensor(twin.w)) for twin in twins]
+    kind = AdamHyperball if "beta2" in options else partial(MuonHyperball, ns_dtype="float32")
+    optimizer = kind(params, **settings)
+    norms = [param.norm().item() for param in params]
+    for step in range(STEPS):
+        for param, slow, gradient in zip(params, twins, gradients(2, step), strict=True):
+            param.grad = torch.tensor(gradient)
+            slow.step(gradient)
+        optimizer.step()
+    for param, slow, norm in zip(params, twins, norms, strict=True):
+        np.testing.assert_allclose(param.detach().numpy(), slow.w, rtol=1e-6, atol=1e-6)
+        assert param.norm().item() == pytest.approx(norm)
+
+
+@pytest.mark.parametrize("kind", [MuonHyperball, AdamHyperball])
+def test_spheres_need_a_matrix_that_does_not_start_at_zero(kind: Callable) -> None:
+    with pytest.raises(ValueError, match=r"shape \(4, 6\) starts at 0; start it elsewhere, or leave it to AdamW"):
+        one_step(lambda params: kind(params, 0.1), torch.zeros(4, 6), torch.ones(4, 6))
+
+
+def test_a_step_of_normuon_is_as_long_as_muons() -> None:
+    torch.manual_seed(0)
+    start, gradient = torch.randn(6, 9), torch.randn(6, 9) * torch.logspace(-3, 0, 6)[:, None]
+    steps = [one_step(lambda params, kind=kind: kind(params, 0.1), start, gradient) - start for kind in (Muon, NorMuon)]
+    assert steps[1].norm().item() == pytest.approx(steps[0].norm().item(), rel=1e-5)
+    assert steps[1].norm(dim=1).std() < 1e-5 < steps[0].norm(dim=1).std()
 
 
 @pytest.mark.parametrize("form", ["lm", "general"])
@@ -278,7 +323,7 @@ def test_scion_starts_on_the_surface_of_its_balls() -> None:
     torch.testing.assert_close(singular, torch.full_like(singular, 2 * 0.5**0.5), rtol=1e-5, atol=0.0)
 
 
-@pytest.mark.parametrize("name", ["muon", "muon_plus", "orscale", "scion"])
+@pytest.mark.parametrize("name", ["muon", "muon_plus", "muonh", "normuon", "orscale", "scion"])
 def test_the_noise_scale_is_read_on_the_matrices_of_the_spectral_part(name: str) -> None:
     model = nn.Sequential(nn.Embedding(10, 8), nn.LayerNorm(8), nn.Linear(8, 4), nn.Linear(4, 4))
     optimizer = build_optimizer(Choice(name=name), model, 0.1)
@@ -403,6 +448,10 @@ def test_a_gradient_that_is_not_finite_is_not_hidden(method: str) -> None:
     [
         ("muon_plus", {"norm_mode": "both"}, "norm_mode must be one of col, row, col_row, row_col, got 'both'"),
         ("muon_plus", {"norm_eps": -1.0}, "norm_eps must be finite and at least 0"),
+        ("normuon", {"beta2": 1.0}, "beta2"),
+        ("muonh", {"momentum": 1.0}, "momentum"),
+        ("adamh", {"beta2": -0.1}, "beta2"),
+        ("adamh", {"denominator_eps": -1.0}, "denominator_eps must be finite and at least 0"),
         ("orscale", {"form": "moe"}, "form must be one of lm, general, got 'moe'"),
         ("orscale", {"r_min": 2.0, "r_max": 1.0}, "0 < r_min <= r_max must hold, got 2.0 and 1.0"),
         ("orscale", {"ratio_eps": -1.0}, "ratio_eps must be finite and at least 0"),

@@ -50,7 +50,9 @@ class Momentum:
 
 
 class MuonTwin:
-    """One matrix under Muon; with ``norm_mode`` under MUON+. ``steps`` None takes the exact polar factor."""
+    """One matrix under Muon; with ``norm_mode`` under MUON+, with ``beta2`` under NorMuon.
+
+    ``steps`` None takes the exact polar factor."""
 
     def __init__(
         self,
@@ -63,11 +65,13 @@ class MuonTwin:
         steps: int | None = 5,
         lr_convention: str = "match_rms_adamw",
         norm_mode: str | None = None,
+        beta2: float | None = None,
     ) -> None:
         self.w = np.array(w, dtype=np.float64)
         self.momentum = Momentum(self.w.shape, momentum, nesterov)
         self.lr, self.weight_decay, self.steps, self.norm_mode = lr, weight_decay, steps, norm_mode
         m, n = self.w.shape
+        self.beta2, self.v = beta2, np.zeros(m)
         self.scale = 0.2 * math.sqrt(max(m, n)) if lr_convention == "match_rms_adamw" else math.sqrt(max(1.0, m / n))
 
     def step(self, g: np.ndarray) -> np.ndarray:
@@ -76,7 +80,33 @@ class MuonTwin:
         if self.norm_mode is not None:
             for which in self.norm_mode.split("_"):
                 o = unit_columns(o) if which == "col" else unit_columns(o.T).T
+        if self.beta2 is not None:
+            self.v = self.beta2 * self.v + (1 - self.beta2) * np.array([np.mean(row**2) for row in o])
+            even = np.array([row / (math.sqrt(v) + 1e-10) for row, v in zip(o, self.v, strict=True)])
+            o = even * (np.linalg.norm(o) / (np.linalg.norm(even) + 1e-10))
         self.w = self.w - self.lr * (self.scale * o + self.weight_decay * self.w)
+        return self.w
+
+
+class HyperballTwin:
+    """One matrix under MuonH, or with ``beta2`` under AdamH: a step relative to the first norm, and back to it."""
+
+    def __init__(
+        self, w: np.ndarray, lr: float, *, momentum: float = 0.95, nesterov: bool = False, beta2: float | None = None
+    ) -> None:
+        self.w, self.lr, self.radius = np.array(w, dtype=np.float64), lr, np.linalg.norm(w)
+        self.momentum, self.beta2, self.v = Momentum(self.w.shape, momentum, nesterov), beta2, np.zeros(self.w.shape)
+
+    def step(self, g: np.ndarray) -> np.ndarray:
+        m = self.momentum.step(g)
+        if self.beta2 is None:
+            o = newton_schulz(m, 5)
+        else:
+            self.v = self.beta2 * self.v + (1 - self.beta2) * g**2
+            o = m * (1 - self.momentum.beta) / (np.sqrt(self.v) + 1e-8)
+        length = np.linalg.norm(o)
+        moved = self.w - self.lr * self.radius * (o / length if length > 0 else o)
+        self.w = self.radius * moved / np.linalg.norm(moved)
         return self.w
 
 

@@ -93,13 +93,13 @@ def class_folders(test: str = "val") -> dict[str, bytes]:
     }
 
 
-def parquet(column: str = "img", structure: bool = True) -> dict[str, bytes]:
+def parquet(column: str = "img", structure: bool = True, labels: np.ndarray = LABELS) -> dict[str, bytes]:
     files = {}
     for part, count in (("train-00000-of-00001", 10), ("test-00000-of-00001", 5)):
         contents = [encoded(COLOUR[index]) for index in range(count)]
         values = [{"bytes": content, "path": None} for content in contents] if structure else contents
         stream = io.BytesIO()
-        pq.write_table(pa.table({column: values, "label": LABELS[:count]}), stream, row_group_size=3)
+        pq.write_table(pa.table({column: values, "label": labels[:count]}), stream, row_group_size=3)
         files[f"data/{part}.parquet"] = stream.getvalue()
     return files
 
@@ -307,6 +307,12 @@ BAD: dict[str, tuple[dict[str, bytes], dict[str, object], str]] = {
     ),
     "nothing": ({"readme.md": b"x"}, {}, "neither MNIST, CIFAR, Parquet nor folders of images"),
     "a foreign column": (parquet("picture"), {}, "but image or img and label"),
+    "labels that are no numbers of classes": (parquet(labels=LABELS / 2), {}, "'label' holds no whole numbers"),
+    "sixteen bits": (
+        changed(class_folders(), "set/train/n00003/3.PNG", encoded(GREY[0].astype(np.uint16) * 256)),
+        {},
+        "n00003/3.PNG: more than 8 bits per channel (I;16); convert the images to 8 bits",
+    ),
     "a damaged Parquet file": ({"train.parquet": b"PAR1", "test.parquet": b"x"}, {}, "not a readable Parquet file"),
     "a size for MNIST": (mnist(), {"image_size": 32}, "leave image_size and channels out"),
     "five channels": (class_folders(), {"channels": 5}, "channels of workload 'images' must be 1 or 3, got 5"),

@@ -161,7 +161,7 @@ class SpectralOptimizer(MomentumOptimizer):
         )
 
 
-def beside_adamw(kind: type[SpectralOptimizer], summary: str) -> Callable[..., CompositeOptimizer]:
+def beside_adamw(kind: type[MomentumOptimizer], summary: str) -> Callable[..., CompositeOptimizer]:
     """What builds ``kind`` on the matrices of a model and AdamW on the rest, for the registry.
 
     Its options are those of ``kind``, of which ``weight_decay`` is AdamW's too, and

@@ -95,6 +95,8 @@ def decode(content: bytes, where: str) -> Any:
     except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError) as error:
         why = "of no known format" if isinstance(error, Image.UnidentifiedImageError) else reason(error)
         raise DataError(f"{where}: not a readable image ({why}); delete it or fetch it again") from None
+    if image.mode.startswith(("I", "F")):
+        raise DataError(f"{where}: more than 8 bits per channel ({image.mode}); convert the images to 8 bits")
     return image
 
 

@@ -34,8 +34,8 @@ MEMORY = 2**31
 FIELDS = (("image", "img"), ("label", "labels", "fine_label"))
 """What the columns of images and of labels are called."""
 
-GREY = ("1", "L", "I", "I;16", "F")
-"""Modes of Pillow of one channel."""
+GREY = ("1", "L", "LA")
+"""Modes of Pillow without colour."""
 
 SPLITS = {"training": ("train", "training"), "validation": ("val", "valid", "validation", "test", "testing", "eval")}
 
@@ -235,6 +235,8 @@ def _parquet(place: Path, names: list[str], size: int | None, channels: int | No
                 if not image or not label:
                     known = " and ".join(" or ".join(names) for names in FIELDS)
                     raise DataError(f"{path}: columns {', '.join(columns)[:200]}, but {known} are needed; rename them")
+                if not pa.types.is_integer(file.schema_arrow.field(label).type):
+                    raise DataError(f"{path}: column {label!r} holds no whole numbers; number the classes from 0")
                 for group in range(file.num_row_groups):
                     labels.append(file.read_row_group(group, columns=[label]).column(0).to_numpy())
                     groups.append((path, group, image))

@@ -31,7 +31,7 @@ HEADERS = (20240520, 20240801)
 """What the first four bytes of a file say where llm.c wrote it; ids begin after 1 KiB."""
 
 VALIDATION_NAME = re.compile(r"(^|[^a-z])(val|valid|validation)([^a-z]|$)", re.IGNORECASE)
-"""How a file of a folder says that it is for validation, as in ``fineweb_val_000000.bin``."""
+"""How a file of a folder says that it is for validation, as in ``fineweb_val_000000.bin`` or ``val/000000.bin``."""
 
 TOKEN_DTYPES = {".u16": "uint16", ".uint16": "uint16", ".u32": "uint32", ".uint32": "uint32", ".bin": None}
 DOCUMENTS_AT_ONCE = 1024
@@ -54,7 +54,7 @@ def load_corpus(
 
     Args:
         data: a file, or a folder whose ``.txt``, ``.jsonl`` and ``.parquet`` files, or else whose files of ids, at any
-            depth, are read in the order of their paths. Files of ids with ``val`` in their name are for validation.
+            depth, are read in the order of their paths. Files of ids with ``val`` in their path are for validation.
         validation: a file or folder for validation.
         tokenizer: path of a ``tokenizer.json``; ``None`` for UTF-8 bytes.
         text_field: field of a JSON line or column of a Parquet file that holds the text.
@@ -127,7 +127,7 @@ def _tokens_in(path: Path, dtype: str | None) -> list[Tokens]:
     if not path.is_dir():
         return [open_tokens(path, dtype)]
     files = _flat_files(path)
-    held_out = [file for file in files if VALIDATION_NAME.search(file.name)]
+    held_out = [file for file in files if VALIDATION_NAME.search(file.relative_to(path).as_posix())]
     sides = [side for side in ([file for file in files if file not in held_out], held_out) if side]
     shards = []
     for side in sides:
