@@ -42,11 +42,8 @@ def atlas(folder: Path, page: Path) -> int:
     tables = [_table(path) for path in sorted(folder.glob("*.json"))]
     if not tables:
         raise ResultsError(f"no table of verdicts in {folder}; cbs reproduce NAME --record {folder} writes one")
-    try:
-        with atomic_file(page) as draft:
-            draft.write_text("\n".join(lines(tables)) + "\n")
-    except OSError as error:
-        raise ResultsError(f"cannot write {page}: {reason(error)}; choose another file with --output") from None
+    with atomic_file(page, "the page ", "; choose another file with --output") as draft:
+        draft.write_text("\n".join(lines(tables)) + "\n")
     return sum(len(table["verdicts"]) for table in tables)
 
 
