@@ -29,12 +29,16 @@ from tests.factories import Truth, sweep
 from tests.parameters import COMMANDS, flags_of, kind
 
 ROOT = Path(__file__).resolve().parents[1]
-EXPECTED = {
-    " ".join([*path.relative_to(folder).parts[:-1], path.stem.strip("_").replace("_", "-")])
-    for folder in [ROOT / "sweeps" / "commands", *(ROOT / "analysis").glob("*/*/commands")]
-    for path in folder.rglob("*.py")
-    if path.stem != "__init__"
-} | {path.parent.name.strip("_").replace("_", "-") for path in (ROOT / "analysis").glob("*/*/command.py")}
+EXPECTED = (
+    {
+        " ".join([*path.relative_to(folder).parts[:-1], path.stem.strip("_").replace("_", "-")])
+        for folder in [ROOT / "sweeps" / "commands", *(ROOT / "analysis").glob("*/*/commands")]
+        for path in folder.rglob("*.py")
+        if path.stem != "__init__"
+    }
+    | {path.parent.name for path in ROOT.glob("sweeps/commands/*/__init__.py") if "def command(" in path.read_text()}
+    | {path.parent.name.strip("_").replace("_", "-") for path in (ROOT / "analysis").glob("*/*/command.py")}
+)
 
 
 HEAVY = ("torch", "ray", "pandas", "numpy", "scipy", "matplotlib", "pyarrow")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from cbs.diagnostics.base import Diagnostic
+from cbs.diagnostics.base import Diagnostic, UpdateDiagnostic
 from cbs.errors import ConfigError
 from cbs.registry import Registry
 
 DIAGNOSTICS: Registry[Callable[[], Diagnostic]] = Registry("diagnostic", "cbs.diagnostics", makes=Diagnostic)
 
-__all__ = ["DIAGNOSTICS", "Diagnostic", "build_diagnostics"]
+__all__ = ["DIAGNOSTICS", "Diagnostic", "UpdateDiagnostic", "build_diagnostics"]
 
 
 def build_diagnostics(names: Sequence[str], *, compiled: bool = False) -> list[Diagnostic]:

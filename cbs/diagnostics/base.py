@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 
 class Diagnostic(Protocol):
@@ -57,4 +58,17 @@ class Diagnostic(Protocol):
 
         Raises:
             ConfigError: if the model has nothing that it measures.
+        """
+
+
+@runtime_checkable
+class UpdateDiagnostic(Diagnostic, Protocol):
+    """A diagnostic of the optimizer's step: told of it before, and read after it."""
+
+    def before_step(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> Sequence[str]:
+        """Gradients are there, and the optimizer is next; returns the names of the columns of :meth:`columns`, which a
+        trial calls once the weights have moved.
+
+        Raises:
+            ConfigError: if the model or the optimizer has nothing that it measures.
         """

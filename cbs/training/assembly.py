@@ -89,7 +89,7 @@ class Assembly:
             self.noise_scale,
             self.sizes,
             Clipping(self.model, config.clip_norm, ranks.shard) if config.clip_norm else None,
-            Diagnostics(diagnostics, config.diagnostics_every),
+            Diagnostics(diagnostics, config.diagnostics_every, self.model, self.optimizer),
         ]
         giving = [part for part in measuring if part is not None]
         self.columns = StepColumns(

@@ -24,6 +24,7 @@ class TrainingStep:
         watching: what is entered around every forward pass of the update.
         noise_measured: whether the noise scale of this update is measured.
         values: by name of a column of the steps, its value, a tensor of shape ``[]``. ``train_loss`` is the first.
+        late: likewise of columns that are in ``values`` as NaN, and known only after the optimizer's step.
         planned: likewise of the columns that are numbers from the start and are never on the device.
     """
 
@@ -34,6 +35,7 @@ class TrainingStep:
     watching: list[AbstractContextManager[Any]] = field(default_factory=list)
     noise_measured: bool = False
     values: dict[str, Tensor] = field(default_factory=dict)
+    late: dict[str, Tensor] = field(default_factory=dict)
     planned: dict[str, float] = field(default_factory=dict)
 
 

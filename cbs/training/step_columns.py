@@ -48,6 +48,16 @@ class StepColumns(Part):
         self._pending.append(torch.stack([value.detach().double() for value in filled]))
         self._planned.append((step.stage.batch_size, *(step.planned[name] for name in self._schedule)))
 
+    def after_step(self, step: TrainingStep) -> None:
+        """Fill in what is known only now.
+
+        Raises:
+            ValueError: if it has no column.
+        """
+        if step.late:
+            places = torch.tensor([self.names.index(name) for name in step.late], device=self._pending[-1].device)
+            self._pending[-1][places] = torch.stack([value.detach().double() for value in step.late.values()])
+
     def flush(self) -> np.ndarray:
         """Move what is pending to the host; returns it, shape ``[steps since the last flush, columns]``."""
         rows = torch.stack(self._pending).cpu().numpy() if self._pending else np.empty((0, len(self.names)))

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
 from cbs.compute.sharding import whole
-from cbs.diagnostics import Diagnostic
+from cbs.diagnostics import Diagnostic, UpdateDiagnostic
 from cbs.errors import ConfigError
 from cbs.optimizers.problem import ProblemOptimizer
 from cbs.training.averaging import WeightAverage
@@ -37,15 +39,20 @@ class Clipping(Part):
 
 
 class Diagnostics(Part):
-    """Reads diagnostics off the forward passes of one step in ``every``, from the first on.
+    """Reads diagnostics off the passes and the update of one step in ``every``, from the first on.
 
     Args:
         diagnostics: what is read; their columns are those of the first step.
         every: steps from one that is read to the next.
+        model: that is trained.
+        optimizer: that trains it.
     """
 
-    def __init__(self, diagnostics: Iterable[Diagnostic], every: int) -> None:
+    def __init__(
+        self, diagnostics: Iterable[Diagnostic], every: int, model: nn.Module, optimizer: torch.optim.Optimizer
+    ) -> None:
         self._diagnostics, self._every = tuple(diagnostics), every
+        self._model, self._optimizer = model, optimizer
 
     def _due(self, step: TrainingStep) -> Sequence[Diagnostic]:
         return self._diagnostics if (step.number - 1) % self._every == 0 else ()
@@ -55,10 +62,21 @@ class Diagnostics(Part):
 
     def before_step(self, step: TrainingStep) -> None:
         for diagnostic in self._due(step):
-            columns = diagnostic.columns()
+            if isinstance(diagnostic, UpdateDiagnostic):
+                nothing = step.values["train_loss"].new_tensor(math.nan)
+                columns: Mapping[str, Tensor] = dict.fromkeys(
+                    diagnostic.before_step(self._model, self._optimizer), nothing
+                )
+            else:
+                columns = diagnostic.columns()
             if taken := step.values.keys() & columns.keys():
                 raise ConfigError(f"{type(diagnostic).__name__} has columns that already exist: {', '.join(taken)}")
             step.values |= columns
+
+    def after_step(self, step: TrainingStep) -> None:
+        for diagnostic in self._due(step):
+            if isinstance(diagnostic, UpdateDiagnostic):
+                step.late |= diagnostic.columns()
 
 
 class OptimizerBatch(Part):

@@ -52,6 +52,7 @@ def command(
     from cbs.compute import device
     from cbs.errors import ConfigError
     from cbs.registry.parsing import parse_duration
+    from cbs.trial.store import Store
     from sweeps.outlook.progress import Progress
     from sweeps.reproducing.price import prices
     from sweeps.reproducing.reproduce import recipe_of, reproduce, store
@@ -67,6 +68,8 @@ def command(
         lines = list(price_lines(priced, peak * 1e12, utilisation)) or ["no sweep: an analysis alone, in seconds"]
         typer.echo(json.dumps(content, indent=2, allow_nan=False) if as_json else "\n".join(lines))
         return
+    if record is not None:
+        Store(record).check_writable()
     resources = Resources(**machines)
     outcome = reproduce(
         name,

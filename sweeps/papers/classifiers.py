@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from torch import nn
-
 from cbs.registry.choices import Choice
 from cbs.trial.target import Target
 from sweeps.papers import PAPERS, AnswerPath, Expectation, Near, PaperRecipe
-from sweeps.papers.parts import experiment, larger_critical, lower_loss, one_run
+from sweeps.papers.parts import classifier, experiment, larger_critical, lower_loss, one_run
 from sweeps.spec.schedule_rule import ScheduleRule
 
 GLYPHS = Choice(name="images", options={"model": "lenet", "image_size": 16})
@@ -35,7 +33,7 @@ def cifar10(scale: str) -> PaperRecipe:
         paper="McCandlish et al. 2018, arXiv 1812.06162",
         protocol="SGD with momentum to one target at every batch size, learning rate searched at each",
         deviations=("glyphs and LeNet in place of CIFAR-10",) if tiny else ("a ResNet of 32 layers",),
-        runs=(one_run("images", sweep, tiny, model=resnet32),),
+        runs=(one_run("images", sweep, tiny, model=classifier("resnet32", 10, 3, 32, "group")),),
         analyses={"analyze": "analyze {images}"},
         expectations=(
             Expectation(
@@ -74,7 +72,7 @@ def neural(scale: str) -> PaperRecipe:
         paper="Zhang et al. 2019, arXiv 1907.04164",
         protocol="SGD, momentum and Adam to one target at every batch size, learning rate searched at each",
         deviations=("targets of the paper could not be read", *(["glyphs in place of MNIST"] if tiny else [])),
-        runs=(one_run("images", sweep, tiny, model=simple_cnn),),
+        runs=(one_run("images", sweep, tiny, model=classifier("cnn", 10, 1, 28, "none")),),
         analyses={"compare": "compare {images}"},
         expectations=(
             larger_critical("sgd(momentum=0.9)", "sgd(momentum=0)", "momentum extends perfect scaling", "abstract"),
@@ -107,7 +105,7 @@ def lamb_resnet50(scale: str) -> PaperRecipe:
             "the learning rate is searched; the paper scales it by the square root and lengthens the warmup",
             *(["glyphs and LeNet in place of ImageNet and ResNet-50"] if tiny else []),
         ),
-        runs=(one_run("images", sweep, tiny, model=resnet50, parameters=25.6e6),),
+        runs=(one_run("images", sweep, tiny, model=classifier("resnet50", 1000, 3, 224), parameters=25.6e6),),
         analyses={"budget": "budget {images}"},
         expectations=(
             higher(
@@ -132,24 +130,3 @@ def higher(expectation: Expectation) -> Expectation:
     assert isinstance(relation, Beyond)
     claim = expectation.claim.replace("below", "above")
     return replace(expectation, claim=claim, relation=Beyond(relation.bound, above=not relation.above))
-
-
-def resnet32() -> nn.Module:
-    """ResNet-32 for ten classes of 32 x 32 colours."""
-    return _classifier("resnet32", 10, 3, 32, "group")
-
-
-def resnet50() -> nn.Module:
-    """ResNet-50 for a thousand classes of 224 x 224 colours."""
-    return _classifier("resnet50", 1000, 3, 224, "batch")
-
-
-def simple_cnn() -> nn.Module:
-    """The small convolutional network on grey images of 28 x 28."""
-    return _classifier("cnn", 10, 1, 28, "none")
-
-
-def _classifier(name: str, classes: int, channels: int, size: int, norm: str) -> nn.Module:
-    from cbs.workloads.image_parts.models import build_classifier
-
-    return build_classifier(name, classes=classes, channels=channels, size=size, norm=norm)

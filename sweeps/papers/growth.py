@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from torch import nn
-
 from cbs.registry.choices import Choice, parse_choice
 from sweeps.papers import PAPERS, AnswerPath, Beyond, Expectation, PaperRecipe
-from sweeps.papers.parts import experiment, one_run, schedule_less
+from sweeps.papers.parts import classifier, experiment, one_run, schedule_less
 
 SOURCE = "code and its README; the tables of the paper could not be read"
 
@@ -43,7 +41,7 @@ def growth(scale: str) -> PaperRecipe:
         "with the learning rate growing by 1.4 or not at all; the norm of the gradient over fixed training examples",
         deviations=("the first learning rate is searched for each; the paper has 0.1",
                     *(["glyphs and LeNet in place of CIFAR-100 and ResNet-18"] if tiny else [])),
-        runs=(one_run("images", sweep, tiny, model=resnet18, parameters=11.2e6),),
+        runs=(one_run("images", sweep, tiny, model=classifier("resnet18", 100, 3, 32), parameters=11.2e6),),
         analyses={"losses": "schedule losses {images}"},
         expectations=(
             below("growth", first, "growing both ends at a smaller gradient than the first batch size throughout",
@@ -54,10 +52,3 @@ def growth(scale: str) -> PaperRecipe:
         figure="schedule_losses",
         minutes=5.0 if tiny else None,
     )  # fmt: skip
-
-
-def resnet18() -> nn.Module:
-    """ResNet-18 for a hundred classes of 32 x 32 colours."""
-    from cbs.workloads.image_parts.models import build_classifier
-
-    return build_classifier("resnet18", classes=100, channels=3, size=32, norm="batch")

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from torch import nn
-
 from cbs.registry.choices import Choice
 from sweeps.papers import PAPERS, AnswerPath, Expectation, Monotone, Near, PaperRecipe, RecipeRun
 from sweeps.papers.base import Step
-from sweeps.papers.parts import TEXT, experiment, one_run
+from sweeps.papers.parts import TEXT, classifier, experiment, one_run
 
 PAPER = "McCandlish et al. 2018, arXiv 1812.06162"
 SOURCE = "read in two summaries with equation numbers"
@@ -46,7 +44,7 @@ def temperature(scale: str) -> PaperRecipe:
         protocol="SGD without momentum at five learning rates and three batch sizes, each for the same steps; the "
         "noise scale of the second half of every run",
         deviations=tuple(deviations),
-        runs=(one_run("grid", sweep, tiny, model=svhn_model),),
+        runs=(one_run("grid", sweep, tiny, model=classifier("cnn", 10, 3, 32, "none")),),
         analyses={"temperature": "theory temperature {grid}"},
         expectations=(
             power("lr", -1.0, "at a fixed batch size B_simple goes as 1/LR"),
@@ -56,13 +54,6 @@ def temperature(scale: str) -> PaperRecipe:
         figure="temperature",
         minutes=3.0 if tiny else None,
     )
-
-
-def svhn_model() -> nn.Module:
-    """The small convolutional network on 32 x 32 colours."""
-    from cbs.workloads.image_parts.models import build_classifier
-
-    return build_classifier("cnn", classes=10, channels=3, size=32, norm="none")
 
 
 @PAPERS.register("mccandlish-lm")
@@ -129,4 +120,39 @@ def language_model(scale: str) -> PaperRecipe:
         ),
         figure="pareto",
         minutes=8.0 if tiny else None,
+    )  # fmt: skip
+
+
+@PAPERS.register("mccandlish-adaptive")
+def adaptive(scale: str) -> PaperRecipe:
+    """A batch size that follows the noise scale, against the front of constant ones."""
+    tiny = scale == "tiny"
+    rule = Choice(name="noise_rule", options={"price": 64 if tiny else 500, "cap": 512 if tiny else 8192})
+    about = {"batch_schedules": (Choice(name="constant"), rule), "probe": Choice(name="auto")}
+    if tiny:
+        sweep = experiment(TEXT, ("adamw",), (8, 32, 128, 512), target=2.6, seeds=(0, 1, 2), max_steps=1_500,
+                           max_examples=60_000, expected=(120.0, 4_500.0), **about)  # fmt: skip
+    else:
+        workload = Choice(name="images", options={"model": "cnn", "data": "data/svhn"})
+        sweep = experiment(workload, ("sgd",), tuple(2**k for k in range(4, 14)), target=0.4, max_steps=20_000,
+                           max_examples=5_000_000, expected=(1_000.0, 5e5), **about)  # fmt: skip
+    first = sweep.batch_sizes[0]
+    gamma = AnswerPath(analysis="judge", path=("schedules", {"batch_size": first}, "gamma"))
+    return PaperRecipe(
+        title="adaptive batch size: what following the noise scale buys",
+        paper=PAPER,
+        protocol="B = sqrt(r B_simple) from the noise scale measured on the way, beside constant batch sizes, to one "
+        "target; gamma is 1 on the front of constant batch sizes and below 1 for what beats them all",
+        deviations=("B_simple is the lower end of its interval", *(["bytes of a small text"] if tiny else [])),
+        runs=(one_run("runs", sweep, tiny, model=classifier("cnn", 10, 3, 32, "none")),),
+        analyses={"judge": "schedule judge {runs}"},
+        expectations=(
+            Expectation(
+                claim="following the noise scale gains little: gamma is near .96",
+                published="gamma = 24/25 for SVHN, where B_crit grows as the root of the steps",
+                source=f"appendix D, {SOURCE}", relation=Near((0.96,), 0.25), ours=(gamma,),
+            ),
+        ),
+        figure="schedule_front",
+        minutes=9.0 if tiny else None,
     )  # fmt: skip

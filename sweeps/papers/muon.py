@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from torch import nn
-
 from cbs.registry.choices import Choice
 from cbs.trial.target import Target
 from sweeps.papers import PAPERS, AnswerPath, Beyond, Expectation, Likely, Monotone, PaperRecipe, RecipeRun
 from sweeps.papers.base import EACH
-from sweeps.papers.parts import TEXT, critical, experiment, larger_critical
+from sweeps.papers.parts import TEXT, classifier, critical, experiment, larger_critical
 
 MOMENTA = (0.8, 0.95, 0.99)
 
@@ -75,7 +73,7 @@ def muon_cbs(scale: str) -> PaperRecipe:
         sweep = experiment(workload, optimizers, tuple(2**k for k in range(1, 13)), max_steps=20_000,
                            target=Target(metric="validation_accuracy", value=0.9, direction="above"),
                            max_examples=2_500_000, expected=(1_000.0, 5e5))  # fmt: skip
-        run = RecipeRun(name="runs", sweep=sweep, parameters=11.17e6, model=resnet18)
+        run = RecipeRun(name="runs", sweep=sweep, parameters=11.17e6, model=classifier("resnet18", 10, 3, 32))
     return PaperRecipe(
         title="Muon: its critical batch size falls with the momentum",
         paper="Sato, Naganuma, Iiduka 2025, arXiv 2507.01598",
@@ -100,10 +98,3 @@ def muon_cbs(scale: str) -> PaperRecipe:
         figure="steps",
         minutes=8.0 if tiny else None,
     )
-
-
-def resnet18() -> nn.Module:
-    """ResNet-18 for ten classes of 32 x 32 colours."""
-    from cbs.workloads.image_parts.models import build_classifier
-
-    return build_classifier("resnet18", classes=10, channels=3, size=32, norm="batch")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
+
+from torch import nn
 
 from cbs.registry.choices import Choice, parse_choice
 from cbs.trial.target import Target
@@ -45,6 +47,13 @@ def experiment(workload: Choice, optimizers: Sequence[str], batch_sizes: Sequenc
 def one_run(name: str, sweep: Sweep, tiny: bool, **published: Any) -> RecipeRun:
     """A run, with what is published of its model at the scale of the paper."""
     return RecipeRun(name=name, sweep=sweep, **({} if tiny else published))
+
+
+def classifier(name: str, classes: int, channels: int, size: int, norm: str = "batch") -> Callable[[], nn.Module]:
+    """Builds a classifier of images, whose data would have to be there for the workload to do so."""
+    from cbs.workloads.image_parts.models import build_classifier
+
+    return lambda: build_classifier(name, classes=classes, channels=channels, size=size, norm=norm)
 
 
 def critical(analysis: str, optimizer: str, **more: Any) -> AnswerPath:

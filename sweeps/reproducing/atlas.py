@@ -18,9 +18,9 @@ from sweeps.reproducing.telling import ours
 HEAD = """# Atlas: what of the literature was found again
 
 A row for every statement that a recipe looks for: the published value, ours with a 95 % interval, and the verdict.
-What is to be found was written into the recipe before it was first run, and has not been changed since. The tables
-behind this page are in `docs/atlas/`; `cbs recipes atlas` makes it from them, `cbs recipes show NAME` says what a
-recipe runs and in what it differs from the paper, and the command above each table does it again.
+What is to be found was written into the recipe before it was first run, and stays. The tables behind this page are in
+`docs/atlas/`; `cbs recipes atlas` makes it from them, `cbs recipes show NAME` says what a recipe runs and in what it
+differs from the paper, and the command above each table does it again.
 
 - *reproduced*: our interval lies where the paper says.
 - *differs*: it lies elsewhere.
@@ -42,11 +42,8 @@ def atlas(folder: Path, page: Path) -> int:
     tables = [_table(path) for path in sorted(folder.glob("*.json"))]
     if not tables:
         raise ResultsError(f"no table of verdicts in {folder}; cbs reproduce NAME --record {folder} writes one")
-    try:
-        with atomic_file(page) as draft:
-            draft.write_text("\n".join(lines(tables)) + "\n")
-    except OSError as error:
-        raise ResultsError(f"cannot write {page}: {reason(error)}; choose another file with --output") from None
+    with atomic_file(page, "the page ", "; choose another file with --output") as draft:
+        draft.write_text("\n".join(lines(tables)) + "\n")
     return sum(len(table["verdicts"]) for table in tables)
 
 

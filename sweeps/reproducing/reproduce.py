@@ -14,6 +14,7 @@ import cbs
 from analysis.arrays import Quantity
 from cbs.errors import CbsError, ConfigError
 from cbs.files import atomic_file
+from cbs.trial.store import Store
 from sweeps.launching.loop import carry_out, prepare
 from sweeps.launching.policies import POLICIES
 from sweeps.outlook.progress import Progress
@@ -149,6 +150,7 @@ def reproduce(
     """
     recipe = recipe_of(name, scale, settings)
     output = Path("results") / f"{name}-{scale}" if output is None else output
+    Store(output).check_writable()
     resources, limits = resources or Resources(), limits or Limits()
     complete = True
     for run in recipe.runs:
@@ -182,7 +184,6 @@ def reproduce(
         command=command,
         complete=complete and not limits.reached,
     )
-    output.mkdir(parents=True, exist_ok=True)
     store(outcome, output / VERDICTS)
     return outcome
 

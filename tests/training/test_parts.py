@@ -147,6 +147,6 @@ def test_a_diagnostic_does_not_take_the_column_of_another_part() -> None:
             return {"train_loss": torch.tensor(0.0)}
 
     trial = loop(probe=None)
-    trial.parts.insert(0, Diagnostics([Loss()], 1))
+    trial.parts.insert(0, Diagnostics([Loss()], 1, trial.model, trial.optimizer))
     with pytest.raises(ConfigError, match="Loss has columns that already exist: train_loss"):
         trial.train_step(1)

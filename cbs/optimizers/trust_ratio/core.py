@@ -15,7 +15,7 @@ updated together, since they cost calls; see :mod:`cbs.optimizers.trust_ratio.bl
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -101,6 +101,19 @@ class TrustRatioOptimizer(CheckedOptimizer):
             )
             self._update(block, self.param_groups[index], *own)
         return loss
+
+    def trust_ratios(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Every parameter that has a ratio, with the ratio of the whole tensor in the latest step, and the largest of
+        those of its rows, columns and whole, both of shape ``[]``. A ratio that is 1 for want of another is 1 here;
+        there is none before the first step."""
+        _, blocks, (groups, _) = vars(self).get("_plan", (None, [], ([], [])))
+        for index, block in blocks:
+            wholes = [factor[0].reshape(-1) for factor in block.factors]
+            largest = [torch.stack([one.flatten(1).amax(1) for one in some]).amax(0) for some in block.factors]
+            if wholes:
+                pairs = (torch.cat(parts).nan_to_num(nan=1.0) for parts in (wholes, largest))
+                for member, whole, most in zip(block.members, *pairs, strict=True):
+                    yield groups[index][member], whole, most
 
     def _state_of(self, param: Tensor) -> dict[str, Any]:
         state = self.state[param]

@@ -1,4 +1,4 @@
-"""Recipes of papers: what there is, what each looks for, what was found."""
+"""Recipes of papers: what each looks for, what was found."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sweeps.commands import AsJson
 
 
 def command(context: typer.Context, *, as_json: AsJson = False) -> None:
-    """Recipes of papers: what there is, what each looks for, what was found.
+    """Recipes of papers: what each looks for, what was found.
 
     Alone it lists them, with what they cost.
 

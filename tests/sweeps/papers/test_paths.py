@@ -9,21 +9,34 @@ from typing import Any
 
 import numpy as np
 import pytest
+from torch import nn
 
+from cbs.optimizers import build_optimizer
+from cbs.schedules.batch_size import build_batch_schedule
+from cbs.schedules.learning_rate import build_schedule
+from cbs.training.batch_sizes import run_of
 from cbs.trial.record import GeometryColumns, Measurement, TrialResult, TrialStatus, WorkloadInfo
 from cbs.trial.store import Store
 from sweeps.folder.manifest import merged_manifest
+from sweeps.launching.launch import resolve
+from sweeps.launching.policies import POLICIES
 from sweeps.papers import PAPERS, PaperRecipe
 from sweeps.reproducing.asking import ask
 from sweeps.reproducing.readings import read
 from sweeps.reproducing.reproduce import command_lines, judge
+from sweeps.search.limits import Limits
 from sweeps.spec.cell import Cell
 from sweeps.spec.spec import Sweep
 from tests.factories import TARGET
 
 PLAIN = GeometryColumns(geometry="l2", symbol="B", exponent=1, signal="grad_sq_norm", noise="noise_trace")
 SEEDS, RATES, SLOPE = 3, (0.5, 1.0, 2.0), 0.3
-RECIPES = [name for name in PAPERS.names() if PAPERS.make(name, "tiny").runs]
+LONG = ("cbs-scaling",)
+RECIPES = [
+    pytest.param(name, marks=pytest.mark.slow if name in LONG else ())
+    for name in PAPERS.names()
+    if PAPERS.make(name, "tiny").runs
+]
 
 
 def write(root: Path, sweep: Sweep, parameters: int) -> None:
@@ -55,7 +68,9 @@ def write(root: Path, sweep: Sweep, parameters: int) -> None:
 def result(config: Any, needed: float, last: int, lr: float, rng: np.random.Generator, parameters: int) -> TrialResult:
     sign = 1.0 if config.target.direction == "below" else -1.0
     sizes = np.full(last, config.batch_size)
-    if config.batch_schedule is not None:  # as many examples in fewer steps
+    if config.batch_schedule is not None and config.stops_at_target:
+        sizes[last // 2 :] *= 2
+    elif config.batch_schedule is not None:  # as many examples in fewer steps
         sizes = np.append(sizes[: last // 2], np.full(last // 4, 2 * config.batch_size))
         last = len(sizes)
     seen, steps = np.cumsum(sizes), sorted({*np.geomspace(1, last, 60).round().astype(int).tolist(), last})
@@ -93,3 +108,23 @@ def test_every_expectation_finds_its_number(name: str, tmp_path: Path) -> None:
         for reading in each.ours:
             assert read(contents, reading), each.claim
         assert judge(each, contents, {}).why == ""
+
+
+@pytest.mark.parametrize("name", [name for name in PAPERS.names() if PAPERS.make(name, "tiny").runs])
+def test_every_sweep_of_a_tiny_recipe_can_be_built(name: str) -> None:
+    for run in PAPERS.make(name, "tiny").runs:
+        resolved = resolve(run.sweep)
+        assert resolved.target is not None
+        POLICIES.make(run.policy.name, **run.policy.options).check(resolved, limits=Limits(), source=None)
+
+
+@pytest.mark.parametrize("name", [name for name in PAPERS.names() if PAPERS.make(name, "paper").runs])
+def test_schedules_and_optimizers_at_the_scale_of_the_paper_can_be_built(name: str) -> None:
+    """Without the data, which nobody has here."""
+    for run in PAPERS.make(name, "paper").runs:
+        sweep = run.sweep if run.sweep.target is not None else run.sweep.replace(target=TARGET)
+        for study in sweep.studies():
+            trial = sweep.trial(Cell(study.optimizer, study.batch_size, 0), sweep.listed_lrs(study)[0])
+            build_schedule(trial.schedule)
+            build_batch_schedule(trial.batch_schedule, run_of(trial, 1024))
+            build_optimizer(trial.optimizer, nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), 1e-3)

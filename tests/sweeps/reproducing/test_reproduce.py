@@ -174,6 +174,8 @@ def test_a_dry_run_prices_the_paper_scale(run: Run) -> None:
         (["reproduce", "nqm", "--scale", "huge"], "unknown scale 'huge'"),
         (["reproduce", "nqm", "--utilisation", "1.5"], "--utilisation at most 1"),
         (["reproduce", "merit-gpt2", "--set", "nothing=1"], "unknown key 'nothing'"),
+        (["reproduce", "nqm", "-o", "/proc/none"], "/proc/none"),
+        (["reproduce", "nqm", "--record", "/proc/none"], "/proc/none"),
         (["recipes", "show", "nothing"], "unknown recipe of a paper 'nothing'"),
     ],
 )

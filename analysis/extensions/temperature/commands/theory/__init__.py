@@ -1,6 +1,4 @@
-"""What predictions of theory start from.
+"""Predictions of theory, alone or beside what was measured.
 
-Example: cbs theory spectrum results/quick
+Example: cbs theory quadratic --optim sgd --optim momentum
 """
-
-PANEL = "Extensions"
