@@ -9,6 +9,7 @@ from enum import StrEnum
 
 import numpy as np
 
+from analysis.estimate.fitting.bend import Bend
 from analysis.estimate.fitting.misfit import Misfit
 from analysis.estimate.fitting.other_forms import OtherForms
 from analysis.estimate.fitting.quality import LeaveOneOut
@@ -56,6 +57,9 @@ FORM_DOUBT = 0.165
 """Probability of lying outside the interval, were all forms of the curve equally likely, that is too large: up to it
 silent errors stay at 5 % or below in the worlds of ``docs/fits.md``, but for the two that it names."""
 
+BENT = 0.05
+"""Probability of :class:`Bend` below which the exponent is said to fall."""
+
 WIDE = 10.0
 """Upper over lower end of an interval that says too little to choose a batch size by."""
 
@@ -84,6 +88,7 @@ class Doubts:
         far_seeds: seeds far from the others; the fit leaves them out, its resamples hold both.
         exponent_from_prior: whether the data determine the exponent less than its prior does.
         forms: what other forms of the curve say; ``None`` where an end is open.
+        bend: whether the exponent falls towards large batch sizes; ``None`` where undefined.
     """
 
     misfit: Misfit | None = None
@@ -93,6 +98,7 @@ class Doubts:
     far_seeds: Sequence[FarSeed] = ()
     exponent_from_prior: bool = False
     forms: OtherForms | None = None
+    bend: Bend | None = None
 
     @property
     def of_the_form(self) -> OtherForms | None:
@@ -254,6 +260,13 @@ def _of_the_form(doubts: Doubts) -> Iterator[tuple[Verdict, str]]:
             Verdict.EXPONENT_FROM_PRIOR,
             "these batch sizes determine the exponent less than its prior (near 1) does, and B_crit depends on "
             "it: add batch sizes between them and beyond both ends",
+        )
+    if doubts.bend is not None and doubts.bend.probability < BENT:
+        small, large = f"{doubts.bend.small:.2g} at small", f"{doubts.bend.large:.2g} at large batch sizes"
+        yield (
+            Verdict.DEPENDS_ON_FORM,
+            f"the exponent seems to fall from {small} to {large} (p = {doubts.bend.probability:.2g}), which no form of "
+            "the curve does: B_crit is then above the estimate; more seeds and larger batch sizes would tell",
         )
     if doubts.of_the_form is not None:
         alternatives = "; ".join(f"if {words}, B_crit is {value:.3g}" for words, value in doubts.of_the_form.named)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from cbs.errors import ConfigError
 from cbs.noise_scale import NoiseScaleMeter
 from cbs.noise_scale.cut import Cut
+from cbs.noise_scale.grouping import copies
 from tests.references.per_example import assert_exact, watch
 
 EXAMPLES = 12
@@ -328,3 +329,18 @@ def test_experts_that_choose_rows_are_found_in_the_first_step(examples: int) -> 
         with pytest.raises(ConfigError, match="for one example depends on others"):
             meter.step()
         meter.detach()
+
+
+@pytest.mark.parametrize(("members", "order"), [(1, None), (2, None), (2, [0, 3, 1, 5, 2, 4])])
+def test_copies_are_of_one_group_that_stays(members: int, order: list[int] | None) -> None:
+    places = None if order is None else torch.tensor(order)
+    units = (torch.arange(6) if places is None else places).view(-1, members).tolist()
+    seen = set()
+    for seed in range(20):
+        kept = torch.zeros(6, dtype=torch.bool)
+        kept[[each for unit in units[:2] for each in unit]] = True
+        found = copies(kept, members, places, seed)
+        groups = [[int(found[each]) for each in unit] for unit in units]
+        assert all(group == groups[0] for group in groups)
+        seen.add(units.index(groups[0]))
+    assert seen == {0, 1}

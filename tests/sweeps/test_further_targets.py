@@ -22,7 +22,8 @@ from sweeps.launching.policies import POLICIES
 from sweeps.launching.policies.once import Once
 from sweeps.outlook.report import outcome_lines, outcome_report
 from sweeps.search.limits import Limits
-from sweeps.search.search import Search
+from sweeps.search.objective import objective_of
+from sweeps.search.search import Search, outcome
 from sweeps.spec.overrides import override
 from sweeps.spec.spec import Sweep
 from tests.sweeps.alone import without_ray
@@ -165,6 +166,17 @@ def test_each_target_has_a_search_of_its_own_and_an_answer_from_the_same_trials(
             assert point.best_lr == pytest.approx(factor * true_best_lr(config), rel=0.5)
             assert point.steps_to_target == pytest.approx(100 + 3000 / point.batch_size, rel=0.06)
             assert point.at_grid_edge is False
+
+
+def test_a_trial_that_missed_a_target_is_as_near_as_that_metric_was() -> None:
+    second = Target(metric="second", value=1.0)
+    asked = small_sweep(further_targets=(second,), max_steps=21, max_examples=0)
+    result = simulated(asked.trial(Search(asked).cells()[0], 1e-4))
+    shares = [outcome(result, objective_of(part)).distance for part in asked.parts]
+    for share, target in zip(shares, (result.config.target, second), strict=True):
+        first, *_, last = result.values(target.metric)
+        assert share == pytest.approx(target.distance(last) / target.distance(first))
+    assert shares[0] != pytest.approx(shares[1])
 
 
 def test_it_runs(tmp_path: Path) -> None:

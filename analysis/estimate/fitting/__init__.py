@@ -17,6 +17,7 @@ import numpy as np
 from analysis.arrays import Array
 from analysis.config import DEFAULT, AnalysisConfig
 from analysis.estimate.curves import StepsCurve
+from analysis.estimate.fitting.bend import Bend, bend
 from analysis.estimate.fitting.bootstrap import leftover, resampled_seeds, rescaled
 from analysis.estimate.fitting.data import Data, Trials, gather
 from analysis.estimate.fitting.exponent import ALONE, Belief
@@ -48,6 +49,7 @@ class Fit:
         deviation, freedom: standard deviation of the log steps of one seed that the resamples were drawn with, which
             holds the residuals, too, and its degrees of freedom.
         misfit: how far the points lie off the curve; ``None`` where undefined.
+        bend: whether the exponent falls towards large batch sizes; ``None`` where undefined.
         exponent: its prior.
         free_exponent: what the data alone say of it; ``None`` below :data:`FEWEST_FREE` batch sizes.
         hyperbola, resampled_hyperbola: with the exponent held at 1, scalars, and to resamples scattered around it.
@@ -70,6 +72,7 @@ class Fit:
     deviation: float
     freedom: float
     misfit: Misfit | None
+    bend: Bend | None
     exponent: Exponent
     free_exponent: Exponent | None
     data: Data = field(repr=False)
@@ -131,7 +134,8 @@ def fit_curve(
     rng, resamples, confidence = np.random.default_rng(config.seed), config.resamples, config.confidence
     seeds = resampled_seeds(measured, data.weights[here], resamples, rng)
     first, weights = data.unbounded().fit(HYPERBOLA, 1.0).row(0), data.all_weights[here]
-    forms = fit_forms(data, first, belief, seeds, grid_variance(measured), confidence)
+    grid = grid_variance(measured)
+    forms = fit_forms(data, first, belief, seeds, grid, confidence)
     power, best = forms[0], max(forms, key=lambda each: each.share)
     hyperbola, around, known = fitted(data, HYPERBOLA, seeds, first)
     log_steps = data.completed(best.estimate.log_steps(data.batch_sizes)[None], best.deviation)[0]
@@ -202,6 +206,7 @@ def fit_curve(
         deviation=best.spread,
         freedom=best.freedom,
         misfit=best.misfit,
+        bend=bend(data.batch_sizes[here], log_steps[here], weights, seeds, grid, power.estimate),
         exponent=best.belief.whole,
         free_exponent=best.free,
         data=data,

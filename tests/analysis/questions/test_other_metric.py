@@ -91,6 +91,12 @@ def test_a_trial_that_ran_longer_than_the_winner_and_never_passed_has_lost(tmp_p
         assert point.steps_to_target == pytest.approx(other.steps_to_target * math.exp(-0.1 / 0.3), rel=0.02)
 
 
+def test_what_the_sweep_pruned_by_its_target_is_not_censored_by_it(tmp_path: Path) -> None:
+    measured(sweep(tmp_path, {"adamw": INSIDE}, **ASKED).root, lambda _, value: value)
+    assert [group.prune_factor for group in load(tmp_path).groups] == [1.3]
+    assert [group.prune_factor for group in load(tmp_path, metric="extra").groups] == [None]
+
+
 def test_bad_input_is_one_line(tmp_path: Path) -> None:
     measured(sweep(tmp_path, {"adamw": INSIDE}, **ASKED).root, lambda _, value: value)
     with pytest.raises(ConfigError, match=r"sweep 'synthetic' has no target of extra: give one with --target"):
