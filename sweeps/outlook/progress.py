@@ -123,7 +123,8 @@ class Progress(Observer):
         done = f"{finished} trials done, {running} running, {duration(elapsed)} elapsed"
         expected = self.standing.left(search, self._running)
         if expected is not None:
-            return f"{done}, about {max(trials, expected.trials)} trials and {duration(expected.seconds)} left"
+            left = duration(expected.seconds) if expected.seconds >= 1 or not trials else "a few seconds"
+            return f"{done}, about {max(trials, expected.trials)} trials and {left} left"
         left = duration(trials * elapsed / self._ended) if self._ended else "an unknown time"
         return f"{done}, at least {trials} trials and {left} left"
 
