@@ -15,7 +15,7 @@ from rich.text import Text
 from cbs.trial.record import TrialResult, TrialStatus
 from sweeps.outlook.durations import duration as duration
 from sweeps.outlook.nearness import Nearness
-from sweeps.outlook.standing import BAR, HEADING, Standing, bars, rows_of
+from sweeps.outlook.standing import BAR, HEADING, SweepStanding, bars, rows_of
 from sweeps.search.observer import Observer
 from sweeps.search.search import Search
 from sweeps.spec.cell import StudyKey
@@ -45,7 +45,7 @@ class Progress(Observer):
         self._running: dict[str, dict[str, Any]] = {}
         self._shown = 0.0
         self._started = 0.0
-        self.standing = Standing(workers)
+        self.standing = SweepStanding(workers)
 
     @classmethod
     def silent(cls) -> Progress:

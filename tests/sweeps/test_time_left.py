@@ -16,7 +16,7 @@ from cbs.trial.store import Store
 from sweeps.folder.lock import Lock
 from sweeps.launching.ledger import ledger
 from sweeps.outlook import time_left
-from sweeps.outlook.standing import Standing
+from sweeps.outlook.standing import SweepStanding
 from sweeps.outlook.time_left import DRAWS, ENOUGH, Forecast, TimeLeft, pace
 from sweeps.recipes import RECIPES
 from sweeps.search.search import Search
@@ -139,7 +139,7 @@ def test_without_enough_trials_that_say_how_long_they_took_nothing_is_known() ->
     assert pace([result.replace(timing={"seconds": "?"}) for result in results]) is None
     search = Search(small_sweep(), results[:2])
     assert Forecast(1)(search, {}) is None
-    assert Standing(1)(search, {})["seconds_left"] is None
+    assert SweepStanding(1)(search, {})["seconds_left"] is None
 
 
 def test_it_counts_down_and_is_played_again_when_a_trial_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,7 +180,7 @@ def test_the_lock_of_a_running_sweep_says_it(tmp_path: Path) -> None:
     store.prepare()
     store.write_manifest({"name": "mine"})
     search = Search(small_sweep(), timed(lambda result, place: result.final_step * 0.05))
-    with Lock(store, "cbs sweep", Standing(1)) as lock:
+    with Lock(store, "cbs sweep", SweepStanding(1)) as lock:
         lock.looked(search, {})
         found = ledger(store)
         assert found.seconds_left > 0
