@@ -360,8 +360,17 @@ FLAGS = {
         },
     ),
     "report": Flags(
-        {"analysis.questions.report.answer.report": answer},
-        cases=RESULTS | METRIC | OUTPUT | CONFIG | JSON,
+        {
+            "analysis.questions.report.answer.report": answer,
+            "analysis.questions.report.methods.methods": lambda *_, **__: Mock(paragraphs=("In words.",), bibtex="@"),
+            "analysis.questions.report.live.follow": answer,
+        },
+        cases=RESULTS
+        | METRIC
+        | OUTPUT
+        | CONFIG
+        | JSON
+        | {"--methods": (["--methods"], "printed: In words."), "--live": (["--live"], "follow(")},
     ),
     "budget": Flags(
         {"analysis.questions.budget.answer.budget": answer, **PRESENT},
@@ -607,8 +616,12 @@ FLAGS = {
         },
     ),
     "status": Flags(
-        {"sweeps.launching.ledger.ledgers": list},
-        cases={"results": (["elsewhere"], "elsewhere"), "--json": (["--json"], "printed: []")},
+        {"sweeps.launching.ledger.ledgers": list, "sweeps.launching.watch.watch": None},
+        cases={
+            "results": (["elsewhere"], "elsewhere"),
+            "--json": (["--json"], "printed: []"),
+            "--watch": (["--watch"], "watch("),
+        },
     ),
     "merge": Flags(
         {"sweeps.launching.merge.merge": answer},

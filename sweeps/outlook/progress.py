@@ -15,7 +15,7 @@ from rich.text import Text
 from cbs.trial.record import TrialResult, TrialStatus
 from sweeps.outlook.durations import duration as duration
 from sweeps.outlook.nearness import Nearness
-from sweeps.outlook.standing import BAR, HEADING, Standing, bars, rows_of
+from sweeps.outlook.standing import BAR, HEADING, SweepStanding, bars, rows_of
 from sweeps.search.observer import Observer
 from sweeps.search.search import Search
 from sweeps.spec.cell import StudyKey
@@ -45,7 +45,7 @@ class Progress(Observer):
         self._running: dict[str, dict[str, Any]] = {}
         self._shown = 0.0
         self._started = 0.0
-        self.standing = Standing(workers)
+        self.standing = SweepStanding(workers)
 
     @classmethod
     def silent(cls) -> Progress:
@@ -123,7 +123,8 @@ class Progress(Observer):
         done = f"{finished} trials done, {running} running, {duration(elapsed)} elapsed"
         expected = self.standing.left(search, self._running)
         if expected is not None:
-            return f"{done}, about {max(trials, expected.trials)} trials and {duration(expected.seconds)} left"
+            left = duration(expected.seconds) if expected.seconds >= 1 or not trials else "a few seconds"
+            return f"{done}, about {max(trials, expected.trials)} trials and {left} left"
         left = duration(trials * elapsed / self._ended) if self._ended else "an unknown time"
         return f"{done}, at least {trials} trials and {left} left"
 

@@ -19,7 +19,7 @@ HEADING = "log scale"
 """Over the bars: see :func:`bars`."""
 
 
-class Standing:
+class SweepStanding:
     """What a running sweep says of itself, as plain JSON values: ``amount``, what ``studies`` hold, ``trials_left`` and
     ``seconds_left``, which are ``None`` until enough trials have ended.
 

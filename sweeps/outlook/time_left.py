@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -27,10 +28,10 @@ RECENT = 6
 """Trials whose pace is taken for that of those to come."""
 
 DRAWS, SEED_NOISE = 3, 0.1
-"""How often the search is played through, for a mean, and the noise of log steps in it: that of seeds is 3 to 15 %."""
+"""How often the search is played through for a mean, and the noise of log steps in it: that of seeds is 3 to 15 %."""
 
 SHARE = 0.02
-"""Most of the time of the process that sees to the trials which working this out may take."""
+"""See :class:`Forecast`."""
 
 
 @dataclass(frozen=True)
@@ -81,18 +82,22 @@ def _seconds(result: TrialResult) -> float:
 
 
 class Forecast:
-    """The time left of a search, worked out anew only when a trial has ended and that costs little.
+    """The time left of a search: the mean of the last :data:`DRAWS` times that it was played through, at most once a
+    call.
 
     Args:
         workers: trials at a time; 0 where only the cluster knows, and then as many as run.
+        share: most of the time of the thread that sees to the trials which this may take.
     """
 
-    def __init__(self, workers: int) -> None:
-        self._workers = workers
+    def __init__(self, workers: int, share: float = SHARE) -> None:
+        self._workers, self._share = workers, share
         self._results: dict[str, TrialResult] = {}
-        self._known: TimeLeft | None = None
-        self._new = False
-        self._at = self._next = -math.inf
+        self._plays: deque[tuple[int, int, float]] = deque(maxlen=DRAWS)
+        """Of each: the trials that had ended, those to come, and when the last one ends."""
+        self._each = 0.0
+        """Seconds that every trial to come adds."""
+        self._count, self._next = 0, -math.inf
 
     def __call__(self, search: Search, running: Mapping[str, float]) -> TimeLeft | None:
         """What is left of ``search``; ``None`` while nothing is known.
@@ -101,36 +106,37 @@ class Forecast:
             search: the sweep.
             running: steps of the trials under way, by trial id.
         """
-        now, before = time.monotonic(), len(self._results)
         for result in search.trials():
             self._results.setdefault(result.trial_id, result)
-        if len(self._results) > before:
-            self._new = True
-        if self._new and now >= self._next:
-            self._new, self._at = False, now
-            self._known = self._played(search, running)
-            self._next = time.monotonic() + (time.monotonic() - now) / SHARE
-        if self._known is None:
+        ended, now = len(self._results), time.monotonic()
+        new = len(self._plays) < DRAWS or any(play[0] != ended for play in self._plays)
+        if new and now >= self._next:
+            began = time.thread_time()
+            self._play(search, running)
+            self._next = time.monotonic() + (time.thread_time() - began) / self._share
+        if not self._plays:
             return None
-        return TimeLeft(self._known.trials, max(0.0, self._known.seconds - (now - self._at)))
+        ends, trials = ([play[place] for play in self._plays] for place in (2, 1))
+        done, planned = search.all_counts()
+        least = max(0, planned - done - len(search.running)) * self._each
+        return TimeLeft(round(float(np.mean(trials))), max(least, float(np.mean(ends)) - now))
 
-    def _played(self, search: Search, running: Mapping[str, float]) -> TimeLeft | None:
-        results = list(self._results.values())
+    def _play(self, search: Search, running: Mapping[str, float]) -> None:
+        results, now = list(self._results.values()), time.monotonic()
         of = pace(results)
         if of is None:
-            return None
+            return
         workers = self._workers or max(1, len(running))
-        trials, seconds = [], []
-        for draw in range(1, DRAWS + 1):
-            end, played = outlook(
-                search.sweep, results, None, workers, seconds_per_step=of, noise=SEED_NOISE, draw=draw
-            )
-            further = list(_further(search, end, of))
-            trials.append(len(played.results))
-            seconds.append(played.seconds + max(sum(further) / workers, *further, 0.0))
+        self._count += 1
+        end, played = outlook(
+            search.sweep, results, None, workers, seconds_per_step=of, noise=SEED_NOISE, draw=self._count % DRAWS + 1
+        )
+        further = list(_further(search, end, of))
         under_way = {trial_id: of(search.config(*place)) for trial_id, place in search.running.items()}
         done = sum(running.get(trial_id, 0.0) * seconds for trial_id, seconds in under_way.items())
-        return TimeLeft(round(float(np.mean(trials))), max(0.0, float(np.mean(seconds)) - done / workers))
+        seconds = played.seconds + max(sum(further) / workers, *further, 0.0) - done / workers
+        self._each = played.seconds / max(1, len(played.results))
+        self._plays.append((len(results), len(played.results), now + max(0.0, seconds)))
 
 
 def _further(search: Search, end: Search, of: Callable[[TrialConfig], float]) -> Iterator[float]:

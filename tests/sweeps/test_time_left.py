@@ -16,8 +16,8 @@ from cbs.trial.store import Store
 from sweeps.folder.lock import Lock
 from sweeps.launching.ledger import ledger
 from sweeps.outlook import time_left
-from sweeps.outlook.standing import Standing
-from sweeps.outlook.time_left import ENOUGH, Forecast, TimeLeft, pace
+from sweeps.outlook.standing import SweepStanding
+from sweeps.outlook.time_left import DRAWS, ENOUGH, Forecast, TimeLeft, pace
 from sweeps.recipes import RECIPES
 from sweeps.search.search import Search
 from tests.sweeps.simulation import run_search, small_sweep
@@ -76,7 +76,8 @@ def off(seed: int, every: int) -> list[tuple[int, float]]:
     assert len(states) == len(STORED["trials"]) == 53
     found = []
     for count, now, search, taken, results in states[9::every]:
-        expected = Forecast(WORKERS)(search, taken)
+        forecast = Forecast(WORKERS, math.inf)
+        expected = [forecast(search, taken) for _ in range(DRAWS)][-1]
         assert expected is not None
         longest = max(result.timing["seconds"] for result in results)
         close = abs(expected.seconds - (end - now)) < longest
@@ -90,8 +91,10 @@ def test_the_time_left_is_within_a_factor_of_1_5_from_the_tenth_trial_on() -> No
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [2, 3])
-def test_it_is_at_every_trial(seed: int) -> None:
-    assert [(count, gap) for count, gap in off(seed, 1) if gap > math.log(1.5)] == []
+def test_it_is_so_at_95_percent_of_the_trials_and_within_2_at_all(seed: int) -> None:
+    gaps = [gap for _, gap in off(seed, 1)]
+    assert sum(gap > math.log(1.5) for gap in gaps) <= 0.05 * len(gaps)
+    assert max(gaps) < math.log(2.0)
 
 
 def timed(seconds_of, count: int = 12, **changes: object) -> list[TrialResult]:
@@ -138,31 +141,40 @@ def test_without_enough_trials_that_say_how_long_they_took_nothing_is_known() ->
     assert pace([result.replace(timing={"seconds": "?"}) for result in results]) is None
     search = Search(small_sweep(), results[:2])
     assert Forecast(1)(search, {}) is None
-    assert Standing(1)(search, {})["seconds_left"] is None
+    assert SweepStanding(1)(search, {})["seconds_left"] is None
 
 
-def test_it_is_worked_out_anew_when_a_trial_has_ended_and_counts_down_meanwhile(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    now = [1000.0]
+def test_it_counts_down_and_is_played_again_when_a_trial_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, plays = [1000.0], []
     monkeypatch.setattr(time_left.time, "monotonic", lambda: now[0])
+    real = time_left.outlook
+    monkeypatch.setattr(time_left, "outlook", lambda *given, **more: plays.append(more["draw"]) or real(*given, **more))
     results = timed(lambda result, place: result.final_step * 0.05)
-    search = Search(small_sweep(), results[:8])
-    forecast = Forecast(1)
-    first = forecast(search, {})
+    search, forecast = Search(small_sweep(), results[:8]), Forecast(1, math.inf)
+    first = [forecast(search, {}) for _ in range(DRAWS + 5)][-1]
     assert isinstance(first, TimeLeft)
+    assert len(set(plays)) == len(plays) == DRAWS
     now[0] += 2.0
     assert forecast(search, {}) == TimeLeft(first.trials, first.seconds - 2.0)
-    later = Search(small_sweep(), results)
-    again = forecast(later, {})
-    assert again is not None
-    assert again.seconds != first.seconds - 2.0
-    steps = later.sweep.budget(4)
-    place = next(iter(later._waiting.items()))
-    later.running["x"] = (place[0], next(iter(place[1])))
-    started = Forecast(1)(later, {"x": min(20.0, steps)})
-    assert started is not None
-    assert started.seconds < Forecast(1)(later, {}).seconds
+    now[0] += 1e6
+    late = forecast(search, {})
+    assert late is not None
+    assert late.seconds > 1.0, "trials that have not begun take some time"
+    forecast(Search(small_sweep(), results), {})
+    assert len(plays) == DRAWS + 1
+    slow = Forecast(1, 1e-9)
+    assert [slow(search, {}) is not None for _ in range(3)] == [True] * 3
+    assert len(plays) == DRAWS + 2, "it takes no more than its share"
+
+
+def test_what_trials_under_way_have_done_counts() -> None:
+    search = Search(small_sweep(), timed(lambda result, place: result.final_step * 0.05))
+    config = search.next()
+    assert config is not None
+    begun, halfway = (Forecast(1)(search, {config.trial_id: steps}) for steps in (0.0, 50.0))
+    assert begun is not None
+    assert halfway is not None
+    assert 0.5 < begun.seconds - halfway.seconds < 10.0
 
 
 def test_the_lock_of_a_running_sweep_says_it(tmp_path: Path) -> None:
@@ -170,7 +182,7 @@ def test_the_lock_of_a_running_sweep_says_it(tmp_path: Path) -> None:
     store.prepare()
     store.write_manifest({"name": "mine"})
     search = Search(small_sweep(), timed(lambda result, place: result.final_step * 0.05))
-    with Lock(store, "cbs sweep", Standing(1)) as lock:
+    with Lock(store, "cbs sweep", SweepStanding(1)) as lock:
         lock.looked(search, {})
         found = ledger(store)
         assert found.seconds_left > 0

@@ -200,7 +200,7 @@ PERFECT, PLATEAU = np.log(1e4 / SIZES), np.full(len(SIZES), math.log(300.0))
     ("name", "perfect", "plateau", "remarks"),
     [
         ("pareto", math.inf, 0.0, ("", "")),
-        ("overhead", math.inf, 0.0, ("assumes the hyperbola", "assumes the hyperbola")),
+        ("overhead", math.inf, 0.0, ("assumes exponent 1", "assumes exponent 1")),
         ("sfo", SIZES[0], SIZES[0], ("no interior optimum", "no interior optimum")),
         ("token_optimal", SIZES[-1], SIZES[0], ("at the largest measured", "brittle")),
         ("perfect_scaling_end", math.inf, 1.1 * SIZES[0], ("no measured batch size leaves", "has left the line")),

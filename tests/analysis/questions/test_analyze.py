@@ -190,7 +190,7 @@ def test_the_report_on_disk_is_the_report(exact: Path, tmp_path: Path) -> None:
     before = sorted(exact.rglob("*"))
     files = written(found, tmp_path / "out")
     assert json.loads((tmp_path / "out" / "report.json").read_text()) == present.to_json(found, files=files)
-    tables = {"summary.csv", "summary.tex", "points.csv", "definitions.csv", "definitions.tex"}
+    tables = {"summary.csv", "summary.tex", "summary_full.tex", "points.csv", "definitions.csv", "definitions.tex"}
     assert {path.name for path in files} == {"report.json", *tables}
     assert all(path.is_file() for path in files)
     assert sorted(exact.rglob("*")) == before
@@ -324,7 +324,7 @@ def test_evaluations_too_far_apart_are_said(tmp_path: Path) -> None:
     (answer,) = run(tmp_path).answers
     assert answer.verdict is Verdict.COARSE_STEPS
     assert {point.batch_size: round(point.resolution, 2) for point in answer.points} == dict.fromkeys(SIZES, 0.6)
-    assert "as nothing was measured in between" in answer.advice
+    assert "because nothing was measured in between" in answer.advice
 
 
 def test_the_answer_does_not_depend_on_when_slow_trials_were_stopped(tmp_path: Path) -> None:
