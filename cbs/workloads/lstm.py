@@ -58,7 +58,7 @@ def lstm(
         width: entries of the embedding and of every hidden state.
         layers: LSTMs on top of one another.
         context: tokens per sequence, through all of which gradients flow.
-        corpus: with ``data``, ``validation``, ``tokenizer``, ``text_field``, ``dtype`` and ``vocab_size`` as for
+        corpus, data, validation, tokenizer, text_field, dtype, vocab_size: as of the workload
             :func:`~cbs.workloads.text.text`.
         validation_sequences: sequences in the fixed validation set.
 

@@ -209,7 +209,7 @@ def masked_text(
         later_context: tokens per sequence after ``switch`` examples; ``None`` for no change.
         switch: examples before ``later_context``.
         init: ``"scaled"``, or ``"bert"`` for a standard deviation of 0.02 everywhere.
-        corpus: with ``data``, ``validation``, ``tokenizer``, ``text_field``, ``dtype`` and ``vocab_size`` as for
+        corpus, data, validation, tokenizer, text_field, dtype, vocab_size: as of the workload
             :func:`~cbs.workloads.text.text`.
         mask_id: id of the tokenizer's mask; ``None`` for one more id.
         validation_sequences: sequences in the validation set of every context.
