@@ -29,6 +29,7 @@ VERDICTS = "verdicts.json"
 """File of a recipe's verdicts in its folder, see :meth:`Reproduction.to_json`."""
 
 SCHEMA = 1
+DRAWN = (".png", ".pdf")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,7 +173,7 @@ def reproduce(
             contents[analysis] = ask(line)
         except CbsError as error:
             failures[analysis] = str(error)
-    files = [file for content in contents.values() for file in content.get("files", ())]
+    files = [file for content in contents.values() for file in content.get("files", ()) if file.endswith(DRAWN)]
     command = shlex.join(["cbs", "reproduce", name, "--scale", scale, *(f"--set={each}" for each in settings)])
     outcome = Reproduction(
         name=name,

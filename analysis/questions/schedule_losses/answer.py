@@ -21,7 +21,7 @@ from analysis.read.results import load
 from cbs.errors import ResultsError
 from cbs.registry.choices import labels
 from cbs.trial.record import TrialStatus
-from cbs.trial.store import read_steps
+from cbs.trial.store import METRIC, read_record, read_steps
 
 ALIKE = 0.02
 """Relative difference of the examples of two runs from which on they are not equal."""
@@ -85,7 +85,9 @@ class ScheduleLosses(Findings):
         return super().to_json() | {"entries": plain(self.entries)}
 
 
-def schedule_losses(path: str | os.PathLike[str], config: AnalysisConfig = DEFAULT) -> ScheduleLosses:
+def schedule_losses(
+    path: str | os.PathLike[str], config: AnalysisConfig = DEFAULT, *, metric: str | None = None
+) -> ScheduleLosses:
     """The final metric under every batch schedule of a sweep to a budget, and under the constant batch sizes.
 
     A run counts at the end of its budget; one that diverged is worse than all others. The learning rate is the best of
@@ -94,10 +96,11 @@ def schedule_losses(path: str | os.PathLike[str], config: AnalysisConfig = DEFAU
     Args:
         path: a sweep whose trials end with a budget, with schedules and the batch sizes that they start from.
         config: confidence and resamples.
+        metric: which one of those that the trials recorded; ``None`` for that of the target.
 
     Raises:
-        ResultsError: if no schedule has a constant batch size beside it, or trials ended at a target or at unlike
-            budgets.
+        ResultsError: if no schedule has a constant batch size beside it, trials ended at a target or at unlike budgets,
+            or one has no such metric.
     """
     results = load(path)
     entries: list[ScheduleLoss] = []
@@ -106,14 +109,16 @@ def schedule_losses(path: str | os.PathLike[str], config: AnalysisConfig = DEFAU
     for index, group in enumerate(results.groups):
         if group.stops_at_target:
             raise ResultsError(f"{group.sweep}: trials end at a target; run the sweep with --budget")
-        parts = [("constant", int(size), _ends(part, results.evaluations, constant=True))
+        parts = [("constant", int(size), _ends(part, metric))
                  for size, part in results.of_group(index).groupby("batch_size", sort=True)]  # fmt: skip
-        parts += [(names[id(scheduled)], int(size), _ends(part, None, constant=False))
+        parts += [(names[id(scheduled)], int(size), _ends(part, metric))
                   for scheduled in results.scheduled if scheduled.reference == index
                   for size, part in scheduled.trials.groupby("batch_size", sort=True)]  # fmt: skip
         if all(name == "constant" for name, _, _ in parts):
             continue
         entries += _entries(group, parts, config, notes)
+    if not entries and results.scheduled:
+        raise ResultsError(f"nothing to compare at {path}: {'; '.join(notes) or 'no run saw all of its examples'}")
     if not entries:
         raise ResultsError(
             f"no batch schedule at {path} has constant batch sizes beside it that differ in nothing else; run the "
@@ -122,30 +127,42 @@ def schedule_losses(path: str | os.PathLike[str], config: AnalysisConfig = DEFAU
     return ScheduleLosses(config=config, entries=tuple(entries), notes=tuple(notes))
 
 
-def _ends(part: pd.DataFrame, evaluations: pd.DataFrame | None, *, constant: bool) -> pd.DataFrame:
-    """The trials with the metric and the examples at their end; no metric where they did not get there."""
-    if evaluations is None:
-        last, examples = (part[name].map(lambda curve: float(curve[-1])) for name in ("values", "examples"))
-    else:
-        last = evaluations.groupby("trial")["value"].last().reindex(part.index)
-        examples = part["final_step"] * part["batch_size"].astype(float)
-    ran = part["status"].isin([str(TrialStatus.BUDGET_EXHAUSTED), str(TrialStatus.REACHED)])
-    return part.assign(ended=last.where(ran), examples_seen=examples.astype(float))
+def _ends(part: pd.DataFrame, metric: str | None) -> pd.DataFrame:
+    """The trials with what they ended at as a loss, NaN where they did not see all examples, and with the examples that
+    they saw."""
+    rows = [_end(Path(folder), metric) for folder in part["folder"]]
+    values, seen, signs = (np.array(column, dtype=float) for column in zip(*rows, strict=True))
+    ran = part["status"].isin([str(TrialStatus.BUDGET_EXHAUSTED), str(TrialStatus.REACHED)]).to_numpy()
+    return part.assign(ended=np.where(ran, signs * values, np.nan), examples_seen=seen, sign=signs)
+
+
+def _end(folder: Path, metric: str | None) -> tuple[float, float, float]:
+    """Metric and examples of the last evaluation, and -1 where more of the metric is better, else 1."""
+    table, summary = read_record(folder / "record.parquet")
+    target = summary["config"]["target"]
+    name = "value" if metric in (None, target["metric"]) else f"{METRIC}{metric}"
+    if name not in table.column_names:
+        there = [each.removeprefix(METRIC) for each in table.column_names if each.startswith(METRIC)]
+        raise ResultsError(f"{folder} has no metric {metric!r}; it has {', '.join([target['metric'], *there])}")
+    side = target["direction"] if name == "value" else summary.get("directions", {}).get(metric)
+    return float(table[name][-1].as_py()), float(table["examples"][-1].as_py()), -1.0 if side == "above" else 1.0
 
 
 def _entries(
     group: Group, parts: list[tuple[str, int, pd.DataFrame]], config: AnalysisConfig, notes: list[str]
 ) -> list[ScheduleLoss]:
-    sign = -1.0 if group.target.direction == "above" else 1.0
+    sign = float(parts[0][2]["sign"].iloc[0])
     kept: list[tuple[str, int, pd.DataFrame, Study, Array]] = []
     for name, size, part in parts:
         study = one_study(group, size, part, group.target, np.full(len(part), np.nan))
         ended = part["ended"].to_dict()
-        table = np.array([sign * ended.get(row, np.nan) for row in study.trials.ravel()]).reshape(study.trials.shape)
+        table = np.array([ended.get(row, np.nan) for row in study.trials.ravel()]).reshape(study.trials.shape)
         if np.isfinite(table).any():
             kept.append((name, size, part, study, table))
         else:
             notes.append(f"{group.optimizer}, {name} at batch size {size}: no run saw all of its examples")
+    if not kept:
+        return []
     scale = unit_of([table for *_, table in kept])
     studies = [as_study(study, table, scale) for *_, study, table in kept]
     found = best_losses(studies, scale, config)

@@ -106,11 +106,34 @@ def test_more_is_better_the_other_way_round(tmp_path: Path) -> None:
     assert near.interval[0] < -0.05 < near.interval[1]
 
 
+def test_another_metric_that_was_recorded_is_read(world: Store) -> None:
+    add(world, bowl(3.0))
+    for result in list(world.results(with_steps=True)):
+        value = 0.5 + 0.1 * (result.config.batch_schedule is None) + 1e-4 * result.config.seed
+        rows = [dataclasses.replace(row, others={"speed": value}) for row in result.evaluations]
+        world.save(dataclasses.replace(result, evaluations=rows, directions={"speed": "above"}))
+    (entry,) = (
+        each for each in schedule_losses(world.root, CONFIG, metric="speed").entries if each.schedule == "stages"
+    )
+    near = entry.less(16)
+    assert near is not None
+    assert near.value == pytest.approx(-0.1, abs=0.01)
+    with pytest.raises(ResultsError, match="has no metric 'mass'; it has validation_loss, speed"):
+        schedule_losses(world.root, CONFIG, metric="mass")
+
+
 def test_runs_that_diverged_do_not_win(world: Store) -> None:
     add(world, lambda lr: 0.1, ends="DIVERGED")
     found = schedule_losses(world.root, CONFIG)
     assert [each.schedule for each in found.entries] == ["constant", "constant"]
     assert any("no run saw all of its examples" in note for note in found.notes)
+
+
+def test_without_a_run_that_ended_there_is_no_answer(tmp_path: Path) -> None:
+    write(tmp_path / "s", {"adamw": World(fails_above=0.0)}, sizes=SIZES, budget=BUDGET)
+    add(Store(tmp_path / "s"), bowl(3.0), ends="DIVERGED")
+    with pytest.raises(ResultsError, match=r"nothing to compare at .*: .*no run saw all of its examples"):
+        schedule_losses(tmp_path / "s", CONFIG)
 
 
 def test_one_seed_tells_nothing_of_the_noise(tmp_path: Path) -> None:

@@ -75,9 +75,13 @@ def result(config: Any, needed: float, last: int, lr: float, rng: np.random.Gene
         last = len(sizes)
     seen, steps = np.cumsum(sizes), sorted({*np.geomspace(1, last, 60).round().astype(int).tolist(), last})
     rows = [Measurement(step=0, examples=0, value=config.target.value + sign * 3, train_loss=3.0, lr=0.0)]
+    rows[0].others.update(dict.fromkeys(config.metrics, 3.0))
     for step in steps:
         value = config.target.value + sign * SLOPE * math.log(needed / step)
-        rows.append(Measurement(step=step, examples=int(seen[step - 1]), value=value, train_loss=value, lr=lr))
+        others = dict.fromkeys(config.metrics, value)
+        rows.append(
+            Measurement(step=step, examples=int(seen[step - 1]), value=value, train_loss=value, lr=lr, others=others)
+        )
     columns = {"step": np.arange(1, last + 1), "examples": seen, "batch_size": sizes, "train_loss": np.ones(last)}
     columns |= {"lr_factor": np.ones(last)} if config.batch_schedule is not None else {}
     if config.probe is not None:

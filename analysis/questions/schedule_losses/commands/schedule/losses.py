@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from analysis.options import Answer, ResultsPath, answer_with, level_of, options
 
 
 @options(config=level_of, answer=answer_with)
-def command(results: ResultsPath = Path("results"), *, config: Any, answer: Answer) -> None:
+def command(
+    results: ResultsPath = Path("results"),
+    metric: Annotated[
+        str | None, typer.Option(help="Which one of the metrics that the trials recorded. Default: the target's.")
+    ] = None,
+    *,
+    config: Any,
+    answer: Answer,
+) -> None:
     """Batch schedules at equal budgets: what each ends at.
 
     The final metric beside that of the batch size it starts from, and the steps saved.
@@ -18,4 +28,4 @@ def command(results: ResultsPath = Path("results"), *, config: Any, answer: Answ
     """
     from analysis.questions.schedule_losses.answer import schedule_losses
 
-    answer(schedule_losses(results, config), results / "analysis" / "schedule_losses")
+    answer(schedule_losses(results, config, metric=metric), results / "analysis" / "schedule_losses")
