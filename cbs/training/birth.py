@@ -74,7 +74,7 @@ def start(loop: Assembly, path: Path) -> None:
     if content is None or theirs is None or (theirs.seed, theirs.workload) != (config.seed, config.workload):
         return
     skip(loop.stream, content.ours["batch_sizes"].tolist())
-    if loop.noise_scale is not None and theirs.probe == config.probe:
+    if loop.noise_scale is not None and theirs.probe == config.probe and loop.ranks.world == 1:
         loop.noise_scale.go_on(content.ours["parts"]["NoiseScalePart"])
     if loop.ranks.first:
         seeding.set_states(content.ours["random"])

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +21,7 @@ from cbs.schedules.learning_rate import build_schedule
 from cbs.training import birth
 from cbs.training.kept import KeptCheckpoints, kept_path
 from cbs.training.loop import TrainingLoop
-from cbs.training.parents import digest
+from cbs.training.parents import digest, read_checkpoint
 from cbs.training.run import run_trial
 from cbs.trial.checkpoint import Checkpoint
 from cbs.trial.config import Choice, Schedule, TrialConfig
@@ -26,6 +29,7 @@ from cbs.trial.parent import Parent
 from cbs.trial.record import TrialResult, TrialStatus
 from cbs.trial.target import Target
 from cbs.workloads import build_workload
+from tests.training import birth_ranks_worker
 
 TRUNK = TrialConfig(
     workload=Choice(name="noisy_quadratic", options={"dimension": 30}),
@@ -323,3 +327,21 @@ def test_a_parent_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     gone = Parent(source=str(tmp_path / "gone.pt"), examples=0, digest="0" * 16)
     with pytest.raises(CbsError, match="does not exist"):
         run_trial(dataclasses.replace(TRUNK, parent=gone))
+
+
+@pytest.mark.slow
+def test_checkpoints_of_one_rank_start_branches_on_sharded_ranks_and_the_other_way(tmp_path: Path) -> None:
+    trunk = birth_ranks_worker.TRUNK
+    whole = run_trial(trunk, kept=KeptCheckpoints(tmp_path / "one", [32]))
+    command = [sys.executable, "-m", "tests.training.birth_ranks_worker", str(tmp_path)]
+    answer = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2])
+    assert answer.returncode == 0, answer.stderr[-2000:]
+    branch = {int(step): value for step, value in json.loads(answer.stdout).items()}
+    shared = [row for row in whole.evaluations if row.step - 4 in branch]
+    assert len(shared) >= 3
+    for row in shared:
+        assert branch[row.step - 4] == pytest.approx(row.value, rel=1e-5)
+    one, two = (read_checkpoint(kept_path(tmp_path / name, 32)) for name in ("one", "two"))
+    assert one.model.keys() == two.model.keys()
+    for name, value in one.model.items():
+        torch.testing.assert_close(two.model[name], value, rtol=1e-4, atol=1e-5)
