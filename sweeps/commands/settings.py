@@ -18,7 +18,7 @@ def command(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """What 'cbs sweep --set' can change: every key, its default, its meaning.
+    """What --set can change in a sweep: every key with its meaning.
 
     Options of an optimizer are listed by 'cbs optimizers NAME'.
 
