@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import re
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -53,13 +55,35 @@ def test_links_within_a_page_and_to_others_lead_to_a_heading(page: str) -> None:
         assert anchor in known, f"{page}: {name}#{anchor}"
 
 
-@pytest.mark.slow
-def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
-    pytest.importorskip("zensical")
+@pytest.fixture
+def build() -> ModuleType:
     spec = importlib.util.spec_from_file_location("build", ROOT / "docs" / "site" / "build.py")
     assert spec is not None
     assert spec.loader is not None
-    build = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(build)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_what_the_site_is_built_from(build: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "printed", lambda *arguments: f"```text\ncbs {' '.join(arguments)}\n```\n")
+    build.pages(tmp_path / "site")
+    sources = tmp_path / "site" / "docs"
+    assert sorted(page.name for page in sources.glob("*.md")) == sorted({*PAGES, *MADE})
+    assert "cbs settings" in (sources / "settings.md").read_text()
+    commands = (sources / "commands.md").read_text()
+    assert {"## cbs sweep", "## cbs analyze", "## cbs theory"} <= set(commands.splitlines())
+    assert not [page.name for page in sources.glob("*.md") if "](../" in page.read_text()]
+
+
+def test_a_public_name_is_there(build: ModuleType) -> None:
+    for name in build.PUBLIC:
+        module, _, entry = name.rpartition(".")
+        assert hasattr(importlib.import_module(module), entry), name
+
+
+@pytest.mark.slow
+def test_the_site_is_built_without_a_warning(build: ModuleType, tmp_path: Path) -> None:
+    pytest.importorskip("zensical")
     assert build.main(tmp_path / "site") == 0
     assert "critical batch size" in (tmp_path / "site" / "html" / "index.html").read_text()

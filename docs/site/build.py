@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 import cbs
-import cli
+from cbs.registry.commands import command_modules
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = ROOT / "docs" / "site" / "zensical.toml"
@@ -50,7 +50,7 @@ def pages(draft: Path) -> None:
         f"{settings.read_text()}\n## All keys\n\nThe defaults are those of the recipe `default`. "
         f"A key with `...` has to be given.\n\n{printed('settings')}"
     )
-    (sources / "commands.md").write_text("# Commands\n\n" + "\n".join(map(command_help, sorted(cli.modules()))))
+    (sources / "commands.md").write_text("# Commands\n\n" + "\n".join(map(command_help, sorted(command_modules()))))
     (sources / "python.md").write_text("# Python\n\n" + "\n".join(f"::: {name}\n" for name in PUBLIC))
     shutil.copy(CONFIG, draft / "zensical.toml")
     for package in ("cbs", "sweeps", "analysis"):
