@@ -18,7 +18,7 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from difflib import get_close_matches
+from difflib import SequenceMatcher, get_close_matches
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -255,8 +255,9 @@ class Registry(Generic[T]):
             return self._entries[name]
         entry = self.fallback.get(name) if self.fallback else None
         if entry is None:
-            near = get_close_matches(name.lower(), self.names(), n=2, cutoff=0.6)
-            near = near or get_close_matches(name.lower(), [*self.names(), *self.more_names()], n=3, cutoff=0.5)
+            matches = get_close_matches(name.lower(), [*self.names(), *self.more_names()], n=9, cutoff=0.5)
+            likeness = {match: SequenceMatcher(None, match, name.lower()).ratio() for match in matches}
+            near = sorted(matches, key=lambda match: (-likeness[match], match not in self._entries))[:3]
             hint = f"did you mean {' or '.join(near)}? " if near else ""
             known = [*self.names(), *([self.fallback.describe()] if self.fallback else [])]
             raise UnknownNameError(f"unknown {self.kind} {name!r}: {hint}known names are {', '.join(known)}")

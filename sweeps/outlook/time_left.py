@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import nnls
 
 from cbs.trial.config import TrialConfig
 from cbs.trial.record import TrialResult
@@ -63,6 +62,8 @@ def pace(results: Sequence[TrialResult]) -> Callable[[TrialConfig], float] | Non
         return None
     seconds = np.array([_seconds(result) for result in timed])
     work = np.array([[result.final_step, result.final_examples] for result in timed], dtype=float)
+    from scipy.optimize import nnls  # a second of every start
+
     each, _ = nnls(work / seconds[:, None], np.ones(len(timed)))
     optimizers = [Cell.of(result.config).optimizer for result in timed]
     off = np.log(seconds / (work @ each))

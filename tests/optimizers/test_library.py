@@ -130,7 +130,7 @@ def test_an_option_reaches_the_class() -> None:
 
 def test_muons_of_the_library_get_hidden_matrices_and_the_rest() -> None:
     model = fresh()
-    hidden, rest = build("normuon", model).param_groups
+    hidden, rest = build("pytorch_optimizer.normuon", model).param_groups
     assert hidden["use_muon"]
     assert [id(param) for param in hidden["params"]] == [id(model.hidden.weight)]
     assert not rest["use_muon"]
@@ -140,7 +140,7 @@ def test_muons_of_the_library_get_hidden_matrices_and_the_rest() -> None:
 def test_muons_of_the_library_get_no_experts_which_they_would_flatten() -> None:
     model = fresh()
     model.experts = nn.Parameter(torch.ones(2, 4, 3))
-    hidden, rest = build("normuon", model).param_groups
+    hidden, rest = build("pytorch_optimizer.normuon", model).param_groups
     assert [id(param) for param in hidden["params"]] == [id(model.hidden.weight)]
     assert any(param is model.experts for param in rest["params"])
 

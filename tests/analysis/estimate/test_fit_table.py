@@ -80,7 +80,10 @@ def test_a_common_divisor_of_few_steps_may_be_chance() -> None:
     table.loc[3] = [64, 1000]
     assert "fewer steps" not in fit_table(table, QUICK).answers[0].advice
     table.loc[4] = [128, 800]
-    assert "at batch size 32, 64, 128, as nothing" in fit_table(table, QUICK).answers[0].advice
+    assert (
+        "at batch size 32, 64, 128, because nothing was measured in between"
+        in fit_table(table, QUICK).answers[0].advice
+    )
 
 
 def test_a_budget_that_is_given_as_steps_is_asked_about() -> None:
