@@ -111,7 +111,10 @@ def test_without_moments_there_is_no_answer(tmp_path: Path) -> None:
         temperature(write(tmp_path / "u", lambda lr, size: 1.0, status="DIVERGED"))
 
 
-def test_it_is_told_as_tables_and_a_figure(tmp_path: Path, run: Callable[..., tuple[int, str, str]]) -> None:
+def test_it_is_told_as_tables_and_a_figure(
+    tmp_path: Path, run: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "140")
     root = write(tmp_path / "t", lambda lr, size: 30.0 * size / lr)
     code, out, err = run("theory", "temperature", root)
     assert code == 0, err
