@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,10 +18,14 @@ from analysis.arrays import Array
 from analysis.phrases import number
 from analysis.read.groups import UNSHOWN, Group, grouped, without_duplicates
 from cbs.errors import ResultsError
+from cbs.trial.parent import Parent
 from cbs.trial.record import SHORT, TrialStatus
 
 _OWN = ("optimizer", "warmup_examples", "source")
 """Of a parent, what tells the curves of one optimizer apart."""
+
+_ROUNDED = 1e-6
+"""Part of a learning rate or batch size by which two are one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,9 +79,11 @@ def branched(every: pd.DataFrame, notes: list[str]) -> list[Branched]:
     if rows.empty:
         raise ResultsError("no branches: no trial starts from a checkpoint with a multiple of its batch size")
     parents = list(rows["config"].map(lambda config: config["parent"]))
+    sources = _runs(rows, parents)
     alike = [
-        {key: part for key, part in config.items() if key != "parent"} | {"parent": {key: parent[key] for key in _OWN}}
-        for config, parent in zip(rows["config"], parents, strict=True)
+        {key: part for key, part in config.items() if key != "parent"}
+        | {"parent": {key: parent[key] for key in _OWN} | {"source": source}}
+        for config, parent, source in zip(rows["config"], parents, sources, strict=True)
     ]
     rows = rows.assign(
         config=alike,
@@ -95,12 +102,47 @@ def branched(every: pd.DataFrame, notes: list[str]) -> list[Branched]:
                 f"{groups[index].optimizer} at {born:,} examples: branches start from unlike checkpoints of one name; "
                 "keep those of one in the folder"
             )
+        _check_trunk(f"{groups[index].optimizer} at {born:,} examples", kept)
         at_checkpoint = _checkpoint(groups[index], int(born), kept, notes)
         if not at_checkpoint.trials["loss"].isna().all():
             found.append(at_checkpoint)
     if not found:
         raise ResultsError("no branch trained to the end of its window; run 'cbs branch' again")
     return sorted(found, key=lambda each: (each.group.sweep, each.group.workload))
+
+
+def _runs(rows: pd.DataFrame, parents: Sequence[dict[str, Any]]) -> list[str]:
+    """What names the run that every branch starts from: the fingerprint of its trunk, or the folder of its checkpoint,
+    where no two of one optimizer in there had seen the same examples; else the checkpoint itself."""
+    sources = [str(parent["source"]) for parent in parents]
+    folders = [None if Parent(**parent).trunk else str(Path(parent["source"]).parent) for parent in parents]
+    own = [
+        (str(root), choice, folder)
+        for root, choice, folder in zip(rows["root"], map(str, rows["choice"]), folders, strict=True)
+    ]
+    found: dict[Any, set[str]] = {}
+    for key, parent, source in zip(own, parents, sources, strict=True):
+        found.setdefault((key, parent["examples"]), set()).add(source)
+    unlike = {key for (key, _), several in found.items() if len(several) > 1}
+    return [
+        source if folder is None or key in unlike else folder
+        for key, folder, source in zip(own, folders, sources, strict=True)
+    ]
+
+
+def _check_trunk(where: str, rows: pd.DataFrame) -> None:
+    """Factors of all branches have to count from one run: another ``--lr`` or ``--trunk-batch`` for the same checkpoint
+    makes other ones."""
+    for name, factor in (
+        ("batch size", rows["batch_size"] / rows["factor"]),
+        ("learning rate", rows["lr"] / rows["lr_factor"]),
+    ):
+        own = factor.astype(float).dropna()
+        if len(own) and own.max() > (1 + _ROUNDED) * own.min():
+            raise ResultsError(
+                f"{where}: factors count from a {name} of {number(own.min())} and of {number(own.max())} of the run; "
+                "keep the branches of one in the folder"
+            )
 
 
 def _checkpoint(group: Group, born: int, rows: pd.DataFrame, notes: list[str]) -> Branched:

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 import torch
 
-from cbs.errors import ConfigError
+from analysis.questions.local.answer import local
+from cbs.errors import ConfigError, ResultsError
 from cbs.registry.choices import Choice
 from cbs.training.parents import digest
 from cbs.trial.record import TrialResult
@@ -305,6 +306,43 @@ def test_checkpoints_of_other_runs_take_the_place_of_a_trunk(tmp_path: Path, sta
         branched(tmp_path / "x", asked(budgets=(128,)), checkpoints=[str(tmp_path / "80.pt")], state="reset")
 
 
+def of_ours(folder: Path) -> Path:
+    """A checkpoint at 320 examples that a trunk of 8 examples a batch left."""
+    branched(folder, asked(seeds=(0,)), at="50%", factors="1")
+    (trunk,) = [trial for trial in stored(folder, with_steps=False) if trial.config.parent is None]
+    return Store(folder).kept_folder(trunk.config.fingerprint) / "320.pt"
+
+
+def test_branches_of_a_checkpoint_have_the_warmup_of_its_run_whatever_their_batch_size(
+    tmp_path: Path, started: list[str]
+) -> None:
+    given = [str(of_ours(tmp_path / "trunk"))]
+    slow = dataclasses.replace(asked().schedule, warmup_steps=10)
+    branched(
+        tmp_path / "out", asked(budgets=(128,), seeds=(0,), schedule=slow), checkpoints=given, factors="1,8", at="1"
+    )
+    trials = list(stored(tmp_path / "out", with_steps=False))
+    assert {trial.config.batch_size: trial.config.schedule.warmup_examples for trial in trials} == {8: 80, 64: 80}
+    for trial in trials:  # the warmup of 10 updates ended long before
+        assert [row.lr for row in trial.evaluations[1:]] == [trial.config.lr] * (len(trial.evaluations) - 1)
+
+
+def test_a_checkpoint_of_other_examples_than_were_said_is_refused(tmp_path: Path, started: list[str]) -> None:
+    path = of_ours(tmp_path / "trunk")
+    with pytest.raises(ConfigError, match=r"320\.pt@160: the checkpoint is of 320 examples"):
+        branched(tmp_path / "out", asked(budgets=(128,)), checkpoints=[f"{path}@160"])
+
+
+def test_branches_of_one_checkpoint_with_unlike_learning_rates_of_the_run_are_not_pooled(
+    tmp_path: Path, started: list[str]
+) -> None:
+    given, out = [str(of_ours(tmp_path / "trunk"))], tmp_path / "out"
+    for lr in (0.02, 0.06):
+        branched(out, asked(budgets=(128,), lrs=(lr,)), checkpoints=given)
+    with pytest.raises(ResultsError, match=r"factors count from a learning rate of 0\.02 and of 0\.06"):
+        local(out)
+
+
 # -- what is refused -----------------------------------------------------------------------------------------------
 
 
@@ -320,6 +358,16 @@ def test_checkpoints_of_other_runs_take_the_place_of_a_trunk(tmp_path: Path, sta
 def test_a_trunk_that_is_none_is_refused(changes: dict[str, Any], words: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=words):
         Branch(**ASKED).check(asked(**changes), limits=Limits(), source=None)
+
+
+def test_a_run_that_decays_by_nobody_knows_when_has_no_branches(started: list[str]) -> None:
+    decaying = dataclasses.replace(asked().schedule, name="cosine")
+    policy = Branch(**ASKED, checkpoints=["run.pt@320"])
+    with pytest.raises(ConfigError, match=r"by when the learning rate of the run decays: .*decay_examples=N"):
+        policy.check(asked(schedule=decaying), limits=Limits(), source=None)
+    known = asked(schedule=dataclasses.replace(decaying, decay_examples=640), workload=Choice(name="noisy_quadratic"))
+    with pytest.raises(ConfigError, match=r"no checkpoint at run\.pt"):
+        policy.check(known, limits=Limits(), source=None)
 
 
 def test_branches_of_a_trunk_that_diverged_are_refused(tmp_path: Path, started: list[str]) -> None:

@@ -21,6 +21,7 @@ import numpy as np
 
 from analysis.arrays import UNKNOWN, Array, Quantity
 from analysis.config import DEFAULT, AnalysisConfig
+from analysis.estimate.across import differing
 from analysis.estimate.branches.paired import noise_to_borrow
 from analysis.estimate.estimates import answers
 from analysis.estimate.findings import Findings
@@ -154,12 +155,22 @@ def local(
     scopes = []
     for _, members in itertools.groupby(sorted(tables, key=_scope), key=_scope):
         scopes.append(_answered(list(members), beside, config, within, noise_share))
+    notes += [line for scope in scopes for line in differing([curve.group for curve in scope.curves])]
     return LocalBatchSizes(config=config, scopes=tuple(scopes), notes=tuple(dict.fromkeys(notes)))
 
 
 def _scope(tables: CheckpointTables) -> tuple[str, str, str]:
     group = tables.branched.group
     return group.workload, group.target.metric, str(group.data_hash)
+
+
+def _alike(group: Group, other: Group) -> bool:
+    """Whether two groups train one optimizer on one workload; that of branches and of a sweep may be named alike for
+    all that differs between them."""
+    known = {group.data_hash, other.data_hash} - {None}
+    return len(known) < 2 and (group.workload, group.workload_options, group.choice) == (
+        other.workload, other.workload_options, other.choice
+    )  # fmt: skip
 
 
 def _beside(paths: Sequence[str | os.PathLike[str]], config: AnalysisConfig) -> list[tuple[Group, SweepCritical]]:
@@ -209,11 +220,7 @@ def _answered(
                 average=_average(checkpoints, config.confidence),
                 exponent=exponent,
                 power_average=power,
-                sweep=tuple(
-                    critical
-                    for other, critical in beside
-                    if (other.workload, other.choice) == (group.workload, group.choice)
-                ),
+                sweep=tuple(critical for other, critical in beside if _alike(group, other)),
             )
         )
     group = members[0].branched.group

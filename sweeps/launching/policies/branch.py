@@ -40,12 +40,14 @@ class Trunk:
         choice: its optimizer.
         label: of that.
         lr: its learning rate.
+        base: what its branches share with it: the schedule of a branch is that of the trunk's batch size.
         sweep: that trains it; ``None`` where its checkpoints were given.
     """
 
     choice: Choice
     label: str
     lr: float
+    base: Sweep
     sweep: Sweep | None
 
 
@@ -109,6 +111,11 @@ class Branch(Policy):
                 )
             if len(sweep.budgets) != 1:
                 raise ConfigError("a trunk needs --budget EXAMPLES, one of them")
+        elif sweep.workload.name != COMMAND and sweep.budgets and sweep.schedule.ends_with(sweep.budgets[-1]):
+            raise ConfigError(
+                f"--set schedule.name={sweep.schedule.name}: nobody says by when the learning rate of the run decays: "
+                "leave it out and give --lr at the checkpoint, or add --set schedule.decay_examples=N --budget N"
+            )
         self._plan(sweep)
 
     def sweeps(self, sweep: Sweep, folder: Path, limits: Limits, note: Callable[[str], None]) -> Sweeps:
@@ -199,7 +206,10 @@ class Branch(Policy):
         for text in self._checkpoints:
             name, at, amount = text.rpartition("@")
             path = Path(name if at and amount.isdigit() else text)
-            examples = int(amount) if at and amount.isdigit() else parent_at(path).examples
+            known = parent_at(path).examples
+            examples = int(amount) if at and amount.isdigit() else known
+            if known and examples != known:
+                raise ConfigError(f"--from-checkpoint {text}: the checkpoint is of {known:,} examples")
             if not examples and path.is_dir():
                 examples = (read_checkpoint(path).steps or 0) * batch_size
             if not examples:
@@ -212,13 +222,11 @@ class Branch(Policy):
 
     def _trunks(self, sweep: Sweep) -> list[Trunk]:
         (size,) = sweep.batch_sizes
-        base = sweep
-        if not self._checkpoints:
-            warmup = sweep.schedule.at(size).warmup_examples
-            ends = sweep.budgets[0] if sweep.schedule.ends_with(sweep.budgets[0]) else sweep.schedule.decay_examples
-            base = sweep.replace(
-                schedule=dataclasses.replace(sweep.schedule, warmup_examples=warmup, decay_examples=ends)
-            )
+        ends = sweep.schedule.decay_examples
+        if not self._checkpoints and sweep.schedule.ends_with(sweep.budgets[0]):
+            ends = sweep.budgets[0]
+        warmup = sweep.schedule.at(size).warmup_examples
+        base = sweep.replace(schedule=dataclasses.replace(sweep.schedule, warmup_examples=warmup, decay_examples=ends))
         choices = [choice for choice in sweep.optimizers if str(choice) == self._trunk_optimizer]
         trunks = []
         for choice in choices or sweep.optimizers:
@@ -227,7 +235,7 @@ class Branch(Policy):
             if not self._checkpoints:
                 kept = self._plan(sweep).at
                 trained = base.replace(optimizers=(choice,), seeds=sweep.seeds[:1], lrs=(lr,), keep=kept)
-            trunks.append(Trunk(choice, sweep.labels[str(choice)], lr, trained))
+            trunks.append(Trunk(choice, sweep.labels[str(choice)], lr, trained or base, trained))
         return trunks
 
     def _paths(self, trunk: Trunk, plan: BranchPlan, store: Store) -> list[Path]:
@@ -239,7 +247,7 @@ class Branch(Policy):
 
     def _parts(self, sweep: Sweep, trunk: Trunk, plan: BranchPlan, store: Store) -> Iterator[Sweep]:
         """The branches of a trunk, checkpoint by checkpoint."""
-        base = sweep if trunk.sweep is None else trunk.sweep
+        base = trunk.base
         for at, path in zip(plan.at, self._paths(trunk, plan, store), strict=True):
             source = str(path) if trunk.sweep is None else _trial(trunk).fingerprint
             parent = Parent(source=source, examples=at, digest=digest(path), **self._how)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -48,6 +49,7 @@ def write(
     moments: bool = True,
     seed: int = 0,
     name: str = "branches",
+    options: dict[str, Any] | None = None,
 ) -> None:
     """Write a sweep of branches.
 
@@ -56,6 +58,7 @@ def write(
         slow: k* after the whole window over that after half of it.
         noise: deviation of one branch beside ``common``, what a seed does to all of them.
         lr_factors: over the root of k; the loss is least at the middle one.
+        options: of the workload.
         moments: whether the steps have gradient moments of a noise scale of 50 examples.
     """
     store, sign = Store(root), 1.0 if direction == "below" else -1.0
@@ -73,8 +76,9 @@ def write(
                     for rate in lr_factors:
                         size, lr = round(factor * BASE), 1e-3 * rate * math.sqrt(factor)
                         config = TrialConfig(
-                            workload=Choice(name="synthetic"), optimizer=Choice(name=optimizer), lr=lr, batch_size=size,
-                            seed=column, target=target, max_steps=WINDOW // size, stops_at_target=False,
+                            workload=Choice(name="synthetic", options=options or {}),
+                            optimizer=Choice(name=optimizer), lr=lr, batch_size=size, seed=column, target=target,
+                            max_steps=WINDOW // size, stops_at_target=False,
                             parent=Parent(
                                 source=source, examples=born, digest=f"{born:016x}", batch_factor=factor,
                                 lr_factor=rate * math.sqrt(factor),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -222,6 +223,36 @@ def test_branches_are_no_points_of_a_curve_and_stand_beside_it(tmp_path: Path) -
     assert len(load(tmp_path).trials) == len(load(tmp_path / "sweep").trials)
     (critical_one,) = only(local(tmp_path, config=FAST)).curves[0].sweep
     assert inside(critical_one.interval, 7381 / 175)
+
+
+def test_sweeps_of_another_workload_of_one_name_do_not_stand_beside(tmp_path: Path) -> None:
+    write(tmp_path / "branches", checkpoints=(10_000, 40_000), options={"width": 1024})
+    sweep(tmp_path / "sweep", {"adamw": Truth()}, batch_sizes=(4, 16, 64, 256))
+    assert only(local(tmp_path, config=FAST)).curves[0].sweep == ()
+
+
+def test_what_differs_between_folders_that_are_compared_is_told(tmp_path: Path) -> None:
+    for width in (8, 1024):
+        root = tmp_path / str(width)
+        write(root, checkpoints=(10_000,), options={"width": width}, name=f"w{width}")
+        protocol = {"workload": {"name": "synthetic", "options": {"width": width}}}
+        Store(root).write_manifest(Store(root).manifest() | {"protocol": protocol})
+    found = local(tmp_path, config=FAST)
+    assert [note for note in found.notes if "width: 8 in w8, 1024 in w1024" in note or "1024 in w1024, 8 in w8" in note]
+
+
+def test_checkpoints_of_one_folder_are_one_curve_and_those_that_may_be_of_several_runs_are_not(tmp_path: Path) -> None:
+    root = tmp_path / "one"
+    for place, born in enumerate(CHECKPOINTS):
+        write(root, checkpoints=(born,), source=f"run/{'abc'[place]}.pt", seed=place)
+    (curve,) = only(local(root, config=FAST)).curves
+    assert [each.examples for each in curve.checkpoints] == list(CHECKPOINTS)
+    assert curve.average.value is not None
+    for source, apart in (("run/d.pt", 4), ("other/a.pt", 2)):
+        both = tmp_path / source.replace("/", "-")
+        shutil.copytree(root, both)
+        write(both, checkpoints=CHECKPOINTS[:1], source=source, seed=9)
+        assert len(only(local(both, config=FAST)).curves) == apart
 
 
 def test_what_is_no_branch_is_refused_in_one_line(tmp_path: Path) -> None:
