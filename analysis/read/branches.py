@@ -96,13 +96,13 @@ def branched(every: pd.DataFrame, notes: list[str]) -> list[Branched]:
     rows["group"], groups = grouped(rows)
     found = []
     for (index, born), part in rows.groupby(["group", "born"], sort=True):
-        kept = without_duplicates(part, notes)
-        if kept["digest"].nunique() > 1:
+        where = f"{groups[index].optimizer} at {born:,} examples"
+        if part["digest"].nunique() > 1:
             raise ResultsError(
-                f"{groups[index].optimizer} at {born:,} examples: branches start from unlike checkpoints of one name; "
-                "keep those of one in the folder"
+                f"{where}: branches start from unlike checkpoints of one name; keep those of one in the folder"
             )
-        _check_trunk(f"{groups[index].optimizer} at {born:,} examples", kept)
+        _check_trunk(where, part)
+        kept = without_duplicates(part, notes)
         at_checkpoint = _checkpoint(groups[index], int(born), kept, notes)
         if not at_checkpoint.trials["loss"].isna().all():
             found.append(at_checkpoint)

@@ -342,8 +342,16 @@ def _verdict(
 
 
 def _near_divergence(losses: BranchLosses, whole: LocalFactor) -> str:
-    """Advice where losses at one of the two factors around k* scatter more over seeds than those of smaller factors;
-    empty where they do not. Such losses are skewed, so that few seeds often miss the largest ones."""
+    """Advice where a branch diverged at a factor that k* or its interval passes over, or losses at one of the two
+    factors around k* scatter more over seeds than those of smaller factors; else empty. Such losses are skewed, so that
+    few seeds often miss the largest ones."""
+    high = whole.factor.interval[1] or math.inf
+    passed = losses.factors[losses.diverged & (losses.factors < min(high, whole.factors[-1]))]
+    if len(passed):
+        return (
+            f"a branch at factor {number_of(passed[0])} diverged, those of a larger one did not, and k* goes by these: "
+            "try lower learning rates"
+        )
     kept = np.isin(losses.factors, whole.factors)
     factors, values = losses.factors[kept], losses.losses[:, kept]
     count = np.isfinite(values).sum(axis=0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import shutil
@@ -162,6 +163,14 @@ def test_branches_that_diverged_are_lost_and_bound_the_answer(tmp_path: Path) ->
     assert 4.0 <= low < high <= 8.0
 
 
+@pytest.mark.parametrize("gone", [0.25, 2.0])
+def test_a_factor_that_diverged_below_the_answer_is_told(gone: float, tmp_path: Path) -> None:
+    write(tmp_path, checkpoints=(10_000,), diverged=lambda factor: factor == gone)
+    (each,) = only(local(tmp_path, config=FAST, noise_share=0.0)).curves[0].checkpoints
+    assert each.verdict is LocalVerdict.NEAR_DIVERGENCE
+    assert f"factor {number_of(gone)} diverged" in each.advice
+
+
 def test_the_best_learning_rate_of_every_factor_counts(tmp_path: Path) -> None:
     write(tmp_path, checkpoints=(40_000,), lr_factors=(0.5, 1.0, 2.0), noise=0.0005, seed=1)
     (each,) = only(local(tmp_path, config=FAST, noise_share=0.0)).curves[0].checkpoints
@@ -253,6 +262,18 @@ def test_checkpoints_of_one_folder_are_one_curve_and_those_that_may_be_of_severa
         shutil.copytree(root, both)
         write(both, checkpoints=CHECKPOINTS[:1], source=source, seed=9)
         assert len(only(local(both, config=FAST)).curves) == apart
+
+
+def test_branches_of_a_checkpoint_that_has_changed_are_refused_though_each_was_run_from_both(tmp_path: Path) -> None:
+    write(tmp_path, checkpoints=(10_000,), factors=(1.0, 2.0), seeds=1, source="run/a.pt", moments=False)
+    store = Store(tmp_path)
+    for trial in list(store.results(with_steps=True)):
+        assert trial.config.parent is not None
+        parent = dataclasses.replace(trial.config.parent, digest="f" * 16)
+        config = dataclasses.replace(trial.config, parent=parent)
+        store.save(trial.replace(config=config, evaluations=trial.evaluations[:-1]))
+    with pytest.raises(ResultsError, match="unlike checkpoints of one name"):
+        local(tmp_path, config=FAST)
 
 
 def test_what_is_no_branch_is_refused_in_one_line(tmp_path: Path) -> None:
