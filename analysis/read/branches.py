@@ -38,7 +38,8 @@ class Branched:
         window: examples at which losses are compared: the shortest budget of the branches.
         trials: one row per branch: ``factor`` (of the batch size), ``lr_factor``, ``batch_size``, ``lr``, ``seed``,
             ``status``, ``folder``, ``loss`` and ``half`` (the loss, less is better, after the window and after half of
-            it: NaN where it is not known, infinity of a branch that diverged) and ``start`` (before the first step).
+            it: NaN where it is not known, infinity of a branch that diverged) and ``start`` (before the first
+            step, NaN likewise).
     """
 
     group: Group = field(repr=False)
@@ -159,8 +160,15 @@ def _checkpoint(group: Group, born: int, rows: pd.DataFrame, notes: list[str]) -
     kept = rows.assign(
         loss=[end for end, _ in ends],
         half=[half for _, half in ends],
-        start=[sign * float(values[0]) if len(values) else np.nan for values in rows["values"]],
+        start=[
+            sign * float(values[0]) if len(values) and not examples[0] else np.nan
+            for values, examples in zip(rows["values"], rows["examples"], strict=True)
+        ],
     )
+    if kept["start"].isna().all():
+        notes.append(
+            f"{where}: no branch was evaluated before its first step, so the loss of the checkpoint is not known"
+        )
     columns = ["steps", "examples", "lrs", "values", "group", "digest", "born", "source"]
     return Branched(
         group=group,

@@ -266,14 +266,17 @@ def _power_law(checkpoints: Sequence[LocalCheckpoint], confidence: float) -> tup
 
 def _pairs(one: LocalCurve, two: LocalCurve, confidence: float) -> list[LocalPair]:
     """The first over the second at the loss of every checkpoint of the first that the second passes, too."""
-    known = [each for each in two.checkpoints if each.critical_batch_size.value is not None]
+    known = [each for each in two.checkpoints if None not in (each.critical_batch_size.value, each.loss)]
     rows = _rows(known)
     if rows is None:
         return []
-    order = np.argsort([each.loss for each in known])
-    losses = np.array([each.loss for each in known])[order]
+    losses = np.array([each.loss for each in known], dtype=float)
+    order = np.argsort(losses)
+    losses = losses[order]
     found = []
     for each in one.checkpoints:
+        if each.loss is None:
+            continue
         slack = _ALIKE * abs(each.loss)
         mine = _rows([each])
         if mine is None or not losses[0] - slack <= each.loss <= losses[-1] + slack or len(mine) != len(rows):

@@ -81,7 +81,7 @@ class LocalCheckpoint:
 
     Attributes:
         examples: that the trunk had seen.
-        loss: of the checkpoint, in the unit of the metric.
+        loss: of the checkpoint, in the unit of the metric; ``None`` where no branch was evaluated at its start.
         batch_size: of the trunk.
         window: examples of a branch.
         factors: by increasing factor.
@@ -95,7 +95,7 @@ class LocalCheckpoint:
     """
 
     examples: int
-    loss: float
+    loss: float | None
     batch_size: float
     window: float
     factors: tuple[BranchesAt, ...]
@@ -191,7 +191,7 @@ def checkpoint(
     sign = 1.0 if branched.group.target.direction == "below" else -1.0
     return LocalCheckpoint(
         examples=branched.examples,
-        loss=sign * float(trials["start"].mean()),
+        loss=finite_or_none(sign * float(trials["start"].mean())),
         batch_size=size,
         window=branched.window,
         factors=tuple(_factors(tables, losses, training, whole, tolerance, sign)),

@@ -264,6 +264,22 @@ def test_checkpoints_of_one_folder_are_one_curve_and_those_that_may_be_of_severa
         assert len(only(local(both, config=FAST)).curves) == apart
 
 
+def test_the_loss_of_a_checkpoint_is_not_that_after_some_steps(tmp_path: Path) -> None:
+    write(tmp_path, optimizers=("adamw", "muon"), checkpoints=(10_000,), factors=(1.0, 2.0, 4.0), seeds=2)
+    store = Store(tmp_path)
+    for trial in list(store.results(with_steps=True)):
+        if trial.config.optimizer.name == "adamw":
+            store.save(trial.replace(evaluations=trial.evaluations[1:]))
+    found = local(tmp_path, config=FAST, noise_share=0.0)
+    one, other = (curve.checkpoints[0] for curve in only(found).curves)
+    assert one.loss is None
+    assert other.loss == pytest.approx(3.0 + 0.5 * math.log10(16))
+    assert only(found).pairs == ()
+    assert any("no branch was evaluated before its first step" in note for note in found.notes)
+    assert json.dumps(found.to_json(), allow_nan=False)
+    present.presentation(found)
+
+
 def test_branches_of_a_checkpoint_that_has_changed_are_refused_though_each_was_run_from_both(tmp_path: Path) -> None:
     write(tmp_path, checkpoints=(10_000,), factors=(1.0, 2.0), seeds=1, source="run/a.pt", moments=False)
     store = Store(tmp_path)
