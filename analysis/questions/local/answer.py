@@ -265,30 +265,29 @@ def _power_law(checkpoints: Sequence[LocalCheckpoint], confidence: float) -> tup
 
 
 def _pairs(one: LocalCurve, two: LocalCurve, confidence: float) -> list[LocalPair]:
-    """The first over the second at the loss of every checkpoint of the first that the second passes, too."""
-    known = [each for each in two.checkpoints if None not in (each.critical_batch_size.value, each.loss)]
-    rows = _rows(known)
-    if rows is None:
-        return []
-    losses = np.array([each.loss for each in known], dtype=float)
-    order = np.argsort(losses)
-    losses = losses[order]
+    """The first over the second at the loss of every checkpoint of the first that the second passes, too, between two
+    checkpoints that both have a value."""
+    placed = sorted((each.loss, place) for place, each in enumerate(two.checkpoints) if each.loss is not None)
+    losses = np.array([loss for loss, _ in placed])
     found = []
     for each in one.checkpoints:
-        if each.loss is None:
+        mine = _rows([each])
+        if mine is None or each.loss is None or not placed:
             continue
         slack = _ALIKE * abs(each.loss)
-        mine = _rows([each])
-        if mine is None or not losses[0] - slack <= each.loss <= losses[-1] + slack or len(mine) != len(rows):
+        if not losses[0] - slack <= each.loss <= losses[-1] + slack:
             continue
-        place = int(np.clip(np.searchsorted(losses, each.loss), 1, max(len(losses) - 1, 1)))
-        its = rows[:, order[0]]
+        after = int(np.clip(np.searchsorted(losses, each.loss), 1, max(len(losses) - 1, 1)))
+        weights = {0: 1.0}
         if len(losses) > 1:
-            low, high = losses[place - 1], losses[place]
+            low, high = losses[after - 1], losses[after]
             share = float(np.clip((each.loss - low) / (high - low), 0, 1)) if high > low else 0.5
-            with np.errstate(invalid="ignore"):
-                weighted = [part * rows[:, order[at]] for part, at in ((1 - share, place - 1), (share, place)) if part]
-                its = np.sum(weighted, axis=0)
+            weights = {at: part for at, part in ((after - 1, 1 - share), (after, share)) if part}
+        rows = _rows([two.checkpoints[placed[at][1]] for at in weights])
+        if rows is None or len(rows) != len(mine):
+            continue
+        with np.errstate(invalid="ignore"):
+            its = (rows * list(weights.values())).sum(axis=1)
         with np.errstate(invalid="ignore", over="ignore"):
             ratios = np.exp(mine[:, 0] - its)
         drawn = ratios[1:]

@@ -207,6 +207,16 @@ def test_optimizers_are_compared_at_equal_loss(tmp_path: Path) -> None:
     assert other.probability == pytest.approx(1.0 - first[0].probability)
 
 
+def test_a_checkpoint_without_a_value_is_not_passed_over(tmp_path: Path) -> None:
+    def at(optimizer: str, examples: int) -> float:
+        return 1000.0 if optimizer == "muon" and examples == CHECKPOINTS[1] else 2.0
+
+    write(tmp_path, optimizers=("adamw", "muon"), checkpoints=CHECKPOINTS, at=at)
+    scope = only(local(tmp_path, config=FAST, noise_share=0.0))
+    losses = [each.loss for each in scope.curves[0].checkpoints]
+    assert [pair.loss for pair in scope.pairs if pair.optimizer == "adamw"] == [losses[0], losses[2]]
+
+
 def test_an_optimizer_whose_branches_all_lost_is_not_compared(tmp_path: Path) -> None:
     write(tmp_path, optimizers=("adamw", "merit"), checkpoints=(0, 40_000), noise=0.0005,
           at=lambda name, _: 0.2 if name == "merit" else 4.0)  # fmt: skip
