@@ -9,6 +9,7 @@ import dataclasses
 import hashlib
 import json
 import re
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -118,7 +119,13 @@ def parent_at(path: Path) -> Parent:
     """
     if not path.exists():
         raise ConfigError(f"no checkpoint at {path}: the path does not exist")
-    content = _saved(path) if path.suffix == ".pt" and path.is_file() else {}
+    content: dict[str, Any] = {}
+    if path.is_file() and (path.suffix == ".pt" or zipfile.is_zipfile(path)):
+        try:
+            content = _saved(path)
+        except DataError:
+            if path.suffix == ".pt":
+                raise  # of any other name it may be what a workload's own load reads
     examples = int(content["batch_sizes"].sum()) if content.get(KIND) == 1 else 0
     named = Parent(source=str(path), examples=examples, digest=digest(path))
     return named if named.trunk is None else dataclasses.replace(named, source=f"./{path}")

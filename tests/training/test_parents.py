@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import fractions
 import json
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 from cbs.errors import CbsError, ConfigError, DataError
 from cbs.training.birth import check_parent, start
 from cbs.training.loop import TrainingLoop
-from cbs.training.parents import digest, parent_at, read_checkpoint, weights_for
+from cbs.training.parents import KIND, digest, parent_at, read_checkpoint, weights_for
 from cbs.trial.config import Choice, TrialConfig
 from cbs.trial.parent import Parent
 from cbs.trial.target import Target
@@ -192,6 +193,18 @@ def test_what_is_no_checkpoint_is_one_line(content: Any, words: str, tmp_path: P
         read_checkpoint(tmp_path / "file.safetensors")
     with pytest.raises(ConfigError, match="does not exist"):
         parent_at(tmp_path / "gone")
+
+
+@pytest.mark.parametrize("name", ["kept.pt", "kept.ckpt", "kept"])
+def test_a_checkpoint_of_ours_says_its_examples_whatever_it_is_called(tmp_path: Path, name: str) -> None:
+    torch.save({KIND: 1, "batch_sizes": torch.tensor([8] * 40)}, tmp_path / name)
+    assert parent_at(tmp_path / name).examples == 320
+
+
+def test_a_file_that_only_the_workload_reads_is_taken(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "own.npz", "w") as parts:
+        parts.writestr("weights", "1 2 3")
+    assert parent_at(tmp_path / "own.npz").examples == 0
 
 
 def test_nothing_of_a_checkpoint_runs(tmp_path: Path) -> None:
