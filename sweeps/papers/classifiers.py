@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from cbs.registry.choices import Choice
 from cbs.trial.target import Target
-from sweeps.papers import PAPERS, AnswerPath, Expectation, Near, PaperRecipe
-from sweeps.papers.parts import classifier, experiment, larger_critical, lower_loss, one_run
+from sweeps.papers import PAPERS, Expectation, Near, PaperRecipe
+from sweeps.papers.parts import classifier, experiment, fitted, larger_critical, lower_loss, one_run
 from sweeps.spec.schedule_rule import ScheduleRule
 
 GLYPHS = Choice(name="images", options={"model": "lenet", "image_size": 16})
@@ -41,12 +41,12 @@ def cifar10(scale: str) -> PaperRecipe:
                 published="CIFAR-10: B_simple 2,000, B_crit 900: 2.2",
                 source="table 1, read in summaries; a factor of 4 either way is taken for small",
                 relation=Near((2.125,), 1.875),
-                ours=(AnswerPath(analysis="analyze", path=("fits", 0, "simple_noise_scale_ratio")),),
+                ours=(fitted("simple_noise_scale_ratio", optimizer="sgd"),),
             ),
             Expectation(
                 claim="steps and examples lie on the hyperbola: the exponent of the curve is 1",
                 published="(S/S_min - 1)(E/E_min - 1) = 1", source="equation 2.11, read in summaries",
-                relation=Near((1.0,), 0.2), ours=(AnswerPath(analysis="analyze", path=("fits", 0, "exponent")),),
+                relation=Near((1.0,), 0.2), ours=(fitted("exponent", optimizer="sgd"),),
             ),
         ),
         figure="pareto",

@@ -56,9 +56,10 @@ def classifier(name: str, classes: int, channels: int, size: int, norm: str = "b
     return lambda: build_classifier(name, classes=classes, channels=channels, size=size, norm=norm)
 
 
-def critical(analysis: str, optimizer: str, **more: Any) -> AnswerPath:
-    """The critical batch size of an optimizer in ``cbs analyze``."""
-    return AnswerPath(analysis=analysis, path=("fits", {"optimizer": optimizer, **more}, "critical_batch_size"))
+def fitted(name: str, **fit: Any) -> AnswerPath:
+    """A number of a curve in ``cbs analyze`` called ``analyze``, which counts where its verdict is ok: the interval
+    does not allow for a learning rate at the edge of the grid, or for points that are off the curve."""
+    return AnswerPath(analysis="analyze", path=("fits", fit, name), ok=(("fits", fit, "verdict"),))
 
 
 def larger_critical(larger: str, smaller: str, published: str, source: str) -> Expectation:

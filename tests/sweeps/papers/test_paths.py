@@ -99,6 +99,13 @@ def result(config: Any, needed: float, last: int, lr: float, rng: np.random.Gene
     )  # fmt: skip
 
 
+def read_verdict(content: Any, path: tuple[Any, ...]) -> Any:
+    """What a verdict's path leads to, one alone."""
+    for step in path:
+        content = next(e for e in content if step.items() <= e.items()) if isinstance(step, dict) else content[step]
+    return content
+
+
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_expectation_finds_its_number(name: str, tmp_path: Path) -> None:
     recipe: PaperRecipe = PAPERS.make(name, "tiny")
@@ -110,8 +117,11 @@ def test_every_expectation_finds_its_number(name: str, tmp_path: Path) -> None:
     }
     for each in recipe.expectations:
         for reading in each.ours:
-            assert read(contents, reading), each.claim
-        assert judge(each, contents, {}).why == ""
+            assert read(contents, dataclasses.replace(reading, ok=())), each.claim
+            for path in reading.ok:
+                assert isinstance(read_verdict(contents[reading.analysis], path), str), each.claim
+        free = tuple(dataclasses.replace(reading, ok=()) for reading in each.ours)
+        assert judge(dataclasses.replace(each, ours=free), contents, {}).why == ""
 
 
 @pytest.mark.parametrize("name", [name for name in PAPERS.names() if PAPERS.make(name, "tiny").runs])
