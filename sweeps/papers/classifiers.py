@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from cbs.registry.choices import Choice
 from cbs.trial.target import Target
 from sweeps.papers import PAPERS, Expectation, Near, PaperRecipe
@@ -121,12 +123,5 @@ def lamb_resnet50(scale: str) -> PaperRecipe:
 
 
 def higher(expectation: Expectation) -> Expectation:
-    """The statement about an accuracy, of which more is better."""
-    from dataclasses import replace
-
-    from sweeps.papers import Beyond
-
-    relation = expectation.relation
-    assert isinstance(relation, Beyond)
-    claim = expectation.claim.replace("below", "above")
-    return replace(expectation, claim=claim, relation=Beyond(relation.bound, above=not relation.above))
+    """The statement about an accuracy: ``cbs budget`` takes its negative for the loss of a pair."""
+    return replace(expectation, claim=expectation.claim.replace("below", "above"))
