@@ -45,7 +45,9 @@ def lamb_bert(scale: str) -> PaperRecipe:
         deviations=(
             "masked loss in place of the F1 of SQuAD after finetuning; no next sentences",
             "one warmup, not a second one for the long context",
-            *(["the learning rate is searched at every batch size; bytes of a small text"] if tiny else []),
+            "the learning rate is searched at every batch size; bytes of a small text"
+            if tiny
+            else "AdamW has the learning rates published for LAMB, not its own best ones, and may lose by them alone",
         ),
         runs=(one_run("bert", sweep, tiny, parameters=335e6, tokens_per_example=166.4),),
         analyses={"budget": "budget {bert}"},
