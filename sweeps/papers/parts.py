@@ -9,7 +9,7 @@ from torch import nn
 
 from cbs.registry.choices import Choice, parse_choice
 from cbs.trial.target import Target
-from sweeps.papers.base import AnswerPath, Expectation, RecipeRun, Step
+from sweeps.papers.base import EACH, AnswerPath, Expectation, RecipeRun, Step
 from sweeps.papers.relations import Beyond, Likely, Near
 from sweeps.spec.schedule_rule import ScheduleRule
 from sweeps.spec.spec import Sweep
@@ -54,6 +54,13 @@ def classifier(name: str, classes: int, channels: int, size: int, norm: str = "b
     from cbs.workloads.image_parts.models import build_classifier
 
     return lambda: build_classifier(name, classes=classes, channels=channels, size=size, norm=norm)
+
+
+def among_sizes(optimizer: Step, *path: str, budget: int = -1) -> AnswerPath:
+    """A number from ``cbs budget`` called ``budget`` that compares the batch sizes of an optimizer; it leaves those out
+    whose best learning rate is at the edge of the grid, one of which may be the best, so there must be none."""
+    of: tuple[Step, ...] = ("budgets", budget, "optimizers", optimizer)
+    return AnswerPath(analysis="budget", path=(*of, *path), ok=((*of, "sizes", EACH, "at_grid_edge"),))
 
 
 def fitted(name: str, **fit: Any) -> AnswerPath:
