@@ -116,6 +116,12 @@ def test_batch_sizes_are_compared_where_no_learning_rate_is_at_an_edge() -> None
         assert reading.ok == ((*reading.path[:4], "sizes", {}, "at_grid_edge"),)
 
 
+def test_the_temperature_counts_where_runs_have_settled() -> None:
+    for scale in SCALES:
+        for each in PAPERS.make("mccandlish-temperature", scale).expectations:
+            assert [reading.ok for reading in each.ours] == [(("laws", 0, "unsettled"),)]
+
+
 def test_a_curve_counts_where_its_verdict_is_ok() -> None:
     readings = [reading for name, scale in BOTH for each in PAPERS.make(name, scale).expectations
                 for reading in each.ours if reading.analysis == "analyze"]  # fmt: skip
