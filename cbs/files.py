@@ -117,3 +117,9 @@ def atomic_folder(path: Path, what: str = "", remedy: str = "") -> Iterator[Path
     finally:
         shutil.rmtree(draft, ignore_errors=True)
     shutil.rmtree(replaced, ignore_errors=True)
+
+
+def inner_path(outer: Path, inner: Path) -> str | None:
+    """``inner`` from inside the folder ``outer``, ``/`` between its parts; ``None`` where it does not lie in it."""
+    folder, path = outer.resolve(), inner.resolve()
+    return path.relative_to(folder).as_posix() if folder in path.parents else None

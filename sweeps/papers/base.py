@@ -58,7 +58,8 @@ class AnswerPath:
             ``NAME_interval``, or as ``interval`` beside ``value``, ``critical_batch_size`` and ``ratio``.
         over: a number that it is divided by, of runs that are independent of it.
         exact: whether the number has no noise, so that it is its own interval.
-        ok: paths to verdicts of the analysis that have to be ``ok`` for the number to mean what it says.
+        ok: paths to verdicts of the analysis that have to be ``ok``, flags that have to be false, or counts that have
+            to be 0, for the number to mean what it says.
     """
 
     analysis: str

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from cbs.registry.choices import Choice
 from cbs.trial.target import Target
-from sweeps.papers import PAPERS, AnswerPath, Expectation, Near, PaperRecipe
-from sweeps.papers.parts import classifier, experiment, larger_critical, lower_loss, one_run
+from sweeps.papers import PAPERS, Expectation, Near, PaperRecipe
+from sweeps.papers.parts import classifier, experiment, fitted, larger_critical, lower_loss, one_run
 from sweeps.spec.schedule_rule import ScheduleRule
 
 GLYPHS = Choice(name="images", options={"model": "lenet", "image_size": 16})
@@ -41,12 +43,12 @@ def cifar10(scale: str) -> PaperRecipe:
                 published="CIFAR-10: B_simple 2,000, B_crit 900: 2.2",
                 source="table 1, read in summaries; a factor of 4 either way is taken for small",
                 relation=Near((2.125,), 1.875),
-                ours=(AnswerPath(analysis="analyze", path=("fits", 0, "simple_noise_scale_ratio")),),
+                ours=(fitted("simple_noise_scale_ratio", optimizer="sgd"),),
             ),
             Expectation(
                 claim="steps and examples lie on the hyperbola: the exponent of the curve is 1",
                 published="(S/S_min - 1)(E/E_min - 1) = 1", source="equation 2.11, read in summaries",
-                relation=Near((1.0,), 0.2), ours=(AnswerPath(analysis="analyze", path=("fits", 0, "exponent")),),
+                relation=Near((1.0,), 0.2), ours=(fitted("exponent", optimizer="sgd"),),
             ),
         ),
         figure="pareto",
@@ -121,12 +123,5 @@ def lamb_resnet50(scale: str) -> PaperRecipe:
 
 
 def higher(expectation: Expectation) -> Expectation:
-    """The statement about an accuracy, of which more is better."""
-    from dataclasses import replace
-
-    from sweeps.papers import Beyond
-
-    relation = expectation.relation
-    assert isinstance(relation, Beyond)
-    claim = expectation.claim.replace("below", "above")
-    return replace(expectation, claim=claim, relation=Beyond(relation.bound, above=not relation.above))
+    """The statement about an accuracy: ``cbs budget`` takes its negative for the loss of a pair."""
+    return replace(expectation, claim=expectation.claim.replace("below", "above"))

@@ -39,7 +39,8 @@ def growth(scale: str) -> PaperRecipe:
         paper="Umeda, Iiduka 2025, arXiv 2508.05297",
         protocol="SGD without momentum over equal examples: two constant batch sizes, and one that doubles three times "
         "with the learning rate growing by 1.4 or not at all; the norm of the gradient over fixed training examples",
-        deviations=("the first learning rate is searched for each, by the validation loss; the paper has 0.1",
+        deviations=("first learning rates are those that a search by the validation loss tries; of them the one that "
+                    "ends at the smallest gradient counts; the paper has 0.1",
                     *(["glyphs and LeNet in place of CIFAR-100 and ResNet-18"] if tiny else [])),
         runs=(one_run("images", sweep, tiny, model=classifier("resnet18", 100, 3, 32), parameters=11.2e6),),
         analyses={"losses": "schedule losses {images} --metric gradient_norm"},

@@ -6,7 +6,7 @@ from cbs.registry.choices import Choice
 from cbs.trial.target import Target
 from sweeps.papers import PAPERS, AnswerPath, Beyond, Expectation, Likely, Monotone, PaperRecipe, RecipeRun
 from sweeps.papers.base import EACH
-from sweeps.papers.parts import TEXT, classifier, critical, experiment, larger_critical
+from sweeps.papers.parts import TEXT, classifier, experiment, fitted, larger_critical
 
 MOMENTA = (0.8, 0.95, 0.99)
 
@@ -91,7 +91,7 @@ def muon_cbs(scale: str) -> PaperRecipe:
                 published="b_crit over the noise: 1.96, .368, .058 at momentum .8, .95, .99 (Nesterov)",
                 source="lower bound of Cesista and Wen, which generalises the paper's",
                 relation=Monotone(rising=False),
-                ours=tuple(critical("analyze", f"muon(momentum={value})") for value in MOMENTA),
+                ours=tuple(fitted("critical_batch_size", optimizer=f"muon(momentum={value})") for value in MOMENTA),
             ),
             larger_critical("muon(momentum=0.95)", "adamw", "Muon's is the larger one", "abstract and figures"),
         ),

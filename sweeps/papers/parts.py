@@ -9,7 +9,7 @@ from torch import nn
 
 from cbs.registry.choices import Choice, parse_choice
 from cbs.trial.target import Target
-from sweeps.papers.base import AnswerPath, Expectation, RecipeRun, Step
+from sweeps.papers.base import EACH, AnswerPath, Expectation, RecipeRun, Step
 from sweeps.papers.relations import Beyond, Likely, Near
 from sweeps.spec.schedule_rule import ScheduleRule
 from sweeps.spec.spec import Sweep
@@ -56,9 +56,17 @@ def classifier(name: str, classes: int, channels: int, size: int, norm: str = "b
     return lambda: build_classifier(name, classes=classes, channels=channels, size=size, norm=norm)
 
 
-def critical(analysis: str, optimizer: str, **more: Any) -> AnswerPath:
-    """The critical batch size of an optimizer in ``cbs analyze``."""
-    return AnswerPath(analysis=analysis, path=("fits", {"optimizer": optimizer, **more}, "critical_batch_size"))
+def among_sizes(optimizer: Step, *path: str, budget: int = -1) -> AnswerPath:
+    """A number from ``cbs budget`` called ``budget`` that compares the batch sizes of an optimizer; it leaves those out
+    whose best learning rate is at the edge of the grid, one of which may be the best, so there must be none."""
+    of: tuple[Step, ...] = ("budgets", budget, "optimizers", optimizer)
+    return AnswerPath(analysis="budget", path=(*of, *path), ok=((*of, "sizes", EACH, "at_grid_edge"),))
+
+
+def fitted(name: str, **fit: Any) -> AnswerPath:
+    """A number of a curve in ``cbs analyze`` called ``analyze``, which counts where its verdict is ok: the interval
+    does not allow for a learning rate at the edge of the grid, or for points that are off the curve."""
+    return AnswerPath(analysis="analyze", path=("fits", fit, name), ok=(("fits", fit, "verdict"),))
 
 
 def larger_critical(larger: str, smaller: str, published: str, source: str) -> Expectation:

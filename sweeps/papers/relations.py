@@ -103,8 +103,8 @@ class Likely(PublishedRelation):
 
 @dataclass(frozen=True)
 class Monotone(PublishedRelation):
-    """The numbers rise, or fall, in their order: the last beyond the first for yes if none turns back, a step back or a
-    last before the first for no, each where intervals do not meet."""
+    """The numbers rise, or fall, in their order: the last beyond the first for yes if none turns back and none in
+    between is without any bound, a step back or a last before the first for no, each where intervals do not meet."""
 
     rising: bool = True
 
@@ -117,7 +117,8 @@ class Monotone(PublishedRelation):
         back = any(after[1] < before[0] for before, after in itertools.pairwise(ends))
         if back or ends[-1][1] < ends[0][0]:
             return Reproduced.NO
-        return Reproduced.YES if ends[-1][0] > ends[0][1] else Reproduced.UNKNOWN
+        bounded = all(math.isfinite(low) or math.isfinite(high) for low, high in ends)
+        return Reproduced.YES if bounded and ends[-1][0] > ends[0][1] else Reproduced.UNKNOWN
 
     def __str__(self) -> str:
         return "rising" if self.rising else "falling"

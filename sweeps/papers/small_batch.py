@@ -5,7 +5,7 @@ from __future__ import annotations
 from cbs.registry.choices import Choice
 from sweeps.papers import PAPERS, PaperRecipe, RecipeRun
 from sweeps.papers.merit import gpt2
-from sweeps.papers.parts import TEXT, experiment, lower_loss, one_run
+from sweeps.papers.parts import TEXT, among_sizes, experiment, lower_loss, one_run
 
 HALF_LIFE = {"tiny": 4_000, "paper": 20_000}
 """Of the second moment, in examples."""
@@ -40,7 +40,7 @@ def small_batch(scale: str) -> PaperRecipe:
 @PAPERS.register("power-lines")
 def power_lines(scale: str) -> PaperRecipe:
     """The best batch size at three amounts of data."""
-    from sweeps.papers import AnswerPath, Expectation, Monotone
+    from sweeps.papers import Expectation, Monotone
 
     tiny = scale == "tiny"
     if tiny:
@@ -52,8 +52,7 @@ def power_lines(scale: str) -> PaperRecipe:
             Choice(name="text", options=options), ("adamw",), tuple(2**k for k in range(4, 12)),
             budgets=(540_000, 2_160_000, 8_640_000), precision="bfloat16",
         )  # fmt: skip
-    best = tuple(AnswerPath(analysis="budget", path=("budgets", place, "optimizers", 0, "equivalence", "best"))
-                 for place in range(3))  # fmt: skip
+    best = tuple(among_sizes(0, "equivalence", "best", budget=place) for place in range(3))
     return PaperRecipe(
         title="power lines: the best batch size grows with the data",
         paper="Bergsma et al. 2025, 'Power Lines'",

@@ -46,7 +46,8 @@ def cbs_scaling(scale: str) -> PaperRecipe:
                 for name, (width, layers, parameters, target) in MODELS.items()]  # fmt: skip
     places = " ".join(f"{{{run.name}}}" for run in runs)
     reference = 4 if tiny else 256
-    flags = "--definition 'overhead(overhead=0.2)'" + "".join(f" --target {t:g}" for t in (TARGETS if tiny else ()))
+    definition = f"overhead(overhead=0.2, reference_batch={reference}, hyperbola=true)"  # as in the paper's notebook
+    flags = f"--definition '{definition}'" + "".join(f" --target {t:g}" for t in (TARGETS if tiny else ()))
     lines = {"data": f"scale {places} --against data --data-at-batch {reference} {flags}"}
     expectations = [
         Expectation(

@@ -11,7 +11,7 @@ from typing import Any
 from analysis.arrays import Quantity
 from cbs.errors import DataError, ResultsError, reason
 from cbs.files import atomic_file
-from sweeps.papers import Reproduced
+from sweeps.papers import PAPERS, Reproduced
 from sweeps.reproducing.reproduce import SCHEMA
 from sweeps.reproducing.telling import ours
 
@@ -52,6 +52,8 @@ def lines(tables: Sequence[dict[str, Any]]) -> Iterator[str]:
     yield HEAD
     counts = Counter(row["verdict"] for table in tables for row in table["verdicts"])
     yield "In all: " + ", ".join(f"{counts[str(each)]} {each}" for each in Reproduced) + "."
+    if missing := [name for name in PAPERS.names() if name not in {table["recipe"] for table in tables}]:
+        yield f"\nNot recorded here, so neither found nor missed: {', '.join(f'`{name}`' for name in missing)}."
     for table in tables:
         yield f"\n## {table['title']}\n"
         yield f"{table['paper']}. Recipe `{table['recipe']}`, scale {table['scale']}, {table['date']}."

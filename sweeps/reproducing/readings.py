@@ -25,12 +25,12 @@ def read(contents: Mapping[str, Any], reading: AnswerPath) -> list[Quantity]:
         reading: which number.
 
     Raises:
-        NoSuchNumber: if the analysis does not have it, or a verdict that has to be ok is not.
+        NoSuchNumber: if the analysis does not have it, or a verdict that has to be ok is not, or a flag is set.
     """
     content = contents[reading.analysis]
     for path in reading.ok:
         for verdict in _at(content, path):
-            if verdict != "ok":
+            if verdict not in ("ok", False):
                 raise NoSuchNumber(f"{reading.analysis}: {in_words(path)} is {verdict!r}")
     *rest, last = reading.path
     found = [_quantity(holder, last, reading) for holder in _at(content, tuple(rest))]

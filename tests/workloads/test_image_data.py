@@ -162,6 +162,28 @@ def test_parts_in_two_places(tmp_path: Path) -> None:
     assert (len(found.training.labels), len(found.validation.labels)) == (10, 5)
 
 
+def test_validation_images_in_the_folder_of_the_others_are_not_trained_on(tmp_path: Path) -> None:
+    files = {key.replace("set/train", "set").replace("set/val", "set/apart"): value
+             for key, value in class_folders().items()}  # fmt: skip
+    root = write(tmp_path, files) / "set"
+    found = load_images(str(root), str(root / "apart"))
+    assert (len(found.training.labels), len(found.validation.labels)) == (10, 5)
+
+
+def test_the_test_part_is_left_alone_where_there_is_one_for_validation(tmp_path: Path) -> None:
+    write(tmp_path, class_folders())
+    write(tmp_path, {key.replace("/val/", "/test/"): value for key, value in class_folders().items() if "/val/" in key})
+    assert len(load_images(str(tmp_path)).validation.labels) == 5
+
+
+def test_two_data_sets_in_one_folder_are_told(tmp_path: Path) -> None:
+    for name in ("MNIST/raw", "FashionMNIST/raw"):
+        write(tmp_path / name, mnist())
+    with pytest.raises(DataError, match=r"FashionMNIST/raw/train-images.* and MNIST/raw/.* are of two data sets"):
+        load_images(str(tmp_path))
+    assert load_images(str(tmp_path / "MNIST")).size == 28
+
+
 def test_tar_archives_inside_one_are_folders(tmp_path: Path) -> None:
     inner = {}
     for label in range(5):

@@ -40,7 +40,8 @@ DRIFT = 1.2
 
 @dataclass(frozen=True, kw_only=True)
 class TemperaturePoint(Quantity):
-    """The noise scale in examples at one learning rate and batch size, of so many seeds."""
+    """The noise scale in examples at one learning rate and batch size, of so many seeds; ``settled`` is false where the
+    squared gradient still changes by :data:`DRIFT`."""
 
     sweep: str
     optimizer: str
@@ -48,6 +49,7 @@ class TemperaturePoint(Quantity):
     batch_size: int
     seeds: int
     note: str = ""
+    settled: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +60,7 @@ class TemperatureLaw:
         temperature: power of lr / B, fitted alone; -1 where B_simple ~ 1/T with T ~ lr / B.
         residual_rms: of ln B_simple about the plane.
         points: that it is fitted to.
+        unsettled: how many of these are of runs that have not settled at their temperature.
     """
 
     optimizer: str
@@ -67,6 +70,7 @@ class TemperatureLaw:
     residual_rms: float
     points: int
     remark: str = ""
+    unsettled: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +119,8 @@ def _point(
 ) -> TemperaturePoint:
     windows = list(_windows(part))
     shrunk = _shrinkage(windows)
-    if not 1 / DRIFT < shrunk < DRIFT:
+    settled = 1 / DRIFT < shrunk < DRIFT
+    if not settled:
         notes.append(
             f"{optimizer} at learning rate {lr:g}, batch size {size}: the squared gradient changes by a factor of "
             f"{shrunk:.2g} within the second half, so the run has not settled at its temperature: run it longer"
@@ -126,7 +131,7 @@ def _point(
         note, found = scale.note, Quantity(scale.value, scale.interval)
     return TemperaturePoint(
         value=found.value, interval=found.interval, sweep=sweep, optimizer=optimizer, lr=lr, batch_size=size,
-        seeds=len(windows), note=note,
+        seeds=len(windows), note=note, settled=settled,
     )  # fmt: skip
 
 
@@ -175,6 +180,7 @@ def law(points: list[TemperaturePoint], confidence: float) -> TemperatureLaw:
         residual_rms=_residual([columns[name] for name in vary], y),
         points=len(points),
         remark=remark,
+        unsettled=sum(not point.settled for point in points),
     )
 
 

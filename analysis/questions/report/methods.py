@@ -110,7 +110,7 @@ def _trials(members: Sequence[Answer], protocol: Mapping[str, Any]) -> Iterator[
     until = "until they reached" if members[0].group.stops_at_target else "and read the first step past"
     yield f"We trained {_tex(workload)}{size} with {_and(list(optimizers.values()))} {until} {targets}."
     sizes = _each(members, lambda a: _and([f"{point.batch_size}" for point in a.points]))
-    seeds = _each(members, lambda a: plural(max(point.seeds for point in a.points), "seed"))
+    seeds = _each(members, _seeds)
     tokens = {answer.group.tokens_per_example for answer in members}
     length = f" of {tokens.pop()} tokens" if len(tokens) == 1 and None not in tokens else ""
     yield f"Batch sizes were {sizes} {_tex(unit)}{length}, with {seeds} at each."
@@ -125,21 +125,30 @@ def _trials(members: Sequence[Answer], protocol: Mapping[str, Any]) -> Iterator[
         )
 
 
+def _seeds(answer: Answer) -> str:
+    fewest, most = (end(point.seeds for point in answer.points) for end in (min, max))
+    return plural(most, "seed") if fewest == most else f"{fewest} to {most} seeds"
+
+
 def _learning_rate(
     members: Sequence[Answer], manifest: Mapping[str, Any], protocol: Mapping[str, Any]
 ) -> Iterator[str]:
     axes = manifest.get("axes")
     if isinstance(axes, dict) and axes.get("lr_rule"):
-        how = f"was prescribed at every batch size ({_tex(', '.join(axes['lr_rule']))})"
+        yield f"The learning rate was prescribed at every batch size ({_tex(', '.join(axes['lr_rule']))})."
+        how = ""
     elif isinstance(axes, dict) and axes.get("lrs"):
         how = f"was chosen at every batch size among {_and([f'{lr:g}' for lr in axes['lrs']])}"
     elif isinstance(axes, dict):
-        how = "was searched at every batch size until the best one had a worse one on either side"
+        inside = not any(point.reached and point.at_grid_edge for answer in members for point in answer.points)
+        how = "was searched at every batch size"
+        how += " until the best one had a worse one on either side" if inside else ""
     else:
         how = "was chosen at every batch size among those that were run"
-    tried = _each(members, lambda a: "{:.3g} to {:.3g}".format(*(lrs_tried(a) or (float("nan"),) * 2)))
-    known = "" if "nan" in tried else f" (tried: {tried})"
-    yield f"The learning rate {how}{known}; the one with the fewest steps over all seeds counts."
+    if how:
+        tried = _each(members, lambda a: "{:.3g} to {:.3g}".format(*(lrs_tried(a) or (float("nan"),) * 2)))
+        known = "" if "nan" in tried else f" (tried: {tried})"
+        yield f"The learning rate {how}{known}; the one with the fewest steps over all seeds counts."
     if protocol.get("prune_factor"):
         yield f"Runs that had passed {protocol['prune_factor']:g} times the steps of the best were stopped."
     schedule = protocol.get("schedule")

@@ -92,6 +92,7 @@ def schedule_losses(
 
     A run counts at the end of its budget; one that diverged is worse than all others. The learning rate is the best of
     each by the mean over seeds; intervals contain that choice and the noise of seeds, pooled over all that is compared.
+    Where it is the lowest or the highest that was run, one beyond may be better, and that end of an interval is open.
 
     Args:
         path: a sweep whose trials end with a budget, with schedules and the batch sizes that they start from.
@@ -184,6 +185,7 @@ def _entries(
                 "do not make up a batch at its end and are not seen: its loss is a little high"
             )
     losses, drawn = sign * found.losses, sign * found.resampled
+    edges = [len(study.lrs) > 1 and study.at_edge(study.winner or 0) for study in studies]
     entries = []
     for place, (name, size, _, _, _) in enumerate(kept):
         apart = {other: drawn[:, place] - drawn[:, at] for other, at in places.items() if at != place}
@@ -194,11 +196,13 @@ def _entries(
                 optimizer=group.optimizer,
                 schedule=name,
                 batch_size=size,
-                metric=Quantity(float(losses[place]), _ends_of(drawn[:, place], config.confidence)),
+                metric=Quantity(
+                    float(losses[place]), _ends_of(drawn[:, place], config.confidence, sign * edges[place])
+                ),
                 against=tuple(
                     LossDifference(
                         value=float(losses[place] - losses[places[other]]),
-                        interval=_ends_of(rows, config.confidence),
+                        interval=_ends_of(rows, config.confidence, sign * edges[place], -sign * edges[places[other]]),
                         batch_size=other,
                         probability_smaller=float((rows < 0).mean()) if len(rows) else None,
                         steps_saved=1.0 - steps[place] / steps[places[other]],
@@ -208,7 +212,7 @@ def _entries(
                 steps=steps[place],
                 examples=examples[place],
                 best_lr=float(study.lrs[winner]),
-                at_grid_edge=len(study.lrs) > 1 and study.at_edge(winner),
+                at_grid_edge=edges[place],
                 seeds=int(found.seeds[place]),
             )
         )
@@ -228,8 +232,9 @@ def _mean(part: pd.DataFrame, column: str) -> float:
     return float(part.loc[part["ended"].notna(), column].mean())
 
 
-def _ends_of(rows: Array, confidence: float) -> Interval:
+def _ends_of(rows: Array, confidence: float, *beyond: float) -> Interval:
+    """The interval; open below for a positive entry of ``beyond``, above for a negative one."""
     if not len(rows):
         return (None, None)
     low, high = percentiles(rows, confidence).tolist()
-    return (low, high)
+    return (None if max(beyond) > 0 else low, None if min(beyond) < 0 else high)

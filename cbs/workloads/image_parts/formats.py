@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from cbs.errors import ConfigError, DataError, reason
+from cbs.files import inner_path
 from cbs.workloads.image_parts.data import EncodedImages, ImageData, Images, StoredImages, as_bytes, decode, describe
 from cbs.workloads.image_parts.models import SMALL
 from cbs.workloads.image_parts.trees import Tree, open_tree, read
@@ -37,7 +38,11 @@ FIELDS = (("image", "img"), ("label", "labels", "fine_label"))
 GREY = ("1", "L", "LA")
 """Modes of Pillow without colour."""
 
-SPLITS = {"training": ("train", "training"), "validation": ("val", "valid", "validation", "test", "testing", "eval")}
+SPLITS = {
+    "training": (("train", "training"),),
+    "validation": (("val", "valid", "validation"), ("eval",), ("test", "testing")),
+}
+"""How the names of either part start; later ones count where there is none of the earlier ones."""
 
 Part = tuple[Images, list[str]]
 """Images and the names of their classes, where the layout says them."""
@@ -55,6 +60,9 @@ def load_images(
       with ``bytes``) and ``label``.
     - A folder for every class in ``train`` and in ``val``, ``validation`` or ``test``, as of ImageNet.
 
+    What lies in ``validation`` is not trained on, where that is a folder in ``path``. Where ``path`` has both a
+    validation and a test part, the test part is left alone.
+
     Args:
         path: the data.
         validation: where the validation part is, if not in ``path``.
@@ -71,6 +79,8 @@ def load_images(
     places = [Path(place).expanduser() for place in (path, validation or path)]
     trees = [open_tree(place) for place in places[: 1 if validation is None else 2]]
     alone = validation is not None
+    if (inside := inner_path(*places)) is not None:
+        trees[0] = {name: content for name, content in trees[0].items() if not f"{name}/".startswith(f"{inside}/")}
     training, names = _part(places[0], trees[0], "training", size, channels, alone)
     held_out, other_names = _part(places[1], trees[-1], "validation", size, channels, alone)
     for part, place in zip((training, held_out), places, strict=True):
@@ -113,20 +123,26 @@ def _part(place: Path, tree: Tree, split: str, size: int | None, channels: int |
 
 def _of_split(names: list[str], split: str, place: Path, alone: bool, after: str) -> list[str]:
     """Those of the files that belong to a split, by the start of their name or a folder on their way."""
-    found: dict[str, list[str]] = {
-        kind: [name for name in names if re.search(rf"(^|/)({'|'.join(words)}){after}", name, re.IGNORECASE)]
-        for kind, words in SPLITS.items()
-    }
+    found: dict[str, list[str]] = {}
+    for kind, choices in SPLITS.items():
+        starting = (
+            [name for name in names if re.search(rf"(^|/)({'|'.join(words)}){after}", name, re.IGNORECASE)]
+            for words in choices
+        )
+        found[kind] = next(filter(None, starting), [])
     if found[split]:
         return found[split]
     if alone and not any(found.values()):
         return names
     option = "validation" if split == "validation" else "data"
-    starts = " or ".join(SPLITS[split])
+    starts = " or ".join(word for words in SPLITS[split] for word in words)
     raise DataError(f"{place}: no images for {split} (names that start with {starts}); pass {option}=PATH of them")
 
 
 def _content(tree: Tree, bases: dict[str, str], name: str, place: Path) -> bytes:
+    several = [path for path in tree if Path(path).name == name]
+    if len(several) > 1:
+        raise DataError(f"{place}: {' and '.join(several[:2])} are of two data sets; pass the folder of one of them")
     if name not in bases:
         raise DataError(f"{place}: no file {name}; fetch it, or pass validation=PATH where it is the validation part")
     return read(tree, bases[name], place)

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cbs.errors import ConfigError, DataError
-from cbs.files import ended
+from cbs.files import ended, inner_path
 from cbs.workloads.text_parts.corpus import Corpus, Tokens, belongs_to_validation, make_corpus
 from cbs.workloads.text_parts.shards import TokenShards
 from cbs.workloads.text_parts.tokenizing import ByteTokenizer, FileTokenizer, Tokenizer
@@ -68,6 +68,9 @@ def load_corpus(
     """
     paths = [Path(path).expanduser() for path in (data, validation) if path is not None]
     flat = [_is_flat(path) for path in paths]
+    inside = inner_path(paths[0], paths[-1])
+    if inside is not None and not (flat[0] and VALIDATION_NAME.search(inside)):
+        raise ConfigError(f"{paths[-1]} lies in {paths[0]}, all of which is for training; move it out of there")
     encoder: Tokenizer = FileTokenizer(tokenizer) if tokenizer is not None else ByteTokenizer()
     if any(flat) and tokenizer is None and vocab_size is None:
         raise ConfigError(f"{paths[flat.index(True)]}: a file of token ids needs vocab_size=N or tokenizer=PATH")

@@ -69,6 +69,7 @@ def test_the_powers_are_found_with_intervals(tmp_path: Path) -> None:
     assert inside(one.temperature, -1.0)
     assert one.points == 6
     assert found.notes == ()
+    assert one.unsettled == 0
     (other,) = temperature(write(tmp_path / "u", lambda lr, size: 30.0 * lr**-0.5)).laws
     assert inside(other.lr, -0.5)
     assert inside(other.batch_size, 0.0)
@@ -84,6 +85,7 @@ def test_what_does_not_vary_has_no_power(tmp_path: Path) -> None:
 def test_a_run_that_has_not_settled_is_told(tmp_path: Path) -> None:
     found = temperature(write(tmp_path / "t", lambda lr, size: 30.0 * size / lr, shrinks=4.0))
     assert len([note for note in found.notes if "has not settled at its temperature" in note]) == 6
+    assert found.laws[0].unsettled == 6
     assert not temperature(write(tmp_path / "u", lambda lr, size: 30.0 * size / lr, shrinks=1.1)).notes
 
 

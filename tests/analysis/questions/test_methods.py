@@ -51,7 +51,8 @@ MANIFEST = {
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("sweep")
     truths = {"adamw": Truth(noise=0.03), "merit": Truth(noise=0.03)}
-    store = sweep(root, truths, batch_sizes=(4, 16, 64, 256), lrs=(1e-3, 2e-3, 4e-3), seeds=2, growth=1.2)
+    lrs = (1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2)
+    store = sweep(root, truths, batch_sizes=(4, 16, 64, 256), lrs=lrs, seeds=2, growth=1.2)
     store.write_manifest(MANIFEST)
     return root
 
@@ -64,7 +65,7 @@ def test_everything_recorded_is_said(root: Path) -> None:
         "Batch sizes were 4, 16, 64 and 256 sequences of 32 tokens, with 2 seeds at each.",
         "at most 1,000 steps plus 30,000 sequences divided by the batch size",
         "growing by a factor of 1.04",
-        "searched at every batch size until the best one had a worse one on either side (tried: 0.001 to 0.004)",
+        "searched at every batch size until the best one had a worse one on either side (tried: 0.001 to 0.016)",
         "1.3 times the steps of the best",
         "cosine after a linear warmup of 10 steps, decaying over 90,000 examples to 0.1 of it, with bfloat16 "
         "arithmetic and gradients clipped to norm 1",
@@ -74,6 +75,27 @@ def test_everything_recorded_is_said(root: Path) -> None:
     ):
         assert words in text, words
     assert "Not recorded" not in text
+
+
+def test_what_was_not_done_everywhere_is_not_said(tmp_path: Path) -> None:
+    two, one = ({"adamw": Truth(noise=0.03)} for _ in range(2))
+    sweep(tmp_path, two, batch_sizes=(4, 16), lrs=(1e-3, 2e-3, 4e-3), seeds=2, growth=1.2)
+    store = sweep(tmp_path, one, batch_sizes=(64, 256), lrs=(1e-3, 2e-3, 4e-3), seeds=1, growth=1.2)
+    store.write_manifest(MANIFEST)
+    (text,) = methods(tmp_path, config=FAST).paragraphs
+    assert "with 1 to 2 seeds at each" in text
+    store.write_manifest(MANIFEST | {"axes": {"lr_rule": ["sqrt:0.001@4"]}})
+    (text,) = methods(tmp_path, config=FAST).paragraphs
+    assert "The learning rate was prescribed at every batch size (sqrt:0.001@4)." in text
+    assert "fewest steps over" not in text
+
+
+def test_a_search_that_ended_at_an_edge_is_not_said_to_have_gone_on(tmp_path: Path) -> None:
+    store = sweep(tmp_path, {"adamw": Truth()}, batch_sizes=(4, 16, 64, 256), lrs=(1e-3, 2e-3), seeds=2, growth=1.2)
+    store.write_manifest(MANIFEST)
+    (text,) = methods(tmp_path, config=FAST).paragraphs
+    assert "searched at every batch size (tried" in text
+    assert "worse one on either side" not in text
 
 
 def test_a_verdict_is_a_footnote(root: Path) -> None:

@@ -106,6 +106,33 @@ def test_more_is_better_the_other_way_round(tmp_path: Path) -> None:
     assert near.interval[0] < -0.05 < near.interval[1]
 
 
+@pytest.mark.parametrize("better", [False, True])
+def test_where_the_best_rate_is_an_edge_of_the_grid_one_end_is_open(tmp_path: Path, better: bool) -> None:
+    kind = {"metric": "accuracy", "direction": "above"} if better else {}
+    write(tmp_path / "s", {"adamw": World(critical=64.0)}, sizes=SIZES, budget=BUDGET, noise=NOISE, **kind)
+    sign = -1.0 if better else 1.0
+    add(Store(tmp_path / "s"), lambda lr: sign * (3.0 + 0.1 * float(np.log(lr))))  # the lowest is the best
+    entry = judged(tmp_path / "s")
+    near = entry.less(16)
+    assert near is not None
+    assert entry.at_grid_edge
+    assert [end is None for end in near.interval] == [not better, better]
+    assert [end is None for end in entry.metric.interval] == [not better, better]
+
+
+def test_where_that_of_the_constant_one_is_an_edge_the_other_end_is_open(world: Store) -> None:
+    add(world, bowl(3.0))
+    lrs = sorted({result.config.lr for result in world.results() if result.config.batch_size == 64})
+    for result in list(world.results(with_steps=True)):
+        if result.config.batch_size == 64:
+            last = dataclasses.replace(result.evaluations[-1], value=2.0 + 0.1 * lrs.index(result.config.lr))
+            world.save(dataclasses.replace(result, evaluations=[*result.evaluations[:-1], last]))
+    near = judged(world.root).less(64)
+    assert near is not None
+    assert near.interval[0] is not None
+    assert near.interval[1] is None
+
+
 def test_another_metric_that_was_recorded_is_read(world: Store) -> None:
     add(world, bowl(3.0))
     for result in list(world.results(with_steps=True)):

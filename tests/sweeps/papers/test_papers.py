@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 import shlex
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
+from analysis.estimate.definitions import DEFINITIONS, Definition
 from cbs.errors import ConfigError
-from cbs.registry.choices import Choice
+from cbs.registry.choices import Choice, parse_choice
 from sweeps.launching.policies import POLICIES
 from sweeps.papers import PAPERS, SCALES, AnswerPath, Expectation, Near, PaperRecipe, RecipeRun
 from sweeps.reproducing.price import count_parameters, price
@@ -102,3 +105,36 @@ def test_a_recipe_whose_parts_do_not_fit_is_refused() -> None:
     wanted = Expectation(claim="c", published="p", source="s", relation=Near((1.0,), 0.1), ours=(reading,))
     with pytest.raises(ConfigError, match="reads from 'b', which is no analysis of it"):
         PaperRecipe(**about, runs=(run,), analyses={"a": "analyze {one}"}, expectations=(wanted,))
+
+
+def test_batch_sizes_are_compared_where_no_learning_rate_is_at_an_edge() -> None:
+    """``cbs budget`` leaves such sizes out, and the best of the others is not the best."""
+    readings = [reading for name, scale in BOTH for each in PAPERS.make(name, scale).expectations
+                for reading in each.ours if "excess" in reading.path or "equivalence" in reading.path]  # fmt: skip
+    assert len(readings) == 2 * (1 + 3)
+    for reading in readings:
+        assert reading.ok == ((*reading.path[:4], "sizes", {}, "at_grid_edge"),)
+
+
+def test_the_temperature_counts_where_runs_have_settled() -> None:
+    for scale in SCALES:
+        for each in PAPERS.make("mccandlish-temperature", scale).expectations:
+            assert [reading.ok for reading in each.ours] == [(("laws", 0, "unsettled"),)]
+
+
+def test_a_curve_counts_where_its_verdict_is_ok() -> None:
+    readings = [reading for name, scale in BOTH for each in PAPERS.make(name, scale).expectations
+                for reading in each.ours if reading.analysis == "analyze"]  # fmt: skip
+    assert readings
+    for reading in readings:
+        assert reading.ok == ((*reading.path[:-1], "verdict"),)
+
+
+@pytest.mark.parametrize(("ratio", "published"), [(2191, 745.3), (3240, 955.2), (5433, 1393.7)])
+def test_the_overhead_at_the_scale_of_the_paper_is_counted_from_its_reference(ratio: float, published: float) -> None:
+    """Zhang et al. 2024, their fits of steps a + b/B: b/a, and the critical batch size that they report."""
+    words = shlex.split(PAPERS.make("cbs-scaling", "paper").analyses["data"])
+    chosen = parse_choice(words[words.index("--definition") + 1])
+    definition: Definition = DEFINITIONS[chosen.name](**chosen.options)
+    sample = SimpleNamespace(hyperbola=SimpleNamespace(critical=np.array([float(ratio)])))
+    assert definition([sample])[0] == pytest.approx(published, abs=0.2)  # type: ignore[list-item]

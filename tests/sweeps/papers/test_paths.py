@@ -22,7 +22,7 @@ from sweeps.launching.launch import resolve
 from sweeps.launching.policies import POLICIES
 from sweeps.papers import PAPERS, PaperRecipe
 from sweeps.reproducing.asking import ask
-from sweeps.reproducing.readings import read
+from sweeps.reproducing.readings import _at, read
 from sweeps.reproducing.reproduce import command_lines, judge
 from sweeps.search.limits import Limits
 from sweeps.spec.cell import Cell
@@ -110,8 +110,11 @@ def test_every_expectation_finds_its_number(name: str, tmp_path: Path) -> None:
     }
     for each in recipe.expectations:
         for reading in each.ours:
-            assert read(contents, reading), each.claim
-        assert judge(each, contents, {}).why == ""
+            assert read(contents, dataclasses.replace(reading, ok=())), each.claim
+            for path in reading.ok:
+                assert all(isinstance(v, str | int) for v in _at(contents[reading.analysis], path)), each.claim
+        free = tuple(dataclasses.replace(reading, ok=()) for reading in each.ours)
+        assert judge(dataclasses.replace(each, ours=free), contents, {}).why == ""
 
 
 @pytest.mark.parametrize("name", [name for name in PAPERS.names() if PAPERS.make(name, "tiny").runs])

@@ -45,6 +45,8 @@ CASES = [
     (Likely(), [Quantity(0.94)], UNKNOWN),
     (Likely(), [Quantity(0.05)], NO),
     (Likely(), [Quantity(0.06)], UNKNOWN),
+    (Monotone(), [q(1, 2), q(None, None), q(3, 4)], UNKNOWN),
+    (Monotone(), [q(1, 2), q(1.5, None), q(3, 4)], YES),
     (Monotone(), [q(1, 2), q(1.5, 3), q(3, 4)], YES),
     (Monotone(), [q(1, 2), q(1.5, 3)], UNKNOWN),
     (Monotone(), [q(1, 2), q(5, 6), q(3, 4)], NO),

@@ -12,6 +12,7 @@ from sweeps.reproducing.readings import NoSuchNumber, in_words, read
 CONTENT = {
     "a": {
         "verdict": "ok",
+        "no": False,
         "doubt": "too few seeds",
         "plain": 3,
         "yes": True,
@@ -83,6 +84,12 @@ def test_a_number_whose_verdict_is_not_ok_is_none() -> None:
     assert found("plain", ok=(("verdict",),)) == [Quantity(3.0)]
     with pytest.raises(NoSuchNumber, match="a: doubt is 'too few seeds'"):
         found("plain", ok=(("doubt",),))
+
+
+def test_a_flag_has_to_be_false() -> None:
+    assert found("plain", ok=(("no",),)) == [Quantity(3.0)]
+    with pytest.raises(NoSuchNumber, match="a: yes is True"):
+        found("plain", ok=(("yes",),))
 
 
 def test_a_path_in_words() -> None:

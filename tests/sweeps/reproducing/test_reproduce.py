@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,12 +14,17 @@ import pytest
 from cbs.errors import ConfigError, DataError, ResultsError
 from cbs.trial.target import Target
 from sweeps.papers import PAPERS, AnswerPath, Beyond, Expectation, Likely, Near, PaperRecipe, RecipeRun
-from sweeps.papers.parts import TEXT, critical, experiment, larger_critical
+from sweeps.papers.parts import TEXT, experiment, larger_critical
 from sweeps.reproducing.asking import ask
 from sweeps.reproducing.atlas import atlas
 from sweeps.reproducing.reproduce import VERDICTS, reproduce
 from sweeps.search.limits import Limits
 from tests.factories import Truth, sweep
+
+
+def critical(analysis: str, optimizer: str) -> AnswerPath:
+    return AnswerPath(analysis=analysis, path=("fits", {"optimizer": optimizer}, "critical_batch_size"))
+
 
 Run = Callable[..., tuple[int, str, str]]
 WORLDS = {"adamw": Truth(noise=0.02), "merit": Truth(noise=0.02, min_examples=30_000.0)}
@@ -123,6 +129,8 @@ def test_the_command_prints_verdicts_and_the_atlas_is_made_of_them(
     assert (code, out) == (0, "page.md: 5 statements\n")
     page = Path("page.md").read_text()
     assert "In all: 2 reproduced, 1 differs, 2 cannot be told at this scale." in page
+    assert re.search(r"Not recorded here, so neither found nor missed: .*`nqm`", page)
+    assert "`test-recipe`" not in page.split("## ")[0]
     assert "| merit is about 42 | 42 (source) | " in page
     assert "cbs reproduce test-recipe --scale tiny" in page
 

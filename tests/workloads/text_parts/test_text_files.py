@@ -144,6 +144,19 @@ def test_token_files_with_their_own_validation(tmp_path: Path) -> None:
     assert isinstance(corpus.validation, np.memmap)
 
 
+def test_validation_inside_the_training_folder_is_refused_unless_its_name_says_so(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    write_jsonl(tmp_path / "a" / "train.jsonl", DOCUMENTS)
+    held_out = write_jsonl(tmp_path / "a" / "heldout.jsonl", DOCUMENTS[:3])
+    with pytest.raises(ConfigError, match=r"heldout.jsonl lies in .*, all of which is for training"):
+        load_corpus(tmp_path / "a", validation=held_out)
+    write_ids(tmp_path / "b" / "train.u16", "<u2")
+    held_out = write_ids(tmp_path / "b" / "val.u16", "<u2", IDS[:50])
+    corpus = load_corpus(tmp_path / "b", validation=held_out, vocab_size=200)
+    assert (len(corpus.training), len(corpus.validation)) == (len(IDS), 50)
+
+
 def test_tokenizer_for_text_and_for_token_files(tmp_path: Path) -> None:
     tokenizers = pytest.importorskip("tokenizers")
     words = {"<eos>": 0, "a": 1, "b": 2}
