@@ -87,7 +87,8 @@ def equivalence(sizes: Array, found: BestLosses, margin: float, bound: np.ndarra
     Args:
         found: their losses.
         bound: whether the loss at the best learning rate may be any lower, because that is at the edge of the grid;
-            shape ``[M]``. Such a batch size is left out of the comparisons, and nothing is said of it.
+            shape ``[M]``. Such a batch size is left out of the comparisons, and nothing is said of it but that it may be
+            the best.
         confidence: two-sided; an error of either kind is made in half of the rest.
     """
     kept = np.flatnonzero(np.logical_not(bound))
@@ -115,7 +116,7 @@ def equivalence(sizes: Array, found: BestLosses, margin: float, bound: np.ndarra
                 of_seeds = min(reach * deviation, half) if by_rates else half
                 more = _more_seeds(half, abs(margin - values[place]), of_seeds, float(found.seeds[kept].min()))
             excesses[at] = Excess(float(values[place]), wide, standing=standings[place], more_seeds=more)
-        perhaps = here[best]
+        perhaps = np.concatenate([here[best], sizes[np.asarray(bound, dtype=bool)]])
         ends: Interval = (float(perhaps.min()), float(perhaps.max()))
     else:
         standings, ends, limits = [SizeStanding.UNKNOWN] * len(kept), OPEN, None
