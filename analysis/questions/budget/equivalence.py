@@ -87,7 +87,7 @@ def equivalence(sizes: Array, found: BestLosses, margin: float, bound: np.ndarra
     Args:
         found: their losses.
         bound: whether the loss at the best learning rate may be any lower, because that is at the edge of the grid;
-            shape ``[M]``. Such a batch size is left out of the comparisons, and nothing is said of it but that it may be
+            shape ``[M]``. Such a batch size is left out of the comparisons; all that is said of it is that it may be
             the best.
         confidence: two-sided; an error of either kind is made in half of the rest.
     """
