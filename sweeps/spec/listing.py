@@ -16,6 +16,7 @@ from cbs.optimizers import OPTIMIZERS, OptimizerSpec
 from cbs.optimizers.routing import Routing, route
 from cbs.optimizers.spectral.orthogonalization import SMALL
 from sweeps.spec.catalogue import Entry
+from sweeps.spec.overrides import typed
 from sweeps.spec.spec import Sweep
 from sweeps.spec.workload import built
 
@@ -57,7 +58,7 @@ def details(entry: Entry) -> RenderableType:
         "noise scale": f"geometry {spec.geometry}",
         "muP width rule": spec.width_rule,
         "learning rates": ", ".join(f"{lr:g}" for lr in spec.lr_grid),
-        "options": "\n".join(f"{key} = {_shown(value)}{_published(spec, key)}" for key, value in spec.defaults.items())
+        "options": "\n".join(f"{key} = {typed(value)}{_published(spec, key)}" for key, value in spec.defaults.items())
         or "none",
         "in examples": "\n".join(spec.options_in_examples) or "none",
     }
@@ -72,14 +73,14 @@ def details(entry: Entry) -> RenderableType:
     use = f"cbs sweep --optim {spec.name}"
     if spec.defaults:
         key, value = next(iter((spec.published or spec.defaults).items()))
-        use += f" --set '{spec.name}.{key}={_shown(value)}'"
+        use += f" --set '{spec.name}.{key}={typed(value)}'"
     return Group(Text(f"{spec.name}: {spec.summary}"), "", table, "", Text(f"use: {use}"))
 
 
 def _published(spec: OptimizerSpec, option: str) -> str:
     if option not in spec.published:
         return ""
-    return f" in a sweep, published with {_shown(spec.published[option])}"
+    return f" in a sweep, published with {typed(spec.published[option])}"
 
 
 def routed(sweep: Sweep) -> dict[str, Routing]:
@@ -121,14 +122,3 @@ def routing_json(routing: Routing) -> dict[str, dict[str, str]]:
 
 def _part(is_matrix: bool) -> str:
     return "matrix" if is_matrix else "rest"
-
-
-def _shown(value: object) -> str:
-    """As ``--set`` takes it."""
-    if value is None:
-        return "none"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, tuple | list):
-        return f"[{', '.join(_shown(part) for part in value)}]"
-    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -165,6 +165,17 @@ def _apply(sweep: Sweep, key: str, value: Any) -> Sweep:
     raise ConfigError(_unknown(sweep, key))
 
 
+def typed(value: object) -> str:
+    """A value as ``--set`` takes it."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple | list):
+        return f"[{', '.join(typed(part) for part in value)}]"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
 def _fields(part: Any) -> list[str]:
     if part is None or isinstance(part, Parent):
         return [*OF_PARENT]

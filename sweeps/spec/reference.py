@@ -26,7 +26,7 @@ from cbs.training.probe_options import ProbeOptions
 from cbs.trial.config import DEVICES
 from cbs.trial.parent import Parent
 from cbs.workloads import WORKLOADS
-from sweeps.spec.overrides import NAMES, OF_PARENT, PLAIN, RUN
+from sweeps.spec.overrides import NAMES, OF_PARENT, PLAIN, RUN, typed
 from sweeps.spec.spec import SEARCHES, Sweep
 
 _ENTRY = re.compile(r"^(?:    )?(\w[\w, ]*): (.*)$")
@@ -117,7 +117,8 @@ def settings(sweep: Sweep) -> list[SweepSetting]:
     def of_sweep(group: str, keys: Iterable[str]) -> Iterator[SweepSetting]:
         for key in keys:
             among = f" Among {', '.join(names[key])}." if key in names else ""
-            yield SweepSetting(group, key, typed(getattr(sweep, key)), said[key] + among)
+            value = getattr(sweep, key)
+            yield SweepSetting(group, key, typed(None if value == () else value), said[key] + among)
 
     def of_parent() -> Iterator[SweepSetting]:
         meanings = documented(Parent.__doc__)
@@ -142,17 +143,6 @@ def settings(sweep: Sweep) -> list[SweepSetting]:
         *_options("With averaging={}", "averaging", AVERAGES, 1),
         *_options("With --workload {}", "workload", WORKLOADS, 0),
     ]
-
-
-def typed(value: Any) -> str:
-    """A value as ``--set`` takes it."""
-    if value is None or value == ():
-        return "none"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, tuple | list):
-        return f"[{', '.join(map(typed, value))}]"
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _fields(heading: str, part: str, values: Any, choices: dict[str, list[str]]) -> Iterator[SweepSetting]:
