@@ -113,18 +113,6 @@ FLAGS = {
             "--suggest": (["--suggest"], "suggestions=True"),
         },
     ),
-    "theory bounds": Flags(
-        {"analysis.extensions.theory.bounds.measured.measured_bounds": answer, **PRESENT},
-        cases=RESULTS
-        | OUTPUT
-        | CONFIG
-        | FIGURES
-        | JSON
-        | {
-            "--form": (["--form", "linear"], "form='linear'"),
-            "--at-lr": (["--at-lr", "0.5"], "lr=0.5"),
-        },
-    ),
     "compare": Flags(
         {
             "analysis.questions.compare.answer.compare": answer,

@@ -1,1 +1,1 @@
-"""What theory says of critical batch sizes: noisy quadratics, the loss of a run, upper bounds on the steps."""
+"""What theory says of critical batch sizes: noisy quadratics, the loss of a run."""
