@@ -295,23 +295,6 @@ FLAGS = {
             "--json": (["--json"], "printed: {}"),
         },
     ),
-    "theory loss": Flags(
-        {"analysis.extensions.theory.loss.losses": answer, **PRESENT},
-        base=["runs.csv"],
-        cases=OUTPUT
-        | JSON
-        | WIDE
-        | {
-            "table": (["more.csv"], "more.csv"),
-            "--column": (["--column", "N=size", "--column", "K=step"], "{'N': 'size', 'K': 'step'}"),
-            "--holdout": (["--holdout", "N", "--holdout", "D:1e9"], "holdouts=['N', 'D:1e9']"),
-            "--at": (["--at", "1e9,512,20000"], "at=['1e9,512,20000']"),
-            "--size": (["--size", "7", "--size", "8"], "sizes=[7.0, 8.0]"),
-            "--target": RESULTS["--target"],
-            "--confidence": CONFIG["--confidence"],
-            "--resamples": CONFIG["--resamples"],
-        },
-    ),
     "optimizers": Flags(
         {
             "sweeps.spec.catalogue.catalogue": list,

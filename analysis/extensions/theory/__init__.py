@@ -1,1 +1,1 @@
-"""What theory says of critical batch sizes: noisy quadratics, the loss of a run."""
+"""What theory says of critical batch sizes: noisy quadratics."""

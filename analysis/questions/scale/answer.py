@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,13 +15,9 @@ import numpy as np
 from analysis.config import DEFAULT, AnalysisConfig
 from analysis.estimate.estimates import answers
 from analysis.estimate.findings import Findings
-from analysis.estimate.forms import LossRuns
-from analysis.estimate.laws import loss
-from analysis.estimate.laws.loss import LossFit
-from analysis.estimate.result import Answer
-from analysis.phrases import number, plural
+from analysis.phrases import plural
 from analysis.questions.scale.fits import ScalingLaw, comparisons, laws, options, varying
-from analysis.questions.scale.points import AXES, ScalingPoint, at_data, in_tokens, points_of, runs_of, unlike
+from analysis.questions.scale.points import AXES, ScalingPoint, at_data, in_tokens, points_of, unlike
 from analysis.read.results import load
 from cbs.errors import ConfigError, ResultsError
 from cbs.trial.target import Target
@@ -29,12 +25,6 @@ from cbs.trial.target import Target
 _OWN = 0.25
 """Spread of ln S_min over that of ln B_crit below which an exponent against the data is 1 within a quarter, whatever
 they are."""
-
-_FAR_OFF = 0.1
-"""Residual of ln S, rms, above which the law in three terms is doubted: more than seeds of most workloads scatter."""
-
-_LONGER = 0.01
-"""Step of ln S for the slope of the law."""
 
 _ONE_LAW = "; a law holds for one workload and optimizer: models that share a law need the same workload name"
 
@@ -46,14 +36,12 @@ class Scaling(Findings):
     Attributes:
         points: the critical batch sizes; those interpolated at held data last.
         comparisons: sets with all else equal, and pools of them.
-        three_term: Kaplan's three terms fitted to all steps to target, by workload and optimizer.
         data: what data and compute stand for, in words.
     """
 
     points: tuple[ScalingPoint, ...]
     laws: tuple[ScalingLaw, ...]
     comparisons: tuple[ScalingLaw, ...]
-    three_term: dict[str, LossFit]
     data: str
 
 
@@ -119,8 +107,7 @@ def scale(
         compared += [law for name in names for law in comparisons(points, name, config, first=first)]
     if vary:
         notes += [f"nothing to compare along {name}" for name in names if not any(law.axis == name for law in compared)]
-    terms, doubts = _three_terms(answers_of_all, config)
-    if not fitted and not compared and not terms:
+    if not fitted and not compared:
         number, families = plural(len(points), "critical batch size"), {point.family for point in points}
         advice = _ONE_LAW if len(families) > 1 else "; give several models or targets"
         raise ResultsError(f"{number}, and nothing varies between those of one workload and optimizer{advice}")
@@ -129,10 +116,9 @@ def scale(
         points=tuple(points),
         laws=tuple(fitted),
         comparisons=tuple(compared),
-        three_term=terms,
         config=config,
         data=f"those that {size} takes to the target",
-        notes=(*notes, *doubts),
+        notes=tuple(notes),
     )
 
 
@@ -164,31 +150,3 @@ def _check(
     for value in positive:
         if not 0 < value < float("inf"):
             raise ConfigError(f"--at, --hold-data and --data-at-batch take positive numbers, got {value:g}")
-
-
-def _three_terms(answers: Sequence[Answer], config: AnalysisConfig) -> tuple[dict[str, LossFit], list[str]]:
-    """The law in three terms where there are several sizes and several targets, and what speaks against it."""
-    fits, doubts = {}, []
-    for name, runs in runs_of(answers).items():
-        if len(np.unique(runs.parameters)) > 1 and len(np.unique(runs.loss)) > 1:
-            try:
-                fits[name] = loss.fit("kaplan", runs, config)
-                doubts += _off(name, fits[name], runs)
-            except ValueError as error:
-                doubts.append(f"no law in three terms for {name}: {error}")
-    return fits, doubts
-
-
-def _off(name: str, law: LossFit, runs: LossRuns) -> list[str]:
-    """That steps lie far off the law, and by how much for every size; residuals of ln L over the slope in ln S."""
-    fitted, longer = (law.log_loss(each)[0] for each in (runs, replace(runs, steps=runs.steps * np.exp(_LONGER))))
-    off = (np.log(runs.loss) - fitted) * _LONGER / np.sqrt(np.mean((longer - fitted) ** 2))
-    rms = float(np.sqrt(np.mean(off**2)))
-    if rms <= _FAR_OFF:
-        return []
-    means = {size: 100 * off[runs.parameters == size].mean() for size in np.unique(runs.parameters)}
-    sizes = ", ".join(f"{number(size)}: {number(mean, 2)} %" for size, mean in means.items())
-    return [
-        f"{name}: steps lie {100 * rms:.2g} % (rms; mean by size {sizes}) off the law in three terms: if seeds scatter "
-        "less, it is another, and no interval holds"
-    ]

@@ -10,11 +10,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from analysis.arrays import Array, Interval, Quantity, percentiles
 from analysis.estimate.diagnosis import Verdict
-from analysis.estimate.forms import LossRuns
 from analysis.estimate.result import Answer
 from analysis.plain import flat
 from cbs.trial.target import Target
@@ -227,24 +225,3 @@ def _logs(values: Array) -> Array:
     return np.asarray(
         np.log(np.clip(np.where(np.isnan(values), np.median(inside), values), inside.min(), inside.max()))
     )
-
-
-def runs_of(answers: Sequence[Answer]) -> dict[str, LossRuns]:
-    """By workload and optimizer, every batch size that reached a target; metrics that fall and sizes that are known."""
-    tokens, names = in_tokens(answers), ["parameters", "loss", "batch_size", "steps", "weight", "group"]
-    rows = []
-    for answer in answers:
-        group, loss = answer.group, answer.target.value
-        if group.parameters is not None and answer.target.direction == "below" and loss > 0:
-            factor = (tokens and group.tokens_per_example) or 1
-            own = (f"{_family(answer)}, {group.optimizer}", group.parameters, loss)
-            for point in answer.points:
-                if point.reached:
-                    size, trials = point.batch_size * factor, (id(group), point.batch_size)
-                    rows.append((*own, size, point.steps_to_target, point.seeds_reached, trials))
-    table = pd.DataFrame(rows, columns=["of", *names])
-    table["group"] = table["group"].factorize()[0]
-    return {
-        str(of): LossRuns(**{name: part[name].to_numpy(dtype=float) for name in names})
-        for of, part in table.groupby("of", sort=False)
-    }

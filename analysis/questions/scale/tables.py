@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from analysis.estimate.forms import FORMS
 from analysis.phrases import DASH, number, percent, with_interval
 from analysis.present import Presentation, presentation
-from analysis.present.loss_fits import limits, parameters
 from analysis.present.table import Column, Table, files
 from analysis.questions.scale.answer import Scaling
 from analysis.questions.scale.fits import ScalingLaw
@@ -26,18 +24,10 @@ def _(answer: Scaling) -> Presentation:
         shown.append(laws(answer.laws, f"Laws {said}", remarks, hidden="equal"))
     if answer.comparisons:
         shown.append(laws(answer.comparisons, f"All else equal {said}", _remarks_of_sets(answer), hidden="c"))
-    for name, law in answer.three_term.items():
-        fitted = f"residual of ln L {number(law.residual_rms)} rms over {law.runs} points"
-        title = f"L = {FORMS[law.form].formula}, {name} {said}"
-        shown.append(parameters({name: law}, title, [fitted, *limits(law)], key="workload_and_optimizer"))
     every = laws((*answer.laws, *answer.comparisons), f"B_crit = c x^k, B_crit in {unit}; brackets: {said[1:-1]}")
     tables = {"points": points(answer), "scaling": every}
-    further = {
-        "predictions": predictions(answer),
-        "three_term": parameters(answer.three_term, key="workload_and_optimizer"),
-    }
-    tables |= {name: table for name, table in further.items() if table.rows}
-
+    if (predicted := predictions(answer)).rows:
+        tables["predictions"] = predicted
     return Presentation(
         shown=[*shown, *answer.notes], tables=tables, latex=("scaling",), json="scaling.json", drawn_in=""
     )

@@ -22,7 +22,6 @@ from analysis.estimate.estimates import answers
 from analysis.present.figures import FIGURES, figures_of
 from analysis.questions.scale.answer import Scaling, scale
 from analysis.questions.scale.figures import Against
-from analysis.questions.scale.points import runs_of
 from analysis.read.results import load
 from cbs.errors import CbsError, ConfigError, ResultsError
 from cbs.trial.config import Choice, EvaluationPlan, Schedule, TrialConfig
@@ -155,30 +154,10 @@ def test_at_equal_data_wider_models_have_reached_further(found: Scaling) -> None
     assert law.fit.exponent > 0
 
 
-def test_three_terms_of_all_models_at_once(found: Scaling) -> None:
-    law = found.three_term["synthetic, adamw"]
-    for name, truth in {"alpha_S": 0.7, "alpha_B": ALPHA, "B_star": B_STAR, "E": 1.0}.items():
-        low, high = law.intervals[name]
-        assert (low or 0) / 1.1 < truth < (high or math.inf) * 1.1
-    assert law.residual_rms < 0.05
-    assert not any("off the law" in note for note in found.notes)
-
-
-def test_points_of_the_law_in_three_terms_weigh_what_their_seeds_do(tmp_path: Path) -> None:
-    store = Store(sweep(tmp_path / "one", 16))
-    for result in list(store.results()):
-        if result.config.batch_size == 64 and result.config.seed > 0:
-            shutil.rmtree(store.root / "trials" / result.trial_id)
-    (runs,) = runs_of(answers(load(tmp_path / "one"), QUICK)).values()
-    assert {(int(size), int(weight)) for size, weight in zip(runs.batch_size, runs.weight, strict=True)} == {
-        (4, 3), (16, 3), (64, 1), (256, 3), (1024, 3)
-    }  # fmt: skip
-
-
 def test_what_is_on_disk(found: Scaling, tmp_path: Path) -> None:
     files = present.write(found, tmp_path, figures=None)
     names = {path.name for path in files}
-    assert names == {"points.csv", "scaling.csv", "scaling.tex", "three_term.csv", "scaling.json"}
+    assert names == {"points.csv", "scaling.csv", "scaling.tex", "scaling.json"}
     assert json.loads((tmp_path / "scaling.json").read_text()) == present.to_json(found, files=files)
     json.dumps(found.to_json(), allow_nan=False)
     table = pd.read_csv(tmp_path / "scaling.csv")
@@ -196,15 +175,8 @@ def test_one_size_at_several_targets(three: Path, tmp_path: Path) -> None:
     assert near.times_beyond_the_data == 1
     assert far.interval[0] < far.critical_batch_size < far.interval[1]
     assert "layers" not in law.also_varies
-    assert found.three_term == {}
     assert (tmp_path / "out" / "scaling-data.png").is_file()
     assert len(pd.read_csv(tmp_path / "out" / "predictions.csv")) == 4
-
-
-def test_two_sizes_do_not_make_a_law_in_three_terms_and_it_is_said(three: Path, tmp_path: Path) -> None:
-    found = scale([three / "w16", three / "w64"], QUICK, targets=TARGETS)
-    assert found.three_term == {}
-    assert "no law in three terms for synthetic, adamw: E, N_c and alpha_N cannot be separated" in str(found.notes)
 
 
 def test_two_sizes_are_a_ratio_and_no_law(three: Path, tmp_path: Path) -> None:

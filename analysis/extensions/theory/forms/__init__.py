@@ -1,1 +1,0 @@
-"""Forms of the loss beside that of the core, one per file."""
