@@ -17,8 +17,6 @@ import torch
 
 from cbs.checksum import KEY, json_bytes, parquet_bytes, read_json, read_parquet
 from cbs.errors import DamagedError, ResultsError
-from cbs.spectrum import record
-from cbs.spectrum.record import SpectralMeasure, Spectrum, SpectrumSample
 from cbs.trial.checkpoint import Checkpoint
 from cbs.trial.store import Store
 from tests.trial.test_store import CONFIG, result_of
@@ -123,22 +121,6 @@ def test_a_sweep_sets_a_trial_aside_whose_steps_have_a_flipped_bit(store: Store)
     assert list(store.sound_results(told.append)) == []
     assert "checksum" in told[0]
     assert store.damaged()
-
-
-def test_a_spectrum_is_found_damaged(tmp_path: Path) -> None:
-    values = {"seed": 0, "step": 0, "value": 1.5, "start_value": 1.5, "train_loss": 1.25}
-    examples = {"gradient_examples": 8, "curvature_examples": 16}
-    measure = SpectralMeasure("noise", np.array([0.5, 2.0]), np.array([3.0, 4.0]))
-    sample = SpectrumSample(point="start", replicate=0, measures=(measure,), **values, **examples)
-    about = {"curvature": "hessian", "nodes": 2, "parameters": 7, "trial": "", "metric": "m", "direction": "below"}
-    path = record.write(Spectrum(workload={}, samples=(sample,), **about), tmp_path)
-
-    def read() -> str:
-        found = record.read(tmp_path)
-        numbers = [each.curvature.tolist() + each.weight.tolist() for each in found.samples[0].measures]
-        return repr((found, found.samples, numbers))
-
-    assert outcomes(path, path.read_bytes(), read, random.Random(0), FLIPS)["silent"] == 0
 
 
 def test_a_checkpoint_is_found_damaged(tmp_path: Path) -> None:

@@ -21,7 +21,6 @@ import pytest
 
 from cbs.registry.choices import Choice
 from cbs.registry.extensions import load
-from cbs.spectrum.record import Spectrum
 from cbs.trial.parent import Parent
 from sweeps.launching.loop import PlannedSweep
 from sweeps.launching.policies.base import SweepReport
@@ -31,9 +30,6 @@ from sweeps.papers import PaperRecipe
 from sweeps.reproducing.price import RunPrice
 from tests.parameters import COMMANDS, flags_of, kind
 
-SPECTRUM = Spectrum(
-    curvature="gauss_newton", nodes=3, parameters=6, trial="", metric="loss", direction="below", workload={}, samples=()
-)
 PRICE = RunPrice(run="r", parameters=1, published=None, trials=1, examples=1.0, tokens=1.0, flops=1e18)
 Case = tuple[Sequence[str], str]
 
@@ -186,7 +182,6 @@ FLAGS = {
         {
             "analysis.extensions.theory.quadratic.quadratic": answer,
             "analysis.extensions.theory.quadratic.as_notebook": answer,
-            "analysis.extensions.theory.prediction.predict": answer,
             "analysis.present.save_figure.save_figure": None,
             "analysis.extensions.theory.noisy_quadratic.NoisyQuadratic.power_law": answer,
             **PRESENT,
@@ -207,9 +202,6 @@ FLAGS = {
             "--figure": (["--figure", "curves.png"], "curves.png"),
             "--as-published": (["--as-published"], "as_notebook("),
             "--definitions": (["--definitions"], "definitions=True"),
-            "--spectrum": (["--spectrum", "elsewhere"], "elsewhere"),
-            "--at": (["--spectrum", "elsewhere", "--at", "start"], "at='start'"),
-            "--floor": (["--spectrum", "elsewhere", "--floor", "0", "--floor", "1.5"], "floors=[0.0, 1.5]"),
         },
     ),
     "fit": Flags(
@@ -385,26 +377,6 @@ FLAGS = {
             "--hold-data": (["--hold-data", "5"], "hold_data=[5.0]"),
             "--at": (["--at", "7", "--at", "8"], "at=[7.0, 8.0]"),
             "--data-at-batch": (["--data-at-batch", "32"], "data_at_batch=32.0"),
-        },
-    ),
-    "theory spectrum": Flags(
-        {
-            "sweeps.measuring.spectrum.measure_spectrum": SPECTRUM,
-            "sweeps.measuring.spectrum.summary": list,
-            "cbs.spectrum.record.write": "the file",
-        },
-        base=["results"],
-        cases={
-            "results": (["elsewhere"], "elsewhere"),
-            "--optim": (["--optim", "muon"], "optimizer='muon'"),
-            "--workload": (["--workload", "my.code:made"], "workload='my.code:made'"),
-            "--at": (["--at", "start"], "points=('start',)"),
-            "--curvature": (["--curvature", "hessian"], "curvature='hessian'"),
-            "--nodes": (["--nodes", "9"], "nodes=9"),
-            "--replicates": (["--replicates", "7"], "replicates=7"),
-            "--curvature-examples": (["--curvature-examples", "77"], "curvature_examples=77"),
-            "--gradient-examples": (["--gradient-examples", "99"], "gradient_examples=99"),
-            "--json": (["--json"], "printed: {"),
         },
     ),
     "sweep": Flags(

@@ -19,6 +19,17 @@ _HIDDEN = "torch::autograd::Error"
 """Node that a ``once_differentiable`` function leaves in the graph of a gradient; torch passes it over in silence."""
 
 
+def flat(tensors: Sequence[Tensor]) -> Tensor:
+    """One tensor for each parameter as a vector in float64, ``[d]``."""
+    return torch.cat([tensor.detach().reshape(-1).double() for tensor in tensors])
+
+
+def shaped(vector: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
+    """The inverse of :func:`flat`, in shapes and types of ``like``."""
+    parts = vector.split([tensor.numel() for tensor in like])
+    return [part.view_as(tensor).to(tensor) for part, tensor in zip(parts, like, strict=True)]
+
+
 def hessian_product(
     loss: Callable[[Any], Tensor], batch: Any, parameters: Sequence[Tensor]
 ) -> Callable[[Sequence[Tensor]], Sequence[Tensor]]:

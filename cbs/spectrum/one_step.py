@@ -22,8 +22,7 @@ from torch import Tensor
 from cbs.compute import seeding
 from cbs.compute.auxiliary_pass import evaluating
 from cbs.errors import ConfigError
-from cbs.spectrum.curvature import curvature_product, flat, shaped
-from cbs.spectrum.record import HESSIAN
+from cbs.spectrum.hessian import flat, hessian_product, shaped
 from cbs.training.loop import TrainingLoop
 
 LENGTHS = (0.25, 0.5, 2.0**-0.5, 1.0, 2.0**0.5, 2.0, 4.0)
@@ -124,10 +123,11 @@ def one_step(
         try:
             for size in reversed(sizes):
                 # anew each time: it keeps a graph of the parameters, which steps change in place
-                product = curvature_product(HESSIAN, model, loss, None, held)
+                product = hessian_product(loss, held, parameters)
                 norms, curved, total = np.empty(replicates), np.empty(replicates), None
                 for turn, gradient in enumerate(gradients(size)):
-                    norms[turn], curved[turn] = float(gradient @ gradient), float(gradient @ product(gradient))
+                    bent = flat(product(shaped(gradient, parameters)))
+                    norms[turn], curved[turn] = float(gradient @ gradient), float(gradient @ bent)
                     total = gradient if total is None else total.add_(gradient)
                 assert total is not None
                 # pairs of independent gradients, of the largest batch size: the others' would be noisier

@@ -1,4 +1,4 @@
-"""The curvature of a loss in the outputs of a model: vectors whose covariance it is, and its products with vectors."""
+"""The curvature of a loss in the outputs of a model: vectors whose covariance it is, and its second-order model."""
 
 from __future__ import annotations
 
@@ -48,24 +48,14 @@ def loss_gradient(problem: Problem, outputs: Tensor, batch: Batch) -> Tensor:
     return gradient
 
 
-def loss_curvature(problem: Problem, outputs: Tensor, batch: Batch, direction: Tensor) -> Tensor:
-    """The Hessian of every example's loss in its outputs times ``direction``, shape of ``outputs``."""
-    return _derivatives(problem, outputs, batch, direction)[1]
-
-
 def model_gradient(problem: Problem, outputs: Tensor, batch: Batch, direction: Tensor) -> Tensor:
     """Gradient of every example's second-order loss at ``outputs + direction``: gradient plus Hessian times
     ``direction``, shape of ``outputs``."""
-    gradient, product = _derivatives(problem, outputs, batch, direction)
-    return gradient + product
-
-
-def _derivatives(problem: Problem, outputs: Tensor, batch: Batch, direction: Tensor) -> tuple[Tensor, Tensor]:
     with torch.enable_grad():
         leaf = outputs.detach().requires_grad_()
         losses = problem.output_losses(leaf, batch)
         (gradient,) = torch.autograd.grad(losses.sum(), leaf, create_graph=True)
         if not gradient.requires_grad:
-            return gradient, torch.zeros_like(direction)
+            return gradient
         (product,) = torch.autograd.grad(gradient, leaf, direction)
-    return gradient.detach(), product
+    return gradient.detach() + product

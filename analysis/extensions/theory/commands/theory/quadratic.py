@@ -29,11 +29,9 @@ def command(
     ] = "0",
     batch_sizes: Annotated[
         str | None,
-        typer.Option(help="Batch sizes: 4,64 or 4..65536 for powers of two, the default; with --spectrum the sweep's."),
+        typer.Option(help="Batch sizes: 4,64 or 4..65536 for powers of two, the default."),
     ] = None,
-    target: Annotated[
-        float | None, typer.Option(help="Expected loss to reach. Default: 0.01; with --spectrum the sweep's target.")
-    ] = None,
+    target: Annotated[float | None, typer.Option(help="Expected loss to reach. Default: 0.01.")] = None,
     momentum: Annotated[
         str | None, typer.Option(help="Momenta of momentum and nesterov, one curve each: 0.9,0.99. Default: tuned.")
     ] = None,
@@ -50,21 +48,6 @@ def command(
             help="Steps alone, as the authors' notebook finds them: curvatures in 100 bins, on its grids.",
         ),
     ] = False,
-    spectrum: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="RESULTS",
-            help="Predict this sweep from the spectrum that cbs theory spectrum stored in it, and show both. --optim "
-            "then names optimizers of the sweep.",
-        ),
-    ] = None,
-    at: Annotated[
-        str | None, typer.Option(help="Point of the spectrum: start or target. Default: target if it was measured.")
-    ] = None,
-    floor: Annotated[
-        list[float] | None,
-        typer.Option(help="Also assume this floor of the loss; repeats. Default: 0 and half the target."),
-    ] = None,
     *,
     config: AnalysisConfig,
     figure: Annotated[Path | None, typer.Option(help="Also draw the curves: a .pdf or .png file.")] = None,
@@ -76,38 +59,20 @@ def command(
 
     Predicted by the noisy quadratic model (Zhang et al. 2019).
 
-    Example: cbs theory quadratic --optim sgd --optim momentum --power 0,0.5 --figure nqm.pdf,
-    or of a sweep: cbs theory spectrum results/quick && cbs theory quadratic --spectrum results/quick
+    Example: cbs theory quadratic --optim sgd --optim momentum --power 0,0.5 --figure nqm.pdf
     """
     from analysis.extensions.theory.noisy_quadratic import NoisyQuadratic
-    from analysis.extensions.theory.prediction import predict
     from analysis.extensions.theory.quadratic import as_notebook, quadratic
     from analysis.present.save_figure import save_figure
     from cbs.errors import ConfigError
     from cbs.registry.parsing import parse_batch_sizes, parse_numbers
 
     fitted = {
-        "--spectrum": spectrum is not None, "--momentum": momentum is not None, "--ema": ema is not None,
+        "--momentum": momentum is not None, "--ema": ema is not None,
         "--spectrum-power": spectrum_power != 1.0, "--noise": noise != 1.0, "--figure": figure is not None,
     }  # fmt: skip
     if as_published and (given := [flag for flag, there in fitted.items() if there]):
         raise ConfigError(f"{' and '.join(given)}: with --as-published that is what the notebook says; leave it out")
-    if spectrum is not None:
-        alone = {
-            "--power": power != "0", "--momentum": momentum is not None, "--ema": ema is not None,
-            "--dimension": dimension != 10_000, "--spectrum-power": spectrum_power != 1.0, "--noise": noise != 1.0,
-        }  # fmt: skip
-        if given := [flag for flag, there in alone.items() if there]:
-            raise ConfigError(f"{' and '.join(given)}: with --spectrum that is what the sweep says; leave it out")
-        with errors.status("predicting") as status:
-            predicted = predict(
-                spectrum, config, optimizers=optim, targets=None if target is None else [target], at=at, floors=floor,
-                batch_sizes=None if batch_sizes is None else parse_batch_sizes(batch_sizes), progress=status.update,
-            )  # fmt: skip
-        tell(predicted, save_figure(predicted, figure, "prediction"), as_json=as_json, wide=wide)
-        return
-    if at is not None or floor:
-        raise ConfigError("--at and --floor are about a measured spectrum: add --spectrum RESULTS")
     if dimension < 1 or dimension > 10_000_000:
         raise ConfigError(f"--dimension must be between 1 and 10,000,000, got {dimension}")
     sizes = parse_batch_sizes(batch_sizes or "4..65536")

@@ -1,1 +1,0 @@
-"""The figures of ``cbs theory``, one file each."""
