@@ -17,12 +17,11 @@ from cbs.errors import ConfigError
 from cbs.trial.config import TrialConfig
 
 SHARDABLE = (
-    "adam", "adamw", "lamb", "lars", "lion", "merit", "muon", "muon_plus", "schedule_free", "scion", "sgd",
+    "adam", "adamw", "lamb", "lars", "lion", "merit", "muon", "schedule_free", "sgd",
     "signsgd", "signum",
 )  # fmt: skip
 """Optimizers whose steps on sharded weights are those on whole ones, also after a checkpoint. Of the others, Shampoo,
-SOAP and Adafactor need whole matrices, ORScale keeps numbers that are no part of a weight, and those of other people
-might go wrong in silence."""
+SOAP and Adafactor need whole matrices, and those of other people might go wrong in silence."""
 
 
 def check_shardable(config: TrialConfig) -> None:

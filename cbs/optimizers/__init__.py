@@ -13,8 +13,6 @@ _HOMES = {
     "LARS": "cbs.optimizers.lars",
     "MERIT": "cbs.optimizers.merit",
     "Muon": "cbs.optimizers.muon",
-    "MuonPlus": "cbs.optimizers.muon_plus",
-    "OrScale": "cbs.optimizers.orscale",
     "route": "cbs.optimizers.routing",
 }
 

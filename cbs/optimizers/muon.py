@@ -96,6 +96,7 @@ muon = optimizer(
     lr_grid=(2e-3, 4e-3, 8e-3, 1.6e-2, 3.2e-2, 6.4e-2),
     family="spectral",
     geometry={Muon: "nuclear"},
+    known_as=("muon", "scion"),
     width_rule="spectral",
     paper="Jordan et al. 2024, kellerjordan.github.io/posts/muon; Liu et al. 2025, arXiv 2502.16982",
     options_of=Muon,

@@ -14,7 +14,6 @@ from cbs.optimizers.composite import CompositeOptimizer
 from cbs.optimizers.contract import check_count, evaluated
 from cbs.optimizers.library import construct, from_pytorch_optimizer
 from cbs.optimizers.problem import ModelFunction, ProblemOptimizer, count_examples, micro_batches
-from cbs.optimizers.second_order.curvature import curvature_vectors
 
 NEVER = 2**62
 """Steps between Hessian estimates of the library's own, which needs a graph of the gradient."""
@@ -81,7 +80,7 @@ def curvature_diagonal(function: ModelFunction, batch: Any, generator: torch.Gen
         leaves = function.values()
         with torch.enable_grad():
             outputs = function.at(leaves, part)
-        vectors = curvature_vectors(function.problem, outputs, part, generator)
+        vectors = function.problem.curvature_sample(outputs.detach(), part, generator)
         pulled = torch.autograd.grad(outputs, leaves, vectors, materialize_grads=True)
         torch._foreach_addcmul_(total, pulled, pulled)
     torch._foreach_div_(total, float(count_examples(batch)))

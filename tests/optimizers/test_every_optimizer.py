@@ -16,7 +16,7 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_
 import cbs.optimizers
 from cbs.errors import ConfigError
 from cbs.noise_scale import GEOMETRIES, matched
-from cbs.optimizers import LAMB, MERIT, OPTIMIZERS, Muon, OrScale, build_optimizer
+from cbs.optimizers import LAMB, MERIT, OPTIMIZERS, Muon, build_optimizer
 from cbs.optimizers.problem import Problem, ProblemOptimizer
 from cbs.optimizers.scaling import SCALED_OPTIONS
 from cbs.optimizers.signsgd import SignSGD
@@ -35,7 +35,7 @@ Batch = Any
 CLASSES = {"lamb", "merit", "signsgd"}
 test_class_conforms = conformance_test(MERIT, LAMB, SignSGD)
 test_class_that_looks_ahead_conforms = conformance_test(LAMB, nesterov="both")
-test_class_for_matrices_conforms = conformance_test(Muon, OrScale, lr=1e-2, matrices=True)
+test_class_for_matrices_conforms = conformance_test(Muon, lr=1e-2, matrices=True)
 
 
 def by_others(name: str) -> set[type[torch.optim.Optimizer]]:

@@ -56,11 +56,8 @@ def test_conv1d_and_experts_of_transformers() -> None:
 
 SPECTRAL = {
     "muon": {"lr_convention": "original"},
-    "muon_plus": {"lr_convention": "original"},
     "normuon": {"lr_convention": "original"},
     "muonh": {},
-    "orscale": {},
-    "scion": {},
 }
 
 

@@ -15,28 +15,18 @@ from cbs.errors import ConfigError
 from cbs.noise_scale.geometries.nuclear import Nuclear
 from cbs.optimizers import build_optimizer
 from cbs.optimizers.adamh import AdamHyperball
-from cbs.optimizers.composite import CompositeOptimizer
-from cbs.optimizers.layout import as_matrices
 from cbs.optimizers.matching import matched
 from cbs.optimizers.muon import Muon
-from cbs.optimizers.muon_plus import MuonPlus
 from cbs.optimizers.muonh import MuonHyperball
 from cbs.optimizers.normuon import NorMuon
-from cbs.optimizers.orscale import OrScale
-from cbs.optimizers.scion import RootMeanSquareBall, SignBall, SpectralBall
 from cbs.optimizers.spectral import orthogonalization
 from cbs.optimizers.spectral.orthogonalization import fast_dtype, newton_schulz, orthogonalize, polar_factor
 from cbs.trial.config import Choice
 from tests.references.muon import HyperballTwin, MuonTwin, polar, singular_value_after
 from tests.references.muon import newton_schulz as slow_newton_schulz
-from tests.references.orscale import OrScaleTwin
-from tests.references.scion import ScionTwin
 
 SHAPES = [(5, 3), (3, 5), (5, 3), (4, 4), (1, 4), (4, 1), (6, 9)]
 STEPS = 20
-NS = {"orthogonalization": "newton_schulz", "ns_steps": 5, "ns_coefficients": (3.4445, -4.7750, 2.0315)}
-SPECTRAL_BALL = NS | {"ns_dtype": "float32", "momentum": 0.9}
-BALL = {"momentum": 0.9}
 
 
 def starts(seed: int) -> list[np.ndarray]:
@@ -82,14 +72,6 @@ def test_muon_agrees_with_its_twin(orthogonalization: str, nesterov: bool, lr_co
     )
 
 
-@pytest.mark.parametrize("norm_mode", ["col", "row", "col_row", "row_col"])
-def test_muon_plus_agrees_with_its_twin(norm_mode: str) -> None:
-    assert_like_twins(
-        lambda params: MuonPlus(params, 0.02, norm_mode=norm_mode, weight_decay=0.1),
-        lambda start: MuonTwin(start, 0.02, norm_mode=norm_mode, weight_decay=0.1),
-    )
-
-
 @pytest.mark.parametrize("lr_convention", ["match_rms_adamw", "original"])
 def test_normuon_agrees_with_its_twin(lr_convention: str) -> None:
     settings = {"beta2": 0.9, "lr_convention": lr_convention, "weight_decay": 0.1}
@@ -131,30 +113,6 @@ def test_a_step_of_normuon_is_as_long_as_muons() -> None:
     assert steps[1].norm(dim=1).std() < 1e-5 < steps[0].norm(dim=1).std()
 
 
-@pytest.mark.parametrize("form", ["lm", "general"])
-@pytest.mark.parametrize("weight_decay", [0.0, 0.2])
-def test_orscale_agrees_with_its_twin(form: str, weight_decay: float) -> None:
-    settings = {"form": form, "weight_decay": weight_decay, "r_min": 0.5, "r_max": 1.5}
-    assert_like_twins(
-        lambda params: OrScale(params, 0.02, **settings), lambda start: OrScaleTwin(start, 0.02, **settings)
-    )
-
-
-@pytest.mark.parametrize("constrained", [True, False])
-@pytest.mark.parametrize("ball", ["spectral", "sign", "rms"])
-def test_scion_agrees_with_its_twin(ball: str, constrained: bool) -> None:
-    settings = {"radius": 3.0, "constrained": constrained}
-    kind, options = {
-        "spectral": (SpectralBall, SPECTRAL_BALL),
-        "sign": (SignBall, BALL),
-        "rms": (RootMeanSquareBall, BALL),
-    }[ball]
-    assert_like_twins(
-        lambda params: kind(params, 0.02, **settings, **options),
-        lambda start: ScionTwin(start, 0.02, ball=ball, **settings),
-    )
-
-
 def one_step(build: Callable, start: Tensor, gradient: Tensor) -> Tensor:
     weight = nn.Parameter(start.clone())
     weight.grad = gradient
@@ -176,154 +134,7 @@ def test_exact_muon_moves_by_the_polar_factor_of_its_momentum() -> None:
         np.testing.assert_allclose(moved.numpy(), expected, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("form", ["lm", "general"])
-def test_orscale_with_ratio_one_is_muon(form: str) -> None:
-    ours = [nn.Parameter(torch.tensor(start)) for start in starts(3)]
-    muon = [nn.Parameter(torch.tensor(start)) for start in starts(3)]
-    pinned = OrScale(ours, 0.02, form=form, r_min=1.0, r_max=1.0, weight_decay=0.3)
-    # The general form scales by 1, so each shape's scale goes into Muon's learning rate.
-    groups = [
-        {
-            "params": [param],
-            "lr": 0.02 if form == "lm" else 0.02 / (0.2 * max(param.shape) ** 0.5),
-            "weight_decay": 0.3 if form == "lm" else 0.3 * 0.2 * max(param.shape) ** 0.5,
-        }
-        for param in muon
-    ]
-    plain = Muon(groups, 0.02, ns_dtype="float32")
-    for step in range(STEPS):
-        for param, other, gradient in zip(ours, muon, gradients(4, step), strict=True):
-            param.grad, other.grad = torch.tensor(gradient), torch.tensor(gradient)
-        pinned.step()
-        plain.step()
-    for param, other in zip(ours, muon, strict=True):
-        # (1 - lr wd) w - lr s q and w - lr (wd w + s q) differ in rounding, which five steps of slope 3.4 can enlarge.
-        torch.testing.assert_close(param, other, rtol=1e-9, atol=1e-11)
-
-
-def test_orscale_lm_starts_at_ratio_one_and_follows_the_weight() -> None:
-    torch.manual_seed(0)
-    start, gradient = torch.randn(6, 4, dtype=torch.float64), torch.randn(6, 4, dtype=torch.float64)
-    scaled = one_step(lambda params: OrScale(params, 0.05, form="lm", ratio_eps=0.0), start, gradient)
-    plain = one_step(lambda params: Muon(params, 0.05, ns_dtype="float32"), start, gradient)
-    torch.testing.assert_close(scaled, plain, rtol=1e-10, atol=1e-12)
-    weight = nn.Parameter(start.clone())
-    optimizer = OrScale([weight], 0.05, form="lm", ratio_eps=0.0, momentum=0.0)
-    weight.grad = gradient
-    optimizer.step()
-    with torch.no_grad():
-        weight.mul_(2.0)
-        before = weight.clone()
-    optimizer.step()
-    ratio = (before - weight.detach()).norm() / (start - plain).norm()
-    torch.testing.assert_close(ratio, before.norm() / start.norm(), rtol=1e-6, atol=0.0)
-
-
-def test_orscale_general_is_clipped() -> None:
-    torch.manual_seed(0)
-    gradient = torch.randn(6, 4, dtype=torch.float64)
-    for size, ratio in ((1e-3, 0.5), (1e3, 1.5)):
-        start = size * torch.randn(6, 4, dtype=torch.float64)
-        build = lambda params: OrScale(params, 0.1, form="general", r_min=0.5, r_max=1.5, orthogonalization="svd")  # noqa: E731
-        moved = start - one_step(build, start, gradient)
-        singular = torch.linalg.svdvals(moved)
-        # Subtracting from weights of order 1e3 leaves 1e-13 of a step of 0.1.
-        torch.testing.assert_close(singular, torch.full_like(singular, 0.1 * ratio), rtol=1e-10, atol=0.0)
-
-
-@pytest.mark.parametrize("norm_mode", ["col", "row", "col_row", "row_col"])
-def test_muon_plus_rows_or_columns_have_unit_norm(norm_mode: str) -> None:
-    torch.manual_seed(0)
-    weight = torch.zeros(6, 9, dtype=torch.float64)
-    build = lambda params: MuonPlus(params, 1.0, norm_mode=norm_mode)  # noqa: E731
-    moved = -one_step(build, weight, torch.randn(6, 9, dtype=torch.float64)) / (0.2 * 9**0.5)
-    norms = torch.linalg.vector_norm(moved, dim=0 if norm_mode.endswith("col") else 1)
-    # norm / (norm + 1e-8) with norms of order 1.
-    torch.testing.assert_close(norms, torch.ones_like(norms), rtol=1e-6, atol=0.0)
-
-
-@pytest.mark.parametrize("shape", [(4, 4), (8, 3), (3, 8)])
-def test_scions_spectral_step_has_equal_singular_values(shape: tuple[int, int]) -> None:
-    torch.manual_seed(0)
-    build = lambda params: SpectralBall(  # noqa: E731
-        params, 0.01, radius=50.0, constrained=False, **SPECTRAL_BALL | {"orthogonalization": "svd"}
-    )
-    moved = one_step(build, torch.zeros(shape, dtype=torch.float64), torch.randn(shape, dtype=torch.float64))
-    singular = torch.linalg.svdvals(moved)
-    expected = 0.01 * 50.0 * (shape[0] / shape[1]) ** 0.5
-    torch.testing.assert_close(singular, torch.full_like(singular, expected), rtol=1e-12, atol=0.0)
-
-
-def test_constrained_scion_stays_in_its_balls() -> None:
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Embedding(10, 8), nn.LayerNorm(8), nn.Linear(8, 4)).double()
-    options = {"radius": 0.7, "sign_radius": 4.0, "orthogonalization": "svd"}
-    optimizer = build_optimizer(Choice(name="scion", options=options), model, 0.1)
-    with torch.no_grad():
-        for param in model.parameters():
-            param.zero_()
-    for _ in range(100):
-        for param in model.parameters():
-            param.grad = torch.randn_like(param) + 1.0
-        optimizer.step()
-    slack = 1 + 1e-12
-    embedding, norm, linear = model[0].weight, model[1].weight, model[2]
-    assert 0.9 * 4.0 / 8 < embedding.abs().max() <= 4.0 / 8 * slack
-    assert 0.5 * 0.7 < norm.square().mean().sqrt() <= 0.7 * slack
-    assert 0.5 * 0.7 * 0.5**0.5 < torch.linalg.matrix_norm(linear.weight, 2) <= 0.7 * 0.5**0.5 * slack
-    assert linear.bias.square().mean().sqrt() <= 0.7 * slack
-
-
-def test_scion_has_one_part_for_each_ball_and_no_adamw() -> None:
-    model = nn.Sequential(nn.Embedding(10, 8), nn.LayerNorm(8), nn.Conv2d(3, 4, 2), nn.Linear(8, 4, bias=False))
-    optimizer = build_optimizer(Choice(name="scion"), model, 0.1)
-    assert isinstance(optimizer, CompositeOptimizer)
-    parts = {type(part): [tuple(p.shape) for p in part.param_groups[0]["params"]] for part in optimizer.optimizers}
-    assert parts == {
-        SpectralBall: [(4, 3, 2, 2), (4, 8)],
-        SignBall: [(10, 8)],
-        RootMeanSquareBall: [(8,), (8,), (4,)],
-    }
-
-
-@pytest.mark.parametrize(("shape", "layout"), [((6, 2, 3, 3), "out_in"), ((2, 6, 4), "in_out"), ((5, 6, 2), "experts")])
-def test_scions_kernels_and_experts_step_by_their_balls(shape: tuple[int, ...], layout: str) -> None:
-    torch.manual_seed(0)
-    layout = "experts_out_in" if layout == "experts" else layout
-    places = {4: 9, 3: 4}[len(shape)] if not layout.startswith("experts") else 1
-    weight = nn.Parameter(torch.zeros(shape, dtype=torch.float64))
-    optimizer = SpectralBall([{"params": [weight], "layout": layout}], 0.1, radius=8.0, orthogonalization="svd")
-    weight.grad = torch.randn(shape, dtype=torch.float64)
-    optimizer.step()
-    moved = as_matrices(weight.detach(), layout)
-    # The authors' SpectralConv: sqrt(out channels / in channels) over the number of places.
-    singular = torch.linalg.svdvals(moved)
-    torch.testing.assert_close(singular, torch.full_like(singular, 0.8 * 3**0.5 / places), rtol=1e-12, atol=0.0)
-    optimizer.init()
-    started = as_matrices(weight.detach(), layout)
-    matrices = started if layout.startswith("experts") else started.view(6, 2, places).permute(2, 0, 1)
-    singular = torch.linalg.svdvals(matrices)
-    # Orthogonalised in float64 by torch.
-    torch.testing.assert_close(singular, torch.full_like(singular, 8 * 3**0.5 / places), rtol=1e-10, atol=0.0)
-
-
-def test_scion_starts_on_the_surface_of_its_balls() -> None:
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Embedding(10, 8), nn.LayerNorm(8), nn.Conv2d(3, 4, 2), nn.Linear(8, 4))
-    kept = copy.deepcopy(model)
-    build_optimizer(Choice(name="scion"), model, 0.1)
-    assert all(torch.equal(one, other) for one, other in zip(model.parameters(), kept.parameters(), strict=True))
-    options = {"init": True, "radius": 2.0, "sign_radius": 4.0}
-    build_optimizer(Choice(name="scion", options=options), model, 0.1)
-    assert torch.equal(model[0].weight.abs(), torch.full((10, 8), 0.5))
-    assert 0.2 < (model[0].weight > 0).float().mean() < 0.8
-    assert torch.equal(model[1].weight, torch.ones(8))
-    assert not any(module.bias.any() for module in model[1:])
-    singular = torch.linalg.svdvals(model[3].weight)
-    torch.testing.assert_close(singular, torch.full_like(singular, 2 * 0.5**0.5), rtol=1e-5, atol=0.0)
-
-
-@pytest.mark.parametrize("name", ["muon", "muon_plus", "muonh", "normuon", "orscale", "scion"])
+@pytest.mark.parametrize("name", ["muon", "muonh", "normuon"])
 def test_the_noise_scale_is_read_on_the_matrices_of_the_spectral_part(name: str) -> None:
     model = nn.Sequential(nn.Embedding(10, 8), nn.LayerNorm(8), nn.Linear(8, 4), nn.Linear(4, 4))
     optimizer = build_optimizer(Choice(name=name), model, 0.1)
@@ -436,7 +247,7 @@ def test_a_gradient_that_is_not_finite_is_not_hidden(method: str) -> None:
         matrix = torch.randn(4, 6)
         matrix[1, 2] = value
         assert orthogonalize([matrix], method=method)[0].isnan().any()
-        for build in (Muon, MuonPlus, OrScale, SpectralBall, SignBall, RootMeanSquareBall):
+        for build in (Muon, NorMuon, MuonHyperball):
             gradient = torch.ones(4, 6)
             gradient[1, 2] = value
             broken = one_step(lambda params, build=build: build(params, 0.1), torch.ones(4, 6), gradient)
@@ -446,18 +257,11 @@ def test_a_gradient_that_is_not_finite_is_not_hidden(method: str) -> None:
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("muon_plus", {"norm_mode": "both"}, "norm_mode must be one of col, row, col_row, row_col, got 'both'"),
-        ("muon_plus", {"norm_eps": -1.0}, "norm_eps must be finite and at least 0"),
         ("normuon", {"beta2": 1.0}, "beta2"),
         ("muonh", {"momentum": 1.0}, "momentum"),
         ("adamh", {"beta2": -0.1}, "beta2"),
         ("adamh", {"denominator_eps": -1.0}, "denominator_eps must be finite and at least 0"),
-        ("orscale", {"form": "moe"}, "form must be one of lm, general, got 'moe'"),
-        ("orscale", {"r_min": 2.0, "r_max": 1.0}, "0 < r_min <= r_max must hold, got 2.0 and 1.0"),
-        ("orscale", {"ratio_eps": -1.0}, "ratio_eps must be finite and at least 0"),
-        ("scion", {"radius": 0.0}, "a radius must be finite and above 0, got 0.0"),
-        ("scion", {"sign_radius": -1.0}, "a radius must be finite and above 0, got -1.0"),
-        ("scion", {"ns_steps": 0}, "ns_steps must be a whole number"),
+        ("muon", {"ns_steps": 0}, "ns_steps must be a whole number"),
     ],
 )
 def test_values_outside_their_domain_are_refused_whatever_the_model(name: str, options: dict, message: str) -> None:
@@ -465,7 +269,7 @@ def test_values_outside_their_domain_are_refused_whatever_the_model(name: str, o
         build_optimizer(Choice(name=name, options=options), nn.ParameterList([nn.Parameter(torch.ones(3))]), 0.01)
 
 
-@pytest.mark.parametrize("optimizer", [Muon, MuonPlus, OrScale, SpectralBall, SignBall, RootMeanSquareBall])
+@pytest.mark.parametrize("optimizer", [Muon, NorMuon, MuonHyperball])
 def test_the_momentum_of_a_group_is_that_of_its_parameters(optimizer: Callable) -> None:
     torch.manual_seed(0)
     start, slopes = torch.randn(4, 3), [torch.randn(4, 3) for _ in range(3)]

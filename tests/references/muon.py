@@ -1,6 +1,6 @@
-"""Muon and MUON+ in float64 from their formulas: slow twins of ``cbs.optimizers.muon`` and ``.muon_plus``.
+"""Muon in float64 from its formulas: the slow twin of ``cbs.optimizers.muon`` and its relatives.
 
-Jordan et al. 2024 (kellerjordan.github.io/posts/muon), Liu et al. 2025 (arXiv 2502.16982), arXiv 2602.21545.
+Jordan et al. 2024 (kellerjordan.github.io/posts/muon), Liu et al. 2025 (arXiv 2502.16982).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Momentum:
 
 
 class MuonTwin:
-    """One matrix under Muon; with ``norm_mode`` under MUON+, with ``beta2`` under NorMuon.
+    """One matrix under Muon; with ``beta2`` under NorMuon.
 
     ``steps`` None takes the exact polar factor."""
 
@@ -64,12 +64,11 @@ class MuonTwin:
         weight_decay: float = 0.0,
         steps: int | None = 5,
         lr_convention: str = "match_rms_adamw",
-        norm_mode: str | None = None,
         beta2: float | None = None,
     ) -> None:
         self.w = np.array(w, dtype=np.float64)
         self.momentum = Momentum(self.w.shape, momentum, nesterov)
-        self.lr, self.weight_decay, self.steps, self.norm_mode = lr, weight_decay, steps, norm_mode
+        self.lr, self.weight_decay, self.steps = lr, weight_decay, steps
         m, n = self.w.shape
         self.beta2, self.v = beta2, np.zeros(m)
         self.scale = 0.2 * math.sqrt(max(m, n)) if lr_convention == "match_rms_adamw" else math.sqrt(max(1.0, m / n))
@@ -77,9 +76,6 @@ class MuonTwin:
     def step(self, g: np.ndarray) -> np.ndarray:
         hat = self.momentum.step(g)
         o = polar(hat) if self.steps is None else newton_schulz(hat, self.steps)
-        if self.norm_mode is not None:
-            for which in self.norm_mode.split("_"):
-                o = unit_columns(o) if which == "col" else unit_columns(o.T).T
         if self.beta2 is not None:
             self.v = self.beta2 * self.v + (1 - self.beta2) * np.array([np.mean(row**2) for row in o])
             even = np.array([row / (math.sqrt(v) + 1e-10) for row, v in zip(o, self.v, strict=True)])
@@ -108,11 +104,3 @@ class HyperballTwin:
         moved = self.w - self.lr * self.radius * (o / length if length > 0 else o)
         self.w = self.radius * moved / np.linalg.norm(moved)
         return self.w
-
-
-def unit_columns(o: np.ndarray) -> np.ndarray:
-    """Every column over its Euclidean norm plus 1e-8."""
-    out = np.zeros_like(o)
-    for j in range(o.shape[1]):
-        out[:, j] = o[:, j] / (math.sqrt(sum(float(entry) ** 2 for entry in o[:, j])) + 1e-8)
-    return out

@@ -140,7 +140,7 @@ def test_adams_kind_is_told_by_its_steps() -> None:
     only = [one for one in checks() if one.name in ("check_bias_correction", "check_eps_is_outside_the_root")]
     for name in ("adam", "adamw"):
         assert not examine(name, only=only).left_out
-    for name in ("lamb", "merit", "soap", "sgd", "muon", "kfac", "adafactor"):
+    for name in ("lamb", "merit", "soap", "sgd", "muon", "sophia", "adafactor"):
         assert len(examine(name, only=only).left_out) == 2
 
 

@@ -2,8 +2,8 @@
 
 For a parameter with gradient g they keep the average ``b <- momentum * b + (1 - momentum) g`` and hand on b, or with
 Nesterov's look-ahead ``momentum * b + (1 - momentum) g`` of the new b. The methods differ in what they make of it: Muon
-its polar factor, MUON+ that factor with rows and columns of one length, OrScale a multiple of it, Scion a step within a
-norm ball. Polar factors do not depend on scale, so an average serves where papers write a sum.
+its polar factor, NorMuon that factor with rows of one size on average, MuonH a step on a sphere. Polar factors do not
+depend on scale, so an average serves where papers write a sum.
 """
 
 from __future__ import annotations
