@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
@@ -42,10 +41,8 @@ class Tracker(ABC):
 
 
 def called(folder: Path) -> str:
-    """What a sweep is called among others: like its folder; one width of a telescope, all of which have the same
-    names, after the telescope, too."""
-    here = folder.resolve()
-    return f"{here.parent.name}-{here.name}" if re.fullmatch(r"width-\d+", here.name) else here.name
+    """What a sweep is called among others: like its folder."""
+    return folder.resolve().name
 
 
 def settings(result: TrialResult) -> dict[str, Any]:
