@@ -112,6 +112,7 @@ def test_version(run):
     assert run("--version")[1].startswith("cbs 0.")
 
 
+TELESCOPE = ["--set", "policy=telescope(widths=16..64)"]
 ASSUMED = "assumed(examples_per_second_per_device=9)"
 NUMBERS = [
     (command, flag)
@@ -203,10 +204,13 @@ def test_an_analysis_without_figures_does_without_drawing_and_training(tmp_path)
         (["sweep", "--lrs", "-1"], ["learning rates must be", "-1"]),
         (["sweep", "--seeds", "0"], ["seed"]),
         (["sweep", "--workers", "0"], ["workers"]),
-        (
-            ["sweep", "--set", "policy=precision(goal=0.2)", "--auto"],
-            ["leave out --precision and --auto"],
-        ),
+        (["sweep", *TELESCOPE], ["muP", "workload.parametrization=mup"]),
+        (["sweep", "--set", "policy=telescope(widths=[16])", "--recipe", "essential_telescope"], ["two widths", "16"]),
+        (["sweep", "--set", "policy=telescope(widths=wide)"], ["widths of policy telescope", "whole numbers"]),
+        (["sweep", *TELESCOPE, "--auto"], ["policy=telescope", "leave out --precision and --auto"]),
+        (["sweep", *TELESCOPE, "--max-examples", "1e6"], ["telescope", "--max-examples"]),
+        (["sweep", *TELESCOPE, "--from", "x"], ["telescope", "leave out --axis", "--from"]),
+        (["sweep", *TELESCOPE, "--budget", "1e6"], ["telescope", "leave out --budget"]),
         (["sweep", "--set", "shard=2"], ["shard", "true or false"]),
         (["sweep", "--set", "shard=true"], ["shard=true", "--workers-per-trial"]),
         (["sweep", "--probe", "splt"], ["splt", "did you mean split"]),

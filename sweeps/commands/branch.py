@@ -147,7 +147,7 @@ def command(
     if not shown["dry_run"]:
         Store(shown["output"] or Path("results")).check_writable()
     with errors.status("loading the data and timing a few steps"):
-        plan = prepare(sweep, recipe, output=shown["output"], resources=resources, note=note)
+        plan = prepare(sweep, recipe, policy, output=shown["output"], resources=resources, note=note)
     workers = resources.parallel(0 if plan.sweep.device == "cpu" else device.count())
     again = shlex.join(["cbs", *sys.argv[1:]])
     if shown["dry_run"]:

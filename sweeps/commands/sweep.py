@@ -117,12 +117,13 @@ def command(
     if not dry_run:
         Store(output or Path("results")).check_writable()
     finished = output is not None and (output / "trials").exists()  # perhaps: then Ray is not needed
-    early = timed(sweep, resources) and not dry_run and not finished
+    early = timed(sweep, policy, resources) and not dry_run and not finished
     ahead = context.with_resource(PrestartedRay(resources)) if early else None
     with errors.status("loading the data and timing a few steps"):
         plan = prepare(
             sweep,
             recipe,
+            policy,
             target=asked["target"],
             output=output,
             source=asked["from_"],
@@ -138,7 +139,7 @@ def command(
         for line in policy.not_counted(report, limits):
             note(line)
     else:
-        progress = Progress(errors, workers)
+        progress = Progress(errors, workers if policy.timed else 0)
         with limit:
             report = carry_out(
                 plan,

@@ -76,7 +76,7 @@ def run_sweep(
     began, policy, limits, resources = time.monotonic(), policy or Once(), limits or Limits(), resources or Resources()
     policy.check(sweep, limits=limits, source=source)
     resources.check_devices(sweep.device, command=sweep.workload.name == COMMAND)
-    plan = prepare(sweep, sweep, target=target, output=output, source=source, resources=resources, note=note)
+    plan = prepare(sweep, sweep, policy, target=target, output=output, source=source, resources=resources, note=note)
     with contextlib.nullcontext() if stop_after is None else time_limit(stop_after, began):
         return carry_out(plan, policy, resources=resources, limits=limits, trackers=trackers, note=note)
 
@@ -96,14 +96,15 @@ class PlannedSweep:
     cost: Cost | None
 
 
-def timed(sweep: Sweep, resources: Resources) -> bool:
+def timed(sweep: Sweep, policy: Policy, resources: Resources) -> bool:
     """Whether steps can be timed beforehand: on this machine, of models that are built here."""
-    return resources.address is None and sweep.workload.name != COMMAND
+    return policy.timed and resources.address is None and sweep.workload.name != COMMAND
 
 
 def prepare(
     sweep: Sweep,
     recipe: Sweep,
+    policy: Policy,
     *,
     target: float | None = None,
     output: Path | None = None,
@@ -118,7 +119,8 @@ def prepare(
     Args:
         sweep: see :func:`run_sweep`.
         recipe: what the sweep was before anything was asked for, which gives the folder its name.
-        target: see :func:`run_sweep`.
+        policy: see :func:`run_sweep`.
+        target: likewise.
         output: likewise.
         source: likewise.
         resources: likewise.
@@ -133,7 +135,7 @@ def prepare(
         resolved = launch.resolve(sweep, target)
         folder = output if output is not None else launch.output_folder(resolved, recipe, RESULTS)
         resolved = started(resolved, folder, source, note)
-        if not timed(sweep, resources):
+        if not timed(sweep, policy, resources):
             return PlannedSweep(resolved, folder, None)
         cost = timed_apart(resolved, resources.trial_timeout, timer, give_up())
     if cost is None:

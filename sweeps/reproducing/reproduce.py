@@ -162,7 +162,7 @@ def reproduce(
         policy = POLICIES.make(run.policy.name, **run.policy.options)
         policy.check(run.sweep, limits=limits, source=None)
         resources.check_devices(run.sweep.device, command=False)
-        plan = prepare(run.sweep, run.sweep, output=output / run.name, resources=resources, note=note)
+        plan = prepare(run.sweep, run.sweep, policy, output=output / run.name, resources=resources, note=note)
         report = carry_out(plan, policy, resources=resources, limits=limits, progress=progress, note=note)
         complete &= not report.content.get("failures", {}).get("trials", 0)
     contents: dict[str, Any] = {}

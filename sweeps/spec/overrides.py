@@ -48,7 +48,7 @@ class RunKey(NamedTuple):
 
 RUN = {
     "policy": RunKey(
-        str, "none", "Which sweep comes next, in place of the options that choose it: `precision(goal=0.2)`."
+        str, "none", "Which sweep comes next, in place of the options that choose it: `telescope(widths=16..128)`."
     ),
     "trial_timeout": RunKey((int, float), "none", "Seconds without a step or an evaluation until a trial is stopped."),
     "cpus_per_trial": RunKey(int, "1", "Cores and torch threads of each worker of a trial."),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,8 +42,10 @@ class Tracker(ABC):
 
 
 def called(folder: Path) -> str:
-    """What a sweep is called among others: like its folder."""
-    return folder.resolve().name
+    """What a sweep is called among others: like its folder; one width of a telescope, all of which have the same
+    names, after the telescope, too."""
+    here = folder.resolve()
+    return f"{here.parent.name}-{here.name}" if re.fullmatch(r"width-\d+", here.name) else here.name
 
 
 def settings(result: TrialResult) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from cbs.trial.store import Store
 from cbs.trial.target import Target
 from sweeps.launching.launch import resolve, sweep
 from sweeps.launching.loop import follow
+from sweeps.launching.policies import POLICIES
 from sweeps.launching.policies.once import Once
 from sweeps.outlook.report import outcome_lines, outcome_report
 from sweeps.search.limits import Limits
@@ -96,6 +97,8 @@ def test_a_sweep_takes_them_by_setting() -> None:
         override(small_sweep(), ["target.gradient_norm=low"])
     with pytest.raises(ConfigError, match=r"leave out --set target\.METRIC"):
         asked.replace(budgets=(4000,))
+    with pytest.raises(ConfigError, match=r"one target: leave out --set target\.METRIC"):
+        POLICIES.make("telescope", widths=(16, 32)).check(asked, limits=Limits(), source=None)
 
 
 def simulated(config: TrialConfig) -> TrialResult:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from sweeps.launching.asked import limits_of, policy_of
 from sweeps.launching.loop import follow, run_sweep
 from sweeps.launching.policies import POLICIES, Policy
 from sweeps.launching.policies.once import Once, outcome
+from sweeps.launching.policies.telescope import Telescope
 from sweeps.search.limits import Limits
 from sweeps.search.search import Search
 from sweeps.spec.overrides import override, split
@@ -79,6 +79,7 @@ def test_what_ends_a_sweep_ends_the_loop_and_the_policy(tmp_path):
         ((None, True, None), Choice(name="both_sides")),
         ((0.15, False, None), Choice(name="precision", options={"goal": 0.15})),
         ((0.15, True, None), Choice(name="precision", options={"goal": 0.15})),
+        ((None, False, "telescope(widths=16..64)"), Choice(name="telescope", options={"widths": "16..64"})),
         ((None, False, "precision(goal=0.2)"), Choice(name="precision", options={"goal": 0.2})),
     ],
 )
@@ -106,10 +107,16 @@ def test_a_policy_of_ones_own_is_named_as_anything_else(tmp_path):
         POLICIES.make("precison")
 
 
-def test_limits_are_seconds_from_now_and_examples():
-    assert limits_of(None, 1e6) == Limits(examples=1e6)
-    now = time.monotonic()
-    assert now + 7200 <= limits_of("2h", None).deadline <= time.monotonic() + 7200
+def test_telescoping_goes_with_neither_limits_nor_other_searches():
+    telescope, sweep = Telescope("16..64"), small_sweep()
+    assert telescope.widths == (16, 32, 64)
+    telescope.check(sweep, limits=Limits(), source=None)
+    for limits in (limits_of("2h", None), limits_of(None, 1e6)):
+        with pytest.raises(ConfigError, match="--max-time and --max-examples"):
+            telescope.check(sweep, limits=limits, source=None)
+    for asked, source in ((sweep.replace(tuned={"adamw": ["eps"]}), None), (sweep, Path("there"))):
+        with pytest.raises(ConfigError, match="leave out --axis and --from"):
+            telescope.check(asked, limits=Limits(), source=source)
 
 
 def test_settings_of_a_run_are_told_from_those_of_the_sweep():
@@ -142,5 +149,5 @@ def test_python_runs_what_the_command_runs(tmp_path, monkeypatch):
     assert any("no step could be timed" in line for line in said)
     assert report.content["studies"]
     assert report.lines[-1] == f"next: cbs analyze {tmp_path}"
-    with pytest.raises(ConfigError, match="needs a --budget"):
-        run_sweep(asked, tmp_path, policy=POLICIES.make("equal_budgets"))
+    with pytest.raises(ConfigError, match="leave out --axis and --from"):
+        run_sweep(asked, tmp_path, policy=Telescope((16, 32)), source=tmp_path)

@@ -21,7 +21,7 @@ from sweeps.launching.tracking import WRITTEN, Tracking
 from sweeps.running.run import SweepRun
 from sweeps.search.search import Search
 from sweeps.trackers import TRACKERS
-from sweeps.trackers.base import Tracker, curve, outcome, settings
+from sweeps.trackers.base import Tracker, called, curve, outcome, settings
 from tests import factories
 from tests.analysis.read.importers.sources import settings as import_settings
 from tests.sweeps.simulation import small_sweep
@@ -203,6 +203,13 @@ def test_a_project_of_wandb_is_called_like_the_folder_whatever_that_is_called(
     (tmp_path / "50% a?b").mkdir()
     monkeypatch.chdir(tmp_path / "50% a?b")
     assert TRACKERS["wandb"](Path()).where == "wandb project 50- a-b"
+
+
+@pytest.mark.parametrize(
+    ("folder", "name"), [("one/width-64", "one-width-64"), ("width-64x", "width-64x"), ("one/widths", "widths")]
+)
+def test_a_width_of_a_telescope_is_called_after_it_too(folder: str, name: str, tmp_path: Path) -> None:
+    assert called(tmp_path / folder) == name
 
 
 @pytest.mark.parametrize("name", ["wandb", "mlflow"])

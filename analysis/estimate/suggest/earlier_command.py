@@ -55,12 +55,21 @@ def adding(
     for option, value in repeated:
         if option not in left_out and not (option == "--set" and value.startswith(covered)):
             words += [option] if option in SWITCHES else [option, value]
+    across = any(option == "--set" and value.startswith("policy=telescope") for option, value in repeated)
+    words += _width(manifest) if across else []
     words += ["--optim", str(optimizer), *_tuned(manifest.get("axes"), optimizer.name)]
     words += ["--batch-sizes", ",".join(map(str, batch_sizes))]
     # a single number would be a count
     words += ["--seeds", f"{seeds[0]}," if len(seeds) == 1 else ",".join(map(str, seeds))]
     words += [] if lrs is None else ["--lrs", ",".join(map(repr, lrs))]
     return shlex.join([*words, "--output", str(folder)])
+
+
+def _width(manifest: Any) -> list[str]:
+    """That of the folder, of all that its command telescoped across."""
+    for key in ("protocol", "workload", "options", "width"):
+        manifest = manifest.get(key) if isinstance(manifest, dict) else None
+    return [] if manifest is None else ["--set", f"workload.width={value_text(manifest)}"]
 
 
 def _tuned(axes: Any, name: str) -> Iterator[str]:

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from sweeps.outlook.cost import Cost
 from sweeps.outlook.report import dry_run_lines, dry_run_report
@@ -35,6 +35,9 @@ Sweeps = Generator[tuple[Sweep, Path], Search, SweepReport]
 class Policy(ABC):
     """Says which sweep comes next. An object serves one call of :func:`sweeps.launching.loop.run_sweep`.
 
+    Attributes:
+        timed: whether the steps of the sweep that was asked for are timed beforehand.
+
     Example:
         A policy that runs a sweep on three seeds more, whatever came of it::
 
@@ -45,6 +48,8 @@ class Policy(ABC):
                     note("three seeds more have run")
                     return outcome(first, folder, [more], limits)
     """
+
+    timed: ClassVar[bool] = True
 
     def check(self, sweep: Sweep, *, limits: Limits, source: Path | None) -> None:
         """Refuse what the policy does not go with; called once, before data are loaded or anything is built.

@@ -54,6 +54,7 @@ class EachSetting(Policy):
 
     def __init__(self, makes: Callable[[], Policy], axes: Mapping[str, Sequence[str]]) -> None:
         self._makes, self._axes = makes, axes
+        self.timed = makes().timed  # type: ignore[misc]
 
     def check(self, sweep: Sweep, *, limits: Limits, source: Path | None) -> None:
         for settings in self._combinations():

@@ -1,0 +1,205 @@
+"""Policy ``telescope(widths=16..128)``: the stages of :mod:`sweeps.search.telescoping` as sweeps, and their outcome."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Generator, Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from cbs.errors import ConfigError
+from cbs.files import atomic_file
+from cbs.optimizers.widths import HasWidths
+from cbs.registry.parsing import parse_batch_sizes
+from cbs.trial.config import COMMAND, Choice
+from sweeps.launching.launch import resolve
+from sweeps.launching.policies import POLICIES
+from sweeps.launching.policies.base import Policy, SweepReport, Sweeps
+from sweeps.outlook.cost import Cost
+from sweeps.search.limits import Limits
+from sweeps.search.search import Search
+from sweeps.search.telescoping import POINTS, Telescoped, check_widths, first_grid, telescope
+from sweeps.spec.cell import StudyKey
+from sweeps.spec.spec import Sweep
+from sweeps.spec.workload import built, calling_theirs
+
+TABLE = "telescope.json"
+
+NO_LAW = (
+    "drift: no law across widths is fitted: at most three widths have a grid, and two parameters fitted to three "
+    "optima have no error estimate"
+)
+
+
+@POLICIES.register("telescope")
+class Telescope(Policy):
+    """Finds the best learning rate of every optimizer and batch size at every width, and writes :data:`TABLE`.
+
+    Every width is a folder ``width-N``, which is a sweep like any other. Learning rates of the sweep are the grid of
+    the first width; where there are none, the optimizer's own.
+
+    Args:
+        widths: increasing; values of the workload's option ``width``, or the text of a list, ``"16..128"``.
+    """
+
+    timed = False
+
+    def __init__(self, widths: Sequence[int] | str) -> None:
+        self.widths = (
+            parse_batch_sizes(widths, "widths of policy telescope") if isinstance(widths, str) else tuple(widths)
+        )
+
+    def check(self, sweep: Sweep, *, limits: Limits, source: Path | None) -> None:
+        if math.isfinite(limits.deadline) or math.isfinite(limits.examples):
+            raise ConfigError(
+                "policy telescope looks for learning rates, not for B_crit, in a given number of trials: leave it out, "
+                "or --max-time and --max-examples"
+            )
+        if sweep.tuned or source is not None:
+            raise ConfigError("policy telescope carries learning rates alone, on grids: leave out --axis and --from")
+        if sweep.workload.name == COMMAND:
+            raise ConfigError("policy telescope builds models of several widths itself: leave it out, or --command")
+        if sweep.budgets or sweep.lr_rule is not None:
+            raise ConfigError("policy telescope carries learning rates to a target: leave out --budget and --lr-rule")
+        if sweep.further_targets:
+            raise ConfigError("policy telescope carries learning rates to one target: leave out --set target.METRIC")
+
+    def sweeps(self, sweep: Sweep, folder: Path, limits: Limits, note: Callable[[str], None]) -> Sweeps:
+        with calling_theirs():
+            at_width, telescoped = stages(sweep, self.widths), {}
+        for choice, batch_size in product(sweep.optimizers, sweep.batch_sizes):
+            one = sweep.replace(optimizers=(choice,), batch_sizes=(batch_size,))
+            (study,) = one.studies()
+            telescoped[study] = yield from self._telescoped(one, study, at_width, folder)
+        content = report(telescoped, sweep, folder)
+        with atomic_file(folder / TABLE) as draft:
+            draft.write_text(json.dumps(content, indent=2, allow_nan=False) + "\n")
+        return SweepReport(content, report_lines(content))
+
+    def _telescoped(
+        self, one: Sweep, study: StudyKey, at_width: dict[int, Sweep], folder: Path
+    ) -> Generator[tuple[Sweep, Path], Search, Telescoped]:
+        """One optimizer at one batch size."""
+        plan = telescope(self.widths, first(one, study), len(one.seeds))
+        try:
+            width, lrs = next(plan)
+            while True:
+                stage = one.replace(workload=at_width[width].workload, expected=None, lrs=lrs)
+                search = yield stage, folder / f"width-{width}"
+                width, lrs = plan.send(search.table(study))
+        except StopIteration as end:
+            result: Telescoped = end.value
+            return result
+
+    def preview(self, sweep: Sweep, folder: Path, cost: Cost | None, workers: int) -> SweepReport:
+        with calling_theirs():
+            content = planned(sweep, self.widths, folder)
+        return SweepReport(content, planned_lines(content))
+
+
+def first(sweep: Sweep, study: StudyKey) -> tuple[float, ...]:
+    """Learning rates of the first width."""
+    return sweep.lrs or first_grid(sweep.lr_grid(study.optimizer))
+
+
+def stages(sweep: Sweep, widths: Sequence[int]) -> dict[int, Sweep]:
+    """The sweep at each width of its workload, each checked as :func:`sweeps.launching.launch.resolve` does.
+
+    Raises:
+        ConfigError: if the widths do not increase, or the learning rates of the model do not follow them as in muP.
+    """
+    check_widths(widths)
+    if len(sweep.axes().get("batch_schedules", ())):
+        raise ConfigError("learning rates telescope at a constant batch size; leave out --schedule, or the policy")
+    by_width, ratios = {}, set()
+    for width in widths:
+        workload = Choice(name=sweep.workload.name, options={**sweep.workload.options, "width": width})
+        by_width[width] = resolve(sweep.replace(workload=workload, expected=None))
+        model = built(workload).build_model()
+        ratios.add(
+            frozenset(entry.ratio for entry in model.widths().values()) if isinstance(model, HasWidths) else None
+        )
+    if len(ratios) < len(by_width):
+        raise ConfigError(
+            "learning rates telescope across widths in muP: --set workload.parametrization=mup, or a model of your own "
+            "with a method widths()"
+        )
+    return by_width
+
+
+def planned(sweep: Sweep, widths: Sequence[int], output: Path) -> dict[str, Any]:
+    """What ``--dry-run`` says: widths, learning rates of the first, trials if no grid has to grow."""
+    stages(sweep, widths)
+    grids = {study: first(sweep, study) for study in sweep.studies()}
+    later = sum(POINTS[min(place, len(POINTS) - 1)] for place in range(1, len(widths)))
+    return {
+        "output": str(output),
+        "widths": list(widths),
+        "lrs": {study.optimizer: list(lrs) for study, lrs in grids.items()},
+        "trials": sum(len(lrs) + later for lrs in grids.values()) * len(sweep.seeds),
+    }
+
+
+def planned_lines(content: dict[str, Any]) -> list[str]:
+    """:func:`planned` for a person."""
+    grids = [f"{name:<13} starts from {' '.join(f'{lr:g}' for lr in lrs)}" for name, lrs in content["lrs"].items()]
+    widths = " ".join(map(str, content["widths"]))
+    return [
+        f"output        {content['output']}",
+        f"widths        {widths}",
+        *grids,
+        f"trials        {content['trials']}, more where the best learning rate is at the edge of a grid",
+    ]
+
+
+def report(by_study: dict[StudyKey, Telescoped], sweep: Sweep, output: Path) -> dict[str, Any]:
+    """Stages and cost of every optimizer and batch size, as plain JSON values.
+
+    ``steps`` is null where a seed missed the target.
+    """
+    studies = []
+    for study, telescoped in by_study.items():
+        studies.append(
+            {
+                "optimizer": study.optimizer,
+                "batch_size": study.batch_size,
+                "stages": [
+                    {
+                        "width": stage.width,
+                        "lrs": list(stage.lrs),
+                        "steps": [value if math.isfinite(value) else None for value in stage.steps],
+                        "best_lr": stage.best_lr,
+                        "optimum": stage.optimum,
+                        "tuned": stage.tuned,
+                        "at_grid_edge": stage.at_grid_edge,
+                    }
+                    for stage in telescoped.stages
+                ],
+                "trials": telescoped.trials,
+                "full_grid_trials": telescoped.full_grid_trials,
+            }
+        )
+    return {"output": str(output), "target": str(sweep.target), "studies": studies}
+
+
+def report_lines(content: dict[str, Any]) -> list[str]:
+    """:func:`report` for a person."""
+    lines = []
+    for study in content["studies"]:
+        lines.append(f"{study['optimizer']}, batch size {study['batch_size']}, to {content['target']}")
+        lines.append(f"{'width':>7}{'tried':>7}{'best LR':>11}{'optimum':>11}{'steps':>8}")
+        for stage in study["stages"]:
+            steps = stage["steps"][stage["lrs"].index(stage["best_lr"])]
+            lines.append(
+                f"{stage['width']:>7}{len(stage['lrs']):>7}{stage['best_lr']:>11.4g}{stage['optimum']:>11.4g}"
+                f"{'-' if steps is None else format(steps, '.0f'):>8}"
+                + ("" if stage["tuned"] else "  carried over")
+                + ("  LR at the edge of the grid" if stage["at_grid_edge"] else "")
+            )
+        lines.append(NO_LAW)
+        lines.append(
+            f"trials: {study['trials']}; grids as wide and as fine at every width: {study['full_grid_trials']}"
+        )
+    return [*lines, f"next: cbs analyze {content['output']}/width-N, for any of the widths"]

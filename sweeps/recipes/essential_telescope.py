@@ -1,0 +1,25 @@
+"""Essential AI's telescoping, small: the learning rate across widths 16 to 128 (arXiv 2505.02222, section 4)."""
+
+from __future__ import annotations
+
+from cbs.trial.config import Choice
+from cbs.trial.target import Target
+from sweeps.recipes import RECIPES
+from sweeps.spec.spec import Sweep
+
+
+@RECIPES.register("essential_telescope")
+def essential_telescope() -> Sweep:
+    """Embedded text in muP, batch size 64, target 2.8 nats/byte; for the policy telescope(widths=16..128)."""
+    return Sweep(
+        name="essential_telescope",
+        workload=Choice(name="text", options={"parametrization": "mup", "context": 16}),
+        optimizers=(Choice(name="adamw"), Choice(name="muon")),
+        batch_sizes=(64,),
+        seeds=(0,),
+        target=Target(metric="validation_loss", value=2.8),
+        max_steps=400,
+        max_examples=0,
+        prune_factor=3.0,
+        probe=None,
+    )

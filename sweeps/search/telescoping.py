@@ -1,0 +1,180 @@
+r"""Telescoping: the best learning rate of a wide model from ever smaller grids on ever wider ones. Pure.
+
+In muP the best learning rate :math:`x^*` hardly depends on the width n: it drifts as
+
+.. math:: \ln x^*(n) = \ln x^* - \alpha / n + O(1/n^2),
+
+so each doubling of the width moves it half as far as the one before. The grid is therefore wide at the first width
+only. At every further one it is centred on the optimum of the width before, its range shrinks like :math:`1/n`, and it
+has fewer points (8, 5, 3, 1), so that the cost of a stage stays about the same while that of a trial grows.
+
+Source: Essential AI, "Practical Efficiency of Muon for Pretraining", arXiv 2505.02222, Algorithm 1 and the grids given
+there. Added here: where the best learning rate of a grid is at its edge, the grid grows on that side until it is not,
+as in every search of this package. The plan is a function of finished trials, so one that was interrupted arrives at
+the same end.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from cbs.errors import ConfigError, ResultsError
+from cbs.trial import lr_choice
+from cbs.trial.lr_choice import at_edges, best_lr
+
+EXTENSION = 6
+"""How many learning rates a grid may grow by."""
+
+POINTS = (8, 5, 3, 1)
+"""Learning rates of the first, second, third and every further width."""
+
+Ask = tuple[int, tuple[float, ...]]
+"""A width, and the learning rates to try there. What is sent back is the steps to target, shape ``[learning rates,
+seeds]``, NaN where the target was not reached."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WidthStage:
+    """What was found at one width.
+
+    Attributes:
+        width: the width.
+        lrs: learning rates tried, increasing.
+        steps: geometric mean over seeds of the steps to target of each; NaN where a seed missed it.
+        best_lr: the winner among them.
+        optimum: the minimum of a parabola in logarithms through the winner and its neighbours; the winner itself where
+            these missed the target or there is none.
+        at_grid_edge: whether the winner is the lowest or highest that was tried.
+    """
+
+    width: int
+    lrs: tuple[float, ...]
+    steps: tuple[float, ...]
+    best_lr: float
+    optimum: float
+    at_grid_edge: bool
+
+    @property
+    def tuned(self) -> bool:
+        """Whether there was a choice between learning rates."""
+        return len(self.lrs) > 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Telescoped:
+    """The stages, narrow to wide, and what they cost.
+
+    Attributes:
+        stages: one for each width.
+        seeds: trials of each learning rate.
+    """
+
+    stages: tuple[WidthStage, ...]
+    seeds: int
+
+    @property
+    def trials(self) -> int:
+        """Trials of all stages."""
+        return self.seeds * sum(len(stage.lrs) for stage in self.stages)
+
+    @property
+    def full_grid_trials(self) -> int:
+        """Trials of grids that have the range of the first and the finest mesh of all, at every width."""
+        first = self.stages[0].lrs
+        mesh = min(math.log(stage.lrs[1] / stage.lrs[0]) for stage in self.stages if stage.tuned)
+        return self.seeds * len(self.stages) * (math.ceil(math.log(first[-1] / first[0]) / mesh - 0.01) + 1)
+
+
+def telescope(widths: Sequence[int], first: Sequence[float], seeds: int) -> Generator[Ask, np.ndarray, Telescoped]:
+    """Find the best learning rate at every width: yields what to try next, is sent its steps, returns what was found.
+
+    A width is asked for again with more learning rates where its grid grows.
+
+    Args:
+        widths: increasing, at least two.
+        first: learning rates of the first width, increasing by a constant ratio, at least three.
+        seeds: seeds of every learning rate, for the count of trials.
+
+    Raises:
+        ConfigError: if there are too few widths or learning rates, or they do not increase.
+        ResultsError: if no trial at a width reaches the target.
+    """
+    check_widths(widths)
+    if len(first) < 3:
+        raise ConfigError(f"telescoping starts from at least three learning rates, got {len(first)}")
+    stages: list[WidthStage] = []
+    for place, width in enumerate(widths):
+        lrs = tuple(first)
+        if stages:
+            half_range = 0.5 * math.log(first[-1] / first[0]) * widths[0] / width
+            lrs = around(stages[-1].optimum, half_range, POINTS[min(place, len(POINTS) - 1)])
+        stages.append((yield from _stage(width, lrs)))
+    return Telescoped(stages=tuple(stages), seeds=seeds)
+
+
+def check_widths(widths: Sequence[int]) -> None:
+    """Refuse what is not at least two increasing widths with a ``ConfigError``."""
+    if len(widths) < 2 or any(wide <= narrow for narrow, wide in pairwise((0, *widths))):
+        raise ConfigError(f"telescoping needs at least two widths that increase, got {', '.join(map(str, widths))}")
+
+
+def first_grid(own: Sequence[float]) -> tuple[float, ...]:
+    """The grid of the first width: an optimizer's own, carried on by its ratio at both ends to :data:`POINTS` [0]."""
+    ratio, missing = own[1] / own[0], max(0, POINTS[0] - len(own))
+    start = own[0] / ratio ** (missing // 2)
+    return tuple(_clean(start * ratio**power) for power in range(len(own) + missing))
+
+
+def around(centre: float, half_range: float, points: int) -> tuple[float, ...]:
+    """``points`` learning rates within a factor ``exp(half_range)`` of ``centre``, evenly spaced in the logarithm."""
+    offsets = np.linspace(-half_range, half_range, points) if points > 1 else [0.0]
+    return tuple(_clean(centre * math.exp(offset)) for offset in offsets)
+
+
+def vertex(lrs: Sequence[float], values: Sequence[float]) -> float:
+    """Minimum of the parabola in ``ln lr`` through three points of which the middle one is lowest.
+
+    The learning rate in the middle where a value is not finite or the three are level.
+    """
+    (left, _, right), (below, above) = np.subtract(values, values[1]), np.diff(np.log(lrs))
+    place = lr_choice.vertex(left, right, below, above)[0] if math.isfinite(left + right) else 0.0
+    return float(lrs[1] * math.exp(place))
+
+
+def _stage(width: int, lrs: tuple[float, ...]) -> Generator[Ask, np.ndarray, WidthStage]:
+    """The settled stage: its grid extended until the winner is inside, or :data:`EXTENSION` times."""
+    extensions = 0
+    while True:
+        steps = yield width, lrs
+        row = best_lr(steps)
+        if row is None:
+            raise ResultsError(f"no trial at width {width} reached the target; choose an easier --target or more steps")
+        if (steps == 0).any():
+            raise ResultsError(
+                f"the target is reached before the first step at width {width}; choose a harder --target"
+            )
+        lowest, highest = at_edges(row, [True] * len(lrs))
+        if len(lrs) == 1 or not (lowest or highest) or extensions == EXTENSION:
+            break
+        extensions += 1
+        lrs = (_clean(lrs[0] ** 2 / lrs[1]), *lrs) if lowest else (*lrs, _clean(lrs[-1] ** 2 / lrs[-2]))
+    means = np.log(steps).mean(axis=1)
+    inside = 0 < row < len(lrs) - 1
+    return WidthStage(
+        width=width,
+        lrs=lrs,
+        steps=tuple(float(value) for value in np.exp(means)),
+        best_lr=lrs[row],
+        optimum=vertex(lrs[row - 1 : row + 2], means[row - 1 : row + 2]) if inside else lrs[row],
+        at_grid_edge=len(lrs) > 1 and not inside,
+    )
+
+
+def _clean(lr: float) -> float:
+    # Four digits: enough for any grid, and the same trial after steps were read back from a file.
+    return float(f"{lr:.4g}")
