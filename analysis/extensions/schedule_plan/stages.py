@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from analysis.extensions.schedule_plan.trainers import read_schedule
 from analysis.plain import shown
 from cbs.errors import ConfigError, DataError, reason
 from cbs.schedules.batch_size.base import RunSettings, of_table
-from cbs.schedules.batch_size.text import parse_amount, parse_table
+from cbs.schedules.batch_size.text import parse_amount
 from cbs.trial.config import Schedule
 
 
@@ -61,13 +62,12 @@ def is_table(text: str) -> bool:
         return True
 
 
-def stages(table: str, budget: str | None, *, tokens_per_example: int | None = None) -> Stages:
+def stages(table: str, budget: str | None = None, *, tokens_per_example: int | None = None) -> Stages:
     """Steps of every stage; a stage begins with the first step at or after its place.
 
     Args:
-        table: ``0:768 250B:1536``, see :func:`~cbs.schedules.batch_size.text.parse_table`, or the path of a file that
-            holds such a text.
-        budget: where the run ends, in the unit of the table.
+        table: as of :func:`.trainers.read_schedule`, or the path of a file that holds such a text.
+        budget: where the run ends, in the unit of the table; ``None`` for where the text says it does.
         tokens_per_example: where that unit is tokens; ``None`` for examples.
 
     Raises:
@@ -76,9 +76,10 @@ def stages(table: str, budget: str | None, *, tokens_per_example: int | None = N
     """
     if tokens_per_example is not None and tokens_per_example < 1:
         raise ConfigError(f"--tokens-per-example must be at least 1, got {tokens_per_example}")
-    if budget is None:
+    read = read_schedule(_text(table), tokens_per_example)
+    parsed, end = list(read.table), read.end if budget is None else parse_amount(budget)
+    if end is None:
         raise ConfigError("nothing says where the run ends: give --budget, in the unit of the table")
-    parsed, end = parse_table(_text(table)), parse_amount(budget)
     each = tokens_per_example or 1
     if end // each < parsed[0][1]:
         raise ConfigError(f"the budget of {end:,} holds no batch of {parsed[0][1]} examples")

@@ -24,6 +24,7 @@ from analysis.extensions.schedule_plan.of_trace import of_trace
 from analysis.extensions.schedule_plan.phases import PhaseEstimate, along, best_sizes, doubled, lower_ends, steps_of
 from analysis.extensions.schedule_plan.plans import PlanOutcome, PlanRequest, SchedulePlan
 from analysis.extensions.schedule_plan.source import PhaseSource
+from analysis.extensions.schedule_plan.stages import stages
 from analysis.present import to_json
 from analysis.present.figures import figures_of
 from analysis.read.throughput import Assumed, StepTimeTable
@@ -522,15 +523,17 @@ def test_a_curve_that_is_wrong_is_one_line(old: str, new: str, said: str, tmp_pa
 def test_a_plan_is_exported_as_it_is_shown(folder: Path) -> None:
     plans = plan_schedule([source_of(folder)], PlanRequest(divisible_by=4), CONFIG)
     (plan,) = plans.plans
-    text, notes = exported(plans, "megatron")
-    assert text.split('"')[1] == " ".join(f"{start * 32}:{size}" for start, size in plan.table)
-    assert int(text.split()[-1]) == sum(stage.batch_size * stage.steps for stage in plan.stages)
-    assert any("learning rate of the first stage" in note for note in notes)
-    # at the flat rate there is none to take
-    assert not any("takes no factor of the learning rate" in note for note in notes)
+    for trainer in ("megatron", "levanter", "torchtitan", "transformers"):
+        text, notes = exported(plans, trainer)
+        shown = stages(text, tokens_per_example=32)
+        assert [(s.batch_size, s.steps) for s in shown.stages] == [(s.batch_size, s.steps) for s in plan.stages]
+        assert any("learning rate of the first stage" in note for note in notes)
+        # at the flat rate there is none to take
+        assert not any("takes no factor of the learning rate" in note for note in notes)
     (root,) = plan_schedule([source_of(folder)], PlanRequest(divisible_by=4, lr_exponent=0.5), CONFIG).plans
-    notes = exported(dataclasses.replace(plans, plans=(root,)), "megatron")[1]
-    assert any("takes no factor of the learning rate" in note for note in notes)
+    for trainer in ("megatron", "transformers"):
+        notes = exported(dataclasses.replace(plans, plans=(root,)), trainer)[1]
+        assert any("takes no factor of the learning rate" in note for note in notes) == (trainer != "transformers")
     with pytest.raises(ConfigError, match="choose with --optimizer"):
         exported(dataclasses.replace(plans, plans=(plan, plan)), "megatron")
 

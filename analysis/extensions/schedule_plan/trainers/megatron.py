@@ -8,8 +8,15 @@ factor of the learning rate. A batch size has to divide by micro-batch times dat
 
 from __future__ import annotations
 
-from analysis.extensions.schedule_plan.trainers import TRAINERS, ScheduleExport, TrainerFormat
+import itertools
+import shlex
+
+from analysis.extensions.schedule_plan.trainers import TRAINERS, ReadSchedule, ScheduleExport, TrainerFormat
 from cbs.errors import ConfigError
+from cbs.schedules.batch_size.text import parse_table
+
+_FLAG = "--step-batch-size-schedule"
+_NO_LENGTH = "Megatron-LM reads thresholds as tokens, by its own --seq-length: give --tokens-per-example"
 
 
 @TRAINERS.register("megatron")
@@ -19,8 +26,34 @@ class Megatron(TrainerFormat):
     def write(self, export: ScheduleExport) -> str:
         length = export.tokens_per_example
         if length is None:
-            raise ConfigError(
-                "Megatron-LM reads thresholds as tokens, by its own --seq-length: give --tokens-per-example"
-            )
+            raise ConfigError(_NO_LENGTH)
         table = " ".join(f"{start * length}:{size}" for start, size in export.table)
-        return f'--step-batch-size-schedule "{table}" --seq-length {length} --train-samples {export.seen}\n'
+        return f'{_FLAG} "{table}" --seq-length {length} --train-samples {export.seen}\n'
+
+    def read(self, text: str, tokens_per_example: int | None) -> ReadSchedule | None:
+        if _FLAG not in text:
+            return None
+        try:
+            words = shlex.split(text.replace("\\\n", " ").replace("=", " "))
+            given = dict(itertools.pairwise(words))
+            table, last = parse_table(given[_FLAG]), given.get("--train-samples")
+            length = int(given.get("--seq-length", tokens_per_example or 0))
+            samples = None if last is None else int(last)
+        except (ValueError, KeyError) as error:
+            raise ConfigError(f"{_FLAG} cannot be read: {error}") from None
+        if length < 1:
+            raise ConfigError(_NO_LENGTH)
+        if tokens_per_example is not None and length != tokens_per_example:
+            raise ConfigError(f"--seq-length {length} and --tokens-per-example {tokens_per_example} differ")
+        each = tokens_per_example or 1
+        places = [(start // length, size) for start, size in table]
+        end = None if samples is None else _consumed(places, samples) * each
+        return ReadSchedule(table=tuple((start * each, size) for start, size in places), end=end)
+
+
+def _consumed(places: list[tuple[int, int]], samples: int) -> int:
+    """Samples of the steps that it takes until it has seen so many or more."""
+    seen = 0
+    for (_, size), (later, _) in zip(places, [*places[1:], (samples, 0)], strict=True):
+        seen += max(0, -(-(min(later, samples) - seen) // size)) * size
+    return seen

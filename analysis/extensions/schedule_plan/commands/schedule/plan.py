@@ -23,7 +23,8 @@ def command(
         typer.Argument(
             metavar="[RESULTS_OR_TABLE]",
             help="A sweep, or a folder of sweeps; or an existing schedule, to see its steps: where each "
-            "stage begins and its batch size, '0:768 250B:1536 500B:3072', as text or the name of a file.",
+            "stage begins and its batch size, '0:768 250B:1536 500B:3072', or what a trainer takes "
+            f"({TRAINERS}), as text or the name of a file.",
         ),
     ] = None,
     target: Targets = None,

@@ -1,0 +1,43 @@
+"""Levanter: a list in place of ``trainer.train_batch_size`` (levanter/schedule.py, ``ScheduleStep``).
+
+Places are optimizer steps, sizes are examples. There is no factor of the learning rate, and its schedule is in steps,
+too. With a list it accumulates only where ``trainer.per_device_parallelism`` is given, which has to divide every size
+together with the devices.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import yaml
+
+from analysis.extensions.schedule_plan.trainers import TRAINERS, ReadSchedule, ScheduleExport, TrainerFormat, of_steps
+from cbs.errors import ConfigError
+
+
+@TRAINERS.register("levanter")
+class Levanter(TrainerFormat):
+    """The part of the configuration, YAML."""
+
+    def write(self, export: ScheduleExport) -> str:
+        starts = [0, *itertools.accumulate(export.steps)]
+        entries = [{"start": start, "value": size} for start, (_, size) in zip(starts, export.table, strict=False)]
+        content = {"trainer": {"train_batch_size": entries, "num_train_steps": starts[-1]}}
+        return yaml.safe_dump(content, sort_keys=False)
+
+    def read(self, text: str, tokens_per_example: int | None) -> ReadSchedule | None:
+        if "train_batch_size" not in text:
+            return None
+        try:
+            trainer = yaml.safe_load(text)["trainer"]
+            entries, steps = trainer["train_batch_size"], trainer.get("num_train_steps")
+            if isinstance(entries, int):
+                entries = [{"start": 0, "value": entries}]
+            if entries[0]["start"] != 0:
+                raise ValueError(f"it begins at step {entries[0]['start']}, not at 0")
+            places = [(int(entry["start"]), int(entry["value"])) for entry in entries]
+            end = None if steps is None else int(steps)
+        except (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+            raise ConfigError(f"train_batch_size of Levanter cannot be read: {str(error).splitlines()[0]}") from None
+        starts, sizes = [start for start, _ in places], [size for _, size in places]
+        return of_steps(starts, sizes, end, tokens_per_example)

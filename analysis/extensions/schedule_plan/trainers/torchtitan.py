@@ -1,0 +1,53 @@
+"""torchtitan: one run per stage, each from the checkpoint of the one before (pytorch/torchtitan, August 2026).
+
+``training.num_tokens_per_train_step`` is read once, when a run starts (trainer.py); earlier versions count sequences in
+``training.global_batch_size``. A checkpoint holds the optimizer, the place in the data and the step, and a run whose
+``training.steps`` are done ends at once, so the same script goes on where it was interrupted. Two defaults would spoil
+it in silence: the last checkpoint holds the model alone (components/checkpointer/base.py), and the learning-rate
+schedule ends with the steps of the run at hand (components/optimizer/lr_scheduler.py).
+"""
+
+from __future__ import annotations
+
+import itertools
+import shlex
+
+from analysis.extensions.schedule_plan.trainers import TRAINERS, ReadSchedule, ScheduleExport, TrainerFormat, of_steps
+from cbs.errors import ConfigError
+
+_FLAG = "--training.num_tokens_per_train_step"
+_LAST = "--training.steps"
+
+
+@TRAINERS.register("torchtitan")
+class Torchtitan(TrainerFormat):
+    """A shell script, started where ``run_train.sh`` is; its arguments go to every run."""
+
+    def write(self, export: ScheduleExport) -> str:
+        if export.tokens_per_example is None:
+            raise ConfigError("torchtitan counts batch sizes in tokens: give --tokens-per-example")
+        ends = list(itertools.accumulate(export.steps))
+        kept = "--checkpoint.enable --checkpoint.no-last-save-model-only"
+        runs = [
+            f'./run_train.sh "$@" {kept} --lr_scheduler.total_steps {ends[-1]} {_FLAG} '
+            f"{size * export.tokens_per_example} {_LAST} {end}"
+            for (_, size), end in zip(export.table, ends, strict=True)
+        ]
+        told = "# torchtitan changes no batch size within a run: one run per stage. The learning rate takes no factor"
+        return "\n".join(["#!/usr/bin/env bash", told, "set -e", *runs]) + "\n"
+
+    def read(self, text: str, tokens_per_example: int | None) -> ReadSchedule | None:
+        if _FLAG not in text:
+            return None
+        if tokens_per_example is None:
+            raise ConfigError("torchtitan counts batch sizes in tokens: give --tokens-per-example")
+        try:
+            lines = text.replace("\\\n", " ").replace("=", " ").splitlines()
+            runs = [dict(itertools.pairwise(shlex.split(line))) for line in lines if _FLAG in line]
+            tokens, ends = [int(run[_FLAG]) for run in runs], [int(run[_LAST]) for run in runs]
+        except (ValueError, KeyError) as error:
+            raise ConfigError(f"{_FLAG} cannot be read: {error}") from None
+        if any(size % tokens_per_example for size in tokens):
+            raise ConfigError(f"a value of {_FLAG} is no multiple of {tokens_per_example} tokens per example")
+        sizes = [size // tokens_per_example for size in tokens]
+        return of_steps([0, *ends[:-1]], sizes, ends[-1], tokens_per_example)

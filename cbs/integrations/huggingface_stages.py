@@ -1,0 +1,201 @@
+"""A planned table of batch sizes in a run of the Hugging Face ``Trainer``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from cbs.errors import ConfigError, needed
+from cbs.integrations.huggingface import notes
+from cbs.integrations.huggingface_batch_size import batches_of_an_epoch, place_in_epoch
+from cbs.schedules.controller import multiplied
+from cbs.schedules.plan import read_plan
+
+with needed("huggingface", "callbacks of the Trainer"):
+    from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+    from transformers.trainer_callback import ExportableState
+
+
+class StagesCallback(TrainerCallback, ExportableState):
+    """Makes ``gradient_accumulation_steps`` follow a plan, step by step as it is written.
+
+    ::
+
+        cbs schedule plan results/ --divisible-by 32 --export transformers > plan.json
+        trainer = Trainer(..., callbacks=[StagesCallback("plan.json")])
+
+    A stage begins with the first step at or after its place in examples, and training ends with the last step that fits
+    into the plan. The learning rate is multiplied by the factor of the stage while the optimizer steps. Training logs
+    have ``batch_size`` and ``batch_size/lr_factor``. An epoch ends with a smaller step where its micro-batches do not
+    divide, and a smaller micro-batch counts as a whole one.
+
+    The Trainer finds its place in the data from steps of one size, so a run that has grown resumes with
+    ``ignore_data_skip`` alone; its place in the plan is in the checkpoint.
+
+    Args:
+        plan: file that ``cbs schedule plan --export transformers`` wrote, see :mod:`cbs.schedules.plan`.
+
+    Attributes:
+        examples: seen so far, of all ranks.
+
+    Raises:
+        ConfigError: if the plan cannot be read; when training begins, if the run does not suit it.
+        DataError: if the file cannot be read.
+    """
+
+    def __init__(self, plan: str | Path) -> None:
+        self.path, self.plan = str(plan), read_plan(plan)
+        self.examples = 0
+        self._schedule = self.plan.schedule
+        self._at_first = self._unit = self._batches = self._done = 0
+        self._hooks: list[Any] = []
+        self._tell = notes()
+
+    @property
+    def batch_size(self) -> int:
+        """Examples of the coming step, on all ranks."""
+        return self._schedule.stage(self.examples).batch_size
+
+    @property
+    def lr_factor(self) -> float:
+        """Multiplies the learning rate of the coming step."""
+        return self._schedule.stage(self.examples).lr_factor
+
+    def state(self) -> dict[str, Any]:
+        """For ``trainer_state.json``."""
+        return {"args": {"plan": self.path}, "attributes": {"examples": self.examples}}
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self.detach()
+        self.examples = _examples(state) if state.global_step else 0
+        self._unit = args.train_batch_size * args.world_size
+        self._check(args, kwargs["model"])
+        self._at_first = args.gradient_accumulation_steps
+        grown = self.batch_size != self._schedule.stages[0].batch_size
+        self._batches = batches_of_an_epoch(args, state, kwargs["train_dataloader"], grown=grown, tell=self._tell)
+        counts = self._schedule.steps(self.plan.examples)
+        if not state.global_step and (
+            state.num_train_epochs * self._batches * self._unit < self.plan.examples or state.max_steps < sum(counts)
+        ):
+            raise ConfigError(
+                f"{self.path} has {self.plan.examples:,} examples in {sum(counts):,} steps, and the Trainer ends "
+                "before: raise num_train_epochs, or leave max_steps out"
+            )
+        # a run that has grown resumes at the beginning of an epoch
+        self._done = 0 if args.ignore_data_skip else place_in_epoch(state, self._batches)
+        self._follow(args)
+        optimizer = getattr(kwargs["optimizer"], "optimizer", kwargs["optimizer"])
+        self._hooks = multiplied(optimizer, lambda: self.lr_factor)
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        place, expected = place_in_epoch(state, self._batches), self.batch_size // self._unit
+        taken = (place or self._batches) - self._done
+        if taken != min(expected, self._batches - self._done):
+            raise ConfigError(
+                f"the Trainer took {taken} micro-batches in a step of {expected}: this version of transformers, or "
+                "another callback, ends its steps elsewhere"
+            )
+        self._done = place
+        self.examples += taken * self._unit
+        if self.examples + self.batch_size > self.plan.examples:
+            control.should_training_stop = True
+        self._follow(args)
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, float] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if logs is not None and "loss" in logs:
+            values = {"batch_size": float(self.batch_size), "batch_size/lr_factor": self.lr_factor}
+            logs.update(values)
+            state.log_history[-1].update(values)
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self.detach()
+        args.gradient_accumulation_steps = self._at_first
+        if self.examples + self.batch_size <= self.plan.examples:
+            self._tell(f"training ended after {self.examples:,} of the {self.plan.examples:,} examples of {self.path}")
+
+    def detach(self) -> None:
+        """Leave the optimizer's learning rate alone."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+
+    def _follow(self, args: TrainingArguments) -> None:
+        args.gradient_accumulation_steps = _From(self.batch_size // self._unit, self._done)
+
+    def _check(self, args: TrainingArguments, model: Any) -> None:
+        """Whether steps can be of these sizes.
+
+        Raises:
+            ConfigError: if they cannot.
+        """
+        shared = getattr(args, "parallelism_config", None) is not None or (getattr(model, "tp_size", None) or 1) > 1
+        unsuited = {
+            "DataParallel: start one process per GPU with torchrun": args.n_gpu > 1,
+            "DeepSpeed: use DDP or FSDP2": args.deepspeed_plugin is not None,
+            "auto_find_batch_size: set per_device_train_batch_size": args.auto_find_batch_size,
+            "split_batches: leave it off": getattr(args.accelerator_config, "split_batches", False),
+            "parallelism in which ranks share an example: use DDP or FSDP2": shared,
+        }
+        for obstacle, holds in unsuited.items():
+            if holds:
+                raise ConfigError(f"a plan of batch sizes cannot be followed under {obstacle}")
+        sizes = [stage.batch_size for stage in self._schedule.stages]
+        if sizes != sorted(sizes):
+            raise ConfigError(f"{self.path}: batch sizes fall, and an epoch of the Trainer has no room for more steps")
+        odd = [size for size in sizes if size % self._unit]
+        if odd:
+            raise ConfigError(
+                f"{self.path}: batch size {odd[0]} is no multiple of the {self._unit} examples of a micro-batch on all "
+                "ranks: plan with --divisible-by, or change per_device_train_batch_size"
+            )
+        if args.gradient_accumulation_steps != sizes[0] // self._unit:
+            raise ConfigError(
+                f"{self.path} begins with batch size {sizes[0]}: set gradient_accumulation_steps="
+                f"{sizes[0] // self._unit}, there is {args.gradient_accumulation_steps}"
+            )
+
+
+class _From(int):
+    """A number of micro-batches whose multiples count from a place in the epoch.
+
+    The Trainer ends a step where ``micro-batches of the epoch so far % gradient_accumulation_steps`` is 0. A plan
+    changes the number anywhere, so the remainder has to begin where the number does. Saved, it is a plain number.
+    """
+
+    place: int
+
+    def __new__(cls, number: int, place: int) -> _From:
+        made = super().__new__(cls, number)
+        made.place = place
+        return made
+
+    def __rmod__(self, other: int) -> int:
+        return (other - self.place) % int(self)
+
+    def __reduce__(self) -> tuple[type[int], tuple[int]]:
+        return int, (int(self),)
+
+
+def _examples(state: TrainerState) -> int:
+    """Seen by the run that a checkpoint is of.
+
+    Raises:
+        ConfigError: if it followed no plan.
+    """
+    stored: Any = state.stateful_callbacks
+    entries = stored.get(StagesCallback.__name__)
+    if not entries:
+        raise ConfigError("the checkpoint is of a run without StagesCallback: it has no place in the plan")
+    entry = entries[0] if isinstance(entries, list) else entries
+    return int(entry["attributes"]["examples"])
