@@ -19,7 +19,6 @@ _HOMES = {
     "TrialStatus": "cbs.trial.record",
     "Store": "cbs.trial.store",
     "CbsError": "cbs.errors",
-    "BatchSizeController": "cbs.schedules.controller",
     "run_trial": "cbs.training.run",
     "report": "cbs.training.reporting",
     "report_settings": "cbs.training.reporting",

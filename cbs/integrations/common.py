@@ -13,10 +13,6 @@ from cbs.errors import ConfigError
 from cbs.noise_scale import NoiseScaleMeter
 from cbs.noise_scale.distributed import data_parallel_groups, initialized
 from cbs.noise_scale.probe import REPLICAS
-from cbs.schedules.controller import BatchSizeController
-
-Steps = NoiseScaleMeter | BatchSizeController
-"""What takes in the steps of a run, and goes into its checkpoints."""
 
 
 class Notes:
@@ -67,27 +63,15 @@ def build(
     return noise_scale
 
 
-def of_last_look(controller: BatchSizeController) -> dict[str, float]:
-    """What :meth:`NoiseScaleMeter.log` has, of the controller's last look, and the batch sizes in force and advised."""
-    last = controller.rows[-1] if len(controller.rows) > 1 else {}
-    values = {"simple": last.get("value"), "low": last.get("low"), "high": last.get("high")}
-    sizes = {"": controller.stage.batch_size, "/advised": controller.advised.batch_size}
-    return (
-        {f"noise_scale/{name}": value for name, value in values.items() if value is not None}
-        | {f"batch_size{name}": float(size) for name, size in sizes.items()}
-        | {"batch_size/lr_factor": controller.stage.lr_factor}
-    )
-
-
-def to_text(steps: Steps) -> str:
+def to_text(meter: NoiseScaleMeter) -> str:
     """The state as text, which any checkpoint can hold."""
-    return json.dumps(steps.state_dict())
+    return json.dumps(meter.state_dict())
 
 
-def from_text(steps: Steps, text: str) -> None:
+def from_text(meter: NoiseScaleMeter, text: str) -> None:
     """Go on from :func:`to_text`.
 
     Raises:
-        ConfigError: if it is of other geometries, another window, or other settings.
+        ConfigError: if it is of other geometries, or another window.
     """
-    steps.load_state_dict(json.loads(text))
+    meter.load_state_dict(json.loads(text))

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
 from cbs.errors import ConfigError, needed
-from cbs.integrations.common import Notes, Steps, build, from_text, to_text
+from cbs.integrations.common import Notes, build, from_text, to_text
 from cbs.noise_scale import NoiseScaleMeter
 
 with needed("huggingface", "callbacks of the Trainer"):
@@ -57,7 +57,6 @@ class NoiseScaleCallback(TrainerCallback, ExportableState):
         self.options = options
         self.averages: str | None = None
         self.meter: NoiseScaleMeter | None = None
-        self._steps: Steps | None = None
         self._leave: finalize[Any, NoiseScaleCallback] | None = None
         self._optimizer: Any = None
         self._queued = self._measured = False
@@ -89,10 +88,9 @@ class NoiseScaleCallback(TrainerCallback, ExportableState):
         handle = model.register_forward_hook(_while_alive(self._watch))
         self._leave = finalize(self, _remove, handle, self.meter)
         self._leave.atexit = False
-        self._steps = self._recorder(args, self.meter)
         averages = _saved(state, type(self).__name__, self._arguments()) if state.global_step else None
         if averages is not None:
-            from_text(self._steps, averages)
+            from_text(self.meter, averages)
 
     def on_pre_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -113,7 +111,7 @@ class NoiseScaleCallback(TrainerCallback, ExportableState):
         **kwargs: Any,
     ) -> None:
         if self.meter is not None and logs is not None and "loss" in logs:
-            values = self._logged()
+            values = self.meter.log()
             logs.update(values)
             state.log_history[-1].update(values)
 
@@ -129,17 +127,9 @@ class NoiseScaleCallback(TrainerCallback, ExportableState):
 
     def state(self) -> dict[str, Any]:
         """Arguments and averages, for ``trainer_state.json``."""
-        if self._steps is not None:
-            self.averages = to_text(self._steps)
+        if self.meter is not None:
+            self.averages = to_text(self.meter)
         return {"args": self._arguments(), "attributes": {"averages": self.averages}}
-
-    def _recorder(self, args: TrainingArguments, meter: NoiseScaleMeter) -> Steps:
-        """What takes in the steps."""
-        return meter
-
-    def _logged(self) -> dict[str, float]:
-        assert self.meter is not None
-        return self.meter.log()
 
     def _arguments(self) -> dict[str, Any]:
         """The options in a form that JSON can hold."""
@@ -159,10 +149,10 @@ class NoiseScaleCallback(TrainerCallback, ExportableState):
             _at_end_of_backward(self._measure)
 
     def _measure(self) -> None:
-        assert self._steps is not None
+        assert self.meter is not None
         self._queued = False
         scaler = getattr(self._optimizer, "scaler", None)
-        self._steps.step(loss_scale=1.0 if scaler is None else scaler.get_scale())
+        self.meter.step(loss_scale=1.0 if scaler is None else scaler.get_scale())
         self._measured = True
 
 

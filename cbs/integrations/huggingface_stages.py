@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from cbs.errors import ConfigError, needed
+from cbs.integrations.common import Notes
 from cbs.integrations.huggingface import notes
-from cbs.integrations.huggingface_batch_size import batches_of_an_epoch, place_in_epoch
-from cbs.schedules.controller import multiplied
 from cbs.schedules.plan import read_plan
 
 with needed("huggingface", "callbacks of the Trainer"):
     from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
     from transformers.trainer_callback import ExportableState
+    from transformers.trainer_utils import has_length
 
 
 class StagesCallback(TrainerCallback, ExportableState):
@@ -25,7 +28,7 @@ class StagesCallback(TrainerCallback, ExportableState):
         trainer = Trainer(..., callbacks=[StagesCallback("plan.json")])
 
     A stage begins with the first step at or after its place in examples, and training ends with the last step that fits
-    into the plan. The learning rate is multiplied by the factor of the stage while the optimizer steps. Training logs
+    into the plan. The learning rate is _multiplied by the factor of the stage while the optimizer steps. Training logs
     have ``batch_size`` and ``batch_size/lr_factor``. An epoch ends with a smaller step where its micro-batches do not
     divide, and a smaller micro-batch counts as a whole one.
 
@@ -74,7 +77,7 @@ class StagesCallback(TrainerCallback, ExportableState):
         self._check(args, kwargs["model"])
         self._at_first = args.gradient_accumulation_steps
         grown = self.batch_size != self._schedule.stages[0].batch_size
-        self._batches = batches_of_an_epoch(args, state, kwargs["train_dataloader"], grown=grown, tell=self._tell)
+        self._batches = _batches_of_an_epoch(args, state, kwargs["train_dataloader"], grown=grown, tell=self._tell)
         counts = self._schedule.steps(self.plan.examples)
         if not state.global_step and (
             state.num_train_epochs * self._batches * self._unit < self.plan.examples or state.max_steps < sum(counts)
@@ -84,13 +87,13 @@ class StagesCallback(TrainerCallback, ExportableState):
                 "before: raise num_train_epochs, or leave max_steps out"
             )
         # a run that has grown resumes at the beginning of an epoch
-        self._done = 0 if args.ignore_data_skip else place_in_epoch(state, self._batches)
+        self._done = 0 if args.ignore_data_skip else _place_in_epoch(state, self._batches)
         self._follow(args)
         optimizer = getattr(kwargs["optimizer"], "optimizer", kwargs["optimizer"])
-        self._hooks = multiplied(optimizer, lambda: self.lr_factor)
+        self._hooks = _multiplied(optimizer, lambda: self.lr_factor)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        place, expected = place_in_epoch(state, self._batches), self.batch_size // self._unit
+        place, expected = _place_in_epoch(state, self._batches), self.batch_size // self._unit
         taken = (place or self._batches) - self._done
         if taken != min(expected, self._batches - self._done):
             raise ConfigError(
@@ -199,3 +202,54 @@ def _examples(state: TrainerState) -> int:
         raise ConfigError("the checkpoint is of a run without StagesCallback: it has no place in the plan")
     entry = entries[0] if isinstance(entries, list) else entries
     return int(entry["attributes"]["examples"])
+
+
+def _batches_of_an_epoch(args: TrainingArguments, state: TrainerState, data: Any, *, grown: bool, tell: Notes) -> int:
+    """Micro-batches of an epoch on each rank, if the Trainer can change their number in a step.
+
+    Args:
+        args, state: of the Trainer.
+        data: its data loader.
+        grown: whether steps hold more than at first already.
+        tell: says what does not fit.
+
+    Raises:
+        ConfigError: if it cannot.
+    """
+    if not has_length(data):
+        raise ConfigError("the batch size cannot grow on data without a length: the Trainer ends its steps by it")
+    if getattr(args, "train_sampling_strategy", None) == "batch_rebalance":
+        raise ConfigError("the sampler 'batch_rebalance' cuts batches of one size: take another")
+    if state.global_step and grown and not args.ignore_data_skip:
+        raise ConfigError(
+            "the Trainer finds its place in the data from steps of one size, and the batch size has grown: resume "
+            "with ignore_data_skip=True, which goes on with data from the beginning of an epoch"
+        )
+    if not str(getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type)).startswith("constant"):
+        tell(
+            f"the Trainer's learning-rate schedule {args.lr_scheduler_type!s} counts steps, and steps will hold "
+            "more examples: it falls too late; take a constant one"
+        )
+    return len(data)
+
+
+def _place_in_epoch(state: TrainerState, batches: int) -> int:
+    """Micro-batches of the epoch at hand that are done, of so many; 0 at its end."""
+    epoch = state.epoch or 0.0
+    return round((epoch - int(epoch)) * batches) % batches
+
+
+def _multiplied(optimizer: torch.optim.Optimizer, factor: Callable[[], float]) -> list[Any]:
+    """Hooks that multiply every learning rate for as long as a step takes; schedulers see their own."""
+    own: list[Any] = []
+
+    def before(*_: Any) -> None:
+        own[:] = [group["lr"] for group in optimizer.param_groups]
+        for group, lr in zip(optimizer.param_groups, own, strict=True):
+            group["lr"] = lr * factor()
+
+    def after(*_: Any) -> None:
+        for group, lr in zip(optimizer.param_groups, own, strict=True):
+            group["lr"] = lr
+
+    return [optimizer.register_step_pre_hook(before), optimizer.register_step_post_hook(after)]

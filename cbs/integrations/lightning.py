@@ -10,7 +10,7 @@ from torch import nn
 
 from cbs.compute.auxiliary_pass import IN_AUXILIARY_PASS
 from cbs.errors import ConfigError, needed
-from cbs.integrations.common import Notes, Steps, build, from_text, to_text
+from cbs.integrations.common import Notes, build, from_text, to_text
 from cbs.noise_scale import NoiseScaleMeter
 
 with needed("lightning", "callbacks of Lightning"):
@@ -51,7 +51,6 @@ class LightningNoiseScaleCallback(Callback):
     def __init__(self, **options: Any) -> None:
         self.options = options
         self.meter: NoiseScaleMeter | None = None
-        self._steps: Steps | None = None
         self._batches: _Batches | None = None
         self._saved: str | None = None
         self._differentiated = False
@@ -75,9 +74,8 @@ class LightningNoiseScaleCallback(Callback):
             micro_batches=trainer.accumulate_grad_batches,
             setting="accumulate_grad_batches",
         )
-        self._steps = self._recorder(trainer, self.meter)
         if self._saved is not None:
-            from_text(self._steps, self._saved)
+            from_text(self.meter, self._saved)
             self._saved = None
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
@@ -94,15 +92,15 @@ class LightningNoiseScaleCallback(Callback):
     def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
         if not self._differentiated:
             return
-        assert self._steps is not None
+        assert self.meter is not None
         self._differentiated = False
         scaler = getattr(trainer.precision_plugin, "scaler", None)
-        self._steps.step(
+        self.meter.step(
             loss_scale=1.0 if scaler is None else scaler.get_scale(),
             gradients_unscaled=not getattr(optimizer, "_step_supports_amp_scaling", False),
         )
         if (trainer.global_step + 1) % trainer.log_every_n_steps == 0:
-            pl_module.log_dict(self._logged(), on_step=True, on_epoch=False)
+            pl_module.log_dict(self.meter.log(), on_step=True, on_epoch=False)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         self._detach()
@@ -111,18 +109,10 @@ class LightningNoiseScaleCallback(Callback):
         self._detach()
 
     def state_dict(self) -> dict[str, Any]:
-        return {"averages": self._saved if self._steps is None else to_text(self._steps)}
+        return {"averages": self._saved if self.meter is None else to_text(self.meter)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._saved = state_dict["averages"]
-
-    def _recorder(self, trainer: Any, meter: NoiseScaleMeter) -> Steps:
-        """What takes in the steps."""
-        return meter
-
-    def _logged(self) -> dict[str, float]:
-        assert self.meter is not None
-        return self.meter.log()
 
     def _detach(self) -> None:
         if self.meter is not None:

@@ -131,11 +131,6 @@ class NoiseScaleMeter(AbstractContextManager["NoiseScaleMeter"]):
         self._new_averages = new_averages
         self._pending: list[dict[str, Moments]] = []
 
-    def average_over(self, window: float | None) -> None:
-        """Start again with averages over another window."""
-        self._new_averages = partial(MomentAverages, window=window)
-        self.reset()
-
     @property
     def window(self) -> float | None:
         """The window that it averages over."""

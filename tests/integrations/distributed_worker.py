@@ -53,16 +53,6 @@ def lightning(_folder: Path, **source: str) -> dict[str, Any]:
     return {"steps": single.steps_of(module), "called": module.called, **_found(callback)}
 
 
-def driven(_folder: Path) -> dict[str, Any]:
-    from cbs.integrations.lightning_batch_size import LightningBatchSizeCallback
-    from tests.integrations import test_batch_size as single
-
-    callback = LightningBatchSizeCallback(cap=4 * single.CAP, rule=single.RULE, drives=True)
-    module = single.lightning_fit(callback, strategy="ddp", devices=RANKS)
-    assert callback.controller is not None
-    return {"rows": callback.controller.rows, "sizes": module.sizes.steps}
-
-
 def _found(callback: Any) -> dict[str, Any]:
     noise_scale = callback.meter
     return {
@@ -100,7 +90,6 @@ if __name__ == "__main__":
         "huggingface, refused": refused,
         "lightning": lightning,
         "lightning, split": partial(lightning, source="split"),
-        "lightning, driven": driven,
     }
     ranks = [context.Process(target=_rank, args=(Path(sys.argv[1]), rank, cases)) for rank in range(RANKS)]
     for process in ranks:

@@ -70,13 +70,3 @@ def test_estimates_are_those_of_all_ranks(ranks: list[dict[str, Any]], case: str
 def test_a_source_that_needs_the_wrapper_is_refused_where_it_is_hidden(ranks: list[dict[str, Any]]) -> None:
     for rank in ranks:
         assert "use source 'replicas'" in rank["huggingface, refused"]
-
-
-def test_ranks_take_the_same_decisions_in_batches_of_all_of_them(ranks: list[dict[str, Any]]) -> None:
-    first, second = (rank["lightning, driven"] for rank in ranks)
-    assert first == second
-    settings, *looks = first["rows"]
-    assert (settings["world_size"], settings["micro_batch_size"]) == (2, 2)
-    assert all(row["taken"] == row["batch_size"] and row["batch_size"] % 4 == 0 for row in looks)
-    assert looks[-1]["batch_size"] > looks[0]["batch_size"] == 2 * first["sizes"][0]
-    assert {2 * size for size in first["sizes"][:-1]} >= {row["batch_size"] for row in looks}

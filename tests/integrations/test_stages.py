@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from analysis.arrays import Quantity
 from analysis.extensions.schedule_plan.stages import stages
@@ -18,12 +19,77 @@ from cbs.errors import ConfigError, DataError
 transformers = pytest.importorskip("transformers")
 
 from cbs.integrations.huggingface_stages import StagesCallback, _From  # noqa: E402
-from tests.integrations.test_batch_size import LR, Endless, Regression, examples, hugging_face  # noqa: E402
 
-MICRO, DATA = 2, 200
+MICRO, FIRST, DATA, LR = 2, 2, 200, 1e-3
 TABLE = ((0, 4), (50, 10), (150, 14))
 """No stage begins where the micro-batches before it are a multiple of its own."""
 FACTORS = (1.0, 1.5, 3.0)
+
+
+class Regression(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.inner = nn.Linear(5, 1, bias=False).double()
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"loss": (self.inner(x) - y).square().mean()}
+
+
+def examples(number: int = MICRO * 390) -> list[dict[str, torch.Tensor]]:
+    generator = torch.Generator().manual_seed(3)
+    inputs = torch.randn(number, 5, dtype=torch.float64, generator=generator)
+    targets = inputs[:, :1] + 4.0 * torch.randn(number, 1, dtype=torch.float64, generator=generator)
+    return [{"x": x, "y": y} for x, y in zip(inputs, targets, strict=True)]
+
+
+class Sizes:
+    """Examples of every optimizer step, as the model saw them, and the learning rate it was made with."""
+
+    def __init__(self) -> None:
+        self.steps: list[int] = []
+        self.held = 0
+
+    def watch(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        model.register_forward_hook(self._forward, with_kwargs=True)
+        optimizer.register_step_post_hook(self._step)
+
+    def _forward(self, _module: nn.Module, args: Any, kwargs: dict[str, Any], _output: Any) -> None:
+        if torch.is_grad_enabled():
+            self.held += len(kwargs.get("x", args[0] if args else ()))
+
+    def _step(self, *_: Any) -> None:
+        self.steps.append(self.held)
+        self.held = 0
+
+
+def hugging_face(folder: Path, callback: Any, data: Any = None, **arguments: Any) -> tuple[Any, Sizes]:
+    settings = {
+        "per_device_train_batch_size": MICRO, "gradient_accumulation_steps": FIRST, "num_train_epochs": 1,
+        "max_grad_norm": 0.0, "logging_steps": 5, "learning_rate": LR, "save_strategy": "no",
+        "lr_scheduler_type": "constant", "remove_unused_columns": False, **arguments,
+    }  # fmt: skip
+    model, sizes = Regression(), Sizes()
+    optimizer = torch.optim.SGD(model.parameters(), lr=settings["learning_rate"])
+
+    class InOrder(transformers.Trainer):
+        def _get_train_sampler(self, *_: Any) -> Any:
+            return torch.utils.data.SequentialSampler(self.train_dataset)
+
+    options = transformers.TrainingArguments(
+        output_dir=str(folder), use_cpu=True, report_to=[], disable_tqdm=True, **settings
+    )
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)
+    trainer = InOrder(
+        model, options, train_dataset=data or examples(), callbacks=[callback], optimizers=(optimizer, schedule)
+    )
+    sizes.watch(model, optimizer)
+    return trainer, sizes
+
+
+class Endless(torch.utils.data.IterableDataset):  # type: ignore[type-arg]
+    def __iter__(self) -> Any:
+        return iter(examples())
 
 
 def written(folder: Path, *, table: Any = TABLE, budget: int = DATA, factors: Any = FACTORS, end: str = "") -> Path:
