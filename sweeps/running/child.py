@@ -134,9 +134,7 @@ class Child:
         try:
             self._log.truncate(0)
             self._connection.send((function, args))
-            silent = (
-                0.0  # counted in turns, because a clock also runs while this process is stopped or the machine sleeps
-            )
+            silent = 0.0  # counted in turns: a clock also runs while this process is stopped or the machine sleeps
             while True:
                 if self._connection.poll(_TURN):
                     kind, content = self._connection.recv()

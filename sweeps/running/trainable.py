@@ -40,10 +40,7 @@ class Trainable(tune.Trainable):
         try:
             answer = self._answer.result(TURN)
         except StillRunning:
-            return {
-                "done": False,
-                "where": [self._worker.where()],
-            }  # in a list, so that Tune does not collect the numbers
+            return {"done": False, "where": [self._worker.where()]}  # a list, from which Tune collects no numbers
         self._answer = None
         return {"done": True, **answer}
 
