@@ -88,7 +88,8 @@ def check_start(result: TrialResult) -> None:
         other = "below" if result.config.target.direction == "above" else "above"
         raise ConfigError(
             f"{result.config.target} is reached before the first step (trial {result.trial_id}: "
-            f"{result.evaluations[0].value:.4g}): choose a harder target, or check its direction: perhaps values {other} it are better"
+            f"{result.evaluations[0].value:.4g}): choose a harder target, or check its "
+            f"direction: perhaps values {other} it are better"
         )
 
 
