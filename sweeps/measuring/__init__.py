@@ -1,1 +1,1 @@
-"""Measurements that train only a little: step times, the noise scale of a workload, the spectrum."""
+"""Measurements that need little training: step times, the noise scale of a workload, the spectrum of the curvature."""

@@ -1,7 +1,7 @@
 """``cbs theory spectrum`` as a function: the curvature of a sweep's model, before training and at the target.
 
-Nothing is kept of a trained model, so the trials that lead to the target are trained again, from their records. A
-record may name code of its author's, ``package.module:function``; that is run only where the person names it again.
+Trained models are not stored, so the trials that lead to the target are trained again from their records. A record may
+name code of whoever made it, ``package.module:function``; such code is run only if the user names it again.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ POINTS = (START, TARGET)
 
 @dataclass(frozen=True, kw_only=True)
 class SpectrumTrials:
-    """What is measured.
+    """The trials whose spectrum is measured.
 
     Attributes:
-        store: the sweep's folder.
-        configs: one trial per seed, those that lead to the target where there are such.
-        leads: whether they lead there.
-        data_hash: of the data they saw.
+        store: store of the sweep.
+        configs: one trial per seed; trials that reached the target, if there are any.
+        leads: whether these trials reached the target.
+        data_hash: hash of the data they were trained on.
     """
 
     store: Store
@@ -51,20 +51,20 @@ class SpectrumTrials:
 
 
 def runs_of(path: Path, *, optimizer: str | None, workload: str | None) -> SpectrumTrials:
-    """The trials of a sweep whose spectrum is measured.
+    """Return the trials of a sweep whose spectrum is measured.
 
-    Of the optimizer these are the trials that reached the target at the batch size in the middle of those where some
-    did, and there at the learning rate with the fewest steps on average over the most seeds.
+    Among the optimizer's trials that reached the target, these are the ones at the middle batch size and at the
+    learning rate with the most seeds and, among equals, the fewest steps on average.
 
     Args:
         path: folder of one sweep.
-        optimizer: a name, or with options as :func:`cbs.registry.choices.parse_choice` reads it; ``None`` for the only
-            or the alphabetically first one.
-        workload: name of the workload; needed where the records name somebody's own code.
+        optimizer: a name, possibly with options as :func:`cbs.registry.choices.parse_choice` reads them; ``None`` for
+            the only or the alphabetically first one.
+        workload: name of the workload; needed if the records name custom code.
 
     Raises:
-        ConfigError: if there are several sweeps or workloads, no such optimizer, or code that was not named.
-        ResultsError: if the folder cannot be read or holds no trial, or one that was imported.
+        ConfigError: if there are several sweeps or workloads, no such optimizer, or custom code that was not named.
+        ResultsError: if the folder cannot be read, holds no trial, or was imported.
     """
     stores = find_sweeps(path)
     if len(stores) > 1:
@@ -100,7 +100,7 @@ def _of_optimizer(trials: Sequence[TrialResult], optimizer: str | None, path: Pa
 
 
 def _check_named(kind: str, name: str, given: str | None, path: Path) -> None:
-    """A record's author may have named code; opening a folder must not run it."""
+    """Check that the user has named custom code that a record names; opening a folder must not run it."""
     flag = "--optim" if kind == "optimizer" else "--workload"
     if ":" in name and (given or "").partition("(")[0] != name:
         raise ConfigError(f"the {kind} of {path} is custom code, {name!r}; to allow it to run, add {flag} {name}")
@@ -145,14 +145,15 @@ def measure_spectrum(
 
     Args:
         path, optimizer, workload: see :func:`runs_of`.
-        points: where: ``start``, before training, and ``target``, where training reached it.
-        replicates: measurements at each point, on batches and signs of their own; the sweep's seeds take turns.
-        effort: what a measurement may cost; :class:`~cbs.spectrum.measure.Effort` as it stands if ``None``.
+        points: points to measure at: ``start``, before training, and ``target``, where training reached it.
+        replicates: number of measurements at each point, each with its own batches and random signs; the sweep's seeds
+            take turns.
+        effort: cost of a measurement; ``None`` for the defaults of :class:`~cbs.spectrum.measure.Effort`.
         progress: called with what has just been measured, ``replicates * effort.vectors`` times at each point.
 
     Raises:
-        ConfigError: if a value is out of its domain, the workload cannot be built, or a trial does not reach the target
-            again.
+        ConfigError: if a value is out of its domain, the workload cannot be built, or a repeated trial does not reach
+            the target.
         ResultsError: if there are no usable trials.
     """
     effort = effort or Effort()
@@ -191,7 +192,7 @@ def _at(
     effort: Effort,
     progress: Callable[[str], None],
 ) -> Iterator[SpectrumSample]:
-    """Every replicate of one run, which is trained once."""
+    """Yield every replicate of one run, which is trained once."""
     loop = _loop(config, runs)
     start: list[Tensor] = [p.detach().clone() for p in loop.model.parameters() if p.requires_grad]
     if point == TARGET:
@@ -210,7 +211,7 @@ def _at(
 
 def _loop(config: TrialConfig, runs: SpectrumTrials) -> TrainingLoop:
     if config.parent is not None:
-        raise ConfigError(f"trial {config.trial_id} starts from a checkpoint, which is not started from again here")
+        raise ConfigError(f"trial {config.trial_id} starts from a checkpoint; such trials cannot be trained again here")
     config = dataclasses.replace(config, probe=None, diagnostics=(), compile=False)
     workload = built(Choice(name=config.workload.name, options=config.workload.options))
     if runs.data_hash is not None and workload.data_hash != runs.data_hash:
@@ -222,8 +223,10 @@ def _loop(config: TrialConfig, runs: SpectrumTrials) -> TrainingLoop:
 
 
 def summary(spectrum: Spectrum) -> list[dict[str, Any]]:
-    """One row per point: where it is, and what was found there, mean and standard error over replicates; the error is
-    ``None`` of a single one."""
+    """Return one row per point with mean and standard error of every quantity over the replicates.
+
+    The standard error is ``None`` if there is one replicate only.
+    """
     rows = []
     for point in spectrum.points:
         samples = spectrum.at(point)

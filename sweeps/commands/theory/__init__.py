@@ -1,4 +1,4 @@
-"""What predictions of theory start from.
+"""Measure what theoretical predictions start from.
 
 Example: cbs theory spectrum results/quick
 """

@@ -40,9 +40,9 @@ def command(
     gradient_examples: Annotated[int, typer.Option(help="Examples to compute the gradient and its noise on.")] = 8192,
     as_json: AsJson = False,
 ) -> None:
-    """Measure the spectrum that cbs theory quadratic predicts a sweep from.
+    """Measure the spectrum from which cbs theory quadratic predicts a sweep.
 
-    Curvature of the sweep's model, and gradient and noise along it.
+    That is the curvature of the sweep's model, and the gradient and its noise along the directions of curvature.
 
     Example: cbs theory spectrum results/quick --optim adamw --at start --at target
     """
