@@ -1,10 +1,10 @@
-r"""Forms of the loss of a run with N parameters, K steps and batch size B, one per file.
+r"""Forms of the loss of a run with N parameters, K steps and batch size B, one file per form.
 
-Every form is a floor and two terms that are linear in their size,
+Every form is a floor plus two terms, each linear in its size,
 
 .. math:: L = E + e^a f_s(N, B, K) + e^c g_s(N, B, K)
 
-with a few numbers ``s`` that give f and g their shape. A form whose g holds the loss itself is solved for it.
+with a few shape parameters ``s``. If g depends on the loss itself, the equation is solved for the loss.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ _NEWTON = 80
 
 @dataclass(frozen=True, kw_only=True)
 class LossRuns:
-    """Runs and their losses, shape ``[n]`` each.
+    """Runs and their losses, each array of shape ``[n]``.
 
     Attributes:
-        parameters: N.
-        batch_size: B, examples or tokens per step.
-        steps: K, optimizer updates.
-        loss: at the end, positive.
-        group: one number for all rows whose losses err together, such as those read from one run.
-        weight: of every row in a fit, such as the number of seeds it is the mean of; one scalar where all count alike.
+        parameters: number of parameters N.
+        batch_size: batch size B in examples or tokens per step.
+        steps: number of optimizer updates K.
+        loss: loss at the end, positive.
+        group: integer that is equal for rows whose errors are dependent, such as those read from one run.
+        weight: weight of every row in a fit, such as the number of seeds it averages; a scalar if all count equally.
     """
 
     parameters: Array
@@ -42,7 +42,7 @@ class LossRuns:
     weight: Array | float = 1.0
 
     def of(self, rows: np.ndarray) -> LossRuns:
-        """Some of the runs."""
+        """Return some of the runs."""
         values = {name: getattr(self, name) for name in self.__dataclass_fields__}
         return LossRuns(**{name: value[rows] if np.ndim(value) else value for name, value in values.items()})
 
@@ -53,7 +53,7 @@ class LossRuns:
 
 
 class Reference(NamedTuple):
-    """Geometric means over the runs of a fit; sizes of terms are those here, so that they say something."""
+    """Geometric means over the runs of a fit, at which the sizes of terms are given, so that they are meaningful."""
 
     parameters: float
     batch_size: float
@@ -62,32 +62,37 @@ class Reference(NamedTuple):
 
     @classmethod
     def of(cls, runs: LossRuns) -> Reference:
-        """The reference of ``runs``."""
+        """Return the reference point of ``runs``."""
         return cls(*(float(np.exp(np.log(getattr(runs, name)).mean())) for name in cls._fields))
 
 
 class Terms(NamedTuple):
-    """f and g of the shapes ``[R, s]`` at n runs, ``[R, n]``, and their derivatives in the shapes, ``[R, n, s]``."""
+    """Values of f and g for shape parameters ``[R, s]`` at n runs, ``[R, n]``, and their derivatives, ``[R, n, s]``."""
 
     f: Array
     g: Array
     f_slopes: Array
     g_slopes: Array
     g_log_slope: Array | float = 0.0
-    """Derivative of ln g in ln L, shape ``[R, n]``, where g holds the loss."""
+    """Derivative of ln g with respect to ln L, shape ``[R, n]``, if g depends on the loss."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LossForm:
-    """A form of the loss.
+    """A functional form of the loss.
 
     Attributes:
-        symbols: names of its parameters as its paper has them.
-        distinct: attribute of :class:`LossRuns` -> distinct values it takes to tell the parameters in words apart.
-        shapes: lowest and highest value of every shape, shape ``[2, s]``; an estimate at an end is not determined.
-        terms: shapes, runs, reference, ``ln L`` -> :class:`Terms`.
-        named: coordinates ``[R, 3 + s]``, reference -> parameters by symbol, shape ``[R]`` each.
-        implicit: whether g holds the loss.
+        title: name for headings.
+        formula: formula as text.
+        symbols: names of its parameters as in its paper.
+        distinct: for an attribute of :class:`LossRuns`, the number of distinct values that is needed to separate some
+            parameters, and those parameters in words.
+        shapes: lower and upper bounds of the shape parameters, shape ``[2, s]``; an estimate at a bound is not
+            determined.
+        terms: function of shape parameters, runs, reference and ``ln L`` that returns :class:`Terms`.
+        named: function of coordinates ``[R, 3 + s]`` and reference that returns the parameters by symbol, shape ``[R]``
+            each.
+        implicit: whether g depends on the loss.
     """
 
     title: str
@@ -100,8 +105,11 @@ class LossForm:
     implicit: bool = False
 
     def loss(self, at: Array, runs: LossRuns, reference: Reference) -> tuple[Array, Array]:
-        """The loss ``[R, n]`` and its derivatives ``[R, n, 3 + s]`` in the coordinates ``E, a, c`` and the shapes,
-        shape ``[R, 3 + s]``. The loss of ``runs`` is where the solution begins, if the form is implicit."""
+        """Return the loss ``[R, n]`` and its derivatives ``[R, n, 3 + s]`` at coordinates ``E, a, c`` and shape
+        parameters, shape ``[R, 3 + s]``.
+
+        If the form is implicit, the solution starts from the loss of ``runs``.
+        """
         floor, log_f, log_g, shape = at[:, :1], at[:, 1:2], at[:, 2:3], at[:, 3:]
         f_size, g_size = np.exp(log_f), np.exp(log_g)
         loss = np.broadcast_to(runs.loss, (len(at), len(runs.loss)))
@@ -112,7 +120,7 @@ class LossForm:
             if not self.implicit:
                 loss = value
                 break
-            # L - value(L) is increasing and concave, so that Newton's steps come from below after the first
+            # L - value(L) is increasing and concave, so Newton steps approach from below after the first one
             step = (loss - value) / (1.0 - g_size * terms.g * terms.g_log_slope / loss)
             loss = np.maximum(loss - step, np.maximum(least, 1e-3 * loss))
             if np.all(np.abs(step) <= 1e-12 * loss):

@@ -16,7 +16,7 @@ from analysis.estimate.forms import FORMS, LossForm, LossRuns, Reference, Terms
 
 
 def terms(shape: Array, runs: LossRuns, reference: Reference, log_loss: Array) -> Terms:
-    """f and g of ``ln alpha_N, ln alpha_S``, ln B_crit at the reference loss, and ``1/alpha_B``."""
+    """Return f and g for ``ln alpha_N``, ``ln alpha_S``, ln B_crit at the reference loss, and ``1/alpha_B``."""
     alpha_n, alpha_s = np.exp(shape[:, :2].T)[..., None]
     by_size = -alpha_n * np.log(runs.parameters / reference.parameters)
     log_loss = log_loss - np.log(reference.loss)
@@ -34,7 +34,7 @@ def terms(shape: Array, runs: LossRuns, reference: Reference, log_loss: Array) -
 
 
 def named(at: Array, reference: Reference) -> dict[str, Array]:
-    """The parameters as the paper has them."""
+    """Return the parameters as in the paper."""
     alpha_n, alpha_s = np.exp(at[:, 3]), np.exp(at[:, 4])
     with np.errstate(over="ignore", divide="ignore"):
         return {

@@ -1,4 +1,4 @@
-"""Fit of a form of the loss to runs, with its bootstrap, and what it predicts for others."""
+"""Fit a form of the loss to runs, with its bootstrap, and predict the loss of other runs."""
 
 from __future__ import annotations
 
@@ -17,55 +17,57 @@ from analysis.estimate.forms import FORMS, LossForm, LossRuns, Reference
 from analysis.phrases import plural
 
 _SHAPES = 1200
-"""Shapes drawn over their box, each with the best sizes of the terms; the search starts from the best of them."""
+"""Number of shape parameters drawn at random, each with the best sizes of the terms; the search starts from the
+best."""
 
 _STARTS, _KEPT = 48, 8
-"""Shapes that a few steps are taken from, and those of them that are followed to the end."""
+"""Number of starting points from which a few steps are taken, and number of those that are followed to the end."""
 
 _FIRST_STEPS, _STEPS, _REFIT_STEPS = 20, 200, 60
 _REFITS = 400
 _BLOCK = 40
 _SMALLEST_GAP = 1e-4
-"""Share of the lowest loss that a floor leaves."""
+"""Smallest distance of the floor from the lowest loss, as a fraction of it."""
 
 _AT_END = 1e-3
 _ALIKE = 1e-7
-"""A direction of the parameters, each in units of its own effect, that changes the losses by less than this part of
-the one that changes them most is not determined."""
+"""A direction of the parameters (each in units of its own effect) that changes the losses by less than this fraction of
+the most effective one is not determined."""
 
 _SHARE = 0.1
-"""A parameter with at least this part in such a direction, or that differs by more between minima that fit alike, is
-not determined."""
+"""A parameter with at least this component in an undetermined direction, or that differs by more between equally good
+minima, is not determined."""
 
 _SAME = 1e-6
-"""Difference of logarithms of losses that is none."""
+"""Difference of logarithms of losses below which they count as equal."""
 
 _EXACT = 1e-14
-"""Mean squared residual that is none."""
+"""Mean squared residual below which a fit counts as exact."""
 
 _MOST_LEVERAGE = 0.99
 
 _LARGEST = 30.0
-"""Logarithms of a loss, beyond those measured, at which a prediction that runs away stands still."""
+"""Logarithm of a loss, relative to the measured ones, at which predictions are clipped."""
 
 _NOUNS = {"parameters": "model size", "batch_size": "batch size", "steps": "step count", "data": "data budget"}
 _MOST = 3.0
-"""How far from the estimate a refit begins along what the runs hardly determine, in logarithms."""
+"""Distance from the estimate, in logarithms, at which refits start along directions that the runs hardly determine."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LossFit:
-    """A fitted form.
+    """A fitted form of the loss.
 
     Attributes:
-        values: parameters by symbol; ``None`` where the runs do not determine it.
-        intervals: of the values; an open end is ``None``.
-        loose: symbols of the parameters that the runs do not tell apart.
-        residual_rms: of ``ln L``.
-        runs, groups: number of rows, and of groups of them whose losses err independently.
+        form: name of the form.
+        values: parameters by symbol; ``None`` if the runs do not determine it.
+        intervals: intervals of the values; an open end is ``None``.
+        loose: symbols of the parameters that the runs cannot separate.
+        residual_rms: root mean square residual of ``ln L``.
+        runs, groups: number of rows, and number of groups of rows whose errors are independent.
         deviation: standard deviation of ``ln L`` of a row around the form.
         freedom: degrees of freedom of ``deviation``.
-        reference: what sizes of terms refer to.
+        reference: the point to which sizes of terms refer.
         at, refits: coordinates of the estimate ``[p]``, and of the resamples ``[R, p]``.
     """
 
@@ -83,7 +85,7 @@ class LossFit:
     refits: Array = field(repr=False)
 
     def log_loss(self, runs: LossRuns) -> Array:
-        """``ln L`` at runs, shape ``[1 + R, n]``: of the estimate, then of the refits."""
+        """Return ``ln L`` at some runs, shape ``[1 + R, n]``: first of the estimate, then of the refits."""
         form, rows = FORMS[self.form], np.vstack([self.at, self.refits])
         blocks = [rows[start : start + _BLOCK] for start in range(0, len(rows), _BLOCK)]
         with np.errstate(all="ignore"):
@@ -94,8 +96,10 @@ class LossFit:
     def predicted(
         self, runs: LossRuns, config: AnalysisConfig = DEFAULT, error: float = 0.0
     ) -> tuple[Array, Array, Array]:
-        """``ln L`` of new runs and the ends of its interval, shape ``[n]`` each: what the fit does not know, and what
-        runs scatter around the form, at least ``error``."""
+        """Return ``ln L`` of new runs and the ends of its interval, shape ``[n]`` each.
+
+        The interval includes the uncertainty of the fit and the scatter of runs around the form, at least ``error``.
+        """
         log_losses, rng = self.log_loss(runs), np.random.default_rng(config.seed)
         scatter = max(error, self.deviation * widening(self.freedom, config.confidence))
         noise = scatter * rng.standard_normal(log_losses[1:].shape)
@@ -104,7 +108,7 @@ class LossFit:
 
 
 def refusal(form: LossForm, runs: LossRuns) -> str:
-    """Why the runs cannot determine a form, naming the parameters; empty where they may."""
+    """Return why the runs cannot determine a form, naming the parameters; empty if they may."""
     if np.ptp(np.log(runs.loss)) < _SAME:
         return "every run ends at the same loss"
     for name, (least, symbols) in form.distinct.items():
@@ -118,16 +122,16 @@ def refusal(form: LossForm, runs: LossRuns) -> str:
 
 
 def fit(name: str, runs: LossRuns, config: AnalysisConfig = DEFAULT) -> LossFit:
-    r"""Weighted least squares in ``ln L``.
+    r"""Fit a form by weighted least squares in ``ln L``.
 
-    Shapes are drawn over their box, each with the best floor and sizes (a form is linear in them); damped Gauss-Newton
-    steps go on from the best. A resample adds to the fit the residuals times one normal draw for every group (wild
-    bootstrap, Wu 1986), each residual over :math:`1 - h` with its leverage h (the jackknife of MacKinnon and White
-    1985), all widened by Student's t. Refits begin at any of the minima that fit as well as the best, and away from it
-    along what the runs hardly determine, so that intervals hold these. There are at most 400 resamples.
-
+    Shape parameters are drawn at random within their bounds, each with the best floor and sizes (a form is linear in
+    these); damped Gauss-Newton steps continue from the best ones. A resample adds to the fit the residuals times one
+    normal draw per group (wild bootstrap, Wu 1986), each residual divided by :math:`1 - h` with its leverage h (the
+    jackknife of MacKinnon and White 1985), all widened by Student's t. Refits start at any of the minima that fit as
+    well as the best one, and away from it along directions that the runs hardly determine, so that the intervals cover
+    these. There are at most 400 resamples.
     Raises:
-        ValueError: in words, naming the parameters that these runs cannot determine.
+        ValueError: if these runs cannot determine some parameters; the message names them.
     """
     form = FORMS[name]
     if refused := refusal(form, runs):
@@ -190,7 +194,7 @@ def fit(name: str, runs: LossRuns, config: AnalysisConfig = DEFAULT) -> LossFit:
 
 
 def _starts(form: LossForm, runs: LossRuns, reference: Reference, box: Array, rng: np.random.Generator) -> Array:
-    """The best of many shapes, each with the floor and sizes that fit best, shape ``[_STARTS, p]``."""
+    """Return the best of many random shapes, each with the best floor and sizes, shape ``[_STARTS, p]``."""
     rows = []
     for shapes in np.array_split(
         rng.uniform(form.shapes[0], form.shapes[1], (_SHAPES, form.shapes.shape[1])), _SHAPES // _BLOCK
@@ -210,13 +214,16 @@ def _starts(form: LossForm, runs: LossRuns, reference: Reference, box: Array, rn
 
 
 def _determined(slopes: Array, free: np.ndarray) -> tuple[int, Array, Array, Array, np.ndarray]:
-    """What runs tell of the coordinates, to first order, by the derivatives of ``ln L`` ``[n, p]`` in these, some of
-    which are at an end of their box.
+    """Analyse which directions of the coordinates the runs determine, to first order.
+
+    Args:
+        slopes: derivatives of ``ln L`` with respect to the coordinates, shape ``[n, p]``.
+        free: mask of the coordinates that are not at a bound, shape ``[p]``.
 
     Returns:
-        Number of directions that are told; leverage of every run ``[n]``; root of the covariance for a unit deviation,
-        along what is told ``[p, count]``; directions that leave every loss as it is, the largest entry of each 1
-        ``[p, k]``; which coordinates change along such a direction ``[p]``.
+        Number of determined directions; leverage of every run ``[n]``; root of the covariance for unit deviation along
+        the determined directions ``[p, count]``; directions that leave every loss unchanged, scaled to a largest entry
+        of 1 ``[p, k]``; mask of the coordinates that change along such a direction ``[p]``.
     """
     lengths = np.where(free, np.sqrt((slopes**2).sum(axis=0)), 0.0)
     moves = lengths > 0
@@ -235,7 +242,8 @@ def _determined(slopes: Array, free: np.ndarray) -> tuple[int, Array, Array, Arr
 def _named(
     form: LossForm, rows: Array, box: Array, reference: Reference, confidence: float
 ) -> tuple[dict[str, float | None], dict[str, Interval]]:
-    """Parameters of the first row and their intervals over the others; open where a coordinate is at its box."""
+    """Return the parameters of the first row, and their intervals over the others; open where a coordinate is at a
+    bound."""
     near = _AT_END * (box[1] - box[0])
     low, high = rows <= box[0] + near, rows >= box[1] - near
     with np.errstate(all="ignore"):
