@@ -1,4 +1,4 @@
-"""The parameters of fitted forms of the loss as a table."""
+"""Table of the parameters of fitted forms of the loss."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from analysis.present.table import Column, Table, files
 def parameters(
     fits: Mapping[str, LossFit], title: str = "", lines: Sequence[str] = (), *, key: str = "form", asked: str = ""
 ) -> Table:
-    """One row per fit, called by its name in a column ``key``, and parameter."""
+    """Return a table with one row per fit and parameter; the name of the fit is in a column ``key``."""
     rows = [
         ({key: name, "parameter": symbol, "value": one.values[symbol], "interval": ends}, one)
         for name, one in fits.items()
@@ -27,9 +27,9 @@ def parameters(
 
 
 def limits(one: LossFit) -> list[str]:
-    """Which parameters the runs do not determine."""
+    """Return lines that say which parameters the runs do not determine."""
     lines = [f"not separated by these runs: {', '.join(one.loose)}"] if one.loose else []
     ends = [symbol for symbol, value in one.values.items() if value is None and symbol not in one.loose]
     if ends:
-        lines.append(f"at an end of what is looked for, so only bounded: {', '.join(ends)}")
+        lines.append(f"at an end of the range of the search, so only bounded: {', '.join(ends)}")
     return lines
