@@ -1,1 +1,1 @@
-"""Numbers with intervals, from what was read; no input and no output here."""
+"""Estimates with intervals from results that have been read; nothing here does any input or output."""

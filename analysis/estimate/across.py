@@ -1,4 +1,4 @@
-"""Folders side by side: what else differs between the sweeps whose optimizers are compared."""
+"""Compare folders: find what else differs between the sweeps whose optimizers are compared."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from cbs.errors import ConfigError
 
 _SHOWN = ("data_hash", "parameters", "tokens_per_example", "example_unit", "metric_unit")
 OF_BUDGET = ("decay_examples", "decay_steps", "train_examples", "max_examples", "max_steps")
-"""Settings that follow the budget of a run, and are not what tells two optimizers apart."""
+"""Settings that follow from the budget of a run and do not distinguish two optimizers."""
 
 _NO_PROTOCOL = ("target", "example_unit", "tokens_per_example", "metric_unit")
-"""Parts of a protocol that are told elsewhere, or need not be alike."""
+"""Parts of a protocol that are reported elsewhere, or need not be equal."""
 
 
 def differing(groups: Sequence[Group]) -> Iterator[str]:
-    """A line for every setting that is not the same in all sweeps of these groups, with its values."""
+    """Yield a line for every setting that is not the same in all sweeps of these groups, with its values."""
     by_sweep: dict[str, dict[str, Any]] = {}
     for group in groups:
         protocol = group.manifest.get("protocol")
@@ -41,12 +41,12 @@ def differing(groups: Sequence[Group]) -> Iterator[str]:
 
 
 def as_one(answers: Sequence[Answer]) -> list[Answer]:
-    """The answers of several sweeps as if of one, so that they stand side by side: those of one workload and target.
+    """Return the answers of several sweeps as if they came from one, so that they can be compared.
 
-    Optimizers of one name are told apart by their sweeps.
+    Answers to one workload and target are joined; optimizers of the same name are distinguished by their sweeps.
 
     Raises:
-        ConfigError: if the sweeps have unlike metrics, or no target in common.
+        ConfigError: if the sweeps have different metrics, or no target in common.
     """
     sweeps = list(dict.fromkeys(answer.group.sweep for answer in answers))
     if len(sweeps) < 2:
@@ -54,7 +54,7 @@ def as_one(answers: Sequence[Answer]) -> list[Answer]:
     told = {(answer.target.metric, answer.target.direction): answer.group.sweep for answer in answers}
     if len(told) > 1:
         words = ", ".join(f"{metric} ({direction}) in {sweep}" for (metric, direction), sweep in told.items())
-        raise ConfigError(f"unlike metrics are not compared: {words}")
+        raise ConfigError(f"different metrics cannot be compared: {words}")
     places: dict[Any, set[str]] = {}
     for answer in answers:
         places.setdefault((answer.group.workload, answer.target), set()).add(answer.group.sweep)

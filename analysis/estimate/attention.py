@@ -1,4 +1,4 @@
-"""The largest attention logit along the trials at the best learning rate, as :mod:`cbs.diagnostics` recorded it."""
+"""The largest attention logit along the trials at the best learning rate, as recorded by :mod:`cbs.diagnostics`."""
 
 from __future__ import annotations
 
@@ -11,22 +11,27 @@ from analysis.estimate.noise import Columns
 
 PREFIX = "max_attention_logit_layer_"
 POINTS = 64
-"""Most points of a curve, at geometric steps."""
+"""Largest number of points of a curve, at geometrically spaced steps."""
 
 COLUMNS = ["layer", "step", "examples", "max_attention_logit", "low", "high", "seeds"]
 _NOTHING = pd.DataFrame(columns=COLUMNS)
 
 
 def attention_logits(columns: Sequence[Columns], steps_to_target: Sequence[float], batch_size: int) -> pd.DataFrame:
-    """Curves of the largest attention logit of every layer, up to the step at which the first seed was at the target.
+    """Return curves of the largest attention logit of every layer, up to the step at which the first seed reached the
+    target.
 
-    Of the per-step columns of one trial per seed, see :func:`cbs.trial.store.read_steps`, and its steps to target;
-    trials without those of the diagnostic are left out.
+    Args:
+        columns: per-step columns of one trial per seed, see :func:`cbs.trial.store.read_steps`; trials without columns
+            of this diagnostic are ignored.
+        steps_to_target: steps to target of each trial.
+        batch_size: examples per step.
 
     Returns:
-        One row per layer and point: ``layer`` from 1 on, ``step`` and ``examples`` where the point ends,
-        ``max_attention_logit``: the median over seeds of each seed's largest value since the point before, ``low`` and
-        ``high``: the least and the most of the seeds, ``seeds``: their number. No row where nothing was measured.
+        One row per layer and point: ``layer`` counts from 1; ``step`` and ``examples`` at which the interval of the
+        point ends; ``max_attention_logit``, the median over seeds of each seed's largest value since the previous
+        point; ``low`` and ``high``, the smallest and the largest value over seeds; ``seeds``, their number. No rows if
+        nothing was measured.
     """
     every = zip(columns, steps_to_target, strict=True)
     measured = [(found, steps) for found, steps in every if any(name.startswith(PREFIX) for name in found)]

@@ -1,4 +1,4 @@
-"""What an answer is worth, and what to change where something is missing."""
+"""How far an answer can be trusted, and what to change if something is missing."""
 
 from __future__ import annotations
 
@@ -41,39 +41,42 @@ class Verdict(StrEnum):
 
 
 LACK_OF_FIT = 0.01
-"""Probability below which the residuals of a fit are called too large."""
+"""The residuals of a fit are called too large if their probability is below this."""
 
 ON_THE_CURVE = 0.1
-"""Probability above which the rest of the points are said to lie on the curve once one batch size is left out."""
+"""If one batch size is left out and the probability of the remaining residuals is above this, the other points are said
+to lie on the curve."""
 
 _ROUNDING = 1e-6
-"""Of ``ln B_crit``: without noise an interval is a point, and refits leave it by what the fit leaves open."""
+"""Tolerance in ``ln B_crit``: without noise an interval is a point, and refits leave it by the error of the
+optimizer."""
 
 EXCESS_RMS = 0.03
-"""Distance of the points from a fitted curve, in ln S, up to which the interval holds it: a remark, not a verdict."""
+"""Distance of the points from a fitted curve, in ln S, that the interval still covers; up to it the misfit is only a
+remark, above it a verdict."""
 
 
 FORM_DOUBT = 0.165
-"""Probability of lying outside the interval, were all forms of the curve equally likely, that is too large: up to it
-silent errors stay at 5 % or below in the worlds of ``docs/fits.md``, but for the two that it names."""
+"""Largest acceptable probability of lying outside the interval if all forms of the curve were equally likely. Up to it,
+silent errors stay at 5 % or below in the simulations of ``docs/fits.md``, except for the two that are named there."""
 
 BENT = 0.05
-"""Probability of :class:`Bend` below which the exponent is said to fall."""
+"""The exponent is said to fall if the probability of :class:`Bend` is below this."""
 
 WIDE = 10.0
-"""Upper over lower end of an interval that says too little to choose a batch size by."""
+"""Ratio of the ends of an interval above which it is too wide to choose a batch size."""
 
 FEWEST_SEEDS = 2
-"""Seeds below which nothing tells the noise of a run but the distance of the points from the curve."""
+"""Below this number of seeds the noise of a run is known only from the distance of the points from the curve."""
 
 GROWTH = 1.5
-"""Steps at a batch size over those at a smaller one that noise hardly explains."""
+"""Ratio of the steps at a batch size to those at a smaller one above which noise is an unlikely explanation."""
 
 COARSE = 0.1
-"""Part of its steps by which those of a run may be too large: on the average half of it."""
+"""Fraction by which the steps of a run may be too large because of rare evaluations; on average it is half of that."""
 
 EARLY = 0.1
-"""Log steps by which noisy evaluations may pass the target too early: half as much is nearly the same everywhere."""
+"""Log steps by which noisy evaluations may cross the target too early; half as much occurs nearly everywhere."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,14 +84,15 @@ class Doubts:
     """Reasons to doubt a fit.
 
     Attributes:
-        misfit: how far the points lie off the curve; ``None`` where undefined.
-        left_out: the critical batch size without one batch size at a time; ``None`` below 4 that reached the target.
+        misfit: how far the points lie off the curve; ``None`` if undefined.
+        left_out: critical batch sizes with one batch size left out at a time; ``None`` if fewer than 4 reached the
+            target.
         ends: interval of the critical batch size of the curve; ``None`` for an open end.
         seen: whether the measured batch sizes show the perfect-scaling part and the saturating part of the curve.
-        far_seeds: seeds far from the others; the fit leaves them out, its resamples hold both.
-        exponent_from_prior: whether the data determine the exponent less than its prior does.
-        forms: what other forms of the curve say; ``None`` where an end is open.
-        bend: whether the exponent falls towards large batch sizes; ``None`` where undefined.
+        far_seeds: seeds far from the others; the fit leaves them out, its resamples include both cases.
+        exponent_from_prior: whether the exponent is determined less by the data than by its prior.
+        forms: results of other forms of the curve; ``None`` if an end is open.
+        bend: whether the exponent falls towards large batch sizes; ``None`` if undefined.
     """
 
     misfit: Misfit | None = None
@@ -102,12 +106,12 @@ class Doubts:
 
     @property
     def of_the_form(self) -> OtherForms | None:
-        """``forms`` where they disagree beyond the interval."""
+        """``forms`` if they disagree by more than the interval, otherwise ``None``."""
         return self.forms if self.forms is not None and self.forms.outside > FORM_DOUBT else None
 
     def decisive(self) -> tuple[float, float] | None:
-        """The batch size without which the critical one lies farthest outside its interval, and where it then lies;
-        ``None`` while every such refit lies inside."""
+        """Return the batch size whose omission moves the critical one farthest outside its interval, and where it then
+        lies; ``None`` if no omission moves it outside."""
         if self.left_out is None or self.ends == (None, None):
             return None
         low, high = (np.log(end) if end else np.inf * side for end, side in zip(self.ends, (-1, 1), strict=True))
@@ -121,7 +125,8 @@ class Doubts:
 
 
 def judge(points: Sequence[Point], doubts: Doubts, not_reached: str, easier: str) -> tuple[Verdict, str]:
-    """Verdict and advice; ``not_reached`` and ``easier`` are those of :class:`analysis.estimate.estimates.Reading`."""
+    """Return verdict and advice; ``not_reached`` and ``easier`` are those of
+    :class:`analysis.estimate.estimates.Reading`."""
     if not any(point.reached for point in points):
         return Verdict.NOT_REACHED, not_reached
     findings = [*_findings(points, doubts.seen), *_doubtful(doubts)]
@@ -198,7 +203,8 @@ def _findings(points: Sequence[Point], seen: tuple[bool, bool]) -> Iterator[tupl
 
 
 def _growing(reached: Sequence[Point]) -> Iterator[tuple[Verdict, str]]:
-    """No curve of the form has steps that grow with the batch size; one far seed of three does not make them."""
+    """Find steps that grow with the batch size, which no curve does; medians keep one far seed of three from doing
+    it."""
     steps = np.array([np.median(point.steps_per_seed or [point.steps_to_target or np.nan]) for point in reached])
     growth = steps / np.minimum.accumulate(steps)
     worst = int(growth.argmax())
@@ -216,7 +222,7 @@ def _off_the_curve(doubts: Doubts, misfit: Misfit) -> str:
     text += f" (p = {misfit.probability:.1g})"
     if doubts.left_out is None:
         return text
-    # without a residual left after a refit its misfit is not defined
+    # if a refit leaves no residual degrees of freedom its misfit is undefined (NaN)
     probabilities = np.nan_to_num(doubts.left_out.misfit)
     best = int(probabilities.argmax())
     size, rest = doubts.left_out.batch_sizes[best], probabilities[best]
@@ -280,7 +286,7 @@ def _of_the_form(doubts: Doubts) -> Iterator[tuple[Verdict, str]]:
 
 
 def not_reached(group: Group, target: Target, easier: Target | None) -> str:
-    """What to do about a target that no batch size reached, where an ``easier`` one was reached at every batch size."""
+    """Return advice for a target that no batch size reached, given an ``easier`` one reached at every batch size."""
     if group.stops_at_target and group.beside:
         own = ", ".join(map(str, group.further_targets))
         return (

@@ -1,12 +1,14 @@
-r"""How early noisy evaluations pass a target: the first that does so is the luckiest of many.
+r"""How early noisy evaluations cross a target: the first one beyond it is the luckiest of many.
 
-Near the target the metric is taken as a line in the logarithm of the steps, with slope m, and white noise of deviation
-s on every evaluation. In units of :math:`s/m`, evaluations every r from the place where the line passes the target have
-passed it with probability :math:`\Phi(u)` each, and the first that has is expected
+Near the target the metric is modelled as a line in the logarithm of the steps, with slope m, plus white noise of
+standard deviation s on every evaluation. Let evaluations be spaced by r, and let u be their distance from the point at
+which the line crosses the target, both in units of :math:`s/m`. Each evaluation is beyond the target with probability
+:math:`\Phi(u)`, and the first that is lies, in expectation,
 
 .. math:: -u_0 - r \sum_k \prod_{j \le k} (1 - \Phi(u_j)) + r/2
 
-before the line, with :math:`u_0` far before it; interpolation from the evaluation before takes half a distance back.
+before the crossing of the line, with :math:`u_0` far before it; the last term is due to the interpolation from the
+previous evaluation.
 """
 
 from __future__ import annotations
@@ -19,27 +21,36 @@ from scipy.special import ndtr
 from analysis.arrays import Array
 
 _AROUND = 2.0
-"""Evaluations from this part of the steps to target to this multiple count."""
+"""Evaluations between the steps to target divided by this and times this are used."""
 
 _FEWEST = 8
-"""Evaluations below which nothing is known of their noise."""
+"""Smallest number of evaluations from which their noise is estimated."""
 
 _APART = 1.5
-"""Deviations from one evaluation to the next, above which the target is not passed early."""
+"""If the trend changes by this many standard deviations from one evaluation to the next, the target is not crossed
+early."""
 
 _CLOSE = 1e-3
 _FAR = 8.0
-"""Deviations before the line and after it, beyond which nothing happens."""
+"""Distance from the crossing, in standard deviations, beyond which probabilities are 0 or 1."""
 
 
 def early_crossing(steps: Array, values: Array, crossing: float) -> float:
-    """By how many log steps evaluations at ``steps`` are expected to pass a target, as they did at ``crossing``, before
-    their trend does; at most ``ln 2``, as where they have none."""
+    """Return by how many log steps noisy evaluations are expected to cross the target before their trend does.
+
+    Args:
+        steps: steps of the evaluations.
+        values: values of the metric.
+        crossing: steps at which the evaluations crossed the target.
+
+    Returns:
+        The expected lead; at most ``ln 2``, which is also returned if there is no trend.
+    """
     near = (steps >= crossing / _AROUND) & (steps <= crossing * _AROUND) & np.isfinite(values)
     x, y = np.log(steps[near]), values[near]
     if len(x) < _FEWEST:
         return 0.0
-    # off the chord of its neighbours an evaluation has noise alone, but for the little that the trend bends in between
+    # the distance from the chord of its neighbours contains the noise only, apart from the small curvature of the trend
     share = (x[1:-1] - x[:-2]) / (x[2:] - x[:-2])
     off = y[1:-1] - (1 - share) * y[:-2] - share * y[2:]
     deviation = math.sqrt(float((off**2 / (1 + share**2 + (1 - share) ** 2)).mean()))

@@ -1,5 +1,4 @@
-"""From results, or the studies of one optimizer, to answers: the fit, every definition of it, the verdict, and what the
-per-step columns of the trials say."""
+"""From results, or from the studies of one optimizer, to answers: fit, definitions, verdict, and per-step columns."""
 
 from __future__ import annotations
 
@@ -41,12 +40,13 @@ _ROUNDING = 1e-6
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """What one optimizer's curve at one target is estimated from.
+    """Input for the estimate of one optimizer's curve at one target.
 
     Attributes:
-        studies: by increasing batch size.
-        not_reached: advice for when no batch size reached the target.
-        easier: an easier target that was reached at every batch size; empty where there is none.
+        target: the target.
+        studies: studies in order of increasing batch size.
+        not_reached: advice in case no batch size reached the target.
+        easier: an easier target that was reached at every batch size; empty if there is none.
     """
 
     target: Target
@@ -56,17 +56,17 @@ class Reading:
 
 
 def known_value(target: Target) -> float | None:
-    """Target value of the metric; ``None`` for the target of a table that does not give it."""
+    """Return the target's value of the metric; ``None`` if it comes from a table that does not give it."""
     return target.value if getattr(target, "known", True) else None
 
 
 def estimates(
     group: Group, readings: Sequence[Reading], config: AnalysisConfig, believed: Sequence[Belief]
 ) -> Iterator[Answer]:
-    """The answers at every target of one optimizer, without what the per-step columns say.
+    """Yield the answers at every target of one optimizer, without results from the per-step columns.
 
-    All targets draw with the same seed, so that they may be compared resample by resample. ``believed`` holds the prior
-    of the exponent at each, see :func:`analysis.estimate.study_fits.beliefs`.
+    All targets use the same random seed, so that they can be compared resample by resample. ``believed`` holds the
+    prior of the exponent at each target, see :func:`analysis.estimate.study_fits.beliefs`.
     """
     fits = [fit_studies(reading.studies, config, belief) for reading, belief in zip(readings, believed, strict=True)]
     pairs = zip(fits, readings, strict=True)
@@ -105,7 +105,8 @@ def estimates(
 
 def _doubts(fit: Fit, far: Sequence[FarSeed], used: Sequence[Trials], confidence: float) -> Doubts:
     ends = interval(fit.resampled.critical, confidence)
-    # the measured batch sizes show a part of the curve where the critical one lies beyond it, at both ends if there are
+    # a part of the curve is seen if the critical batch size does not lie beyond the measured ones, nor does its
+    # interval
     critical, exact = float(fit.estimate.critical), not len(fit.resampled_log_steps)
     low, high = (critical, critical) if exact else ends
     return Doubts(
@@ -125,7 +126,8 @@ def _doubts(fit: Fit, far: Sequence[FarSeed], used: Sequence[Trials], confidence
 
 def _of_curve(fit: Fit, confidence: float) -> dict[str, Any]:
     def asymptotes(curve: StepsCurve, resampled: StepsCurve, *names: str) -> tuple[dict[str, Quantity], bool]:
-        """No value where it belongs to a part of the curve that the data do not show; whether that is a plateau."""
+        """Return quantities, ``None`` if they describe a part of the curve that is not seen; and whether it is a
+        plateau."""
         ends, drawn = interval(resampled.critical, confidence), {name: getattr(resampled, name) for name in names}
         below, above = _beyond(float(curve.critical), ends, fit.batch_sizes, len(resampled.critical))
         unseen = dict.fromkeys(names, below or above) | {"min_steps": above, "min_examples": below}
@@ -134,13 +136,13 @@ def _of_curve(fit: Fit, confidence: float) -> dict[str, Any]:
 
     own, plateau = asymptotes(fit.estimate, fit.resampled, "min_steps", "examples_at_critical")
     other, _ = asymptotes(fit.hyperbola, fit.resampled_hyperbola, "critical", "min_steps", "min_examples")
-    # open where it runs to an end of what is looked for
+    # the exponent is unknown where it runs to an end of the range of the search
     exponent, low, high = (
         end if end is not None and EXPONENTS[0] * (1 + _ROUNDING) < end < EXPONENTS[1] * (1 - _ROUNDING) else None
         for end in (float(fit.estimate.exponent), *interval(fit.resampled.exponent, confidence))
     )
     return own | {
-        # nothing of a plateau alone tells how steeply steps fall before it
+        # a plateau alone does not tell how steeply steps fall before it
         "exponent": UNKNOWN if plateau else Quantity(exponent, (low, high)),
         "hyperbola": Hyperbola(critical_batch_size=other.pop("critical"), **other),
     }
@@ -164,7 +166,7 @@ def _critical(
 
 
 def _beyond(value: float, ends: Interval, batch_sizes: Array, resamples: int) -> tuple[bool, bool]:
-    """Whether a value stands for nothing but "below", or "above", the measured batch sizes."""
+    """Return whether a value only means "below" or "above" the measured batch sizes."""
     return (
         value <= 0 or (resamples > 0 and ends[0] is None and value < batch_sizes[0]),
         value == math.inf or (resamples > 0 and ends[1] is None and value > batch_sizes[-1]),
@@ -174,7 +176,7 @@ def _beyond(value: float, ends: Interval, batch_sizes: Array, resamples: int) ->
 def answered(
     readings_by_group: Sequence[tuple[Group, Sequence[Reading]]], config: AnalysisConfig
 ) -> Iterator[Iterator[Answer]]:
-    """The answers of every group at its targets, without what the per-step columns say.
+    """Yield the answers of every group at its targets, without results from the per-step columns.
 
     The prior of a curve's exponent comes from the curves of the same sweep and target.
     """
@@ -188,10 +190,10 @@ def answered(
 def answers(
     results: Results, config: AnalysisConfig, *, targets: Sequence[float | Target] | None = None, noise: bool = True
 ) -> list[Answer]:
-    """Everything about every group at every target, in this order.
+    """Return the answers of every group at every target, in this order.
 
     Args:
-        results, config, targets: as of :func:`analysis.analyze`.
+        results, config, targets: as for :func:`analysis.analyze`.
         noise: whether to read the per-step columns (noise scale, diagnostics), which takes most of the time.
 
     Raises:
@@ -231,7 +233,7 @@ def answers(
 
 
 def _with_columns(answer: Answer, read: Callable[[int], Recorded]) -> Answer:
-    """With what the per-step columns of its trials say; ``read`` gives those of a row of the trial table."""
+    """Add results from the per-step columns; ``read`` returns the columns of a row of the trial table."""
     noise, logits, clipped = {}, {}, {}
     for entry in answer.points:
         if entry.reached:

@@ -1,4 +1,5 @@
-"""What all questions share: how a result is framed, and the answers of one sweep, workload and target side by side."""
+"""Common base of all findings: how a result is presented, and answers of one sweep, workload and target side by
+side."""
 
 from __future__ import annotations
 
@@ -17,13 +18,15 @@ from analysis.read.results import load
 from cbs.trial.target import Target
 
 SCOPE = ("sweep", "workload", "metric", "target")
-"""Columns that every table begins with, see :class:`Scope`."""
+"""Columns with which every table begins, see :class:`Scope`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Findings:
-    """What a question found; the fields of each are keys of its JSON. ``config`` says how, and ``notes`` what was left
-    out, one line each."""
+    """Base class of findings; the fields of subclasses become keys of the JSON output.
+
+    ``config`` is the configuration of the analysis, and ``notes`` say what was left out, one line each.
+    """
 
     config: AnalysisConfig = field(repr=False)
     notes: tuple[str, ...] = field(default=(), repr=False)
@@ -35,34 +38,38 @@ class Findings:
 
 @dataclass(frozen=True, kw_only=True)
 class Scope:
-    """The answers of one sweep, workload and target, one per optimizer; ``title`` is the target, after what else tells
-    the scope from the others."""
+    """The answers of one sweep, workload and target, one per optimizer.
+
+    ``title`` is the target, preceded by whatever distinguishes the scope from others.
+    """
 
     title: str = field(repr=False)
     answers: tuple[Answer, ...] = field(repr=False)
 
     @property
     def scope(self) -> dict[str, Any]:
-        """What tells the rows of this one from others in a table."""
+        """Columns that identify this scope in a table."""
         group, target = self.answers[0].group, self.answers[0].target
         return dict(zip(SCOPE, (group.sweep, group.workload, target.metric, target.value), strict=True))
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values; the target as an object, unlike in a table."""
+        """Return plain JSON values; the target is an object here, unlike in a table."""
         return self.scope | {"target": self.answers[0].target.to_json()} | shown(self)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Analysis(Findings):
-    """What an analysis found, one answer per sweep, group and target; ``suggestions`` are trials that would help,
-    at most one per answer, ``None`` where nobody asked."""
+    """Result of an analysis, with one answer per sweep, group and target.
+
+    ``suggestions`` are trials that would help, at most one entry per answer; ``None`` if they were not requested.
+    """
 
     answers: tuple[Answer, ...] = field(repr=False)
     suggestions: tuple[Suggestion, ...] | None = None
 
     @property
     def headings(self) -> dict[str, str]:
-        """Columns of tables that people see under another name than ours."""
+        """Columns of tables that are displayed under another name."""
         return {}
 
     def to_json(self) -> dict[str, Any]:
@@ -76,9 +83,11 @@ def read_scopes(
     others: Sequence[str | os.PathLike[str]] = (),
     metric: str | None = None,
 ) -> tuple[list[Scope], tuple[str, ...]]:
-    """The answers of a folder of results, without noise scales, and what was left out, one line each; with ``others``
-    as if all were one sweep, and with a line for everything else that differs between them. ``metric`` is as of
-    :func:`analysis.read.results.load`."""
+    """Return the answers of a folder of results, without noise scales, and notes on what was left out.
+
+    With ``others`` the folders are treated as one sweep, and notes list everything else that differs between them.
+    ``metric`` is as for :func:`analysis.read.results.load`.
+    """
     results = load(path, *others, metric=metric)
     every, notes = answers(results, config, targets=targets, noise=False), [*results.notes]
     if others:

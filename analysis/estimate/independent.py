@@ -1,4 +1,4 @@
-"""What compares the resamples of independent fits: a shuffle, and Student's t at the degrees of freedom of both."""
+"""Compare the resamples of independent fits: shuffle them, and use Student's t at the combined degrees of freedom."""
 
 from __future__ import annotations
 
@@ -12,20 +12,22 @@ from analysis.estimate.fitting.form_fits import widening
 
 
 def shuffled(values: Array, *, seed: int, turn: int = 1) -> Array:
-    """The resamples of one optimizer, shape ``[R, ...]``, in another order, alike for all of its numbers: independent
-    of the others'. ``turn`` is its place among those that are compared; 0 keeps the order."""
+    """Return the resamples of one optimizer, shape ``[R, ...]``, in another order, so that they are independent of
+    others.
+
+    All quantities of the optimizer get the same order. ``turn`` is its index among those compared; 0 keeps the order.
+    """
     return values if turn == 0 else values[np.random.default_rng([seed, turn]).permutation(len(values))]
 
 
 def narrowing(
     fits: Sequence[Fit | None], confidence: float, *, weights: Sequence[float] = (1.0, -1.0), level: float | None = None
 ) -> list[float]:
-    """Factors on the deviations of the resamples of independent fits where a sum of their logarithms with these
-    ``weights`` is asked for: of two, how far they are apart.
+    """Return factors on the deviations of the resamples of independent fits for a ``weights`` sum of their logarithms.
 
-    Each fit is widened by t at its own degrees of freedom n, at ``confidence``; a sum of terms with variances v has
-    (sum v)^2 / sum (v^2/n) of them (Welch, "The generalization of Student's problem", 1947), and is widened at
-    ``level``.
+    With the default weights this is the difference of two fits. Each fit is widened by Student's t at its own degrees
+    of freedom n and at ``confidence``. A sum of terms with variances v has (sum v)^2 / sum (v^2/n) degrees of freedom
+    (Welch, "The generalization of Student's problem", 1947), and is widened at ``level`` (default ``confidence``).
     """
     known = [fit for fit in fits if fit is not None and fit.freedom > 0]
     if len(known) < len(fits):

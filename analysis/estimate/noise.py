@@ -1,11 +1,12 @@
-r"""The noise scale of the trials at the best learning rate, plain and in the optimizer's own geometry.
+r"""The noise scale of the trials at the best learning rate, both simple and in the optimizer's own geometry.
 
-Plain is :math:`B_{simple} = tr(\Sigma)/|G|^2` (McCandlish et al. 2018, equation 2.9); matched is the noise scale in the
-dual norm of the optimizer's steps (Naganuma et al., arXiv 2602.03001), where the trials stored its moments.
+The simple one is :math:`B_{simple} = tr(\Sigma)/|G|^2` (McCandlish et al. 2018, equation 2.9). The matched one is the
+noise scale in the dual norm of the optimizer's steps (Naganuma et al., arXiv 2602.03001), if the trials stored its
+moments.
 
-One summary, fixed in advance: the mean moments over the second half of the steps to target, pooled over the seeds,
-divided last; where moments are norms, corrected for the batch size. A mean that is not positive leaves the noise scale
-undefined, and that is what is reported.
+There is one summary, fixed in advance: the mean moments over the second half of the steps to target, pooled over seeds,
+are divided at the very end; if moments are norms, the result is corrected for the batch size. If a mean is not
+positive, the noise scale is undefined and reported as such.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ Recorded = tuple[Columns, Sequence[GeometryColumns]]
 """The columns of a trial, and the geometries among them."""
 
 BINS, STEPS_PER_BIN = 16, 12
-"""Most points of a trajectory, and fewest steps (over all seeds) that make a point."""
+"""Largest number of points of a trajectory, and smallest number of steps (over all seeds) per point."""
 
 PLAIN = "l2"
 
@@ -43,8 +44,8 @@ class NoiseScale(Quantity):
     """A noise scale in examples.
 
     Attributes:
-        note: why the value or its interval is undefined, or how it came about; mostly empty.
-        measured: whether there were gradient moments to take it from.
+        note: why the value or its interval is undefined, or how it was obtained; usually empty.
+        measured: whether gradient moments were recorded.
     """
 
     note: str = ""
@@ -56,11 +57,12 @@ class NoiseScales:
     """Noise scales of one batch size.
 
     Attributes:
-        summary: plain, over the second half of the steps to target, pooled over seeds.
-        matched: likewise in the geometry ``geometry``, for norms after :func:`correct`.
-        plain: where the moments of ``summary`` were stored; ``None`` where they were not.
-        geometry: of ``matched``; the same as ``plain``, and ``matched`` as ``summary``, where no other was stored.
-        trajectory: columns ``progress`` (share of the steps to target, middle of a bin), ``examples``,
+        summary: simple noise scale over the second half of the steps to target, pooled over seeds.
+        matched: the same in the geometry ``geometry``, for norms after :func:`correct`.
+        plain: columns in which the moments of ``summary`` were stored; ``None`` if they were not.
+        geometry: geometry of ``matched``; if no other than the plain one was stored, it equals ``plain`` and
+            ``matched`` equals ``summary``.
+        trajectory: table with columns ``progress`` (fraction of the steps to target, middle of a bin), ``examples``,
             ``simple_noise_scale`` and ``matched_noise_scale`` (NaN where undefined).
     """
 
@@ -74,7 +76,7 @@ class NoiseScales:
 def measure(
     recorded: Sequence[Recorded], steps_to_target: Sequence[float], batch_size: int, *, confidence: float = 0.95
 ) -> NoiseScales:
-    """Noise scales of the trials of one batch size at its best learning rate, one per seed."""
+    """Return the noise scales of the trials of one batch size at its best learning rate, one trial per seed."""
     geometry_columns = [entry for _, geometries in recorded for entry in geometries]
     whole = [entry for entry in dict.fromkeys(geometry_columns) if geometry_columns.count(entry) == len(recorded)]
     plain = next((entry for entry in whole if entry.geometry == PLAIN), None)
@@ -106,9 +108,11 @@ def measure(
 
 
 def pooled_ratio(windows: Sequence[Array], *, exponent: int = 1, confidence: float = 0.95) -> NoiseScale:
-    """``(mean noise / mean signal) ** exponent`` over all steps of windows with the rows ``(signal, noise)``, shape
-    ``[2, steps]``, with the interval of :func:`cbs.noise_scale.interval.ratio_interval`, for which windows are series
-    of their own."""
+    """Return ``(mean noise / mean signal) ** exponent`` over all steps of windows with rows ``(signal, noise)``, shape
+    ``[2, steps]``.
+
+    The interval is that of :func:`cbs.noise_scale.interval.ratio_interval`, with each window as a separate time series.
+    """
     windows = [window for window in windows if window.shape[1]]
     total = sum(window.shape[1] for window in windows)
     length = math.ceil(total / _MOST_BLOCKS)
@@ -126,10 +130,10 @@ def pooled_ratio(windows: Sequence[Array], *, exponent: int = 1, confidence: flo
 
 
 def near(scales: Mapping[int, NoiseScale], critical_batch_size: float | None) -> NoiseScale:
-    """The noise scale that stands for an optimizer.
+    """Return the noise scale that represents an optimizer.
 
-    Of ``scales`` by batch size, that of the measured one nearest (in log) to the critical batch size; without one, the
-    geometric mean over the batch sizes at which it is defined, without an interval.
+    Of ``scales`` by batch size, it is the measured one nearest (in log) to the critical batch size; if that is unknown,
+    the geometric mean over the batch sizes at which it is defined, without an interval.
     """
     able = {size: scale for size, scale in scales.items() if scale.measured}
     if not able:
@@ -144,10 +148,11 @@ def near(scales: Mapping[int, NoiseScale], critical_batch_size: float | None) ->
 
 
 def correct(scale: NoiseScale, simple: NoiseScale, batch_size: int) -> NoiseScale:
-    """A noise scale of exponent 2 corrected for the batch size it was measured at, by the plain one of the same steps.
+    """Correct a noise scale of exponent 2 for the batch size it was measured at, using the simple one of the same
+    steps.
 
-    See :func:`cbs.trial.correction.correction`. Uncorrected, what trials at B examples read is bounded by
-    a multiple of B, and so would agree with whatever batch size it is measured at.
+    See :func:`cbs.trial.correction.correction`. Without the correction, the value measured at B examples is bounded by
+    a multiple of B, and would therefore agree with any batch size at which it is measured.
     """
     if scale.value is None:
         return scale
@@ -172,7 +177,7 @@ def _trajectory(
 
 
 def _binned(moments: Sequence[Array], steps_to_target: Sequence[float], bins: int) -> Array:
-    """Mean noise over mean signal in every bin of the way to the target; NaN where a mean is not positive."""
+    """Return mean noise over mean signal in bins along the way to the target; NaN where a mean is not positive."""
     sums = np.zeros((2, bins))
     for moment, steps in zip(moments, steps_to_target if moments else [], strict=True):
         usable = (moment[0] <= steps) & np.isfinite(moment[1:]).all(axis=0)

@@ -1,10 +1,10 @@
-r"""Another objective in place of the steps to target: the loss at the end of runs of equal length.
+r"""Use the loss at the end of runs of equal length as the objective, instead of the steps to target.
 
-What chooses a learning rate and says how far the choice can be trusted (:mod:`cbs.trial.lr_choice`,
+The code that chooses a learning rate and quantifies how far the choice can be trusted (:mod:`cbs.trial.lr_choice`,
 :mod:`analysis.estimate.optima`, :mod:`analysis.estimate.fitting.bootstrap`, ...) works on the logarithms of steps. A
-loss takes the place of such a logarithm: a study of losses y has :math:`e^{(y - y_0)/u}` for its steps, with the unit u
-of :func:`unit_of`, so that nothing overflows, whatever a loss is measured in. Seeds, winners and depths of parabolas
-are linear in y, and come out in units of u.
+loss takes the place of such a logarithm: a study of losses y has :math:`e^{(y - y_0)/u}` as its steps, with the unit u
+of :func:`unit_of`, so that nothing overflows, whatever the unit of the loss. Seed variances, winners and depths of
+parabolas are linear in y, and come out in units of u.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from analysis.estimate.optima import savings
 from analysis.estimate.studies import Study
 
 _RANGE = 50.0
-"""Largest distance of two losses in units of u."""
+"""Largest difference of two losses in units of u."""
 
 _TINY = 1e-9
-"""Deviation below which there is no noise."""
+"""Standard deviation below which there is no noise."""
 
 _FEWEST = 4
-"""Batch sizes whose losses show, with one seed, how far they scatter about a smooth curve."""
+"""Number of neighbouring batch sizes whose losses show, if there is one seed, their scatter around a smooth curve."""
 
 _OVERLAP = 2.3
-"""Third differences for a degree of freedom: neighbours share losses, with correlations of -.75, .3 and -.05."""
+"""Third differences per degree of freedom: neighbouring ones share losses, with correlations of -.75, .3 and -.05."""
 
 
 def unit_of(losses: Sequence[Array]) -> tuple[float, float]:
-    """The least finite loss of all, and the unit that losses above it are measured in."""
+    """Return the smallest finite loss, and the unit in which losses above it are measured."""
     finite = np.concatenate([table[np.isfinite(table)] for table in losses])
     if not len(finite):
         return 0.0, 1.0
@@ -47,7 +47,8 @@ def unit_of(losses: Sequence[Array]) -> tuple[float, float]:
 
 
 def as_study(study: Study, losses: Array, scale: tuple[float, float]) -> Study:
-    """The study of one batch size with these losses, shape ``[L, N]``, NaN where there is none, for its steps."""
+    """Return the study of one batch size with losses, shape ``[L, N]``, NaN where there is none, in place of its
+    steps."""
     low, unit = scale
     nothing = np.full(losses.shape, np.nan)
     return Study(
@@ -66,16 +67,17 @@ def as_study(study: Study, losses: Array, scale: tuple[float, float]) -> Study:
 
 @dataclass(frozen=True, kw_only=True)
 class BestLosses:
-    """The losses at the best learning rate of every batch size, ``M`` of them.
+    """Losses at the best learning rate of each of ``M`` batch sizes.
 
     Attributes:
-        losses: expected at the best learning rate, those between the ones that were run included, shape ``[M]``.
-        resampled: shape ``[R, M]``; no rows where the noise is not known.
-        deviation: of the loss of one seed, of every batch size, shape ``[M]``.
+        losses: expected loss at the best learning rate, including learning rates between those that were run, shape
+            ``[M]``.
+        resampled: resampled losses, shape ``[R, M]``; no rows if the noise is unknown.
+        deviation: standard deviation of the loss of one seed at every batch size, shape ``[M]``.
         freedom: degrees of freedom of the noise.
-        seeds: at the winning learning rate, shape ``[M]``.
-        between: how much it is not known what a learning rate between those that were run would save, shape ``[M]``.
-        luck: by how much the winner's mean is expected to lie too low, shape ``[M]``.
+        seeds: number of seeds at the winning learning rate, shape ``[M]``.
+        between: uncertainty of the saving by a learning rate between those that were run, shape ``[M]``.
+        luck: amount by which the winner's mean is expected to be too low, shape ``[M]``.
     """
 
     losses: Array
@@ -88,15 +90,15 @@ class BestLosses:
 
 
 def best_losses(studies: Sequence[Study], scale: tuple[float, float], config: AnalysisConfig) -> BestLosses:
-    """The losses at the best learning rates and resamples of them; every study has a winner.
+    """Return the losses at the best learning rates, and resamples of them; every study must have a winner.
 
-    A loss is the winner's mean over seeds, plus what is luck in the choice of the winner, less what a learning rate in
-    between is expected to save (:func:`analysis.estimate.optima.savings`). A resample draws seeds with replacement and
-    chooses the learning rate again; deviations are rescaled to the variance of a seed pooled over batch sizes, and
-    widened by Student's t, as those of steps to target (:func:`analysis.estimate.fitting.fit_curve`). In it the luck is
-    nothing or twice as much, and a learning rate in between saves anything that it could, and nothing in every second
-    one where that is expected. With one seed the noise is that of losses about a smooth curve over batch sizes: of four
-    neighbours about the parabola through them.
+    A loss is the winner's mean over seeds, plus the expected luck in the choice of the winner, minus the expected
+    saving by a learning rate in between (:func:`analysis.estimate.optima.savings`). A resample draws seeds with
+    replacement and chooses the learning rate again; deviations are rescaled to the variance of a seed pooled over batch
+    sizes, and widened by Student's t, as for steps to target (:func:`analysis.estimate.fitting.fit_curve`). In
+    resamples the luck is 0 or twice its expectation, and the saving varies over its possible range; where no saving is
+    expected, it is 0 in every second resample. With one seed the noise is the scatter of losses around a smooth curve
+    over batch sizes: four neighbours around a parabola through them.
     """
     low, unit = scale
     tables = [Trials(study.steps, study.bound, study.ran) for study in studies]
@@ -134,8 +136,11 @@ def best_losses(studies: Sequence[Study], scale: tuple[float, float], config: An
 
 
 def _scatter(log_sizes: Array, means: Array) -> tuple[float, float]:
-    """Variance of means about a smooth curve over batch sizes, and its degrees of freedom; 0 of them where there are
-    too few. What three neighbours foretell of a fourth misses it by the noise of all four and no parabola's worth."""
+    """Return the variance of means around a smooth curve over batch sizes, and its degrees of freedom (0 if there are
+    too few).
+
+    A combination of four neighbours that vanishes for every parabola contains only the noise of the four.
+    """
     squares = []
     for start in range(len(means) - _FEWEST + 1):
         x = log_sizes[start : start + _FEWEST] - log_sizes[start]

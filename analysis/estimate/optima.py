@@ -1,8 +1,8 @@
 """The best learning rate of one batch size, between the points of the grid.
 
 It is the vertex of the parabola through the winner (:func:`cbs.trial.lr_choice.best_lr`) and its two neighbours, in
-seed-mean ln steps over ln lr, which lies within half a grid step of the winner. A neighbour that ran and did not reach
-the target on every seed is only known to be worse; then the vertex lies between two ends.
+seed-mean ln steps over ln lr, which lies within half a grid step of the winner. If a neighbour ran but did not reach
+the target on every seed, it is only known to be worse, and the vertex lies in a range.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ from analysis.estimate.studies import Study
 from cbs.trial.lr_choice import best_lr_many, standings, vertex
 
 _SHAPE = 1 / (6 * math.sqrt(3))
-"""Standard deviation, in grid steps, that no optimum is known better than. Steps that rise up to twice as fast on one
-side of the optimum as on the other move the vertex by up to 1/6 of a step; that is uniform on (-1/6, 1/6)."""
+"""Smallest standard deviation of an optimum, in grid steps. If steps rise up to twice as fast on one side of the
+optimum as on the other, the vertex moves by up to 1/6 of a step; this is the deviation of a uniform distribution on
+(-1/6, 1/6)."""
 
 _DRAWS = 200
 
 TINY = 1e-300
 
 _ALIKE = 8.0
-"""Ratio of curvatures in ln lr up to which polynomials through neighbours tell what lies between."""
+"""Ratio of curvatures in ln lr up to which polynomials through neighbours are trusted in between."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,12 +35,12 @@ class Optimum:
 
     Attributes:
         batch_size: examples per step.
-        log_lr: ln of it; at an edge of the grid of the one tried there.
-        edge: -1 where the lowest learning rate wins, 1 where the highest does: only a bound is known. Else 0.
-        step: of the grid around it, in ln lr.
+        log_lr: ln of the best learning rate; at an edge of the grid, ln of the one tried there.
+        edge: -1 if the lowest learning rate wins, 1 if the highest does, so that only a bound is known; otherwise 0.
+        step: step of the grid around it, in ln lr.
         seeds: number of seeds.
-        seed_variance: variance of ``log_lr`` with one seed; 0 where there is one.
-        grid_variance: variance that the grid leaves open.
+        seed_variance: variance of ``log_lr`` for one seed; 0 if there is one only.
+        grid_variance: variance due to the spacing of the grid.
     """
 
     batch_size: int
@@ -55,8 +56,10 @@ class Optimum:
         return math.exp(self.log_lr)
 
     def interval(self, half: float) -> tuple[float | None, float | None]:
-        """``lr`` less and plus ``half`` in ln lr; ``None`` where that is not known. At an edge it is open on the far
-        side and ends half a grid step inside on the other."""
+        """Return the interval of ``lr``, ``half`` in ln lr to either side; ``None`` for an unknown end.
+
+        At an edge it is open on the outer side and ends half a grid step inside on the other.
+        """
         if self.edge:
             end = math.exp(self.log_lr - self.edge * self.step / 2)
             return (end, None) if self.edge > 0 else (None, end)
@@ -64,8 +67,8 @@ class Optimum:
 
 
 def optimum(study: Study, rng: np.random.Generator) -> Optimum | None:
-    """The optimum of one batch size, with the variance of seeds drawn with replacement, the winner chosen again;
-    ``None`` where no trial reached the target or the trials do not name their learning rate."""
+    """Find the optimum of one batch size, with its variance over seeds drawn with replacement and the winner chosen
+    again; ``None`` if no trial reached the target or the trials do not state their learning rate."""
     if study.winner is None or not np.isfinite(study.lrs).all():
         return None
     seeds = len(study.seeds)
@@ -85,14 +88,14 @@ def optimum(study: Study, rng: np.random.Generator) -> Optimum | None:
 
 
 def gain(study: Study) -> float:
-    """The most log steps that a learning rate between the best one and its neighbours could save; a third of that is
-    expected, see :func:`analysis.estimate.fitting.bootstrap.leftover`.
+    """Return the largest saving in log steps by a learning rate between the best one and its neighbours.
 
-    Where both neighbours reached the target on every seed, three times the depth of the parabola through the three. A
-    neighbour that was stopped says little of the vertex on the other side; the parabola there is as steep as it can
-    be, since ``lr S`` does not fall with the learning rate: ``|d ln S / d ln lr|`` is 1 at most, above the optimum as
-    below it. Towards one that diverged steps may fall on as they did up to the winner. At an edge of what was tried
-    nothing is known, which the verdict says.
+    A third of it is expected, see :func:`analysis.estimate.fitting.bootstrap.leftover`. If both neighbours reached the
+    target on every seed, it is three times the depth of the parabola through the three points. A neighbour that was
+    stopped says little about the vertex on the other side. The parabola there is taken as steep as possible: since ``lr
+    S`` does not fall with the learning rate, ``|d ln S / d ln lr|`` is at most 1, above as well as below the optimum.
+    Towards a neighbour that diverged, steps may continue to fall as they did up to the winner. At an edge of the tried
+    range nothing is known, which the verdict reports.
     """
     if study.winner is None or not np.isfinite(study.lrs).all():
         return 0.0
@@ -115,15 +118,17 @@ def gain(study: Study) -> float:
 
 
 def savings(study: Study) -> tuple[float, float, float]:
-    """The least that a learning rate between the best one and its neighbours could save, what is expected, and the
-    most, of an objective that is the logarithm of ``study.steps`` and of which no steepest slope is known.
+    """Return the smallest, the expected and the largest saving by a learning rate between the best one and its
+    neighbours.
 
-    They are the depths below the winner of the polynomials through the means of the two, three or four learning rates
-    around it, moved apart by their distance, where the curvature in ln lr changes by less than :data:`_ALIKE` from one
-    to the next, and else anything from nothing, which is then expected. An objective convex in ln lr lies above every
-    line through two neighbours outside of the two, so it is no deeper than where these cross. With one learning rate
-    alone on a side it is the parabola through three, or up to three times as deep. Next to a learning rate
-    that diverged it may fall on as it did up to the winner. At an edge nothing is known.
+    The objective is the logarithm of ``study.steps``, without a known largest slope. The savings are the depths below
+    the winner of the polynomials through the means of the two, three or four learning rates around it, spread apart by
+    their differences, provided that the curvature in ln lr changes by less than :data:`_ALIKE` from one to the next;
+    otherwise anything from 0 upwards, with 0 expected. An objective convex in ln lr lies above every line through two
+    neighbours outside of the two, so it is no deeper than the point where such lines cross. If there is only one
+    learning rate on a side, the saving is that of the parabola through three points, or up to three times as much. Next
+    to a learning rate that diverged, the objective may continue to fall as it did up to the winner. At an edge nothing
+    is known.
     """
     if study.winner is None or not np.isfinite(study.lrs).all() or study.at_edge(study.winner):
         return 0.0, 0.0, 0.0
@@ -149,8 +154,8 @@ def savings(study: Study) -> tuple[float, float, float]:
 
 
 def _depth_of_three(logs: Array, means: Array, winner: int) -> float:
-    """Of the parabola through the winner and its neighbours; of a neighbour that rises more than :data:`_ALIKE` times
-    as much as the other, as if it rose so much."""
+    """Return the depth of the parabola through the winner and its neighbours; a neighbour that rises more than
+    :data:`_ALIKE` times as much as the other counts as if it rose by that much."""
     gaps = [abs(logs[winner + side] - logs[winner]) for side in (-1, 1)]
     rises = [float(means[winner + side] - means[winner]) for side in (-1, 1)]
     most = _ALIKE * min(rises)
@@ -158,7 +163,7 @@ def _depth_of_three(logs: Array, means: Array, winner: int) -> float:
 
 
 def _smooth(logs: Array, means: Array, winner: int) -> bool:
-    """Whether the curvatures at the winner and its two neighbours are alike."""
+    """Return whether the curvatures at the winner and its two neighbours are similar."""
     part = slice(winner - 2, winner + 3)
     slopes = np.diff(means[part]) / np.diff(logs[part])
     bends = np.diff(slopes) / (logs[part][2:] - logs[part][:-2])
@@ -166,16 +171,18 @@ def _smooth(logs: Array, means: Array, winner: int) -> bool:
 
 
 def _means(study: Study) -> tuple[Array, Array]:
-    """ln of the learning rates that were tried, and what they are chosen by; infinite where a trial failed."""
+    """Return ln of the learning rates that were tried, and their means to choose by; infinite where a trial failed."""
     logs = np.log(study.lrs[study.tried])
     failed, means = standings(study.steps[study.tried][None], study.ran[study.tried][None])
     return logs, np.where(failed[0] > failed.min(), np.inf, means[0])
 
 
 def _lines_cross(logs: Array, means: Array, winner: int) -> float:
-    """How far below the winner the lines cross, on its left and on its right: down from the winner as steeply as up to
-    the neighbour behind it, like a wall where that one failed, and down from the neighbour in front as steeply as up to
-    the next one; without a next one, down from the winner as far as to the neighbour."""
+    """Return how far below the winner the lines cross, on its left or right, whichever is deeper.
+
+    One line continues the slope from the neighbour behind the winner (vertical if that one failed), the other the slope
+    between the two neighbours in front; without a second one in front, the first line ends at the neighbour.
+    """
     deepest = 0.0
     for side in (-1, 1):
         near, far, behind = winner + side, winner + 2 * side, winner - side
@@ -192,7 +199,7 @@ def _lines_cross(logs: Array, means: Array, winner: int) -> float:
 
 
 def _steepest(rise: float, gap: float) -> float:
-    """Depth of the parabola through 0 and a rise that has the slope 1 there."""
+    """Return the depth of the parabola through 0 and ``rise`` whose slope at the latter is 1."""
     if 2 * rise >= gap:
         return 0.0
     place = gap * (gap - 2 * rise) / (2 * (gap - rise))
@@ -200,9 +207,11 @@ def _steepest(rise: float, gap: float) -> float:
 
 
 def _vertices(logs: Array, steps: Array, bound: Array, ran: np.ndarray) -> tuple[Array, Array, Array, Array]:
-    """Ends between which the vertex lies, the grid step around it, and the edge it lies at, shape ``[R]`` each. At an
-    edge both ends are the learning rate there. NaN where no seed reached the target. Arguments are ln of the learning
-    rates, shape ``[L]``, and what :class:`Study` has of each, shape ``[R, L, N]``."""
+    """Return the range of the vertex, the grid step around it, and the edge it lies at, shape ``[R]`` each.
+
+    At an edge both ends are the learning rate there; NaN if no seed reached the target. ``logs`` are ln of the learning
+    rates, shape ``[L]``; the other arguments are as in :class:`Study`, shape ``[R, L, N]``.
+    """
     winner, edge, ((below, left, left_most), (above, right, right_most)) = _beside(logs, steps, bound, ran)
     at = np.where(winner < 0, np.nan, logs[winner])
     inside = edge == 0
@@ -212,8 +221,8 @@ def _vertices(logs: Array, steps: Array, bound: Array, ran: np.ndarray) -> tuple
 
 
 def _beside(logs: Array, steps: Array, bound: Array, ran: np.ndarray) -> tuple[Array, Array, list[tuple[Array, ...]]]:
-    """The winner, the edge it lies at, and of the neighbours below and above it the distance in ln lr and by how many
-    log steps they are slower, at least and at most; shape ``[R]`` each, arguments as of :func:`_vertices`."""
+    """Return the winner, the edge it lies at, and for its lower and upper neighbour the distance in ln lr and how many
+    log steps they are slower, at least and at most; shape ``[R]`` each, arguments as for :func:`_vertices`."""
     winner = best_lr_many(steps, ran)
     rows, last = np.arange(len(steps)), len(logs) - 1
     here = np.log(steps[rows, winner])
@@ -232,8 +241,10 @@ def _beside(logs: Array, steps: Array, bound: Array, ran: np.ndarray) -> tuple[A
 
 
 def _vertex(left: Array, right: Array, below: Array, above: Array, *, tie: int) -> Array:
-    """Vertex of the parabola through 0 and the rises ``left`` at ``-below`` and ``right`` at ``above``. Where both are
-    infinite or none rises it may lie anywhere, and the end on the side ``tie`` is taken."""
+    """Return the vertex of the parabola through 0 and the rises ``left`` at ``-below`` and ``right`` at ``above``.
+
+    If both rises are infinite or both are 0 it may lie anywhere, and the end on the side ``tie`` is returned.
+    """
     with np.errstate(divide="ignore", invalid="ignore"):
         first, second = left / below, right / above
         place = (above * first - below * second) / (2 * (first + second))

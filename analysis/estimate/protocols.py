@@ -1,11 +1,11 @@
-"""What the critical batch size would be had the learning rate not been tuned at every batch size.
+"""What the critical batch size would be if the learning rate had not been tuned at every batch size.
 
-From the trials that are there: one learning rate for all batch sizes, or one that follows the batch size by a rule from
-the best one at a reference. The learning rate that a rule wants is the nearest one of the grid, at most half a grid
-step away. A cell that was never run is missing, and named; it never counts as failed. Where a whole batch size is
-missing there is no critical batch size: a search runs a learning rate where it may be the best one, so the batch sizes
-that are left are those at which the rule costs least. A cell that ran and did not reach the target is a bound, as in
-every estimate.
+The existing trials are used: either one learning rate for all batch sizes, or one that follows the batch size by a rule
+from the best one at a reference. The learning rate that a rule asks for is replaced by the nearest one of the grid, at
+most half a grid step away. A cell that was never run is missing, and reported; it does not count as failed. If a whole
+batch size is missing there is no critical batch size: a search runs only learning rates that may be best, so the
+remaining batch sizes are those at which the rule costs least. A cell that ran and did not reach the target is a bound,
+as in every estimate.
 """
 
 from __future__ import annotations
@@ -29,19 +29,20 @@ from analysis.plain import shown
 from cbs.errors import ConfigError
 
 RULES = {"square-root rule": 0.5, "linear rule": 1.0}
-"""Exponent of the batch size that the learning rate follows."""
+"""Exponent of the batch size to which the learning rate is proportional, by rule."""
 
 _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
 class Missing:
-    """Cells of a protocol that were never run, those that one sweep runs.
+    """Cells of a protocol that were never run and that one sweep can run.
 
     Attributes:
-        batch_sizes: examples per step, increasing.
-        seeds: at all of these batch sizes.
-        command: for the shell; empty where the sweep was not run by ``cbs sweep``.
+        lr: learning rate.
+        batch_sizes: batch sizes in examples, increasing.
+        seeds: seeds missing at all of these batch sizes.
+        command: shell command; empty if the sweep was not run by ``cbs sweep``.
     """
 
     lr: float
@@ -52,14 +53,15 @@ class Missing:
 
 @dataclass(frozen=True, kw_only=True)
 class Protocol:
-    """One way to choose the learning rate, and what it makes of the same trials.
+    """One way to choose the learning rate, and its answer from the same trials.
 
     Attributes:
-        reference: batch size whose best learning rate it starts from; ``None`` where it has none.
+        name: name of the protocol.
+        reference: batch size from whose best learning rate it starts; ``None`` if it has none.
         lrs: learning rate by batch size, where it was run.
-        answer: what these trials alone say; of part of the curve where batch sizes are missing.
+        answer: answer from these trials alone; of a part of the curve if batch sizes are missing.
         not_run: batch sizes at which no seed of the learning rate was run.
-        missing: cells to run for the protocol to be complete.
+        missing: cells to run to complete the protocol.
     """
 
     name: str
@@ -71,18 +73,18 @@ class Protocol:
 
     @property
     def critical_batch_size(self) -> Quantity:
-        """In examples; no value where batch sizes are missing."""
+        """Critical batch size in examples; no value if batch sizes are missing."""
         answer = self.answer
         return UNKNOWN if self.not_run else Quantity(answer.critical_batch_size, answer.interval)
 
     @property
     def examples_at_critical(self) -> Quantity:
-        """To the target; no value where batch sizes are missing."""
+        """Examples to target at the critical batch size; no value if batch sizes are missing."""
         return UNKNOWN if self.not_run else self.answer.examples_at_critical
 
     @property
     def verdict(self) -> str:
-        """What speaks against it, in words."""
+        """What speaks against the answer, in words."""
         count = len(self.not_run)
         return f"not run at {plural(count, 'batch size')}" if count else str(self.answer.verdict)
 
@@ -98,12 +100,13 @@ class Protocol:
 
 
 def protocols(answer: Answer, reference: int | None = None) -> tuple[Protocol, ...]:
-    """The learning rate tuned at every batch size, one for all of them, that of the reference, and by each of
-    :data:`RULES`; the first alone where trials do not name their learning rate or none reached the target.
+    """Return the protocols: tuned at every batch size, one learning rate for all, that of the reference, and
+    :data:`RULES`.
 
-    The rules start from the batch size ``reference``, at which it is a ``ConfigError`` if no trial reached the target;
-    absent: of those whose best learning rate lies inside the grid (of all that reached the target if there is none)
-    from the one nearest the middle, in ln B. From there a rule has the shortest way to both ends, and wants the fewest
+    Only the first is returned if trials do not state their learning rate or none reached the target. The rules start
+    from the batch size ``reference``; it is a ``ConfigError`` if no trial reached the target there. By default it is
+    the batch size nearest the middle, in ln B, among those whose best learning rate lies inside the grid (or, if there
+    is none, among all that reached the target). From there a rule is closest to both ends, and asks for the fewest
     learning rates that were never run.
     """
     best = {point.batch_size: point.best_lr for point in answer.points if point.best_lr is not None}
@@ -126,14 +129,14 @@ def protocols(answer: Answer, reference: int | None = None) -> tuple[Protocol, .
 
 
 def at_learning_rate(answer: Answer, lr: float) -> Protocol:
-    """One learning rate for all batch sizes, this one."""
+    """Return the protocol with this learning rate for all batch sizes."""
     sizes = [study.batch_size for study in answer.studies]
     return _counterfactual(answer, "one for all batch sizes", None, dict.fromkeys(sizes, lr))
 
 
 def _common(studies: Sequence[Study]) -> float:
-    """The learning rate that reaches the target at the most batch sizes; among such, with the least excess of its ln
-    steps over those of the best one there, averaged over them."""
+    """Return the learning rate that reaches the target at the most batch sizes; among such, the one with the smallest
+    mean excess of ln steps over the best learning rate of each batch size."""
     excess = []
     for study in (whole.along_lr for whole in studies):
         if study.winner is not None:
@@ -157,7 +160,7 @@ def _counterfactual(answer: Answer, name: str, reference: int | None, wanted: di
         lr = (tried or candidates)[0]
         if tried:
             lrs[study.batch_size] = lr
-            # without its name: that a grid of one ends there is no finding
+            # without its value: a grid of one learning rate must not be reported as an edge
             one = study.at(study.lrs == lr, lrs=np.full(1, np.nan))
             kept.append(replace(one, status=np.where(np.isin(one.status, NOT_RUN), "", one.status)))
         lacking = study.seeds[~ran[lr]] if tried else study.seeds
@@ -165,7 +168,7 @@ def _counterfactual(answer: Answer, name: str, reference: int | None, wanted: di
             missing.setdefault((lr, tuple(lacking.tolist())), []).append(study.batch_size)
     believed = ALONE
     if answer.fit is not None:
-        # the same about the exponent of the curve, so that only the trials differ
+        # the same prior of the exponent, so that only the trials differ
         exponent = answer.fit.exponent
         believed = Belief(np.array([exponent.log_mean]), np.array([exponent.variance]), np.ones(1))
     failed = "no trial with these learning rates reached the target"
@@ -186,9 +189,11 @@ def _counterfactual(answer: Answer, name: str, reference: int | None, wanted: di
 
 
 def snapped(wanted: float, grid: np.ndarray) -> list[float]:
-    """Learning rates of the grid, which is increasing, that may stand for ``wanted``: those at most half a grid step
-    away in ln lr, the nearest first, the lower first where two are as near. Where there is none, ``wanted`` itself, to
-    four digits."""
+    """Return the learning rates of the increasing ``grid`` that may stand for ``wanted``.
+
+    They are at most half a grid step away in ln lr, the nearest first, the lower one first if two are equally near. If
+    there is none, it is ``wanted`` itself, rounded to four digits.
+    """
     logs, at = np.log(grid), math.log(wanted)
     middle = (logs[1:] + logs[:-1]) / 2
     edges = np.concatenate([2 * logs[:1] - middle[:1], middle, 2 * logs[-1:] - middle[-1:]]) if len(middle) else logs

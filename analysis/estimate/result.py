@@ -23,14 +23,14 @@ from cbs.trial.target import Target
 
 @dataclass(frozen=True, kw_only=True)
 class CriticalBatchSize(Quantity):
-    """A critical batch size by one definition, in examples; no value where the data do not bound it, or the definition
+    """A critical batch size by one definition, in examples; no value if the data do not bound it, or the definition
     does not apply.
 
     Attributes:
-        definition: its name.
+        definition: name of the definition.
         options: the options it was evaluated with.
-        remark: what has to be said about it; empty if nothing.
-        resampled: its value on every resample, shape ``[R]``; 0, infinity or NaN as :class:`Definition` says.
+        remark: a remark on the value; empty if there is none.
+        resampled: its value on every resample, shape ``[R]``; 0, infinity or NaN as :class:`Definition` describes.
     """
 
     definition: str
@@ -46,7 +46,7 @@ class CriticalBatchSize(Quantity):
 
 @dataclass(frozen=True, kw_only=True)
 class Hyperbola:
-    """What the same trials say if the curve is taken for the hyperbola (exponent 1).
+    """Quantities of the same trials if the curve is assumed to be the hyperbola (exponent 1).
 
     Attributes:
         critical_batch_size: ``E_min / S_min`` in examples.
@@ -64,21 +64,27 @@ class Hyperbola:
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """One optimizer at one target.
+    """The answer for one optimizer at one target.
 
     Attributes:
-        studies, points: one per batch size, by increasing batch size.
-        fit: the curve through the points; ``None`` when the target was reached at fewer than two batch sizes.
-        definitions: the critical batch size by every definition, by its name.
+        group: the trials of the optimizer.
+        target: the target.
+        config: configuration of the analysis.
+        studies, points: one per batch size, in increasing order.
+        fit: the curve through the points; ``None`` if the target was reached at fewer than two batch sizes.
+        definitions: the critical batch size by every definition, by name.
         min_steps: ``S_min``, optimizer updates.
+        exponent: exponent of the curve.
         examples_at_critical: examples to target at the critical batch size of the curve, ``2 S_min B_crit``.
-        hyperbola: the same if the exponent were 1; ``None`` without a fit.
-        advice: what to change; empty when nothing is missing.
+        hyperbola: quantities with the exponent fixed at 1; ``None`` without a fit.
+        verdict: the most serious objection to the answer.
+        advice: what to change; empty if nothing is missing.
         doubts: what may speak against the fit.
-        noise: by batch size, for the batch sizes that reached the target.
-        attention_logits: by batch size, likewise, see :func:`analysis.estimate.attention.attention_logits`.
-        clipped: by batch size, likewise, the share of steps to the target whose gradients were clipped, mean over
-            seeds; without batch sizes whose trials clip none.
+        noise: noise scales by batch size, for the batch sizes that reached the target.
+        attention_logits: curves of the largest attention logit by batch size, see
+            :func:`analysis.estimate.attention.attention_logits`.
+        clipped: fraction of steps to the target whose gradients were clipped, mean over seeds, by batch size; without
+            batch sizes whose trials do not clip.
     """
 
     group: Group
@@ -105,7 +111,7 @@ class Answer:
 
     @property
     def critical(self) -> CriticalBatchSize:
-        """Critical batch size by the chosen definition; those by the others are in ``definitions``."""
+        """Critical batch size by the chosen definition; the others are in ``definitions``."""
         return self.definitions[self.config.definition]
 
     @property
@@ -118,18 +124,20 @@ class Answer:
 
     @property
     def geometry(self) -> GeometryColumns | None:
-        """The geometry of the optimizer's own that was stored; the plain one without another, ``None`` without any."""
+        """The optimizer's own geometry that was stored; the plain one if there is no other, ``None`` if there is
+        none."""
         geometries = [noise.geometry for noise in self.noise.values() if noise.geometry]
         return min(geometries, key=lambda entry: entry.geometry == PLAIN, default=None)
 
     @property
     def noise_scale(self) -> NoiseScale:
-        """The simple noise scale that stands for the optimizer, see :func:`analysis.estimate.noise.near`."""
+        """The simple noise scale that represents the optimizer, see :func:`analysis.estimate.noise.near`."""
         return near({size: noise.summary for size, noise in self.noise.items()}, self.critical_batch_size)
 
     @property
     def matched_noise_scale(self) -> NoiseScale:
-        """Likewise in :attr:`geometry`; the same as ``noise_scale`` in the plain one."""
+        """The noise scale in :attr:`geometry` that represents the optimizer; equals ``noise_scale`` in the plain
+        one."""
         return near({size: noise.matched for size, noise in self.noise.items()}, self.critical_batch_size)
 
     @property
@@ -138,8 +146,11 @@ class Answer:
 
     @property
     def noise_scale_ratio(self) -> Quantity:
-        """Noise scale over critical batch size. The two are taken as independent: they come from the same trials, but
-        from gradients on one hand and from crossings of the target on the other."""
+        """Noise scale divided by the critical batch size.
+
+        The two are treated as independent: they come from the same trials, but one from gradients, the other from
+        crossings of the target.
+        """
         return self.noise_scale.over(self.critical)
 
     @property
@@ -148,8 +159,8 @@ class Answer:
 
     @property
     def leave_one_out(self) -> Interval | None:
-        """Lowest and highest critical batch size of refits without one batch size, in examples; an end that the rest
-        leaves open is ``None``. ``None`` below 4 batch sizes that reached the target."""
+        """Smallest and largest critical batch size of refits without one batch size, in examples; an end that the data
+        leave open is ``None``. ``None`` if fewer than 4 batch sizes reached the target."""
         return None if self.doubts.left_out is None else self.doubts.left_out.range
 
     def to_json(self) -> dict[str, Any]:
@@ -201,8 +212,8 @@ def _pairs(of: Any, *names: str) -> dict[str, Any]:
 
 
 def scopes(answers: Sequence[Answer]) -> list[tuple[tuple[str, ...], list[Answer]]]:
-    """What may stand side by side: the answers of one sweep, workload and target, in their order, after these three,
-    each of which is empty where all answers share it."""
+    """Group answers that may be compared: those of one sweep, workload and target, in their order, each preceded by
+    these three, with an empty text for any that all answers share."""
     by_parts: dict[tuple[str, ...], list[Answer]] = {}
     for answer in answers:
         by_parts.setdefault((answer.group.sweep, answer.group.workload, str(answer.target)), []).append(answer)

@@ -1,14 +1,15 @@
-r"""A run under a batch schedule against every constant batch size.
+r"""Compare a run under a batch schedule with every constant batch size.
 
 Constant batch sizes trace :math:`S(B)`, with :math:`E = B S`. A scheduled run took S steps and E examples to the same
-target. At equal examples the best constant batch size is the largest one whose examples do not exceed E; at equal
-steps, of those whose steps do not exceed S, the one with the fewest examples. On the hyperbola
-:math:`(S/S_{min} - 1)(E/E_{min} - 1) = 1` for every constant batch size, so
+target. At equal examples, the best constant batch size is the largest one whose examples do not exceed E; at equal
+steps, it is the one with the fewest examples among those whose steps do not exceed S. On the hyperbola
+:math:`(S/S_{min} - 1)(E/E_{min} - 1) = 1` for every constant batch size, so a run with
 
 .. math:: \gamma = (S/S_{min} - 1)(E/E_{min} - 1)
 
-below 1 beats them all (McCandlish et al. 2018, arXiv 1812.06162, appendix D; a noise scale that grows as the root of
-the progress allows .96). Without a hyperbola there is no :math:`E_{min}`, and what is saved against the curve remains.
+below 1 beats them all (McCandlish et al. 2018, arXiv 1812.06162, appendix D; a noise scale that grows as the square
+root of the progress allows .96). Without a hyperbola there is no :math:`E_{min}`, and only the savings against the
+curve remain.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ class ScheduledRun:
     """One scheduled run that reached the target.
 
     Attributes:
-        steps: to the target.
-        examples: seen there.
-        batch_size: in force there.
-        changed: whether it had changed by then.
-        seconds: that it took; NaN where a step time is not known.
+        steps: steps to the target.
+        examples: examples seen by then.
+        batch_size: batch size in force at the target.
+        changed: whether the batch size had changed by then.
+        seconds: time that it took; NaN if a step time is unknown.
     """
 
     steps: float
@@ -49,17 +50,18 @@ class ScheduledRun:
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduleGain:
-    """What a schedule bought.
+    """What a schedule gains over constant batch sizes.
 
     Attributes:
-        steps, examples: to the target, geometric means over seeds.
-        gamma: see the head of this module; at or below 0 where the run lies below an asymptote.
-        steps_saved: share of the steps of the best constant batch size at equal examples; negative where it takes more,
-            no value where there is none.
-        examples_saved: share of the examples of the best constant batch size at equal steps, likewise.
-        seconds: to the target, likewise a geometric mean; no value without step times.
-        seconds_saved: against the best constant batch size at equal examples; negative where it takes longer.
-        equal_examples, equal_steps: these constant batch sizes; ``None`` where none has so few examples, or steps.
+        steps, examples: steps and examples to the target, geometric means over seeds.
+        gamma: see the module docstring; 0 or negative if the run lies below an asymptote.
+        steps_saved: fraction of the steps of the best constant batch size at equal examples that is saved; negative if
+            the schedule takes more, no value if there is no such batch size.
+        examples_saved: fraction of the examples of the best constant batch size at equal steps that is saved, likewise.
+        seconds: time to the target, geometric mean over seeds; no value without step times.
+        seconds_saved: seconds saved against the best constant batch size at equal examples; negative if the schedule
+            takes longer.
+        equal_examples, equal_steps: these constant batch sizes; ``None`` if none has so few examples, or steps.
         beats: probability, over the resamples, that it saves steps.
     """
 
@@ -85,19 +87,21 @@ def compare(
     step_factors: Callable[[Array, int], Array] | None = None,
     seed: int = 0,
 ) -> ScheduleGain:
-    """A schedule's runs, one per seed, against the curve of constant batch sizes.
+    """Compare a schedule's runs, one per seed, with the curve of constant batch sizes.
 
-    The interval holds what the curve leaves open and the noise of the scheduled seeds. Log steps of a seed scatter with
-    the larger of two standard deviations: that of the curve's seeds pooled with their own, and their own; along its
-    schedule a slow seed sees more examples, too. What else its examples scatter by is drawn beside it.
+    The interval includes the uncertainty of the curve and the noise of the scheduled seeds. Log steps of a seed scatter
+    with the larger of two standard deviations: that of the curve's seeds pooled with their own, and their own. Along
+    its schedule, a slow seed also sees more examples; the remaining scatter of its examples is drawn independently.
 
     Args:
-        fit: of the constant batch sizes.
-        runs: at least one.
-        confidence: of the intervals.
-        hyperbola: whether the curve is one, so that gamma means something.
-        step_times: seconds of a step over batch sizes, NaN where they are not known.
-        step_factors: batch sizes ``[K]``, count -> factors on them that their measurement leaves open, ``[count, K]``.
+        fit: fit to the constant batch sizes.
+        runs: scheduled runs, at least one.
+        confidence: confidence of the intervals.
+        hyperbola: whether the curve is a hyperbola, so that gamma is meaningful.
+        step_times: function from batch sizes to seconds per step, NaN where unknown.
+        step_factors: function from batch sizes ``[K]`` and a count to random factors on their step times that represent
+            the measurement error, ``[count, K]``.
+        seed: seed of the random numbers.
     """
     log_steps, log_examples = (np.log([getattr(run, name) for run in runs]) for name in ("steps", "examples"))
     slope = float(np.mean([run.batch_size * run.steps / run.examples for run in runs]))
@@ -122,11 +126,11 @@ def compare(
     seconds = sooner = np.full(1 + count, math.nan)
     if step_times is not None:
         took = math.exp(float(np.mean(np.log([run.seconds for run in runs]))))
-        # a slow seed takes the steps more at the batch size in force at the target
+        # a slow seed takes its additional steps at the batch size in force at the target
         last = step_times(np.array([run.batch_size for run in runs]))
         rate = float(np.mean([own * run.steps / run.seconds for own, run in zip(last, runs, strict=True)]))
         seconds = np.append(took, took * np.exp(rate * drawn))
-        # where no constant batch size takes so few examples, it never gets there
+        # if no constant batch size takes so few examples, it never reaches the target
         constant = fewest * step_times(at_examples)
         if step_factors is not None and count:
             sizes = np.array([at_examples[0], *(run.batch_size for run in runs)])
@@ -150,7 +154,7 @@ def compare(
 
 
 def product(curve: StepsCurve, steps: Array, examples: Array) -> Array:
-    """Gamma, shape ``[R]``; minus its size where a factor, or both, are negative; infinity where an asymptote is 0."""
+    """Return gamma, shape ``[R]``; negative if one or both factors are negative; infinity if an asymptote is 0."""
     with np.errstate(all="ignore"):
         over = [steps / curve.min_steps - 1.0, examples / curve.min_examples - 1.0]
         size = np.abs(over[0] * over[1])
@@ -159,14 +163,14 @@ def product(curve: StepsCurve, steps: Array, examples: Array) -> Array:
 
 
 def fewest_steps(curve: StepsCurve, examples: Array) -> tuple[Array, Array]:
-    """Steps of the best constant batch size with so many examples at most, and that batch size, each ``[R]``; infinity
-    and NaN where every batch size takes more."""
+    """Return the steps of the best constant batch size with at most ``examples`` examples, and that batch size, each
+    ``[R]``; infinity and NaN if every batch size takes more."""
     wanted, cheapest = np.log(examples), curve.log_cheapest
 
     def log_examples(log_sizes: Array) -> Array:
         return np.asarray(log_sizes + curve.log_steps(np.exp(log_sizes)[:, None])[:, 0])
 
-    # beyond the batch size of the fewest examples they only grow, and steps are never fewer than the fewest
+    # beyond the batch size with the fewest examples they only grow, and steps never fall below the fewest
     high = wanted - curve.log_min_steps
     low = np.where(np.isfinite(cheapest), cheapest, high - 200.0)
     none = log_examples(low) >= wanted
@@ -179,8 +183,8 @@ def fewest_steps(curve: StepsCurve, examples: Array) -> tuple[Array, Array]:
 
 
 def fewest_examples(curve: StepsCurve, steps: Array) -> tuple[Array, Array]:
-    """Examples of the best constant batch size with so many steps at most, and that batch size, each ``[R]``; infinity
-    and NaN where every batch size takes more."""
+    """Return the examples of the best constant batch size with at most ``steps`` steps, and that batch size, each
+    ``[R]``; infinity and NaN if every batch size takes more."""
     log_sizes = np.maximum(curve.log_sizes(np.log(steps)), curve.log_cheapest)
     none = np.isnan(log_sizes)
     sizes = np.exp(np.where(none, 0.0, log_sizes))
@@ -189,7 +193,7 @@ def fewest_examples(curve: StepsCurve, steps: Array) -> tuple[Array, Array]:
 
 
 def _quantity(rows: Array, confidence: float, against: float = 0.0) -> Quantity:
-    """What was measured, ``against`` a batch size if there is one, with the interval of the resamples that follow; what
-    is not known may be anything."""
+    """Return the first of ``rows`` with the interval of the others; no value if the batch size ``against`` which it was
+    compared does not exist."""
     found = Quantity.open_ended(rows, confidence)
     return found if np.isfinite(against) else Quantity(None, found.interval)

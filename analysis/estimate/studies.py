@@ -1,7 +1,7 @@
-"""From evaluation curves to one point per batch size: crossings, censoring, choice of the learning rate.
+"""From evaluation curves to one point per batch size: crossings, censoring, and the choice of the learning rate.
 
-Nothing here depends on when a trial was stopped. Every crossing is found again on the stored curve, and where the sweep
-pruned slow trials, a trial that happened to run on is censored at the same place as one that was stopped.
+Nothing here depends on when a trial was stopped. Every crossing is computed again from the stored curve, and if the
+sweep pruned slow trials, a trial that happened to run on is censored at the same point as one that was stopped.
 """
 
 from __future__ import annotations
@@ -25,40 +25,40 @@ from cbs.trial.record import TrialStatus
 from cbs.trial.target import Target
 
 STOPPED = "STOPPED_AT_OWN_TARGET"
-"""Status at a target harder than the sweep's own: the trial stopped before it could reach it."""
+"""Status at a target harder than the sweep's own: the trial stopped before it could reach this one."""
 
 _RAN = (TrialStatus.BUDGET_EXHAUSTED, TrialStatus.PRUNED, STOPPED)
 _RANK = (*_RAN, TrialStatus.DIVERGED, TrialStatus.OUT_OF_MEMORY, TrialStatus.FAILED)
 
 NOT_RUN = ("", TrialStatus.FAILED, TrialStatus.OUT_OF_MEMORY)
-"""Status of a trial that says nothing about its learning rate, and that a sweep runs (again)."""
+"""Statuses that say nothing about the learning rate; a sweep runs such a trial (again)."""
 
 
 FARTHEST = 1.6
-"""Ratio of the steps of two evaluations up to which the steps between them are interpolated; beyond, nothing is known
-in between."""
+"""Ratio of the steps of two evaluations up to which steps between them are interpolated; beyond, the crossing may lie
+anywhere between them."""
 
 
 @dataclass(frozen=True)
 class Study:
-    """All trials of one group at one batch size, seen from one target.
+    """All trials of one group at one batch size, with respect to one target.
 
     Attributes:
         batch_size: examples per step.
-        lrs: learning rates, increasing, shape ``[L]``; one NaN where the trials do not say.
-        seeds: shape ``[N]``.
+        lrs: learning rates, increasing, shape ``[L]``; a single NaN if the trials do not state them.
+        seeds: seeds, shape ``[N]``.
         steps: steps to target, shape ``[L, N]``; NaN where it was not reached or no trial was run.
         status: how each trial ended with respect to the target, shape ``[L, N]``; empty where no trial was run.
-        bound: steps run without reaching the target, shape ``[L, N]``; NaN where that means nothing.
+        bound: steps run without reaching the target, shape ``[L, N]``; NaN where there is no such bound.
         trials: row of the trial table, shape ``[L, N]``; -1 where no trial was run.
-        resolution: steps by which ``steps`` may be too large, because nothing was measured in between, shape
-            ``[L, N]``; 0 where they are interpolated.
-        lead: by how many log steps noisy evaluations at the best learning rate are expected to pass the target before
-            their trend does, see :func:`analysis.estimate.early_crossing.early_crossing`; the mean over its seeds. 0
-            where evaluations have no noise of their own: a run that passes the target for a moment has reached it.
-        warmup: steps of the learning rate's warmup.
-        tuned: what else was tuned at every batch size, such as ``momentum=0.9``, shape ``[L]``: a row is then a
-            learning rate with these options, and the winner is one of all of them. Empty where nothing was.
+        resolution: steps by which ``steps`` may be too large because nothing was measured in between, shape ``[L, N]``;
+            0 where they are interpolated.
+        lead: number of log steps by which noisy evaluations at the best learning rate are expected to cross the target
+            before their trend does, see :func:`analysis.estimate.early_crossing.early_crossing`; mean over seeds. 0 if
+            evaluations have no noise of their own, since a run that crosses the target for a moment has reached it.
+        warmup: number of warmup steps of the learning rate.
+        tuned: other options tuned at every batch size, such as ``momentum=0.9``, shape ``[L]``: a row is then a
+            learning rate with these options, and the winner is one among all rows. Empty if there are none.
     """
 
     batch_size: int
@@ -80,33 +80,34 @@ class Study:
 
     @property
     def ran(self) -> np.ndarray:
-        """Whether the trial was run, shape ``[L, N]``."""
+        """Whether each trial was run, shape ``[L, N]``."""
         return np.asarray(self.status != "")
 
     @property
     def tried(self) -> np.ndarray:
-        """Whether some trial of the learning rate ended as training went, not as a machine did, shape ``[L]``."""
+        """Whether any trial of the learning rate gives information about training, not only about the machine,
+        ``[L]``."""
         return np.asarray(np.isin(self.status, NOT_RUN, invert=True).any(axis=1))
 
     @property
     def along_lr(self) -> Study:
-        """The trials that differ from the winner, from the first without one, in learning rate and seed alone."""
+        """The trials that differ from the winner (or from the first row) only in learning rate and seed."""
         return self.at(self.tuned == self.tuned[self.winner or 0]) if len(self.tuned) else self
 
     def at(self, rows: np.ndarray | slice, **changes: Any) -> Study:
-        """Some of the rows, with the options that were tuned left out, and with ``changes``."""
+        """Return some of the rows, without tuned options, and with ``changes``."""
         names = ("lrs", "steps", "status", "bound", "trials", "resolution")
         kept = {name: getattr(self, name)[rows] for name in names} | {"tuned": np.empty(0, dtype=object)}
         return replace(self, **kept | changes)
 
     def at_edge(self, row: int) -> bool:
-        """Whether the learning rate of a row is the lowest or the highest of those that were tried with its options."""
+        """Return whether the learning rate of a row is the lowest or highest that was tried with the same options."""
         alike = self.tuned == self.tuned[row] if len(self.tuned) else np.ones(len(self.lrs), dtype=bool)
         return any(at_edges(int(alike[:row].sum()), self.tried[alike]))
 
     def edges_of_axes(self, row: int) -> tuple[str, ...]:
-        """Options that were tuned of which the value of a row is the lowest or the highest that was tried; 0 is an end
-        that nothing lies beyond."""
+        """Return the tuned options whose value in a row is the lowest or the highest tried; 0 is not reported, because
+        nothing lies beyond it."""
         if not len(self.tuned):
             return ()
         options = [options_of(text) for text, tried in zip(self.tuned, self.tried, strict=True) if tried]
@@ -121,24 +122,24 @@ class Study:
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """One batch size of a curve.
+    """One batch size of a curve of steps to target.
 
     Attributes:
         batch_size: examples per step.
         steps_to_target: geometric mean over the seeds that reached the target at the best learning rate.
         steps_per_seed: steps to target at the best learning rate, of the seeds that reached it.
-        best_lr: the learning rate that wins over seeds.
-        at_grid_edge: whether it is the lowest or the highest that was tried; ``None``, as ``best_lr``, where no trial
-            reached the target or the trials do not say their learning rate.
-        seeds: seeds that were run.
-        seeds_reached: seeds that reached the target at the best learning rate.
-        status: ``REACHED``, or how most trials ended when none reached the target.
-        steps_lower_bound: when none reached the target, the most steps run without reaching it.
+        best_lr: the best learning rate over all seeds.
+        at_grid_edge: whether it is the lowest or the highest tried; ``None``, like ``best_lr``, if no trial reached the
+            target or the trials do not state their learning rate.
+        seeds: number of seeds that were run.
+        seeds_reached: number of seeds that reached the target at the best learning rate.
+        status: ``REACHED``, or how most trials ended if none reached the target.
+        steps_lower_bound: if none reached the target, the most steps run without reaching it.
         trials: rows of the trial table behind ``steps_per_seed``.
-        tuned: the options that won beside the learning rate, see :class:`Study`; empty where none were tuned.
-        at_axis_edge: which of them are the lowest or the highest that was tried.
-        resolution: the largest part of its steps by which those of a seed may be too large.
-        lead, warmup: of the :class:`Study`.
+        tuned: the best tuned options, see :class:`Study`; empty if none were tuned.
+        at_axis_edge: which of these are the lowest or the highest tried.
+        resolution: largest fraction by which the steps of a seed may be too large.
+        lead, warmup: as in :class:`Study`.
     """
 
     batch_size: int
@@ -173,12 +174,12 @@ class Point:
 
 
 def options_of(tuned: str) -> dict[str, Any]:
-    """The options in the text that :attr:`Study.tuned` has of them."""
+    """Parse the text of tuned options in :attr:`Study.tuned`."""
     return parse_choice(f"tuned({tuned})").options
 
 
 def easier_or_equal(target: Target, own: Target) -> bool:
-    """Whether trials that stopped at ``own`` have passed ``target`` on the way."""
+    """Return whether trials that stopped at ``own`` have passed ``target`` on the way."""
     if (target.metric, target.direction) != (own.metric, own.direction):
         return False
     return target.value == own.value or target.reached(own.value)
@@ -187,11 +188,11 @@ def easier_or_equal(target: Target, own: Target) -> bool:
 def studies(
     group: Group, rows: pd.DataFrame, target: Target, steps: np.ndarray, apart: np.ndarray, evaluations: Sequence[Array]
 ) -> Iterator[Study]:
-    """The studies of one group, whose trials are ``rows``, by increasing batch size.
+    """Yield the studies of one group, whose trials are ``rows``, in order of increasing batch size.
 
-    ``steps`` are those of all trials to ``target`` (:meth:`cbs.trial.target.Target.crossings`), ``apart`` the ratios of
-    the steps around them (:meth:`cbs.trial.target.Target.apart`), ``evaluations`` the columns of
-    :attr:`analysis.read.results.Results.evaluations`.
+    ``steps`` are the steps of all trials to ``target`` (:meth:`cbs.trial.target.Target.crossings`), ``apart`` the
+    ratios of the steps of the evaluations around them (:meth:`cbs.trial.target.Target.apart`), and ``evaluations`` the
+    columns of :attr:`analysis.read.results.Results.evaluations`.
     """
     trial, at, values = evaluations
     unseen = np.where(apart > FARTHEST, steps * (1 - 1 / apart), 0.0)
@@ -214,10 +215,11 @@ def one_study(
     steps: np.ndarray,
     resolution: np.ndarray | float = 0.0,
 ) -> Study:
-    """The study of one batch size.
+    """Return the study of one batch size.
 
-    ``part`` are its trials: columns ``lr``, ``seed``, ``status`` and ``final_step``; ``tuned`` where the group has any.
-    ``steps`` are theirs to ``target``, NaN where it was not reached; they may be too large by ``resolution``.
+    ``part`` are its trials, with columns ``lr``, ``seed``, ``status`` and ``final_step``, and ``tuned`` if the group
+    has tuned options. ``steps`` are their steps to ``target``, NaN if it was not reached; they may be too large by
+    ``resolution``.
     """
     lrs, row = np.unique(part["lr"].to_numpy(dtype=float), return_inverse=True)
     tuned = np.empty(0, dtype=object)
@@ -254,10 +256,10 @@ def one_study(
 
 
 def _cut_off(table: np.ndarray, stopped: np.ndarray) -> bool:
-    """Whether another learning rate might have won if its trials had gone on.
+    """Return whether another learning rate might have won if its trials had continued.
 
-    ``table`` are steps to a target that did not end the trials, ``stopped`` those after which trials were ended for
-    something else, both of shape ``[L, N]`` with NaN where that was not so.
+    ``table`` are steps to a target at which trials did not end, ``stopped`` the steps after which trials ended for
+    another reason, both of shape ``[L, N]``, NaN where they do not apply.
     """
     winner = best_lr(table, np.isfinite(table) | np.isfinite(stopped))
     early = np.where(np.isfinite(table), np.nan, stopped)
@@ -265,7 +267,7 @@ def _cut_off(table: np.ndarray, stopped: np.ndarray) -> bool:
 
 
 def point(study: Study) -> Point:
-    """What one batch size contributes to the curve."""
+    """Summarise one batch size as a point of the curve."""
     winner = study.winner
     seeds = len(study.seeds)
     if winner is None:
@@ -299,18 +301,20 @@ def point(study: Study) -> Point:
 
 
 def best_values(evaluations: pd.DataFrame, trials: int, direction: str) -> np.ndarray:
-    """The best value of the metric of every trial after step 0, shape ``[trials]``; NaN where there is none. Of
-    :attr:`analysis.read.results.Results.evaluations`; ``direction`` is that of the target."""
+    """Return the best value of the metric of every trial after step 0, shape ``[trials]``; NaN if there is none.
+
+    ``evaluations`` are :attr:`analysis.read.results.Results.evaluations`; ``direction`` is that of the target.
+    """
     value = evaluations["value"].where((evaluations["step"] > 0) & np.isfinite(evaluations["value"]))
     best = value.groupby(evaluations["trial"]).agg("min" if direction == "below" else "max")
     return best.reindex(range(trials)).to_numpy()
 
 
 def within_reach(rows: pd.DataFrame, best: np.ndarray, direction: str) -> float | None:
-    """The hardest value of the metric that some trial reached at every batch size; ``None`` without evaluations.
+    """Return the hardest value of the metric that some trial reached at every batch size; ``None`` without evaluations.
 
-    Step 0 does not count. Rounded to three digits towards the easier side. ``rows`` are the trials of one group,
-    ``best`` the :func:`best_values` of all trials.
+    Step 0 does not count. The value is rounded to three digits towards the easier side. ``rows`` are the trials of one
+    group, ``best`` the :func:`best_values` of all trials.
     """
     below = direction == "below"
     per_size = pd.Series(best[rows.index]).groupby(rows["batch_size"].to_numpy()).agg("min" if below else "max")
@@ -321,7 +325,7 @@ def within_reach(rows: pd.DataFrame, best: np.ndarray, direction: str) -> float 
 
 
 def easier_by_rounding(value: float, below: bool, digits: int) -> float:
-    """The next easier value with so many digits, for a target that has to be passed ``below`` it, or above."""
+    """Return the next easier value with ``digits`` digits for a target that is passed below it (or above)."""
     if value == 0:
         return 1e-12 if below else -1e-12
     unit = 10.0 ** (math.floor(math.log10(abs(value))) - digits + 1)

@@ -1,6 +1,6 @@
 """From the studies of one optimizer to fitted curves, and the priors of their exponents.
 
-Seeds far from their siblings, which differ from the runs of the same batch size by more than seeds do, are left out.
+Outlying seeds, which differ from the other runs of the same batch size by more than seeds do, are left out.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from analysis.estimate.studies import Study
 
 FEWEST_SIBLINGS = 2
 LEAST_FACTOR = 1.5
-"""A seed nearer to its siblings than this is not named, however alike they are."""
+"""A seed within this factor of the other seeds is never reported as far."""
 
 _LEVEL = 0.01
-"""Probability that any seed of a curve is named where none is far."""
+"""Probability that any seed of a curve is reported as far if none is."""
 
 
 class FarSeed(NamedTuple):
@@ -40,13 +40,12 @@ class FarSeed(NamedTuple):
 
 
 def far_seeds(tables: Sequence[Trials]) -> dict[int, tuple[int, float]]:
-    """By the index of the batch size the column of its table and the factor of a far seed, the farthest of several.
+    """Find far seeds; return column and factor of the farthest one by the index of the batch size.
 
-    Far are seeds at the best learning rate whose log steps lie far from the mean of at least two siblings.
-
-    The distance is compared by Student's t, at 1 % for all seeds of the curve together, with a variance that a few far
-    seeds cannot raise: the median over batch sizes of each one's own variance over the median of its chi-squared
-    distribution, at half the degrees of freedom of all.
+    A seed at the best learning rate is far if its log steps lie far from the mean of at least two others. The distance
+    is compared by Student's t, at 1 % for all seeds of the curve together, with a variance that a few far seeds cannot
+    raise: the median over batch sizes of each one's own variance divided by the median of its chi-squared distribution,
+    at half the total degrees of freedom.
     """
     logs = [
         np.full(table.steps.shape[1], np.nan) if table.winner is None else np.log(table.steps[table.winner])
@@ -62,7 +61,7 @@ def far_seeds(tables: Sequence[Trials]) -> dict[int, tuple[int, float]]:
         return {}
     deviation = math.sqrt(float(np.median(medians)))
     freedom = max(1.0, sum(count - 1 for count in several if count > 1) / 2)
-    # next to a far seed its siblings look far as well
+    # beside a far seed the others look far as well, so only the farthest one is kept
     farthest: dict[int, tuple[int, float]] = {}
     for place, row in enumerate(logs):
         for column in np.flatnonzero(np.isfinite(row)) if several[place] > FEWEST_SIBLINGS else ():
@@ -78,18 +77,19 @@ def far_seeds(tables: Sequence[Trials]) -> dict[int, tuple[int, float]]:
 
 
 def tables(studies: Sequence[Study]) -> list[Trials]:
-    """The trials of every study as :func:`analysis.estimate.fitting.fit_curve` takes them."""
+    """Return the trials of every study as :func:`analysis.estimate.fitting.fit_curve` takes them."""
     return [Trials(study.steps, study.bound, study.ran, gain(study.along_lr)) for study in studies]
 
 
 def fit_studies(
     studies: Sequence[Study], config: AnalysisConfig, belief: Belief = ALONE
 ) -> tuple[Fit | None, tuple[FarSeed, ...], list[Trials]]:
-    """The curve through the studies, ``None`` when fewer than two reached the target; seeds far from the others;
-    the trials without them.
+    """Return the curve through the studies (``None`` if fewer than two reached the target), far seeds, and the trials
+    without them.
 
-    Seeds, and whole studies, that ran without reaching it enter as lower bounds. Far seeds are left out of the curve;
-    every second resample is one with them, so the interval holds either way, unless with them it has no ends.
+    Seeds, and whole studies, that ran without reaching the target enter as lower bounds. Far seeds are left out of the
+    curve, but every second resample includes them, so that the interval covers both cases, unless it has open ends with
+    them.
     """
     if sum(study.winner is not None for study in studies) < 2:
         return None, (), []
@@ -107,7 +107,7 @@ def fit_studies(
 
 
 def _alternating(fit: Fit, other: Fit) -> Fit:
-    """``fit`` with every second resample from ``other``."""
+    """Return ``fit`` with every second resample taken from ``other``."""
 
     def mixed(mine: Array, its: Array) -> Array:
         turn = (np.arange(len(mine)) % 2 == 0).reshape(-1, *[1] * (mine.ndim - 1))
@@ -124,7 +124,7 @@ def _alternating(fit: Fit, other: Fit) -> Fit:
 
 
 def beliefs(curves: Sequence[Sequence[Study]], scopes: Sequence[Hashable], config: AnalysisConfig) -> list[Belief]:
-    """Priors of the exponent of every curve, from the others of its scope, see
+    """Return the prior of the exponent of every curve, from the other curves of its scope, see
     :mod:`analysis.estimate.fitting.exponent`."""
     free = [
         free_exponent([study.batch_size for study in studies], tables(studies), config)
@@ -141,7 +141,7 @@ def beliefs(curves: Sequence[Sequence[Study]], scopes: Sequence[Hashable], confi
 
 
 def sample(fit: Fit, target: float | None, *, resampled: bool = False) -> CurveSample:
-    """What a definition sees of a fit: the measured curve, or its resamples."""
+    """Return the input of a definition: the measured curve of a fit, or its resamples."""
     if not resampled:
         curve, hyperbola = (each.mapped(np.atleast_1d) for each in (fit.estimate, fit.hyperbola))
         return CurveSample(fit.batch_sizes, fit.log_steps[None], curve, hyperbola, target)

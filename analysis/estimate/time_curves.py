@@ -1,7 +1,7 @@
-"""Steps to target and seconds per step over batch sizes, on a number of devices; the compute-time plane.
+"""Steps to target and seconds per step over batch sizes on a number of devices, and the plane of compute against time.
 
-The plane is wall time to the target against devices: per optimizer one iso-loss curve along batch sizes (Essential AI,
-"Practical Efficiency of Muon", 2505.02222), with steps to target by the fit, times seconds per step.
+The plane shows wall time to the target against devices, with one iso-loss curve along batch sizes per optimizer
+(Essential AI, "Practical Efficiency of Muon", 2505.02222): steps to target by the fit, times seconds per step.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ class TimeCurve:
     """Steps and seconds over batch sizes on one number of devices.
 
     Attributes:
-        batch_sizes: shape ``[K]``, increasing.
-        seconds: of a step, shape ``[K]``.
-        steps: to target by the fit, shape ``[K]``.
-        resampled: likewise, shape ``[R, K]``.
-        drawn: factors on the seconds that their measurement leaves open, shape ``[R, K]``.
+        devices: number of devices.
+        batch_sizes: batch sizes, shape ``[K]``, increasing.
+        seconds: seconds per step, shape ``[K]``.
+        steps: steps to target by the fit, shape ``[K]``.
+        resampled: resampled steps to target, shape ``[R, K]``.
+        drawn: random factors on the seconds that represent their measurement error, shape ``[R, K]``.
     """
 
     devices: int
@@ -41,18 +42,18 @@ class TimeCurve:
 
     @property
     def time(self) -> Array:
-        """To the target, in seconds, shape ``[K]``."""
+        """Time to the target in seconds, shape ``[K]``."""
         return self.steps * self.seconds
 
     @property
     def resampled_time(self) -> Array:
-        """Likewise, shape ``[R, K]``."""
+        """Resampled time to the target, shape ``[R, K]``."""
         return self.resampled * self.seconds * self.drawn
 
 
 def candidates(low: float, high: float) -> Array:
-    """Whole batch sizes from ``low`` to ``high``: all of them where they are few, else about 200 in equal ratios, with
-    both ends and every power of two."""
+    """Return whole batch sizes from ``low`` to ``high``: all of them if they are few, otherwise about 200 in equal
+    ratios, with both ends and every power of two."""
     first, last = math.ceil(low), math.floor(high)
     if first > last:
         return np.empty(0)
@@ -71,9 +72,11 @@ def course(
     span: tuple[float, float] | None = None,
     measured: bool = False,
 ) -> TimeCurve | None:
-    """Steps and seconds over the batch sizes that the fit covers, or over ``span``, and that have a step time; ``None``
-    without one. ``measured`` is whether to look, beside both ends, at those alone that reached the target or are in the
-    table."""
+    """Return steps and seconds over the batch sizes that the fit (or ``span``) covers and that have a step time;
+    ``None`` if there are none.
+
+    If ``measured``, only batch sizes that reached the target or are in the table, and both ends, are used.
+    """
     fit, optimizer = answer.fit, answer.group.optimizer
     known = throughput.span(optimizer, devices)
     if fit is None or known is None:
@@ -98,31 +101,31 @@ def course(
 
 
 def courses_of(answer: Answer, throughput: Throughput, most: int, *, measured: bool = False) -> list[TimeCurve]:
-    """:func:`course` on every number of devices up to ``most`` that is worth a look."""
+    """Return :func:`course` for every number of devices up to ``most`` that is worth considering."""
     counts = throughput.device_counts(answer.group.optimizer, most)
     time_curves = (course(answer, throughput, devices, measured=measured) for devices in counts)
     return [entry for entry in time_curves if entry is not None]
 
 
 def undominated(devices: Array, seconds: Array) -> Array:
-    """Whether no other point has at most as many devices and at most as much time, and less of one of them; points that
-    agree in both keep each other. Shapes ``[P]``."""
+    """Return a mask of the points that are not dominated, shape ``[P]``: no other point has at most as many devices and
+    at most as much time, and less of one of them. Equal points do not dominate each other."""
     fastest = pd.Series(seconds).groupby(devices).min()
     fewer = fastest.cummin().shift(fill_value=np.inf)
     return np.asarray((seconds == fastest.loc[devices]) & (seconds < fewer.loc[devices]))
 
 
 def plane(answer: Answer, throughput: Throughput) -> list[dict[str, Any]]:
-    """Every measured batch size on every number of devices, by increasing devices and batch size.
+    """Return every measured batch size on every number of devices, by increasing devices and batch size.
 
-    Batch sizes are those that reached the target, those of the table, and the ends of what has a step time; all within
-    the batch sizes that reached the target. Empty without a fit, or where none of them has a step time.
+    Batch sizes are those that reached the target, those of the table, and the ends of the range that has a step time,
+    all within the batch sizes that reached the target. Empty without a fit, or if none of them has a step time.
 
     Returns:
-        Rows of the ``optimizer``, the ``devices`` that share a step, the ``batch_size`` in examples, the ``steps`` to
-        target by the fit, the wall time in ``seconds``, validation not included, its interval from those of the steps
-        and of the step time (``seconds_low``, ``seconds_high``; ``None`` without resamples), the ``assumption`` of the
-        step time (empty where it was measured), and whether it is ``on_frontier``, see :func:`undominated`.
+        Rows with the ``optimizer``, the ``devices`` that share a step, the ``batch_size`` in examples, the ``steps`` to
+        target by the fit, the wall time in ``seconds`` without validation, its interval from those of the steps and of
+        the step time (``seconds_low``, ``seconds_high``; ``None`` without resamples), the ``assumption`` of the step
+        time (empty if it was measured), and whether it is ``on_frontier``, see :func:`undominated`.
     """
     if answer.fit is None:
         return []
@@ -141,7 +144,8 @@ def plane(answer: Answer, throughput: Throughput) -> list[dict[str, Any]]:
 
 
 def most_devices(answer: Answer, throughput: Throughput) -> int:
-    """The most devices worth a look: as many as the largest measured batch size has examples, or as were measured."""
+    """Return the largest number of devices worth considering: as many as the largest measured batch size has examples,
+    or as were measured."""
     assert answer.fit is not None
     largest = int(answer.fit.batch_sizes[-1])
     measured = [

@@ -1,6 +1,6 @@
-"""Results as a person or a script wants them: terminal, CSV, LaTeX, JSON, figures, HTML.
+"""Present results: terminal, CSV, LaTeX, JSON, figures, HTML.
 
-What there is to say about a type of result stands in the ``tables`` of its question or extension, found by the type.
+How a type of result is presented is defined in the ``tables`` module of its question or extension, found by the type.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ if TYPE_CHECKING:
 
 
 SCHEMA_VERSION = 1
-"""Of every JSON that is written or printed; raised when a key changes its name, unit or meaning."""
+"""Schema version of all JSON output; raised when a key changes its name, unit or meaning."""
 
 
 class Result(Protocol):
-    """What a question returns."""
+    """Interface of what a question returns."""
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values that :func:`json.dumps` writes with ``allow_nan=False``."""
+        """Return plain JSON values that :func:`json.dumps` accepts with ``allow_nan=False``."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Presentation:
-    """What there is to say about a result.
+    """How a result is presented.
 
     Attributes:
-        shown: tables and sentences for the terminal, in their order.
-        tables: what is written, by the name of the file without its suffix.
+        shown: tables and sentences for the terminal, in order.
+        tables: tables to write, by the name of the file without its suffix.
         latex: names of the tables that are also written as LaTeX.
-        paper: of them, by name, the keys of the columns that the LaTeX holds beside the names of the rows, see
-            :func:`analysis.present.table.for_paper`; everything is then in ``NAME_full.tex``.
-        json: name of the file of the whole result.
-        drawn_in: folder of the figures; empty for beside the tables.
+        paper: for some of these tables, keys of the columns that the short LaTeX version has in addition to the names
+            of the rows, see :func:`analysis.present.table.for_paper`; all columns are then in ``NAME_full.tex``.
+        json: name of the file with the whole result.
+        drawn_in: folder of the figures; empty for the folder of the tables.
     """
 
     shown: Sequence[Table | str]
@@ -62,10 +62,9 @@ class Presentation:
 
 @functools.singledispatch
 def presentation(result: Any) -> Presentation:
-    """What there is to say about ``result``; the ``tables`` of every question and extension register
-    their types."""
+    """Return how to present ``result``; the ``tables`` module of every question and extension registers its types."""
     for module, _ in modules("tables", "analysis.questions"):
-        load(module)  # one by one: each brings its question along
+        load(module)  # one at a time, because each imports its question
         present = presentation.dispatch(type(result))
         if present is not presentation.dispatch(object):
             return present(result)
@@ -75,7 +74,7 @@ def presentation(result: Any) -> Presentation:
 def show(
     result: Result, console: Console, *, wide: bool = False, definitions: bool = False, files: Sequence[Path] = ()
 ) -> None:
-    """Print a result, and where ``files``, those that :func:`write` returned, are; with ``wide`` every quantity, with
+    """Print a result, and the paths of ``files`` that :func:`write` returned; with ``wide`` every quantity, with
     ``definitions`` every definition of the critical batch size."""
     from analysis.present import terminal
 
@@ -101,14 +100,16 @@ def write(
     figures: str | None = "default",
     labels: FigureLabels = PLAIN,
 ) -> tuple[Path, ...]:
-    """Write tables (CSV, LaTeX), figures and JSON of a result into ``folder``, which is made if absent; all or none.
+    """Write tables (CSV, LaTeX), figures and JSON of a result into ``folder``, creating it if needed; all or nothing.
 
     Args:
-        figures: page width that figures are drawn for, of :data:`analysis.page_widths.VENUES`; ``None`` draws none.
-        labels: what the curves are called in the figures, and whether panels have titles.
+        result: the result.
+        folder: folder to write to.
+        figures: page width for the figures, one of :data:`analysis.page_widths.VENUES`; ``None`` for no figures.
+        labels: names of the curves in the figures, and whether panels have titles.
 
     Raises:
-        ConfigError: if a curve that ``labels`` name is not there, or two would have one name.
+        ConfigError: if a curve that ``labels`` renames does not exist, or two would get one name.
         ResultsError: if the folder cannot be written.
     """
     presented, folder = presentation(result), Path(folder)
@@ -139,8 +140,10 @@ def write(
 
 @contextlib.contextmanager
 def in_one_piece(output: Path) -> Iterator[Path]:
-    """A draft folder within ``output``; what the block leaves in it is moved up, file by file, once the block is done.
-    A folder that cannot be written is a ``ResultsError``."""
+    """Yield a draft folder within ``output``; its files are moved up, one by one, once the block has ended.
+
+    Raises ``ResultsError`` if the folder cannot be written.
+    """
     draft = output / f".tmp-{uuid.uuid4().hex}"
     try:
         draft.mkdir(parents=True)
@@ -155,9 +158,9 @@ def in_one_piece(output: Path) -> Iterator[Path]:
     finally:
         shutil.rmtree(draft, ignore_errors=True)
         with contextlib.suppress(OSError):
-            output.rmdir()  # only where nothing is in it
+            output.rmdir()  # succeeds only if it is empty
 
 
 def to_json(result: Result, *, files: Sequence[Path] = ()) -> dict[str, Any]:
-    """A result as plain JSON values that :func:`json.dumps` writes with ``allow_nan=False``."""
+    """Return a result as plain JSON values that :func:`json.dumps` accepts with ``allow_nan=False``."""
     return {"schema_version": SCHEMA_VERSION} | result.to_json() | {"files": [str(path) for path in files]}

@@ -1,4 +1,4 @@
-"""The tables of answers: the summary, every definition side by side, every point."""
+"""Tables of answers: the summary, all definitions side by side, all points."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _OF_HYPERBOLA = ("critical_batch_size", "min_steps", "min_examples")
 
 
 def example_units(answers: Sequence[Answer]) -> str:
-    """What examples are called, in the plural."""
+    """Return the name of examples in the plural."""
     units = {answer.group.example_unit for answer in answers}
     return f"{units.pop()}s" if len(units) == 1 else "examples"
 
 
 def about(answers: Sequence[Answer], names: Mapping[str, str] | None = None) -> tuple[Column, ...]:
-    """The columns that tell rows apart; people see those that differ, under ``names`` in place of ours."""
+    """Return the columns that identify rows; those whose values differ are displayed, with headings from ``names``."""
     names = names or {}
     metrics = {answer.target.metric for answer in answers}
 
@@ -51,7 +51,7 @@ def about(answers: Sequence[Answer], names: Mapping[str, str] | None = None) -> 
 
 
 def titled(answers: Sequence[Answer]) -> str:
-    """After a comma the one target there is, or the one metric of several; nothing where it has no name."""
+    """Return the target, or the metric if there are several targets, after a comma; empty if it has no name."""
     targets = {answer.target for answer in answers}
     metrics = {target.metric for target in targets}
     if len(targets) == 1:
@@ -61,7 +61,7 @@ def titled(answers: Sequence[Answer]) -> str:
 
 
 def summary(answers: Sequence[Answer], *, names: Mapping[str, str] | None = None) -> Table:
-    """One row per answer, the advice below."""
+    """Return a table with one row per answer, and the advice below."""
     first, several_targets = answers[0], len({str(answer.target) for answer in answers}) > 1
     b, b_latex = symbol(first.critical.definition), math_symbol(first.critical.definition)
     noise = any(answer.noise_scale.measured for answer in answers)
@@ -136,7 +136,7 @@ def summary(answers: Sequence[Answer], *, names: Mapping[str, str] | None = None
 
 
 def meaning(answer: Answer) -> str:
-    """What the critical batch size means for a run, by the fitted curve; empty where there is none."""
+    """Say what the critical batch size means for a run, by the fitted curve; empty if there is none."""
     fit, size = answer.fit, answer.critical_batch_size
     if fit is None or size is None or answer.min_steps.value is None:
         return ""
@@ -151,7 +151,7 @@ def meaning(answer: Answer) -> str:
 
 
 def if_hyperbola(answer: Answer) -> str:
-    """What the hyperbola would say, where that is something else; empty otherwise."""
+    """Say what the hyperbola would give, if that differs; empty otherwise."""
     curve = answer.hyperbola
     if curve is None or answer.exponent.value is None:
         return ""
@@ -171,14 +171,14 @@ def _tokens(answer: Answer, size: float | None) -> float | None:
 
 
 def lr_interior(answer: Answer) -> bool | None:
-    """Whether every best learning rate lies inside the grid that was tried; ``None`` where that is not known."""
+    """Return whether every best learning rate lies inside the grid that was tried; ``None`` if unknown."""
     edges = [point.at_grid_edge for point in answer.points if point.reached and point.at_grid_edge is not None]
     return not any(edges) if edges else None
 
 
 def lrs_tried(answer: Answer) -> tuple[float, float] | None:
-    """The lowest and the highest learning rate that ran at any batch size, beyond which a better optimum would not have
-    been seen; ``None`` where that is not known."""
+    """Return the lowest and the highest learning rate that ran at any batch size, beyond which a better optimum would
+    not have been found; ``None`` if unknown."""
     lrs = [lr for study in answer.studies for lr in study.lrs[study.tried].tolist()]
     return (min(lrs), max(lrs)) if lrs and all(map(math.isfinite, lrs)) else None
 
@@ -188,7 +188,7 @@ def _span(ends: tuple[float, float] | None) -> str:
 
 
 def definitions(answers: Sequence[Answer], *, names: Mapping[str, str] | None = None) -> Table:
-    """One row per answer and definition, every remark once below."""
+    """Return a table with one row per answer and definition, and every remark once below."""
     rows = [(entry, answer) for answer in answers for entry in answer.definitions.values()]
     tokens = any(answer.group.tokens_per_example for answer in answers)
     columns = (
@@ -208,7 +208,7 @@ def definitions(answers: Sequence[Answer], *, names: Mapping[str, str] | None = 
 
 
 def _remarks(answers: Sequence[Answer]) -> Iterator[str]:
-    """Every remark once, with the answers it is about where these are not all."""
+    """Yield every remark once, with the answers that it concerns unless these are all."""
     about: dict[tuple[str, str], dict[str, list[str]]] = {}
     for answer in answers:
         for entry in answer.definitions.values():
@@ -224,8 +224,7 @@ def _remarks(answers: Sequence[Answer]) -> Iterator[str]:
 
 
 def tuned_columns(answers: Sequence[Answer]) -> list[Column]:
-    """Which options won beside the learning rate, of rows of an object with a batch size and an answer; none where none
-    were tuned."""
+    """Return a column of the best tuned options, for rows of a point and an answer; no column if nothing was tuned."""
 
     def tuned(row: Any, answer: Answer) -> str:
         size = row["batch_size"] if isinstance(row, dict) else row.batch_size
@@ -236,7 +235,7 @@ def tuned_columns(answers: Sequence[Answer]) -> list[Column]:
 
 
 def points(answers: Sequence[Answer]) -> Table:
-    """One row per answer and batch size; what is shown is for the page, see ``points.csv`` for all."""
+    """Return a table with one row per answer and batch size; the page shows some columns, ``points.csv`` has all."""
     rows = [(point, answer) for answer in answers for point in answer.points]
 
     def measured(kind: str, point: Point, answer: Answer) -> float | None:

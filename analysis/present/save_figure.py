@@ -1,4 +1,4 @@
-"""One figure of a result as a file that the person names."""
+"""Save one figure of a result to a file that the user names."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from cbs.files import atomic_file
 
 
 def save_figure(result: Result | None, path: Path | None, name: str = "steps") -> list[Path]:
-    """The figure called ``name`` of a result as ``.pdf`` or ``.png``, of an analysis with all its fits in one; the
-    file, where there is one to write and something to draw.
+    """Save the figure called ``name`` of a result as ``.pdf`` or ``.png``; all fits of an analysis go into one figure.
+
+    Returns the file; nothing if there is no file to write or nothing to draw.
 
     Raises:
-        ConfigError: if the name of the file ends otherwise.
+        ConfigError: if the name of the file has another suffix.
         ResultsError: if it cannot be written.
     """
     if result is None or path is None:
@@ -43,7 +44,7 @@ def save_figure(result: Result | None, path: Path | None, name: str = "steps") -
 
 
 def _labelled(answer: Answer, answers: Sequence[Answer]) -> Answer:
-    """The answer under a name that tells its curve from every other in one figure."""
+    """Return the answer with a label that distinguishes its curve from all others in one figure."""
     groups, optimizers = {a.group.workload for a in answers}, {a.group.optimizer for a in answers}
     parts = [answer.group.workload] if len(groups) > 1 and answer.group.workload else []
     parts += [answer.group.optimizer] if len(optimizers) > 1 or not parts else []

@@ -1,4 +1,4 @@
-"""Suggested trials, in words."""
+"""Describe suggested trials in words."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from analysis.phrases import number
 
 
 def in_words(suggestions: Sequence[Suggestion]) -> Iterator[str]:
-    """Lines for a person; the command on a line of its own, to be copied."""
+    """Yield lines to print; the command is on a line of its own, to be copied."""
     if not suggestions:
         yield "suggestions: none, no trials of this protocol would help"
     for entry in suggestions:
@@ -19,7 +19,7 @@ def in_words(suggestions: Sequence[Suggestion]) -> Iterator[str]:
 
 
 def facts(suggestion: Suggestion) -> dict[str, str]:
-    """Which trials are suggested, what they take, and what they do to the interval where that is known."""
+    """Return which trials are suggested, their cost, and their effect on the interval if known."""
     sizes, seeds = (", ".join(map(str, values)) for values in (suggestion.batch_sizes, suggestion.seeds))
     count = "" if suggestion.trials is None else f"{suggestion.trials} trials: "
     lrs = ", learning rates are searched" if suggestion.trials is None else ""

@@ -1,7 +1,7 @@
 """One description of a table, from which the terminal, CSV, LaTeX and HTML are made.
 
-A description is columns over rows; a row is whatever a question found (an answer, a plan, a law, a mapping) or a tuple
-of such parts, and a column knows how to read its value and its interval from a row.
+A description consists of columns over rows. A row is any object that a question returns (an answer, a plan, a law, a
+mapping) or a tuple of such objects, and a column knows how to read its value and its interval from a row.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import pandas as pd
 from analysis.phrases import DASH, ends, number
 
 Reader = str | Callable[..., Any]
-"""What reads a value: a function of the parts of a row, or a dotted path of attributes and of keys of mappings, which
-gives ``None`` where something on the way is ``None``. The path begins at the first part of a row that has it."""
+"""How to read a value: a function of the parts of a row, or a dotted path of attributes and mapping keys, which gives
+``None`` if anything on the way is ``None``. The path starts at the first part of a row that has its first name."""
 
 
 def text_of(value: Any) -> str:
-    """A value as a person reads it."""
+    """Format a value for display."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return DASH
     if isinstance(value, bool):
@@ -32,20 +32,21 @@ def text_of(value: Any) -> str:
 
 @dataclass(frozen=True)
 class Column:
-    """One quantity.
+    """One quantity of a table.
 
     Attributes:
-        key: name in CSV, with the unit where it has one; empty for a column that people alone see.
-        value: what reads it from a row; the key when empty.
-        heading: for people; empty for a column that files alone hold.
-        interval: what reads its interval ``(low, high)``; ``None`` for a quantity without.
-        latex: heading in LaTeX; the escaped ``heading`` when empty.
-        text: value -> what people see.
-        ends: names of the ends of the interval in CSV; ``key_low`` and ``key_high`` when empty.
-        left: whether it is text, aligned left and broken between words, not a number, which is never broken.
-        name: whether it names the row; stands in every block of a table too wide for the screen. Implies ``left``.
-        wide: whether it is shown only where everything is asked for.
-        times: what turns its numbers into the unit of the heading.
+        key: name in CSV, with the unit if it has one; empty for a column that is only displayed.
+        value: how to read it from a row; the key if empty.
+        heading: heading for display; empty for a column that is only written to files.
+        interval: how to read its interval ``(low, high)``; ``None`` for a quantity without one.
+        latex: heading in LaTeX; the escaped ``heading`` if empty.
+        text: formats the value for display.
+        ends: names of the ends of the interval in CSV; ``key_low`` and ``key_high`` if ``None``.
+        left: whether it is text, left-aligned and broken between words, rather than a number, which is never broken.
+        name: whether it names the row; repeated in every block of a table that is too wide for the screen. Implies
+            ``left``.
+        wide: whether it is shown only if all quantities are requested.
+        times: factor that converts its values to the unit of the heading.
     """
 
     key: str
@@ -71,11 +72,11 @@ class Column:
         return [self.key, *([] if self.interval is None else self.ends or (f"{self.key}_low", f"{self.key}_high"))]
 
     def read(self, row: Any) -> Any:
-        """Its value in a row."""
+        """Return its value in a row."""
         return self._in_unit(_read(row, self.value or self.key))
 
     def read_interval(self, row: Any) -> Any:
-        """Its interval in a row; ``None`` where there is none."""
+        """Return its interval in a row; ``None`` if there is none."""
         interval = None if self.interval is None else _read(row, self.interval)
         return interval if interval is None or self.times == 1.0 else tuple(map(self._in_unit, interval))
 
@@ -83,21 +84,21 @@ class Column:
         return value if value is None or self.times == 1.0 else value * self.times
 
     def cell(self, row: Any) -> tuple[str, str]:
-        """Its value and its interval in a row as texts; the interval is empty where there is none, and of a ``wide``
-        column a dash in brackets where it is undefined though there is a value."""
+        """Return its value and its interval in a row as texts; the interval is empty if there is none. In a ``wide``
+        column it is a dash in brackets if it is undefined although there is a value."""
         value, interval = self.read(row), self.read_interval(row)
         unknown = f"[{DASH}]" if self.wide and value is not None else ""
         return self.text(value), "" if interval is None else ends(interval) or unknown
 
 
 def quantity(key: str, heading: str = "", of: str = "", latex: str = "", **more: Any) -> Column:
-    """The column of a :class:`~analysis.arrays.Quantity` with its interval; ``of`` is the path to it, the key when
-    empty."""
+    """Return the column of a :class:`~analysis.arrays.Quantity` with its interval; ``of`` is the path to it, by default
+    the key."""
     return Column(key, f"{of or key}.value", heading, f"{of or key}.interval", latex, **more)
 
 
 def files(*names: str, of: str = "") -> tuple[Column, ...]:
-    """Columns that files alone hold; ``of`` begins the path to each."""
+    """Return columns that are only written to files; ``of`` is the start of the path to each."""
     return tuple(Column(name, f"{of}{name}") for name in names)
 
 
@@ -106,11 +107,11 @@ class Table:
     """Columns over rows.
 
     Attributes:
-        columns, rows: see the head of this module.
-        title: one line above it.
+        columns, rows: see the module docstring.
+        title: one line above the table.
         lines: sentences below it.
-        wide_lines: further ones where everything is asked for.
-        asked: option that has to be asked for before it is shown, such as ``definitions``; empty for always.
+        wide_lines: further sentences if all quantities are requested.
+        asked: option that must be given for it to be shown, such as ``definitions``; empty for always.
     """
 
     columns: tuple[Column, ...]
@@ -121,16 +122,16 @@ class Table:
     asked: str = ""
 
     def shown(self, *, wide: bool = False) -> Table:
-        """The same with the columns and lines that people see."""
+        """Return the table with the columns and lines that are displayed."""
         columns = tuple(column for column in self.columns if column.heading and (wide or not column.wide))
         return replace(self, columns=columns, lines=(*self.lines, *(self.wide_lines if wide else ())))
 
     def cells(self) -> list[list[tuple[str, str]]]:
-        """Value and interval of every cell as texts, see :meth:`Column.cell`."""
+        """Return value and interval of every cell as texts, see :meth:`Column.cell`."""
         return [[column.cell(row) for column in self.columns] for row in self.rows]
 
     def frame(self) -> pd.DataFrame:
-        """The columns that files hold."""
+        """Return the columns that are written to files."""
         kept = [column for column in self.columns if column.key]
         rows: list[list[Any]] = [[] for _ in self.rows]
         for row, values in zip(self.rows, rows, strict=True):
@@ -141,8 +142,8 @@ class Table:
 
 
 def pivot(rows: Sequence[Any], down: Column, across: Column) -> Table:
-    """A table with one row for every value of ``down`` and one column for every value of the key of ``across``, which
-    holds its value and interval."""
+    """Return a table with one row for every value of ``down`` and one column for every key of ``across``, with its
+    value and interval."""
     by_key: dict[Any, dict[str, Any]] = {}
     for row in rows:
         by_key.setdefault(down.read(row), {})[text_of(_read(row, across.key))] = row
@@ -174,22 +175,23 @@ ESCAPED = str.maketrans(
     | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
     | {"<": r"\textless{}", ">": r"\textgreater{}", "∞": r"$\infty$", "–": "--"}
 )
-"""What stands in LaTeX for a character; for ``str.translate``."""
+"""Replacements of characters in LaTeX, for ``str.translate``."""
 
 
 MOST_COLUMNS = 6
-"""Columns of a table that a text column of a paper has room for."""
+"""Number of columns for which a text column of a paper has room."""
 
 _TEXT_COLUMN, _LETTER, _BETWEEN = 397.0, 5.0, 12.0
-"""Points of LaTeX: the width of the text of NeurIPS (5.5 in), of a character of the table, and between two columns."""
+"""Lengths in LaTeX points: the text width of NeurIPS (5.5 in), a character of the table, and the gap between
+columns."""
 
 _SHORT = 12
-"""Characters of a word that is never broken."""
+"""Words up to this number of characters are never broken."""
 
 
 def for_paper(table: Table, keys: Sequence[str]) -> Table:
-    """The table with at most :data:`MOST_COLUMNS` columns: those that name its rows, the last of ``keys``, and as many
-    of the others, in their order, as there is room for."""
+    """Return the table with at most :data:`MOST_COLUMNS` columns: those that name its rows, the last of ``keys``, and
+    as many of the other keys, in order, as there is room for."""
     table = table.shown(wide=True)
     names = [column for column in table.columns if column.name]
     others = {column.key: column for column in table.columns if column.key in keys and not column.name}
@@ -199,12 +201,13 @@ def for_paper(table: Table, keys: Sequence[str]) -> Table:
 
 
 def latex(table: Table, *, fits: bool = False) -> str:
-    """Everything there is to see as a ``tabular`` for the booktabs package, below a comment that holds the title.
+    """Return everything that is displayed as a ``tabular`` for the booktabs package, after a comment with the title.
 
-    By hand: the Styler of pandas does the same, and loading it takes longer than a whole analysis of a small sweep.
+    Written without the Styler of pandas, whose import takes longer than the whole analysis of a small sweep.
 
     Args:
-        fits: break words of columns of text where the table would be wider than the text of NeurIPS.
+        table: the table.
+        fits: whether to break words of text columns if the table would be wider than the text of NeurIPS.
     """
     table = table.shown(wide=True)
     headings = [column.latex or column.heading.translate(ESCAPED) for column in table.columns]
@@ -226,4 +229,4 @@ def latex(table: Table, *, fits: bool = False) -> str:
 
 
 _BREAK = re.compile(r"(?<=\w)(?:,|\(|=|\\_|/)(?=\w)")
-"""Where a name without spaces may be broken."""
+"""Places at which a name without spaces may be broken."""

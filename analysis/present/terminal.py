@@ -1,7 +1,7 @@
-"""A table on a screen of any width: whole, in several blocks, or one block per row; a number is never cut.
+"""Print a table on a screen of any width: whole, in several blocks, or one block per row.
 
-Numbers are never broken. Where a table does not fit, intervals go below their values, then columns go into further
-blocks that repeat the names of the rows, then every row becomes lines of its own.
+Numbers are never broken or cut. If a table does not fit, intervals go below their values; then columns go into further
+blocks that repeat the names of the rows; then every row becomes a block of lines.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _GAP = 2
 
 @dataclass(frozen=True)
 class _Laid:
-    """A column with the texts of its cells; ``least`` and ``most`` are the widths it can have."""
+    """A column with the texts of its cells; ``least`` and ``most`` are its smallest and largest useful widths."""
 
     column: Column
     texts: Sequence[str]
@@ -40,7 +40,7 @@ class _Laid:
 
 
 def show(table: Table, console: Console, *, wide: bool = False) -> None:
-    """Print title, table and the lines below it; of a table without rows the lines alone."""
+    """Print title, table and the lines below it; only the lines if the table has no rows."""
     table = table.shown(wide=wide)
     if table.rows:
         for part in (*_wrapped(table.title, console.width), *laid_out(table, console.width)):
@@ -50,14 +50,14 @@ def show(table: Table, console: Console, *, wide: bool = False) -> None:
 
 
 def say(sentence: str, console: Console) -> None:
-    """Print a sentence in whole words; one that is indented is a command to be copied and stays on its line."""
+    """Print a sentence without breaking words; an indented one is a command to copy and stays on one line."""
     lines = [Text(sentence)] if sentence.startswith(" ") else _wrapped(sentence, console.width)
     for line in lines:
         console.print(line, soft_wrap=True)
 
 
 def laid_out(table: Table, width: int) -> Iterator[RenderableType]:
-    """What is printed of the columns of ``table`` on a screen of ``width`` columns."""
+    """Yield what is printed of the columns of ``table`` on a screen of ``width`` characters."""
     cells = table.cells()
     plain, stacked = (
         [
@@ -110,6 +110,6 @@ def _grid(columns: Sequence[_Laid], width: int) -> Grid:
 
 
 def _wrapped(text: str, width: int, indent: str = "") -> list[Text]:
-    """Lines of whole words; a word longer than a line is left to the screen."""
+    """Return lines of whole words; a word longer than a line is left to the terminal."""
     wrapper = textwrap.TextWrapper(width, indent, indent, break_long_words=False, break_on_hyphens=False)
     return [Text(line) for line in wrapper.wrap(text)]

@@ -1,1 +1,1 @@
-"""What was measured: results on disk, tables, step times, and runs of other tools."""
+"""Read what was measured: results on disk, tables, step times, and runs of other tools."""

@@ -1,7 +1,7 @@
-"""Branches: trials that start from the checkpoints of another run with a multiple of its batch size.
+"""Branches: trials that start from checkpoints of another run with a multiple of its batch size.
 
-They are no points of a curve of steps against batch size, so :func:`analysis.read.results.load` leaves them out. A
-sweep that starts from a checkpoint and has no multiples in it is a sweep like any other.
+They are not points of a curve of steps against batch size, so :func:`analysis.read.results.load` leaves them out. A
+sweep that starts from a checkpoint but contains no multiples is a sweep like any other.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from cbs.trial.parent import Parent
 from cbs.trial.record import SHORT, TrialStatus
 
 _OWN = ("optimizer", "warmup_examples", "source")
-"""Of a parent, what tells the curves of one optimizer apart."""
+"""Fields of a parent that distinguish curves of one optimizer."""
 
 _ROUNDED = 1e-6
-"""Part of a learning rate or batch size by which two are one."""
+"""Relative difference up to which two learning rates or batch sizes count as equal."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,13 +33,14 @@ class Branched:
     """The branches of one optimizer at one checkpoint.
 
     Attributes:
-        source: of the checkpoint, see :class:`cbs.trial.parent.Parent`.
-        examples: seen by the trunk there.
-        window: examples at which losses are compared: the shortest budget of the branches.
+        group: the trials of the optimizer.
+        source: source of the checkpoint, see :class:`cbs.trial.parent.Parent`.
+        examples: number of examples that the trunk had seen at the checkpoint.
+        window: number of examples after which losses are compared: the shortest budget of the branches.
         trials: one row per branch: ``factor`` (of the batch size), ``lr_factor``, ``batch_size``, ``lr``, ``seed``,
-            ``status``, ``folder``, ``loss`` and ``half`` (the loss, less is better, after the window and after half of
-            it: NaN where it is not known, infinity of a branch that diverged) and ``start`` (before the first
-            step, NaN likewise).
+            ``status``, ``folder``; ``loss`` and ``half`` (the loss, lower is better, after the window and after half of
+            it: NaN if unknown, infinity for a branch that diverged); and ``start`` (before the first step, NaN if
+            unknown).
     """
 
     group: Group = field(repr=False)
@@ -50,8 +51,8 @@ class Branched:
 
 
 def are_branches(every: pd.DataFrame) -> np.ndarray:
-    """Which trials are branches: at the checkpoint of their parent, somebody has a multiple of its batch size or
-    learning rate."""
+    """Return a mask of the trials that are branches: at the checkpoint of their parent, some trial has a multiple of
+    its batch size or learning rate."""
     parents = [config.get("parent") or {} for config in every["config"]]
     places = [(str(root), p.get("source"), p.get("examples")) for root, p in zip(every["root"], parents, strict=True)]
     branched = {
@@ -71,10 +72,11 @@ def _rate(parent: dict[str, Any]) -> float:
 
 
 def branched(every: pd.DataFrame, notes: list[str]) -> list[Branched]:
-    """The branches among all trials that were read, by optimizer and checkpoint.
+    """Return the branches among all trials that were read, by optimizer and checkpoint.
 
     Raises:
-        ResultsError: if there are none, none trained to its end, or some start from unlike checkpoints of one name.
+        ResultsError: if there are none, none trained to its end, or some start from different checkpoints with one
+            name.
     """
     rows = every[are_branches(every)].reset_index(drop=True)
     if rows.empty:
@@ -100,7 +102,7 @@ def branched(every: pd.DataFrame, notes: list[str]) -> list[Branched]:
         where = f"{groups[index].optimizer} at {born:,} examples"
         if part["digest"].nunique() > 1:
             raise ResultsError(
-                f"{where}: branches start from unlike checkpoints of one name; keep those of one in the folder"
+                f"{where}: branches start from different checkpoints of one name; keep those of one in the folder"
             )
         _check_trunk(where, part)
         kept = without_duplicates(part, notes)
@@ -113,8 +115,11 @@ def branched(every: pd.DataFrame, notes: list[str]) -> list[Branched]:
 
 
 def _runs(rows: pd.DataFrame, parents: Sequence[dict[str, Any]]) -> list[str]:
-    """What names the run that every branch starts from: the fingerprint of its trunk, or the folder of its checkpoint,
-    where no two of one optimizer in there had seen the same examples; else the checkpoint itself."""
+    """Return what identifies the run from which every branch starts.
+
+    It is the fingerprint of the trunk, or the folder of the checkpoint if no two checkpoints of one optimizer in it
+    have seen the same number of examples; otherwise the checkpoint itself.
+    """
     sources = [str(parent["source"]) for parent in parents]
     folders = [None if Parent(**parent).trunk else str(Path(parent["source"]).parent) for parent in parents]
     own = [
@@ -132,8 +137,8 @@ def _runs(rows: pd.DataFrame, parents: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def _check_trunk(where: str, rows: pd.DataFrame) -> None:
-    """Factors of all branches have to count from one run: another ``--lr`` or ``--trunk-batch`` for the same checkpoint
-    makes other ones."""
+    """Check that the factors of all branches refer to the same run; another ``--lr`` or ``--trunk-batch`` for the same
+    checkpoint would give other factors."""
     for name, factor in (
         ("batch size", rows["batch_size"] / rows["factor"]),
         ("learning rate", rows["lr"] / rows["lr_factor"]),
@@ -180,7 +185,8 @@ def _checkpoint(group: Group, born: int, rows: pd.DataFrame, notes: list[str]) -
 
 
 def _losses(row: Any, at: Sequence[float], sign: float) -> Iterator[float]:
-    """The loss after so many examples each: a straight line in ln examples between the evaluations around it."""
+    """Yield the loss after each number of examples in ``at``, interpolated linearly in ln examples between
+    evaluations."""
     status, examples, values = TrialStatus(row["status"]), np.asarray(row["examples"], float), np.asarray(row["values"])
     for wanted in at:
         if status is TrialStatus.DIVERGED:

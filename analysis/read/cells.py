@@ -1,7 +1,7 @@
-"""One cell of a table or value of a JSON file as a number or a flag, strictly: nothing is guessed.
+"""Parse a cell of a table, or a value of a JSON file, as a number or a boolean, strictly: nothing is guessed.
 
-Every function raises ``ValueError`` that says what the cell is and what to write instead; who reads a table adds where
-the cell stands, see :meth:`analysis.read.table.Table.cell`.
+Every function raises a ``ValueError`` that says what the cell is and what to write instead; the reader of the table
+adds where the cell stands, see :meth:`analysis.read.table.Table.cell`.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _WORDS = {"true": True, "yes": True, "1": True, "1.0": True, "false": False, "no
 
 
 def empty(cell: Any) -> bool:
-    """Whether a cell says nothing: null, or no text."""
+    """Return whether a cell is empty: null, or a text of white space."""
     return cell is None or (isinstance(cell, str) and not cell.strip())
 
 
 def number(cell: Any) -> float:
-    """A number, not a finite one in general; text such as ``1e-3``, ``nan`` or ``inf`` is one."""
+    """Parse a number, which may not be finite; texts such as ``1e-3``, ``nan`` or ``inf`` are accepted."""
     text = cell.strip() if isinstance(cell, str) else ""
     if _NUMBER.fullmatch(text):
         return float(text)
@@ -45,7 +45,7 @@ def number(cell: Any) -> float:
 
 
 def positive(cell: Any, hint: str = "correct or remove the row") -> float:
-    """A finite number above 0."""
+    """Parse a finite number above 0."""
     value = number(cell)
     if not math.isfinite(value):
         raise ValueError(f"{shown(cell)} is not a finite number; {hint}")
@@ -55,7 +55,7 @@ def positive(cell: Any, hint: str = "correct or remove the row") -> float:
 
 
 def whole(cell: Any, minimum: int = 1) -> int:
-    """A whole number of at least ``minimum``; 64.0 is one."""
+    """Parse a whole number of at least ``minimum``; 64.0 counts as whole."""
     value = number(cell)
     if not (minimum <= value <= LARGEST and value == int(value)):
         raise ValueError(f"{shown(cell)} is not a whole number of at least {minimum}; correct it")
@@ -63,7 +63,7 @@ def whole(cell: Any, minimum: int = 1) -> int:
 
 
 def flag(cell: Any) -> bool:
-    """Yes or no; an empty cell is a no."""
+    """Parse yes or no; an empty cell means no."""
     meaning = False if empty(cell) else _WORDS.get(str(cell).strip().lower())
     if meaning is None:
         raise ValueError(f"{shown(cell)} is neither; write true or false")
@@ -71,7 +71,7 @@ def flag(cell: Any) -> bool:
 
 
 def shown(cell: Any, *, quote: bool = True) -> str:
-    """A cell as it may stand in one line of a message."""
+    """Format a cell for one line of a message."""
     text = str(cell)
     cut = text if len(text) <= 40 else f"{text[:37]}..."
     return repr(cut) if (quote and isinstance(cell, str)) or not cut.isprintable() else cut

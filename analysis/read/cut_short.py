@@ -1,4 +1,5 @@
-"""Trials of a program that ended by itself sooner than beside them: it stopped early, or failed with exit code 0."""
+"""Detect trials whose external program ended earlier than in comparable trials: an early stop, or an unreported
+failure."""
 
 from __future__ import annotations
 
@@ -10,14 +11,15 @@ from cbs.trial.config import COMMAND
 from cbs.trial.record import TrialStatus
 
 _SOONER = 0.9
-"""Of the steps of the longest trial of a batch size; evaluations may lie a little apart."""
+"""Fraction of the steps of the longest trial of a batch size below which a trial ended early; the last evaluations may
+differ a little."""
 
 
 def cut_short(trials: pd.DataFrame) -> Iterator[str]:
-    """A line for every sweep and optimizer with such trials.
+    """Yield a line for every sweep and optimizer with such trials.
 
-    A program with an end of its own has the same one at every learning rate; one that another trial trained beyond is
-    no budget that was spent.
+    A program that decides itself when to end does so at the same step at every learning rate. If another trial trained
+    longer, the budget of the shorter one was not spent.
 
     Args:
         trials: columns ``sweep``, ``group``, ``choice``, ``config``, ``batch_size``, ``status``, ``final_step`` and

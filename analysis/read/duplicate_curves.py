@@ -1,4 +1,4 @@
-"""Trials that should differ and have the same curve: what distinguishes them had no effect on training."""
+"""Detect trials that should differ but have the same curve: their differing settings had no effect on training."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 import pandas as pd
 
 FEWEST = 3
-"""Values after step 0, no two of them equal, that two curves do not share by chance."""
+"""Number of values after step 0, all different, that two curves do not share by chance."""
 
 LoggedPoints = tuple[tuple[int, float], ...]
-"""Steps and values."""
+"""Pairs of step and value."""
 
 _MEANT = {
     "seed": ("seed", "identical runs count once"),
@@ -22,17 +22,19 @@ _MEANT = {
 
 
 def without_copies(trials: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
-    """The trials without those that differ from another one in the seed alone and are that one; a line in ``notes`` for
-    each of seed, learning rate, batch size and tuned options that made no difference, by sweep and optimizer.
+    """Return the trials without copies, which differ from another trial only in the seed and have the same curve.
 
-    Two curves are the same if their steps and values after step 0 are, bit by bit, for as long as both go on.
+    ``notes`` gets a line for each of seed, learning rate, batch size and tuned options that made no difference, by
+    sweep and optimizer. Two curves are the same if their steps and values after step 0 are equal, bit by bit, as far as
+    both go.
 
     Args:
-        trials: columns ``sweep``, ``group``, ``tuned``, ``choice``, ``lr``, ``batch_size``, ``seed``, and the
-            evaluation curve in ``steps`` and ``values``.
+            trials: table with columns ``sweep``, ``group``, ``tuned``, ``choice``, ``lr``, ``batch_size``, ``seed``,
+                and the evaluation curve in ``steps`` and ``values``.
+            notes: list to which lines are added.
 
-    Returns:
-        The same rows and columns; of several that are one run, the one that went on longest.
+        Returns:
+            The same rows and columns; of several copies of one run, the longest.
     """
     curves = [_curve(*pair) for pair in zip(trials["steps"], trials["values"], strict=True)]
     candidates = trials.assign(
@@ -56,13 +58,14 @@ def without_copies(trials: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
 
 
 def _curve(steps: Sequence[Any], values: Sequence[Any]) -> LoggedPoints:
-    """What follows step 0; nothing where the first values are too few, or too much alike, to tell a run by."""
+    """Return the points after step 0; none if the first values are too few or too similar to identify a run."""
     points = tuple((int(step), float(value)) for step, value in zip(steps, values, strict=True) if step > 0)
     return points if len({value for _, value in points[:FEWEST]}) == FEWEST else ()
 
 
 def _same(curves: pd.Series) -> Iterator[tuple[Any, bool]]:
-    """Labels of the curves that go on like another one, and whether that is longer, or as long and before them."""
+    """Yield the labels of curves that continue like another one, and whether that one is longer, or equally long and
+    earlier."""
     for place, (row, curve) in enumerate(curves.items()):
         like = [(at, len(other)) for at, other in enumerate(curves) if other[: len(curve)] == curve[: len(other)]]
         if len(like) > 1:

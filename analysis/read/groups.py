@@ -1,7 +1,8 @@
-"""The groups of trials that may be compared with one another.
+"""Groups of trials that may be compared with one another.
 
 A group is what one curve of steps against batch size is drawn from: one sweep, one workload, one optimizer with its
-options, one schedule. Its trials differ in learning rate, batch size and seed alone, so unlike trials are never pooled.
+options, one schedule. Its trials differ only in learning rate, batch size and seed, so different settings are never
+pooled.
 """
 
 from __future__ import annotations
@@ -35,26 +36,26 @@ _EXECUTION = (
     "diagnostics_every",
     "metrics",
 )
-"""How a trial is run, not what it trains; may differ within a group."""
+"""Settings of how a trial is run rather than what it trains; they may differ within a group."""
 
 UNSHOWN = (
     *("config", "choice", "batch_schedule", "workload_info", "root", "manifest", "prune_factor", "stops_at_target"),
     "directions",
 )
-"""Columns of what was read that are told by the groups."""
+"""Columns that are given by the group of a trial."""
 
 LOSSES = ("train_loss", "training_loss")
-"""Metrics in the unit of a target that is a loss."""
+"""Metrics that have the unit of the target if the target is a loss."""
 
 _KNOWN = ("parameters", "example_unit", "tokens_per_example", "metric_unit", "data_hash")
-"""What a group says of its workload as the trials do."""
+"""Fields of a group that trials record about their workload."""
 
 _RULED = "="
-"""Begins the text of a setting that stands as what its rule keeps constant."""
+"""Prefix of a setting that is represented by the quantity that its rule keeps constant."""
 
 
 def _half_life(name: str, text: str, value: Any, batch_size: int) -> dict[str, Any]:
-    """A decay, or the second of several, as a half-life called ``text``; unchanged where it has none."""
+    """Convert a decay rate, or the second of several, to a half-life called ``text``; unchanged if it has none."""
     betas = value if isinstance(value, list) else [None, value]
     beta2 = betas[1] if len(betas) > 1 else None
     if not (isinstance(beta2, float) and 0 < beta2 < 1):
@@ -71,30 +72,31 @@ _SCALED: dict[str, Callable[[Any, int], dict[str, Any]]] = {
     "optimizer.options.beta2": functools.partial(_half_life, "beta2", "beta2_half_life_examples"),
     "averaging.options.decay": functools.partial(_half_life, "averaging.decay", "averaging_half_life_examples"),
 }
-"""Settings that may follow the batch size by rule -> what such a rule keeps constant."""
+"""Settings that may follow the batch size by a rule, with a function that computes what the rule keeps constant."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """Trials that differ in learning rate, batch size and seed alone, and in options that were tuned as the learning
-    rate was.
+    """Trials that differ only in learning rate, batch size and seed, and in options that were tuned like the learning
+    rate.
 
     Attributes:
-        sweep, folder: name and place of the sweep.
-        manifest: what ``sweep.json`` held when the results were read.
-        workload: name of the workload, with the options that tell it from others of that name in the sweep.
-        optimizer: name of the optimizer, with the options in which the results have variants of it, and every other
-            setting that tells this group from others of that name in the sweep.
-        choice: name of the optimizer alone, and all options it was given, those that were tuned left out.
-        parameters: number of trained parameters, or ``None`` where no trial got so far as to know.
-        target: where the trials stopped, or what imported ones are read at; of the metric that was asked for.
-        beside: whether that metric is one that no trial stopped at; the value of ``target`` then means nothing.
-        further_targets: of other metrics, that trials had to reach, too, before they stopped.
+        sweep, folder: name and folder of the sweep.
+        manifest: content of ``sweep.json`` when the results were read.
+        workload: name of the workload, with the options that distinguish it from others of that name in the sweep.
+        optimizer: name of the optimizer, with the options that distinguish its variants in the results, and all other
+            settings that distinguish this group from others of that name in the sweep.
+        choice: name of the optimizer alone, and all options it was given except tuned ones.
+        workload_options: options of the workload.
+        parameters: number of trained parameters; ``None`` if no trial got far enough to know it.
+        target: target at which trials stopped, or at which imported ones are read; on the requested metric.
+        beside: whether that metric is one at which no trial stopped; the value of ``target`` is then meaningless.
+        further_targets: targets on other metrics that trials also had to reach before they stopped.
         stops_at_target: whether trials stopped once they reached ``target``; imported ones ran on.
-        prune_factor: multiple of the best steps beyond which the sweep stopped trials; ``None`` where it did not.
-        example_unit, tokens_per_example, metric_unit, data_hash: what is counted, and on what data, see
+        prune_factor: multiple of the best steps beyond which the sweep stopped trials; ``None`` if it did not.
+        example_unit, tokens_per_example, metric_unit, data_hash: units and data, see
             :class:`cbs.trial.record.WorkloadInfo`.
-        tuned: names of the options of the optimizer that were tuned at every batch size (``cbs sweep --axis``).
+        tuned: names of the optimizer's options that were tuned at every batch size (``cbs sweep --axis``).
     """
 
     sweep: str
@@ -118,18 +120,21 @@ class Group:
 
     @property
     def evaluated(self) -> bool:
-        """Whether the metric is that of a model on the same data every time, as of every model that a sweep trains
-        itself unless it is of the batches trained on; a log may hold anything."""
+        """Whether the metric is evaluated on the same data every time.
+
+        This holds for every model that a sweep trains itself, unless the metric is of the training batches; an imported
+        log may contain anything.
+        """
         own = self.parameters is not None and "imported" not in self.manifest
         return own and not of_training(self.target.metric)
 
     @property
     def whose(self) -> dict[str, Any]:
-        """What tells its numbers from those of others in a JSON."""
+        """Fields that identify the group in JSON output."""
         return {name: getattr(self, name) for name in ("sweep", "workload", "optimizer")}
 
     def read_by(self, metric: str, direction: Direction) -> Group:
-        """The group with another metric that its trials recorded; ``direction`` where none of its targets says it."""
+        """Return the group with another recorded metric; ``direction`` applies if none of its targets gives one."""
         if metric == self.target.metric:
             return self
         own = next((target for target in self.further_targets if target.metric == metric), None)
@@ -145,20 +150,20 @@ class Group:
 
 
 def grouped(trials: pd.DataFrame) -> tuple[np.ndarray, list[Group]]:
-    """Index of the group of every trial, and the groups."""
+    """Return the index of the group of every trial, and the groups."""
     texts = [
         json.dumps({key: value for key, value in config.items() if key not in (*AXES, *_EXECUTION)})
         for config in trials["config"]
     ]
     parts = {text: {key: json.dumps(part) for key, part in flat(json.loads(text))} for text in set(texts)}
     settings = pd.DataFrame([parts[text] for text in texts]).fillna("")
-    # no options at all, which none of the columns of options says as well
+    # no options at all, which the columns of options cannot express
     empty = [f"{part}.options" for part in ("optimizer", "workload", "averaging", "schedule")]
     settings = settings.drop(columns=empty, errors="ignore")
     sweep = trials["root"].map(as_text)
     workload = sweep + "\n" + settings["workload.name"]
     for name in ("data_hash", "parameters"):
-        # a trial that failed before its data and model were known takes those of its sweep's workload
+        # a trial that failed before its data and model were known takes them from its sweep's workload
         known = trials["workload_info"].map(lambda info, name=name: json.dumps(info[name]) if info else None)
         settings[f"workload.{name}"] = known.fillna(known.groupby(workload).transform("first")).fillna("")
     for name in [name for name in _SCALED if name in settings]:
@@ -176,7 +181,7 @@ def grouped(trials: pd.DataFrame) -> tuple[np.ndarray, list[Group]]:
 
 
 def _canonical(name: str, values: pd.Series, batch_sizes: pd.Series, scope: pd.Series) -> pd.Series:
-    """``values`` as they are, or as what their rule keeps constant, whichever takes fewer values in the scope."""
+    """Return ``values`` unchanged, or as what their rule keeps constant, whichever has fewer different values."""
 
     def ruled(value: str, batch_size: int) -> str:
         constant = _SCALED[name](json.loads(value), batch_size) if value else {}
@@ -189,7 +194,7 @@ def _canonical(name: str, values: pd.Series, batch_sizes: pd.Series, scope: pd.S
 
 
 def _describe(first: pd.DataFrame, settings: pd.DataFrame, infos: list[dict[str, Any]]) -> list[Group]:
-    """Groups, from the first trial and the settings of each; labels hold what tells groups of one name apart."""
+    """Return the groups from the first trial and the settings of each; labels distinguish groups of one name."""
     rows, sweeps, choices = settings.to_dict("records"), first["root"].map(as_text), list(first["choice"])
     of_workload, of_optimizer, others = (
         [_settings_of(row, of) for row in rows] for of in ("workload.", "optimizer.", "")
@@ -197,7 +202,7 @@ def _describe(first: pd.DataFrame, settings: pd.DataFrame, infos: list[dict[str,
     kinds = [(sweep, config["workload"]["name"]) for sweep, config in zip(sweeps, first["config"], strict=True)]
     labels = differences(of_workload, kinds)
     workloads = [called(name, sorted(part.items())) for (_, name), part in zip(kinds, labels, strict=True)]
-    # variants are told apart in all results alike, so that an optimizer has one name in all sweeps
+    # variants get the same labels in all results, so that an optimizer has one name in all sweeps
     options = differences(of_optimizer, [choice.name for choice in choices])
     unlike = differences(others, [(*kind, each.name) for *kind, each in zip(sweeps, workloads, choices, strict=True)])
     return [
@@ -223,7 +228,7 @@ def _describe(first: pd.DataFrame, settings: pd.DataFrame, infos: list[dict[str,
 
 
 def _settings_of(row: Mapping[str, str], of: str) -> dict[str, Any]:
-    """Settings of the workload, of the optimizer or all others, by short names."""
+    """Return the settings of the workload, of the optimizer, or all others, by short names."""
     settings: dict[str, Any] = {}
     for name, text in row.items():
         if text and (name.startswith(of) if of else not name.startswith(("workload.", "optimizer."))):
@@ -233,10 +238,10 @@ def _settings_of(row: Mapping[str, str], of: str) -> dict[str, Any]:
 
 
 def of_training(metric: str) -> str:
-    """What is to be said of a metric that by its name was measured on the batches trained on; empty where it was not.
+    """Return a warning about a metric that, by its name, was measured on training batches; empty otherwise.
 
-    Steps that are too many by the same window w at every batch size lie on a hyperbola, too, whose critical batch size
-    is S_min/(S_min + w) of the true one, so that no curve shows it.
+    If steps are too many by the same window w at every batch size, they still lie on a hyperbola, whose critical batch
+    size is S_min/(S_min + w) of the true one, so the curve does not reveal the error.
     """
     words = re.findall("[a-z]+", metric.lower())
     if any(word.startswith(("val", "eval", "test", "dev", "held")) for word in words):
@@ -244,14 +249,14 @@ def of_training(metric: str) -> str:
     if not any(word.startswith(("train", "running", "smooth")) for word in words):
         return ""
     return (
-        f"{metric} is of the batches trained on, by its name: it scatters more the smaller they are, and a mean over "
-        "steps passes the target late by its window, which makes the critical batch size too small and shows nowhere; "
-        "take a validation metric"
+        f"{metric} is measured on the training batches, by its name: it scatters more the smaller they are, and a mean "
+        "over steps passes the target late by its window, which makes the critical batch size too small without any "
+        "sign of it; take a validation metric"
     )
 
 
 def without_duplicates(trials: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
-    """The trials that count, in their order; says how many were dropped."""
+    """Return the trials that count, in their order, and note how many duplicates were dropped."""
     final = trials["status"].map(lambda status: TrialStatus(status).final)
     ranked = trials.assign(final=final).sort_values(["final", "final_step"], ascending=False, kind="stable")
     kept = trials.loc[sorted(ranked.drop_duplicates(["group", *AXES]).index)].reset_index(drop=True)
@@ -263,5 +268,5 @@ def without_duplicates(trials: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
 
 
 def as_text(path: Path | str) -> str:
-    """A path as text; what is none, stands as its escape."""
+    """Return a path as text; bytes that are not valid text are escaped."""
     return str(path).encode(errors="backslashreplace").decode()

@@ -1,4 +1,4 @@
-"""Results on disk -> two tidy tables, and the groups whose trials may be compared with one another."""
+"""Read results from disk into two tidy tables, and groups of trials that may be compared with one another."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from cbs.trial.store import METRIC, Store, find_sweeps, read_record
 from cbs.trial.target import Target
 
 _NO_METRIC = ("step", "examples", "lr", "value")
-"""Columns of a record that are no metric, or the target's, which has a name."""
+"""Columns of a record that are not metrics, or are that of the target, which has a name of its own."""
 
 _CHUNK = 64
-"""Records read by one thread at a time: handing them out one by one costs a third of the reading."""
+"""Number of records read by one thread at a time; distributing them one by one would cost a third of the time."""
 
 
 @dataclass(frozen=True)
@@ -42,11 +42,13 @@ class Results:
 
     Attributes:
         trials: one row per trial: ``sweep, group`` (index into ``groups``), ``trial_id, lr, batch_size, seed, status,
-            final_step, max_steps, message, warmup_steps, folder, tuned`` (as of
+            final_step, max_steps, message, warmup_steps, folder, tuned`` (as in
             :attr:`analysis.estimate.studies.Study.tuned`).
-        evaluations: one row per evaluation: ``trial`` (row of ``trials``), ``step, value, lr``; ordered by both.
+        evaluations: one row per evaluation: ``trial`` (row of ``trials``), ``step, value, lr``; ordered by the first
+            two.
+        groups: the groups.
         notes: what was left out, one line each.
-        scheduled: the trials with a batch schedule, which are in none of the other fields.
+        scheduled: trials with a batch schedule, which are in none of the other fields.
     """
 
     trials: pd.DataFrame
@@ -56,36 +58,36 @@ class Results:
     scheduled: list[Scheduled] = field(default_factory=list)
 
     def of_group(self, group: int) -> pd.DataFrame:
-        """The trials of one group."""
+        """Return the trials of one group."""
         return self.trials[self.trials["group"] == group]
 
     def curve(self, trial: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Steps, values and learning rates at the evaluations of one trial."""
+        """Return steps, values and learning rates at the evaluations of one trial."""
         first, last = np.searchsorted(self.evaluations["trial"].to_numpy(), (trial, trial + 1))
         steps, values, lrs = (self.evaluations[name].to_numpy(float)[first:last] for name in ("step", "value", "lr"))
         return steps, values, lrs
 
 
 def load(*paths: str | os.PathLike[str], metric: str | None = None) -> Results:
-    """Read one sweep, or all sweeps of a folder; of several paths all of them.
+    """Read one sweep, or all sweeps of a folder, from one or several paths.
 
-    A trial that appears twice (same group, learning rate, batch size and seed; the runs differ in budget or in how
-    they were executed) counts once: the run with a final status wins, then the one that took more steps.
+    If a trial appears twice (same group, learning rate, batch size and seed; the runs differ in budget or in how they
+    were executed) it counts once: the run with a final status is taken, or else the one with more steps.
 
     Args:
-        paths: where.
-        metric: whose values are read, of those that the trials recorded; ``None`` for the target's.
+        paths: paths of sweeps or folders of sweeps.
+        metric: metric to read, among those that the trials recorded; ``None`` for the target's.
 
     Raises:
         ConfigError: if a sweep is given twice.
-        ResultsError: if a sweep has no such metric, nothing is there, or a file is missing, damaged, foreign or of
-            another schema version.
+        ResultsError: if a sweep has no such metric, nothing is found, or a file is missing, damaged, of another kind or
+            of another schema version.
     """
     every, notes = read_trials(*paths, metric=metric)
     branches = are_branches(every)
     if branches.any():
         notes.append(
-            f"{branches.sum()} branches from checkpoints are no points of a curve of steps against batch size and are "
+            f"{branches.sum()} branches from checkpoints are not points of a curve of steps against batch size and are "
             "left out of it; 'cbs local' compares them"
         )
         if branches.all():
@@ -125,7 +127,7 @@ def load(*paths: str | os.PathLike[str], metric: str | None = None) -> Results:
 
 
 def read_trials(*paths: str | os.PathLike[str], metric: str | None = None) -> tuple[pd.DataFrame, list[str]]:
-    """Every stored trial as it is, one row each, and notes; arguments and errors as of :func:`load`."""
+    """Return every stored trial as it is, one row each, and notes; arguments and errors are those of :func:`load`."""
     stores: list[Store] = []
     notes: list[str] = []
     for store in itertools.chain.from_iterable(map(find_sweeps, paths)):
@@ -161,7 +163,8 @@ def read_trials(*paths: str | os.PathLike[str], metric: str | None = None) -> tu
 
 
 def _protocol(root: Path, manifest: dict[str, Any]) -> dict[str, Any]:
-    """What the sweep did to its trials: where it pruned them, and whether it stopped them at the target."""
+    """Return how the sweep ended its trials: at what factor it pruned them, and whether it stopped them at the
+    target."""
     protocol = manifest.get("protocol") or {}
     factor = protocol.get("prune_factor") if isinstance(protocol, dict) else "missing"
     if factor is not None and not (isinstance(factor, int | float) and factor > 1):
@@ -171,7 +174,7 @@ def _protocol(root: Path, manifest: dict[str, Any]) -> dict[str, Any]:
 
 
 def _other_code(root: Path, manifest: dict[str, Any]) -> Iterator[str]:
-    """What a sweep says of trials that were run by other code than the later ones (:mod:`sweeps.folder.manifest`)."""
+    """Yield what a sweep says about trials that were run with older code (:mod:`sweeps.folder.manifest`)."""
     runs = manifest.get("runs")
     for run in runs if isinstance(runs, list) else ():
         if isinstance(run, dict) and isinstance(run.get("code_changes"), list):
@@ -182,7 +185,7 @@ def _other_code(root: Path, manifest: dict[str, Any]) -> Iterator[str]:
 
 
 def _tuned(root: Path, manifest: dict[str, Any]) -> dict[str, list[str]]:
-    """By the name of an optimizer the options that were tuned at every batch size."""
+    """Return the options that were tuned at every batch size, by the name of the optimizer."""
     axes = manifest.get("axes")
     tuned = axes.get("tuned", {}) if isinstance(axes, dict) else {}
     if not isinstance(tuned, dict) or not all(isinstance(names, list) for names in tuned.values()):
@@ -191,7 +194,7 @@ def _tuned(root: Path, manifest: dict[str, Any]) -> dict[str, list[str]]:
 
 
 def _pooled(row: dict[str, Any], names: list[str]) -> dict[str, Any]:
-    """A trial with the options that were tuned apart from the configuration, in which its group is alike."""
+    """Return a trial with tuned options separated from the configuration, which is then the same within its group."""
     choice: Choice = row["choice"]
     own = {name: choice.options.get(name) for name in sorted(map(str, names))}
     if not own:
@@ -237,7 +240,7 @@ def _read(path: Path, metric: str | None, *, foreign: bool) -> dict[str, Any]:
 
 
 def _values(table: pa.Table, own: str, metric: str | None, path: Path) -> np.ndarray:
-    """The metric that is read, ``None`` for that of the target, which is ``own``; of a trial without a curve nothing.
+    """Return the values of the metric to read, ``None`` for that of the target, ``own``; none if there is no curve.
 
     Raises:
         ResultsError: if the trial did not record it.
@@ -252,7 +255,7 @@ def _values(table: pa.Table, own: str, metric: str | None, path: Path) -> np.nda
 
 
 def _check_numbers(config: dict[str, Any]) -> None:
-    """Check what is computed with: whole numbers, and a learning rate where it is known."""
+    """Check the values used in computations: whole numbers, and a learning rate if it is known."""
     schedule = warmup(config)
     whole = {key: config[key] for key in ("batch_size", "seed", "max_steps")}
     whole |= {key: value for key in ("warmup_examples", "decay_examples") if (value := schedule.get(key)) is not None}

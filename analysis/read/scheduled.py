@@ -1,4 +1,4 @@
-"""Trials whose batch size changed along the run: no points of a curve of steps against batch size, so kept apart."""
+"""Trials whose batch size changed during the run; they are not points of a curve of steps against batch size."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from cbs.registry.choices import Choice, parse_choice
 
 @dataclass(frozen=True, kw_only=True)
 class Scheduled:
-    """Trials under one batch schedule that differ in learning rate, first batch size and seed alone.
+    """Trials under one batch schedule that differ only in learning rate, first batch size and seed.
 
     Attributes:
         choice: the schedule with its options.
-        reference: index of the group of trials that differ from these in having none; ``None`` where there are none.
+        reference: index of the group of trials that differ from these only in having no schedule; ``None`` if there are
+            none.
         trials: one row per trial, as :attr:`analysis.read.results.Results.trials` without ``group``, with the
             evaluation curve in ``steps``, ``examples``, ``lrs`` and ``values``.
     """
@@ -27,16 +28,16 @@ class Scheduled:
 
 
 def with_schedule(every: pd.DataFrame, constant: pd.DataFrame, notes: list[str]) -> list[Scheduled]:
-    """The trials with a batch schedule, each kind with the group that differs from it in having none."""
+    """Return the trials with a batch schedule, by schedule, with the group that differs only in having none."""
     without = [{key: part for key, part in config.items() if key != "batch_schedule"} for config in every["config"]]
     codes, _ = grouped(every.assign(config=without))
-    # row for row: the constant trials are those of ``every`` without a schedule, in their order
+    # in the same order: the constant trials are those of ``every`` without a schedule
     pairs = pd.DataFrame({"code": codes[every["batch_schedule"].isna()], "group": constant["group"].to_numpy()})
     of_code = {code: part.iloc[0] for code, part in pairs.groupby("code")["group"] if part.nunique() == 1}
     rows = every.assign(reference=[of_code.get(code, -1) for code in codes], group=codes)
     rows = rows[rows["batch_schedule"].notna()]
     notes.append(
-        f"{len(rows)} trials with a batch schedule are no points of a curve of steps against batch size and are left "
+        f"{len(rows)} trials with a batch schedule are not points of a curve of steps against batch size and are left "
         "out of it; 'cbs schedule judge' judges them"
     )
     scheduled = []

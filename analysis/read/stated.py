@@ -1,4 +1,4 @@
-"""What a program that trained said of its own settings; of what it did not say nothing is known."""
+"""Settings that an external training program reported; settings it did not report are unknown."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import pandas as pd
 from cbs.trial.config import COMMAND, OF_TRAINER, UNKNOWN
 
 STATED = "stated"
-"""Where a configuration that was read has them."""
+"""Key of these settings in a configuration that was read."""
 
 
 def with_stated(config: dict[str, Any], stated: dict[str, Any], *, foreign: bool) -> dict[str, Any]:
-    """The configuration of a trial with what its program said.
+    """Return the configuration of a trial with the settings that its program reported.
 
-    Earlier versions stored defaults for settings that nobody had told.
+    Earlier versions stored defaults for settings that nobody had reported; these are removed.
 
     Args:
-        config: of the record.
-        stated: likewise, see :attr:`cbs.trial.record.TrialResult.stated`; the warmup stands in examples in what is
-            returned, as that of other trials does.
+        config: configuration from the record.
+        stated: reported settings from the record, see :attr:`cbs.trial.record.TrialResult.stated`; in the result the
+            warmup is in examples, as for other trials.
         foreign: whether the trial was imported.
     """
     if foreign or config["workload"]["name"] == COMMAND:
@@ -34,26 +34,26 @@ def with_stated(config: dict[str, Any], stated: dict[str, Any], *, foreign: bool
 
 
 def warmup(config: dict[str, Any]) -> dict[str, Any]:
-    """The part of a configuration that says of the warmup of the learning rate; empty where nothing does."""
+    """Return the part of a configuration that describes the learning-rate warmup; empty if nothing does."""
     schedule = config.get("schedule")
     return dict(schedule) if isinstance(schedule, dict) else dict(config.get(STATED, {}))
 
 
 def warmup_steps(config: dict[str, Any]) -> float:
-    """Of the learning rate; 0 where it is unknown, of which nothing follows. Of a trial from a checkpoint what its
-    parent left, or its own."""
+    """Return the warmup steps of the learning rate; 0 if unknown. For a trial that starts from a checkpoint, what its
+    parent left of the warmup, or its own."""
     parent = config.get("parent") or {}
     left = warmup(config).get("warmup_examples", 0) - parent.get("examples", 0)
     return float(max(left, parent.get("warmup_examples", 0), 0) / config["batch_size"])
 
 
 def completed(values: pd.Series, scope: pd.Series) -> pd.Series:
-    """A setting of trials, of those that do not say it that of the others where these agree: a program may fail before
-    it says anything.
+    """Fill in a setting of trials that do not report it, from other trials if these agree, because a program may fail
+    before it reports anything.
 
     Args:
-        values: as text; empty where a trial does not say it.
-        scope: what trials have in common that may take it from one another.
+        values: setting as text; empty if a trial does not report it.
+        scope: what trials must have in common to take the setting from one another.
     """
     known = values.where(values != "")
     others = known.groupby(scope)

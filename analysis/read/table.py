@@ -1,7 +1,7 @@
-"""Tables that a person or a tool wrote: CSV or TSV (UTF-8, header in the first line), Parquet, or one in memory.
+"""Read tables written by a person or a tool: CSV or TSV (UTF-8, header in the first line), Parquet, or in memory.
 
-The one place that reads them. A table knows where each row stands, so whatever is wrong with a cell is said with the
-table, the line and the column.
+All tables are read here. A table knows where each row stands, so an error in a cell is reported with the table, the
+line and the column.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from cbs.files import ended
 T = TypeVar("T")
 
 SUFFIXES = (".csv", ".tsv", ".parquet")
-"""Of the tables that are looked for in a folder."""
+"""Suffixes of the tables that are looked for in a folder."""
 
 _INDEX = re.compile(r"__index_level_\d+__")
-"""A column that pandas adds to Parquet."""
+"""Name of a column that pandas adds to Parquet files."""
 
 _EMPTY = "it is empty; leave the row out where nothing was measured, write nan where the run diverged"
 
@@ -41,11 +41,11 @@ _MARKS = {";": "semicolons", "|": "bars", "\t": "tabs", ",": "commas", " ": "spa
 
 @dataclass(frozen=True)
 class Sheet:
-    """Cells as they stand.
+    """The cells of a table, unparsed.
 
     Attributes:
-        name: what to call the table in a message.
-        columns: title -> one cell per row: text, or what Parquet, JSON or pandas hold; ``None`` where there is nothing.
+        name: name of the table for messages.
+        columns: one cell per row, by title: text, or a value from Parquet, JSON or pandas; ``None`` if empty.
         places: where each row stands, such as ``line 7``.
     """
 
@@ -54,14 +54,16 @@ class Sheet:
     places: Sequence[str] = field(repr=False)
 
     def need(self, title: str, remedy: str) -> Sequence[Any]:
-        """A column; where it is not there, the error names those that are, and ends with ``remedy``."""
+        """Return a column; if it is missing, the error names the existing ones and ends with ``remedy``."""
         if title not in self.columns:
             raise DataError(f"{self.name} has no column {shown(title)}; it has {self.titles}; {remedy}")
         return self.columns[title]
 
     def titled(self, names: Iterable[str], renamed: Mapping[str, str]) -> dict[str, str]:
-        """What each of our ``names`` of a column is called here: as it was ``renamed``, else the same. Renaming what is
-        none of ours, or to what is not there, is refused."""
+        """Return the title here of each of our ``names`` of columns: as ``renamed``, otherwise the same.
+
+        Renaming an unknown name, or to a title that does not exist, is an error.
+        """
         ours = list(names)
         for name, title in renamed.items():
             if name not in ours:
@@ -77,30 +79,30 @@ class Sheet:
         return ", ".join(shown(title, quote=False) for title in self.columns if title) or "none"
 
     def error(self, row: int, title: str, words: object) -> DataError:
-        """The error of a cell: table, place, column and what is wrong."""
+        """Return the error of a cell, with table, place, column and what is wrong."""
         return DataError(f"{self.name}, {self.places[row]}, column {shown(title)}: {words}")
 
     def cell(self, row: int, title: str, parse: Callable[[Any], T]) -> T:
-        """A cell, parsed by a function; the error has what its ``ValueError`` says, and where the cell stands."""
+        """Parse a cell with a function; the message of its ``ValueError`` is reported with the place of the cell."""
         try:
             return parse(self.columns[title][row])
         except ValueError as error:
             raise self.error(row, title, error) from None
 
     def filled(self, title: str) -> list[int]:
-        """Rows in which a column is not empty; none where the table has no such column."""
+        """Return the rows in which a column is not empty; none if the table has no such column."""
         return [row for row, cell in enumerate(self.columns.get(title, ())) if not empty(cell)]
 
     def rows(self, chosen: Sequence[int]) -> Sheet:
-        """Some of the rows, with their places."""
+        """Return some of the rows, with their places."""
         columns = {title: [cells[row] for row in chosen] for title, cells in self.columns.items()}
         return Sheet(self.name, columns, [self.places[row] for row in chosen])
 
     def numbers(
         self, title: str, rows: Iterable[int], *, minimum: float | None = None, where_empty: str = _EMPTY
     ) -> Array:
-        """Cells of a column as numbers, not finite in general; with a ``minimum``, from there to
-        :data:`~analysis.read.cells.LARGEST`. ``where_empty`` is what to say of an empty cell."""
+        """Return cells of a column as numbers, which may not be finite; with a ``minimum``, from there to
+        :data:`~analysis.read.cells.LARGEST`. ``where_empty`` is the message for an empty cell."""
 
         def parse(cell: Any) -> float:
             if empty(cell):
@@ -115,11 +117,11 @@ class Sheet:
 
 
 def read_table(source: str | os.PathLike[str] | pd.DataFrame) -> Sheet:
-    """All cells of a file, of standard input (``-``) or of a table in memory.
+    """Read all cells of a file, of standard input (``-``) or of a table in memory.
 
     Raises:
-        DataError: naming table, line and remedy, if it is missing, empty, damaged, without rows, or names a column
-            twice.
+        DataError: if the table is missing, empty, damaged, without rows, or has a column name twice; the message names
+            table, line and remedy.
     """
     if isinstance(source, pd.DataFrame):
         frame = source.astype(object).where(source.notna(), None)
@@ -136,7 +138,7 @@ def read_table(source: str | os.PathLike[str] | pd.DataFrame) -> Sheet:
 
 
 def of_rows(name: str, rows: Sequence[Mapping[str, Any]], places: str = "entry") -> Sheet:
-    """The table of rows that are mappings, as JSON has them; what a row lacks is empty."""
+    """Return the table of rows given as mappings, as in JSON; missing values are empty cells."""
     titles = dict.fromkeys(title for row in rows for title in row)
     columns = {title: [row.get(title) for row in rows] for title in titles}
     return Sheet(name, columns, _places(places, len(rows)))
@@ -147,7 +149,8 @@ def _places(word: str, count: int) -> list[str]:
 
 
 def table_paths(source: Path) -> list[Path]:
-    """The tables at a path, by suffix: the file itself, or those directly in the folder, but for hidden ones."""
+    """Return the tables at a path, by suffix: the file itself, or the files directly in the folder except hidden
+    ones."""
     if not source.is_dir():
         return [source] if source.suffix.lower() in SUFFIXES else []
     paths = sorted(path for path in source.iterdir() if not path.name.startswith("."))
@@ -155,7 +158,7 @@ def table_paths(source: Path) -> list[Path]:
 
 
 def header_of(path: Path) -> list[str]:
-    """The titles of a table; none where it cannot be read, which :func:`read_table` then explains."""
+    """Return the titles of a table; none if it cannot be read, which :func:`read_table` then reports."""
     try:
         if ended(path).suffix.lower() == ".parquet":
             return list(pq.read_schema(path).names)

@@ -1,6 +1,6 @@
-"""How long a step takes: from a table that somebody measured, or from an assumption that is stated wherever it is used.
+"""Seconds per step: from a measured table, or from an assumption that is stated wherever it is used.
 
-A table (CSV, TSV or Parquet) has the columns of :mod:`cbs.trial.step_times`, one row per measurement.
+A table (CSV, TSV or Parquet) has the columns of :mod:`cbs.trial.step_times`, with one row per measurement.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ from cbs.registry.choices import parse_choice, read_choice
 from cbs.trial.step_times import LEVEL, SPREAD, StepTime
 
 SHRINKING = 0.5
-"""Seconds of a step over those of one with fewer examples, below which one is a slip, or a warming machine."""
+"""Ratio of the seconds of a step to those of one with fewer examples below which one of the two is taken for an
+error."""
 
 _FAR = 20.0
-"""Draws of a log of seconds end here, so that two repetitions, of which Student's t has no bounds, stay numbers."""
+"""Bound of the drawn logarithms of seconds, since Student's t with two repetitions is unbounded."""
 
 _COLUMNS: dict[str, Callable[[Any], Any]] = {
     "batch_size": whole,
@@ -40,7 +41,7 @@ _COLUMNS: dict[str, Callable[[Any], Any]] = {
     "seconds_high": lambda cell: None if empty(cell) else positive(cell),
     "repetitions": lambda cell: None if empty(cell) else whole(cell, 2),
 }
-"""What a cell of each column of :mod:`cbs.trial.step_times` may be."""
+"""Parsers of the columns of :mod:`cbs.trial.step_times`."""
 
 
 class Throughput(Protocol):
@@ -48,56 +49,57 @@ class Throughput(Protocol):
 
     @property
     def statement(self) -> str:
-        """Where the numbers come from, and that they are assumed where they are."""
+        """Where the numbers come from, and whether they are assumed."""
 
     def seconds_per_step(self, optimizer: str, batch_sizes: Array, devices: int) -> Array:
-        """Shape of ``batch_sizes``; NaN outside :meth:`span`."""
+        """Return seconds per step in the shape of ``batch_sizes``; NaN outside :meth:`span`."""
 
     def drawn(self, optimizer: str, batch_sizes: Array, devices: int, count: int, seed: int) -> Array:
-        """Factors on :meth:`seconds_per_step` that its measurement leaves open, shape ``[count, *batch_sizes.shape]``,
-        one draw of all batch sizes a row; all 1 where nothing is known of it."""
+        """Return random factors on :meth:`seconds_per_step` that represent its measurement error, shape ``[count,
+        *batch_sizes.shape]``, one draw for all batch sizes per row; all 1 if the error is unknown."""
         return np.ones((count, *np.shape(batch_sizes)))
 
     @property
     def exact(self) -> bool:
-        """Whether the spread of the step times is unknown, so that intervals and probabilities lack it."""
+        """Whether the spread of the step times is unknown, so that intervals and probabilities do not include it."""
         return True
 
     @property
     def spread(self) -> str:
-        """What intervals and probabilities include of the uncertainty of step times."""
+        """Statement of how intervals and probabilities include the uncertainty of step times."""
         return "the intervals hold the uncertainty of the steps alone, as if the step times were exact"
 
     def span(self, optimizer: str, devices: int) -> tuple[float, float] | None:
-        """Smallest and largest batch size whose step time is known; ``None`` where there is none."""
+        """Return the smallest and largest batch size whose step time is known; ``None`` if there is none."""
 
     def device_counts(self, optimizer: str, most: int) -> list[int]:
-        """Numbers of devices worth a look, up to ``most`` and with it; increasing."""
+        """Return the numbers of devices worth considering, up to and including ``most``, in increasing order."""
 
     def batch_sizes(self, optimizer: str, devices: int) -> list[int]:
-        """Batch sizes that were measured on so many devices; empty for an assumption."""
+        """Return the batch sizes that were measured on this number of devices; empty for an assumption."""
         return []
 
     def assumption(self, optimizer: str, devices: int) -> str:
-        """What a step time on so many devices takes for granted, beside :attr:`statement`; empty where it was
-        measured."""
+        """Return what is assumed for step times on this number of devices, in addition to :attr:`statement`; empty if
+        they were measured."""
         return ""
 
     def price(self, optimizer: str, devices: int) -> float | None:
-        """Price of a device-hour."""
+        """Return the price of a device-hour, or ``None``."""
         return None
 
 
 @dataclass(frozen=True)
 class StepTimeTable:
-    """A table of step times.
+    """A table of measured step times.
 
     Between two measured batch sizes on the same number of devices the log of the seconds is linear in the log of the
-    batch size; beyond them nothing is known. On a number of devices that was not measured, a step is taken to last as
-    long as one on the nearest number that was, at the same examples per device: communication costs nothing.
+    batch size; beyond them nothing is known. On a number of devices that was not measured, a step is assumed to take as
+    long as on the nearest measured number at the same examples per device, as if communication cost nothing.
 
     Attributes:
-        source: where ``rows`` are from, in words.
+        rows: the measurements.
+        source: where ``rows`` come from, in words.
     """
 
     rows: tuple[StepTime, ...]
@@ -114,7 +116,7 @@ class StepTimeTable:
             return np.full(at.shape, np.nan)
         x = np.log([row.batch_size * (devices / count) for row in rows])
         y = np.log([row.seconds for row in rows])
-        # rounding in the logs must not lose the measured ends
+        # rounding errors in the logs must not exclude the measured ends
         inside = (at >= x[0] - 1e-9) & (at <= x[-1] + 1e-9)
         return np.where(inside, np.exp(np.interp(at, x, y)), np.nan)
 
@@ -127,7 +129,7 @@ class StepTimeTable:
             if row.interval is None or row.repetitions < 2:
                 continue
             share = np.interp(np.log(sizes), x, np.eye(len(rows))[place])
-            # the same row has the same draws whatever it is asked for
+            # the same row gets the same draws in every call
             about = zlib.crc32(f"{row.optimizer} {row.devices} {row.batch_size}".encode())
             draws = np.random.default_rng((seed, about)).standard_t(row.repetitions - 1, count)
             logs += np.multiply.outer(np.clip(draws * _error(row), -_FAR, _FAR), share)
@@ -178,7 +180,7 @@ class StepTimeTable:
         return rows[0].price if rows else None
 
     def _measured(self, optimizer: str) -> dict[int, list[StepTime]]:
-        """Rows by number of devices, batch sizes increasing."""
+        """Return the rows by number of devices, with increasing batch sizes."""
         name = self._name(optimizer)
         step_times: dict[int, list[StepTime]] = {}
         for row in sorted(self.rows, key=lambda row: row.batch_size):
@@ -187,14 +189,15 @@ class StepTimeTable:
         return step_times
 
     def _name(self, optimizer: str) -> str:
-        """Whose rows stand for an optimizer: those called like it, else those of its name with the most of its options,
-        else those of nobody in particular, called ``""``."""
+        """Return the name of the rows to use for an optimizer: rows with its label, or else rows with its name and the
+        most of its options, or else rows without an optimizer (``""``)."""
         names, wanted = {row.optimizer for row in self.rows}, read_choice(optimizer)
         options = {name: len(read.options) for name in names if name and (read := read_choice(name)).covers(wanted)}
         return optimizer if optimizer in names else max(options, key=options.__getitem__, default="")
 
     def _nearest(self, optimizer: str, devices: int) -> tuple[int, list[StepTime]]:
-        """The measured number of devices nearest in ratio (the larger of two equally near), and its rows, if any."""
+        """Return the measured number of devices nearest in ratio (the larger of two equally near), and its rows, if
+        any."""
         measured = self._measured(optimizer)
         return min(measured.items(), key=lambda item: (abs(math.log(item[0] / devices)), -item[0]), default=(1, []))
 
@@ -203,11 +206,11 @@ class StepTimeTable:
 class Assumed(Throughput):
     """A step takes ``latency + batch_size / (devices * examples_per_second)`` seconds.
 
-    The number of examples per device is not rounded to whole ones.
+    The number of examples per device need not be an integer.
 
     Attributes:
-        examples_per_second: of one device.
-        max_batch_per_device: examples a device can take in one step; ``None`` for no limit.
+        examples_per_second: throughput of one device.
+        max_batch_per_device: largest number of examples per device and step; ``None`` for no limit.
         latency: seconds of a step that do not depend on the batch size.
     """
 
@@ -249,7 +252,7 @@ class Assumed(Throughput):
 
 
 def read_throughput(path: str | os.PathLike[str]) -> StepTimeTable:
-    """Read a table of step times, see the head of this module; errors name the file, the row and the remedy."""
+    """Read a table of step times, see the module docstring; errors name the file, the row and the remedy."""
     table = read_table(path)
     unknown = [name for name in table.columns if name not in _COLUMNS]
     if unknown:
@@ -288,11 +291,11 @@ def _check_growth(name: str, rows: Sequence[StepTime]) -> None:
 
 
 def assumed(text: str) -> Assumed:
-    """Step times from text: ``assumed(examples_per_second_per_device=2000, max_batch_per_device=32,
-    step_latency=0.004)``, of which the last two may be left out.
+    """Parse step times from text: ``assumed(examples_per_second_per_device=2000, max_batch_per_device=32,
+    step_latency=0.004)``, of which the last two are optional.
 
     Raises:
-        ConfigError: naming what is missing, unknown or out of its domain.
+        ConfigError: if an argument is missing, unknown or out of its domain; the message names it.
     """
     given = dict(parse_choice(text).options)
     speed = given.pop("examples_per_second_per_device", None)
@@ -307,13 +310,15 @@ def assumed(text: str) -> Assumed:
 
 
 def powers_of_two(most: int) -> list[int]:
-    """1, 2, 4, ... up to ``most``."""
+    """Return 1, 2, 4, ... up to ``most``."""
     return [1 << power for power in range(most.bit_length())]
 
 
 def of_logs(logs: Array) -> tuple[float, tuple[float, float] | None]:
-    """Geometric mean of repeated measurements, given as natural logs of shape ``[n]``, and its interval at
-    :data:`~cbs.trial.step_times.LEVEL` by Student's t; ``None`` where there is one alone."""
+    """Return the geometric mean of repeated measurements, given as natural logs of shape ``[n]``, and its interval.
+
+    The interval is at :data:`~cbs.trial.step_times.LEVEL` by Student's t; ``None`` if there is only one measurement.
+    """
     middle, count = float(np.mean(logs)), len(logs)
     if count < 2:
         return math.exp(middle), None
@@ -322,13 +327,13 @@ def of_logs(logs: Array) -> tuple[float, tuple[float, float] | None]:
 
 
 def _error(row: StepTime) -> float:
-    """Standard error of the log of the seconds."""
+    """Return the standard error of the log of the seconds."""
     assert row.interval is not None
     return math.log(row.interval[1] / row.interval[0]) / (2 * _quantile(row.repetitions))
 
 
 def _quantile(count: int) -> float:
-    """Of Student's t for the mean of so many."""
+    """Return the quantile of Student's t for the mean of ``count`` measurements."""
     return float(stdtrit(count - 1, 0.5 + LEVEL / 2))
 
 

@@ -1,7 +1,8 @@
-"""The commands that train: one file each, a thin mirror of one function of the library.
+"""The commands that train: one file each, a thin wrapper around one function of the library.
 
-A module here has a function ``command`` and becomes the command of its own name. What it needs beyond typer is imported
-when it runs, so ``cbs --help`` stays quick; names in help texts are read from the sources of the registries.
+A module here has a function ``command`` and becomes the command of the same name. Whatever it needs beyond typer is
+imported when it runs, so that ``cbs --help`` is quick; names in help texts are read from the source files of the
+registries.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 PANEL = "Measure"
-"""Under which heading ``cbs --help`` lists the commands that say nothing else."""
+"""Heading in ``cbs --help`` for commands that name no other."""
 
 Settings = Annotated[
     list[str] | None,
@@ -23,8 +24,8 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the outcome as JSON 
 
 
 def panel(name: str, make: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that makes options, as :func:`analysis.options.options` takes it, its options in a panel of the help
-    text."""
+    """Return a function that makes options, as :func:`analysis.options.options` takes it, with its options grouped
+    under one heading of the help text."""
     annotations = inspect.get_annotations(make, eval_str=True)
     for parameter in inspect.signature(make).parameters:
         annotations[parameter].__metadata__[0].rich_help_panel = name

@@ -15,14 +15,14 @@ def command(
     results: Annotated[Path, typer.Argument(help="A sweep, or a folder of sweeps.", show_default=True)] = Path(
         "results"
     ),
-    failed: Annotated[bool, typer.Option("--failed", help="Remove the records of failed trials, too.")] = False,
+    failed: Annotated[bool, typer.Option("--failed", help="Also remove the records of failed trials.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be removed; remove nothing.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Remove what killed sweeps left behind.
 
-    Half-written and damaged files, checkpoints of finished trials, stale locks. Finished trials, and checkpoints
-    that a trial goes on from, stay; a sweep that is running is left alone.
+    Half-written and damaged files, checkpoints of finished trials, stale locks. Finished trials, and checkpoints that a
+    trial will resume from, stay; a sweep that is running is left alone.
 
     Example: cbs clean results/ --dry-run
     """

@@ -22,8 +22,8 @@ def command(
 ) -> None:
     """Make one sweep of several, all of one protocol.
 
-    Such as those of two clusters. A trial that is in several folders must have the same numbers there, bit by bit.
-    The folders stay as they are, and cbs sweep goes on in the new one.
+    For example those of two clusters. A trial that is in several folders must have the same numbers there, bit by bit.
+    The folders are not changed, and cbs sweep continues in the new one.
 
     Example: cbs merge results/here results/there -o results/both
     """

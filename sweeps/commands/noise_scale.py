@@ -55,13 +55,13 @@ def command(
         bool,
         typer.Option(
             "--one-step",
-            help="Instead: what a single step after the run saves, against the batch size. --steps may be 0.",
+            help="Instead of a run: measure what one step after it saves, by batch size. --steps may be 0.",
         ),
     ] = False,
     from_checkpoint: Annotated[
         Path | None, typer.Option(help="With --one-step: checkpoint that the run starts from.")
     ] = None,
-    layers: Annotated[bool, typer.Option("--layers", help="Show every layer, too.")] = False,
+    layers: Annotated[bool, typer.Option("--layers", help="Also show every layer.")] = False,
     seed: Annotated[int, typer.Option(help="Seed of weights and data.")] = 0,
     confidence: Confidence = 0.95,
     settings: Settings = None,

@@ -27,7 +27,7 @@ def command(
         typer.Option("--set", metavar="KEY=VALUE", help="Change one field, e.g. muon.matrices=all. Repeats."),
     ] = None,
     libraries: Annotated[
-        bool, typer.Option("--libraries", help="List those of torch.optim and pytorch-optimizer, too.")
+        bool, typer.Option("--libraries", help="Also list those of torch.optim and pytorch-optimizer.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:

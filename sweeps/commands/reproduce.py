@@ -43,9 +43,9 @@ def command(
     machines: dict[str, Any],
     as_json: AsJson = False,
 ) -> None:
-    """Run the experiment of a paper and say what was found again.
+    """Run the experiment of a paper and compare with what it found.
 
-    Its sweeps, its analyses and figure, and a verdict for every published number. The same command continues.
+    Runs its sweeps, analyses and figure, and gives a verdict on every published number. The same command continues.
 
     Example: cbs reproduce nqm
     """

@@ -22,7 +22,7 @@ def command(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Finished, running and failed trials of the sweeps in a folder.
+    """Show the finished, running and failed trials of the sweeps in a folder.
 
     Also from another terminal or machine: best learning rates so far, the curve, the time left.
 

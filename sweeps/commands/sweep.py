@@ -22,7 +22,7 @@ from sweeps.running.flags import resource_flags
 from sweeps.spec.sweep_flags import sweep_flags
 
 DRY_RUN_SECONDS, LEAST_TIMING = 22.0, 5.0
-"""After so many seconds ``--dry-run`` goes without the time it was measuring, for which it waits at least as long."""
+"""Seconds after which ``--dry-run`` gives up timing steps, and the least time it spends on timing them."""
 
 
 def output_flags(
@@ -38,7 +38,7 @@ def output_flags(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
 ) -> dict[str, Any]:
-    """What was given, by the names of the parameters."""
+    """Return the given options by the names of the parameters."""
     return dict(locals())
 
 
@@ -69,7 +69,7 @@ def command(
     with errors.status("starting"):
         from sweeps.running.child import Child
 
-        # it imports the same as this process, at the same time
+        # the child imports the same modules as this process, at the same time
         timer = context.with_resource(Child("sweeps.running.trials:warm")) if local else None
         from cbs.compute import device
         from cbs.errors import Unfinished
@@ -116,7 +116,7 @@ def command(
         check_listening(resources.address)
     if not dry_run:
         Store(output or Path("results")).check_writable()
-    finished = output is not None and (output / "trials").exists()  # perhaps: then Ray is not needed
+    finished = output is not None and (output / "trials").exists()  # possibly complete, so that Ray is not needed
     early = timed(sweep, policy, resources) and not dry_run and not finished
     ahead = context.with_resource(PrestartedRay(resources)) if early else None
     with errors.status("loading the data and timing a few steps"):

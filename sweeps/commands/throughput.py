@@ -35,7 +35,7 @@ def command(
 ) -> None:
     """Time the training steps of a sweep on this machine.
 
-    One row per optimizer and batch size, with the interval of its seconds. All are timed in turn, five times.
+    One row per optimizer and batch size, with a confidence interval. All are timed in turn, five times.
 
     Example: cbs throughput results/quick -o throughput.csv --batch-sizes 4..512
     """

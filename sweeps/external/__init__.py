@@ -1,1 +1,1 @@
-"""Trials that another program trains: started with a batch size, a learning rate and a seed, and watched by its log."""
+"""Trials trained by an external program: started with batch size, learning rate and seed, and followed by its log."""

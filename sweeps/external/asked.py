@@ -1,4 +1,4 @@
-"""The sweep that the flags of ``cbs sweep`` ask for: trained here, or by a program."""
+"""Build the sweep that the options of ``cbs sweep`` ask for, trained here or by an external program."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _ASKED = ("metric", "direction", "target", "metric_unit", "example_unit")
 
 
 def asked_sweep(recipe: Sweep, asked: Mapping[str, Any], program: Mapping[str, Any]) -> Sweep:
-    """The recipe with the flags applied.
+    """Return the recipe with the options applied.
 
     Args:
-        recipe: to start from.
-        asked: what :func:`sweeps.spec.sweep_flags.sweep_flags` returned.
-        program: what :func:`sweeps.external.flags.program_flags` returned.
+        recipe: the recipe to start from.
+        asked: the result of :func:`sweeps.spec.sweep_flags.sweep_flags`.
+        program: the result of :func:`sweeps.external.flags.program_flags`.
 
     Raises:
-        ConfigError: if one cannot be read, or two contradict each other.
+        ConfigError: if an option cannot be parsed, or two contradict each other.
     """
     axes = ("workload", "optim", "batch_sizes", "lrs", "lr_rule", "seeds", "schedule", "axis")
     sweep = with_flags(recipe, **{name: asked[name] for name in axes})
@@ -59,16 +59,16 @@ def asked_sweep(recipe: Sweep, asked: Mapping[str, Any], program: Mapping[str, A
 def program_of(
     *, optimizers: Sequence[str] | None, batch_sizes: str | None, refused: Mapping[str, Any], **given: Any
 ) -> ExternalTrainer | None:
-    """The program that is to train; ``None`` where no command is given.
+    """Return the external program that trains; ``None`` if no command is given.
 
     Args:
-        optimizers: as asked for.
-        batch_sizes: likewise.
-        refused: flags of sweeps that train themselves, with what was given.
+        optimizers: value of ``--optim``.
+        batch_sizes: value of ``--batch-sizes``.
+        refused: options that do not apply to an external program, by name, with their values.
         given: attributes of :class:`~sweeps.external.trainer.ExternalTrainer`, ``columns`` as pairs, and ``target``.
 
     Raises:
-        ConfigError: naming all flags that are missing, or one that does not belong there.
+        ConfigError: if options are missing (the message names all of them), or one does not apply.
     """
     from analysis.options import pairs
     from analysis.read.importers.settings import ask_for, missing
@@ -76,7 +76,7 @@ def program_of(
     target = given.pop("target")
     if not given["command"]:
         known = [name for name, value in given.items() if value and (name, value) != ("reads", REPORT)]
-        known = [name for name in known if name != "metric"]  # which workloads have, too
+        known = [name for name in known if name != "metric"]  # which also applies to workloads
         if known:
             flag = "column" if known[0] == "columns" else known[0].replace("_", "-")
             raise ConfigError(f"--{flag} belongs to --command, the program that trains")
@@ -93,7 +93,7 @@ def program_of(
     settings = {name: value for name, value in given.items() if value is not None}
     trainer = ExternalTrainer(columns=columns, **settings)
     if trainer.reads != REPORT:
-        # What is wrong with the names of columns is known before anything runs.
+        # Wrong names of columns are reported before anything runs.
         from analysis.read.importers import Settings
 
         names = ("metric", "direction", "metric_unit", "example_unit", "tokens_per_example")

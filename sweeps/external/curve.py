@@ -1,4 +1,4 @@
-"""The curve of a trial, read again and again from the log that its program is writing."""
+"""The curve of a trial, read repeatedly from the log that its program is writing."""
 
 from __future__ import annotations
 
@@ -24,24 +24,25 @@ from sweeps.external.process import OUTPUT
 from sweeps.external.trainer import REPORT, ExternalTrainer
 
 _LINES = (".jsonl", ".csv", ".tsv")
-"""Files that are written line by line: what stands after the last end of a line is not whole yet."""
+"""Suffixes of files that are written line by line: what follows the last line break is not yet complete."""
 
 _SAME = ("batch_size", "lr", "seed")
 
 
 class LoggedCurve:
-    """What the log of a trial says so far.
+    """Follows the log of a trial.
 
     Args:
-        trainer: says where and how.
-        trial: whose.
-        folder: of the trial.
-        resumed: whether an earlier try left a part of the log; where the later one goes back, it counts.
+        trainer: describes where the log is and how to read it.
+        trial: configuration of the trial.
+        folder: folder of the trial.
+        resumed: whether an earlier attempt left a part of the log; if the log then goes back to an earlier step, the
+            later values count.
 
     Attributes:
-        evaluations: in order of their steps.
-        changed: whether any file was written between the last two looks.
-        problem: why the log could not be read the last time, in one line; empty where it could.
+        evaluations: evaluations in order of steps.
+        changed: whether any file was written between the last two reads.
+        problem: why the log could not be read the last time, in one line; empty if it could.
     """
 
     def __init__(self, trainer: ExternalTrainer, trial: TrialConfig, folder: Path, *, resumed: bool) -> None:
@@ -54,11 +55,11 @@ class LoggedCurve:
         """Read the log if it has changed.
 
         Args:
-            whole: whether nobody writes any more, and what was written is whole: the last line is one without an end,
-                too.
+            whole: whether the program has ended and what it wrote is complete, so that a last line without a line break
+                counts too.
 
         Returns:
-            Whether there are evaluations that there were not.
+            Whether there are new evaluations.
         """
         seen = self._files()
         self.changed = seen != self._seen
@@ -70,7 +71,7 @@ class LoggedCurve:
             measured = measurements(self._trial, [int(step) for step in steps], values)
             self._check_begin(measured)
         except (DataError, OSError) as error:
-            # A file may be read in the middle of being written; that it cannot be is a problem once nobody writes.
+            # A file may be read while it is being written; an error matters only once the program has ended.
             self.problem = reason(error)
             return False
         self.problem = ""
@@ -78,7 +79,8 @@ class LoggedCurve:
         return len(self.evaluations) > before
 
     def _check_begin(self, measured: list[Measurement]) -> None:
-        """Check that what was read at first is still there: a crossing may lie in what is not."""
+        """Check that the first evaluation read earlier is still in the log; the target may be crossed in a lost
+        part."""
         if self.evaluations and (not measured or measured[0].step > self.evaluations[0].step):
             now = f"begins at step {measured[0].step}" if measured else "is empty"
             raise DataError(
@@ -87,21 +89,21 @@ class LoggedCurve:
             )
 
     def _files(self) -> dict[Path, tuple[int, int]]:
-        """Size and time of every file in the folder, but for what the program prints and what it says of its settings;
-        one would wait for ever for a pipe."""
+        """Return size and modification time of every regular file in the folder, except the program's output and its
+        report of settings. Pipes are skipped, because reading one would block."""
         files = {}
         for root, _, names in os.walk(self._folder):
             for path in (Path(root) / name for name in names if name not in (OUTPUT, SETTINGS)):
                 try:
                     about = path.stat()
-                except FileNotFoundError:  # a temporary file of the program's
+                except FileNotFoundError:  # a temporary file of the program
                     continue
                 if stat.S_ISREG(about.st_mode):
                     files[path] = (about.st_size, about.st_mtime_ns)
         return files
 
     def _read(self, files: list[Path], *, whole: bool) -> tuple[Array, Array]:
-        """Steps and values of a copy of the log, which nobody writes to."""
+        """Return steps and values from a copy of the log, to which nobody writes."""
         with tempfile.TemporaryDirectory(prefix="cbs-log-") as scratch:
             copy = Path(scratch)
             for path in files:
@@ -112,7 +114,7 @@ class LoggedCurve:
                 raise DataError(str(error).replace(scratch, str(self._folder))) from None
 
     def _reported(self, source: Path) -> tuple[Array, Array]:
-        """What :func:`cbs.report` was told."""
+        """Return the steps and values that were passed to :func:`cbs.report`."""
         if not source.exists():
             return np.empty(0), np.empty(0)
         steps, values = self._points(source, "jsonl", {"step": "step"})
@@ -139,7 +141,7 @@ class LoggedCurve:
         copy.write_bytes(content[: content.rfind(b"\n") + 1])
 
     def _points(self, source: Path, format: str = "", columns: dict[str, str] | None = None) -> tuple[Array, Array]:
-        """Steps and values, in order, each step once."""
+        """Return steps and values in order, each step once."""
         trial = self._trial
         settings = self._trainer.settings(trial, {**self._trainer.columns, **(columns or {})})
         runs = list(IMPORTERS[format or self._trainer.reads]().read(str(source), settings, []))
@@ -168,10 +170,10 @@ class LoggedCurve:
 
 
 def stated(folder: Path) -> dict[str, Any]:
-    """What the program of a trial said of its settings, see :func:`cbs.training.reporting.report_settings`.
+    """Return the settings that the program of a trial reported, see :func:`cbs.training.reporting.report_settings`.
 
     Raises:
-        DataError: if that is no JSON object of such settings.
+        DataError: if the file is not a JSON object of such settings.
     """
     path = folder / SETTINGS
     try:
@@ -184,10 +186,10 @@ def stated(folder: Path) -> dict[str, Any]:
 
 
 def _latest(run: ImportedRun) -> ImportedRun:
-    """The run without what an earlier try logged at and after the step at which the later one went on.
+    """Return the run without what an earlier attempt logged at or after the step at which the later one continued.
 
     Raises:
-        DataError: if the later one is back at the first step with the value that the earlier one ended with.
+        DataError: if the later attempt starts at the first step with the value with which the earlier one ended.
     """
     kept: list[int] = []
     axis, values = np.asarray(run.axis), np.asarray(run.values)

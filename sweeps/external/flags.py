@@ -1,4 +1,4 @@
-"""The flags of ``cbs sweep`` about the program that trains, where there is one."""
+"""The options of ``cbs sweep`` about an external program that trains."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def program_flags(
         str,
         typer.Option(help="Its log: report, csv, jsonl, tensorboard, ...", show_default=False),
     ] = "report",
-    metric: Annotated[str | None, typer.Option(help="Its metric; of a workload, a further one.")] = None,
+    metric: Annotated[str | None, typer.Option(help="Its metric; or, of a workload, another one than its own.")] = None,
     direction: Annotated[str | None, typer.Option(help="Better is below or above the target.")] = None,
     metric_unit: Annotated[str | None, typer.Option(help="Unit of the metric, such as nats/token.")] = None,
     example_unit: Annotated[str | None, typer.Option(help="What one example is, such as sequence.")] = None,
@@ -32,6 +32,6 @@ def program_flags(
         typer.Option(help="What {resume} becomes in a resumed trial."),
     ] = None,
 ) -> dict[str, Any]:
-    """What was given, as :func:`sweeps.external.asked.program_of` takes it."""
+    """Return the given options as arguments of :func:`sweeps.external.asked.program_of`."""
     given = dict(locals())
     return given | {"columns": given.pop("column")}

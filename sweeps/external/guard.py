@@ -1,10 +1,10 @@
-"""Runs a program and outlives whoever started it by just long enough to end it, with all it has started.
+"""Run a program and, if the process that started it goes away, end the program with everything it has started.
 
-``python guard.py SECONDS PROGRAM ARGUMENT...``: what it prints goes to standard error. When standard input ends,
-because it was closed or because the process at the other end is gone however it went, the program's group of processes
-gets SIGTERM, and after so many seconds SIGKILL, as does everything else it has started: workers of ``torchrun`` are in
-sessions of their own. Once the program has ended, its exit code stands on standard output (that of a signal is
-negative).
+``python guard.py SECONDS PROGRAM ARGUMENT...``: the program's output goes to standard error. When standard input ends,
+because it was closed or because the process at the other end is gone for whatever reason, the program's process group
+gets SIGTERM, and after the given seconds SIGKILL. Everything else it has started is killed too, such as workers of
+``torchrun``, which are in sessions of their own. When the program has ended, its exit code is written to standard
+output (negative for a signal).
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ import threading
 import time
 
 _SUBREAPER = 36
-"""Option of Linux's ``prctl``: processes whose parent is gone become children of this one, and not of the first."""
+"""Option of Linux's ``prctl`` that makes orphaned descendants children of this process instead of the first process."""
 
 _LOOKS, _BETWEEN = 100, 0.02
-"""How often, and after how many seconds, it is looked whether processes that were killed are gone and left no others:
-one that waits for a device may take its time."""
+"""Number of checks, and seconds between them, of whether killed processes are gone and left no others behind; a process
+that waits for a device may take some time to die."""
 
 
 def main(seconds: float, command: list[str]) -> None:
-    """Run the program to its end, or to that of standard input."""
-    if os.fork():  # a child of nobody: what ends the children of a worker must not end this
+    """Run the program until it ends or standard input ends."""
+    if os.fork():  # detach from the parent, so that killing the children of a worker does not kill this process
         os._exit(0)
     os.setsid()
     if sys.platform == "linux":
@@ -41,7 +41,7 @@ def main(seconds: float, command: list[str]) -> None:
         return
     threading.Thread(target=end, args=(program, seconds), daemon=True).start()
     code = program.wait()
-    kill(program)  # what it has left behind
+    kill(program)  # kill what the program has left behind
     tell(code)
 
 
@@ -56,7 +56,7 @@ def end(program: subprocess.Popen[bytes], seconds: float) -> None:
 
 
 def kill(program: subprocess.Popen[bytes]) -> None:
-    """End the program's group at once, and whatever else this process has descendants of."""
+    """Kill the program's process group at once, and all other descendants of this process."""
     send(program, signal.SIGKILL)
     for _ in range(_LOOKS):
         left = descendants()
@@ -69,7 +69,7 @@ def kill(program: subprocess.Popen[bytes]) -> None:
 
 
 def descendants() -> set[int]:
-    """Processes below this one that live, on systems that have ``/proc``."""
+    """Return the ids of the living descendants of this process, on systems that have ``/proc``."""
     parents = {}
     for name in filter(str.isdecimal, os.listdir("/proc") if os.path.isdir("/proc") else ()):
         with contextlib.suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:
@@ -84,7 +84,7 @@ def descendants() -> set[int]:
 
 
 def tell(code: int) -> None:
-    """Say how it ended, if anybody is there to hear it."""
+    """Report the exit code, if the parent still exists."""
     with contextlib.suppress(BrokenPipeError):
         os.write(1, f"{code}\n".encode())
 

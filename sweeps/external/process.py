@@ -1,4 +1,4 @@
-"""A program under way: its end, by itself or by us, and its last words."""
+"""A running external program: how it ends or is ended, and the last lines of its output."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from sweeps.external import guard
 
 OUTPUT = "output.log"
-"""What the program prints, standard error and standard output, in the folder of its trial."""
+"""File in the folder of a trial with standard output and standard error of the program."""
 
 GRACE = 10.0
 """Seconds from SIGTERM to SIGKILL."""
@@ -22,21 +22,21 @@ GRACE = 10.0
 _TAIL, _LINES = 4096, 3
 
 MOST_OUTPUT = 2**26
-"""Bytes of it that are kept: a program that talks without end does not fill the disk."""
+"""Bytes of output that are kept, so that a program with endless output does not fill the disk."""
 
 
 class Process:
-    """A program, watched over by :mod:`sweeps.external.guard`.
+    """A program supervised by :mod:`sweeps.external.guard`.
 
     Args:
-        command: program and arguments.
-        folder: of the trial.
-        path: folder it starts in.
-        environment: variables beside those of this process.
-        grace: seconds it has to end when it is told to.
+        command: the program and its arguments.
+        folder: folder of the trial.
+        path: working folder of the program.
+        environment: environment variables to add to those of this process.
+        grace: seconds that the program has to end when it is told to.
 
     Attributes:
-        code: its exit code, negative for a signal; ``None`` while it runs, or where its guard was killed.
+        code: exit code, negative for a signal; ``None`` while the program runs, or if its guard was killed.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Process:
         self.code: int | None = None
         self.running = True
         self._grace, self._heard = grace, 0
-        # stays open: the program may delete its folder; what is written goes to the end, also once it was cut
+        # The file stays open, because the program may delete its folder; it is appended to even after it was truncated.
         self._output = open(folder / OUTPUT, "a+b", buffering=0)  # noqa: SIM115 - closed in :meth:`end`
         self._guard = subprocess.Popen(
             [sys.executable, "-I", "-S", str(guard.__file__), str(grace), *command],
@@ -63,7 +63,7 @@ class Process:
         self._guard.wait()
 
     def wait(self, seconds: float) -> bool:
-        """Wait for its end, for so long at most; whether it has ended."""
+        """Wait for the program to end, at most this many seconds; return whether it has ended."""
         assert self._guard.stdout is not None
         deadline = time.monotonic() + seconds
         output = b""
@@ -76,7 +76,7 @@ class Process:
         return not self.running
 
     def talked(self) -> bool:
-        """Whether it has printed anything since this was asked the last time; of too much, the end is kept."""
+        """Return whether the program has printed anything since the last call; output that is too long is truncated."""
         before, self._heard = self._heard, os.fstat(self._output.fileno()).st_size
         if self._heard > MOST_OUTPUT:
             tail = self._tail()
@@ -85,7 +85,7 @@ class Process:
         return self._heard != before
 
     def end(self) -> None:
-        """End it, if it runs, and everything it has started."""
+        """End the program if it is running, and everything it has started."""
         for pipe in (self._guard.stdin, self._guard.stdout):
             assert pipe is not None
             if pipe is self._guard.stdout:
@@ -94,7 +94,7 @@ class Process:
         self._output.close()
 
     def how(self) -> str:
-        """How it ended, for a message."""
+        """Say how the program ended, for a message."""
         if self.code is None:
             return "the command was ended from outside"
         if self.code < 0:
@@ -104,7 +104,7 @@ class Process:
         return f"the command ended with exit code {self.code}"
 
     def last_words(self) -> str:
-        """The last lines of what it printed, on one line."""
+        """Return the last lines of the output, joined to one line for a message."""
         text = self._tail().decode("utf-8", "replace")
         lines = "".join(c if c.isprintable() or c.isspace() else "\ufffd" for c in text).split("\n")
         kept = [" ".join(line.split()) for line in lines if line.strip()][-_LINES:]

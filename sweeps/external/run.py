@@ -1,4 +1,4 @@
-"""One trial that another program trains: started, watched, ended; the record is like that of a trial of our own."""
+"""Run one trial with an external program: start, follow and end it; the record is like that of a trial trained here."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sweeps.external.process import Process
 from sweeps.external.trainer import ExternalTrainer
 
 FIRST_LOOK, LAST_LOOK, SHARE = 0.05, 5.0, 0.02
-"""Seconds between two looks at the log: at least, at most, and as a share of the seconds since the start."""
+"""Seconds between two reads of the log: minimum, maximum, and fraction of the seconds since the start."""
 
 
 def run_command(
@@ -31,22 +31,24 @@ def run_command(
     monitor: Monitor | None = None,
     alive: Callable[[int], object] = lambda step: None,
 ) -> TrialResult:
-    """Start the program of a trial, follow its log, and end it at the target, when it is pruned or when it diverges.
+    """Start the program of a trial, follow its log, and end it when it reaches the target, is pruned or diverges.
 
     Args:
-        trial: of a workload that :meth:`sweeps.external.trainer.ExternalTrainer.choice` made.
-        folder: for the program, and for what it prints; kept. What an earlier try left there is moved aside, or stays
-            where the program can resume.
-        path: folder the program starts in.
-        monitor: see :data:`cbs.trial.ending.Monitor`; asked about the latest evaluation only.
+        trial: configuration of the trial, with a workload made by
+            :meth:`sweeps.external.trainer.ExternalTrainer.choice`.
+        folder: folder for the program and its output; it is kept. What an earlier attempt left there is moved aside, or
+            stays if the program can resume.
+        path: working folder of the program.
+        monitor: see :data:`cbs.trial.ending.Monitor`; called with the latest evaluation only.
         alive: called with the latest step whenever the program has written anything.
 
     Returns:
-        The record; FAILED, with the last lines of its output, where it failed or logged nothing that can be read.
+        The record; if the program failed or logged nothing that can be read, the status is FAILED and the message
+        contains the last lines of its output.
 
     Raises:
-        ResultsError: if the folder cannot be made.
-        ConfigError: if the command asks for something that there is not.
+        ResultsError: if the folder cannot be created.
+        ConfigError: if the command contains a placeholder that has no value.
     """
     trainer = ExternalTrainer.of(trial.workload)
     resumed = _prepare(folder, keep=bool(trainer.resume))
@@ -75,14 +77,14 @@ def run_command(
 
 
 def _free_port() -> int:
-    """A port of this machine that nobody listens on: two programs with one default for it would collide."""
+    """Return a free port of this machine, because two programs with the same default port would collide."""
     with socket.socket() as free:
         free.bind(("", 0))
         return int(free.getsockname()[1])
 
 
 def _prepare(folder: Path, *, keep: bool) -> bool:
-    """Make the folder; whether it holds what an earlier try left and the program can go on from."""
+    """Create the folder; return whether it holds what an earlier attempt left and the program can resume from."""
     try:
         left = folder.exists() and any(folder.iterdir())
         if left and not keep:
@@ -105,7 +107,7 @@ def _watch(
     started: float,
     folder: Path,
 ) -> Ending:
-    """Follow the program to its end, or to that of the trial."""
+    """Follow the program until it ends or the trial is over."""
     while True:
         over = process.wait(max(FIRST_LOOK, min(LAST_LOOK, SHARE * (time.perf_counter() - started))))
         more = curve.update(whole=over and process.code == 0)
@@ -120,7 +122,7 @@ def _watch(
 
 
 def _ending(curve: LoggedCurve, trial: TrialConfig, monitor: Monitor | None) -> Ending | None:
-    """How the trial ended on the curve so far, if it did; what comes after that is cut off."""
+    """Return how the trial ended on the curve so far, or ``None``; evaluations after the end are dropped."""
     rows = curve.evaluations
     if not rows:
         return None
@@ -136,7 +138,7 @@ def _ending(curve: LoggedCurve, trial: TrialConfig, monitor: Monitor | None) -> 
 
 
 def _stated(folder: Path) -> tuple[dict[str, Any], Ending | None]:
-    """What the program said of its settings, or how the trial ends because that cannot be read."""
+    """Return the settings that the program reported, or how the trial ends because they cannot be read."""
     try:
         return stated(folder), None
     except DataError as error:
@@ -144,7 +146,7 @@ def _stated(folder: Path) -> tuple[dict[str, Any], Ending | None]:
 
 
 def _by_itself(process: Process, curve: LoggedCurve, trial: TrialConfig) -> Ending:
-    """What it means that the program ended before the trial did."""
+    """Return how the trial ends when the program ended before the trial was over."""
     if process.code != 0:
         return TrialStatus.FAILED, process.how()
     if curve.problem:

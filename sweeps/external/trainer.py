@@ -1,4 +1,4 @@
-"""What ``cbs sweep --command`` says of a training program: how it is started, and what it logs where."""
+"""Description of an external training program (``cbs sweep --command``): how to start it and read its log."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from analysis.read.importers import Settings
 
 REPORT = "report"
-"""What is read where :func:`cbs.report` writes."""
+"""Format of the log that :func:`cbs.report` writes."""
 
 FORMATS = {"trainer_state": "huggingface"}
-"""Further names of formats."""
+"""Alternative names of formats."""
 
 _COUNTERS = ("step", "examples")
 _PLACES = ("batch_size", "lr", "seed", "folder", "optimizer", "steps", "port", "resume", "checkpoint")
@@ -40,21 +40,23 @@ _TOLD = {
 
 @dataclass(frozen=True, kw_only=True)
 class ExternalTrainer:
-    """A program that trains.
+    """An external program that trains.
 
     Attributes:
-        command: its command line, with ``{batch_size}``, ``{lr}``, ``{seed}``, ``{folder}`` (of this trial alone),
-            ``{optimizer}``, the options of the optimizer by their names, ``{steps}`` (the budget), ``{port}`` (one that
-            nobody listens on), ``{checkpoint}`` (that it starts from) and ``{resume}``.
-            It is split as a shell would, but no shell runs it.
+        command: its command line with the placeholders ``{batch_size}``, ``{lr}``, ``{seed}``, ``{folder}`` (of this
+            trial alone), ``{optimizer}``, the options of the optimizer by their names, ``{steps}`` (the budget),
+            ``{port}`` (a free one), ``{checkpoint}`` (to start from) and ``{resume}``. It is split as a shell would
+            split it, but no shell runs it.
         metric: name of the metric in its log.
-        direction: ``"below"`` or ``"above"``, which side of the target is better.
+        direction: ``"below"`` or ``"above"``, the side of the target that is better.
         metric_unit: unit of the metric.
         example_unit: what one example is.
-        tokens_per_example: tokens in an example, where that means something.
-        reads: format of its log: ``"report"`` for what :func:`cbs.report` writes, or one that ``cbs import`` reads.
-        columns: our name of a column of the log -> theirs.
-        resume: what ``{resume}`` stands for where an earlier try of the same trial was cut short; nothing at first.
+        tokens_per_example: number of tokens per example, if examples have tokens.
+        reads: format of its log: ``"report"`` for what :func:`cbs.report` writes, or a format that ``cbs import``
+            reads.
+        columns: names of columns in the log, by the name that this package uses.
+        resume: what ``{resume}`` is replaced by if an earlier attempt at the same trial was cut short; otherwise it is
+            replaced by nothing.
     """
 
     command: str
@@ -100,7 +102,7 @@ class ExternalTrainer:
         return cls(**workload.options)
 
     def choice(self) -> Choice:
-        """The trainer as the workload of a configuration."""
+        """Return the program as the workload of a configuration."""
         given = {
             part.name: getattr(self, part.name)
             for part in dataclasses.fields(self)
@@ -109,10 +111,10 @@ class ExternalTrainer:
         return Choice(name=COMMAND, options=given)
 
     def argv(self, trial: TrialConfig, folder: Path, *, resumed: bool, port: int = 0) -> list[str]:
-        """The program and its arguments for one trial.
+        """Return the program and its arguments for one trial.
 
         Raises:
-            ConfigError: if the command asks for something that there is not.
+            ConfigError: if the command contains a placeholder that has no value.
         """
         values = self.values(trial, folder, port)
         if "{steps}" in self.command and trial.max_steps >= ENDLESS:
@@ -126,7 +128,7 @@ class ExternalTrainer:
         return arguments
 
     def values(self, trial: TrialConfig, folder: Path, port: int = 0) -> dict[str, str]:
-        """What the names in braces stand for."""
+        """Return the values of the placeholders."""
         options = {name: _text(value) for name, value in trial.optimizer.options.items()}
         checkpoint = {} if trial.parent is None else {"checkpoint": trial.parent.source}
         return (
@@ -144,7 +146,7 @@ class ExternalTrainer:
         )
 
     def settings(self, trial: TrialConfig, columns: Mapping[str, str]) -> Settings:
-        """How to read the log of one trial, its columns called so."""
+        """Return how to read the log of one trial, given the names of its columns."""
         from analysis.read.importers import Settings
 
         return Settings(
@@ -160,7 +162,7 @@ class ExternalTrainer:
 
     @property
     def units(self) -> dict[str, Any]:
-        """Units of a trial's numbers, as its record has them."""
+        """Units of a trial's numbers, as stored in its record."""
         return {name: getattr(self, name) for name in ("example_unit", "tokens_per_example", "metric_unit")}
 
     @property
@@ -178,19 +180,21 @@ def trained_by(
     settings: Iterable[str],
     budgets: tuple[int, ...] = (),
 ) -> Sweep:
-    """The sweep with its trials trained by a program: its axes and pruning, and nothing else of its recipe. What the
-    program makes of the rest is unknown.
+    """Return the sweep with its trials trained by an external program.
+
+    Only the axes and the pruning of the recipe are used; everything else is up to the program and unknown here.
 
     Args:
         trainer: the program.
-        sweep: as asked for.
+        sweep: the sweep as requested.
         target: value of the metric to train to.
-        budgets: examples that every trial sees, in place of a target.
-        settings: of the form ``key=value``: budget, pruning, options of optimizers; the program does all else.
+        settings: settings of the form ``key=value``: budget, pruning, options of optimizers; the program decides all
+            else.
+        budgets: numbers of examples that every trial sees, instead of a target.
 
     Raises:
-        ConfigError: if the target is missing, a setting is for the program to make, the command asks for what no trial
-            has, or trials of two optimizers would be alike.
+        ConfigError: if the target is missing, a setting is one that the program decides, the command contains a
+            placeholder that has no value, or two optimizers would give the same trials.
     """
     if budgets and "{steps}" not in trainer.command:
         raise ConfigError("--command has no {steps}: with --budget the program must know how many updates to make")

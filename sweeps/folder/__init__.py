@@ -1,1 +1,1 @@
-"""What a folder of results says of the sweep in it: its manifest, who runs there, the bounds of its trials."""
+"""Files that describe the sweep in a folder of results: its manifest, its lock, and the bounds of its trials."""

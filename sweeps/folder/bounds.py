@@ -1,4 +1,4 @@
-"""What a running trial must beat, told through the sweep's folder: the one place that all nodes see in any case."""
+"""Tell running trials their pruning bound through a file in the sweep's folder, which every node can read."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from sweeps.search.search import Search
 from sweeps.spec.cell import Cell
 
 BOUNDS = "bounds.json"
-"""The file: trial id -> fewest steps to target of its cell, of trials whose cell became better while they ran."""
+"""File that maps trial id to the fewest steps to target of its cell, for trials whose cell improved while they ran."""
 
 LOOK_SECONDS = 0.5
-"""Least time between two looks of a trial at the file."""
+"""Shortest time between two reads of the file by a trial."""
 
 
 class Bounds(Observer):
-    """The driver's side: tells the running trials of a cell when its best has become better."""
+    """The driver's side: tells the running trials of a cell when its fewest steps to target have become fewer."""
 
     def __init__(self, store: Store) -> None:
         self._path = store.root / BOUNDS
@@ -29,7 +29,7 @@ class Bounds(Observer):
         remove(self._path)
 
     def finished(self, result: TrialResult, search: Search) -> None:
-        """See the base class.
+        """Write the new bound if the trial improved its cell; see the base class.
 
         Raises:
             ResultsError: if the file cannot be written.
@@ -48,11 +48,11 @@ class Bounds(Observer):
 
 
 class TrialBound:
-    """The side of one trial.
+    """The side of one trial: reads its pruning bound.
 
     Args:
         store: folder of the sweep.
-        trial_id: whose.
+        trial_id: id of the trial.
         steps: fewest steps of its cell when it was started, if any.
     """
 
@@ -62,7 +62,7 @@ class TrialBound:
 
     @property
     def steps(self) -> float | None:
-        """Fewest steps of the cell, as far as is known here."""
+        """Fewest steps of the cell, as far as known to this process."""
         now = time.monotonic()
         if now - self._looked >= LOOK_SECONDS:
             self._looked = now
@@ -80,7 +80,7 @@ class TrialBound:
             ValueError,
             AttributeError,
             RecursionError,
-        ):  # not there, or being replaced on a file system that is slow
+        ):  # it does not exist, or is being replaced on a slow file system
             return
         self._seen = changed
         if isinstance(steps, int | float):

@@ -1,8 +1,9 @@
-"""One sweep at a time in a folder: a file that names its owner, who keeps it fresh and says in it how far the sweep is.
+"""Allow one sweep at a time in a folder: a lock file names its owner, who touches it and reports progress in it.
 
-The file is what ``cbs status`` reads from another terminal. A lock is stale when its owner's process is gone, which is
-certain where that ran on this machine; elsewhere when nobody has touched it for :data:`STALE_SECONDS`, by the clock
-that dates the files there, since those of two machines need not agree.
+``cbs status`` reads the file from another terminal. A lock is stale when its owner's process no longer exists. This is
+certain if the process ran on this machine; otherwise the lock is stale when it has not been touched for
+:data:`STALE_SECONDS`, measured by the clock that dates files in the folder, because the clocks of two machines may
+differ.
 """
 
 from __future__ import annotations
@@ -27,17 +28,17 @@ from sweeps.search.observer import Observer
 from sweeps.search.search import Search
 
 BEAT_SECONDS = 5.0
-"""How often the owner touches the file."""
+"""Seconds between two touches of the file by its owner."""
 
 
 @dataclass(frozen=True)
 class Owner:
-    """Who holds a folder.
+    """The process that holds a folder.
 
     Attributes:
-        content: of the file: ``host``, ``pid``, ``machine``, ``born``, ``token``, ``command``, ``started``, ``beat``
-            (seconds since 1970), and ``progress``.
-        age: seconds between the last touch of the file and now; whoever lives touches it again when the clock was set.
+        content: content of the file: ``host``, ``pid``, ``machine``, ``born``, ``token``, ``command``, ``started``,
+            ``beat`` (seconds since 1970), and ``progress``.
+        age: seconds since the file was last touched. If a clock was changed, the touch of a living owner corrects it.
     """
 
     content: dict[str, Any]
@@ -55,7 +56,7 @@ class Owner:
 
 
 def owner(root: Path) -> Owner | None:
-    """Who holds the folder, dead or alive; ``None`` for nobody."""
+    """Return the process that holds the folder, dead or alive; ``None`` if there is none."""
     path = root / LOCK
     try:
         age = abs(_clock(root) - path.stat().st_mtime)
@@ -63,7 +64,7 @@ def owner(root: Path) -> Owner | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError, RecursionError):
-        content = {}  # cut off, or just being made
+        content = {}  # the file is truncated, or is just being written
     return Owner(content if isinstance(content, dict) else {}, age)
 
 
@@ -71,9 +72,9 @@ class Lock(Observer):
     """Holds a folder while the block runs.
 
     Args:
-        store: of the folder, prepared.
-        command: what the owner runs, for people.
-        standing: what else the file says of a search and its running trials.
+        store: store of the folder, prepared.
+        command: command of the owner, for display.
+        standing: returns what else to write about a search and its running trials.
     """
 
     def __init__(
@@ -118,7 +119,7 @@ class Lock(Observer):
         self.release()
 
     def release(self) -> None:
-        """Remove the file, unless another sweep has taken the folder."""
+        """Remove the file, unless another sweep has taken over the folder."""
         there = owner(self._path.parent)
         if there is not None and there.content.get("token") == self._mine["token"]:
             remove(self._path)
@@ -130,14 +131,14 @@ class Lock(Observer):
             self.beat({"done": done, "planned": planned, "running": dict(running)} | said)
 
     def ended(self, search: Search) -> None:
-        self._beaten = -BEAT_SECONDS  # the folder may have gone since the last time
+        self._beaten = -BEAT_SECONDS  # beat now, so that a folder removed since the last beat is noticed
         self.looked(search, {})
 
     def beat(self, progress: dict[str, Any]) -> None:
-        """Touch the file and say in it how far the sweep is.
+        """Touch the file and write the progress of the sweep to it.
 
         Raises:
-            ResultsError: if another sweep has taken the folder, somebody has removed it, or the file cannot be written.
+            ResultsError: if another sweep has taken over the folder, the file is gone, or it cannot be written.
         """
         there = owner(self._path.parent)
         if there is None:
@@ -161,7 +162,7 @@ class Lock(Observer):
 
 
 def _clock(root: Path) -> float:
-    """The time that a file gets which is written there now; this machine's where none can be."""
+    """Return the modification time that a file written there now gets; this machine's time if none can be written."""
     probe = root / f".tmp-{LOCK}-{uuid.uuid4().hex}"
     try:
         probe.touch()
@@ -173,7 +174,7 @@ def _clock(root: Path) -> float:
 
 
 def _machine() -> str:
-    """What two processes have in common that see each other's numbers: boot and namespace of the system."""
+    """Return what identifies the processes that share process ids: boot and process namespace of the system."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {os.stat('/proc/self/ns/pid').st_ino}"
@@ -182,7 +183,7 @@ def _machine() -> str:
 
 
 def _born(pid: Any) -> str | None:
-    """When a process was started, in the system's count; ``None`` where there is no such process."""
+    """Return when a process was started, in the system's units; ``None`` if there is no such process."""
     try:
         return Path(f"/proc/{int(pid)}/stat").read_text().rpartition(")")[2].split()[19]
     except (TypeError, ValueError):

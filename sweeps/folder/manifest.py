@@ -1,4 +1,4 @@
-"""``sweep.json``: what was asked for, by which software, on which machine; enough to repeat it."""
+"""``sweep.json``: what was requested, with which software and on which machine; enough to repeat it."""
 
 from __future__ import annotations
 
@@ -29,21 +29,20 @@ from sweeps.spec.workload import built
 
 _PACKAGES = ("torch", "ray", "numpy", "pyarrow")
 _NUMERIC = ("cbs", "torch", "numpy")
-"""What the numbers of a trial come from."""
+"""Packages that determine the numbers of a trial."""
 _EXAMPLES = 64
-"""That are looked at where a workload does not identify its data."""
+"""Number of examples that are hashed if a workload does not identify its data."""
 
 
 def merged_manifest(store: Store, sweep: Sweep, command: str) -> dict[str, Any]:
-    """The manifest of a sweep, joined with the one its folder holds already.
+    """Return the manifest of a sweep, merged with the one that its folder already holds.
 
-    Axes grow (another optimizer, or one with other options, more seeds); the protocol and the data must be the same.
-
-    Where other code ran there before, the entry of this run says what changed (``code_changes``) and which trials are
-    of before (``earlier_trials``).
+    Axes may grow (another optimizer, or one with other options, more seeds); the protocol and the data must be the
+    same. If earlier runs used other code, the entry of this run says what changed (``code_changes``) and which trials
+    are older (``earlier_trials``).
 
     Raises:
-        ResultsError: if the folder holds a sweep of another protocol, another data set or another schema.
+        ResultsError: if the folder holds a sweep with another protocol, data set or schema.
     """
     data_hash = None if sweep.workload.name == COMMAND else built(sweep.workload).data_hash
     manifest: dict[str, Any] = {
@@ -85,10 +84,10 @@ def merged_manifest(store: Store, sweep: Sweep, command: str) -> dict[str, Any]:
 
 
 def plan_of(store: Store) -> dict[str, Any]:
-    """``sweep.json`` of a sweep that was run, without its schema version.
+    """Return the content of ``sweep.json`` of a sweep that was run, without its schema version.
 
     Raises:
-        ResultsError: if it cannot be read, or is no plan of a sweep.
+        ResultsError: if it cannot be read, or does not describe a sweep.
     """
     path = store.root / MANIFEST
     stored = store.manifest()
@@ -100,11 +99,11 @@ def plan_of(store: Store) -> dict[str, Any]:
         union(stored["axes"], stored["axes"])
         return stored | {"runs": [{**run} for run in stored["runs"]], "data_hash": stored.get("data_hash")}
     except (KeyError, TypeError, AttributeError, ConfigError) as error:
-        raise ResultsError(f"{path} is no plan of a sweep ({reason(error)}); put it back") from None
+        raise ResultsError(f"{path} does not describe a sweep ({reason(error)}); restore it") from None
 
 
 def provenance(command: str) -> dict[str, Any]:
-    """When, with what and where: command, time, versions, hardware, git commits."""
+    """Return when, with what and where a command runs: command, time, versions, hardware, git commits."""
     return {
         "command": command,
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -115,13 +114,13 @@ def provenance(command: str) -> dict[str, Any]:
 
 
 def latest_run(runs: Sequence[Any]) -> dict[str, Any]:
-    """The last entry of ``runs`` under which trials were run; empty where there is none."""
+    """Return the last entry of ``runs`` under which trials were run; an empty dictionary if there is none."""
     return next((run for run in reversed(runs) if isinstance(run, dict) and "merged" not in run), {})
 
 
 def code_changes(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """What of the code that makes the numbers of a trial differs between two entries of ``runs``, as ``torch 2.8.0,
-    then 2.9.0``; what one of them does not say is no difference."""
+    """Return the differences between two entries of ``runs`` in code that determines results, as ``torch 2.8.0, then
+    2.9.0``. What is missing in one of them does not count as a difference."""
 
     def code_of_run(run: dict[str, Any]) -> dict[str, str]:
         parts = [run.get(key) for key in ("versions", "git", "code")]
@@ -134,14 +133,14 @@ def code_changes(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
 
 
 def all_code_changes(store: Store) -> list[str]:
-    """What changed between the runs of a folder, see :func:`merged_manifest`; empty where there is none."""
+    """Return all code changes between the runs of a folder, see :func:`merged_manifest`."""
     runs = plan_of(store)["runs"] if (store.root / MANIFEST).exists() else []
     return [change for run in runs for change in run.get("code_changes", [])]
 
 
 def own_code(sweep: Sweep) -> dict[str, str]:
-    """SHA-256 (16 digits) of the source of every module of the user's own that a sweep names, and of the files that its
-    command names; of the first examples of a workload of the user's own that does not identify its data."""
+    """Return hashes (16 digits of SHA-256) of the user's own code: source of every module that a sweep names and of the
+    files that its command names, and the first examples of an own workload that does not identify its data."""
     names = [choice.name for choice in (sweep.workload, *sweep.optimizers, *sweep.batch_schedules)]
     options = sweep.workload.options if sweep.workload.name == COMMAND else {}
     modules = {name.partition(":")[0] for name in (*names, options.get("function", "")) if ":" in name}
@@ -167,7 +166,7 @@ def _source_hash(file: Path) -> str:
 
 
 def hardware() -> dict[str, Any]:
-    """Processor, cores, memory and GPUs of this machine."""
+    """Return processor, cores, memory and GPUs of this machine."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else None
     return {
         "system": f"{platform.system()} {platform.machine()}",
@@ -179,7 +178,8 @@ def hardware() -> dict[str, Any]:
 
 
 def git_commit(folder: Path) -> str | None:
-    """Commit of the repository around ``folder``, with ``-dirty`` where files differ from it; ``None`` outside one."""
+    """Return the commit of the repository around ``folder``, with ``-dirty`` if files differ from it; ``None`` if there
+    is none."""
     try:
         answer = subprocess.run(
             ["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
@@ -214,7 +214,7 @@ def _processor() -> str:
 
 
 def difference(stored: Any, wanted: Any, path: str = "") -> tuple[str, Any, Any] | None:
-    """The first field in which two protocols differ, with both values; ``None`` where they are equal."""
+    """Return the first field in which two protocols differ, with both values; ``None`` if they are equal."""
     if isinstance(stored, dict) and isinstance(wanted, dict):
         for key in sorted({*stored, *wanted}):
             inner = difference(stored.get(key), wanted.get(key), f"{path}.{key}" if path else key)
@@ -225,10 +225,10 @@ def difference(stored: Any, wanted: Any, path: str = "") -> tuple[str, Any, Any]
 
 
 def union(stored: dict[str, Any], wanted: dict[str, Any], where: Path | str = "the folder") -> dict[str, Any]:
-    """The axes of two sweeps together.
+    """Return the union of the axes of two sweeps.
 
     Raises:
-        ResultsError: if an optimizer is in both, with an option that is tuned in one of them only.
+        ResultsError: if an optimizer is in both, with different tuned options.
     """
     tuned, now_tuned = (axes.get("tuned", {}) for axes in (stored, wanted))
     names = [{parse_choice(text).name for text in axes["optimizers"]} for axes in (stored, wanted)]

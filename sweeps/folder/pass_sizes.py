@@ -1,4 +1,4 @@
-"""How many examples memory was found not to hold, kept in the sweep's folder: no later trial tries them again."""
+"""Remember in the sweep's folder how many examples did not fit into memory, so that later trials do not try again."""
 
 from __future__ import annotations
 
@@ -11,34 +11,35 @@ from cbs.trial.config import fingerprint
 from cbs.trial.store import Store
 
 FILE = "too-large.json"
-"""What trains, as a fingerprint -> batch size -> fewest examples of a pass that did not fit. It may be deleted."""
+"""File: a fingerprint of what trains -> batch size -> fewest examples of a pass that did not fit. It may be deleted."""
 _MATTERS = ("workload", "optimizer", "averaging", "probe", "diagnostics", "precision", "compile", "device")
-"""Fields of a trial that its memory depends on, beside its batch size."""
+"""Fields of a trial on which its memory depends, in addition to its batch size."""
 
 
 class PassSizes:
     """Sizes of the forward and backward passes of a sweep's trials.
 
-    What was too large at a batch size is so at any larger one. Sizes come from halving a trial's own batch, so the size
-    that a trial ends with depends on what memory holds and not on which trial ran before it.
+    What was too large at one batch size is too large at any larger one. Sizes come from halving a trial's own batch, so
+    the final size depends on the available memory only, not on which trials ran before.
 
     Args:
-        folder: of the sweep.
-        workers: of a trial; each holds its share of a step.
-        shard: whether each holds a part of the model only.
+        folder: folder of the sweep.
+        workers: number of workers of a trial; each holds its share of a step.
+        shard: whether each worker holds only a part of the model.
     """
 
     def __init__(self, folder: str, workers: int, shard: bool = False) -> None:
         self._path, self._workers, self._shard = Store(folder).root / FILE, workers, shard
 
     def most(self, trial: dict[str, Any]) -> int | None:
-        """Most examples of a pass of a trial (:meth:`TrialConfig.to_dict`); ``None`` where nothing limits them."""
+        """Return the largest number of examples per pass of a trial (:meth:`TrialConfig.to_dict`); ``None`` if
+        unlimited."""
         known = self._known().get(self._key(trial), {})
         too_large = min((size for batch, size in known.items() if int(batch) <= trial["batch_size"]), default=None)
         return halved(-(-trial["batch_size"] // self._workers), trial.get("micro_batch_size"), too_large)
 
     def too_large(self, trial: dict[str, Any], examples: int) -> None:
-        """Remember that a pass of so many examples did not fit.
+        """Record that a pass of this many examples did not fit.
 
         Raises:
             ResultsError: if the file cannot be written.
@@ -55,7 +56,7 @@ class PassSizes:
         return fingerprint({"workers": self._workers, "shard": self._shard, **matters})
 
     def _known(self) -> dict[str, dict[str, int]]:
-        """What the file holds, as far as it can be read; what is lost is found again."""
+        """Return the content of the file as far as it can be read; lost entries will be found again."""
         try:
             content = json.loads(self._path.read_text())
             return {

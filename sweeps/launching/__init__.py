@@ -1,1 +1,1 @@
-"""Sweeps from start to end: launching one, policies that choose the next, listing what ran, merging."""
+"""Sweeps from start to end: launching one, policies that choose the next one, listing results, merging folders."""

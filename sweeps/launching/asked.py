@@ -1,4 +1,4 @@
-"""What the flags of ``cbs sweep`` about how far it goes ask for: a policy, and limits."""
+"""Translate the options of ``cbs sweep`` that say how far it goes into a policy and limits."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from sweeps.search.limits import Limits
 
 
 def limits_of(max_time: str | None, max_examples: float | None) -> Limits:
-    """The limits after which no trial starts any more.
+    """Return the limits after which no trial starts any more.
 
     Raises:
-        ConfigError: if a flag cannot be read.
+        ConfigError: if an option cannot be read.
     """
     if max_examples is not None and not max_examples > 0:
         raise ConfigError(f"--max-examples must be above 0, got {max_examples:g}")
@@ -26,17 +26,17 @@ def limits_of(max_time: str | None, max_examples: float | None) -> Limits:
 
 
 def policy_of(precision: float | None, auto: bool, named: str | None, *, budget: bool = False) -> Choice:
-    """Which policy of :data:`sweeps.launching.policies.POLICIES` is asked for; ``--precision`` does what ``--auto``
-    does before all else.
+    """Return the policy in :data:`sweeps.launching.policies.POLICIES` that the options ask for; ``--precision``
+    includes ``--auto``.
 
     Args:
-        precision: of the flag.
-        auto: likewise.
-        named: of ``--set policy=``, a name with options; ``None`` where there is none.
-        budget: whether trials train to budgets.
+        precision: value of ``--precision``.
+        auto: whether ``--auto`` was given.
+        named: value of ``--set policy=``, a name with options; ``None`` if it was not given.
+        budget: whether trials train to a budget.
 
     Raises:
-        ConfigError: if two flags contradict each other.
+        ConfigError: if two options contradict each other.
     """
     if named is not None and (precision is not None or auto):
         raise ConfigError(f"--set policy={named} says how the sweep continues: leave out --precision and --auto")

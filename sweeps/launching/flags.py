@@ -1,4 +1,4 @@
-"""The flags of ``cbs sweep`` about how far it goes; :mod:`sweeps.launching.asked` says what they ask for."""
+"""The options of ``cbs sweep`` that say how far it goes; :mod:`sweeps.launching.asked` interprets them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def ending_flags(
     ] = None,
     max_examples: Annotated[
         float | None,
-        typer.Option(help="Start no trial after so many examples in all: 1e7."),
+        typer.Option(help="Start no trial after this many examples in total: 1e7."),
     ] = None,
     stop_after: Annotated[
         str | None,
@@ -32,5 +32,5 @@ def ending_flags(
         ),
     ] = None,
 ) -> dict[str, Any]:
-    """What was given, by the names of the parameters."""
+    """Return the given options by the names of the parameters."""
     return dict(locals())

@@ -1,4 +1,4 @@
-"""``cbs sweep`` as a function: run what is missing of a sweep and store it."""
+"""``cbs sweep`` as a function: run the trials of a sweep that are missing, and store them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from sweeps.spec.workload import built
 
 
 class Interrupted(CbsError):
-    """The sweep was stopped by a signal; everything finished is stored."""
+    """The sweep was stopped by a signal; every finished trial is stored."""
 
     exit_code = 130
 
@@ -55,9 +55,9 @@ def resolve(sweep: Sweep, target: float | None = None) -> Sweep:
     """Fill in the target from the workload, and check that every part of the sweep can be built.
 
     Args:
-        sweep: as asked for.
+        sweep: the sweep as the user asked for it.
         target: value of the workload's metric to train to; ``None`` keeps the sweep's target or takes the workload's
-            own. With budgets no trial ends there.
+            own. If trials train to a budget, none ends at the target.
 
     Raises:
         CbsError: for an unknown name, a refused option, or missing data.
@@ -90,20 +90,22 @@ def resolve(sweep: Sweep, target: float | None = None) -> Sweep:
         build_schedule(trial.schedule)
         planned = build_batch_schedule(trial.batch_schedule, run_of(trial, workload.tokens_per_example))
         if isinstance(planned, ClosedLoop) and trial.probe is None:
-            raise ConfigError(f"batch schedule {trial.batch_schedule} looks at the run through its probe; set one")
+            raise ConfigError(
+                f"batch schedule {trial.batch_schedule} needs a probe to measure the run: add one with --set probe=NAME"
+            )
     return sweep
 
 
 def target_of(workload: Workload, sweep: Sweep, value: float | None) -> Target:
-    """The target on the metric of a sweep.
+    """Return the target on the metric of a sweep.
 
     Args:
-        workload: says its own metric, and perhaps others.
-        sweep: names the metric.
-        value: to train to; ``None`` for the workload's own, where its own metric is asked for.
+        workload: names its own metric, and possibly others.
+        sweep: names the metric to use.
+        value: value to train to; ``None`` for the workload's own target, possible only on its own metric.
 
     Raises:
-        ConfigError: if the metric has no target of its own and none is given.
+        ConfigError: if the metric has no target of its own and no value is given.
     """
     name = sweep.metric or workload.metric
     if name == workload.metric:
@@ -114,7 +116,7 @@ def target_of(workload: Workload, sweep: Sweep, value: float | None) -> Target:
 
 
 def _direction(workload: Workload, metric: str) -> Direction:
-    """Which side of a metric is better."""
+    """Return whether lower or higher values of a metric are better."""
     if metric == workload.metric:
         return workload.direction
     if metric in METRICS:
@@ -123,7 +125,7 @@ def _direction(workload: Workload, metric: str) -> Direction:
 
 
 def _alike(one: Choice, other: Choice) -> bool:
-    """Whether two choices differ in nothing but that one states a default."""
+    """Return whether two choices are equal once default options are filled in."""
     if one.name != other.name:
         return False
     plain = {
@@ -133,9 +135,9 @@ def _alike(one: Choice, other: Choice) -> bool:
 
 
 def output_folder(sweep: Sweep, recipe: Sweep, results: Path) -> Path:
-    """Where a sweep lands when nobody said: the recipe's name, with a fingerprint once its protocol was changed.
+    """Return the default folder of a sweep: the recipe's name, plus a fingerprint if the protocol was changed.
 
-    The same command always gives the same folder, and other optimizers or batch sizes of the same protocol join it.
+    The same command always gives the same folder, and other optimizers or batch sizes with the same protocol share it.
     """
     workload = sweep.workload.name.rpartition(":")[2]
     if workload == COMMAND:
@@ -158,28 +160,28 @@ def sweep(
     trackers: Sequence[str] = (),
     ahead: PrestartedRay | None = None,
 ) -> Search:
-    """Run every trial of a sweep that ``output`` does not hold yet.
+    """Run every trial of a sweep that ``output`` does not yet contain.
 
     Args:
-        sweep: the sweep, its target resolved (see :func:`resolve`).
+        sweep: the sweep, with its target resolved (see :func:`resolve`).
         output: folder of the sweep; on a cluster it must be visible to every node under the same path.
         resources: where to run; ``None`` for all cores of this machine.
-        progress: shows what happens; ``None`` for silence.
-        command: the command line, for the record.
-        patience: seconds without a step or an evaluation after which a trial is stopped, where ``resources`` names
-            none; see :mod:`sweeps.running.patience`.
-        limits: when no trial starts any more; it counts the trials that are there.
-        trackers: names in :data:`sweeps.trackers.TRACKERS`; what finishes, and what is there, is written to them.
-        ahead: the Ray of ``resources``, if it is being started.
+        progress: displays what happens; ``None`` for no output.
+        command: the command line, which is stored.
+        patience: seconds without a step or an evaluation after which a trial is stopped, unless ``resources`` sets a
+            timeout; see :mod:`sweeps.running.patience`.
+        limits: limits after which no trial starts any more; stored trials count towards them.
+        trackers: names in :data:`sweeps.trackers.TRACKERS`; stored and finished trials are written to these.
+        ahead: the Ray of ``resources``, if it is already being started.
 
     Returns:
-        The finished search, with every result; one that is not done where a limit came first.
+        The search with every result; if a limit was reached, it is not done.
 
     Raises:
         ConfigError: if a trial has reached the target before its first step.
-        ResultsError: if the folder holds a sweep of another protocol or is held by another, or a result cannot be
-            written.
-        Unfinished: if Ray dies for good.
+        ResultsError: if the folder holds a sweep with another protocol, another process is using it, or a result cannot
+            be written.
+        Unfinished: if Ray dies and cannot be started again.
         Interrupted: on SIGINT, SIGTERM or SIGHUP.
     """
     resources, progress = resources or Resources(), progress or Progress.silent()
@@ -212,7 +214,7 @@ def sweep(
                 try:
                     run_search(run, resources, ahead)
                 finally:
-                    if (output / MANIFEST).exists():  # else nobody wants the folder any more
+                    if (output / MANIFEST).exists():  # otherwise the folder was removed meanwhile
                         write_reasons(reasons(run.search), output)
             run.settle()
             if run.fatal is not None:
@@ -225,12 +227,13 @@ def sweep(
 
 
 def _finished(result: TrialResult, sweep: Sweep, store: Store) -> bool:
-    """Whether a stored trial need not run again; one that lacks a checkpoint to be kept does, unless it got nowhere."""
+    """Return whether a stored trial need not run again. It must if a checkpoint to keep is missing, unless it
+    diverged."""
     if not result.status.final or not sweep.keep or result.status is TrialStatus.DIVERGED:
         return result.status.final
     cell, config = Cell.of(result.config), result.config
     if cell.optimizer not in sweep.choices or sweep.trial(cell, config.lr) != config:
-        return True  # a trial of others
+        return True  # a trial that this sweep does not ask for
     return all(kept_path(store.kept_folder(config.fingerprint), examples).exists() for examples in sweep.keep)
 
 

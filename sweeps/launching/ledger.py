@@ -1,4 +1,4 @@
-"""What a folder of results holds and what is going on in it, without running anything."""
+"""Report what a folder of results holds and whether a sweep is running in it, without running anything."""
 
 from __future__ import annotations
 
@@ -18,23 +18,24 @@ from sweeps.outlook.standing import table_lines
 
 @dataclass(frozen=True, kw_only=True)
 class Ledger:
-    """One sweep.
+    """State of one sweep.
 
     Attributes:
-        folder: its path.
-        statuses: stored trials by status.
-        state: ``running``; ``killed`` where a sweep died without taking leave; else ``idle``.
-        owner: who runs it: ``host``, ``pid``, ``command``, ``seconds`` since its start and ``silent`` since it last
-            touched the folder; ``None`` where it is idle.
-        done, planned: trials, as a running sweep says; ``None`` otherwise.
-        trials_left, seconds_left: what a running sweep expects still to take; ``None`` where it does not know.
-        studies: how far a running sweep is at every batch size, see :func:`sweeps.outlook.standing.rows_of`.
-        running: trials by id with ``step``, ``value``, ``host`` and ``silent``, seconds since their last sign of life.
-        failed: ids of failed trials and why.
-        checkpoints: trials that go on from one.
+        folder: path of its folder.
+        statuses: number of stored trials by status.
+        state: ``running``; ``killed`` if the process of the sweep died without cleaning up; otherwise ``idle``.
+        owner: the process that runs it: ``host``, ``pid``, ``command``, ``seconds`` since its start and ``silent``,
+            seconds since it last touched the folder; ``None`` if it is idle.
+        done, planned: numbers of finished and planned trials reported by a running sweep; ``None`` otherwise.
+        trials_left, seconds_left: trials and seconds that a running sweep still expects to take; ``None`` if unknown.
+        studies: progress of a running sweep at every batch size, see :func:`sweeps.outlook.standing.rows_of`.
+        running: running trials by id, with ``step``, ``value``, ``host`` and ``silent``, seconds since their last
+            heartbeat.
+        failed: messages of failed trials, by id.
+        checkpoints: ids of unfinished trials that will resume from a checkpoint.
         left_over: files and folders that ``cbs clean`` removes.
-        problems: what cannot be read, one line each.
-        command: the last one that ran here.
+        problems: one line for each thing that cannot be read.
+        command: the last command that ran in this folder.
     """
 
     folder: str
@@ -54,11 +55,11 @@ class Ledger:
     command: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """As plain JSON values."""
+        """Return plain JSON values."""
         return asdict(self)
 
     def lines(self) -> list[str]:
-        """For a person."""
+        """Return the lines to print."""
         counts = ", ".join(f"{count} {name}" for name, count in sorted(self.statuses.items())) or "none"
         lines = [f"{self.folder}: {self.state}", f"  trials: {counts}"]
         if self.owner is not None:
@@ -89,16 +90,16 @@ class Ledger:
 
 
 def ledgers(path: str | os.PathLike[str]) -> list[Ledger]:
-    """The sweeps at a path.
+    """Return the state of every sweep at a path.
 
     Raises:
-        ResultsError: if there are none.
+        ResultsError: if there is no sweep.
     """
     return [ledger(store) for store in find_sweeps(path)]
 
 
 def ledger(store: Store) -> Ledger:
-    """The ledger of one sweep; what cannot be read is a problem in it, not an error."""
+    """Return the state of one sweep; what cannot be read is listed under ``problems`` instead of raising an error."""
     statuses: Counter[str] = Counter()
     failed, problems, final = {}, [], set()
     for trial_id in store.trial_ids():
@@ -117,7 +118,7 @@ def ledger(store: Store) -> Ledger:
     try:
         runs = store.manifest().get("runs")
         last = runs[-1] if isinstance(runs, list) and runs else {}
-        # what merged folders into this one runs nothing here
+        # a run that merged folders into this one has no command that continues it
         command = last.get("command") if isinstance(last, dict) and "merged" not in last else None
     except ResultsError as error:
         problems.append(str(error))
@@ -147,12 +148,12 @@ def ledger(store: Store) -> Ledger:
 
 
 def left_over(store: Store, *, failed: bool = False) -> list[Path]:
-    """What nobody needs any more: half-written files, what was set aside, checkpoints of finished trials, the lock of
-    a dead owner. Nothing behind a symbolic link.
+    """Return what is no longer needed: half-written files, damaged ones that were set aside, checkpoints of finished
+    trials, the lock of a dead process. Nothing behind a symbolic link is included.
 
     Args:
-        store: of the folder; while a sweep runs there, nothing is left over.
-        failed: also the records of failed trials, which the next sweep replaces anyway.
+        store: store of the sweep; while the sweep runs, nothing counts as left over.
+        failed: include the records of failed trials, which the next sweep replaces anyway.
     """
     holder = owner(store.root)
     if holder is not None and holder.alive:
@@ -169,7 +170,7 @@ def left_over(store: Store, *, failed: bool = False) -> list[Path]:
             continue
         try:
             _, summary = read_record(store.trials / trial_id / "record.parquet")
-        except CbsError:  # a sweep sets it aside and tells so
+        except CbsError:  # damaged: the next sweep sets it aside and reports it
             continue
         status = TrialStatus(summary["status"])
         if status.final and trial_id in checkpoints:
@@ -180,10 +181,10 @@ def left_over(store: Store, *, failed: bool = False) -> list[Path]:
 
 
 def refuse_owner(store: Store) -> None:
-    """Check that no sweep runs in a folder.
+    """Check that no sweep is running in a folder.
 
     Raises:
-        ResultsError: naming the one that does.
+        ResultsError: if one is; the message names it.
     """
     holder = owner(store.root)
     if holder is not None and holder.alive:
@@ -191,12 +192,12 @@ def refuse_owner(store: Store) -> None:
 
 
 def clean(path: str | os.PathLike[str], *, failed: bool = False, dry_run: bool = False) -> list[Path]:
-    """Remove what :func:`left_over` names in the sweeps at a path; returns it.
+    """Remove everything that :func:`left_over` lists in the sweeps at a path, and return it.
 
     Args:
         path: a sweep, or a folder of sweeps.
         failed: see :func:`left_over`.
-        dry_run: remove nothing.
+        dry_run: only return the list and remove nothing.
 
     Raises:
         ResultsError: if there is no sweep, one is running, or something cannot be removed.

@@ -1,4 +1,4 @@
-"""``cbs sweep`` as a function: one loop, in which a policy chooses the next sweep from the results so far."""
+"""``cbs sweep`` as a function: a loop in which a policy chooses the next sweep from the results so far."""
 
 from __future__ import annotations
 
@@ -43,28 +43,28 @@ def run_sweep(
     trackers: Sequence[str] = (),
     note: Callable[[str], None] = lambda line: None,
 ) -> SweepReport:
-    """Run a sweep to where its policy ends it; what ``output`` holds already is not run again.
+    """Run a sweep until its policy ends it; trials that ``output`` already contains are not run again.
 
     Args:
-        sweep: of a recipe in :data:`sweeps.recipes.RECIPES`, or one's own.
+        sweep: a sweep from a recipe in :data:`sweeps.recipes.RECIPES`, or one defined by the caller.
         output: folder of the sweep; ``None`` for ``results/NAME``. On a cluster every node must see it at that path.
-        policy: one of :data:`sweeps.launching.policies.POLICIES`; ``None`` for the sweep alone.
-        target: value of the workload's metric to train to; ``None`` for the sweep's own.
-        source: results that say where the search of learning rates starts.
+        policy: one of :data:`sweeps.launching.policies.POLICIES`; ``None`` to run only this sweep.
+        target: value of the workload's metric to train to; ``None`` for the sweep's own target.
+        source: folder of results at whose best learning rates the search starts.
         resources: where to run; ``None`` for all cores of this machine.
-        limits: when no trial starts any more.
-        stop_after: seconds after which it is interrupted; in the main thread only.
-        trackers: names in :data:`sweeps.trackers.TRACKERS`; every trial is written to them, too.
-        note: tells a person a line.
+        limits: limits after which no trial starts any more.
+        stop_after: seconds after which the sweep is interrupted; works only in the main thread.
+        trackers: names in :data:`sweeps.trackers.TRACKERS`; every trial is also written to these.
+        note: called with each line of information for the user.
 
     Returns:
-        What came of it, as ``cbs sweep --json`` has it.
+        The outcome, with the content that ``cbs sweep --json`` prints.
 
     Raises:
-        CbsError: for what was asked for, and as :func:`sweeps.launching.launch.sweep`.
+        CbsError: if the arguments are invalid, and as :func:`sweeps.launching.launch.sweep`.
 
     Example:
-        Until the critical batch size is known to about 15 %::
+        Run until the critical batch size is known to about 15 %::
 
             from sweeps.launching.loop import run_sweep
             from sweeps.launching.policies import POLICIES
@@ -83,12 +83,12 @@ def run_sweep(
 
 @dataclass(frozen=True)
 class PlannedSweep:
-    """A sweep that can be run.
+    """A sweep that is ready to run.
 
     Attributes:
-        sweep: its target resolved, every part of it checked.
-        folder: of it.
-        cost: of its steps; ``None`` where they were not timed.
+        sweep: the sweep, with its target resolved and every part checked.
+        folder: its folder.
+        cost: measured cost of its steps; ``None`` if they were not timed.
     """
 
     sweep: Sweep
@@ -97,7 +97,7 @@ class PlannedSweep:
 
 
 def timed(sweep: Sweep, policy: Policy, resources: Resources) -> bool:
-    """Whether steps can be timed beforehand: on this machine, of models that are built here."""
+    """Return whether steps can be timed beforehand: on this machine, with models that this process can build."""
     return policy.timed and resources.address is None and sweep.workload.name != COMMAND
 
 
@@ -118,14 +118,14 @@ def prepare(
 
     Args:
         sweep: see :func:`run_sweep`.
-        recipe: what the sweep was before anything was asked for, which gives the folder its name.
+        recipe: the recipe of the sweep before any options were applied; it gives the folder its name.
         policy: see :func:`run_sweep`.
-        target: likewise.
-        output: likewise.
-        source: likewise.
-        resources: likewise.
-        timer: a process that times steps, which this ends.
-        give_up: seconds after which the timing has taken too long, asked for when it begins.
+        target: see :func:`run_sweep`.
+        output: see :func:`run_sweep`.
+        source: see :func:`run_sweep`.
+        resources: see :func:`run_sweep`.
+        timer: child process to time steps in; it is closed.
+        give_up: returns the seconds after which the timing is given up; called when it begins.
         note: see :func:`run_sweep`.
 
     Raises:
@@ -157,18 +157,18 @@ def carry_out(
     ahead: PrestartedRay | None = None,
     note: Callable[[str], None] = lambda line: None,
 ) -> SweepReport:
-    """Run a plan; see :func:`run_sweep`.
+    """Run a prepared sweep; see :func:`run_sweep`.
 
     Args:
-        plan: what :func:`prepare` made.
-        policy: which sweep comes next.
+        plan: the result of :func:`prepare`.
+        policy: chooses the next sweep.
         resources: where to run.
-        limits: when no trial starts any more.
-        trackers: get every trial.
-        progress: shows what happens; ``None`` for silence.
-        command: the command line, for the record.
-        ahead: the Ray of ``resources``, if it is being started.
-        note: tells a person a line, where there is no ``progress``.
+        limits: limits after which no trial starts any more.
+        trackers: trackers to which every trial is written.
+        progress: displays what happens; ``None`` for no output.
+        command: the command line, which is stored.
+        ahead: the Ray of ``resources``, if it is already being started.
+        note: called with each line of information for the user if there is no ``progress``.
     """
     silence = patience(plan.sweep, plan.cost)
 
@@ -196,15 +196,15 @@ def follow(
     limits: Limits,
     note: Callable[[str], None] = lambda line: None,
 ) -> SweepReport:
-    """The loop: run what the policy says comes next, until it has a report.
+    """Run the sweeps that a policy yields, one after the other, until it returns its report.
 
     Args:
-        policy: is asked.
-        sweep: what was asked for.
-        folder: of it.
-        run: runs what a folder does not hold yet of a sweep.
+        policy: chooses the sweeps.
+        sweep: the sweep that the user asked for.
+        folder: its folder.
+        run: runs the trials of a sweep that a folder does not yet contain.
         limits: see :meth:`sweeps.launching.policies.base.Policy.sweeps`.
-        note: likewise.
+        note: see :meth:`sweeps.launching.policies.base.Policy.sweeps`.
     """
     coming = policy.sweeps(sweep, folder, limits, note)
     try:

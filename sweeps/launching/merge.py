@@ -1,7 +1,8 @@
-"""``cbs merge`` as a function: folders of one protocol, such as those of two clusters, become one.
+"""``cbs merge`` as a function: merge folders with one protocol, such as those of two clusters, into a new folder.
 
-Nothing is averaged and nothing lost: a trial that is in several folders has to have the same numbers in all of them,
-clocks and hosts aside. The pruning rule is then applied to all trials of a cell together, as a sweep does at its end.
+Nothing is averaged and nothing is lost: a trial that is in several folders must have the same numbers in all of them,
+apart from times and host names. The pruning rule is then applied to all trials of a cell together, as a sweep does at
+its end.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from sweeps.spec.cell import Cell
 
 _OF_A_TRIAL = ("record.parquet", "steps.parquet", "timing.json", LAST_LINES)
 _TAKEN = {MANIFEST, LOCK, PLAN, ROUNDS, "trials", "checkpoints", "analysis", "bounds.json"}
-"""What is merged, and what commands make anew."""
+"""Files of a trial that are merged; and names in a folder that are merged or that commands create anew."""
 
 
 @dataclass
@@ -38,12 +39,12 @@ class Merged:
 
     Attributes:
         output: the new folder.
-        trials: in it.
-        taken: of every source, how many of them came from it.
-        duplicates: trials that were in several sources, with the same numbers.
-        pruned: trials that the bound of another source's trial prunes.
-        checkpoints: of trials that go on from one.
-        notes: what was left out or is to be known, one line each.
+        trials: number of trials in it.
+        taken: number of trials taken from each source.
+        duplicates: number of trials that were in several sources with the same numbers.
+        pruned: number of trials that are pruned because of a trial from another source.
+        checkpoints: number of trials that will resume from a checkpoint.
+        notes: what was left out or should be known, one line each.
     """
 
     output: str
@@ -55,11 +56,11 @@ class Merged:
     notes: list[str] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
-        """As plain JSON values."""
+        """Return plain JSON values."""
         return asdict(self)
 
     def lines(self) -> list[str]:
-        """For a person."""
+        """Return the lines to print."""
         counts = ", ".join(f"{count} from {source}" for source, count in self.taken.items())
         lines = [f"{self.trials} trials in {self.output}: {counts}"]
         if self.duplicates:
@@ -72,17 +73,17 @@ class Merged:
 
 
 def merge(sources: Sequence[Path], output: Path, command: str = "") -> Merged:
-    """Merge sweeps into a new folder, which appears in one piece.
+    """Merge sweeps into a new folder, which appears only when it is complete.
 
     Args:
-        sources: folder of one sweep each.
-        output: must not exist, or be empty.
-        command: the command line, for the record.
+        sources: folders, each of one sweep.
+        output: the new folder; it must not exist, or must be empty.
+        command: the command line, which is stored.
 
     Raises:
-        ConfigError: if the folders cannot be the arguments of a merge.
-        ResultsError: if one is no sweep, is being written to, or does not fit the others, or the output cannot be
-            written; nothing is left then.
+        ConfigError: if the folders cannot be merged by their paths, such as one given twice.
+        ResultsError: if one is not a sweep, is in use, or does not fit the others, or if the output cannot be written;
+            no partial output is left behind.
     """
     stores = _checked(sources, output)
     plans = [plan_of(store) for store in stores]
@@ -111,7 +112,7 @@ def merge(sources: Sequence[Path], output: Path, command: str = "") -> Merged:
         _write_plan(draft, stores, results, done)
         _write_rounds(draft, stores, done)
         for store in stores:
-            refuse_owner(store)  # one that began meanwhile
+            refuse_owner(store)  # in case a sweep has started meanwhile
     return done
 
 
@@ -140,7 +141,7 @@ def _checked(sources: Sequence[Path], output: Path) -> list[Store]:
 
 
 def _manifest(stores: Sequence[Store], plans: Sequence[dict[str, Any]], command: str) -> dict[str, Any]:
-    """One plan for all: the axes of each, and every run in the order of time."""
+    """Return a joint manifest: the union of the axes of all sweeps, and all their runs in order of time."""
     first, axes = plans[0], plans[0]["axes"]
     for store, plan in zip(stores[1:], plans[1:], strict=True):
         changed = difference(first["protocol"], plan["protocol"]) or difference(
@@ -171,7 +172,7 @@ def _tell_unlike(done: Merged, stores: Sequence[Store], plans: Sequence[dict[str
 
 
 def _of_one(trial_id: str, stores: Sequence[Store], done: Merged) -> tuple[TrialResult, Store] | None:
-    """The record of a trial that counts, of those that can be read: a final one, of such the longest."""
+    """Return the record of a trial to keep among the readable ones: a final one if there is any, else the longest."""
     candidates = []
     for store in stores:
         refuse_links(store.root, store.trials / trial_id)
@@ -193,9 +194,9 @@ def _of_one(trial_id: str, stores: Sequence[Store], done: Merged) -> tuple[Trial
 
 
 def unlike(one: TrialResult, other: TrialResult) -> str:
-    """In what two final records of a trial differ; empty where they agree.
+    """Say in what two final records of a trial differ; return an empty string if they agree.
 
-    Clocks and hosts do not count, nor where pruning stopped one: what both trained is compared, bit by bit.
+    Times and hosts are ignored. If one of the two was pruned, only the part that both trained is compared, bit by bit.
     """
     if one.config != other.config:
         return "the configuration"
@@ -237,7 +238,7 @@ def _copy(source: Path, target: Path, names: Iterable[str], root: Path) -> None:
 
 
 def _settle(merged: Store, results: dict[str, TrialResult], done: Merged) -> None:
-    """Apply the pruning rule, see :mod:`sweeps.search.pruning`, in the folder and in ``results``."""
+    """Apply the pruning rule (:mod:`sweeps.search.pruning`) in the folder and in ``results``."""
     factor = merged.manifest()["protocol"].get("prune_factor")
     if factor is not None and not (isinstance(factor, int | float) and factor > 1):
         raise ResultsError(f"protocol.prune_factor in {MANIFEST} must be null or above 1, got {factor!r}")
@@ -252,7 +253,7 @@ def _settle(merged: Store, results: dict[str, TrialResult], done: Merged) -> Non
 
 
 def _checkpoints(merged: Store, stores: Sequence[Store], results: dict[str, TrialResult], done: Merged) -> None:
-    """Of the trials that are not finished, also the folders of their programs; of several the latest."""
+    """Copy the latest checkpoint, and the folder of an external program, of every trial that is not finished."""
     for part, pattern in (("checkpoints", "*.pt"), ("runs", "*")):
         paths: dict[str, Path] = {}
         for store in stores:
@@ -272,7 +273,7 @@ def _checkpoints(merged: Store, stores: Sequence[Store], results: dict[str, Tria
 
 
 def _write_plan(draft: Path, stores: Sequence[Store], results: dict[str, TrialResult], done: Merged) -> None:
-    """Why every trial was run, by the first folder that says so; a record, the next sweep plans anew."""
+    """Write the reason for every trial, taken from the first folder that has one; only a record, not used by sweeps."""
     rows: dict[str, dict[str, Any]] = {}
     for store in stores:
         try:
@@ -286,7 +287,7 @@ def _write_plan(draft: Path, stores: Sequence[Store], results: dict[str, TrialRe
 
 
 def _write_rounds(draft: Path, stores: Sequence[Store], done: Merged) -> None:
-    """What ``cbs sweep --precision`` decided; of one command that ran in two folders, what the first decided."""
+    """Write the rounds that ``cbs sweep --precision`` decided; if a command ran in two folders, those of the first."""
     entries: dict[str, tuple[Any, Path]] = {}
     for store in stores:
         path = store.root / ROUNDS

@@ -1,4 +1,4 @@
-"""The trackers of one sweep: every finished trial goes to each of them once, beside the sweep and not in its way."""
+"""Write every finished trial of a sweep to each of its trackers once, without holding up the sweep."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from sweeps.search.search import Search
 from sweeps.trackers import TRACKERS, Tracker
 
 WRITTEN = "tracked"
-"""Folder of a sweep with a file for each tracker: the trials it has, how and where they ended, a line each."""
+"""Folder of a sweep with one file per tracker; each line is a trial written to it, and how and where it ended."""
 
 
 class Tracking(Observer):
-    """Writes trials in a thread of its own, in the order they come; leaving the block waits for the last.
+    """Writes trials in a thread of its own, in the order they end; leaving the block waits for the last one.
 
-    A tracker that fails is left out from then on, and that is said: a sweep does not end for its sake, and the same
-    command again writes what is missing.
+    A tracker that fails is left out from then on, with a message, and the sweep goes on. Giving the same command again
+    writes what is missing.
 
     Args:
-        names: in :data:`sweeps.trackers.TRACKERS`.
-        store: the sweep.
-        say: tells a person.
+        names: names in :data:`sweeps.trackers.TRACKERS`.
+        store: store of the sweep.
+        say: called with each message for the user.
 
     Raises:
-        CbsError: if a name is not known, a package is not installed, or a tracker refuses what it is set to.
+        CbsError: if a name is unknown, a package is not installed, or a tracker refuses its settings.
     """
 
     def __init__(self, names: Sequence[str], store: Store, say: Callable[[str], None]) -> None:
@@ -61,7 +61,7 @@ class Tracking(Observer):
         self.add([result])
 
     def add(self, results: Iterable[TrialResult]) -> None:
-        """Write those that have not been written yet as they ended."""
+        """Write the trials that have not yet been written with their present outcome."""
         if self._trackers:
             ended = [(result.trial_id, _ended(result)) for result in results]
             self._under_way += [self._thread.submit(self._write, *trial) for trial in ended]
@@ -74,7 +74,7 @@ class Tracking(Observer):
                 tracker.write(self._store.load(trial_id))
                 with open(self._file(name), "a", encoding="utf-8") as file:
                     file.write(line + "\n")
-            except Exception as error:  # noqa: BLE001 - whatever another program raises is no reason to stop training
+            except Exception as error:  # noqa: BLE001 - an error in another program is no reason to stop training
                 del self._trackers[name]
                 self._say(f"{name} is left out from now on: {type(error).__name__}: {reason(error)}")
             else:
@@ -104,6 +104,6 @@ class Tracking(Observer):
 
 
 def _ended(result: TrialResult) -> str:
-    """A line that another run of the same trial, of other code, does not have."""
+    """Return a line that identifies the outcome; the same trial run with other code gives another line."""
     value = result.evaluations[-1].value if result.evaluations else None
     return f"{result.trial_id} {result.status} {result.final_step} {value!r}"

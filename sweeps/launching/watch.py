@@ -1,4 +1,4 @@
-"""``cbs status --watch``: what a folder of results says of itself, again and again."""
+"""``cbs status --watch``: show the state of a folder of results repeatedly."""
 
 from __future__ import annotations
 
@@ -13,17 +13,19 @@ from rich.text import Text
 from sweeps.launching.ledger import Ledger, ledgers
 
 SECONDS = 2.0
-"""Between two looks on a terminal."""
+"""Seconds between two updates on a terminal."""
 
 LINE_SECONDS = 15.0
-"""Between two looks elsewhere."""
+"""Seconds between two updates if the output is not a terminal."""
 
 
 def watch(path: str | os.PathLike[str], console: Console, *, pause: Callable[[float], None] = time.sleep) -> None:
-    """Show the sweeps at a path until none of them runs: in place on a terminal, elsewhere below one another.
+    """Show the sweeps at a path until none of them is running: updated in place on a terminal, else printed again.
 
     Args:
-        pause: waits so many seconds.
+        path: a sweep, or a folder of sweeps.
+        console: console to print on.
+        pause: waits for a number of seconds.
 
     Raises:
         ResultsError: if there is no sweep.

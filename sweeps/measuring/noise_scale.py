@@ -1,4 +1,4 @@
-"""``cbs noise-scale`` as a function: a short run of one trial, with the noise scale along it."""
+"""``cbs noise-scale`` as a function: measure the noise scale along a short run of one trial."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from sweeps.spec.overrides import override
 from sweeps.spec.workload import built
 
 ONE_STEP_SIZES = (4, 16, 64, 256, 1024)
-"""Batch sizes of single steps."""
+"""Batch sizes at which single steps are tested."""
 
 CHECKED = 8
-"""Examples of a batch that is checked: each of them costs a backward pass, and more show nothing new."""
+"""Largest number of examples of a checked batch: each costs a backward pass, and more examples show nothing new."""
 
 
 def measure(
@@ -53,23 +53,23 @@ def measure(
     settings: Sequence[str],
     progress: Callable[[], None],
 ) -> dict[str, Any]:
-    """The noise scale in every phase of a run of the default recipe, changed as asked, as plain JSON values.
+    """Measure the noise scale in every phase of a run of the default recipe, and return plain JSON values.
 
     Args:
         workload: a name, or ``package.module:function``.
-        optimizer: that trains, as ``name`` or ``name(option=value, ...)``.
+        optimizer: the optimizer that trains, as ``name`` or ``name(option=value, ...)``.
         lr: learning rate; ``None`` takes the middle of the optimizer's grid.
         batch_size: examples per step.
-        steps: length of the run, optimizer updates.
+        steps: length of the run in optimizer updates.
         phases, confidence, progress: see :func:`cbs.training.noise_scale_run.measure_run`.
-        probe: where the small batches come from, see :data:`cbs.noise_scale.sources.SOURCES`.
-        parts: parts that a batch is split into.
+        probe: source of the small batches, see :data:`cbs.noise_scale.sources.SOURCES`.
+        parts: number of parts that a batch is split into.
         geometries: names in :data:`cbs.noise_scale.geometries.GEOMETRIES`, ``matched`` or ``all``.
-        seed: of weights and data.
-        settings: ``key=value`` texts, see :func:`sweeps.spec.overrides.override`.
+        seed: seed of weights and data.
+        settings: changes of the recipe as ``key=value``, see :func:`sweeps.spec.overrides.override`.
 
     Raises:
-        ConfigError: if something is unknown or out of its domain, or the loss stops being finite.
+        ConfigError: if a name is unknown, a value is out of its domain, or the loss becomes infinite or NaN.
     """
     options = {"parts": parts, "geometry": list(geometries)}
     config = _trial(workload, optimizer, lr, batch_size, Choice(name=probe, options=options), seed, settings)
@@ -94,18 +94,20 @@ def one_step(
     settings: Sequence[str],
     from_checkpoint: Path | None = None,
 ) -> OneStepTest:
-    """What one step saves at its best length, see :mod:`cbs.spectrum.one_step`: after a run of ``steps``, which may be
-    0, from fresh weights or from a checkpoint. All else is as for :func:`measure`.
+    """Measure what one step along the gradient saves at its best length, see :mod:`cbs.spectrum.one_step`.
+
+    The step follows a run of ``steps`` updates, possibly 0, from fresh weights or from a checkpoint. The other
+    arguments are as for :func:`measure`.
 
     Raises:
-        ConfigError: if something is unknown or out of its domain, or the loss stops being finite.
-        DataError: if the checkpoint is none.
+        ConfigError: if a name is unknown, a value is out of its domain, or the loss becomes infinite or NaN.
+        DataError: if ``from_checkpoint`` is not a checkpoint.
     """
     config = dataclasses.replace(
         _trial(workload, optimizer, lr, batch_size, None, seed, settings), max_steps=steps or 1
     )
     if from_checkpoint is not None:
-        state: Literal["keep", "reset"] = "keep" if steps else "reset"  # a step along the gradient needs none
+        state: Literal["keep", "reset"] = "keep" if steps else "reset"  # a gradient step needs no optimizer state
         config = dataclasses.replace(config, parent=dataclasses.replace(parent_at(from_checkpoint), optimizer=state))
     loop = TrainingLoop(config, built(config.workload), pick(config.device, config.precision))
     with seeding.seeded(config.seed, "training"):
@@ -133,14 +135,14 @@ def one_step(
 def check(
     *, workload: str, optimizer: str, batch_size: int, probe: str, parts: int, seed: int, settings: Sequence[str]
 ) -> CheckReport:
-    """One batch of a workload's model at its start against a loop over the examples, see :func:`cbs.noise_scale.check`.
+    """Check one batch at the initial weights against a loop over its examples, see :func:`cbs.noise_scale.check`.
 
     Args:
         workload, optimizer, probe, parts, seed, settings: as for :func:`measure`.
-        batch_size: examples of the batch, at most :data:`CHECKED`.
+        batch_size: number of examples of the batch; at most :data:`CHECKED` are used.
 
     Raises:
-        ConfigError: if something is unknown or out of its domain.
+        ConfigError: if a name is unknown or a value is out of its domain.
     """
     examples = min(batch_size, CHECKED)
     config = _trial(workload, optimizer, None, examples, Choice(name=probe, options={"parts": parts}), seed, settings)
@@ -166,7 +168,7 @@ def _trial(
     seed: int,
     settings: Sequence[str],
 ) -> TrialConfig:
-    """One trial of the default recipe."""
+    """Return one trial of the default recipe."""
     asked = RECIPES.make("default").replace(
         optimizers=(parse_choice(optimizer),), batch_sizes=(batch_size,), seeds=(seed,), probe=probe
     )

@@ -1,6 +1,6 @@
-"""Seconds per step on this machine, from a short run of a sweep's own trials.
+"""Measure the seconds per training step on this machine, in a short run of a sweep's own trials.
 
-What is timed is the training step alone: no validation, no probe of the noise scale, no diagnostics.
+Only the training step is timed: no validation, no noise-scale probe, no diagnostics.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from sweeps.spec.cell import Cell
 from sweeps.spec.workload import built
 
 ROUNDS = 5
-"""So many times everything is timed in turn, a block of steps each: what else the machine does comes and goes, and is
-not to fall on one optimizer or batch size alone."""
+"""Number of rounds in which all combinations are timed in turn, a block of steps each, so that a passing load on the
+machine does not affect only one optimizer or batch size."""
 SLOW_ROUNDS = 3
-"""Likewise where a step takes longer than a block should."""
+"""Number of rounds if a step takes longer than a block should."""
 _MOST_STEPS = 1000
 
 
@@ -46,11 +46,13 @@ class Timing:
     """Step time of one optimizer at one batch size, on one device.
 
     Attributes:
-        optimizer: its name, with what tells it from other variants among those that are timed.
+        optimizer: name of the optimizer, with what distinguishes it from other timed variants.
         batch_size: examples per step.
-        seconds: of a step, the geometric mean of the repetitions; ``None`` where the batch does not fit in memory.
-        interval: of it at :data:`~cbs.trial.step_times.LEVEL`; ``None`` without a second repetition.
-        repetitions: rounds in which it was timed.
+        seconds: seconds per step, the geometric mean of the repetitions; ``None`` if the batch does not fit into
+            memory.
+        interval: confidence interval of ``seconds`` at :data:`~cbs.trial.step_times.LEVEL`; ``None`` if there is one
+            repetition only.
+        repetitions: number of rounds in which it was timed.
     """
 
     optimizer: str
@@ -61,13 +63,13 @@ class Timing:
 
 
 Report = Callable[[Timing], None]
-"""Called after every measurement, with all that is known then of its optimizer and batch size."""
+"""Called after every measurement with the current estimate for its optimizer and batch size."""
 
 
 def examples_of(source: str) -> tuple[list[TrialConfig], list[int]]:
-    """One trial configuration per optimizer of a folder of results, or of a recipe, and every batch size there.
+    """Return one trial configuration per optimizer of a folder of results, or of a recipe, and all batch sizes there.
 
-    A trial that reached its target stands for its optimizer where there is one.
+    The configuration is that of a trial that reached its target, if there is one.
 
     Raises:
         ConfigError: if there is neither a folder nor a recipe of this name, or the folder holds several workloads.
@@ -90,17 +92,17 @@ def measured_apart(
     code: Sequence[str] = (),
     report: Report | None = None,
 ) -> list[Timing]:
-    """:func:`measure_throughput` of :func:`examples_of`, in a process of its own.
+    """Run :func:`measure_throughput` on :func:`examples_of` a source, in a child process.
 
     Args:
-        source: as for :func:`examples_of`.
-        batch_sizes: examples per step; ``None`` for those of the source.
+        source: a folder of results, or the name of a recipe.
+        batch_sizes: examples per step; ``None`` for the batch sizes of the source.
         seconds: as for :func:`measure_throughput`.
-        code: names ``package.module:name`` that a folder of results may name; no others are imported.
+        code: custom code ``package.module:name`` that results in a folder may use; no other custom code is imported.
         report: as for :func:`measure_throughput`.
 
     Raises:
-        CbsError: as those functions do; or if the process dies or hangs.
+        CbsError: as these functions raise it, or if the process dies or hangs.
     """
     patience = LEAST_SECONDS + MARGIN * seconds
     with Child() as child:
@@ -116,9 +118,9 @@ def measured_apart(
 def serve(
     channel: Channel, source: str, batch_sizes: Sequence[int] | None, seconds: float, code: Sequence[str], path: str
 ) -> list[Timing]:
-    """In the child: see :func:`measured_apart`."""
+    """Measure in the child process; see :func:`measured_apart`."""
     sys.path.insert(0, path)
-    # A recipe is part of this installation; a folder may be anybody's.
+    # A recipe is part of this installation; a folder may come from anybody.
     with only_code(code if Path(source).exists() else None):
         configs, sizes = examples_of(source)
         return measure_throughput(configs, batch_sizes or sizes, seconds=seconds, report=channel.say)
@@ -145,19 +147,20 @@ def _of_results(path: Path) -> tuple[list[TrialConfig], list[int]]:
 def measure_throughput(
     configs: Sequence[TrialConfig], batch_sizes: Sequence[int], *, seconds: float = 1.0, report: Report | None = None
 ) -> list[Timing]:
-    """Seconds per step of every trial configuration at every batch size, in this process and on its device.
+    """Measure the seconds per step of every trial configuration at every batch size, in this process and on its device.
 
-    In each of :data:`ROUNDS` rounds every one is built, takes two steps to warm up, and steps of about ``seconds`` over
-    the rounds are timed until the device is done. Once a batch does not fit in memory, larger ones are not tried.
+    In each of :data:`ROUNDS` rounds every combination is built, takes two warm-up steps, and is then timed for
+    ``seconds / ROUNDS``, including the wait for the device. Once a batch does not fit into memory, larger ones are not
+    tried.
 
     Args:
-        configs: as of :func:`examples_of`; their batch size and budget do not matter.
+        configs: as returned by :func:`examples_of`; their batch size and budget are ignored.
         batch_sizes: examples per step.
-        seconds: to spend on each.
+        seconds: seconds to spend on each combination.
         report: see :data:`Report`.
 
     Raises:
-        ConfigError: if a value is out of its domain, or torch refuses a step for another reason than memory.
+        ConfigError: if a value is out of its domain, or a step fails for another reason than memory.
     """
     if not seconds > 0:
         raise ConfigError(f"the seconds per batch size must be above 0, got {seconds:g}")
@@ -212,7 +215,7 @@ def _timed(config: TrialConfig, workload: Workload, seconds: float) -> float:
 
 
 def _block(loop: TrainingLoop, done: int, steps: int) -> float:
-    """Seconds of so many steps; reading the losses waits for the device."""
+    """Return the seconds of a number of steps; reading the losses waits for the device."""
     started = time.perf_counter()
     for step in range(done + 1, done + steps + 1):
         loop.train_step(step)

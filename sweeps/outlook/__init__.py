@@ -1,1 +1,1 @@
-"""What a sweep will take, how far it is, what it took: time per step, the search played through, what is shown."""
+"""What a sweep will take, how far it is, and what it took: step timing, simulation of the search, display."""

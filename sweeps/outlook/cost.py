@@ -1,4 +1,4 @@
-"""What a step, an evaluation and a trial take on this machine, from a few seconds of timing."""
+"""Estimate how long a step, an evaluation and a trial take on this machine, from a few seconds of timing."""
 
 from __future__ import annotations
 
@@ -25,39 +25,39 @@ from sweeps.spec.spec import Sweep
 from sweeps.spec.workload import built
 
 MOST_SECONDS = 12.0
-"""Of timing on the wall clock, all optimizers together; a single step may take longer."""
+"""Wall-clock seconds of timing for all optimizers together; a single step may take longer."""
 
 STEPS, ENOUGH_SECONDS = 5, 0.3
-"""Steps that are timed at a batch size, fewer where they take this long."""
+"""Number of steps that are timed at a batch size; fewer once they have taken this many seconds."""
 
 LONG_STEP = 5.0
-"""Seconds of a first step from which on it counts itself."""
+"""A first step that takes at least this many seconds is not repeated, but counts itself."""
 
 _FAR_SHARE = 1 / 3
-"""Of the steps to the target, those in which the metric is far from it and measured rarely."""
+"""Fraction of the steps to the target during which the metric is far from it and evaluated rarely."""
 
 
 @dataclass(frozen=True)
 class StepCost:
-    """Seconds of one optimizer update and of one evaluation, the update as ``fixed + per_example * batch_size``."""
+    """Seconds of one optimizer update, ``fixed + per_example * batch_size``, and of one evaluation."""
 
     fixed: float
     per_example: float
     evaluation: float
 
     def seconds(self, batch_size: int, steps: float, plan: EvaluationPlan = EvaluationPlan()) -> float:  # noqa: B008
-        """Seconds of a trial of ``steps`` updates, its evaluations included."""
+        """Return the seconds that a trial of ``steps`` updates takes, including its evaluations."""
         return steps * (self.fixed + self.per_example * batch_size) + evaluations(plan, round(steps)) * self.evaluation
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What was measured.
+    """Result of timing the steps of a sweep.
 
     Attributes:
-        steps: per optimizer, by the text of its choice.
-        told: what was not measured but extrapolated, in words.
-        doubts: what a workload or an optimizer of one's own does not keep, in words, see
+        steps: cost per optimizer, by the text of its choice.
+        told: what was extrapolated instead of measured, in words.
+        doubts: assumptions that the user's own workload or optimizer violates, in words; see
             :mod:`sweeps.outlook.own_code`.
     """
 
@@ -68,7 +68,7 @@ class Cost:
 
 @functools.lru_cache(maxsize=4096)
 def evaluations(plan: EvaluationPlan, steps: int) -> int:
-    """How often a trial of ``steps`` updates is evaluated, step 0 included."""
+    """Return how often a trial of ``steps`` updates is evaluated, including step 0."""
     count, step = 1, 0
     while step < steps:
         step, count = plan.next_step(step, near=step > _FAR_SHARE * steps), count + 1
@@ -78,13 +78,13 @@ def evaluations(plan: EvaluationPlan, steps: int) -> int:
 def measure_cost(sweep: Sweep, most_seconds: float = MOST_SECONDS) -> Cost | None:
     """Time a few steps of every optimizer and a validation pass, with one thread, in this process.
 
-    Batch sizes are timed from 1 or the smallest of the sweep upwards, for as long as there is time; what lies beyond is
-    extrapolated. A validation pass that takes too long is stopped, and extrapolated from the examples it should see.
-    ``None`` where even the smallest batch does not fit in memory.
+    Batch sizes are timed from 1 (or the smallest of the sweep) upwards as long as there is time; larger ones are
+    extrapolated. A validation pass that takes too long is stopped, and extrapolated from the number of validation
+    examples. Returns ``None`` if even the smallest batch does not fit into memory.
 
     Raises:
-        ConfigError: if the target is reached before the first step, or workload or optimizer fails in its first step,
-            as it would in every trial.
+        ConfigError: if the target is reached before the first step, or the workload or optimizer fails in its first
+            step, as it would in every trial.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -116,7 +116,8 @@ def measure_cost(sweep: Sweep, most_seconds: float = MOST_SECONDS) -> Cost | Non
 
 
 def _raiser(error: BaseException, workload: Workload, sweep: Sweep) -> str:
-    """What raised an error: the optimizer or the workload, whichever's methods, or model's, were the last to run."""
+    """Return whether the optimizer or the workload raised an error, judged by whose method was the last to be
+    entered."""
     asked = raiser = f"workload {sweep.workload.name!r}"
     name = ""
     for frame, _ in traceback.walk_tb(error.__traceback__):
@@ -135,17 +136,17 @@ class _Timing:
     sweep: Sweep
     workload: Workload
     clock: Callable[[], float]
-    """Of this process where it computes itself, so that what else runs on the machine does not count in what is
-    measured. It does in how long that may take, which a person waits for."""
+    """CPU time of this process if it computes on the CPU, so that other load on the machine does not distort the
+    measurement. The time limits use the wall clock, because a user waits for them."""
     deadline: float
-    """Of :func:`time.monotonic`, like ``built``."""
+    """Time on the clock of :func:`time.monotonic`, like ``built``."""
     told: list[str] = field(default_factory=list)
     evaluation: float | None = None
     built: float = 0.0
-    """Seconds that a model and its optimizer took to build."""
+    """Seconds it took to build a model and its optimizer."""
 
     def of(self, optimizer: str, share: float) -> StepCost:
-        """The cost of one optimizer, in about ``share`` seconds."""
+        """Measure the cost of one optimizer in about ``share`` seconds."""
         until = time.monotonic() + share
         wanted = self._sizes()
         timed: dict[int, float] = {}
@@ -157,7 +158,7 @@ class _Timing:
             except Exception:
                 if batch_size >= self.sweep.batch_sizes[0]:
                     raise
-                # nobody asked for so few examples, and batch normalisation needs two
+                # smaller than any batch of the sweep; batch normalisation, for one, needs two examples
         largest = self.sweep.batch_sizes[-1]
         if max(timed) < largest:
             self.told.append(f"steps beyond batch size {max(timed)} are assumed to grow like those up to it")
@@ -167,7 +168,7 @@ class _Timing:
         return StepCost(max(0.0, timed[high] - slope * high), slope, self.evaluation or 0.0)
 
     def doubts(self) -> Iterator[str]:
-        """What code of one's own does not keep, where that takes no longer than timing did."""
+        """Yield the violated assumptions of the user's own code, unless checking them would take too long."""
         own = [text for text, choice in self.sweep.choices.items() if ":" in self.sweep.workload.name + choice.name]
         if self.built + (self.evaluation or 0.0) > LONG_STEP:
             return
@@ -177,13 +178,13 @@ class _Timing:
                 yield f"workload {self.sweep.workload.name!r}: {doubt}"
 
     def _sizes(self) -> list[int]:
-        """Batch sizes to time: the ends of the sweep, from a single example up where these may take long."""
+        """Return the batch sizes to time: both ends of the sweep, and smaller ones from a single example upwards."""
         smallest, largest = self.sweep.batch_sizes[0], self.sweep.batch_sizes[-1]
         between = [size for size in (1, 4, 16, 64, 256, 1024, 4096) if size < largest]
         return sorted({*between, smallest, largest})
 
     def _step(self, optimizer: str, batch_size: int) -> float:
-        """Seconds of a step, the quickest of a few; a very slow one is not repeated."""
+        """Return the seconds of a step, the minimum of a few; a very slow step is not repeated."""
         grid = self.sweep.lr_grid(optimizer)
         config = self.sweep.trial(Cell(optimizer, batch_size, 0), grid[0])
         config = dataclasses.replace(config, seed=0, batch_schedule=None)
@@ -204,7 +205,7 @@ class _Timing:
         return min(seconds)
 
     def _validation(self, loop: TrainingLoop, config: TrialConfig) -> float:
-        """Seconds of a validation pass; one that takes longer than a quarter of the time is extrapolated."""
+        """Return the seconds of a validation pass, extrapolated if it takes longer than a quarter of the time left."""
         started = self._now(loop)
         now = time.monotonic()
         limit = max(1.0, (self.deadline - now) / 4)
@@ -236,11 +237,11 @@ class _Timing:
 
 
 class _Enough(BaseException):
-    """Ends a validation pass; no error, so that no model takes it for one of its own."""
+    """Ends a validation pass; not an ``Exception``, so that no model catches it as one of its own errors."""
 
 
 class _Interrupted:
-    """While entered, forward passes of a model end at a deadline of :func:`time.monotonic`."""
+    """Context manager in which forward passes of a model end at a deadline on the clock of :func:`time.monotonic`."""
 
     def __init__(self, model: nn.Module, deadline: float) -> None:
         self.cut = False
@@ -263,8 +264,8 @@ class _Interrupted:
 
 
 def prior_steps(sweep: Sweep, batch_size: int) -> float:
-    """Steps a trial is expected to take before anything is known: the recipe's expectation of those to the target,
-    else the budget."""
+    """Return the steps that a trial is expected to take before any has run: those that the recipe expects to the
+    target, otherwise the budget."""
     if sweep.expected is None or sweep.budgets:
         return float(sweep.budget(batch_size))
     min_steps, min_examples = sweep.expected

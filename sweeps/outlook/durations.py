@@ -1,10 +1,10 @@
-"""Lengths of time as a person reads them."""
+"""Format lengths of time for reading."""
 
 from __future__ import annotations
 
 
 def duration(seconds: float) -> str:
-    """A length of time in the two units a person would use."""
+    """Format a length of time in one or two convenient units."""
     seconds = round(seconds)
     if seconds < 60:
         return f"{seconds} s"

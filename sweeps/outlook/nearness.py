@@ -1,4 +1,4 @@
-"""How near a sweep has come to its target, and what was meant perhaps where that cannot be."""
+"""How near a sweep has come to its target, and what the user may have meant if the target is out of reach."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from cbs.trial.record import TrialResult, TrialStatus
 from cbs.trial.target import Target
 
 _ERROR = re.compile(r"err|wer\b|cer\b", re.IGNORECASE)
-"""In the name of a metric that may be a fraction or percent, and is better below."""
+"""Matches names of metrics that may be fractions or percentages and are better when lower."""
 
 _FEW = 3
-"""Values that are equal by chance in no run that trains."""
+"""This many equal values do not occur by chance in a run that trains."""
 
 
 class Nearness:
-    """The best value of the metric so far.
+    """Tracks the best value of the metric so far.
 
     Args:
-        target: of the sweep.
-        results: trials that have ended already.
-        budget: examples that trials see whatever they reach; ``None`` where they go to the target.
+        target: target of the sweep.
+        results: trials that have already ended.
+        budget: number of examples that every trial sees, whatever it reaches; ``None`` if trials run to the target.
 
     Attributes:
-        best: value; ``None`` before the first.
+        best: best value; ``None`` before the first evaluation.
         reached: whether a trial has passed the target.
     """
 
@@ -39,7 +39,7 @@ class Nearness:
             self.add(result)
 
     def look(self, value: float) -> None:
-        """Take in a value of a trial under way."""
+        """Take in a value of a running trial."""
         if math.isfinite(value) and (
             self.best is None or self.target.distance(value) < self.target.distance(self.best)
         ):
@@ -55,7 +55,7 @@ class Nearness:
 
     @property
     def words(self) -> str:
-        """Target and best value, in a few words."""
+        """Target and best value in a few words."""
         aim = f"target {self.target}"
         if self._budget is not None:
             aim = f"{self.target.metric} after {self._budget:,} examples"
@@ -63,8 +63,7 @@ class Nearness:
 
     @property
     def doubt(self) -> str | None:
-        """What is to be said where a trial has spent its budget and none has reached the target, in one line; ``None``
-        while there is nothing to say."""
+        """One line to show when a trial has spent its budget and none has reached the target; ``None`` otherwise."""
         if self.reached or self._spent is None or self._budget is not None:
             return None
         spent, values = self._spent, _finite(self._spent)
@@ -80,25 +79,26 @@ class Nearness:
 
 
 def check_start(result: TrialResult) -> None:
-    """Refuse a target that a trial has passed before its first step, as others would.
+    """Refuse a target that a trial has passed before its first step, because other trials would too.
 
     Raises:
-        ConfigError: then.
+        ConfigError: if the trial has.
     """
     if result.steps_to_target == 0:
         other = "below" if result.config.target.direction == "above" else "above"
         raise ConfigError(
             f"{result.config.target} is reached before the first step (trial {result.trial_id}: "
-            f"{result.evaluations[0].value:.4g}): choose a harder target; or is {other} its target better?"
+            f"{result.evaluations[0].value:.4g}): choose a harder target, or check its "
+            f"direction: perhaps values {other} it are better"
         )
 
 
 def meant_perhaps(target: Target, values: Sequence[float]) -> Iterator[str]:
-    """What may have been meant by a target that a whole budget did not reach, the most likely first.
+    """Yield what the user may have meant by a target that a whole budget did not reach, the most likely first.
 
     Args:
-        target: as asked for.
-        values: finite ones of the trial, in order.
+        target: the target as given.
+        values: finite values of the trial's metric, in order of steps.
     """
     matched = False
     if len(values) >= _FEW and min(values) == max(values):

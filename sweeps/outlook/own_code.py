@@ -1,6 +1,7 @@
-"""What a workload or an optimizer of one's own is relied on for, tried out on a few small steps before a sweep.
+"""Check the assumptions about a user's own workload or optimizer on a few small steps before a sweep.
 
-What does not hold makes no trial fail, so it is told beforehand: an answer would be wrong or noisier than it says.
+A violated assumption makes no trial fail, so it is reported beforehand: without a warning, the answer would be wrong or
+noisier than it claims.
 """
 
 from __future__ import annotations
@@ -28,28 +29,29 @@ from cbs.workloads import Workload
 from cbs.workloads.base import Batch
 
 EXAMPLES = 8
-"""In a batch that is drawn to look at."""
+"""Number of examples in a batch drawn for a check."""
 
 PARTS = (2, 3, 3)
-"""Sizes of the parts that it is cut into."""
+"""Sizes of the parts into which such a batch is cut."""
 
 ALIKE = 1e-3
-"""Relative difference up to which two values are one: beyond the rounding of half precision sums and of devices."""
+"""Relative difference up to which two values count as equal: above the rounding errors of half precision and of
+devices."""
 
 
 QUICK_STEP = 0.05
-"""Seconds; where a step takes no longer, more of them are tried out."""
+"""Seconds; if a step takes no longer than this, more steps are checked."""
 
 
 def doubts(config: TrialConfig, workload: Workload) -> Iterator[str]:
-    """One line for each assumption that does not hold.
+    """Yield one line for each assumption that does not hold.
 
     Args:
-        config: a trial of the sweep; its batch size and noise scale do not matter.
+        config: a trial of the sweep; its batch size and probe do not matter.
         workload: its workload.
 
     Raises:
-        ConfigError: if the optimizer makes nothing of its learning rate.
+        ConfigError: if the optimizer ignores its learning rate.
     """
     yield from _of_data(workload)
     trained = _loop(config, workload)
@@ -91,7 +93,7 @@ def _of_data(workload: Workload) -> Iterator[str]:
 
 
 def _of_seeds(loop: TrainingLoop) -> Iterator[str]:
-    """Whether random numbers are those of the seed of a trial: after others had been set, the same ones come."""
+    """Check that random numbers depend on the seed of the trial: code that sets a seed itself leaves the same state."""
     batch, workload = loop.to_device(loop.stream.next(EXAMPLES)), loop.workload
     for what, same, run in (
         ("build_model", "every seed starts with the same weights, and intervals are too narrow", workload.build_model),
@@ -107,8 +109,8 @@ def _of_seeds(loop: TrainingLoop) -> Iterator[str]:
 
 
 def _of_losses(loop: TrainingLoop) -> Iterator[str]:
-    """Whether the loss of an example depends on those beside it, as a sum over the batch does, or does so in training
-    alone, as with batch normalisation."""
+    """Check whether the loss of an example depends on the rest of the batch, either always, as with a sum over the
+    batch, or in training mode only, as with batch normalisation."""
     batch = loop.to_device(loop.stream.next(EXAMPLES))
     parts = [part for _, part in split_batch(batch, PARTS)]
     with evaluating(loop.model), torch.no_grad():
@@ -128,13 +130,13 @@ def _of_losses(loop: TrainingLoop) -> Iterator[str]:
 
 
 def _losses(loop: TrainingLoop, batches: list[Batch], seed: int) -> torch.Tensor:
-    """Of every example."""
+    """Return the loss of every example."""
     with seeding.seeded(seed, "look"):
         return torch.cat([loop.workload.example_losses(loop.model, batch) for batch in batches]).double()
 
 
 def _of_validation(loop: TrainingLoop) -> Iterator[str]:
-    """Whether one model has one value, also after another one was built and saw examples of its own."""
+    """Check that validating the same model twice gives the same value, even if another model was used in between."""
     before = _validated(loop)
     with seeding.seeded(1, "init"):
         other = loop.workload.build_model().to(loop.device)
@@ -154,8 +156,8 @@ def _validated(loop: TrainingLoop) -> float:
 
 
 def _of_steps(config: TrialConfig, workload: Workload) -> Iterator[str]:
-    """Whether the learning rate that a schedule sets makes a difference, and whether a trial that goes on from a
-    checkpoint takes the steps that it would have taken."""
+    """Check that the learning rate set by a schedule has an effect, and that a trial resumed from a checkpoint takes
+    the same steps as one that was never stopped."""
     whole, faster, begun, resumed = (_loop(config, workload) for _ in range(4))
     start = _weights(whole)
     with _under_way(whole):
@@ -163,7 +165,7 @@ def _of_steps(config: TrialConfig, workload: Workload) -> Iterator[str]:
         _take(whole, 1, 2)
         quick = time.perf_counter() - started < 2 * QUICK_STEP
         twice = _weights(whole)
-        saved, last = (7, 13) if quick else (1, 2)  # what is done every few steps falls on neither
+        saved, last = (7, 13) if quick else (1, 2)  # something done every few steps falls on neither
         _take(whole, 3, last)
     faster.base_lrs = [2.0 * lr for lr in faster.base_lrs]
     with _under_way(faster):
@@ -198,7 +200,7 @@ def _loop(config: TrialConfig, workload: Workload) -> TrainingLoop:
 
 @contextmanager
 def _under_way(loop: TrainingLoop) -> Iterator[None]:
-    """Run a block as a trial runs after its first evaluation."""
+    """Run the block in the state of a trial after its first evaluation."""
     with seeding.seeded(loop.config.seed, "training"):
         loop.evaluate(step=0, lr=0.0, losses=torch.empty(0).numpy())
         yield

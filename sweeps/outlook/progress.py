@@ -1,4 +1,4 @@
-"""What the person sees while a sweep runs: a live table on a terminal, a line now and then elsewhere."""
+"""What the user sees while a sweep runs: a live table on a terminal, otherwise a line every few seconds."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from sweeps.search.search import Search
 from sweeps.spec.cell import StudyKey
 
 LINE_SECONDS = 15.0
-"""Least time between two lines where there is no terminal."""
+"""Shortest time between two lines if there is no terminal."""
 
 WIDE = 90
-"""Columns of a screen from which on the curves have room beside the table."""
+"""Width of a terminal, in columns, from which on curves are shown next to the table."""
 
 
 class Progress(Observer):
-    """Shows a sweep.
+    """Displays the progress of a sweep.
 
     Args:
-        console: where to write; ``None`` for silence.
-        workers: trials at a time; 0 where only the cluster knows.
+        console: console to write to; ``None`` for no output.
+        workers: number of trials at a time; 0 if only the cluster knows it.
     """
 
     def __init__(self, console: Console | None, workers: int) -> None:
@@ -49,7 +49,7 @@ class Progress(Observer):
 
     @classmethod
     def silent(cls) -> Progress:
-        """Shows nothing."""
+        """Create an object that shows nothing."""
         return cls(None, 1)
 
     def began(self, search: Search) -> None:
@@ -76,7 +76,7 @@ class Progress(Observer):
             self.update(search, {key: place for key, place in running.items() if place.get("value") is not None})
 
     def finished(self, result: TrialResult, search: Search) -> None:
-        """Failures are said at once, and once what is to be thought of a target that a whole budget did not reach."""
+        """Show a failure at once, and once a remark on a target that a whole budget did not reach."""
         self._ended += 1
         if self._nearness is not None:
             self._nearness.add(result)
@@ -90,12 +90,12 @@ class Progress(Observer):
             )
 
     def note(self, line: str) -> None:
-        """Say it at once."""
+        """Show a message at once."""
         if self._console is not None:
             self._console.print(Text("note", style="yellow"), line, markup=False, highlight=False, soft_wrap=True)
 
     def update(self, search: Search, running: dict[str, dict[str, Any]]) -> None:
-        """Show the present state; ``running`` is where the running trials are, by trial id."""
+        """Show the present state; ``running`` holds the latest heartbeats of running trials, by trial id."""
         if self._console is None:
             return
         self._shown = time.monotonic()
@@ -117,7 +117,7 @@ class Progress(Observer):
     def _line(self, search: Search) -> str:
         finished, planned = search.all_counts()
         elapsed = time.monotonic() - self._started
-        # Tune asks for one trial more than it can start.
+        # Ray Tune requests one trial more than it can start.
         running = min(len(search.running), self._workers) if self._workers else len(self._running)
         trials = planned - finished
         done = f"{finished} trials done, {running} running, {duration(elapsed)} elapsed"
@@ -169,8 +169,8 @@ class Progress(Observer):
         return Group(table, bar, Text(self._line(search), style="bold"), Text(words))
 
     def _visible(self, search: Search, lines: int) -> tuple[list[StudyKey], int]:
-        """Studies that fit on the screen at so many lines each: those with running trials first, then those under
-        way."""
+        """Return the studies that fit on the screen at this many lines each, and how many are hidden; studies with
+        running trials come first, then unfinished ones."""
         assert self._console is not None
         studies, room = search.sweep.studies(), max(4, (self._console.height - 6) // lines)
         if len(studies) <= room:

@@ -1,10 +1,10 @@
-"""How many trials, examples and seconds a sweep still takes: the search played through on what is expected of its
-trials.
+"""Estimate how many trials, examples and seconds a sweep still takes, by simulating the search.
 
-Steps follow what has finished, else the recipe's expectation, else the budget; where trials have spent theirs and none
-has reached the target, those to come spend it, too. The best learning rate what has been
-found at the nearest batch size, else the optimizer's default; steps rise by ``exp(0.25 gap^2)`` beside it. A default
-that is far off costs trials that nobody can foresee; they are those of the first batch size.
+The expected steps of a trial follow the finished trials, or else the recipe's expectation, or else the budget. If
+trials have spent their budget and none has reached the target, further trials are expected to spend it too. The best
+learning rate is the one found at the nearest batch size, or else the optimizer's default; beside it, steps rise by
+``exp(0.25 gap^2)``, with gap the difference in ln lr. If the default is far off, the search takes more trials than can
+be foreseen, mainly at the first batch size.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ OVERHEAD, START = 0.1, 6.0
 """Seconds between two trials of a worker, and until the first one starts."""
 
 IN_VAIN = 3
-"""Trials that a batch size is searched with first."""
+"""Number of trials with which the search of a batch size begins."""
 
 
 def outlook(
@@ -45,19 +45,19 @@ def outlook(
     noise: float = NOISE,
     draw: int = 0,
 ) -> tuple[Search, Played]:
-    """Trials, examples and seconds that a sweep still needs.
+    """Estimate the trials, examples and seconds that a sweep still needs.
 
     Args:
-        sweep: the sweep, its target resolved.
+        sweep: the sweep, with its target resolved.
         finished: final results.
-        cost: of steps; where it is unknown, seconds mean nothing.
-        workers: trials at a time.
-        seconds_per_step: of a trial, in place of ``cost``.
-        noise: of the log steps of trials to come.
-        draw: which of all possible ends of the trials to come.
+        cost: measured cost of steps; if it is unknown, the seconds are meaningless.
+        workers: number of trials at a time.
+        seconds_per_step: returns the seconds per step of a trial; used instead of ``cost``.
+        noise: standard deviation of the log steps of future trials.
+        draw: index of the random draw of the outcomes of future trials.
 
     Returns:
-        The search at its end, and what it took to get there.
+        The search at its end, and the totals of the simulation.
     """
     search = Search(sweep, finished)
     pace = seconds_per_step or _pace(sweep, cost)
@@ -66,7 +66,7 @@ def outlook(
 
 
 class _Ends:
-    """How every trial is expected to end."""
+    """Returns how a trial is expected to end."""
 
     def __init__(self, search: Search, noise: float, draw: int) -> None:
         self._noise, self._draw = noise, f"{draw} " if draw else ""
@@ -97,15 +97,15 @@ class _Ends:
         if known:
             steps *= there / prior_steps(self._sweep, near)
         elif self._sweep.expected is None:
-            draw = -abs(draw)  # at most the budget
+            draw = -abs(draw)  # the budget is the largest number of steps
         wanted = steps * math.exp(CURVATURE * gap**2 + draw)
         if wanted > config.max_steps:
             return End(config.max_steps, reached=False, distance=max(0.0, 1.0 - config.max_steps / wanted))
         return End(wanted)
 
     def _out_of_reach(self, optimizer: str, size: int) -> TrialResult | None:
-        """The trial that came nearest to the target, at the nearest batch size where budgets were spent in vain;
-        ``None`` where there is hope."""
+        """Return the trial that came nearest to the target at the nearest batch size where budgets were spent without
+        reaching it; ``None`` if the target is expected to be reached."""
         spent = self._spent.get(optimizer, {})
         if self._known[optimizer] and size not in spent:
             return None
@@ -113,9 +113,9 @@ class _Ends:
         return None if near is None else spent[near]
 
     def _spends(self, config: TrialConfig, near: TrialResult) -> End:
-        """The end of a trial that is as far from the target as the nearest one so far, and farther the more its
-        learning rate differs."""
-        by_itself = near.final_step < near.config.max_steps  # a program that knows its own end
+        """Return an end as far from the target as that of the nearest trial so far, and farther the more the learning
+        rate differs from that trial's."""
+        by_itself = near.final_step < near.config.max_steps  # an external program that decides itself when to end
         steps = min(config.max_steps, near.final_step) if by_itself else config.max_steps
         gap = math.log(config.lr / near.config.lr) - SLOPE * math.log(config.batch_size / near.config.batch_size)
         distance = outcome(near, self._objective).distance
@@ -123,8 +123,9 @@ class _Ends:
 
 
 def _spent(search: Search) -> dict[str, dict[int, TrialResult]]:
-    """By optimizer and batch size, where trials have spent their budget and none has reached the target, the one that
-    came nearest to it. Of an optimizer that has reached it elsewhere :data:`IN_VAIN` of them tell."""
+    """Return the trial that came nearest to the target for every optimizer and batch size at which budgets were spent
+    and no trial reached the target. For an optimizer that has reached it elsewhere, this takes at least :data:`IN_VAIN`
+    such trials."""
     studies = search.sweep.studies()
     hopeful = {study.optimizer for study in studies if search.best(study) is not None}
     results: dict[str, dict[int, TrialResult]] = {}
@@ -133,7 +134,7 @@ def _spent(search: Search) -> dict[str, dict[int, TrialResult]]:
         ends = itertools.chain.from_iterable(search.results[cell].values() for cell in cells)
         spent = [end for end in ends if end.status is TrialStatus.BUDGET_EXHAUSTED]
         if search.best(study) is None and len(spent) >= (IN_VAIN if study.optimizer in hopeful else 1):
-            # as the search has it, see :meth:`sweeps.search.bracket.TrialTable.leader`
+            # the same choice as in :meth:`sweeps.search.bracket.TrialTable.leader`
             nearest = min(
                 spent, key=lambda end: (round(outcome(end, search.objective).distance, ALIKE), -end.config.lr)
             )
@@ -142,7 +143,8 @@ def _spent(search: Search) -> dict[str, dict[int, TrialResult]]:
 
 
 def _pace(sweep: Sweep, cost: Cost | None) -> Callable[[TrialConfig], float]:
-    """Seconds of a step with its share of the evaluations, by trial; where nothing is known of them, 1 s."""
+    """Return a function giving the seconds of a trial's step, including its share of the evaluations; 1 s if
+    unknown."""
 
     @functools.cache
     def of_study(study: StudyKey) -> float:

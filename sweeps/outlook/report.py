@@ -1,4 +1,4 @@
-"""What ``cbs sweep`` says before (``--dry-run``) and after a sweep, as plain JSON values and as lines of text."""
+"""What ``cbs sweep`` reports before (``--dry-run``) and after a sweep, as plain JSON values and as lines of text."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ from sweeps.spec.cell import Cell, StudyKey
 from sweeps.spec.spec import ENDLESS, Sweep
 
 PLAN = "plan.jsonl"
-"""File in the folder of a sweep: one line for every trial that it asked for, with the reason."""
+"""File in the folder of a sweep with one line for every requested trial and the reason for it."""
 
 
 def dry_run_report(sweep: Sweep, folder: Path, cost: Cost | None, workers: int) -> dict[str, Any]:
-    """Trials, examples and time of what is missing, by playing the search through (:mod:`sweeps.outlook.remaining`)."""
+    """Return trials, examples and time of what is missing, by simulating the search
+    (:mod:`sweeps.outlook.remaining`)."""
     store = Store(folder)
     finished = [r for r in store.results() if r.status.final] if (folder / MANIFEST).exists() else []
     search = Search(sweep, finished)
@@ -57,7 +58,7 @@ def dry_run_report(sweep: Sweep, folder: Path, cost: Cost | None, workers: int) 
 
 
 def dry_run_lines(report: dict[str, Any]) -> list[str]:
-    """:func:`dry_run_report` for a person."""
+    """Return the lines to print for :func:`dry_run_report`."""
     axes = report["axes"]
     lines = [
         f"output        {report['output']}",
@@ -92,8 +93,10 @@ def dry_run_lines(report: dict[str, Any]) -> list[str]:
 
 
 def reasons(search: Search) -> list[dict[str, Any]]:
-    """Every trial that a search asked for, study by study in the order it did, with the reason; ``status`` is null
-    while it has not finished."""
+    """Return every trial that a search requested, study by study in the order of the requests, with the reason.
+
+    ``status`` is null if the trial has not finished.
+    """
     rows = []
     for study in search.sweep.studies():
         for (lr, seed), why in search.why(study).items():
@@ -114,7 +117,7 @@ def reasons(search: Search) -> list[dict[str, Any]]:
 
 
 def write_reasons(rows: Sequence[dict[str, Any]], folder: Path) -> None:
-    """Write :data:`PLAN` from what :func:`reasons` found; a record, the next sweep plans anew, from the trials."""
+    """Write the rows of :func:`reasons` to :data:`PLAN`. It is only a record; the next sweep plans from the trials."""
     with atomic_file(folder / PLAN) as draft:
         draft.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
@@ -122,14 +125,14 @@ def write_reasons(rows: Sequence[dict[str, Any]], folder: Path) -> None:
 def outcome_report(
     search: Search, folder: Path, further: Sequence[Search] = (), limits: Limits | None = None
 ) -> dict[str, Any]:
-    """Best learning rate and steps of every study, how many trials ended how, and why each was run.
+    """Return best learning rate and steps of every study, the number of trials by status, and why each trial was run.
 
     Args:
-        search: the sweep.
-        folder: of it.
-        further: of its optimizers into the same folder, later ones with all the seeds of those before where they share
-            a study; see :mod:`sweeps.launching.policies.precision`.
-        limits: of the sweep; which one ended it is told where trials are missing.
+        search: search of the sweep.
+        folder: its folder.
+        further: further searches of its optimizers in the same folder; a later one has all the seeds of earlier ones if
+            they share a study (:mod:`sweeps.launching.policies.precision`).
+        limits: limits of the sweep; if trials are missing, the report says which limit ended it.
     """
     searches = [search, *further]
     ends: dict[str, TrialResult] = {}
@@ -187,15 +190,15 @@ def outcome_report(
 
 
 def _judged(sweep: Sweep) -> tuple[int, str]:
-    """What a search goes by where there are several budgets, or targets: a budget, or the place of a target and its
-    text."""
+    """Return what a search was judged by if there are several budgets or targets: the budget, or the index of the
+    target and its text."""
     if not sweep.further_targets:
         return sweep.budget_judged or 0, ""
     return sum(target == sweep.judged for target in sweep.further_targets), str(sweep.judged)
 
 
 def outcome_lines(report: dict[str, Any]) -> list[str]:
-    """:func:`outcome_report` for a person."""
+    """Return the lines to print for :func:`outcome_report`."""
     across = max(12, *(len(study["optimizer"]) for study in report["studies"]))
     named = f"{'optimizer':<{across}}{'batch':>7}{'best LR':>10}{'LRs tried':>22}"
     lines: list[str] = []

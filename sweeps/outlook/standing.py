@@ -1,6 +1,6 @@
-"""How far a running sweep is: the best learning rate of every batch size so far, the curve as it stands, what is left.
+"""Progress of a running sweep: the best learning rates so far, the curve as it stands, and what is left.
 
-The running sweep says it on its screen and in the lock of its folder, where ``cbs status`` reads it.
+The running sweep shows it on its screen and writes it to the lock of its folder, where ``cbs status`` reads it.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from sweeps.outlook.time_left import Forecast, TimeLeft
 from sweeps.search.search import Search
 
 BAR = 16
-"""Characters of the longest bar."""
+"""Length of the longest bar in characters."""
 
 HEADING = "log scale"
-"""Over the bars: see :func:`bars`."""
+"""Column heading of the bars; see :func:`bars`."""
 
 
 class SweepStanding:
-    """What a running sweep says of itself, as plain JSON values: ``amount``, what ``studies`` hold, ``trials_left`` and
-    ``seconds_left``, which are ``None`` until enough trials have ended.
+    """Progress of a running sweep as plain JSON values: ``studies``, ``trials_left`` and ``seconds_left``; the last two
+    are ``None`` until enough trials have ended.
 
     Args:
-        workers: trials at a time; 0 where only the cluster knows.
+        workers: number of trials at a time; 0 if only the cluster knows it.
     """
 
     def __init__(self, workers: int) -> None:
@@ -39,13 +39,16 @@ class SweepStanding:
         }
 
     def left(self, search: Search, running: Mapping[str, dict[str, Any]]) -> TimeLeft | None:
-        """What is expected still to come; ``running`` holds the last signs of life of running trials."""
+        """Return what is expected still to come; ``running`` holds the latest heartbeats of running trials."""
         return self._forecast(search, {trial_id: float(at.get("step") or 0) for trial_id, at in running.items()})
 
 
 def rows_of(search: Search) -> list[dict[str, Any]]:
-    """For every optimizer and batch size: ``best_lr`` and its ``amount`` (mean steps to the target over the seeds so
-    far, or the metric after a budget; ``of`` says which), ``done`` and ``planned`` trials."""
+    """Return one row for every optimizer and batch size.
+
+    A row has ``best_lr`` and its ``amount`` (mean steps to the target over the seeds so far, or the metric after a
+    budget; ``of`` says which), and the numbers of ``done`` and ``planned`` trials.
+    """
     rows = []
     for study in search.sweep.studies():
         best, (done, planned) = search.best(study), search.counts(study)
@@ -64,8 +67,10 @@ def rows_of(search: Search) -> list[dict[str, Any]]:
 
 
 def bars(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The curve as it stands: a bar for every row, as long as the logarithm of its amount. Of steps, a ``|`` in it
-    marks where perfect scaling from the smallest batch size of the optimizer would end."""
+    """Return a bar for every row, as long as the logarithm of its amount, so that the bars show the curve.
+
+    If amounts are steps, a ``|`` in a bar marks where perfect scaling from the smallest batch size would end.
+    """
     first: dict[str, tuple[int, float]] = {}
     for row in rows:
         if row["amount"] is not None and row["amount"] > 0 and row["of"] == "steps":
@@ -95,7 +100,7 @@ def _log(value: float | None) -> float | None:
 
 
 def table_lines(rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:
-    """The rows for a person, the heading first; none where there are no rows."""
+    """Yield the rows as lines to print, with a heading first; nothing if there are no rows."""
     if not rows:
         return
     across = max(9, *(len(row["optimizer"]) for row in rows))

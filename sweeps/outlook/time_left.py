@@ -1,7 +1,6 @@
-"""How long a running sweep still takes: the search played through from where it is, at the pace of the trials that have
-ended.
+"""Estimate how long a running sweep still takes: simulate the rest of the search at the pace of the trials that ended.
 
-Counting the trials that are planned says too little, as most of them are asked for only once earlier ones have ended.
+Counting only the planned trials would be too few, because most trials are requested only after earlier ones have ended.
 """
 
 from __future__ import annotations
@@ -21,25 +20,25 @@ from sweeps.search.search import Search
 from sweeps.spec.cell import Cell
 
 ENOUGH = 3
-"""Trials that have ended from which on there is a pace."""
+"""Number of trials that have to end before a pace is estimated."""
 
 RECENT = 6
-"""Trials whose pace is taken for that of those to come."""
+"""Number of latest trials whose pace is assumed for the trials to come."""
 
 DRAWS, SEED_NOISE = 3, 0.1
-"""How often the search is played through for a mean, and the noise of log steps in it: that of seeds is 3 to 15 %."""
+"""Number of simulations that are averaged, and the noise of log steps in them: that of seeds is 3 to 15 %."""
 
 SHARE = 0.02
-"""See :class:`Forecast`."""
+"""Largest share of a thread's time that the simulations may take; see :class:`Forecast`."""
 
 
 @dataclass(frozen=True)
 class TimeLeft:
-    """What is expected.
+    """Expected remaining effort of a sweep.
 
     Attributes:
-        trials: that have not ended, those under way included.
-        seconds: until the last one ends.
+        trials: number of trials that have not ended, including the running ones.
+        seconds: seconds until the last one ends.
     """
 
     trials: int
@@ -47,12 +46,11 @@ class TimeLeft:
 
 
 def pace(results: Sequence[TrialResult]) -> Callable[[TrialConfig], float] | None:
-    """Seconds of a step by trial, its share of the evaluations included, from how long trials took; ``None`` where
-    fewer than :data:`ENOUGH` say.
+    """Return a function giving the seconds of a trial's step, including its share of the evaluations.
 
-    A step takes a time of its own and one for every example (least squares of relative errors), every optimizer a
-    multiple of that, and all of them what the last :data:`RECENT` trials took beside the earlier ones, as a machine is
-    not always as busy.
+    It is estimated from how long trials took; ``None`` if fewer than :data:`ENOUGH` recorded it. The time of a step is
+    a constant plus a constant per example (least squares of relative errors), times a factor for every optimizer, times
+    a factor for the last :data:`RECENT` trials, because the load of a machine varies.
 
     Args:
         results: trials in the order in which they ended.
@@ -62,7 +60,7 @@ def pace(results: Sequence[TrialResult]) -> Callable[[TrialConfig], float] | Non
         return None
     seconds = np.array([_seconds(result) for result in timed])
     work = np.array([[result.final_step, result.final_examples] for result in timed], dtype=float)
-    from scipy.optimize import nnls  # a second of every start
+    from scipy.optimize import nnls  # importing it takes a second, so not at every start
 
     each, _ = nnls(work / seconds[:, None], np.ones(len(timed)))
     optimizers = [Cell.of(result.config).optimizer for result in timed]
@@ -83,29 +81,30 @@ def _seconds(result: TrialResult) -> float:
 
 
 class Forecast:
-    """The time left of a search: the mean of the last :data:`DRAWS` times that it was played through, at most once a
-    call.
+    """Estimates the time left of a search as the mean of the last :data:`DRAWS` simulations, with at most one new
+    simulation per call.
 
     Args:
-        workers: trials at a time; 0 where only the cluster knows, and then as many as run.
-        share: most of the time of the thread that sees to the trials which this may take.
+        workers: number of trials at a time; 0 if only the cluster knows it, then the number of running trials is used.
+        share: largest share of the time of the calling thread, which manages the trials, that simulations may take.
     """
 
     def __init__(self, workers: int, share: float = SHARE) -> None:
         self._workers, self._share = workers, share
         self._results: dict[str, TrialResult] = {}
         self._plays: deque[tuple[int, int, float]] = deque(maxlen=DRAWS)
-        """Of each: the trials that had ended, those to come, and when the last one ends."""
+        """For each simulation: number of trials that had ended, number still to come, and time at which the last
+        ends."""
         self._each = 0.0
-        """Seconds that every trial to come adds."""
+        """Seconds that every further trial adds."""
         self._count, self._next = 0, -math.inf
 
     def __call__(self, search: Search, running: Mapping[str, float]) -> TimeLeft | None:
-        """What is left of ``search``; ``None`` while nothing is known.
+        """Return what is left of ``search``; ``None`` as long as nothing is known.
 
         Args:
-            search: the sweep.
-            running: steps of the trials under way, by trial id.
+            search: search of the sweep.
+            running: steps taken by the running trials, by trial id.
         """
         for result in search.trials():
             self._results.setdefault(result.trial_id, result)
@@ -141,9 +140,12 @@ class Forecast:
 
 
 def _further(search: Search, end: Search, of: Callable[[TrialConfig], float]) -> Iterator[float]:
-    """Seconds of trials that are not foreseen, one value for every study that is not done: as many as the done ones of
-    its optimizer took on average beyond what is foreseen for it at the ``end``. What is foreseen has little noise, and
-    noise costs trials, one after the other."""
+    """Yield seconds of trials that the simulation does not foresee, one value for every study that is not done.
+
+    Their number is how many more trials the finished studies of the optimizer took on average than the simulation
+    foresees for this one at its ``end``. Simulated results have little noise, and noise costs further trials, one after
+    the other.
+    """
     done: dict[str, list[int]] = {}
     studies = search.sweep.studies()
     for study in studies:

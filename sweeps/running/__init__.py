@@ -1,1 +1,1 @@
-"""Trials as processes: on Ray, in children that may crash or hang, under bounds, one sweep to a folder."""
+"""Run trials as processes on Ray: in child processes that may crash or hang, with limits, one sweep per folder."""

@@ -1,8 +1,8 @@
-"""Code that may crash, hang or fill the memory runs in a process of its own, and who asked lives to tell what happened.
+"""Run code that may crash, hang or exhaust memory in a child process, so that the parent survives and can report it.
 
-The child is a Python of its own (``subprocess``, so neither the module that was started nor Ray is imported again). It
-runs one function after the other; what a function says on the way is a sign of life. Its standard output and error go
-to a file, whose last lines belong to the message when it dies.
+The child is a fresh Python (``subprocess``, so neither the main module nor Ray is imported again). It runs one function
+after the other; every message that a function sends counts as a sign of life. Its standard output and standard error go
+to a log file, whose last lines are reported if it dies.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from typing import Any
 from cbs.errors import CbsError, ResultsError, reason
 
 _TURN = 0.5
-"""Seconds between two looks at whether a silent child is still there."""
+"""Seconds between two checks of whether a silent child is still running."""
 _IMPORTS = 120.0
-"""Least seconds until the first word of a child, which imports what it needs."""
+"""Minimum number of seconds to wait for the first message of a child, which first has to import what it needs."""
 _LAST_WORDS = 3.0
-"""Seconds a hanging child has to write down where it hangs."""
+"""Seconds that a hanging child is given to write its stack."""
 _TAIL, _MOST_LOG = 2**14, 2**20
-"""Bytes of the log that are read at the end, and that it may have."""
+"""Bytes of the log that are read at the end, and bytes above which the log is emptied."""
 _FRAME = re.compile(r'\s*File "(.+)", line (\d+) in (\S+)')
-"""A line of a stack as :mod:`faulthandler` writes it, innermost first."""
+"""A line of a stack as :mod:`faulthandler` writes it; the innermost frame comes first."""
 _NOT_THEIRS = (sys.prefix, sys.base_prefix, str(Path(__file__).resolve().parents[1] / "cbs"), __file__, "<")
 _START = "import sys; sys.path[:] = {path!r}; from sweeps.running.child import main; main({fd})"
 
@@ -45,7 +45,7 @@ class Died(CbsError):
     """The process of a trial died, or was killed because it gave no sign of life.
 
     Attributes:
-        hung: whether it was silent for too long.
+        hung: whether it was killed because it was silent for too long.
         lines: the last lines it wrote.
     """
 
@@ -62,16 +62,16 @@ class Died(CbsError):
 
 
 class Failed(CbsError):
-    """A function in a child raised an error that its user cannot correct."""
+    """A function in a child process raised an unexpected error, one that the user of the command cannot correct."""
 
 
 class Child:
-    """A process that runs functions of this installation. Close it, or use it as a context.
+    """A child process that runs functions of this installation. Close it, or use it as a context manager.
 
     Args:
-        first: a function without arguments that runs there before all that is asked for, ``package.module:name``: it
-            imports what takes long, while this process does something else. If it fails, so will what is asked for,
-            which is where it is told.
+        first: a function without arguments, ``package.module:name``, that runs in the child before all others. It
+            imports slow modules while the parent does something else. If it fails, so will the functions called later,
+            and the error is reported there.
     """
 
     def __init__(self, first: str | None = None) -> None:
@@ -79,8 +79,8 @@ class Child:
         try:
             self._connection, other = Pipe()
             self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the child
-            fcntl.fcntl(self._log, fcntl.F_SETFL, os.O_APPEND)  # or what is forgotten would stay as a hole
-            path = [*filter(os.path.isabs, sys.path)]  # not "", the working folder, whose modules are asked for by name
+            fcntl.fcntl(self._log, fcntl.F_SETFL, os.O_APPEND)  # otherwise emptying the log would leave a hole in it
+            path = [*filter(os.path.isabs, sys.path)]  # without "", the working folder: its modules are added by name
             start = _START.format(path=path, fd=other.fileno())
             self._process = subprocess.Popen(
                 [sys.executable, "-c", start],
@@ -88,7 +88,7 @@ class Child:
                 stdin=subprocess.DEVNULL,
                 stdout=self._log,
                 stderr=self._log,
-                start_new_session=True,  # Ctrl-C in a terminal is for the one who asked
+                start_new_session=True,  # Ctrl-C in a terminal is meant for the parent only
             )
         except OSError as error:
             where = tempfile.tempdir or "set TMPDIR to a folder that can be written"
@@ -118,24 +118,23 @@ class Child:
         heard: Callable[[Any], None] = lambda message: None,
         silence: float | None = None,
     ) -> Any:
-        """Run a function there as ``function(channel, *args)`` and return what it returns.
+        """Run a function in the child as ``function(channel, *args)`` and return its result.
 
         Args:
-            function: ``package.module:name``, so that this process need not import it; ``channel`` is a
-                :class:`Channel`.
+            function: ``package.module:name``, so that the parent need not import it; ``channel`` is a :class:`Channel`.
             args: plain values.
-            heard: called with everything the function says.
-            silence: seconds without a word after which the process is killed; ``None`` for ever.
+            heard: called with every message that the function sends.
+            silence: seconds without a message after which the child is killed; ``None`` for no limit.
 
         Raises:
-            CbsError: as the function does.
-            Died: if the process dies or is killed.
-            Failed: if the function raises anything else.
+            CbsError: if the function raises one.
+            Died: if the child dies or is killed.
+            Failed: if the function raises any other error.
         """
         try:
             self._log.truncate(0)
             self._connection.send((function, args))
-            silent = 0.0  # in turns, since a clock goes on while this process is stopped or the machine sleeps
+            silent = 0.0  # counted in turns: a clock also runs while this process is stopped or the machine sleeps
             while True:
                 if self._connection.poll(_TURN):
                     kind, content = self._connection.recv()
@@ -160,29 +159,29 @@ class Child:
         raise Died(exit_code, None, self.tail())
 
     def tail(self) -> list[str]:
-        """The last lines that the child wrote."""
+        """Return the last lines that the child wrote."""
         end = self._log.seek(0, os.SEEK_END)
         self._log.seek(max(0, end - _TAIL))
         return [line for line in self._log.read().decode(errors="replace").splitlines() if line.strip()]
 
     def _forget(self) -> None:
-        """Empty a long log, so that a talkative function does not fill the disk overnight."""
+        """Empty the log if it is long, so that a function that writes much does not fill the disk."""
         if os.fstat(self._log.fileno()).st_size > _MOST_LOG:
             self._log.truncate(0)
 
     def kill(self) -> None:
-        """End the process and all that it started; a call that waits for it raises :class:`Died`."""
+        """Kill the child and all processes that it started; a call that waits for it raises :class:`Died`."""
         self._kill(signal.SIGKILL)
 
     def close(self) -> None:
-        """:meth:`kill`, and let go of what it leaves."""
+        """Kill the child, wait for its end, and release its connection and log."""
         self.kill()
         self._process.wait()
         self._connection.close()
         self._log.close()
 
     def _last_words(self) -> None:
-        """Let the child write down where it hangs, in C if need be; then it is killed."""
+        """Make the child write the stack at which it hangs, even inside C code, and then kill it."""
         self._kill(signal.SIGABRT)
         try:
             self._process.wait(_LAST_WORDS)
@@ -198,11 +197,11 @@ class Child:
 
 
 class Channel:
-    """The child's side: what a function gets as its first argument."""
+    """The child's side of the connection, passed to every function as its first argument."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        os.register_at_fork(after_in_child=connection.close)  # a copy that code of others makes is not heard
+        os.register_at_fork(after_in_child=connection.close)  # messages of a fork made by foreign code are not wanted
         self._calls: queue.SimpleQueue[tuple[str, tuple[Any, ...] | None]] = queue.SimpleQueue()
         threading.Thread(target=self._listen, daemon=True).start()
 
@@ -224,7 +223,7 @@ class Channel:
             except CbsError as error:
                 plain = type(error).__init__ is CbsError.__init__
                 answer = ("raised", (type(error) if plain else CbsError)(str(error)))
-            except Exception as error:  # noqa: BLE001 - told to the one who asked
+            except Exception as error:  # noqa: BLE001 - reported to the caller in the parent
                 traceback.print_exc()
                 answer = ("raised", Failed(f"{type(error).__name__}: {reason(error)}"))
             if args is not None:
@@ -235,7 +234,7 @@ class Channel:
             try:
                 message = self._connection.recv()
             except (EOFError, OSError):
-                os._exit(1)  # nobody is there any more
+                os._exit(1)  # the parent is gone
             self._calls.put(message)
 
 
@@ -248,7 +247,7 @@ def main(descriptor: int) -> None:
 
 
 def _die_with_parent() -> None:
-    """Where the system can do so: even a process that hangs in C does not outlive the one who asked."""
+    """On Linux, make the system kill this process when its parent dies, even if it hangs inside C code."""
     if sys.platform == "linux":
         import ctypes
 
@@ -256,8 +255,8 @@ def _die_with_parent() -> None:
 
 
 def _place(lines: list[str]) -> str:
-    """Where a child was, in a line: the innermost place outside this package and its libraries that a dump of the
-    stack names, else the last line it wrote."""
+    """Describe in one line where a child was: the innermost frame of a stack dump that lies outside this package and
+    its libraries, or else the last line that the child wrote."""
     start = max((number for number, line in enumerate(lines) if line.startswith("Current thread")), default=None)
     if start is None:
         return next((line.strip() for line in reversed(lines) if not line.startswith("Extension modules")), "")

@@ -24,55 +24,58 @@ _QUIET = {
     "RAY_AIR_NEW_OUTPUT": "0",
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_PRINT_ALL_TRIAL_ERRORS": "0",
-    # Ctrl-C ends the sweep at once, there is nothing that Tune would have to save.
+    # Ctrl-C ends the sweep at once; Tune has no state that would have to be saved.
     "TUNE_DISABLE_SIGINT_HANDLER": "1",
     # The results folder is the state of a sweep; Tune's own snapshots would only cost time.
     "TUNE_GLOBAL_CHECKPOINT_S": "86400",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    # Nobody reads Ray's log, which goes with its folder; where that is full, a line of it is an error on the terminal.
+    # Nobody reads Ray's log, which is deleted with its folder; on a full disk each line of it is an error on the
+    # terminal.
     "RAY_BACKEND_LOG_LEVEL": "fatal",
     # Ray would run workers at low priority; a sweep is what the person is waiting for.
     "RAY_worker_niceness": "0",
-    # Processes that Ray starts unasked are of no use to Tune, which wants an environment of its own around its actors.
+    # Processes that Ray starts in advance are useless to Tune, which needs a special environment for its actors.
     "RAY_prestart_worker_first_driver": "0",
 }
 _ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": "33554432", "MALLOC_TRIM_THRESHOLD_": "536870912"}
-"""Keeps glibc from returning activations to the kernel after every step: 20 % of a step at batch size 512 on a CPU."""
+"""Keeps glibc from returning activations to the kernel after every step: saves 20 % of a step at batch size 512 on a
+CPU."""
 
 _PRIVATE = "local"
-"""What Ray calls one of our own; without an address it would join that of RAY_ADDRESS, which jobs on a cluster have."""
+"""Ray's word for a new private instance; without an address it would join RAY_ADDRESS, which cluster jobs have set."""
 
 _TOKEN_HINT = "for a cluster with token authentication set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN_PATH if need be"
 
 CONNECT_SECONDS = 5.0
-"""How long to wait for a cluster's port to answer; Ray itself would go on trying for minutes."""
+"""Seconds to wait for a cluster's port to answer; Ray itself would keep trying for minutes."""
 
 _LEAST = {
     "NOFILE": (64, "open files (ulimit -n)"),
     "NPROC": (200, "processes and threads (ulimit -u)"),
     "AS": (3 * 10**9, "bytes of address space (ulimit -v, in kilobytes)"),
 }
-"""Limits of the system below which a private Ray ends this process, or never has a worker."""
+"""System limits below which a private Ray ends this process, or never gets a worker running."""
 
 
 class EngineLost(BaseException):
-    """Ray itself is gone. No ``Exception``: after one Tune would call Ray to clean up, and never come back."""
+    """Ray itself is gone. Not an ``Exception``, because Tune would react to one by calling Ray, which never returns."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Resources:
-    """Where a sweep runs.
+    """The machine or cluster on which a sweep runs, and what each trial may use of it.
 
     Attributes:
-        workers: most trials at a time; ``None`` for as many as the machine or cluster holds.
-        workers_per_trial: processes that train a trial together, each on a device of its own; all on one node.
-        shard: whether each of them holds a part of the model only.
-        cpus_per_trial: cores, and torch threads, of each of them.
-        gpus_per_trial: share of a GPU a trial takes; ``None`` for one per worker where there are any. A command may
-            take several; a trial that is trained here as many as it has workers.
+        workers: largest number of trials at a time; ``None`` for as many as the machine or cluster can hold.
+        workers_per_trial: number of processes that train one trial together, each on a device of its own, all on one
+            node.
+        shard: whether each of these processes holds only a part of the model.
+        cpus_per_trial: number of cores, and of torch threads, of each of these processes.
+        gpus_per_trial: number of GPUs, or share of one, that a trial takes; ``None`` for one per worker if there are
+            any. An external command may take several; a trial trained by this package takes at most one per worker.
         address: address of a running Ray cluster (``"auto"`` to find it); ``None`` starts a private one.
-        trial_timeout: seconds without a step or an evaluation after which a trial is stopped; ``None`` for what
-            :func:`sweeps.running.patience.patience` makes of the plan.
+        trial_timeout: seconds without a step or an evaluation after which a trial is stopped; ``None`` to derive it
+            from the plan with :func:`sweeps.running.patience.patience`.
     """
 
     workers: int | None = None
@@ -89,7 +92,7 @@ class Resources:
         if self.workers_per_trial < 1:
             raise ConfigError(f"workers per trial must be at least 1, got {self.workers_per_trial}")
         if self.shard and self.workers_per_trial == 1:
-            raise ConfigError("shard=true cuts a model over the workers of a trial: add --workers-per-trial")
+            raise ConfigError("shard=true splits a model over the workers of a trial: add --workers-per-trial")
         if self.cpus_per_trial < 1:
             raise ConfigError(f"cpus per trial must be at least 1, got {self.cpus_per_trial}")
         cores, gpus = os.cpu_count() or 1, self.gpus_per_trial
@@ -110,25 +113,25 @@ class Resources:
 
     @property
     def cpus(self) -> int:
-        """Cores of a trial."""
+        """Number of cores of a trial."""
         return self.workers_per_trial * self.cpus_per_trial
 
     def check_devices(self, asked: str, *, command: bool) -> None:
-        """Refuse GPUs that a trial would hold and not use, and workers that it would not have.
+        """Refuse GPUs that a trial would hold but not use, and workers that it would not get.
 
         Args:
             asked: device of the sweep's trials.
-            command: whether another program trains, which starts its own workers.
+            command: whether an external program trains, which starts its own workers.
 
         Raises:
-            ConfigError: with what to give in their place.
+            ConfigError: with what to give instead.
         """
         workers, gpus = self.workers_per_trial, self.gpus_per_trial
         if command:
             if workers > 1:
                 raise ConfigError(
-                    "a command starts its workers itself, as torchrun does: leave out --workers-per-trial, and say "
-                    "with --gpus-per-trial and --set cpus_per_trial=N what it takes"
+                    "a command starts its workers itself, as torchrun does: leave out --workers-per-trial, and give "
+                    "what each trial takes with --gpus-per-trial and --set cpus_per_trial=N"
                 )
             return
         if gpus and asked == "cpu":
@@ -142,7 +145,7 @@ class Resources:
             raise ConfigError(f"{workers} workers per trial take {workers} GPUs or none, not --gpus-per-trial {gpus:g}")
 
     def gpus_of_trial(self, device: str) -> float:
-        """GPUs of a trial on the Ray that is connected; by default one per worker where a node has any."""
+        """Return the GPUs of a trial on the connected Ray; by default one per worker if any node has GPUs."""
         if self.gpus_per_trial is not None:
             return self.gpus_per_trial
         there = device != "cpu" and any(node.get("GPU", 0) >= 1 for node in _nodes())
@@ -150,15 +153,15 @@ class Resources:
 
     @property
     def local_workers(self) -> int:
-        """Trials at a time on this machine."""
+        """Number of trials that run at the same time on this machine."""
         room = max(1, (os.cpu_count() or 1) // self.cpus)
         return min(self.workers or room, room)
 
     def parallel(self, gpus: int) -> int:
-        """Trials at a time that a time estimate counts on; 0 where only the cluster knows.
+        """Return the number of parallel trials that a time estimate assumes; 0 if only the cluster knows it.
 
         Args:
-            gpus: GPUs of this machine that trials use, 0 for none.
+            gpus: number of GPUs of this machine that trials use; 0 for none.
         """
         if self.address is not None:
             return self.workers or 0
@@ -170,14 +173,14 @@ class Resources:
 
 @contextlib.contextmanager
 def connected(resources: Resources, engine: Engine | None = None) -> Iterator[bool]:
-    """Connect to Ray for the length of the block; yields whether the connection was made here.
+    """Connect to Ray for the duration of the block; yields whether the connection was made here.
 
-    A private Ray is stopped and its files removed at the end. A connection that exists already is used and left alone.
-    Within the block nothing reaches standard output, because Ray writes what it likes there.
+    A private Ray is stopped at the end and its files are removed. An existing connection is used and left alone. Within
+    the block nothing reaches standard output, because Ray prints there.
 
     Args:
-        resources: where to.
-        engine: a Ray that was started, which this takes over.
+        resources: the machine or cluster to connect to.
+        engine: a Ray that was started already; this function takes it over.
 
     Raises:
         ConfigError: if the cluster cannot be reached.
@@ -190,7 +193,7 @@ def connected(resources: Resources, engine: Engine | None = None) -> Iterator[bo
     if engine is None and ray.is_initialized():
         yield False
         return
-    # Ray brings a SIGTERM handler of its own; ours has to come after it.
+    # Ray installs a SIGTERM handler of its own; ours has to be installed after it.
     with output_to_error(), contextlib.ExitStack() as stack:
         engine = engine or Engine(resources)
         try:
@@ -203,13 +206,13 @@ def connected(resources: Resources, engine: Engine | None = None) -> Iterator[bo
 
 
 def quiet() -> None:
-    """Settings of Ray that it reads when it is imported."""
+    """Set the environment variables that Ray reads when it is imported."""
     for key, value in (_QUIET | _ALLOCATOR).items():
         os.environ.setdefault(key, value)
 
 
 class Engine:
-    """A Ray to be started, a private one with a folder of its own where no address is given."""
+    """A Ray instance to be started or connected to; if no address is given, a private one with a folder of its own."""
 
     def __init__(self, resources: Resources) -> None:
         self._options: dict[str, Any] = {
@@ -231,7 +234,7 @@ class Engine:
         }
 
     def start(self) -> None:
-        """Start it or connect; once it is there, nothing happens.
+        """Start or connect to Ray; does nothing if that has been done.
 
         Raises:
             ConfigError, EngineLost, Unfinished: see :func:`connected`.
@@ -243,7 +246,7 @@ class Engine:
             _start(self._options)
 
     def stop(self) -> None:
-        """Stop or disconnect, whatever has become of it."""
+        """Stop or disconnect from Ray, whatever state it is in."""
         import ray
 
         ray.shutdown()
@@ -255,10 +258,10 @@ def check_home(error: Exception | None = None) -> None:
     """Check that the node this process is connected to is alive.
 
     Args:
-        error: what Ray raised, if that is why.
+        error: the error that Ray raised, if this is the reason for the check.
 
     Raises:
-        EngineLost: if it is not.
+        EngineLost: if the node is not alive.
     """
     import ray
 
@@ -269,17 +272,17 @@ def check_home(error: Exception | None = None) -> None:
             raise EngineLost("its control service is gone") from error
         home = ray.get_runtime_context().get_node_id()
         alive = any(node["Alive"] for node in ray.nodes() if node["NodeID"] == home)
-    except Exception as unreachable:  # noqa: BLE001 - Ray raises half a dozen kinds when it is gone
+    except Exception as unreachable:  # noqa: BLE001 - Ray raises many types of error when it is gone
         raise EngineLost(reason(unreachable)) from error
     if not alive:
         raise EngineLost("its node is dead" if error is None else reason(error)) from error
 
 
 def check_limits() -> None:
-    """Check that a private Ray can live under the limits of this process.
+    """Check that a private Ray can work under the system limits of this process.
 
     Raises:
-        ConfigError: with the one that is too low.
+        ConfigError: if a limit is too low; the message names it.
     """
     for name, (least, of) in _LEAST.items():
         limit, _ = resource.getrlimit(getattr(resource, f"RLIMIT_{name}"))
@@ -300,7 +303,7 @@ def _start(options: dict[str, Any]) -> None:
             c_without_errors(),
         ):
             ray.init(**options)
-    except Exception as error:  # Ray raises half a dozen kinds when it cannot start
+    except Exception as error:  # Ray raises many types of error when it cannot start
         check_room(error)
         where = options["address"]
         if where == _PRIVATE:
@@ -312,7 +315,7 @@ def check_placement(resources: Resources, gpus: float) -> None:
     """Check that some node can hold a trial.
 
     Raises:
-        ConfigError: that says what is asked for and what there is.
+        ConfigError: if none can; the message says what is asked for and what the nodes have.
     """
     nodes = _nodes()
     if not any(_holds(node, resources.cpus, gpus) for node in nodes):
@@ -323,14 +326,14 @@ def check_placement(resources: Resources, gpus: float) -> None:
 
 
 def _nodes() -> list[dict[str, float]]:
-    """Cores and GPUs of the nodes that are alive."""
+    """Return the cores and GPUs of every node that is alive."""
     import ray
 
     return [node["Resources"] for node in ray.nodes() if node["Alive"]]
 
 
 def _holds(node: dict[str, float], cpus: int, gpus: float) -> int:
-    """Trials that fit on a node."""
+    """Return how many trials fit on a node."""
     held = int(node.get("CPU", 0) // cpus)
     return min(held, int(node.get("GPU", 0) / gpus + 1e-6)) if gpus else held
 

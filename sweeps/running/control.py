@@ -1,4 +1,5 @@
-"""Ray's control service (its GCS): without it calls of Ray do not return, until Ray ends the process that made them."""
+"""Ray's control service (GCS). Once it is gone, calls of Ray do not return until Ray kills the process that made
+them."""
 
 from __future__ import annotations
 
@@ -14,16 +15,16 @@ import ray
 from sweeps.running.scratch import own_folders
 
 CONNECT_SECONDS = 5.0
-"""How long a port may take to answer."""
+"""Seconds to wait for a port to answer."""
 STUCK_SECONDS = 30.0
-"""How long nobody may listen while a search waits for Ray: it has noticed long since, unless it is in a call that does
-not return. Ray ends the process after 60 s."""
+"""Seconds without a control service after which this process is ended. By then the main thread would have noticed,
+unless it is stuck in a call that does not return. Ray itself kills the process after 60 s."""
 LOOK_SECONDS = 1.0
 
 
 def address() -> tuple[str, int] | None:
-    """Where the control service of the Ray that is connected listens; ``None`` where this process does not ask it
-    itself, as under Ray Client."""
+    """Return the address of the control service of the connected Ray; ``None`` if this process does not talk to it
+    directly, as under Ray Client."""
     from ray.util.client import ray as client
 
     if client.is_connected():
@@ -33,7 +34,8 @@ def address() -> tuple[str, int] | None:
 
 
 def refused(place: tuple[str, int] | None) -> bool:
-    """Whether nobody listens there; one that is slow, or behind a network that fails, may yet answer."""
+    """Return whether connections are refused there; a slow service, or one behind a failing network, may still
+    answer."""
     if place is None:
         return False
     try:
@@ -46,7 +48,7 @@ def refused(place: tuple[str, int] | None) -> bool:
 
 
 def died() -> Callable[[], bool]:
-    """A function that says whether a control service started by this process from now on has died."""
+    """Return a function that tells whether a control service started by this process after this call has died."""
     import psutil  # Ray brings it
 
     me, seen = psutil.Process(), {child.pid for child in psutil.Process().children()}
@@ -63,12 +65,13 @@ def died() -> Callable[[], bool]:
 
 @contextlib.contextmanager
 def watched(gone: Callable[[], bool], last_words: Callable[[], None]) -> Iterator[None]:
-    """While the block waits for Ray, end this process with exit code 1 once it cannot go on any more: its main thread
-    is in a call of Ray that will not return, and no signal or exception reaches it there.
+    """While the block waits for Ray, end this process with exit code 1 once it cannot continue.
+
+    The main thread is then in a call of Ray that will not return, where no signal or exception reaches it.
 
     Args:
-        gone: whether the control service is.
-        last_words: says so and lets go of what others wait for.
+        gone: returns whether the control service is gone.
+        last_words: called before the exit; reports the reason and releases what others wait for.
     """
     over = threading.Event()
 
@@ -91,7 +94,7 @@ def watched(gone: Callable[[], bool], last_words: Callable[[], None]) -> Iterato
 
 
 def leave() -> None:
-    """End this process at once, with all that it started and without its temporary files."""
+    """End this process at once, kill all processes that it started, and remove its temporary files."""
     import psutil
 
     for child in psutil.Process().children(recursive=True):

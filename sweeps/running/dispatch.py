@@ -1,4 +1,4 @@
-"""One Ray after the other, if need be, until a search is at its end."""
+"""Run a search to its end, starting Ray again when it dies."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from sweeps.running.prestart import PrestartedRay
 from sweeps.running.run import SweepRun
 
 MAX_ENGINES = 3
-"""How often Ray is started again in a row without a trial coming back in between."""
+"""How many times in a row Ray is started again without any trial finishing in between."""
 
 
 def run_search(run: SweepRun, resources: Resources, ahead: PrestartedRay | None = None) -> None:
-    """Run the search to its end, on one Ray after the other if need be; returns early on a fatal problem.
+    """Run the search to its end, starting Ray again when it dies; return early on a fatal problem.
 
     Args:
         run: the sweep.
         resources: where it runs.
-        ahead: the first of them, if it is being started.
+        ahead: the first Ray, if it is already being started.
 
     Raises:
         ConfigError: if a cluster cannot be reached, or no node can hold a trial.
-        Unfinished: if Ray dies again and again, or one that was not started here; if its files have no room.
+        Unfinished: if Ray dies repeatedly, or a Ray that was not started here dies, or its files have no room.
     """
     from sweeps.running.tuning import tune_search
 

@@ -1,4 +1,4 @@
-"""The flags of ``cbs sweep`` about where trials run."""
+"""The options of ``cbs sweep`` that say where trials run."""
 
 from __future__ import annotations
 
@@ -19,5 +19,5 @@ def resource_flags(
     ] = None,
     address: Annotated[str | None, typer.Option(help="Address of a running Ray cluster, or auto.")] = None,
 ) -> dict[str, Any]:
-    """What was given, as :class:`sweeps.running.cluster.Resources` takes it."""
+    """Return the given options as keyword arguments of :class:`sweeps.running.cluster.Resources`."""
     return dict(locals())

@@ -1,4 +1,4 @@
-"""Signals that end a sweep: which there are, and where they have to wait."""
+"""Signals that end a sweep: treat all of them like Ctrl-C, and hold them back where they must not interrupt."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def signals_as_interrupt() -> Iterator[None]:
-    """A job scheduler's stop and a closed terminal are like Ctrl-C while the block runs, unless they were ignored."""
+    """While the block runs, treat SIGTERM and SIGHUP (job scheduler, closed terminal) like Ctrl-C, unless ignored."""
     before = {}
     for name in ("SIGTERM", "SIGHUP"):
         number = getattr(signal, name, None)
@@ -25,16 +25,17 @@ def signals_as_interrupt() -> Iterator[None]:
 
 @contextlib.contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Ctrl-C, once more, does not cut the block short, which takes a second; a time limit that is over does so after
-    it."""
+    """Ignore Ctrl-C, SIGTERM and SIGHUP while the block runs, which takes about a second; a time limit that expires
+    meanwhile takes effect after the block."""
     late: list[int] = []
     numbers = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
     try:
         before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
-    except ValueError:  # not in the main thread, which alone is interrupted
+    except ValueError:  # not in the main thread, which is the only one that is interrupted
         yield
         return
-    # not masked, which holds for one thread only: another one would take it and interrupt this one
+    # The signals are not masked, because a mask holds for one thread only: another would take them and interrupt this
+    # one.
     before[signal.SIGALRM] = signal.signal(signal.SIGALRM, lambda number, frame: late.append(number))
     try:
         yield

@@ -1,4 +1,4 @@
-"""Memory that a training step frees and the next one takes again."""
+"""Reuse of memory that one training step frees and the next one needs again."""
 
 from __future__ import annotations
 
@@ -7,35 +7,36 @@ import sys
 from pathlib import Path
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
-"""Numbers of the parameters in ``malloc.h``."""
+"""Numbers of these parameters in ``malloc.h``."""
 _MOST = 2**31 - 1
 _KILLS = (Path("/proc/vmstat"), Path("/sys/fs/cgroup/memory.events"))
-"""Where Linux counts the processes that it has killed for their memory."""
+"""Files in which Linux counts the processes that it killed because memory was full."""
 _LARGEST_PIECE = 2**25
-"""The largest value that the library takes; larger pieces come from the system every time."""
+"""Largest value that glibc accepts; larger allocations are mapped from the system every time."""
 
 
 def keep_freed_memory() -> bool:
-    """Let this process keep what it frees, up to the most it ever needed.
+    """Let this process keep the memory that it frees, up to the most it ever needed.
 
-    The GNU C library gives free memory at the end of its heap back to the system, which clears every page that is asked
-    for again. At every training step on a processor that is most of the activations: 0 to 20 % of the time of a step.
+    The GNU C library returns free memory at the end of its heap to the system, which clears every page that is
+    requested again. On a CPU this concerns most of the activations at every training step: 0 to 20 % of the time of a
+    step.
 
     Returns:
-        Whether it could be done; other C libraries have no such setting.
+        Whether the setting was made; other C libraries have none.
     """
     return set_thresholds(_LARGEST_PIECE, _MOST)
 
 
 def set_thresholds(piece: int, free: int) -> bool:
-    """Set when the GNU C library takes memory from the system and when it gives it back.
+    """Set when the GNU C library takes memory from the system and when it returns it.
 
     Args:
-        piece: bytes from which a piece comes from the system and goes back there.
-        free: bytes that may be free at the end of the heap.
+        piece: allocations of this many bytes or more are mapped from the system and returned to it.
+        free: bytes that may be free at the end of the heap before they are returned.
 
     Returns:
-        Whether it could be done.
+        Whether the settings were made.
     """
     if sys.platform != "linux":
         return False
@@ -49,7 +50,7 @@ def set_thresholds(piece: int, free: int) -> bool:
 
 
 def killed_for_memory() -> int:
-    """How many processes the system has killed so far because memory was full; 0 where it does not say."""
+    """Return how many processes the system has killed so far because memory was full; 0 if it does not count them."""
     kills = 0
     for path in _KILLS:
         try:

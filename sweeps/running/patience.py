@@ -1,4 +1,5 @@
-"""How long a trial may be silent before it is taken to hang; steps are timed where a hang or a crash can be told."""
+"""How long a trial may be silent before it is assumed to hang; and timing of steps in a child process, safe from
+hangs."""
 
 from __future__ import annotations
 
@@ -14,19 +15,19 @@ from sweeps.running.child import Channel, Child, Died, Failed
 from sweeps.spec.spec import Sweep
 
 LEAST_SECONDS = 300.0
-"""Data are loaded and a model is built before the first step."""
+"""Shortest timeout, because data are loaded and a model is built before the first step."""
 UNTIMED_SECONDS = 1800.0
-"""Where no step was timed, or the first is compiled."""
+"""Timeout if no step was timed, or if the first step compiles the model."""
 MARGIN = 100.0
-"""A step or an evaluation that takes so many times longer than planned is none."""
+"""The timeout is this many times the planned duration of the longest step or evaluation."""
 
 
 def patience(sweep: Sweep, cost: Cost | None) -> float:
-    """Seconds without a step or an evaluation after which a trial of ``sweep`` is stopped, by its plan.
+    """Return the seconds without a step or an evaluation after which a trial of ``sweep`` is stopped.
 
     Args:
-        sweep: what is run.
-        cost: of its steps; ``None`` where they were not timed.
+        sweep: the sweep.
+        cost: measured cost of its steps; ``None`` if they were not timed.
     """
     if cost is None:
         return UNTIMED_SECONDS
@@ -38,16 +39,16 @@ def patience(sweep: Sweep, cost: Cost | None) -> float:
 def timed_apart(
     sweep: Sweep, silence: float | None = None, child: Child | None = None, give_up: float = math.inf
 ) -> Cost | None:
-    """:func:`sweeps.outlook.cost.measure_cost` in a process of its own; ``None`` also where that takes too long.
+    """Run :func:`sweeps.outlook.cost.measure_cost` in a child process; return ``None`` also if it takes too long.
 
     Args:
-        sweep: what is to be run.
-        child: the process, which this ends; ``None`` for a new one.
-        give_up: seconds after which it takes too long.
-        silence: seconds after which the first steps are taken to hang; ``None`` for what a trial has at least.
+        sweep: the sweep that will be run.
+        silence: seconds after which the first steps are assumed to hang; ``None`` for the shortest timeout of a trial.
+        child: the child process to use and close; ``None`` for a new one.
+        give_up: seconds after which ``None`` is returned.
 
     Raises:
-        ConfigError: as there; or if the process dies or hangs, as that of every trial would.
+        ConfigError: if measuring raises it, or if the process dies or hangs, as the process of every trial would.
     """
     seconds = silence or (UNTIMED_SECONDS if sweep.compile else LEAST_SECONDS)
     with child or Child() as child:
@@ -62,7 +63,7 @@ def timed_apart(
 
 
 def measured(channel: Channel, sweep: Sweep, path: str) -> Cost | None:
-    """In the child: see :func:`timed_apart`."""
+    """Measure in the child process; see :func:`timed_apart`."""
     channel.say("imported")
     sys.path.insert(0, path)
     torch.set_num_threads(1)

@@ -1,4 +1,4 @@
-"""A private Ray starts while a command still plans, and Ray and Tune, which take long themselves, are imported."""
+"""Start a private Ray in the background while a command is still planning, because starting and importing take long."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from sweeps.running.interrupts import uninterrupted
 
 
 class PrestartedRay:
-    """Starts a private Ray in the background. Use as a context: a Ray that nobody has taken over is stopped.
+    """Starts a private Ray in the background. A context manager: if nobody takes the Ray over, it is stopped.
 
     Args:
-        resources: of trials, on this machine.
+        resources: resources of the trials, on this machine.
     """
 
     def __init__(self, resources: Resources) -> None:
@@ -32,20 +32,20 @@ class PrestartedRay:
                 engine.stop()
 
     def taken(self) -> Engine | None:
-        """The Ray once it is there, from now on the caller's to stop; ``None`` if there is none to take.
+        """Wait for the Ray and hand it over to the caller, who has to stop it; ``None`` if there is none to take.
 
         Raises:
             ConfigError, EngineLost, Unfinished: as :func:`sweeps.running.cluster.connected`.
         """
         if self._engine is None:
             return None
-        self._engine.exception()  # waits; interrupted, it is left to the context
+        self._engine.exception()  # waits; if interrupted here, the context manager still stops it
         engine, self._engine = self._engine, None
         return engine.result()
 
 
 def _started(resources: Resources) -> Engine | None:
-    """A Ray that runs; ``None`` where this process is connected to one already."""
+    """Return a running Ray; ``None`` if this process is already connected to one."""
     quiet()
     import ray
 

@@ -1,4 +1,4 @@
-"""A sweep under way: what was handed out, what comes back, and what then happens to it."""
+"""A running sweep: hands out trials, takes their outcomes, and notifies the observers."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from sweeps.spec.cell import Cell
 MAX_DEATHS = 2
 """How often a trial whose process died is started again before it counts as FAILED."""
 MAX_LOSSES = 10
-"""How often a trial is started again whose node or worker went away, which is hardly its own fault."""
+"""How often a trial is started again after its node or worker was lost, which is hardly its own fault."""
 
 
 @dataclass
 class SweepRun:
-    """A sweep under way.
+    """A running sweep.
 
     Attributes:
         silence: seconds without a sign of life after which a trial is stopped.
-        observers: are told what happens, in this order.
-        last_words: called where this process is about to be ended by force.
+        observers: objects that are notified of events, in this order.
+        last_words: called when this process is about to be ended by force.
         fatal: why the sweep has to end, or ``None``.
-        again: whether the same command may then go on.
-        out: the trials that workers have, by trial id.
+        again: whether the same command can then continue the sweep.
+        out: trials that workers are running, by trial id.
         deaths: how often the process of a trial has died, by trial id.
-        losses: how often its worker was lost with its node.
-        where: the last signs of life of the running trials, by trial id.
-        told: notes of trials, each of which is told once.
+        losses: how often a trial was lost with its worker or node, by trial id.
+        where: latest heartbeats of the running trials, by trial id.
+        told: notes of trials that were shown, so that each is shown only once.
     """
 
     search: Search
@@ -57,7 +57,8 @@ class SweepRun:
         return self.fatal is not None or self.search.done or any(one.reached for one in self.observers)
 
     def next(self) -> tuple[TrialConfig, float | None] | None:
-        """The trial to start now and the fewest steps of its cell so far; ``None`` for none at the moment."""
+        """Return the trial to start now and the fewest steps of its cell so far; ``None`` if there is none right
+        now."""
         config = self.search.next({key: place.get("step") or 0 for key, place in self.where.items()})
         if config is None:
             return None
@@ -65,7 +66,7 @@ class SweepRun:
         return config, self.search.best_steps(Cell.of(config))
 
     def lost(self, config: TrialConfig) -> None:
-        """A trial whose worker is gone, which is hardly its own fault, is planned again."""
+        """Plan a trial again whose worker is gone, which is hardly its own fault."""
         self._back(config)
         self.search.give_back(config)
         self.losses[config.trial_id] += 1
@@ -73,7 +74,7 @@ class SweepRun:
             self.fatal = f"trial {config.trial_id}: its worker was lost {MAX_LOSSES} times"
 
     def take_in(self, config: TrialConfig, answer: dict[str, Any]) -> None:
-        """Take in what :meth:`sweeps.running.worker.Worker.run` returned."""
+        """Process what :meth:`sweeps.running.worker.Worker.run` returned."""
         self._back(config)
         for note in answer.get("notes", ()):
             if note not in self.told:
@@ -107,27 +108,27 @@ class SweepRun:
         self._tell(lambda observer: observer.finished(finished, self.search))
 
     def note(self, line: str) -> None:
-        """Tell a person."""
+        """Show a message to the user."""
         self._tell(lambda observer: observer.note(line))
 
     def find(self, stored: Sequence[TrialResult]) -> None:
-        """The folder was read: these trials are in it."""
+        """Notify the observers that the folder was read and holds these trials."""
         self._tell(lambda observer: observer.found(stored, self.search))
 
     def begin(self) -> None:
-        """Trials are about to run."""
+        """Notify the observers that trials are about to run."""
         self._tell(lambda observer: observer.began(self.search))
 
     def look_around(self) -> None:
-        """Called while trials run, several times a second."""
+        """Notify the observers several times a second while trials run."""
         self._tell(lambda observer: observer.looked(self.search, self.where))
 
     def end(self) -> None:
-        """No trial runs any more."""
+        """Notify the observers that no trial is running any more."""
         self._tell(lambda observer: observer.ended(self.search))
 
     def settle(self) -> None:
-        """Store what the pruning rule changes once no trial is missing."""
+        """Once no trial is missing, store the status of trials that the pruning rule changes."""
         for cell in self.search.cells() if self.search.done and self.fatal is None else ():
             for changed in self.search.settled(cell):
                 self.store.update_record(changed)
@@ -137,7 +138,7 @@ class SweepRun:
         self._tell(lambda observer: observer.settled(changed))
 
     def all_lost(self) -> None:
-        """Ray is gone: trials that were running are planned again."""
+        """Plan all running trials again after Ray is gone."""
         for config in self.out.values():
             self.search.give_back(config)
         self.out.clear()
@@ -148,7 +149,7 @@ class SweepRun:
         self.where.pop(config.trial_id, None)
 
     def _tell(self, event: Callable[[Observer], None]) -> None:
-        """Every observer, also where one ends the sweep."""
+        """Notify every observer, even if one of them ends the sweep."""
         for observer in self.observers:
             try:
                 event(observer)

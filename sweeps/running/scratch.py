@@ -1,4 +1,4 @@
-"""Folders of temporary files: where Ray keeps its own, whether there is room, and what killed sweeps left."""
+"""Folders for temporary files: where Ray keeps its own, whether there is room, and cleaning up after killed sweeps."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from cbs.errors import ConfigError, Unfinished, reason
 _FOLDER = "cbs-ray-"
 
 _MOST_SOCKET = 107 if sys.platform == "linux" else 103
-"""Bytes that the path of a socket may have."""
+"""Longest path of a socket in bytes."""
 _SOCKETS = len(f"/{_FOLDER}1234567-12345678/session_2026-01-01_00-00-00_000000_1234567/sockets/plasma_store")
-"""Bytes that Ray and we append to the folder of temporary files."""
+"""Bytes that Ray and this package append to the path of the folder for temporary files."""
 _SHORT = "/tmp"
 
 _LEAST_ROOM = 2**20
-"""Bytes: with less for its temporary files, Ray fails in one way or another."""
+"""Bytes of free space; with less room for its temporary files, Ray fails in one way or another."""
 
 
 def temporary_folder(parent: str | None = None) -> str:
-    """A new temporary folder that says whose it is; removed by a later sweep if this process is killed."""
+    """Create a temporary folder named after this process, so that a later sweep can remove it if this one is killed."""
     try:
         return tempfile.mkdtemp(prefix=f"{_FOLDER}{os.getpid()}-", dir=parent)
     except OSError as error:
@@ -32,20 +32,20 @@ def temporary_folder(parent: str | None = None) -> str:
 
 
 def folder_of_sockets() -> str | None:
-    """Where a private Ray has its files: :data:`_SHORT` where the folder of temporary files, as that of macOS, has too
-    long a path for sockets; ``None`` for that folder."""
+    """Return the parent folder for a private Ray: ``None`` for the system's folder of temporary files, or
+    :data:`_SHORT` if the path of that one is too long for sockets, as on macOS."""
     try:
         long = len(os.fsencode(tempfile.gettempdir())) + _SOCKETS > _MOST_SOCKET
     except FileNotFoundError:
-        return None  # there is none, which :func:`temporary_folder` tells
+        return None  # there is none, which :func:`temporary_folder` reports
     return _SHORT if long else None
 
 
 def check_room(error: Exception) -> None:
-    """Check that it was not a full disk, a quota, or a limit on the size of files that made Ray fail, whatever it says.
+    """Check that Ray's error does not come from a full disk, a quota, or a limit on file sizes, whatever its message.
 
     Raises:
-        Unfinished: if it was.
+        Unfinished: if it does.
     """
     folder = folder_of_sockets() or tempfile.gettempdir()
     refused = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -55,7 +55,7 @@ def check_room(error: Exception) -> None:
 
 
 def own_folders() -> list[Path]:
-    """The temporary folders of this process."""
+    """Return the temporary folders of this process."""
     return _folders(str(os.getpid()))
 
 

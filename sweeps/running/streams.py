@@ -1,4 +1,4 @@
-"""What C code in this process writes while Ray runs in it."""
+"""Redirect what Ray and other C code in this process write to the standard streams."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def output_to_error() -> Iterator[None]:
-    """What C code in this process writes to standard output goes to standard error, and what Python prints there,
-    which is Ray about its own processes, nowhere."""
+    """Send what C code writes to standard output to standard error, and discard what Python prints to standard output,
+    which are messages of Ray about its own processes."""
     sys.stdout.flush()
     kept = os.dup(1)
     os.dup2(2, 1)
@@ -25,8 +25,8 @@ def output_to_error() -> Iterator[None]:
 
 @contextlib.contextmanager
 def c_without_errors() -> Iterator[None]:
-    """What C code in this process writes to standard error goes nowhere, such as Ray's word that it found the level of
-    its log; what Python prints there is seen."""
+    """Discard what C code writes to standard error, such as Ray's message that it found a log level; what Python prints
+    there is still shown."""
     kept = os.dup(2)
     try:
         with contextlib.ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""A sweep in a queue with a time limit ends by itself, before the queue ends it."""
+"""End a sweep in a job queue with a time limit cleanly, before the queue kills it."""
 
 from __future__ import annotations
 
@@ -10,20 +10,21 @@ from collections.abc import Iterator
 from types import FrameType
 
 _SOON = 1e-2
-"""Seconds; a timer of 0 never ends."""
+"""Seconds until a timer fires at once; a timer of 0 seconds would never fire."""
 
 
 @contextlib.contextmanager
 def time_limit(seconds: float | None, began: float) -> Iterator[None]:
-    """So many seconds after the command began, while the block runs, the main thread is interrupted as by Ctrl-C.
+    """While the block runs, interrupt the main thread like Ctrl-C a given time after the command began.
 
-    What runs then goes on from its last checkpoint when the command is given again. An interrupt that comes while a
-    callback of the garbage collector runs, which Python drops, comes once more after it: that of the limit, and that
-    of a job scheduler, which sends no second one before it kills.
+    Running trials continue from their last checkpoint when the command is given again. Python drops an interrupt that
+    arrives during a callback of the garbage collector; such an interrupt is repeated afterwards, both that of the limit
+    and that of a job scheduler, which sends no second one before it kills.
 
     Args:
-        seconds: above 0; ``None`` for no limit.
-        began: when that was, by :func:`time.monotonic`: what is planned before the block counts, too.
+        seconds: the limit, above 0; ``None`` for no limit.
+        began: start of the command on the clock of :func:`time.monotonic`, so that planning before the block counts
+            too.
 
     Raises:
         KeyboardInterrupt: in the block, once the time is over.
@@ -39,7 +40,7 @@ def time_limit(seconds: float | None, began: float) -> Iterator[None]:
     def interrupt(number: int, frame: FrameType | None) -> None:
         caller = frame
         while caller is not None:
-            if caller.f_code is once_more.__code__:  # Python would drop it here, too
+            if caller.f_code is once_more.__code__:  # Python would drop the interrupt here as well
                 signal.setitimer(signal.ITIMER_REAL, _SOON)
                 return
             caller = caller.f_back

@@ -1,4 +1,4 @@
-"""A trial as Ray Tune runs it: results are signs of life, the last one says how it ended. Imports no torch."""
+"""A trial as Ray Tune runs it: its results are heartbeats, the last one says how it ended. Does not import torch."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from ray.tune.result import NODE_IP, PID, TRIAL_ID
 from sweeps.running.worker import Worker
 
 TURN = 0.5
-"""Seconds between two results of a running trial."""
+"""Seconds between two heartbeats of a running trial."""
 
 
 class Trainable(tune.Trainable):
-    """Runs one trial; the actor is used again for the next.
+    """Runs one trial; the actor is then reused for the next.
 
-    Its configuration: ``setup`` (:class:`sweeps.running.worker.Setup`), ``trial`` (:meth:`TrialConfig.to_dict` as JSON,
-    since Tune copies a dictionary time and again and keeps the copies) and ``best_steps``, fewest of its cell so far.
+    The configuration has ``setup`` (:class:`sweeps.running.worker.Setup`), ``trial`` (:meth:`TrialConfig.to_dict` as a
+    JSON string, because Tune copies a dictionary repeatedly and keeps the copies) and ``best_steps``, the fewest steps
+    to target of the trial's cell so far.
     """
 
     def setup(self, config: dict[str, Any]) -> None:
@@ -32,20 +33,20 @@ class Trainable(tune.Trainable):
         return True
 
     def step(self) -> dict[str, Any]:
-        """Where the trial is, or, once it is over, what :meth:`sweeps.running.worker.Worker.run` returns."""
+        """Return where the trial is or, once it is over, what :meth:`sweeps.running.worker.Worker.run` returned."""
         if self._answer is None:
             trial = json.loads(self.config["trial"])
             self._answer = self._thread.submit(self._worker.run, trial, self.config["best_steps"])
         try:
             answer = self._answer.result(TURN)
         except StillRunning:
-            return {"done": False, "where": [self._worker.where()]}  # a list, which Tune takes no numbers out of
+            return {"done": False, "where": [self._worker.where()]}  # a list, from which Tune collects no numbers
         self._answer = None
         return {"done": True, **answer}
 
     def get_auto_filled_metrics(self, *args: Any, **named: Any) -> dict[str, Any]:
-        """What Tune cannot do without: to the end it keeps the last result of every trial, with its configuration, and
-        statistics of all numbers in it, a third of what a trial costs the driver."""
+        """Return only what Tune needs, because Tune keeps the last result of every trial with its configuration, and
+        statistics of all numbers in it: a third of what a trial costs the driver process."""
         filled = super().get_auto_filled_metrics(*args, **named)
         return {key: filled[key] for key in (TRIAL_ID, PID, NODE_IP)}
 
@@ -53,7 +54,7 @@ class Trainable(tune.Trainable):
         self._worker.close()
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
-        """Nothing for Tune to save: a long trial leaves its state in the results folder."""
+        """Save nothing for Tune: a long trial saves its state in the results folder."""
 
     def load_checkpoint(self, checkpoint: Any) -> None:
         """See :meth:`save_checkpoint`."""

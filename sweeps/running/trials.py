@@ -1,4 +1,4 @@
-"""A trial as it runs in a process of its own: :mod:`sweeps.running.child` watches it, its result goes to the store."""
+"""Run one trial in a child process: :mod:`sweeps.running.child` watches it, its result goes to the store."""
 
 from __future__ import annotations
 
@@ -32,33 +32,33 @@ from sweeps.spec.settings import changed, settings
 from sweeps.spec.workload import built
 
 REPORT_SECONDS = 0.5
-"""Least time between two signs of life."""
+"""Shortest time between two heartbeats."""
 
 
 def warm() -> None:
-    """What importing this module leaves to be imported: a first optimizer brings in a third of torch."""
+    """Import what importing this module does not: creating a first optimizer imports a third of torch."""
     torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
 
 
 def run(
     channel: Channel, setup: Setup, place: Place, trial: dict[str, Any], best_steps: float | None
 ) -> dict[str, Any]:
-    """Run a trial; the first rank stores its result, if it is final.
+    """Run a trial; the process of rank 0 stores its result, if that is final.
 
     Args:
-        channel: hears ``step`` and ``value`` of the trial.
-        setup: see there.
-        place: of this process among the ranks of the trial.
-        trial: :meth:`cbs.trial.config.TrialConfig.to_dict`.
+        channel: receives ``step`` and ``value`` of the trial as heartbeats.
+        setup: what all trials of the sweep share.
+        place: place of this process among the ranks of the trial.
+        trial: the trial as :meth:`cbs.trial.config.TrialConfig.to_dict` returns it.
         best_steps: fewest steps to target of the trial's cell so far.
 
     Returns:
-        ``status``, and ``notes`` for a person; or a status that is not final with its ``message``, and ``too_large``,
-        the examples of a pass that memory did not hold. With them ``changed``: the settings of this process that the
-        trial leaves other than it found them, so that the next one would depend on it.
+        ``status``, and ``notes`` for the user; or a status that is not final with its ``message`` and, if a pass did
+        not fit into memory, ``too_large``, its number of examples. In addition ``changed``: settings of this process
+        that the trial has changed, so that a next trial in the same process would depend on it.
 
     Raises:
-        CbsError: for what every further trial would run into.
+        CbsError: for a problem that every further trial would have too.
     """
     channel.say({"step": None})
     _prepare(setup)
@@ -69,7 +69,7 @@ def run(
     before = settings()
     try:
         if config.workload.name != COMMAND:
-            built(config.workload)  # what it sets holds for all trials, as it is built once
+            built(config.workload)  # settings that it changes hold for all trials, because it is built once per process
             before = settings()
         result = _result(config, watch, store, checkpoint, setup, place)
     except CbsError:
@@ -91,7 +91,7 @@ def run(
 
 
 class Watch:
-    """Says now and then where a trial is, and prunes it beyond the bound."""
+    """Sends heartbeats of a trial, and prunes it beyond its bound."""
 
     def __init__(self, channel: Channel, bound: TrialBound, prune_factor: float | None) -> None:
         self._channel, self._bound, self._prune_factor = channel, bound, prune_factor
@@ -99,14 +99,14 @@ class Watch:
         self._said = -REPORT_SECONDS
 
     def alive(self, step: int) -> None:
-        """A sign of life, not more often than every :data:`REPORT_SECONDS`."""
+        """Send a heartbeat, at most once every :data:`REPORT_SECONDS`."""
         now = time.monotonic()
         if now - self._said >= REPORT_SECONDS:
             self._said = now
             self._channel.say({"step": step, "value": self._value, "time": time.time()})
 
     def monitor(self, latest: Measurement) -> bool:
-        """Whether the trial is beyond its bound."""
+        """Return whether the trial is beyond its pruning bound."""
         self._value = latest.value
         return beyond(latest.step, self._bound.steps, self._prune_factor)
 
@@ -135,7 +135,7 @@ def _result(
 
 
 def checkpoint_of(parent: Parent, store: Store, path: Path) -> Path:
-    """Where the checkpoint of a parent is: in the folder of results, or at its path as seen from ``path``."""
+    """Return the path of a parent's checkpoint: in the folder of results, or the given path relative to ``path``."""
     if parent.trunk is None:
         return path / parent.source
     return kept_path(store.kept_folder(parent.trunk), parent.examples)

@@ -1,6 +1,6 @@
-"""The glue between a sweep and Ray Tune, which asks for trials, runs them on reused actors, and says when one ends.
+"""Connect a sweep to Ray Tune, which asks for trials, runs them on reused actors, and reports when one ends.
 
-Tune copies and pickles its hooks; they hold the number of their run, which stays in this process.
+Tune copies and pickles its hooks; they therefore hold only the number of their run, which itself stays in this process.
 """
 
 from __future__ import annotations
@@ -24,21 +24,22 @@ from sweeps.running.trainable import Trainable
 from sweeps.running.worker import Setup
 
 HOME_SECONDS = 2.0
-"""How often it is checked that Ray is alive."""
+"""Seconds between two checks that Ray is alive."""
 MOST_SILENCE = 300.0
-"""Seconds without a word of any worker after which a private Ray is taken to have none; each says something twice a
-second, whatever its trial does. A cluster may have to find a node first."""
+"""Seconds without a message from any worker after which a private Ray is assumed to have none; each worker sends two a
+second, whatever its trial does. A cluster may first have to find a node."""
 
 _runs: dict[int, Tuning] = {}
 _numbers = itertools.count()
 
 
 class Tuning:
-    """A run on one Ray.
+    """State of a search that runs on one Ray.
 
     Attributes:
-        trials: handed to Tune and not yet back, by Tune's own id.
-        silent: seconds since a worker was heard, in turns, since a clock goes on while this process is stopped.
+        trials: trials that were handed to Tune and have not come back, by Tune's own id.
+        silent: seconds since a worker was heard, counted in turns, because a clock also runs while this process is
+            stopped.
     """
 
     def __init__(self, run: SweepRun, resources: Resources) -> None:
@@ -48,7 +49,7 @@ class Tuning:
         self._looked = time.monotonic()
 
     def check_home(self) -> None:
-        """Every now and then, see whether Ray is alive.
+        """Check from time to time whether Ray is alive.
 
         Raises:
             EngineLost: if it is not.
@@ -65,7 +66,7 @@ class Tuning:
 
 
 def tune_search(run: SweepRun, resources: Resources) -> None:
-    """Run the search to its end on the Ray that is connected; returns early on a fatal problem.
+    """Run the search to its end on the connected Ray; return early on a fatal problem.
 
     Raises:
         ConfigError: if no node can hold a trial.
@@ -102,7 +103,7 @@ def tune_search(run: SweepRun, resources: Resources) -> None:
         )
         tuner.fit()
     except Exception as error:
-        # Tune raises half a dozen kinds when Ray is gone; any other is ours.
+        # Tune raises many types of error when Ray is gone; any other error is our own.
         check_room(error)
         check_home(error)
         raise
@@ -112,14 +113,14 @@ def tune_search(run: SweepRun, resources: Resources) -> None:
 
 
 class Queue(Searcher):  # type: ignore[misc]
-    """Hands Tune the trials of the search and the search what came back."""
+    """Hands the trials of the search to Tune, and their outcomes back to the search."""
 
     def __init__(self, number: int) -> None:
         super().__init__()
         self._number = number
 
     def suggest(self, trial_id: str) -> Any:
-        """The next trial, ``None`` to wait, or ``Searcher.FINISHED``."""
+        """Return the next trial, ``None`` to wait, or ``Searcher.FINISHED``."""
         tuning = _runs[self._number]
         if tuning.run.over:
             return Searcher.FINISHED
@@ -132,7 +133,7 @@ class Queue(Searcher):  # type: ignore[misc]
         return {"trial": json.dumps(tuning.trials[trial_id].to_dict()), "best_steps": best_steps}
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        """Take in a sign of life."""
+        """Take in a heartbeat."""
         tuning = _runs[self._number]
         tuning.silent = 0.0
         config = tuning.trials.get(trial_id)
@@ -149,7 +150,7 @@ class Queue(Searcher):  # type: ignore[misc]
             tuning.run.take_in(config, result)
 
     def save(self, checkpoint_path: str) -> None:
-        """Tune expects a file; the results folder is the state."""
+        """Write an empty file, which Tune expects; the results folder is the state of the sweep."""
         Path(checkpoint_path).touch()
 
     def restore(self, checkpoint_path: str) -> None:
@@ -157,8 +158,8 @@ class Queue(Searcher):  # type: ignore[misc]
 
 
 class StopWhenDone(tune.Stopper):  # type: ignore[misc]
-    """Looks around while Tune's loop turns, and ends the experiment once something happened that every further trial
-    would run into."""
+    """Calls the observers at every turn of Tune's loop, and ends the experiment after an error that every further trial
+    would have too."""
 
     def __init__(self, number: int) -> None:
         self._number = number

@@ -1,4 +1,4 @@
-"""Runs trials and stays alive whatever they do; an actor of Ray holds one. Imports no torch."""
+"""Run trials in child processes and survive whatever they do; a Ray actor holds one worker. Does not import torch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from sweeps.running.child import Child, Died
 from sweeps.running.memory import killed_for_memory
 
 LAST_WORDS = 3.0
-"""Seconds the other ranks of a trial have to say why they fail once one has, which need not be the cause."""
+"""Seconds that the other ranks of a trial get to report their errors after one has failed, which need not be the
+cause."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,13 +28,13 @@ class Setup:
 
     Attributes:
         store: folder of the sweep.
-        path: folder in which a workload of the user's own is found.
-        threads: of torch.
-        prune_factor: as in the sweep.
+        path: folder in which the user's own workload module is found.
+        threads: number of torch threads.
+        prune_factor: pruning factor of the sweep.
         silence: seconds without a step or an evaluation after which a trial is stopped.
-        workers: processes that train a trial together.
-        shard: whether each of them holds a part of the model only.
-        keep: examples after which trials leave a checkpoint for others to start from.
+        workers: number of processes that train one trial together.
+        shard: whether each of these processes holds only a part of the model.
+        keep: numbers of examples after which trials save a checkpoint for other trials to start from.
     """
 
     store: str
@@ -48,12 +49,12 @@ class Setup:
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Place of a process among those that train a trial.
+    """Place of a process among those that train one trial.
 
     Attributes:
-        rank: from 0 on; the first one tells and stores.
-        meeting: URL where they find each other.
-        most: examples of a forward and backward pass that memory holds, where that is known.
+        rank: rank of the process; rank 0 reports and stores.
+        meeting: URL through which the processes find each other.
+        most: largest number of examples of a forward and backward pass that fits into memory, if known.
     """
 
     rank: int
@@ -62,10 +63,10 @@ class Place:
 
 
 class Worker:
-    """Runs trials one after the other in processes of its own, which are used again.
+    """Runs trials one after the other in child processes, which are reused.
 
     Args:
-        setup: shared by all trials.
+        setup: what all trials share.
     """
 
     def __init__(self, setup: Setup) -> None:
@@ -75,13 +76,13 @@ class Worker:
         self._fitting = PassSizes(setup.store, setup.workers, setup.shard)
 
     def run(self, trial: dict[str, Any], best_steps: float | None) -> dict[str, Any]:
-        """Run a trial, with ever smaller forward and backward passes until memory holds them.
+        """Run a trial, with ever smaller forward and backward passes until they fit into memory.
 
         Returns:
-            What :func:`sweeps.running.trials.run` returns, its result in the store if its status is final; or
-            ``fatal``, what every trial would run into; or ``died``, what became of its process, with ``lines``, the
-            last it wrote, ``hung`` and ``memory``, whether it was silent for too long and whether the system killed it
-            to get memory back.
+            What :func:`sweeps.running.trials.run` returns, with the result in the store if the status is final; or
+            ``fatal``, a problem that every trial would have; or ``died``, how its process ended, with ``lines``, the
+            last lines it wrote, ``hung``, whether it was silent for too long, and ``memory``, whether the system killed
+            it because memory was full.
         """
         try:
             while True:
@@ -97,7 +98,7 @@ class Worker:
             self._where = {}
 
     def _once(self, trial: dict[str, Any], best_steps: float | None, most: int | None) -> dict[str, Any]:
-        """Run a trial with passes of ``most`` examples; ``too_large`` in what comes back is how many did not fit."""
+        """Run a trial with passes of ``most`` examples; the answer has ``too_large``, the examples that did not fit."""
         self._where = {"host": platform.node(), "pid": os.getpid()}
         kills = killed_for_memory()
         try:
@@ -115,15 +116,15 @@ class Worker:
         unclear = answer["status"] == TrialStatus.OUT_OF_MEMORY or (self._setup.workers > 1 and "message" in answer)
         if names := answer.pop("changed", None):
             answer.setdefault("notes", []).append(
-                f"trials change {', '.join(names)}, so that each has a process of its own, which takes seconds: "
-                "do it once, where the workload is imported"
+                f"trials change {', '.join(names)}, so each of them runs in a new process, which takes seconds: change "
+                "it once, where the workload is imported"
             )
         if names or unclear:
-            self.close()  # nobody knows what is left in memory, or where the others are
+            self.close()  # what is left in memory, and where the other ranks are, is unknown
         return answer
 
     def _together(self, trial: dict[str, Any], best_steps: float | None, most: int | None) -> dict[str, Any]:
-        """What the first rank answers, or the one that failed."""
+        """Return the answer of rank 0 or, if ranks failed, of the one that is the cause."""
         while len(self._children) < self._setup.workers:
             self._children.append(Child())
         folder = tempfile.mkdtemp(prefix="cbs-ranks-") if self._setup.workers > 1 else ""
@@ -159,26 +160,26 @@ class Worker:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def where(self) -> dict[str, Any]:
-        """Step, value and time of the last sign of life of the trial that runs, and where it does."""
+        """Return step, value and time of the latest heartbeat of the running trial, and the machine it runs on."""
         return dict(self._where)
 
     def close(self) -> None:
-        """End the processes."""
+        """End the child processes."""
         for child in self._children:
             child.close()
         self._children = []
 
 
 def _failed(call: Future[dict[str, Any]]) -> bool:
-    """Whether a rank has ended in a way that ends all."""
+    """Return whether a rank has ended in a way that ends the whole trial."""
     if not call.done():
         return False
     return call.exception() is not None or not TrialStatus(call.result()["status"]).final
 
 
 def _rank_of_cause(call: Future[dict[str, Any]]) -> int:
-    """What is told first where several ranks failed: a death, a full memory, misuse; a rank that lost the others fails
-    in a sum, which says nothing."""
+    """Return the priority of a failed rank's error: a death, full memory, and misuse come first; a rank that merely
+    lost the others fails in a collective operation, which explains nothing."""
     error = call.exception()
     if isinstance(error, Died):
         return 0

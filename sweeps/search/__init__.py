@@ -1,1 +1,1 @@
-"""Which trial next: a search of the learning rate for every study, as a pure function of finished trials."""
+"""Decide which trial to run next: a learning-rate search for every study, as a pure function of finished trials."""

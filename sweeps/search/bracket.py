@@ -1,13 +1,14 @@
-r"""Which trials a study needs next, from those it has: a pure function.
+r"""Decide which trials a study needs next, as a pure function of the trials it already has.
 
-"Steps" are costs in general, in log steps: see :mod:`sweeps.search.objective`.
+"Steps" here are costs of any kind, compared in log steps; see :mod:`sweeps.search.objective`.
 
-On the first seed the best learning rate gets a worse one on either side, however far, in strides that grow; then the
-bracket is closed to a factor of 2, and halved for as long as a finer learning rate could still gain :attr:`Rules.gain`.
-The other seeds run at the winner, and at whatever else can still be best: where
-:math:`E[\max(0, -D)]`, the loss expected from passing it by, exceeds :attr:`Rules.loss`. :math:`D` is the log of
-its steps over those of the winner, normal around the mean difference over the seeds both have run, in which the data
-order cancels, or around that of their means, whichever leaves more to lose.
+On the first seed the search moves outwards with growing strides until the best learning rate has a worse one on either
+side, however far away. It then narrows this bracket to a factor of 2, and goes on halving it as long as a finer
+learning rate could still gain :attr:`Rules.gain`. The other seeds run at the winner and at every learning rate that can
+still be the best one, which means that :math:`E[\max(0, -D)]`, the expected loss from not choosing it, exceeds
+:attr:`Rules.loss`. :math:`D` is the log of its steps over those of the winner. It is taken as normal around the mean
+difference over the seeds that both have run (so that the effect of the data order cancels), or around the difference of
+their means, whichever gives the larger expected loss.
 """
 
 from __future__ import annotations
@@ -23,31 +24,32 @@ from sweeps.search.lattice import FARTHEST, OCTAVE, Lattice
 from sweeps.search.objective import Objective, StepsToTarget
 
 SEED_DEVIATION, SEED_WEIGHT = 0.05, 3.0
-"""Standard deviation of ln S between two trials that differ in the seed, learning rate and seed effects aside, a
-prior, and the degrees of freedom this counts for."""
+"""Prior of the noise: the standard deviation of ln S of one trial after the effects of learning rate and seed are
+removed, and the degrees of freedom for which this prior counts."""
 
 MUCH = 0.05
-"""Log steps that are worth a finer learning rate before other seeds have run."""
+"""Log steps that a finer learning rate has to be able to gain to be tried before the other seeds have run."""
 
 DIP = 0.10
-"""The same where neither neighbour diverged: one that was given up may be slow by noise, while beside a cliff the
-steps fall up to it."""
+"""The same threshold where neither neighbour diverged. It is higher because a neighbour that was pruned may be slow by
+chance, while next to a learning rate that diverged the steps keep falling up to the limit of stability."""
 
 NOTICED = 1.0
-"""Of the deviation of one trial: what less would be gained is not seen in one."""
+"""Fraction of the standard deviation of one trial; a smaller gain could not be seen in a single trial."""
 
 NEAR = math.log(1.3)
-"""Log steps that the last stride brought where the best learning rate is near."""
+"""If the last stride changed the log steps by less than this, the best learning rate is near and strides stay short."""
 
 ALIKE = 3
-"""Digits of the share of the distance to the target by which trials that missed it are told apart."""
+"""Digits to which the final distances to the target of trials that missed it are compared."""
 
 WINDOW = OCTAVE // 4
-"""Positions to which the gap to a diverged learning rate is closed where no lower one reached the target: within a
-budget, steps that fall up to the edge of stability may leave less than a factor of 2 below it."""
+"""Width in positions to which the gap up to a diverged learning rate is closed where no lower learning rate reached the
+target: if the steps keep falling up to the limit of stability, the learning rates that reach the target within the
+budget may span less than a factor of 2."""
 
 MISSED = 1.0
-"""Expected loss that is let pass, in standard errors of the mean over all seeds."""
+"""Expected loss that is accepted without another seed, in standard errors of the mean over all seeds."""
 
 _LONGEST_STRIDE = 16
 
@@ -57,10 +59,11 @@ class TrialOutcome:
     """How a trial ended.
 
     Attributes:
-        cost: what the search minimises, the steps to target unless trials train to a budget; NaN where there is none.
-        distance: to the target at the end, as a share of that at the start; infinite where it diverged, 0 where there
-            is a cost.
-        tells: whether it ended as training went, not as a machine did.
+        cost: what the search minimises: steps to target, or another cost if trials train to a budget; NaN if there is
+            none.
+        distance: distance to the target at the end as a fraction of the distance at the start; infinite if the trial
+            diverged, 0 if it has a cost.
+        tells: whether the outcome says something about training; false if the machine was the reason.
     """
 
     cost: float
@@ -70,7 +73,7 @@ class TrialOutcome:
 
 @dataclass(frozen=True)
 class TrialRequest:
-    """A trial to run, and why."""
+    """A trial to run, and the reason for it."""
 
     lr: float
     seed: int
@@ -79,14 +82,14 @@ class TrialRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """When a study is known well enough.
+    """Rules for when a study needs no further trials.
 
     Attributes:
         resolution: smallest ratio between two learning rates of a bracket.
-        gain: log steps that a finer learning rate may still gain.
-        loss: log steps expected to be lost by giving a learning rate no further seed.
-        prune_factor: as in the sweep.
-        objective: says in words what costs are.
+        gain: log steps; a finer learning rate is tried only if it could gain more than this.
+        loss: log steps; a learning rate gets no further seed if the expected loss from not choosing it is at most this.
+        prune_factor: pruning factor of the sweep.
+        objective: describes costs in words.
     """
 
     resolution: float = 1.04
@@ -97,23 +100,23 @@ class Rules:
 
     @property
     def finest(self) -> int:
-        """Least positions between two learning rates."""
+        """Smallest allowed distance between two learning rates, in positions of the lattice."""
         return max(1, math.ceil(OCTAVE * math.log2(self.resolution) - 1e-9))
 
 
 Seen = dict[tuple[float, int], TrialOutcome]
-"""Outcome of every trial by learning rate and seed."""
+"""Outcome of every finished trial, by learning rate and seed."""
 
 
 class TrialTable:
-    """The trials of a study as arrays.
+    """The trials of one study as arrays, for ``L`` learning rates and ``N`` seeds.
 
     Attributes:
-        lrs: increasing, length ``L``.
-        at: their positions, shape ``[L]``.
-        costs: after the pruning rule, shape ``[L, N]``; NaN where there is none.
-        ran: shape ``[L, N]``.
-        distance: mean over the trials of a learning rate, shape ``[L]``.
+        lrs: learning rates in increasing order, length ``L``.
+        at: positions of the learning rates on the lattice, shape ``[L]``.
+        costs: costs after the pruning rule, shape ``[L, N]``; NaN where there is none.
+        ran: whether the trial has run, shape ``[L, N]``.
+        distance: mean final distance to the target over the trials of a learning rate, shape ``[L]``.
     """
 
     def __init__(self, seen: Seen, seeds: Sequence[int], lattice: Lattice, prune_factor: float | None) -> None:
@@ -131,13 +134,14 @@ class TrialTable:
 
     @property
     def best(self) -> int | None:
-        """Row of the winner; ``None`` where nothing reached the target."""
+        """Row of the best learning rate; ``None`` if no trial reached the target."""
         row = int(best_lr_many(self.costs[None], self.ran[None])[0])
         return None if row < 0 else row
 
     def leader(self) -> int:
-        """The winner; where nothing reached the target the one that ended nearest to it, of equally near ones the
-        highest, since the lower a learning rate the less it moves; where everything diverged the lowest."""
+        """Return the row of the best learning rate. If no trial reached the target this is the one that ended nearest
+        to it; among equally near ones the highest, because too low a learning rate hardly moves. If every trial
+        diverged it is the lowest."""
         best = self.best
         if best is not None:
             return best
@@ -147,13 +151,17 @@ class TrialTable:
         return int(np.flatnonzero(near == near.min())[-1])
 
     def rises(self, row: int) -> np.ndarray:
-        """Log steps over those of a row, shape ``[L]``; infinite where a larger share missed the target."""
+        """Return log steps relative to those of a row, shape ``[L]``; infinite where a larger share missed the
+        target."""
         failed, mean = (part[0] for part in standings(self.costs[None], self.ran[None]))
         return np.where(failed <= failed[row] + 1e-9, np.maximum(mean - mean[row], 0.0), np.inf)
 
     def seed_deviation(self) -> float:
-        """Standard deviation of the log steps of one trial around learning rate and seed, drawn towards
-        :data:`SEED_DEVIATION`; around the learning rates alone where only these can be told."""
+        """Return the standard deviation of the log steps of one trial, shrunk towards :data:`SEED_DEVIATION`.
+
+        It is taken from the residuals after effects of learning rate and seed, or of learning rate alone where the
+        trials do not allow both to be estimated.
+        """
         logs, hit = np.log(self.costs), np.isfinite(self.costs)
         paired = hit & (hit.sum(axis=0) > 1) & (hit.sum(axis=1) > 1)[:, None]
         squares, freedom = 0.0, 0.0
@@ -170,7 +178,8 @@ class TrialTable:
 
 
 def _residual(logs: np.ndarray, there: np.ndarray) -> float:
-    """Sum of squares around learning rate and seed, by alternating means until they stay."""
+    """Return the residual sum of squares of an additive model of learning rate and seed, fitted by alternating
+    means."""
     rows, columns = np.zeros(logs.shape[0]), np.zeros(logs.shape[1])
     for _ in range(50):
         rest = np.where(there, logs - columns, 0.0).sum(axis=1) / np.maximum(there.sum(axis=1), 1)
@@ -183,13 +192,13 @@ def _residual(logs: np.ndarray, there: np.ndarray) -> float:
 
 
 def needed(seen: Seen, seeds: Sequence[int], lattice: Lattice, rules: Rules) -> list[TrialRequest]:
-    """The trials to run next; none when the study is done. All of them are to be there before it is asked again.
+    """Return the trials to run next; an empty list if the study is done. Call again once all of them have finished.
 
     Args:
-        seen: what there is, with at least one trial of the first seed.
-        seeds: the first is the one that brackets.
+        seen: outcomes of finished trials, with at least one trial of the first seed.
+        seeds: seeds of the study; the bracket is found on the first.
         lattice: learning rates of the optimizer.
-        rules: when to stop.
+        rules: rules for when to stop.
     """
     if not any(outcome.tells for outcome in seen.values()):
         return []
@@ -202,14 +211,16 @@ def needed(seen: Seen, seeds: Sequence[int], lattice: Lattice, rules: Rules) -> 
 
 
 def bracketed(seen: Seen, seeds: Sequence[int], lattice: Lattice, rules: Rules) -> bool:
-    """Whether there is a winner with a worse learning rate within a factor of 2 on either side."""
+    """Return whether the winner has a worse learning rate within a factor of 2 on either side."""
     table = TrialTable(seen, seeds, lattice, rules.prune_factor)
     return table.best is not None and not any(stage(table, seeds, lattice, rules) for stage in (_outwards, _closer))
 
 
 def optimum(seen: Seen, seeds: Sequence[int], lattice: Lattice, rules: Rules) -> tuple[float, float] | None:
-    """Ln of the best learning rate, between those that were tried, and its variance; where nothing reached the target
-    of the one that came nearest. ``None`` where no trial tells anything."""
+    """Return ln of the best learning rate, interpolated between those that were tried, and its variance.
+
+    If no trial reached the target, the learning rate that came nearest is taken. ``None`` if no trial is informative.
+    """
     if not any(math.isfinite(end.cost) or math.isfinite(end.distance) for end in seen.values()):
         return None
     table = TrialTable(seen, seeds, lattice, rules.prune_factor)
@@ -229,7 +240,7 @@ def optimum(seen: Seen, seeds: Sequence[int], lattice: Lattice, rules: Rules) ->
 
 
 def _outwards(table: TrialTable, seeds: Sequence[int], lattice: Lattice, rules: Rules) -> list[TrialRequest]:
-    """Beyond the leader where it is the lowest or the highest of what was tried."""
+    """Request a trial beyond the leader if the leader is the lowest or the highest learning rate tried."""
     leader, last = table.leader(), len(table.lrs) - 1
     asks = []
     for side, at_end in ((-1, leader == 0), (1, leader == last)):
@@ -250,15 +261,18 @@ def _outwards(table: TrialTable, seeds: Sequence[int], lattice: Lattice, rules: 
 
 
 def _stride(table: TrialTable, leader: int, inside: int) -> int:
-    """Octaves to go beyond the leader: twice the last stride while that brings much."""
+    """Return the octaves to go beyond the leader: twice the last stride as long as that one changed the steps a lot."""
     gap = abs(table.at[leader] - table.at[inside]) / OCTAVE
     near = table.best is not None and table.rises(leader)[inside] < NEAR
     return 1 if near else max(1, min(_LONGEST_STRIDE, round(2 * gap)))
 
 
 def _closer(table: TrialTable, seeds: Sequence[int], lattice: Lattice, rules: Rules) -> list[TrialRequest]:
-    """Halves of the gaps beside the leader that are wider than a factor of 2; where nothing reached the target, also of
-    that to a higher learning rate that diverged, down to :data:`WINDOW`."""
+    """Request trials that halve the gaps next to the leader that are wider than a factor of 2.
+
+    If no trial reached the target, the gap to a higher learning rate that diverged is closed further, down to
+    :data:`WINDOW`.
+    """
     leader, asks, diverged = table.leader(), [], np.isinf(table.distance)
     for beside in (leader - 1, leader + 1):
         if not 0 <= beside < len(table.lrs):
@@ -275,7 +289,7 @@ def _closer(table: TrialTable, seeds: Sequence[int], lattice: Lattice, rules: Ru
 
 
 def _much_finer(table: TrialTable, seeds: Sequence[int], lattice: Lattice, rules: Rules) -> list[TrialRequest]:
-    """Finer learning rates by which the other seeds should not have to move."""
+    """Request a finer learning rate whose gain would be so large that the other seeds would have to move to it."""
     best = table.best
     if best is None or best in (0, len(table.lrs) - 1):
         return []
@@ -284,14 +298,15 @@ def _much_finer(table: TrialTable, seeds: Sequence[int], lattice: Lattice, rules
 
 
 def _finer(table: TrialTable, seeds: Sequence[int], lattice: Lattice, rules: Rules) -> list[TrialRequest]:
-    """Finer learning rates, as far as one trial can tell them from the winner."""
+    """Request a finer learning rate if it could gain more than the noise of one trial."""
     return _middle(table, seeds, lattice, rules, max(rules.gain, NOTICED * table.seed_deviation()))
 
 
 def _middle(
     table: TrialTable, seeds: Sequence[int], lattice: Lattice, rules: Rules, least: float
 ) -> list[TrialRequest]:
-    """The middle of the gap beside the winner in which most could be gained, where that is more than ``least``."""
+    """Request the middle of the gap next to the winner in which most could be gained, if that is more than
+    ``least``."""
     best = table.best
     if best is None or best in (0, len(table.lrs) - 1):
         return []
@@ -310,15 +325,16 @@ def _middle(
 def possible_gains(
     left: float, right: float, below: float, above: float, prune_factor: float | None
 ) -> tuple[float, float]:
-    """Log steps that a learning rate half way to the lower and to the upper neighbour of the best one could gain.
+    """Return the log steps that learning rates half way to the lower and to the upper neighbour of the best could gain.
 
-    By the parabola through the three; beside a neighbour that missed the target (its rise is infinite) by the slope
-    that leads up to the winner, and where both did by the least curvature that this takes.
+    The gain follows from the parabola through the three points. If one neighbour missed the target (its rise is
+    infinite), it follows from the slope between the other neighbour and the winner; if both did, from the least
+    curvature that missing the target implies.
 
     Args:
-        left, right: log steps of the neighbours over those of the winner.
-        below, above: distances of the neighbours, in one unit.
-        prune_factor: as in the sweep.
+        left, right: log steps of the lower and the upper neighbour relative to those of the winner.
+        below, above: distances of the two neighbours from the winner, in the same unit.
+        prune_factor: pruning factor of the sweep.
     """
     least = math.log(prune_factor or 2.0)
     if math.isinf(left) and math.isinf(right):
@@ -335,7 +351,7 @@ def possible_gains(
 
 
 def _winner_seeds(table: TrialTable, seeds: Sequence[int], lattice: Lattice, rules: Rules) -> list[TrialRequest]:
-    """All seeds of the winner."""
+    """Request the missing seeds of the winner."""
     best = table.best
     if best is None:
         return []
@@ -344,7 +360,7 @@ def _winner_seeds(table: TrialTable, seeds: Sequence[int], lattice: Lattice, rul
 
 
 def _contenders(table: TrialTable, seeds: Sequence[int], lattice: Lattice, rules: Rules) -> list[TrialRequest]:
-    """Further seeds, twice as many each time, of learning rates that can still be best."""
+    """Request further seeds of learning rates that can still be best, doubling the number of seeds each time."""
     best = table.best
     if best is None:
         return []
@@ -365,7 +381,7 @@ def _contenders(table: TrialTable, seeds: Sequence[int], lattice: Lattice, rules
 
 
 def expected_loss(mean: float, deviation: float) -> float:
-    """Expectation of ``max(0, -D)`` for ``D`` normal."""
+    """Return the expectation of ``max(0, -D)`` for a normal ``D`` with this mean and standard deviation."""
     z = mean / deviation
     density, below = math.exp(-z * z / 2) / math.sqrt(2 * math.pi), math.erfc(z / math.sqrt(2)) / 2
     return deviation * density - mean * below

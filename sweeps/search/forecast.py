@@ -1,7 +1,7 @@
-"""A sweep played through without training: the real search, on trials whose end is known beforehand.
+"""Simulate a sweep without training: run the real search on trials whose outcomes are given beforehand.
 
-Trials start, stop each other beyond the bound of their cell, and end, on a clock of their own; a plan and its cost
-before a sweep and the time left while it runs come from here.
+Trials start, stop each other at the pruning bound of their cell, and end, on a simulated clock. The plan and the cost
+shown before a sweep, and the remaining time shown while it runs, come from this simulation.
 """
 
 from __future__ import annotations
@@ -21,14 +21,13 @@ from sweeps.spec.cell import Cell
 
 @dataclass(frozen=True)
 class End:
-    """How a trial would end if nothing stopped it.
+    """How a trial would end if it were not stopped early.
 
     Attributes:
-        steps: updates after which it does.
-        reached: whether that is at the target.
-        distance: to the target at the end, relative to that at the start; infinite where it diverged. Where it reached
-        the
-            target it does not matter.
+        steps: number of updates after which it ends.
+        reached: whether it ends by reaching the target.
+        distance: distance to the target at the end relative to the start; infinite if it diverged. Ignored if the
+            target was reached.
     """
 
     steps: float
@@ -38,13 +37,13 @@ class End:
 
 @dataclass
 class Played:
-    """What a sweep took.
+    """Totals of a simulated sweep.
 
     Attributes:
-        trials: of every status.
-        examples: of all trials.
-        seconds: until the last trial ended.
-        results: every trial.
+        trials: number of trials by status.
+        examples: examples that all trials took together.
+        seconds: simulated time at which the last trial ended.
+        results: results of all trials.
     """
 
     trials: Counter[TrialStatus] = field(default_factory=Counter)
@@ -61,14 +60,14 @@ class _Running:
     per_step: float
     overhead: float
     stop: float
-    """Steps after which it ends, the bound of its cell considered."""
+    """Steps after which it ends, given the pruning bound of its cell."""
 
     @property
     def until(self) -> float:
         return self.started + self.overhead + self.stop * self.per_step
 
     def taken(self, now: float) -> float:
-        """Steps so far."""
+        """Return the steps taken so far."""
         return max(0.0, (now - self.started - self.overhead) / self.per_step)
 
 
@@ -81,15 +80,15 @@ def play(
     overhead: float = 0.0,
     most: int | None = None,
 ) -> Played:
-    """Run a search to its end.
+    """Run a search to its end on the simulated clock.
 
     Args:
-        search: is changed.
-        end_of: how every trial would end; asked once for each.
-        workers: trials at a time.
-        seconds_per_step: of a trial.
+        search: the search; it is modified.
+        end_of: returns how a trial would end; called once for each trial.
+        workers: number of trials that run at the same time.
+        seconds_per_step: returns the seconds per step of a trial.
         overhead: seconds between two trials of a worker.
-        most: stop after so many trials.
+        most: stop after this many trials.
     """
     played, factor, order = Played(), search.sweep.prune_factor, itertools.count()
     running: dict[str, _Running] = {}
@@ -116,7 +115,7 @@ def play(
         now, _, trial_id = heapq.heappop(ends)
         trial = running.get(trial_id)
         if trial is None or trial.until != now:
-            continue  # it was stopped earlier, or is gone
+            continue  # the trial was stopped earlier, or has already ended
         del running[trial_id]
         result = ended(trial.config, trial.end, trial.stop)
         played.trials[result.status] += 1
@@ -131,7 +130,7 @@ def play(
 
 
 def ended(config: TrialConfig, end: End, stop: float) -> TrialResult:
-    """The result of a trial that ended, or was stopped, after ``stop`` steps."""
+    """Return the result of a trial that ended, or was stopped, after ``stop`` steps."""
     target = config.target
     sign = 1.0 if target.direction == "below" else -1.0
     status, distance = TrialStatus.BUDGET_EXHAUSTED, end.distance
@@ -142,7 +141,7 @@ def ended(config: TrialConfig, end: End, stop: float) -> TrialResult:
     elif math.isinf(end.distance):
         status = TrialStatus.DIVERGED
     last = math.ceil(stop)
-    # not finite, so that the crossing is the last step
+    # not finite, so that the crossing of the target is placed at the last step
     before = [(math.ceil(last / 1.3), math.inf)] if status is TrialStatus.REACHED and last > 1 else []
     rows = [
         Measurement(

@@ -1,4 +1,4 @@
-"""When a sweep ends though there is more to run: after a time, or after so many examples."""
+"""End a sweep before all its trials have run: after a given time, or after a given number of examples."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from sweeps.search.search import Search
 
 @dataclass
 class Limits(Observer):
-    """Over all parts of a sweep. Once one is reached no trial starts any more, and those under way end.
+    """Limits over all parts of a sweep. Once one is reached, no further trial starts and the running ones are ended.
 
     Attributes:
-        deadline: by :func:`time.monotonic`.
-        examples: that all trials may take together, those of earlier runs of the sweep included.
+        deadline: time at which the sweep ends, on the clock of :func:`time.monotonic`.
+        examples: number of examples that all trials may take together, including earlier runs of the sweep.
     """
 
     deadline: float = math.inf
@@ -32,7 +32,7 @@ class Limits(Observer):
         self.add([result])
 
     def add(self, results: Iterable[TrialResult]) -> None:
-        """Count the examples of trials, of every trial once."""
+        """Count the examples of some trials; each trial counts once."""
         for result in results:
             self._spent[result.trial_id] = result.final_examples
 

@@ -1,8 +1,9 @@
-r"""Where the best learning rate of the next batch size should lie, by those of the batch sizes before it.
+r"""Predict the best learning rate at the next batch size from the batch sizes searched before it.
 
-A straight line of ln lr over ln B, seen from the batch size asked for: a point counts less the farther away it is,
-because the line bends (it saturates at the noise scale: McCandlish et al. 2018, arXiv 1812.06162, equation 2.6), and
-the slope is held near the rules of practice, 1/2 (square root) give or take as much as to 0 (none) or 1 (linear).
+The prediction is a straight line of ln lr over ln B, fitted from the point of view of the batch size asked for: a point
+counts less the farther away it is, because the true relation bends (it saturates at the noise scale: McCandlish et al.
+2018, arXiv 1812.06162, equation 2.6). The slope has a prior around the rule of thumb 1/2 (square root) that is wide
+enough to include 0 (no dependence) and 1 (linear).
 """
 
 from __future__ import annotations
@@ -13,15 +14,15 @@ from dataclasses import dataclass
 import numpy as np
 
 SLOPE, SLOPE_DEVIATION = 0.5, 0.4
-"""Prior of the slope."""
+"""Mean and standard deviation of the prior of the slope."""
 
 DRIFT = 0.15
-"""Standard deviation by which ln lr leaves a straight line over one e-fold of the batch size."""
+"""Standard deviation by which ln lr departs from a straight line per e-fold of the batch size."""
 
 
 @dataclass(frozen=True)
 class Expected:
-    """Best learning rate at a batch size by the law: ln of it, and its standard deviation."""
+    """Predicted best learning rate at a batch size: its logarithm and the standard deviation of that."""
 
     log_lr: float
     deviation: float
@@ -35,13 +36,13 @@ def expected(
     *,
     slope: float = SLOPE,
 ) -> Expected:
-    """The law at ``at``, in ln batch size, by generalised least squares.
+    """Predict the best learning rate at one batch size by generalised least squares.
 
     Args:
         at: ln of the batch size asked for.
-        log_sizes, log_lrs, variances: ln batch size, ln of its best learning rate and the variance of that, shape
+        log_sizes, log_lrs, variances: ln batch size, ln of its best learning rate and the variance of the latter, shape
             ``[M]`` each, ``M`` at least 1.
-        slope: its prior, give or take :data:`SLOPE_DEVIATION`.
+        slope: mean of the prior of the slope; its standard deviation is :data:`SLOPE_DEVIATION`.
     """
     distance = np.asarray(log_sizes, dtype=float) - at
     weight = 1.0 / (np.asarray(variances, dtype=float) + (DRIFT * distance) ** 2)

@@ -1,9 +1,10 @@
-"""What a search of learning rates minimises: the updates to a target, or the metric once so much data was seen.
+"""What a learning-rate search minimises: the steps to a target, or the metric after a given number of examples.
 
-The search itself knows costs only: positive numbers of which less is better, compared by their logarithms, and NaN for
-a trial that has none. Its thresholds are in log steps; a metric enters it as :math:`e^{\\pm m/u}`, with :math:`u` such
-that the difference that matters (:attr:`sweeps.spec.spec.Sweep.within`) counts as :data:`MATTERS` of them. Where nobody
-said what matters, :math:`u` is what the metric gained over the last e-fold of data.
+The search itself knows only costs: positive numbers, lower is better, compared by their logarithms, NaN for a trial
+that has none. Its thresholds are in log steps. A metric m enters as the cost :math:`e^{\\pm m/u}`, with the unit
+:math:`u` chosen such that the smallest difference of the metric that matters (:attr:`sweeps.spec.spec.Sweep.within`)
+counts as :data:`MATTERS` log steps. If the user gave no such difference, :math:`u` is what the metric gained over the
+last e-fold of data.
 """
 
 from __future__ import annotations
@@ -17,22 +18,23 @@ from cbs.trial.target import Target
 from sweeps.spec.spec import Sweep
 
 MATTERS = 0.05
-"""Log steps that a difference of the metric that matters counts as."""
+"""Log steps as which the smallest difference of the metric that matters counts."""
 
 LEAST = 0.002
-"""Share of the target that is the least difference that matters, where nobody said and the metric has come to rest."""
+"""Smallest difference that matters, as a fraction of the target, if the user gave none and the metric no longer
+improves."""
 
 _MOST = 300.0
-"""Logarithm of a cost from which on it grows with that of the metric alone, so that no cost overflows."""
+"""Log cost up to which it is linear in the metric; beyond it the cost grows more slowly, so that none overflows."""
 
 
 class Objective(ABC):
-    """What is minimised.
+    """Quantity that a search minimises.
 
     Attributes:
-        column: heading of amounts in a table.
-        judged: the target that it goes by; ``None`` for that of the trials.
-        done: what a trial has done that has a cost, in words.
+        column: heading of the quantity in a table.
+        judged: target by which trials are judged; ``None`` for the trials' own target.
+        done: what a trial that has a cost has done, in words.
     """
 
     column: str
@@ -41,31 +43,31 @@ class Objective(ABC):
 
     @abstractmethod
     def cost(self, result: TrialResult) -> float:
-        """Cost of a trial; NaN where it has none. Called once for every trial that ends."""
+        """Return the cost of a trial, NaN if it has none. Called once for every trial that ends."""
 
     def scaled(self, results: Sequence[TrialResult]) -> Objective:
-        """The objective with its costs in the scale that some trials show; itself where there is but one scale."""
+        """Return the objective with the unit of costs taken from some trials, or itself if the unit is fixed."""
         return self
 
     @abstractmethod
     def amount(self, cost: float) -> float:
-        """The cost in the unit of :attr:`column`."""
+        """Convert a cost to the unit of :attr:`column`."""
 
     @abstractmethod
     def text(self, cost: float) -> str:
-        """:meth:`amount` for a person."""
+        """Format the result of :meth:`amount` for display."""
 
     @abstractmethod
     def gained(self, logs: float) -> str:
-        """A logarithm of two costs as how much better one of them is."""
+        """Say how much better one cost is than another, given the log of their ratio."""
 
     @abstractmethod
     def apart(self, logs: float) -> str:
-        """A logarithm of two costs as how much worse one of them is, with its sign."""
+        """Say how much worse one cost is than another, with its sign, given the log of their ratio."""
 
 
 class StepsToTarget(Objective):
-    """Updates until the target is reached; of several that of ``judged``."""
+    """Updates until a target is reached: ``judged``, or the trials' own target if that is ``None``."""
 
     column, done = "steps", "reached the target"
 
@@ -90,12 +92,12 @@ class StepsToTarget(Objective):
 
 
 class FinalMetric(Objective):
-    """The metric once a trial has seen its budget.
+    """The metric after a trial has seen its budget of examples.
 
     Args:
-        target: names the metric, and says which side is better.
-        budget: examples seen where the metric is looked at.
-        within: difference of the metric that matters; ``None`` where nobody said.
+        target: names the metric and says whether lower or higher is better.
+        budget: number of examples after which the metric is read.
+        within: smallest difference of the metric that matters; ``None`` if the user gave none.
     """
 
     done = "trained to the budget"
@@ -112,8 +114,10 @@ class FinalMetric(Objective):
         return math.exp(math.copysign(min(abs(distance), _MOST) + math.log1p(beyond), distance))
 
     def scaled(self, results: Sequence[TrialResult]) -> Objective:
-        """In units of what the best of the trials gained over its last e-fold of data, by its last doubling, unless
-        somebody said what matters."""
+        """Return the objective in the unit that the trials suggest, unless the user gave one.
+
+        The unit is what the best trial gained over its last e-fold of data, estimated from its last doubling.
+        """
         ends = [(self.cost(result), result) for result in results]
         known = [end for end in ends if math.isfinite(end[0])]
         if self._said or not known:
@@ -140,7 +144,7 @@ class FinalMetric(Objective):
 
 
 def objective_of(sweep: Sweep) -> Objective:
-    """What the search of a sweep minimises; its target resolved."""
+    """Return what the search of a sweep minimises. The target of the sweep has to be resolved."""
     budget = sweep.budget_judged
     if budget is None:
         return StepsToTarget(sweep.judged)

@@ -1,4 +1,4 @@
-"""What follows a sweep while its trials run: the screen, the lock of the folder, trackers, limits."""
+"""Base class for everything that follows a running sweep: the screen, the folder lock, trackers, limits."""
 
 from __future__ import annotations
 
@@ -10,36 +10,40 @@ from sweeps.search.search import Search
 
 
 class Observer:
-    """Is told what happens to a sweep, by the thread that runs it. A method that is not overridden does nothing; one
-    that raises a :class:`cbs.errors.CbsError` ends the sweep with it."""
+    """Base class of objects that are notified by the thread that runs a sweep.
+
+    A method that is not overridden does nothing. A method that raises a :class:`cbs.errors.CbsError` ends the sweep
+    with that error.
+    """
 
     @property
     def reached(self) -> str | None:
-        """Why no trial starts any more and those under way end, in words; ``None`` while there is no reason."""
+        """Reason, in words, why no further trial starts and the running ones end; ``None`` as long as there is none."""
         return None
 
     def found(self, stored: Sequence[TrialResult], search: Search) -> None:
-        """The folder was read: these trials are in it, and those of them that belong to the sweep in ``search``."""
+        """Called after the folder was read: ``stored`` are its trials; those that belong to the sweep are in
+        ``search``."""
 
     def began(self, search: Search) -> None:
-        """Trials are about to run; not called where none is missing."""
+        """Called before trials start; not called if no trial is missing."""
 
     def finished(self, result: TrialResult, search: Search) -> None:
-        """A trial has ended, is stored and in ``search``."""
+        """Called when a trial has ended, is stored, and has been added to ``search``."""
 
     def looked(self, search: Search, running: Mapping[str, dict[str, Any]]) -> None:
-        """Called several times a second.
+        """Called several times a second while trials run.
 
         Args:
-            search: of the sweep.
-            running: the last signs of life of the running trials, by trial id: ``step``, ``value``, ``host``, ``time``.
+            search: the search of the sweep.
+            running: latest heartbeat of each running trial, by trial id: ``step``, ``value``, ``host``, ``time``.
         """
 
     def note(self, line: str) -> None:
-        """Something a person should know."""
+        """Called with a message for the user."""
 
     def ended(self, search: Search) -> None:
-        """No trial runs any more, for whatever reason; called once after :meth:`began`."""
+        """Called once after :meth:`began`, when no trial is running any more for whatever reason."""
 
     def settled(self, result: TrialResult) -> None:
-        """The status of a stored trial has changed since its cell is complete."""
+        """Called when the status of a stored trial has changed because its cell is complete."""

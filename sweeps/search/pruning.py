@@ -1,4 +1,4 @@
-"""Stop what can no longer win, without changing what wins.
+"""Stop trials that can no longer win, without changing which trial wins.
 
 The rule: a trial is PRUNED if it was evaluated beyond ``prune_factor`` times the best steps to target of its cell (same
 optimizer, batch size and seed) and had not reached the target by that evaluation. The best trial of a cell is never
@@ -14,18 +14,18 @@ from cbs.trial.record import TrialResult, TrialStatus
 
 
 def beyond(step: int, best_steps: float | None, prune_factor: float | None) -> bool:
-    """Whether an evaluation at ``step`` lies beyond the bound that ``best_steps`` sets."""
+    """Return whether an evaluation at ``step`` lies beyond the pruning bound that ``best_steps`` sets."""
     return best_steps is not None and prune_factor is not None and step > prune_factor * best_steps
 
 
 def settle(results: Sequence[TrialResult], prune_factor: float | None) -> list[TrialResult]:
-    """The trials of one cell whose status the rule changes, with their new status.
+    """Return the trials of one cell whose status the rule changes, with their new status.
 
-    Their evaluation curve stays whole. Trials that failed or ran out of memory are left alone.
+    Their evaluations are kept in full. Trials that failed or ran out of memory are left alone.
 
     Args:
         results: all trials of one cell.
-        prune_factor: as in the sweep; ``None`` changes nothing.
+        prune_factor: pruning factor of the sweep; ``None`` changes nothing.
     """
     reached = [result.steps_to_target for result in results if result.steps_to_target is not None]
     if prune_factor is None or not reached:

@@ -1,10 +1,10 @@
-"""Which trial next: the learning-rate search of every study, and the order in which trials run.
+"""The learning-rate search of a whole sweep: which trials are needed, and in which order they run.
 
-Batch sizes are searched from the middle outwards. The first study brackets around the optimizer's default, every other
-one around what the law of those before it expects (:mod:`sweeps.search.lr_law`); what a study needs follows from its
-trials alone (:mod:`sweeps.search.bracket`). It is asked again once all it asked for has finished, so the trials of a
-sweep depend neither on the order in which they end nor on where a sweep was killed: what is stored is gone through
-again in the same order.
+Batch sizes are searched from the middle outwards. The first study brackets around the optimizer's default; every other
+one around the learning rate that :mod:`sweeps.search.lr_law` predicts from the studies before it. Which trials a study
+needs follows from its finished trials alone (:mod:`sweeps.search.bracket`), and it is asked again only when all trials
+it asked for have finished. The trials of a sweep therefore depend neither on the order in which they end nor on where a
+sweep was interrupted: stored trials are replayed in the same order.
 """
 
 from __future__ import annotations
@@ -32,25 +32,27 @@ from sweeps.spec.prior import Prior
 from sweeps.spec.spec import Sweep
 
 FIRST = 3
-"""Trials that every study begins with."""
+"""Number of trials with which every study begins."""
 
 START = OCTAVE // 2
-"""Positions to which the learning rate that the law expects is rounded: few enough that batch sizes share some."""
+"""Number of positions to which the predicted learning rate is rounded; coarse, so that batch sizes share learning
+rates."""
 
 
 @dataclass
 class StudyProgress:
-    """How far one study is.
+    """Progress of the search of one study.
 
     Attributes:
-        study: which.
-        inner: studies of the optimizer nearer to the middle, whose optima say where this one starts.
-        seen: trials that were asked for and are finished.
-        missing: trials that were asked for and are not.
-        why: of every trial that was asked for.
-        started: whether it was asked for any.
-        settled: whether its optimum is as well known as the studies around it need.
-        optimum: ln of the best learning rate on the first seed and its variance.
+        study: the study.
+        inner: studies of the same optimizer nearer to the middle batch size, whose optima determine where this one
+            starts.
+        seen: trials that were requested and have finished.
+        missing: trials that were requested and have not finished.
+        why: reason for every trial that was requested.
+        started: whether any trial was requested.
+        settled: whether its optimum is known well enough for the studies that wait for it.
+        optimum: ln of the best learning rate on the first seed, and its variance.
     """
 
     study: StudyKey
@@ -64,11 +66,11 @@ class StudyProgress:
 
 
 class Search:
-    """The state of a sweep: what is planned, running and finished.
+    """State of the search of a sweep: which trials are planned, running and finished.
 
     Args:
-        sweep: the sweep, its target resolved.
-        finished: final results that are stored already; those of other learning rates than the search would try count.
+        sweep: the sweep, with its target resolved.
+        finished: stored final results; those at learning rates that the search would not try are used too.
     """
 
     def __init__(self, sweep: Sweep, finished: Iterable[TrialResult] = ()) -> None:
@@ -92,14 +94,15 @@ class Search:
             self._advance(course)
 
     def next(self, taken: Mapping[str, float] | None = None) -> TrialConfig | None:
-        """The trial to start now, counted as running from here on; ``None`` when there is none to start at the moment.
+        """Return the trial to start now and mark it as running; ``None`` if there is none to start at the moment.
 
-        Trials that find a bracket come first, since other batch sizes wait for it, then large batches before small
-        ones, so that the last trials to run are short. One trial finds the bound of its cell while others wait for it,
-        unless it has taken more steps than other batch sizes let expect, or nothing else is left.
+        Trials that find a bracket come first, because other batch sizes wait for it; then large batches before small
+        ones, so that the last trials to run are short. In each cell one trial runs first and finds the pruning bound
+        while the others wait, unless it has taken more steps than other batch sizes suggest, or nothing else is left to
+        run.
 
         Args:
-            taken: steps of the running trials, by trial id, as far as they are known.
+            taken: steps that the running trials have taken so far, by trial id, as far as known.
         """
         cell = next((cell for _, cell in self._queue if not self._unbounded(cell, taken or {})), None)
         if cell is None:
@@ -114,7 +117,7 @@ class Search:
         return config
 
     def add(self, result: TrialResult) -> None:
-        """Take in a finished trial; its study may then need others, and so may those that wait for it."""
+        """Add a finished trial and plan the trials that its study, and studies that wait for it, need next."""
         self.running.pop(result.trial_id, None)
         cell, lr = Cell.of(result.config), result.config.lr
         self._note(cell, result)
@@ -128,21 +131,24 @@ class Search:
         self._advance(course)
 
     def give_back(self, config: TrialConfig) -> None:
-        """Take back a trial that was started and lost; it is planned again."""
+        """Return a trial that was started and lost to the plan."""
         self._put(*self.running.pop(config.trial_id))
 
     @property
     def done(self) -> bool:
-        """Whether every planned trial is finished and no study needs another."""
+        """Whether every planned trial has finished and no study needs another."""
         return not self.running and not self._queue
 
     def best_steps(self, cell: Cell) -> float | None:
-        """Fewest steps to target in a cell so far; ``None`` where trials train to a budget."""
+        """Return the fewest steps to target in a cell so far; ``None`` if trials train to a budget."""
         return self._steps.get(cell)
 
     def best(self, study: StudyKey) -> tuple[float, float] | None:
-        """Best learning rate of a study over the seeds so far, and the geometric mean of its costs (steps to target,
-        unless trials train to a budget, see :mod:`sweeps.search.objective`)."""
+        """Return the best learning rate of a study over the seeds so far, and the geometric mean of its costs.
+
+        Costs are steps to target, or another cost if trials train to a budget (:mod:`sweeps.search.objective`).
+        ``None`` if no trial has a cost.
+        """
         if study not in self._best:
             lrs, table = self.lrs(study), self.table(study)
             row = best_lr(table, self._ran(study, lrs)) if lrs else None
@@ -151,13 +157,15 @@ class Search:
         return self._best[study]
 
     def lrs(self, study: StudyKey) -> tuple[float, ...]:
-        """Learning rates of a study that are planned, or have a trial."""
+        """Return the learning rates of a study that are planned or have a trial."""
         there = {lr for cell in self._cells_of(study) for lr in self.results[cell]}
         return tuple(sorted(there | {lr for lr, _ in self._courses[study].why}))
 
     def table(self, study: StudyKey) -> np.ndarray:
-        """Costs of trials (steps to target), shape ``[learning rates, seeds]``, after the pruning rule; NaN where there
-        is none, or the trial has not run."""
+        """Return the costs of a study after the pruning rule, shape ``[learning rates, seeds]``.
+
+        NaN where a trial has no cost or has not run.
+        """
         costs = [
             [
                 math.nan if (result := self.results[cell].get(lr)) is None else self.objective.cost(result)
@@ -168,33 +176,33 @@ class Search:
         return censored(np.array(costs, dtype=float), self.sweep.prune_factor)
 
     def interior(self, study: StudyKey) -> bool:
-        """Whether the best learning rate has a worse one on either side."""
+        """Return whether the best learning rate has a worse one on either side."""
         best, lrs = self.best(study), self.lrs(study)
         return best is not None and lrs[0] < best[0] < lrs[-1]
 
     def why(self, study: StudyKey) -> dict[tuple[float, int], str]:
-        """Why every trial was asked for, by learning rate and seed, in that order."""
+        """Return the reason for every requested trial, by learning rate and seed, in the order of the requests."""
         return self._courses[study].why
 
     def counts(self, study: StudyKey) -> tuple[int, int]:
-        """Finished and planned trials of a study; more may follow from how these end."""
+        """Return the number of finished and of planned trials of a study; more may be planned as trials end."""
         return self._done[study], len(self._courses[study].why)
 
     def all_counts(self) -> tuple[int, int]:
-        """:meth:`counts`, summed over the studies."""
+        """Return :meth:`counts` summed over the studies."""
         counts = [self.counts(study) for study in self.sweep.studies()]
         return sum(done for done, _ in counts), sum(planned for _, planned in counts)
 
     def waiting(self) -> list[TrialConfig]:
-        """Planned trials that have neither finished nor started."""
+        """Return the planned trials that have neither finished nor started."""
         return [self.config(cell, lr) for _, cell in self._queue for lr in self._waiting[cell]]
 
     def settled(self, cell: Cell) -> list[TrialResult]:
-        """Results of a cell whose status the pruning rule changes now that the cell is complete."""
+        """Return the results of a cell whose status the pruning rule changes now that the cell is complete."""
         return settle(list(self.results[cell].values()), self.sweep.prune_factor)
 
     def trials(self) -> Iterator[TrialResult]:
-        """Every one that has ended."""
+        """Iterate over all trials that have ended."""
         return (result for held in self.results.values() for result in held.values())
 
     def cells(self) -> list[Cell]:
@@ -204,7 +212,7 @@ class Search:
         return [Cell(study.optimizer, study.batch_size, seed) for seed in self.sweep.seeds]
 
     def config(self, cell: Cell, lr: float) -> TrialConfig:
-        """The trial at one place."""
+        """Return the configuration of the trial of a cell at a learning rate."""
         if (cell, lr) not in self._trials:
             self._trials[cell, lr] = self.sweep.trial(cell, lr)
         return self._trials[cell, lr]
@@ -213,7 +221,7 @@ class Search:
         return np.array([[lr in self.results[cell] for cell in self._cells_of(study)] for lr in lrs])
 
     def _load(self, result: TrialResult) -> None:
-        """Take in a stored trial if it is one of this sweep, whatever its learning rate."""
+        """Add a stored trial if it belongs to this sweep, whatever its learning rate."""
         cell = Cell.of(result.config)
         if cell not in self.results:
             return
@@ -235,7 +243,7 @@ class Search:
             self._costs[study][lr] = count + 1, logs + math.log(max(cost, 1e-300))
 
     def _advance(self, course: StudyProgress) -> None:
-        """Ask for what a study needs until something of it has to run."""
+        """Request the trials that a study needs until at least one of them has no stored result."""
         while not course.missing:
             asks = self._asks(course)
             self._settle(course, asks)
@@ -267,13 +275,13 @@ class Search:
         rules = self._rules(course)
         asks = bracket.needed(_outcomes(course.seen, rules), seeds, lattice, rules)
         if not asks and len(self._stored(study)) > len(course.seen):
-            # trials that this search would not have asked for can show a better learning rate
+            # trials that this search would not have requested can show a better learning rate
             course.seen = self._stored(study) | course.seen
             asks = bracket.needed(_outcomes(course.seen, rules), seeds, lattice, rules)
         return asks
 
     def _start(self, course: StudyProgress) -> list[TrialRequest]:
-        """The first three trials: where the best learning rate is expected, and a factor of 2 on either side."""
+        """Request the first three trials: at the expected best learning rate, and a factor of 2 on either side."""
         study, first, lattice = course.study, self.sweep.seeds[0], self._lattices[course.study.optimizer]
         law = self._law(course)
         position = lattice.nearest(law.log_lr, START) if law else 0
@@ -308,14 +316,14 @@ class Search:
         return self.sweep.warm_start.get(str(self.sweep.choices[course.study.optimizer]))
 
     def _sources(self, course: StudyProgress) -> str:
-        """What :meth:`_law` goes by."""
+        """Name the sources of the prediction of :meth:`_law`."""
         prior = self._prior(course)
         own = any(self._courses[study].optimum is not None for study in course.inner)
         origins = ["the batch sizes tried"] if own else []
         return " and ".join(origins if prior is None else [*origins, f"the results in {prior.source}"])
 
     def _settle(self, course: StudyProgress, asks: list[TrialRequest]) -> None:
-        """Note the optimum once the first seed is bracketed, and let the studies further out start."""
+        """Note the optimum once the first seed is bracketed, and start the studies that wait for it."""
         if course.settled or not course.started or self.sweep.exhaustive:
             return
         first, lattice = [self.sweep.seeds[0]], self._lattices[course.study.optimizer]
@@ -332,7 +340,7 @@ class Search:
         return {(lr, cell.seed): result for cell in self._cells_of(study) for lr, result in self.results[cell].items()}
 
     def _rules(self, course: StudyProgress) -> Rules:
-        """The rules of a study, costs in the scale of its first trials."""
+        """Return the rules of a study, with the unit of costs taken from its first trials."""
         first = [course.seen[place] for place in itertools.islice(course.why, FIRST) if place in course.seen]
         return replace(self.rules, objective=self.objective.scaled(first))
 
@@ -353,7 +361,7 @@ class Search:
         return later, -cell.batch_size, cell.seed, cell.optimizer
 
     def _unbounded(self, cell: Cell, taken: Mapping[str, float]) -> bool:
-        """Whether a trial of the cell is running that may well tell the others when to stop."""
+        """Return whether a trial of the cell is running that will probably set the pruning bound for the others."""
         if self.sweep.prune_factor is None:
             return False
         there = [trial_id for trial_id, (other, _) in self.running.items() if other == cell]
@@ -363,7 +371,7 @@ class Search:
         return any(taken.get(trial_id, 0.0) <= most for trial_id in there)
 
     def _most_steps(self, cell: Cell) -> float:
-        """Steps beyond which a trial is not the best of its cell, going by the optimizer's other batch sizes.
+        """Return the number of steps beyond which a trial is not the best of its cell, judged by other batch sizes.
 
         At its best learning rate a larger batch takes no more steps, and a smaller one no more examples.
         """
@@ -375,7 +383,7 @@ class Search:
         return (self.sweep.prune_factor or 1.0) * min(known, default=math.inf)
 
     def _guess(self, study: StudyKey) -> float:
-        """The learning rate most likely to be best."""
+        """Return the learning rate most likely to be best."""
         course = self._courses[study]
         if course.optimum is not None:
             return math.exp(course.optimum[0])
@@ -391,7 +399,7 @@ def _outcomes(results: Mapping[tuple[float, int], TrialResult], rules: Rules) ->
 
 
 def outcome(result: TrialResult, objective: Objective) -> TrialOutcome:
-    """What the search knows of a trial."""
+    """Return what the search needs to know about a trial."""
     cost = objective.cost(result)
     target = objective.judged or result.config.target
     values = result.values(target.metric) or [math.nan]
@@ -406,7 +414,7 @@ def outcome(result: TrialResult, objective: Objective) -> TrialOutcome:
 
 
 def _nearer(study: StudyKey, batch_sizes: tuple[int, ...]) -> list[StudyKey]:
-    """Studies of the same optimizer that are nearer to the middle of the batch sizes."""
+    """Return the studies of the same optimizer whose batch size is nearer to the middle."""
     centre = (len(batch_sizes) - 1) // 2
     mine = abs(batch_sizes.index(study.batch_size) - centre)
     return [StudyKey(study.optimizer, size) for place, size in enumerate(batch_sizes) if abs(place - centre) < mine]

@@ -1,17 +1,17 @@
-r"""Telescoping: the best learning rate of a wide model from ever smaller grids on ever wider ones. Pure.
+r"""Telescoping: find the best learning rate of a wide model with ever smaller grids at ever wider models.
 
 In muP the best learning rate :math:`x^*` hardly depends on the width n: it drifts as
 
 .. math:: \ln x^*(n) = \ln x^* - \alpha / n + O(1/n^2),
 
-so each doubling of the width moves it half as far as the one before. The grid is therefore wide at the first width
-only. At every further one it is centred on the optimum of the width before, its range shrinks like :math:`1/n`, and it
-has fewer points (8, 5, 3, 1), so that the cost of a stage stays about the same while that of a trial grows.
+so each doubling of the width moves it half as far as the previous one. The grid is therefore wide at the first width
+only. At every further width it is centred on the optimum of the previous one, its range shrinks like :math:`1/n`, and
+it has fewer points (8, 5, 3, 1), so that the cost of a stage stays about the same while that of a trial grows.
 
 Source: Essential AI, "Practical Efficiency of Muon for Pretraining", arXiv 2505.02222, Algorithm 1 and the grids given
-there. Added here: where the best learning rate of a grid is at its edge, the grid grows on that side until it is not,
-as in every search of this package. The plan is a function of finished trials, so one that was interrupted arrives at
-the same end.
+there. Added here: if the best learning rate is at the edge of its grid, the grid is extended on that side until it is
+not, as in every search of this package. The plan is a function of finished trials, so an interrupted search continues
+to the same result.
 """
 
 from __future__ import annotations
@@ -28,27 +28,28 @@ from cbs.trial import lr_choice
 from cbs.trial.lr_choice import at_edges, best_lr
 
 EXTENSION = 6
-"""How many learning rates a grid may grow by."""
+"""Largest number of learning rates by which a grid may be extended."""
 
 POINTS = (8, 5, 3, 1)
-"""Learning rates of the first, second, third and every further width."""
+"""Number of learning rates at the first, second, third and every further width."""
 
 Ask = tuple[int, tuple[float, ...]]
-"""A width, and the learning rates to try there. What is sent back is the steps to target, shape ``[learning rates,
+"""A width and the learning rates to try there. The answer sent back is the steps to target, shape ``[learning rates,
 seeds]``, NaN where the target was not reached."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WidthStage:
-    """What was found at one width.
+    """Result at one width.
 
     Attributes:
         width: the width.
-        lrs: learning rates tried, increasing.
-        steps: geometric mean over seeds of the steps to target of each; NaN where a seed missed it.
-        best_lr: the winner among them.
-        optimum: the minimum of a parabola in logarithms through the winner and its neighbours; the winner itself where
-            these missed the target or there is none.
+        lrs: learning rates tried, in increasing order.
+        steps: geometric mean over seeds of the steps to target at each learning rate; NaN if a seed missed the target.
+        best_lr: the best of the learning rates tried.
+        optimum: minimum of the parabola in logarithms through the best one and its neighbours; the best one itself if a
+            neighbour missed the target or does not exist.
+        at_grid_edge: whether the best one is the lowest or highest tried.
         at_grid_edge: whether the winner is the lowest or highest that was tried.
     """
 
@@ -61,17 +62,17 @@ class WidthStage:
 
     @property
     def tuned(self) -> bool:
-        """Whether there was a choice between learning rates."""
+        """Whether there was more than one learning rate to choose from."""
         return len(self.lrs) > 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class Telescoped:
-    """The stages, narrow to wide, and what they cost.
+    """All stages, from narrow to wide.
 
     Attributes:
-        stages: one for each width.
-        seeds: trials of each learning rate.
+        stages: one stage for each width.
+        seeds: number of trials of each learning rate.
     """
 
     stages: tuple[WidthStage, ...]
@@ -79,26 +80,28 @@ class Telescoped:
 
     @property
     def trials(self) -> int:
-        """Trials of all stages."""
+        """Number of trials of all stages."""
         return self.seeds * sum(len(stage.lrs) for stage in self.stages)
 
     @property
     def full_grid_trials(self) -> int:
-        """Trials of grids that have the range of the first and the finest mesh of all, at every width."""
+        """Number of trials that full grids at every width would take, with the range of the first and the finest
+        spacing used."""
         first = self.stages[0].lrs
         mesh = min(math.log(stage.lrs[1] / stage.lrs[0]) for stage in self.stages if stage.tuned)
         return self.seeds * len(self.stages) * (math.ceil(math.log(first[-1] / first[0]) / mesh - 0.01) + 1)
 
 
 def telescope(widths: Sequence[int], first: Sequence[float], seeds: int) -> Generator[Ask, np.ndarray, Telescoped]:
-    """Find the best learning rate at every width: yields what to try next, is sent its steps, returns what was found.
+    """Find the best learning rate at every width.
 
-    A width is asked for again with more learning rates where its grid grows.
+    A generator: it yields what to try next, is sent the steps to target, and returns the result. A width is yielded
+    again with more learning rates if its grid has to be extended.
 
     Args:
-        widths: increasing, at least two.
-        first: learning rates of the first width, increasing by a constant ratio, at least three.
-        seeds: seeds of every learning rate, for the count of trials.
+        widths: increasing widths, at least two.
+        first: learning rates at the first width, increasing by a constant ratio, at least three.
+        seeds: number of seeds of every learning rate, for counting the trials.
 
     Raises:
         ConfigError: if there are too few widths or learning rates, or they do not increase.
@@ -118,28 +121,30 @@ def telescope(widths: Sequence[int], first: Sequence[float], seeds: int) -> Gene
 
 
 def check_widths(widths: Sequence[int]) -> None:
-    """Refuse what is not at least two increasing widths with a ``ConfigError``."""
+    """Raise ``ConfigError`` unless there are at least two widths and they increase."""
     if len(widths) < 2 or any(wide <= narrow for narrow, wide in pairwise((0, *widths))):
         raise ConfigError(f"telescoping needs at least two widths that increase, got {', '.join(map(str, widths))}")
 
 
 def first_grid(own: Sequence[float]) -> tuple[float, ...]:
-    """The grid of the first width: an optimizer's own, carried on by its ratio at both ends to :data:`POINTS` [0]."""
+    """Return the grid of the first width: the optimizer's own grid, extended at both ends to ``POINTS[0]`` learning
+    rates."""
     ratio, missing = own[1] / own[0], max(0, POINTS[0] - len(own))
     start = own[0] / ratio ** (missing // 2)
     return tuple(_clean(start * ratio**power) for power in range(len(own) + missing))
 
 
 def around(centre: float, half_range: float, points: int) -> tuple[float, ...]:
-    """``points`` learning rates within a factor ``exp(half_range)`` of ``centre``, evenly spaced in the logarithm."""
+    """Return ``points`` learning rates within a factor ``exp(half_range)`` of ``centre``, evenly spaced in the
+    logarithm."""
     offsets = np.linspace(-half_range, half_range, points) if points > 1 else [0.0]
     return tuple(_clean(centre * math.exp(offset)) for offset in offsets)
 
 
 def vertex(lrs: Sequence[float], values: Sequence[float]) -> float:
-    """Minimum of the parabola in ``ln lr`` through three points of which the middle one is lowest.
+    """Return the minimum of the parabola in ``ln lr`` through three points of which the middle one is lowest.
 
-    The learning rate in the middle where a value is not finite or the three are level.
+    Returns the middle learning rate if a value is not finite or the three are equal.
     """
     (left, _, right), (below, above) = np.subtract(values, values[1]), np.diff(np.log(lrs))
     place = lr_choice.vertex(left, right, below, above)[0] if math.isfinite(left + right) else 0.0
@@ -147,7 +152,7 @@ def vertex(lrs: Sequence[float], values: Sequence[float]) -> float:
 
 
 def _stage(width: int, lrs: tuple[float, ...]) -> Generator[Ask, np.ndarray, WidthStage]:
-    """The settled stage: its grid extended until the winner is inside, or :data:`EXTENSION` times."""
+    """Return the finished stage: the grid is extended until the winner is inside, at most :data:`EXTENSION` times."""
     extensions = 0
     while True:
         steps = yield width, lrs
@@ -176,5 +181,5 @@ def _stage(width: int, lrs: tuple[float, ...]) -> Generator[Ask, np.ndarray, Wid
 
 
 def _clean(lr: float) -> float:
-    # Four digits: enough for any grid, and the same trial after steps were read back from a file.
+    # Four digits are enough for any grid, and give the same trial id after the value was read back from a file.
     return float(f"{lr:.4g}")

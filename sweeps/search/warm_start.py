@@ -1,8 +1,9 @@
-"""``cbs sweep --from``: the search of the learning rate starts where other results say.
+"""``cbs sweep --from``: start the learning-rate search at the best learning rates of other results.
 
-What is taken is a best learning rate for each batch size with its variance, of the optimizer by the same name and
-options, or by the same name. It is kept in ``sweep.json``: a sweep goes on from what it took, whatever has become of
-the other folder since. It decides where a search starts, never where it ends: see :mod:`sweeps.search.warm_start_law`.
+The best learning rate at each batch size and its variance are taken from results of the same optimizer with the same
+options, or else with other options. They are kept in ``sweep.json``, so a continued sweep uses what it first read even
+if the other folder has changed since. They determine where a search starts, never where it ends: see
+:mod:`sweeps.search.warm_start_law`.
 """
 
 from __future__ import annotations
@@ -23,35 +24,38 @@ if TYPE_CHECKING:
     from analysis.read.groups import Group
 
 AT_AN_EDGE = 1.0
-"""Variance of ln lr where the best is the lowest or highest that was tried."""
+"""Variance of ln lr if the best learning rate is the lowest or highest that was tried."""
 
 
 def started(sweep: Sweep, folder: Path, source: Path | None, say: Callable[[str], None] = lambda line: None) -> Sweep:
-    """The sweep with what is known of its learning rates beforehand: what ``folder`` holds of it, else by ``source``.
+    """Return the sweep with priors of its learning rates: those stored in ``folder``, else those read from ``source``.
 
     Args:
-        sweep: its target resolved.
-        folder: of the sweep.
-        source: results of other sweeps; ``None`` for none.
-        say: takes one line for each optimizer that has any, or has none in ``source``.
+        sweep: the sweep, with its target resolved.
+        folder: folder of the sweep.
+        source: folder with results of other sweeps; ``None`` for none.
+        say: called with one line for each optimizer that has a prior, or is not in ``source``.
 
     Raises:
-        ConfigError: if ``source`` knows none of the optimizers, is the folder itself, or every learning rate is given.
-        ResultsError: if there are no usable results, or ``folder`` holds a damaged plan.
+        ConfigError: if ``source`` contains none of the optimizers, is the folder itself, or every learning rate is
+            given.
+        ResultsError: if there are no usable results, or ``folder`` has a damaged plan.
     """
     if source is not None and sweep.exhaustive:
-        raise ConfigError("--from is where a search of the learning rate starts, and nothing is searched: leave it out")
+        raise ConfigError(
+            "--from sets where a learning-rate search starts, but this sweep searches nothing: leave it out"
+        )
     if source is not None and source.resolve() == folder.resolve():
-        raise ConfigError(f"--from {source} is the folder of this sweep; its trials count anyway")
+        raise ConfigError(f"--from {source} is the folder of this sweep, whose trials count anyway: leave it out")
     stored = {text: prior for text, prior in _stored(folder).items() if text in map(str, sweep.optimizers)}
     for text, kept in stored.items():
-        say(f"{text} starts by {kept.source}, as it was when it was read: {kept.told}")
+        say(f"{text} starts from {kept.source}, as it was when first read: {kept.told}")
     missing = [choice for choice in sweep.optimizers if str(choice) not in stored]
     if source is not None and missing:
         taken = _taken(sweep, source, missing)
         for choice in missing:
             prior = taken.get(str(choice))
-            there = f"starts by {source}: {prior.told}" if prior else f"is not in {source}, and starts at its default"
+            there = f"starts from {source}: {prior.told}" if prior else f"is not in {source}, and starts at its default"
             say(f"{choice} {there}")
         stored |= taken
     return sweep.replace(warm_start=stored) if stored else sweep
@@ -68,7 +72,7 @@ def _stored(folder: Path) -> dict[str, Prior]:
 
 
 def _taken(sweep: Sweep, source: Path, choices: list[Choice]) -> dict[str, Prior]:
-    """By the text of an optimizer what is known of it at ``source``."""
+    """Return the priors found at ``source``, by the text of the optimizer."""
     from analysis.config import DEFAULT
     from analysis.estimate.estimates import answers
     from analysis.estimate.laws.learning_rate import learning_rate_law
@@ -86,12 +90,13 @@ def _taken(sweep: Sweep, source: Path, choices: list[Choice]) -> dict[str, Prior
     if not priors:
         others = ", ".join(dict.fromkeys(group.optimizer for group, *_ in known)) or "none with a best learning rate"
         named = ", ".join(map(str, choices))
-        raise ConfigError(f"--from {source} says nothing of {named}; its optimizers are: {others}")
+        raise ConfigError(f"--from {source} has no best learning rate of {named}; its optimizers are: {others}")
     return priors
 
 
 def _unlike(sweep: Sweep, choice: Choice, group: Group, law: LearningRateLaw) -> tuple[Any, ...] | None:
-    """How far a group is from an optimizer of the sweep, the least being the nearest; ``None`` for another's."""
+    """Return a sort key for how far a group is from an optimizer of the sweep; ``None`` if it is another
+    optimizer's."""
     if group.choice.name != choice.name:
         return None
     alike = ((choice, ()), (pooled(sweep, choice), tuple(sweep.tuned.get(choice.name, ()))))

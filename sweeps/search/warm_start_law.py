@@ -1,11 +1,12 @@
-r"""Where the best learning rate should lie by results of another sweep, and by one's own once there are any.
+r"""Predict the best learning rate from results of another sweep, and from the sweep's own results once there are any.
 
 .. math:: \ln\eta(B) = \ln\eta_{there}(B) + d(B)
 
-:math:`\eta_{there}` is the line of :mod:`sweeps.search.lr_law` through the optima of the other sweep. Before anything
-has run :math:`d` is 0, give or take :data:`MOVED`; afterwards it is the same kind of line through the differences of
-one's own optima from it, with a slope near 0. So another width, depth or target that moves all learning rates alike
-costs one search, and one's own optima take over as they come: the prior places trials and outvotes none.
+:math:`\eta_{there}` is the line of :mod:`sweeps.search.lr_law` through the optima of the other sweep. Before any trial
+has run, :math:`d` is 0 with standard deviation :data:`MOVED`; afterwards it is the same kind of line, with a prior
+slope of 0, through the differences between the sweep's own optima and the prediction. Another width, depth or target
+that shifts all learning rates alike therefore costs one search only, and the sweep's own optima take over as they
+arrive: the prior places trials but never decides which learning rate is best.
 """
 
 from __future__ import annotations
@@ -17,16 +18,17 @@ from sweeps.search.lr_law import Expected, expected
 from sweeps.spec.prior import Prior
 
 MOVED = math.log(2.0)
-"""Standard deviation of ln lr between two sweeps of one optimizer, a prior."""
+"""Prior standard deviation of ln lr between two sweeps of the same optimizer."""
 
 
 def expected_from(prior: Prior, at: float, known: Sequence[tuple[float, float, float]]) -> Expected:
-    """The law at ``at``, in ln batch size.
+    """Predict the best learning rate at one batch size.
 
     Args:
-        prior: of the optimizer.
+        prior: best learning rates of the optimizer in the other sweep.
         at: ln of the batch size asked for.
-        known: of one's own optima ln batch size, ln of the best learning rate and its variance; there may be none.
+        known: the sweep's own optima, each as ln batch size, ln of the best learning rate and its variance; may be
+            empty.
     """
 
     def there(size: float) -> Expected:

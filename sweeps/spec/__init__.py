@@ -1,1 +1,1 @@
-"""What is asked for: a sweep, its cells, axes, overrides and the flags that say them."""
+"""What a sweep is: its axes, cells and protocol, and the options, settings and axes by which a user asks for it."""

@@ -1,8 +1,8 @@
 """``--axis momentum=0.9,0.95``: options of optimizers as axes of a sweep.
 
-Every combination of values is an optimizer of the sweep with its own search of the learning rate, and the analysis
-makes one curve of them: at every batch size the combination of options and learning rate with the fewest steps, chosen
-again in every resample, as Shallue et al. tune momentum with the learning rate (2019, "Measuring the Effects of Data
+Every combination of values is an optimizer of the sweep with its own learning-rate search. The analysis makes one curve
+of them: at every batch size it takes the combination of options and learning rate with the fewest steps, chosen again
+in every resample, as Shallue et al. tune momentum together with the learning rate (2019, "Measuring the Effects of Data
 Parallelism on Neural Network Training", JMLR 20:112, section 4).
 """
 
@@ -18,16 +18,16 @@ from sweeps.spec.spec import Sweep
 
 
 def with_axes(sweep: Sweep, axes: Iterable[str]) -> Sweep:
-    """The sweep with axes of the form ``option=value,value,...``.
+    """Return the sweep with axes of the form ``option=value,value,...``.
 
-    ``option`` is one of every optimizer that has it; ``optimizer.option`` of that one alone.
+    ``option`` applies to every optimizer that has it, ``optimizer.option`` to that optimizer only.
 
     Args:
-        sweep: its optimizers known.
-        axes: of each the best value is looked for at every batch size.
+        sweep: the sweep, with its optimizers set.
+        axes: the axes; at every batch size the best value of each is searched for.
 
     Raises:
-        ConfigError: naming the axis and what is wrong with it.
+        ConfigError: if an axis is wrong; the message names it and the reason.
     """
     for text in axes:
         sweep = _with_axis(sweep, text)
@@ -45,7 +45,7 @@ def _with_axis(sweep: Sweep, text: str) -> Sweep:
     if len(texts) < 2:
         raise ConfigError(f"--axis {text}: an axis takes two values or more; --set optimizer.{key}= sets one")
     names = list(dict.fromkeys(choice.name for choice in sweep.optimizers))
-    # names of libraries hold a dot themselves: torch.adam.eps
+    # names of optimizers from libraries contain a dot themselves: torch.adam.eps
     mine = next(((name, key[len(name) + 1 :]) for name in names if key.startswith(f"{name}.")), None)
     option = mine[1] if mine else key.removeprefix("optimizer.")
     having = [name for name in ([mine[0]] if mine else names) if option in options_of(name)]
@@ -70,6 +70,6 @@ def _with_axis(sweep: Sweep, text: str) -> Sweep:
 
 
 def pooled(sweep: Sweep, choice: Choice) -> Choice:
-    """An optimizer of the sweep without the options that are tuned: what an analysis calls all of them together."""
+    """Return an optimizer of the sweep without its tuned options, under which an analysis pools all their values."""
     tuned = sweep.tuned.get(choice.name, [])
     return Choice(name=choice.name, options={key: value for key, value in choice.options.items() if key not in tuned})

@@ -1,4 +1,4 @@
-"""What branches of a run are asked for: at which examples they begin, how they differ from it, how long they train.
+"""Branches of a run: after how many examples they begin, how they differ from the run, and how long they train.
 
 Merrill et al. (2025), "Critical Batch Size Revisited", arXiv 2505.23971, section 3: at a checkpoint of a run with batch
 size B and learning rate eta, branches train with k B and f(k) eta for a window of examples, f(k) = sqrt(k) for Adam and
@@ -17,23 +17,23 @@ from cbs.schedules.batch_size.text import parse_amount
 from sweeps.spec.lr_rule import POWERS, PrescribedRate, parse_lr_rule
 
 TRIED = "tried"
-"""The rule that is none: the learning rate of the square root, half of it and twice it."""
+"""Name of the rule that tries several learning rates: that of the square-root rule, half of it and twice it."""
 
 _TRIED_FACTORS = (1.0, 0.5, 2.0)
 
 FEWEST_STEPS, SHARE = 20, 0.02
-"""Updates of the largest batch, and share of the trunk, of which the larger is the window where none is given."""
+"""Default window: the larger of this many updates of the largest batch, and this share of the trunk's examples."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BranchPlan:
-    """The branches of a run, in numbers.
+    """The branches of a run in numbers.
 
     Attributes:
-        batch_size: of the run.
-        at: examples after which they begin, increasing; whole batches of the run.
-        factors: k by batch size, increasing.
-        window: examples that each of them sees: whole batches of every one.
+        batch_size: batch size of the run.
+        at: numbers of examples after which branches begin, increasing; each is a whole number of batches of the run.
+        factors: factor k by batch size of the branch, increasing.
+        window: number of examples that each branch sees; a whole number of batches of every branch.
         lr_rule: ``sqrt``, ``linear``, :data:`TRIED`, or learning rates by batch size.
     """
 
@@ -44,13 +44,13 @@ class BranchPlan:
     lr_rule: str
 
     def rates(self, lr: float) -> Iterator[PrescribedRate]:
-        """Learning rates of all branches by batch size; several where they are tried.
+        """Yield the learning rates of all branches by batch size; several times if several are tried.
 
         Args:
-            lr: of the run.
+            lr: learning rate of the run.
 
         Raises:
-            ConfigError: if the rule is unknown, or says nothing of a batch size.
+            ConfigError: if the rule is unknown, or has no learning rate for a batch size.
         """
         if self.lr_rule not in (*POWERS, TRIED):
             table = parse_lr_rule(self.lr_rule)
@@ -65,7 +65,7 @@ class BranchPlan:
 
     @property
     def rates_tried(self) -> int:
-        """Learning rates of every branch."""
+        """Number of learning rates of every branch."""
         return len(_TRIED_FACTORS) if self.lr_rule == TRIED else 1
 
 
@@ -79,23 +79,26 @@ def branch_plan(
     lr_rule: str,
     micro_batch_size: int | None = None,
 ) -> BranchPlan:
-    """Read what was asked for.
+    """Parse the options that describe branches.
 
     Args:
-        batch_size: of the run.
-        examples: that it sees, of which shares are meant; ``None`` where it is not trained here.
-        at: ``"5%,10%,80%"`` or examples, rounded to whole batches of the run; or the very examples.
-        factors: k as fractions: ``"1/4,1/2,1,2,4"``.
-        window: examples, or a share of the run; rounded up to whole batches of every branch.
+        batch_size: batch size of the run.
+        examples: number of examples that the run sees, to which percentages refer; ``None`` if the run is not trained
+            here.
+        at: ``"5%,10%,80%"`` or numbers of examples, rounded to whole batches of the run; or a sequence of exact
+            numbers.
+        factors: the factors k as fractions: ``"1/4,1/2,1,2,4"``.
+        window: number of examples, or a percentage of the run; rounded up to whole batches of every branch.
         lr_rule: see :class:`BranchPlan`.
-        micro_batch_size: of every pass; ``None`` for whole batches.
+        micro_batch_size: examples per forward and backward pass; ``None`` for whole batches.
 
     Raises:
-        ConfigError: if one cannot be read, k times the batch size is not whole, or a branch begins after the end.
+        ConfigError: if an option cannot be parsed, k times the batch size is not an integer, or a branch begins after
+            the end.
     """
     sizes = {_size(text, batch_size, micro_batch_size): Fraction(text.strip()) for text in factors.split(",")}
     if len(sizes) < len(factors.split(",")):
-        raise ConfigError(f"--factors {factors}: a factor is there twice")
+        raise ConfigError(f"--factors {factors}: a factor appears twice")
     starts = tuple(sorted(set(at))) if not isinstance(at, str) else _starts(at, batch_size, examples)
     common = math.lcm(*sizes)
     wanted = max(FEWEST_STEPS * max(sizes), SHARE * (examples or 0))
@@ -126,8 +129,8 @@ def _size(text: str, batch_size: int, micro_batch_size: int | None) -> int:
         raise ConfigError(f"--factors {text.strip()}: {factor} of batch size {batch_size} is {float(size):g} examples")
     if micro_batch_size is not None and size > micro_batch_size and size % micro_batch_size:
         raise ConfigError(
-            f"--factors {text.strip()}: a batch of {size} is no whole number of micro-batches of {micro_batch_size}; "
-            "leave it out, or change --set micro_batch_size"
+            f"--factors {text.strip()}: a batch of {size} is not a whole number of micro-batches of "
+            f"{micro_batch_size}; leave it out, or change --set micro_batch_size"
         )
     return int(size)
 
@@ -141,12 +144,12 @@ def _starts(text: str, batch_size: int, examples: int | None) -> tuple[int, ...]
             raise ConfigError(f"--at {part.strip()}: the trunk ends after {examples:,} examples")
         starts.append(start)
     if len(set(starts)) < len(starts):
-        raise ConfigError(f"--at {text}: two of them are the same update of the trunk")
+        raise ConfigError(f"--at {text}: two of these points are the same update of the trunk")
     return tuple(sorted(starts))
 
 
 def _amount(flag: str, text: str, examples: int | None) -> float:
-    """Examples, given as such or as a share of the run."""
+    """Parse a number of examples, given as such or as a percentage of the run."""
     text = text.strip()
     if not text.endswith("%"):
         try:
@@ -158,7 +161,7 @@ def _amount(flag: str, text: str, examples: int | None) -> float:
     except ValueError:
         share = math.nan
     if not 0 < share <= 1:
-        raise ConfigError(f"{flag} {text} is no share of the trunk, as in 5%")
+        raise ConfigError(f"{flag} {text} is not a share of the trunk such as 5%")
     if examples is None:
-        raise ConfigError(f"{flag} {text}: without a trunk that is trained here give examples, not shares")
+        raise ConfigError(f"{flag} {text}: shares need a trunk that is trained here; give a number of examples")
     return share * examples

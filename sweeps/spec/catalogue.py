@@ -1,4 +1,4 @@
-"""What there is to choose from: every optimizer with its options, learning rates and memory."""
+"""The available optimizers with their options, learning rates and memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from cbs.trial.config import Choice
 from cbs.workloads.text_parts import GPT, SIZES
 
 REFERENCE_SIZE = "200k"
-"""Shape of the model on which state is counted: four blocks of width 64, so matrices from 64 x 64 to 256 x 64."""
+"""Size of the model on which optimizer state is measured: four blocks of width 64, matrices from 64 x 64 to 256 x
+64."""
 
 _VOCABULARY = 128
 
@@ -28,12 +29,12 @@ class Entry:
     """One optimizer as a listing shows it.
 
     Attributes:
-        spec: what the registry has of it.
-        state_bytes_per_parameter: memory of its state beside the float32 weights and gradients, in bytes per parameter;
-            that of methods with matrix preconditioners depends on the shapes, see :data:`REFERENCE_SIZE`. ``None`` if
-            it was not measured.
-        bfloat16_time: of one with the option ``ns_dtype``, what a product in bfloat16 takes on this processor over one
-            in float32; ``None`` where it was not measured.
+        spec: the optimizer's entry in the registry.
+        state_bytes_per_parameter: memory of the optimizer state, in addition to float32 weights and gradients, in bytes
+            per parameter; for methods with matrix preconditioners it depends on the shapes, see :data:`REFERENCE_SIZE`.
+            ``None`` if it was not measured.
+        bfloat16_time: for optimizers with the option ``ns_dtype``, time of a matrix product in bfloat16 on this
+            processor relative to float32; ``None`` if it was not measured.
     """
 
     spec: OptimizerSpec
@@ -41,7 +42,7 @@ class Entry:
     bfloat16_time: float | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Plain dictionaries, lists and scalars."""
+        """Return plain dictionaries, lists and scalars."""
         shown = ("name", "family", "summary", "paper", "options_in_examples", "lr_grid", "geometry", "width_rule")
         return {
             **{name: getattr(self.spec, name) for name in shown},
@@ -53,14 +54,14 @@ class Entry:
 
 
 def catalogue(names: Iterable[str] | None = None, *, measured: bool = True) -> list[Entry]:
-    """Entries of the given optimizers, by default of all that have a file of their own.
+    """Return the entries of some optimizers, by default of all that this package implements in files of their own.
 
     Args:
-        names: which; ``None`` for all entries of our own.
-        measured: whether state and times are measured, which takes a step of each on a small GPT.
+        names: names of the optimizers; ``None`` for all that this package implements.
+        measured: whether to measure state and times, which takes a step of each optimizer on a small GPT.
 
     Raises:
-        UnknownNameError: if there is no such optimizer.
+        UnknownNameError: if an optimizer does not exist.
         ConfigError: if one cannot be built.
     """
     specs = [OPTIMIZERS[name] for name in (OPTIMIZERS.names() if names is None else names)]
@@ -77,7 +78,7 @@ def catalogue(names: Iterable[str] | None = None, *, measured: bool = True) -> l
 
 
 def state_bytes_per_parameter(name: str) -> float:
-    """Bytes of an optimizer's state per parameter after one step, default options, float32."""
+    """Measure the bytes of an optimizer's state per parameter after one step with default options in float32."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = GPT(SIZES[REFERENCE_SIZE], _VOCABULARY)
@@ -109,5 +110,5 @@ def _losses(outputs: Tensor, batch: Tensor) -> Tensor:
 
 
 def _sample(outputs: Tensor, batch: Tensor, generator: torch.Generator) -> Tensor:
-    # Only the shape matters here; the values decide nothing about the size of the state.
+    # Only the shape matters here; the values have no influence on the size of the state.
     return torch.randn(outputs.shape, generator=generator)

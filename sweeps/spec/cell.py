@@ -1,4 +1,4 @@
-"""Places in the grid of a sweep."""
+"""Keys of studies and cells in the grid of a sweep."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ if TYPE_CHECKING:
 
 
 def study_label(optimizer: Choice | str, batch_schedule: Choice | None) -> str:
-    """An optimizer under a batch schedule, as studies have it."""
+    """Return the text by which studies identify an optimizer under a batch schedule."""
     return str(optimizer) if batch_schedule is None else f"{optimizer}, {batch_schedule}"
 
 
 @dataclass(frozen=True, order=True)
 class StudyKey:
-    """All trials at one optimizer and batch size; the optimizer is the text of its choice, options and all, with its
-    batch schedule behind it where it has one."""
+    """Identifies all trials at one optimizer and batch size.
+
+    The optimizer is the text of its choice with its options, followed by its batch schedule if it has one.
+    """
 
     optimizer: str
     batch_size: int
@@ -26,7 +28,8 @@ class StudyKey:
 
 @dataclass(frozen=True, order=True)
 class Cell:
-    """All trials at one optimizer, batch size and seed; they differ in learning rate and see the same data."""
+    """Identifies all trials at one optimizer, batch size and seed: they differ in learning rate and see the same
+    data."""
 
     optimizer: str
     batch_size: int
@@ -34,7 +37,7 @@ class Cell:
 
     @classmethod
     def of(cls, trial: TrialConfig) -> Cell:
-        """The cell a trial belongs to."""
+        """Return the cell that a trial belongs to."""
         return cls(study_label(trial.optimizer, trial.batch_schedule), trial.batch_size, trial.seed)
 
     @property

@@ -1,4 +1,4 @@
-"""What the flags of ``cbs sweep`` make of a recipe."""
+"""Apply the options of ``cbs sweep`` to a recipe."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def with_flags(
     schedule: Iterable[str] | None,
     axis: Iterable[str] | None,
 ) -> Sweep:
-    """The sweep with its workload and axes as asked for; arguments are flags as they were typed, ``None`` for absent.
+    """Return the sweep with its workload and axes replaced by the options as typed; ``None`` for options not given.
 
     Raises:
-        ConfigError: if one cannot be read.
+        ConfigError: if an option cannot be parsed.
     """
     asked: dict[str, Any] = {
         "optimizers": _choices(optim),
@@ -42,5 +42,5 @@ def with_flags(
 
 
 def _choices(texts: Iterable[str] | None) -> tuple[Choice, ...] | None:
-    """Each once, in the order they were given; ``None`` for none."""
+    """Parse choices in the order given, dropping repetitions; ``None`` if there are none."""
     return tuple({str(choice): choice for choice in map(parse_choice, texts or ())}.values()) or None

@@ -1,4 +1,4 @@
-"""What a person sees of the optimizers a sweep can name."""
+"""Listings of the optimizers that a sweep can use."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from sweeps.spec.workload import built
 
 
 def overview(entries: Iterable[Entry]) -> RenderableType:
-    """One line for each optimizer: state, geometry of the noise scale, learning rates and paper, by family."""
+    """Return a table with one line per optimizer, by family: state, noise-scale geometry, learning rates and paper."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("optimizer", overflow="fold", max_width=24)
     table.add_column("bytes/\nparam", justify="right")
@@ -44,7 +44,7 @@ def overview(entries: Iterable[Entry]) -> RenderableType:
 
 
 def details(entry: Entry) -> RenderableType:
-    """Everything about one optimizer."""
+    """Return everything about one optimizer."""
     spec = entry.spec
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(style="bold", no_wrap=True)
@@ -84,10 +84,10 @@ def _published(spec: OptimizerSpec, option: str) -> str:
 
 
 def routed(sweep: Sweep) -> dict[str, Routing]:
-    """Where the parameters of a sweep's workload go, for each of its optimizers that has a matrix part.
+    """Return how the parameters of the workload's model are split, for each optimizer that treats matrices specially.
 
     Raises:
-        ConfigError: if none has one, or the workload or the option ``matrices`` is refused.
+        ConfigError: if no optimizer does, or the workload or the option ``matrices`` is invalid.
     """
     routings = {}
     with torch.random.fork_rng(devices=[]):
@@ -100,12 +100,12 @@ def routed(sweep: Sweep) -> dict[str, Routing]:
                     raise ConfigError(f"optimizer {choice.name!r} refuses its options: {error}") from None
     if not routings:
         names = " and ".join(choice.name for choice in sweep.optimizers)
-        raise ConfigError(f"{names}: all parameters are treated alike, there is nothing to show for a workload")
+        raise ConfigError(f"{names}: all parameters are treated alike, so there is nothing to show for a workload")
     return routings
 
 
 def routing_table(routing: Routing) -> RenderableType:
-    """Where every parameter of a model goes, and why."""
+    """Return a table of the part that every parameter of a model belongs to, and why."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("parameter", "shape", "part", "why"):
         table.add_column(column, overflow="fold")
@@ -116,7 +116,7 @@ def routing_table(routing: Routing) -> RenderableType:
 
 
 def routing_json(routing: Routing) -> dict[str, dict[str, str]]:
-    """:func:`routing_table` as plain dictionaries, by parameter."""
+    """Return the content of :func:`routing_table` as plain dictionaries, by parameter."""
     return {row.name: {"part": _part(row.is_matrix), "why": row.reason} for row in routing.routes}
 
 

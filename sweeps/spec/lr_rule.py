@@ -1,4 +1,4 @@
-"""``--lr-rule``: one learning rate for every batch size, by a rule or a table, in place of a search."""
+"""``--lr-rule``: one learning rate for every batch size, from a rule or a table instead of a search."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from dataclasses import dataclass, field
 from cbs.errors import ConfigError
 
 POWERS = {"sqrt": 0.5, "linear": 1.0}
-"""By the name of a rule the power of the batch size that the learning rate follows."""
+"""Power of the batch size to which the learning rate is proportional, by the name of the rule."""
 
 _FORMS = "sqrt:5e-3@32768 (5e-3 at batch size 32768, elsewhere by the square root), linear:0.1@256, or 64:1e-3,128:2e-3"
 
 
 @dataclass(frozen=True, kw_only=True)
 class PrescribedRate:
-    """Learning rate by batch size.
+    """A learning rate for every batch size, from a power law or a table.
 
     Attributes:
-        power: of the batch size; ``None`` for a table.
-        lrs: learning rates by batch size: the one that a power starts from, or all of a table.
+        power: power of the batch size; ``None`` for a table.
+        lrs: learning rates by batch size: the single point that fixes a power law, or the whole table.
     """
 
     power: float | None
     lrs: Mapping[int, float] = field(default_factory=dict)
 
     def at(self, batch_size: int) -> float:
-        """The learning rate at a batch size, to six digits.
+        """Return the learning rate at a batch size, rounded to six digits.
 
         Raises:
-            ConfigError: if a table has none.
+            ConfigError: if a table has no entry for it.
         """
         if self.power is None:
             if batch_size not in self.lrs:
@@ -48,10 +48,10 @@ class PrescribedRate:
 
 
 def parse_lr_rule(text: str) -> PrescribedRate:
-    """``sqrt:LR@BATCH_SIZE``, ``linear:LR@BATCH_SIZE``, or ``BATCH_SIZE:LR,BATCH_SIZE:LR,...``.
+    """Parse ``sqrt:LR@BATCH_SIZE``, ``linear:LR@BATCH_SIZE``, or ``BATCH_SIZE:LR,BATCH_SIZE:LR,...``.
 
     Raises:
-        ConfigError: if it is none of these, or names a batch size twice.
+        ConfigError: if the text has another form, or names a batch size twice.
     """
     name, _, rest = text.partition(":")
     if name.strip() in POWERS:
@@ -67,7 +67,7 @@ def parse_lr_rule(text: str) -> PrescribedRate:
         if not (size >= 1 and size == int(size) and lr > 0):
             raise ConfigError(f"--lr-rule takes {_FORMS}; got {text!r}")
         if int(size) in lrs:
-            raise ConfigError(f"--lr-rule {text}: batch size {int(size)} is there twice")
+            raise ConfigError(f"--lr-rule {text}: batch size {int(size)} appears twice")
         lrs[int(size)] = lr
     if not lrs:
         raise ConfigError(f"--lr-rule takes {_FORMS}; got {text!r}")
@@ -75,7 +75,7 @@ def parse_lr_rule(text: str) -> PrescribedRate:
 
 
 def _number(text: str) -> float:
-    """A finite number; -1 where it is none."""
+    """Parse a finite number; return -1 if the text is not one."""
     try:
         value = float(text)
     except ValueError:

@@ -35,11 +35,11 @@ _NESTED = ("schedule", "evaluation", "parent")
 OF_PARENT = ("examples", "optimizer", "warmup_examples")
 _NONE_TOO = ("prune_factor", "clip_norm", "within")
 _OPTIONAL = ("probe", "averaging")
-"""Fields that hold a name with options, or nothing."""
+"""Fields that hold a name with options, or ``None``."""
 
 
 class RunKey(NamedTuple):
-    """A key of ``cbs sweep --set`` that is no field of the sweep, but says how it runs."""
+    """A key of ``cbs sweep --set`` that is not a field of the sweep but says how it runs."""
 
     kind: Any
     default: str
@@ -59,10 +59,10 @@ RUN = {
 
 
 def split(settings: Iterable[str]) -> tuple[dict[str, Any], list[str]]:
-    """Settings of the form ``key=value`` that say how a sweep runs, by key, and those of the sweep.
+    """Split settings of the form ``key=value`` into those that say how a sweep runs, by key, and those of the sweep.
 
     Raises:
-        ConfigError: if a value is of another kind.
+        ConfigError: if a value has the wrong type.
     """
     run, rest = {}, []
     for setting in settings:
@@ -79,22 +79,27 @@ def split(settings: Iterable[str]) -> tuple[dict[str, Any], list[str]]:
 
 
 def is_setting(key: str) -> bool:
-    """Whether a key names a setting that all trials of a sweep share, not an option of an optimizer."""
+    """Return whether a key names a setting that all trials of a sweep share, rather than an option of an optimizer."""
     return key in PLAIN or key.partition(".")[0] in (*_NESTED, *_OPTIONAL, "workload")
 
 
 def override(sweep: Sweep, settings: Iterable[str]) -> Sweep:
-    """The sweep with settings of the form ``key=value`` applied.
+    """Return the sweep with settings of the form ``key=value`` applied.
 
-    Keys are fields of the sweep (``max_steps``), parts of nested ones (``schedule.name``, ``evaluation.growth``), more
-    targets by their metric (``target.training_loss``), options of the learning-rate schedule (``schedule.power``) and
-    of the batch schedules (``schedule.alpha``), of which no two have one name, the workload (``workload.size``), the
-    probe (``probe.groups``), the averaging of weights (``averaging.decay``), of an optimizer (``merit.eps``, in every
-    variant of it) and of all optimizers that have them (``optimizer.eps``). Values are read by
-    :func:`cbs.registry.choices.parse_value`.
+    A key is one of:
+
+    - a field of the sweep (``max_steps``) or of a nested object (``schedule.name``, ``evaluation.growth``);
+    - a further target, by its metric (``target.training_loss``);
+    - an option of the learning-rate schedule (``schedule.power``) or of the batch schedules (``schedule.alpha``), whose
+      names are all different;
+    - an option of the workload (``workload.size``), the probe (``probe.groups``) or the averaging of weights
+      (``averaging.decay``);
+    - an option of one optimizer (``merit.eps``, in every variant of it) or of all that have it (``optimizer.eps``).
+
+    Values are parsed by :func:`cbs.registry.choices.parse_value`.
 
     Raises:
-        ConfigError: naming the unknown key and the known ones, or the refused value.
+        ConfigError: if a key is unknown (the message names the known ones) or a value is invalid.
     """
     for setting in settings:
         key, separator, text = setting.partition("=")
@@ -148,7 +153,7 @@ def _apply(sweep: Sweep, key: str, value: Any) -> Sweep:
             raise ConfigError(f"--set {key}: the sweep has no {head}; set {head}=NAME first")
         return sweep.replace(**{head: _with_option(choice, option, value)})
     names = list(dict.fromkeys(choice.name for choice in sweep.optimizers))
-    # Names of libraries hold a dot themselves: torch.adam.eps.
+    # Names of optimizers from libraries contain a dot themselves: torch.adam.eps.
     head, option = next(((name, key[len(name) + 1 :]) for name in names if key.startswith(f"{name}.")), (head, option))
     if head in names or head == "optimizer":
         having = [head] if head in names else [name for name in names if option in options_of(name)]
@@ -166,7 +171,7 @@ def _apply(sweep: Sweep, key: str, value: Any) -> Sweep:
 
 
 def typed(value: object) -> str:
-    """A value as ``--set`` takes it."""
+    """Format a value as ``--set`` accepts it."""
     if value is None:
         return "none"
     if isinstance(value, bool):
@@ -195,7 +200,7 @@ def _with_option(choice: Choice, option: str, value: Any) -> Choice:
 
 
 def _with_schedule_option(sweep: Sweep, key: str, option: str, value: Any) -> Sweep:
-    """The sweep with an option of its batch schedules, of those that have it."""
+    """Return the sweep with an option set in all its batch schedules that have it."""
     having = [choice for choice in sweep.batch_schedules if option in batch_schedule_options(choice.name)]
     if not having:
         names = ", ".join(choice.name for choice in sweep.batch_schedules)
@@ -208,7 +213,7 @@ def _with_schedule_option(sweep: Sweep, key: str, option: str, value: Any) -> Sw
 
 
 def options_of(optimizer: str) -> set[str]:
-    """Names of the options of an optimizer, those in examples included."""
+    """Return the names of an optimizer's options, including those measured in examples."""
     spec = OPTIMIZERS[optimizer]
     return {*spec.defaults, *spec.options_in_examples}
 

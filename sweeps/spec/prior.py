@@ -1,4 +1,4 @@
-"""What a sweep is told of its learning rates beforehand: best ones that were found elsewhere."""
+"""Best learning rates from other results, with which a sweep starts its search."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True)
 class Prior:
-    """Best learning rates of an optimizer by results of another sweep.
+    """Best learning rates of an optimizer according to results of another sweep.
 
     Attributes:
-        source: where they were taken from, as it was named.
-        told: which of what is there, for people.
-        batch_sizes: increasing, shape ``[M]``, ``M`` at least 1.
-        log_lrs: ln of the best learning rate there, shape ``[M]``.
-        variances: of these, shape ``[M]``.
+        source: the folder they were taken from, as given by the user.
+        told: description of which results were used, for display.
+        batch_sizes: increasing batch sizes, shape ``[M]``, ``M`` at least 1.
+        log_lrs: ln of the best learning rate at each, shape ``[M]``.
+        variances: variances of ``log_lrs``, shape ``[M]``.
     """
 
     source: str
@@ -31,14 +31,14 @@ class Prior:
         if len(lengths) > 1 or not self.batch_sizes or not all(map(math.isfinite, numbers)):
             raise ValueError("it needs one finite learning rate and variance for every batch size")
         if min(self.batch_sizes) < 1 or min(self.variances) < 0:
-            raise ValueError("a batch size or a variance is out of its domain")
+            raise ValueError("a batch size is below 1 or a variance below 0")
 
     @property
     def log_sizes(self) -> list[float]:
         return [math.log(size) for size in self.batch_sizes]
 
     def to_json(self) -> dict[str, Any]:
-        """As plain JSON values."""
+        """Return plain JSON values."""
         return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
 
     @classmethod
@@ -46,7 +46,7 @@ class Prior:
         """Inverse of :meth:`to_json`.
 
         Raises:
-            TypeError, ValueError: if it is none.
+            TypeError, ValueError: if the data do not describe a prior.
         """
         values = {key: tuple(value) if isinstance(value, list) else str(value) for key, value in data.items()}
         return cls(**values)  # type: ignore[arg-type]

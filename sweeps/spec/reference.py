@@ -1,4 +1,4 @@
-"""Every key of ``cbs sweep --set``, its default and meaning, read from the dataclasses and functions that hold it."""
+"""Reference of ``cbs sweep --set``: every key, its default and its meaning, read from the docstrings of the code."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ class SweepSetting:
     """One key of ``cbs sweep --set``.
 
     Attributes:
-        group: heading it stands under.
-        key: as it is typed.
-        default: as it is typed; empty where it has to be given.
+        group: heading under which it is listed.
+        key: the key as typed.
+        default: the default as typed; empty if a value has to be given.
         meaning: one or two sentences.
     """
 
@@ -52,16 +52,16 @@ class SweepSetting:
 
 @dataclass(frozen=True)
 class SettingsReference:
-    """Keys of ``cbs sweep --set``, in groups."""
+    """The keys of ``cbs sweep --set`` in groups."""
 
     rows: tuple[SweepSetting, ...]
 
     def to_json(self) -> list[dict[str, str]]:
-        """One dictionary for each."""
+        """Return one dictionary for each key."""
         return [dataclasses.asdict(row) for row in self.rows]
 
     def lines(self) -> list[RenderableType]:
-        """Headings and tables for a terminal."""
+        """Return headings and tables for a terminal."""
         shown: list[RenderableType] = []
         for group, members in groupby(self.rows, key=lambda row: row.group):
             table = Table(box=None, pad_edge=False, show_header=False)
@@ -74,14 +74,14 @@ class SettingsReference:
 
 
 def settings_about(words: Iterable[str], sweep: Sweep) -> SettingsReference:
-    """Settings whose key, group or meaning has one of the words; all where there are none.
+    """Return the settings whose key, group or meaning contains one of the words; all settings if no word is given.
 
     Args:
-        words: in any case.
-        sweep: whose values are the defaults.
+        words: words to look for, in upper or lower case.
+        sweep: sweep whose values are shown as defaults.
 
     Raises:
-        ConfigError: if no setting has one.
+        ConfigError: if no setting contains a word.
     """
     asked = [word.lower() for word in words]
     rows = [row for row in settings(sweep) if not asked or any(word in str(row).lower() for word in asked)]
@@ -91,7 +91,7 @@ def settings_about(words: Iterable[str], sweep: Sweep) -> SettingsReference:
 
 
 def documented(doc: str | None) -> dict[str, str]:
-    """What a docstring says of each name under ``Attributes:`` or ``Args:``, on one line each."""
+    """Return the description of each name under ``Attributes:`` or ``Args:`` of a docstring, on one line each."""
     texts: dict[str, str] = {}
     inside, names = False, []
     for line in inspect.cleandoc(doc or "").splitlines():
@@ -106,10 +106,10 @@ def documented(doc: str | None) -> dict[str, str]:
 
 
 def settings(sweep: Sweep) -> list[SweepSetting]:
-    """All keys but the options of optimizers, which ``cbs optimizers NAME`` shows.
+    """Return all keys except the options of optimizers, which ``cbs optimizers NAME`` shows.
 
     Args:
-        sweep: whose values are the defaults.
+        sweep: sweep whose values are shown as defaults.
     """
     said = documented(Sweep.__doc__)
     names = {"metrics": METRICS.names(), "diagnostics": DIAGNOSTICS.names(), "device": DEVICES, "search": SEARCHES}
@@ -157,7 +157,7 @@ def _fields(heading: str, part: str, values: Any, choices: dict[str, list[str]])
 
 
 def _options(group: str, part: str, entries: Registry[Any], skipped: int) -> Iterator[SweepSetting]:
-    """Options of the entries of a registry, beyond their first ``skipped`` parameters, which are not the user's."""
+    """Yield the options of the entries of a registry; the first ``skipped`` parameters are not set by users."""
     for name in entries:
         entry = entries[name]
         said = documented(Looking.__doc__) | documented(entry.__doc__) | documented(entry.__init__.__doc__)
@@ -167,7 +167,7 @@ def _options(group: str, part: str, entries: Registry[Any], skipped: int) -> Ite
 
 
 def _plain(text: str) -> str:
-    """Without the marks of reStructuredText, as a sentence."""
+    """Turn a description into a plain sentence without reStructuredText markup."""
     text = _ROLE.sub(lambda role: role[1].rpartition(".")[2], text)
     text = text.replace("``None``", "none").replace("``", "").replace('"', "")
     return text[:1].upper() + text[1:]

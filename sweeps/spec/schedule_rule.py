@@ -1,4 +1,4 @@
-"""How the schedule of the learning rate follows from batch size and budget."""
+"""Derive the learning-rate schedule of a trial from its batch size and budget."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from cbs.trial.config import Schedule
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduleRule:
-    """How the schedule of a trial follows from its batch size.
+    """Learning-rate schedule of a sweep, from which that of a trial follows by its batch size.
 
     Attributes:
         name: name in :data:`cbs.schedules.learning_rate.SCHEDULES`.
         warmup_steps: warmup length in updates; the same number at every batch size.
-        warmup_examples: warmup length in examples; takes the place of ``warmup_steps`` when given.
+        warmup_examples: warmup length in examples; replaces ``warmup_steps`` when given.
         decay_examples: examples after which the decay is complete.
         final_fraction: learning rate at the end of the decay, as a fraction of the peak.
-        options: of this schedule alone.
+        options: further options of the named schedule.
     """
 
     name: str = "constant"
@@ -31,7 +31,7 @@ class ScheduleRule:
     options: dict[str, Any] = field(default_factory=dict)
 
     def at(self, batch_size: int) -> Schedule:
-        """The schedule of a trial at ``batch_size``."""
+        """Return the schedule of a trial at ``batch_size``."""
         warmup = self.warmup_steps * batch_size if self.warmup_examples is None else self.warmup_examples
         return Schedule(
             name=self.name,
@@ -42,8 +42,8 @@ class ScheduleRule:
         )
 
     def ends_with(self, budget: int) -> bool:
-        """Whether the learning rates of a run follow from its budget in examples: the schedule decays, and nobody said
-        by when."""
+        """Return whether the schedule depends on a run's budget in examples: it decays, and no end of the decay is
+        given."""
         if self.decay_examples is not None:
             return False
         first = dataclasses.replace(self.at(1), warmup_examples=min(1, self.at(1).warmup_examples))

@@ -1,4 +1,4 @@
-"""Settings of a process that trials compute by, and that code of other people may change for those that come after."""
+"""Process-wide settings on which the numbers of a trial depend, and which foreign code may change for later trials."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 
 def settings() -> dict[str, Any]:
-    """Settings of torch and numpy that numbers depend on, by the function that sets them."""
+    """Return the settings of torch and numpy on which results depend, by the function that sets them."""
     kernels: Any = torch.backends.cudnn
     products: Any = (torch.backends.cuda, torch.backends.mkldnn)
     return {
@@ -25,5 +25,5 @@ def settings() -> dict[str, Any]:
 
 
 def changed(before: dict[str, Any]) -> list[str]:
-    """Functions that set the settings that have changed."""
+    """Return the functions whose settings have changed since ``before``."""
     return [name for name, value in settings().items() if value != before[name]]

@@ -1,4 +1,4 @@
-"""A sweep: the axes, what all its trials share, and the trials that follow. Pure; knows nothing of Ray."""
+"""A sweep: its axes, what all its trials share, and the trials that follow from both. Knows nothing of Ray."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from sweeps.spec.schedule_rule import ScheduleRule
 SEARCHES = ("bracket", "grid")
 
 BUDGET_GROWTH = 1.1
-"""Ratio of the steps of two evaluations of a trial that ends with its budget, or the sweep's own where that is larger:
-all of its curve is read, by straight lines in ln steps."""
+"""Smallest ratio of the steps of two evaluations in trials that end with their budget; the sweep's own is used if it is
+larger. The whole curve of such a trial is read, by linear interpolation in ln steps."""
 
 _NO_PROTOCOL = (
     *("name", "expected", "metric"),
@@ -41,10 +41,10 @@ _NO_PROTOCOL = (
     *("search", "lr_resolution", "warm_start", "judged_at", "judged_by", "within"),
     *("trunk", "keep"),
 )
-"""What trials of one protocol may differ in: axes, and what decides which trials are run."""
+"""Fields that may differ between trials of one protocol: the axes, and what decides which trials are run."""
 
 ENDLESS = 10**9
-"""Budget in steps where the program that trains knows itself when to stop."""
+"""Budget in steps if an external program trains and decides itself when to stop."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,54 +54,57 @@ class Sweep:
     Attributes:
         name: name of the recipe it came from.
         workload: the workload.
-        optimizers: optimizers with their options; of one name there may be several with unlike options.
-        tuned: by the name of an optimizer, options that are tuned at every batch size as the learning rate is, see
-            :mod:`sweeps.spec.axes`; its choices that differ in nothing else are one curve in an analysis.
-        batch_schedules: batch-size schedules with their options, each for every optimizer; see
+        optimizers: optimizers with their options; one name may appear several times with different options.
+        tuned: options of each optimizer, by its name, that are tuned at every batch size like the learning rate, see
+            :mod:`sweeps.spec.axes`; choices that differ only in these options form one curve in an analysis.
+        batch_schedules: batch-size schedules with their options, each combined with every optimizer; see
             :mod:`cbs.schedules.batch_size`.
         batch_sizes: batch sizes in examples, increasing.
         lrs: learning rates to try, all of them and no others; ``None`` for the optimizer's own.
-        lr_rule: the one learning rate of every batch size, in place of ``lrs`` and of a search.
+        lr_rule: one learning rate for every batch size, instead of ``lrs`` and of a search.
         search: ``"bracket"`` starts at the middle of the learning rates of each optimizer and goes on until the best
-            one has a worse one on either side; ``"grid"`` tries all of them on every seed, as it always is with
-            ``lrs``.
+            one has a worse one on either side; ``"grid"`` tries all of them on every seed, which is always done if
+            ``lrs`` are given.
         lr_resolution: smallest ratio between two learning rates of a search.
-        warm_start: by the text of an optimizer, where its search starts, see :mod:`sweeps.search.warm_start`.
+        warm_start: learning rates at which the search starts, by the text of an optimizer, see
+            :mod:`sweeps.search.warm_start`.
         seeds: seeds; every cell of the grid runs once per seed.
-        metric: the metric of the target where that is not the workload's own: a further one that the workload says, or
-            one of :data:`cbs.training.metrics.METRICS`.
-        target: where a trial stops; ``None`` takes the workload's own.
-        further_targets: of other metrics, which a trial has to reach, too, before it stops. No trial is pruned then.
-        max_steps: with ``max_examples`` the most that a trial takes to the target: ``max_steps + max_examples /
-            batch_size`` updates.
-        max_examples: a part of the most that a trial takes to the target, see ``max_steps``.
-        budgets: examples after which the metric is looked at, in place of steps to a target: every trial sees that many
-            whatever it reaches. Where the schedule of the learning rate ends with the budget each has its own trials,
-            elsewhere those of the largest serve all.
-        judged_by: the metric of the target whose steps the search of the learning rate goes by; ``None`` for that of
+        metric: the metric of the target if it is not the workload's own: another metric of the workload, or one of
+            :data:`cbs.training.metrics.METRICS`.
+        target: target at which a trial stops; ``None`` takes the workload's own.
+        further_targets: targets on other metrics, all of which a trial also has to reach before it stops. No trial is
+            pruned then.
+        max_steps: together with ``max_examples`` the largest number of updates that a trial may take to the target:
+            ``max_steps + max_examples / batch_size``.
+        max_examples: second part of the largest number of updates that a trial may take to the target, see
+            ``max_steps``.
+        budgets: numbers of examples after which the metric is read, instead of steps to a target: every trial sees that
+            many, whatever it reaches. If the learning-rate schedule ends with the budget, each budget has its own
+            trials; otherwise the trials of the largest budget serve all.
+        judged_by: the metric of the target whose steps the learning-rate search minimises; ``None`` for that of
             ``target``.
-        judged_at: of ``budgets`` the one whose metric the search of the learning rate goes by; ``None`` for the
-            largest.
-        within: difference of the metric that matters, by which the search at equal budgets says which learning rates
+        judged_at: the one of ``budgets`` at which the learning-rate search reads the metric; ``None`` for the largest.
+        within: difference of the metric that matters, by which the search at equal budgets decides which learning rates
             are near the best; ``None`` for what a few percent of the data are worth.
-        parent: the checkpoint that every trial starts from; ``None`` for fresh weights.
-        trunk: batch size and learning rate of the run that wrote it, where the trials are its branches; they may share
-            a folder with it and with those of other checkpoints.
-        keep: examples after which trials leave a checkpoint for others to start from.
+        parent: the checkpoint from which every trial starts; ``None`` for fresh weights.
+        trunk: batch size and learning rate of the run that wrote the checkpoint, if the trials are branches of it; they
+            may share a folder with it and with branches of other checkpoints.
+        keep: numbers of examples after which trials save a checkpoint for other trials to start from.
         schedule: learning-rate schedule; batch schedules are ``batch_schedules``.
         clip_norm: norm to which longer gradients are scaled down; ``None`` or 0 for never.
         averaging: average of the weights that is validated; ``None`` for the weights themselves.
         micro_batch_size: examples per forward and backward pass.
         prune_factor: a trial is stopped once it has passed this multiple of the best steps of its cell; ``None`` never.
         evaluation: when the validation metric is measured.
-        metrics: what else is measured at every evaluation.
+        metrics: further metrics that are measured at every evaluation.
         probe: how the noise scale of every step is measured; ``None`` for not at all.
-        diagnostics: what else is recorded of every step.
-        diagnostics_every: steps from one that diagnostics record to the next, from the first step on.
+        diagnostics: further quantities that are recorded at every step.
+        diagnostics_every: number of steps from one recording of diagnostics to the next, starting with the first step.
         precision: ``"float32"`` or ``"bfloat16"``.
         compile: whether models go through ``torch.compile``.
         device: where models train.
-        unknown: settings that the program that trains makes and nobody told, see :class:`cbs.trial.config.TrialConfig`.
+        unknown: settings of an external training program that it did not report, see
+            :class:`cbs.trial.config.TrialConfig`.
         expected: rough ``(min_steps, min_examples)`` of the workload at its target, for time estimates only.
     """
 
@@ -171,7 +174,7 @@ class Sweep:
             raise ConfigError(f"prune_factor must exceed 1, got {self.prune_factor}; 'none' turns pruning off")
         if self.lr_rule is not None:
             if self.lrs is not None:
-                raise ConfigError("--lrs are tried at every batch size, --lr-rule says one for each: leave one out")
+                raise ConfigError("--lrs are tried at every batch size, --lr-rule gives one for each: leave one out")
             for batch_size in self.batch_sizes:
                 self.lr_rule.at(batch_size)
         if self.further_targets:
@@ -201,7 +204,7 @@ class Sweep:
         if least < largest:
             raise ConfigError(f"a budget of {least:,} examples is less than one batch of {largest:,}")
         if self.parent is not None and self.parent.examples:
-            return  # the schedule is that of the parent, and ends where it likes
+            return  # the schedule is that of the parent, whose end does not depend on the budget
         warmup, decay = self.schedule.at(largest).warmup_examples, self.schedule.decay_examples
         if warmup >= least:
             raise ConfigError(
@@ -216,8 +219,11 @@ class Sweep:
 
     @functools.cached_property
     def parts(self) -> list[Sweep]:
-        """The sweeps with a search each that this one is: one for every budget, those whose trials serve the others
-        first, or one for every target; the sweep alone where there is one target."""
+        """The sweeps with one search each into which this one divides.
+
+        With budgets there is one for every budget, the one whose trials serve the others first; with further targets
+        one for every target; otherwise it is the sweep itself.
+        """
         if self.further_targets and self.judged_by is None:
             return [self, *(self.replace(judged_by=target.metric) for target in self.further_targets)]
         if not self.budgets:
@@ -228,8 +234,8 @@ class Sweep:
 
     @functools.cached_property
     def shares_trials(self) -> bool:
-        """Whether the trials of the first of the parts serve all others: there are several targets, or no schedule ends
-        with a budget."""
+        """Whether the trials of the first part serve all others: there are several targets, or the schedule does not
+        end with the budget."""
         return bool(self.further_targets) or (bool(self.budgets) and not self.schedule.ends_with(self.budgets[-1]))
 
     @property
@@ -239,39 +245,40 @@ class Sweep:
 
     @property
     def judged(self) -> Target | None:
-        """The target whose steps the search goes by."""
+        """The target whose steps the search minimises."""
         return next((target for target in self.further_targets if target.metric == self.judged_by), self.target)
 
     @property
     def unmet(self) -> dict[int, int]:
-        """By batch size the examples that trials see where that is not the largest budget, as it is no whole number of
+        """Number of examples that trials see, by batch size, where the largest budget is not a whole number of
         batches."""
         met = {size: size * self.budget(size) for size in self.batch_sizes} if self.budgets else {}
         return {size: examples for size, examples in met.items() if examples != self.budgets[-1]}
 
     @property
     def budget_judged(self) -> int | None:
-        """Examples at which the metric is looked at; ``None`` where trials go to the target."""
+        """Number of examples at which the metric is read; ``None`` if trials run to the target."""
         return self.judged_at or (self.budgets[-1] if self.budgets else None)
 
     def replace(self, **changes: Any) -> Sweep:
-        """A copy with some fields changed."""
+        """Return a copy with some fields changed."""
         return dataclasses.replace(self, **changes)
 
     def on(self, workload: str) -> Sweep:
-        """The sweep on another workload, to its own target; unchanged where it is on that one."""
+        """Return the sweep on another workload with that workload's own target; unchanged if it is the same
+        workload."""
         if workload == self.workload.name:
             return self
         return self.replace(workload=Choice(name=workload), target=None, expected=None)
 
     @functools.cached_property
     def choices(self) -> dict[str, Choice]:
-        """The optimizers by their text under every batch schedule, as studies and cells have it."""
+        """The optimizers by their text under every batch schedule, which is the key in studies and cells."""
         return {study_label(choice, schedule): choice for choice, schedule in self._pairs}
 
     @functools.cached_property
     def labels(self) -> dict[str, str]:
-        """By the same: what a person sees, the name with what tells the variants of it apart."""
+        """Names for display by the same keys: the optimizer's name with what distinguishes its variants."""
         optimizers = dict(zip(map(str, self.optimizers), labels(self.optimizers), strict=True))
         schedules = dict(zip(map(str, self.batch_schedules), labels(self.batch_schedules), strict=True))
         return {
@@ -292,14 +299,14 @@ class Sweep:
         return self.search != "bracket" or self.lrs is not None or self.lr_rule is not None
 
     def listed_lrs(self, study: StudyKey) -> tuple[float, ...]:
-        """Learning rates of a study that is not searched."""
+        """Return the learning rates of a study that is not searched."""
         return self.lr_grid(study.optimizer) if self.lr_rule is None else (self.lr_rule.at(study.batch_size),)
 
     def lr_grid(self, optimizer: str) -> tuple[float, ...]:
-        """Learning rates of ``optimizer``: as given, or by the rule at all batch sizes, or its own.
+        """Return the learning rates of ``optimizer``: as given, or by the rule at all batch sizes, or its own.
 
         Raises:
-            ConfigError: if it has none of its own.
+            ConfigError: if none are given and it has none of its own.
         """
         if self.lr_rule is not None:
             return tuple(sorted(set(map(self.lr_rule.at, self.batch_sizes))))
@@ -312,18 +319,18 @@ class Sweep:
         return grid
 
     def studies(self) -> list[StudyKey]:
-        """Every (optimizer, batch size)."""
+        """Return every combination of optimizer and batch size."""
         return [StudyKey(optimizer, batch_size) for optimizer in self.choices for batch_size in self.batch_sizes]
 
     def budget(self, batch_size: int) -> int:
-        """Most optimizer updates a trial at ``batch_size`` may take; with ``budgets`` the whole number of them that
-        comes nearest to the largest."""
+        """Return the largest number of updates that a trial at ``batch_size`` may take; with ``budgets`` the whole
+        number of updates nearest to the largest budget."""
         if self.budgets:
             return max(1, round(self.budgets[-1] / batch_size))
         return self.max_steps + self.max_examples // batch_size
 
     def trial(self, cell: Cell, lr: float) -> TrialConfig:
-        """The trial at one point of the grid.
+        """Return the trial at one point of the grid.
 
         Raises:
             ConfigError: if the target is not resolved or a value is out of its domain.
@@ -371,7 +378,7 @@ class Sweep:
         )
 
     def axes(self) -> dict[str, Any]:
-        """What the sweep runs over, as plain JSON values."""
+        """Return the axes of the sweep as plain JSON values."""
         schedules = [str(schedule) for schedule in self.batch_schedules]
         return {
             "optimizers": [str(choice) for choice in self.optimizers],
@@ -385,7 +392,10 @@ class Sweep:
         }
 
     def protocol(self) -> dict[str, Any]:
-        """What all trials of the sweep share, as plain JSON values; trials of unlike protocols are not comparable."""
+        """Return what all trials of the sweep share, as plain JSON values.
+
+        Trials with different protocols are not comparable.
+        """
         data = plain_values(self)
         for name in (*_NO_PROTOCOL, *(["parent"] if self.parent is None or self.trunk is not None else [])):
             del data[name]

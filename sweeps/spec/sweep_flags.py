@@ -1,4 +1,4 @@
-"""The flags of ``cbs sweep`` about what is measured."""
+"""The options of ``cbs sweep`` that say what is measured."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def sweep_flags(
         list[str] | None,
         typer.Option(
             metavar="OPTION=VALUES",
-            help="Option to tune, too: momentum=0.9,0.95; or a setting, a sweep for each. Repeats.",
+            help="Also tune an option: momentum=0.9,0.95; or run a sweep for each value of a setting. Repeats.",
         ),
     ] = None,
     from_: Annotated[
@@ -86,5 +86,5 @@ def sweep_flags(
         ),
     ] = None,
 ) -> dict[str, Any]:
-    """What was given, by the names of the parameters."""
+    """Return the given options by the names of the parameters."""
     return dict(locals())

@@ -1,4 +1,4 @@
-"""The workload of a sweep, built once in a process however many parts of it ask."""
+"""The workload of a sweep, built once per process however often it is needed."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from cbs.workloads import Workload, build_workload
 
 
 def built(choice: Choice) -> Workload:
-    """:func:`cbs.workloads.build_workload`, or what it returned the last time it was asked for the same.
+    """Return the result of :func:`cbs.workloads.build_workload`, reusing the last one if it was for the same choice.
 
     Raises:
-        ConfigError: if a program trains, whose model is not known here.
+        ConfigError: if an external program trains, whose model is not known here.
     """
     if choice.name == COMMAND:
         raise ConfigError("a program trained these trials (--command), and its model and data are not known here")
@@ -27,11 +27,11 @@ def built(choice: Choice) -> Workload:
 
 @contextlib.contextmanager
 def calling_theirs() -> Iterator[None]:
-    """The block runs other people's code: what it prints goes to standard error, the working folder and Ctrl-C
-    are afterwards what they were, and it does not end the process.
+    """Run other people's code in the block safely: what it prints goes to standard error, the working folder and the
+    handler of Ctrl-C are restored afterwards, and it cannot end the process.
 
     Raises:
-        ConfigError: if it tries to.
+        ConfigError: if it calls ``sys.exit``.
     """
     interrupt = signal.getsignal(signal.SIGINT)
     with contextlib.chdir("."), contextlib.redirect_stdout(sys.stderr):

@@ -259,7 +259,7 @@ def test_a_program_does_not_outlive_a_killed_worker(tmp_path: Path) -> None:
         ("log.write('{\"step\": 1, \"other\": 2}\\n')", "FAILED", "the log has no 'loss'; it has other"),
         ("say(1, 4.0); say(1, 5.0)", "FAILED", "two values at step 1"),
         ("say(0, 4.0); say(10, 3.0); say(5, 2.0); say(15, 0.5)", "FAILED", "the log goes back from step 10 to 5"),
-        ("log.write('{\"step\": 1, ')", "FAILED", "line 1: it is no JSON object"),
+        ("log.write('{\"step\": 1, ')", "FAILED", "line 1: not a JSON object"),
         ("say(-5, 4.0)", "FAILED", "at least 0"),
     ],
 )  # fmt: skip

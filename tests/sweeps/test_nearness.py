@@ -159,6 +159,6 @@ def test_a_target_that_is_passed_before_the_first_step_ends_the_sweep_at_the_fir
     assert run.fatal is not None
     assert not run.again
     assert "before the first step (trial adamw-b4" in run.fatal
-    assert "0.1): choose a harder target; or is below its target better?" in run.fatal
+    assert "0.1): choose a harder target, or check its direction: perhaps values below it are better" in run.fatal
     with pytest.raises(ConfigError, match="choose a harder target"):
         sweep(search.sweep, tmp_path)

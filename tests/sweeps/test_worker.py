@@ -191,7 +191,7 @@ def test_a_trial_that_changes_settings_of_its_process_is_the_last_one_there(setu
                 assert answer["notes"] == []
             else:
                 (note,) = answer["notes"]
-                assert note.startswith("trials change torch.backends.cudnn, so that each has a process of its own")
+                assert note.startswith("trials change torch.backends.cudnn, so each of them runs in a new process")
         assert HereAndNow.started == started
 
 

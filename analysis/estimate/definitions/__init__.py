@@ -1,8 +1,8 @@
 """Definitions of the critical batch size: one file each, found by name.
 
-A definition looks at fitted curves, one measured or many resampled, so the interval of every definition is the
-percentile interval of its values on the resamples, with no further code. Some read the fitted curve, some the fitted
-hyperbola, others the measured steps alone; the docstring of each says which.
+A definition is computed from fitted curves, one measured or many resampled. The interval of every definition is
+therefore the percentile interval of its values on the resamples, without further code. Some definitions use the fitted
+curve, some the fitted hyperbola, others only the measured steps; the docstring of each says which.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from cbs.errors import ConfigError
 from cbs.registry import Registry
 
 ROUNDING = 1e-9
-"""Measured steps closer than this (in their logarithm) count as equal: taking logarithms and adding resampled noise of
-zero moves them by about 1e-14."""
+"""Measured steps whose logarithms differ by less than this count as equal; rounding errors in the logarithm and in
+adding resampled noise of zero are about 1e-14."""
 
 
 @dataclass(frozen=True)
 class CurveSample:
-    """What a definition may look at; ``R`` is 1 for the measured curve and the number of resamples otherwise.
+    """The input of a definition; ``R`` is 1 for the measured curve and the number of resamples otherwise.
 
     Attributes:
-        batch_sizes: examples per step, shape ``[M]``, increasing.
+        batch_sizes: batch sizes in examples, shape ``[M]``, increasing.
         log_steps: natural log of the steps to target, shape ``[R, M]``, scattered around the measured steps (not around
             the fit).
-        curve: fitted, shape ``[R]``.
-        hyperbola: fitted with the exponent held at 1, shape ``[R]``.
-        target: value of the metric the steps lead to; ``None`` where it is not known.
+        curve: fitted curve, shape ``[R]``.
+        hyperbola: curve fitted with the exponent fixed at 1, shape ``[R]``.
+        target: value of the metric at the target; ``None`` if it is not known.
     """
 
     batch_sizes: Array
@@ -54,23 +54,24 @@ class CurveSample:
 
 
 class Definition(Protocol):
-    """A critical batch size. Implementations are frozen dataclasses whose fields are the options: switches, and numbers
-    above 0, of which :data:`TOLERANCE` may be 0 and those without a default value ``None``.
+    """A definition of the critical batch size.
 
-    ``samples`` are the curves of one optimizer at one or more targets, resampled alike; ``at`` is the one in question.
-    A curve through two batch sizes has no resamples, so ``R`` may differ between samples.
+    Implementations are frozen dataclasses whose fields are their options: booleans, or numbers above 0
+    (:data:`TOLERANCE` may also be 0, and an option whose default is ``None`` may be ``None``). They are called with
+    ``samples``, the curves of one optimizer at one or more targets, resampled together, and ``at``, the index of the
+    curve in question. A curve through two batch sizes has no resamples, so ``R`` may differ between samples.
     """
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
     @abstractmethod
     def __call__(self, samples: Sequence[CurveSample], at: int = 0) -> Array:
-        """Critical batch sizes in examples, shape ``[R]``; 0 or infinity where the data do not bound it, NaN where it
-        is not defined."""
+        """Return the critical batch sizes in examples, shape ``[R]``; 0 or infinity where the data do not bound it, NaN
+        where it is undefined."""
 
     def remark(self, samples: Sequence[CurveSample], at: int = 0) -> str:
-        """What has to be said about the value of the measured curve (``R`` = 1), such as that it lies at the edge of
-        the measured batch sizes; empty if nothing."""
+        """Return a remark on the value of the measured curve (``R`` = 1), such as that it lies at the edge of the
+        measured batch sizes; empty if there is none."""
         return ""
 
 
@@ -82,10 +83,10 @@ DEFINITIONS: Registry[type[Definition]] = Registry(
 
 
 def build(name: str, **options: Any) -> Definition:
-    """The definition called ``name`` with its options.
+    """Return the definition called ``name`` with its options.
 
     Raises:
-        ConfigError: if there is none of this name, it has no such option, or refuses the value.
+        ConfigError: if there is no definition of this name, it has no such option, or it refuses the value.
     """
     kind = DEFINITIONS[name]
     usual = {field.name: field.default for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
@@ -106,26 +107,26 @@ def build(name: str, **options: Any) -> Definition:
 
 
 def chosen(config: AnalysisConfig) -> dict[str, Definition]:
-    """Every definition with the options that the configuration gives it; refuses what :func:`build` refuses."""
+    """Return every definition with its options from the configuration; raises what :func:`build` raises."""
     for name in (config.definition, *config.options):
         build(name, **config.options.get(name, {}))
     return {name: build(name, **config.options.get(name, {})) for name in DEFINITIONS}
 
 
 def symbol(name: str) -> str:
-    """How the critical batch size of a definition is called in a heading: ``B_crit`` is that of ``pareto``."""
+    """Return the name of a definition's critical batch size in headings; that of ``pareto`` is ``B_crit``."""
     return "B_crit" if name == "pareto" else f"B_{name}"
 
 
 def math_symbol(name: str) -> str:
-    r"""Likewise for LaTeX and the axes of a figure: ``$B_{\mathrm{overhead}}$``."""
+    r"""Return the symbol of a definition for LaTeX and figure axes: ``$B_{\mathrm{overhead}}$``."""
     words = symbol(name).removeprefix("B_").replace("_", r"\ ")
     return rf"$B_{{\mathrm{{{words}}}}}$"
 
 
 def crossing(sizes: Array, excess: Array, start: np.ndarray, end: np.ndarray, tolerance: float) -> Array:
-    """Batch size between those of the indices ``start`` and ``end`` ``[R]`` where ``excess`` ``[R, M]``, linear in the
-    log, is ``ln(1 + tolerance)``; that of ``start`` where both are one."""
+    """Return the batch size at which ``excess`` ``[R, M]``, interpolated linearly in log batch size between the indices
+    ``start`` and ``end`` ``[R]``, equals ``ln(1 + tolerance)``; the batch size at ``start`` where both are the same."""
     row, logs = np.arange(len(excess)), np.log(sizes)
     rise = np.where(start == end, np.inf, excess[row, end] - excess[row, start])
     share = (math.log1p(tolerance) - excess[row, start]) / rise
@@ -133,7 +134,7 @@ def crossing(sizes: Array, excess: Array, start: np.ndarray, end: np.ndarray, to
 
 
 def in_words(name: str, options: dict[str, Any]) -> str:
-    """A definition with the options that have a value or are on: ``overhead (overhead 0.2, reference_batch 256)``."""
+    """Describe a definition with the options that are set: ``overhead (overhead 0.2, reference_batch 256)``."""
     given = [
         option if value is True else f"{option} {value:g}"
         for option, value in options.items()

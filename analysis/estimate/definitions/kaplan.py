@@ -5,7 +5,7 @@ Kaplan et al. (2020), "Scaling Laws for Neural Language Models", arXiv:2001.0836
 .. math:: B_{crit}(L) = B_* / L^{1/\alpha_B}
 
 with :math:`B_*` about 2e8 tokens and :math:`\alpha_B` about 0.21 in the paper. The law is fitted to the ``pareto``
-critical batch sizes of one optimizer at several targets L of the same runs; ``cbs scale --against loss`` tells its
+critical batch sizes of one optimizer at several targets L of the same runs; ``cbs scale --against loss`` prints its
 parameters.
 """
 
@@ -21,10 +21,10 @@ from analysis.arrays import Array
 from analysis.estimate.definitions import DEFINITIONS, CurveSample, Definition
 
 _CURVE = 3
-"""Batch sizes that leave a curve with resamples."""
+"""Smallest number of batch sizes of a curve that has resamples."""
 
 _FLAT = 1e-6
-"""Slopes of ``ln B_crit`` against ``ln L`` up to here are none: fitted values are known to about 1e-8."""
+"""Slopes of ``ln B_crit`` against ``ln L`` up to this size count as zero: fitted values are accurate to about 1e-8."""
 
 _TARGETS, _TARGETS_FOR_INTERVAL = 2, 3
 
@@ -32,13 +32,13 @@ _TARGETS, _TARGETS_FOR_INTERVAL = 2, 3
 @DEFINITIONS.register("kaplan")
 @dataclass(frozen=True, kw_only=True)
 class Kaplan(Definition):
-    """The law at the target in question, in examples: least squares of ``ln B_crit`` on ``ln L`` over the targets.
+    """Value of the law at the target in question, in examples: least squares of ``ln B_crit`` on ``ln L`` over targets.
 
-    A target counts where it is above 0 and was reached at three batch sizes or more. NaN with fewer than two targets,
-    and no interval with fewer than three: two determine the law exactly. A ``pareto`` value of 0 or infinity makes that
-    of the law 0, infinity or NaN, whichever its limit is.
+    A target is used if it is above 0 and was reached at three or more batch sizes. NaN with fewer than two targets, and
+    no interval with fewer than three, because two determine the law exactly. If a ``pareto`` value is 0 or infinity,
+    the value of the law is the corresponding limit: 0, infinity or NaN.
 
-    Depends on: which targets were read; the fitted curve at each. The loss is taken as it is: the irreducible part
+    Depends on: which targets were analysed; the fitted curve at each. The loss is used as it is: the irreducible part
     is not subtracted, so ``alpha`` holds for this range of losses and this unit.
     """
 
@@ -78,7 +78,8 @@ class Kaplan(Definition):
         return [s for s in samples if s.target is not None and s.target > 0 and len(s.batch_sizes) >= _CURVE]
 
     def _points(self, used: Sequence[CurveSample]) -> tuple[Array, Array, Array]:
-        """``ln L`` of shape ``[T]``, ``ln B_crit`` of shape ``[T, R]``, and what it weighs in the slope, ``[T]``."""
+        """Return ``ln L`` of shape ``[T]``, ``ln B_crit`` of shape ``[T, R]``, and the weights of the slope,
+        ``[T]``."""
         losses = np.array([math.log(sample.target or math.nan) for sample in used])
         with np.errstate(divide="ignore"):
             critical = [np.log(sample.curve.critical) for sample in used]
@@ -87,7 +88,7 @@ class Kaplan(Definition):
 
 
 def _combined(weights: Array, values: Array) -> Array:
-    """Sum of ``weights[t] values[t]`` over t, shape ``[R]``; infinite values keep their sign, and cancel to NaN."""
+    """Return the sum of ``weights[t] values[t]`` over t, shape ``[R]``; opposite infinities give NaN."""
     used = np.abs(weights) > 1e-12 * np.abs(weights).max()
     with np.errstate(invalid="ignore"):
         return np.asarray((weights[used, None] * values[used]).sum(axis=0))

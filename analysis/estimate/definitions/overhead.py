@@ -7,8 +7,8 @@ p = 0.2 in the paper, with a reference batch size of 256 sequences in the author
 .. math:: B_p = (1 + p) B_{ref} + p b/a
 
 and, for linear scaling from :math:`B \to 0`, :math:`B_p = p b/a`. With another exponent steps do not scale linearly at
-any small batch size, so without a reference the definition is that of the hyperbola; with one it is solved on the
-fitted curve.
+any small batch size. Without a reference the definition is therefore that of the hyperbola; with one it is solved on
+the fitted curve.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _HALVINGS = 60
 class Overhead(Definition):
     """Largest batch size with at most ``overhead`` more steps than linear scaling, in examples.
 
-    Depends on: the target; the fitted curve, or the hyperbola without a reference; ``overhead``, a free choice; and
-    ``reference_batch``, which is part of the value: moving it by d moves the answer by (1 + overhead) d or more.
+    Depends on: the target; the fitted curve, or the hyperbola if there is no reference; ``overhead``, a free choice;
+    and ``reference_batch``, which is part of the value: moving it by d moves the answer by (1 + overhead) d or more.
 
     Attributes:
-        overhead: share of extra steps; 0.2 is 20 %.
-        reference_batch: batch size in examples that linear scaling starts from; ``None`` for B -> 0.
-        hyperbola: whether to take the curve for the hyperbola, as the paper does, even with a reference.
+        overhead: fraction of extra steps; 0.2 is 20 %.
+        reference_batch: batch size in examples from which linear scaling starts; ``None`` for B -> 0.
+        hyperbola: whether to use the hyperbola as the curve, as the paper does, even with a reference.
     """
 
     overhead: float = 0.2
@@ -65,10 +65,10 @@ class Overhead(Definition):
 
 
 def _largest(curve: StepsCurve, start: float, excess: float) -> Array:
-    """Where ``ln(B S(B))`` exceeds its value at ``start`` by ``excess`` for good, shape ``[R]``, by bisection.
+    """Return where ``ln(B S(B))`` last exceeds its value at ``start`` by ``excess``, shape ``[R]``, by bisection.
 
-    ``B S`` has at most one minimum and grows without end, and ``S`` never falls below ``S_min``, so the place lies
-    between ``start`` and where ``B S_min`` alone is as large.
+    ``B S`` has at most one minimum and grows without bound, and ``S`` never falls below ``S_min``, so the solution lies
+    between ``start`` and the batch size at which ``B S_min`` alone is as large.
     """
     wanted = excess + math.log(start) + curve.log_steps(np.array([start]))[:, 0]
     low, high = np.full(len(wanted), math.log(start)), wanted - curve.log_min_steps

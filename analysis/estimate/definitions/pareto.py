@@ -16,9 +16,9 @@ from analysis.estimate.definitions import DEFINITIONS, CurveSample, Definition
 @DEFINITIONS.register("pareto")
 @dataclass(frozen=True, kw_only=True)
 class Pareto(Definition):
-    """Where a run takes twice the fewest steps, in examples.
+    """Batch size in examples at which a run takes twice the fewest steps.
 
-    Depends on: the target, and on the fitted curve, its exponent included; every measured batch size has a say.
+    Depends on: the target and the fitted curve, including its exponent; every measured batch size contributes.
     """
 
     def __call__(self, samples: Sequence[CurveSample], at: int = 0) -> Array:

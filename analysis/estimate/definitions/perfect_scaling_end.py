@@ -1,8 +1,9 @@
-"""The largest batch size at which doubling it still halves the steps.
+"""The largest batch size at which a doubling still halves the steps.
 
 Shallue et al. (2019), "Measuring the Effects of Data Parallelism on Neural Network Training", arXiv:1811.03600: steps
-to target against batch size begin on a line of perfect scaling, ``B S(B)`` constant, anchored at the smallest measured
-batch size. The paper reads the end of it off the plot and gives no number; a tolerance makes it one.
+to target against batch size start on a line of perfect scaling, ``B S(B)`` constant, anchored at the smallest measured
+batch size. The paper reads the end of this line off the plot and gives no numerical criterion; here a tolerance defines
+it.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from analysis.estimate.definitions import DEFINITIONS, ROUNDING, CurveSample, De
 class PerfectScalingEnd(Definition):
     """Largest batch size with at most ``tolerance`` more steps than the line of perfect scaling, in examples.
 
-    Between the last measured batch size on the line and the next one the excess is taken as linear in log-log.
-    Infinity where the largest measured one is still on it.
+    Between the last measured batch size on the line and the next one the excess is interpolated linearly in log-log.
+    Infinity if the largest measured batch size is still on the line.
 
     Depends on: the target; the smallest measured batch size, whose noise moves the whole line; the measured batch
     sizes; and ``tolerance``. No fit.
@@ -40,7 +41,7 @@ class PerfectScalingEnd(Definition):
         return np.where(after > last, crossing(sizes, excess, last, after, self.tolerance), np.inf)
 
     def _last(self, sample: CurveSample) -> tuple[Array, np.ndarray]:
-        """Log excess over the line, and the index ``[R]`` of the largest batch size on it; the smallest always is."""
+        """Return the log excess over the line, and the index ``[R]`` of the largest batch size on it (0 at least)."""
         excess = sample.log_examples - sample.log_examples[:, :1]
         on = excess <= math.log1p(self.tolerance) + ROUNDING
         return excess, np.asarray(on.shape[1] - 1 - on[:, ::-1].argmax(axis=1))

@@ -2,7 +2,7 @@
 
 Shallue et al. (2019), "Measuring the Effects of Data Parallelism on Neural Network Training", arXiv:1811.03600: beyond
 some batch size the steps to target no longer fall (maximal data parallelism). The paper reads it off the plot and gives
-no number; a tolerance makes it one.
+no numerical criterion; here a tolerance defines it.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ from analysis.estimate.definitions import DEFINITIONS, ROUNDING, CurveSample, De
 class Saturation(Definition):
     """Smallest batch size whose steps are within ``tolerance`` of the fewest measured ones, in examples.
 
-    Between the last measured batch size above the tolerance and the next one the steps are taken as linear in log-log.
-    Infinity where the largest alone is within it, as the steps still fall there; 0 where the smallest is.
+    Between the last measured batch size above the tolerance and the next one the steps are interpolated linearly in
+    log-log. Infinity if only the largest is within it, because steps still fall there; 0 if the smallest is.
 
-    Depends on: the target; the largest measured batch size, as a hyperbola falls for ever; and ``tolerance``. No fit.
+    Depends on: the target; the largest measured batch size, because a hyperbola never stops falling; and ``tolerance``.
+    No fit.
 
     Attributes:
         tolerance: relative excess over the fewest steps that still counts as saturated.
@@ -39,7 +40,7 @@ class Saturation(Definition):
         return np.where(first == 0, 0.0, np.where(first == len(sizes) - 1, np.inf, start))
 
     def _first(self, sample: CurveSample) -> tuple[Array, np.ndarray]:
-        """Log excess over the fewest steps, and the index ``[R]`` of the smallest saturated batch size."""
+        """Return the log excess over the fewest steps, and the index ``[R]`` of the smallest saturated batch size."""
         excess = np.asarray(sample.log_steps - sample.log_steps.min(axis=1, keepdims=True))
         return excess, np.asarray((excess <= math.log1p(self.tolerance) + ROUNDING).argmax(axis=1))
 

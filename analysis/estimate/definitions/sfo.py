@@ -1,4 +1,4 @@
-"""The batch size that reaches the target on the fewest examples.
+"""The batch size that reaches the target with the fewest examples.
 
 Sato, Naganuma and Iiduka (2025), arXiv:2507.01598: the batch size that minimises the stochastic first-order oracle
 complexity ``B S(B)``, the number of gradients of single examples. Their theory has an interior minimum because its
@@ -21,7 +21,7 @@ from analysis.estimate.definitions import DEFINITIONS, ROUNDING, CurveSample, De
 @DEFINITIONS.register("sfo")
 @dataclass(frozen=True, kw_only=True)
 class Sfo(Definition):
-    """The measured batch size with the fewest examples to the target, the smallest of equals; in examples.
+    """The measured batch size with the fewest examples to the target, in examples; the smallest one of ties.
 
     Depends on: the target and which batch sizes were measured; no fit. The examples differ little where scaling is
     nearly perfect, so noise decides between neighbours.

@@ -1,4 +1,4 @@
-r"""The largest batch size among those that reach the target on the fewest tokens.
+r"""The largest batch size among those that reach the target with the fewest tokens.
 
 Essential AI (2025), "Practical Efficiency of Muon for Pretraining", arXiv:2505.02222, equation 6:
 :math:`B_{tok} = \max \arg\min_B T(B)` with the tokens to target :math:`T(B) = B S(B)`. Ideally tokens are flat up to a
@@ -23,8 +23,8 @@ class TokenOptimal(Definition):
     """The largest measured batch size whose examples to the target are the fewest, in examples.
 
     Depends on: the target and which batch sizes were measured; no fit. With ``tolerance`` 0 only exact ties count, so
-    on measured steps it is the ``sfo`` one, and a change of 1 % in one mean may move it by several grid points. A
-    tolerance above the noise of the steps makes it steadier, and part of the answer.
+    on measured steps it equals ``sfo``, and a change of 1 % in one mean may move it by several grid points. A tolerance
+    above the noise of the steps makes it more stable, but is part of the answer.
 
     Attributes:
         tolerance: relative excess over the fewest examples that still counts as the fewest.

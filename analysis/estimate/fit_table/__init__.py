@@ -1,7 +1,7 @@
 """Critical batch sizes from a plain table of batch sizes and steps to target, such as one from a paper.
 
-The rows become the studies that a sweep would have left, so fit, interval, definitions, verdict and figures are those
-of ``cbs analyze``.
+The rows become the studies that a sweep would have produced, so fit, interval, definitions, verdict and figures are
+those of ``cbs analyze``.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from cbs.trial.record import TrialStatus
 from cbs.trial.target import Target
 
 _FEWEST_OF_A_GRAIN = 4
-"""Different numbers of steps below which a common divisor of a tenth of them may be chance."""
+"""Number of different step counts below which a common divisor may be chance."""
 
 _FEWEST_AT_A_BUDGET = 3
-"""Rows with the same, largest number of steps below which it may be chance."""
+"""Number of rows with the same, largest step count below which this may be chance."""
 
 _LEAST_BUDGET = 100
-"""Below it neighbouring batch sizes can well take the same whole number of steps."""
+"""Below this many steps neighbouring batch sizes can easily take the same whole number of steps."""
 
 _EXACT = 1e-6
 
@@ -45,7 +45,7 @@ _NOT_REACHED = "every row is censored or empty: read the steps at an easier targ
 
 @dataclass(frozen=True, kw_only=True)
 class TableTarget(Target):
-    """What the steps of a table lead to; a table need not say."""
+    """Target of a table, which may not give its value (``known`` is then false)."""
 
     known: bool = True
 
@@ -55,11 +55,11 @@ class TableTarget(Target):
 
 @dataclass(frozen=True, kw_only=True)
 class TableFit(Analysis):
-    """What :func:`fit_table` found, an answer per group, optimizer and target.
+    """Result of :func:`fit_table`, with one answer per group, optimizer and target.
 
     Attributes:
-        name: of the table.
-        names: of every answer, the group and the optimizer as the table has them; ``None`` without such a column.
+        name: name of the table.
+        names: group and optimizer of every answer as in the table; ``None`` if there is no such column.
         unit: what the batch size counts, in words.
     """
 
@@ -101,12 +101,13 @@ def fit_table(
         source: a CSV, TSV or Parquet file, ``-`` for standard input, or a table in memory, with the columns
             ``batch_size`` and ``steps`` and, optionally, ``optimizer``, ``group``, ``seed``, ``lr``, ``censored``,
             ``target`` and ``tokens_per_example``.
-        columns: our name of a column -> what it is called in the table, where that differs.
+        config: configuration of the analysis.
+        columns: titles of columns in the table, by the names used here, where they differ.
         unit: what ``batch_size`` counts, in the plural: ``sequences``.
 
     Raises:
-        DataError: if the table cannot be used; the line names table, row and remedy.
-        ConfigError: if ``columns`` or ``unit`` is not one.
+        DataError: if the table cannot be used; the message names table, row and remedy.
+        ConfigError: if ``columns`` or ``unit`` is invalid.
     """
     if unit is not None and not (unit.strip() and unit.isprintable()):
         raise ConfigError(f"--unit must be a word such as sequences, got {unit!r}")
@@ -176,10 +177,10 @@ def _target(value: float) -> TableTarget:
 
 
 def _studies(name: str, about: Group, rows: pd.DataFrame, target: Target) -> list[Study]:
-    """The studies of one curve, by increasing batch size.
+    """Return the studies of one curve in order of increasing batch size.
 
-    Where the table has one learning rate per batch size it is the best one, and what was tried beside it is not known:
-    a learning rate of NaN keeps it from being taken for the edge of a grid.
+    If the table has one learning rate per batch size, it is the best one, and what else was tried is unknown: a
+    learning rate of NaN then keeps it from being taken for the edge of a grid.
     """
     _check_repeats(name, rows)
     _check_budget(name, rows)
@@ -207,7 +208,7 @@ def _studies(name: str, about: Group, rows: pd.DataFrame, target: Target) -> lis
 
 
 def _grain(steps: Array) -> float:
-    """What all steps of a curve are multiples of, as those read at every 500th are; 0 where that is chance or noise."""
+    """Return the number that all steps are multiples of, as when read at every 500th step; 0 if that may be chance."""
     different = np.unique(steps)
     if len(different) < _FEWEST_OF_A_GRAIN or (different % 1).any():
         return 0.0
@@ -228,7 +229,7 @@ def _check_repeats(name: str, rows: pd.DataFrame) -> None:
 
 
 def _check_budget(name: str, rows: pd.DataFrame) -> None:
-    """Refuse what looks like a budget that was written as if the target had been reached."""
+    """Refuse step counts that look like a budget recorded as if the target had been reached."""
     most = rows[rows["steps"] == rows["steps"].max()]
     sizes = most["batch_size"].unique()
     few = len(most) < _FEWEST_AT_A_BUDGET or len(sizes) < 2 or most["steps"].iloc[0] < _LEAST_BUDGET
@@ -243,7 +244,7 @@ def _check_budget(name: str, rows: pd.DataFrame) -> None:
 
 
 def _curve(row: pd.Series) -> str:
-    """The curve a row belongs to, in words."""
+    """Name the curve that a row belongs to."""
     given = [f"{kind} {row[kind]!r}" for kind in ("group", "optimizer") if row[kind]]
     given += [] if math.isnan(row["target"]) else [f"target {row['target']:g}"]
     return ", ".join(given) or "the table"

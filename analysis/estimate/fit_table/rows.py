@@ -1,6 +1,6 @@
-"""The rows of a table that a person wrote, checked: where a cell that cannot be used stands, and what to do about it.
+"""Check the rows of a table written by a person; errors say which cell cannot be used and what to do about it.
 
-Nothing is guessed: neither the unit of a number nor which column is meant.
+Nothing is guessed, neither the unit of a number nor the meaning of a column.
 """
 
 from __future__ import annotations
@@ -19,33 +19,34 @@ from analysis.read.table import Sheet, read_table
 from cbs.errors import DataError
 
 SMALLEST, LARGEST = 1e-6, 1e15
-"""Of a batch size, steps or a learning rate: beyond these a number is a slip, and products of two overflow nothing."""
+"""Range of batch sizes, steps and learning rates: numbers beyond it are mistakes; within it products do not
+overflow."""
 
 _UNLIKE = {
     "batch_size": ("batch", "bs", "size", "batch_tokens", "tokens", "batch_examples", "global_batch_size"),
     "steps": ("step", "steps_to_target", "iterations", "iters", "updates", "examples", "tokens", "samples"),
 }
-"""What a column is called that may be meant; whether it is, a person has to say."""
+"""Titles of columns that may be meant; the user has to confirm."""
 
 _ENDS = ("status", "state", "outcome", "reached", "converged", "diverged", "failed", "finished", "success", "succeeded")
-"""What a column is called that may say which steps did not reach the target."""
+"""Titles of columns that may say which runs did not reach the target."""
 
 
 def read(
     source: str | os.PathLike[str] | pd.DataFrame, columns: Mapping[str, str] | None = None
 ) -> tuple[str, pd.DataFrame, list[str]]:
-    """Read and check a table: ``source`` and ``columns`` are those of :func:`analysis.estimate.fit_table.fit_table`.
+    """Read and check a table; the arguments are as for :func:`analysis.estimate.fit_table.fit_table`.
 
     Returns:
-        What to call the table in a message, its rows, and the columns that are not used. The rows have the columns
-        :data:`REQUIRED` and :data:`OPTIONAL`, with ``None`` where there is no such column, and ``place``: where a row
-        stands, such as ``line 7``, and ``told``: whether a cell says if it is ``censored``. ``steps`` are those to the
-        target, or where ``censored`` the most that were run without reaching it, NaN where only that it was not reached
-        is known. ``optimizer``, ``group`` and ``seed`` are texts as written.
+        The name of the table for messages, its rows, and the columns that are not used. The rows have the columns
+        :data:`REQUIRED` and :data:`OPTIONAL`, with ``None`` if the table has no such column, as well as ``place``,
+        where a row stands, such as ``line 7``, and ``told``, whether a cell says if it is ``censored``. ``steps`` are
+        the steps to the target or, if ``censored``, the number of steps run without reaching it (NaN if that is
+        unknown). ``optimizer``, ``group`` and ``seed`` are texts as written.
 
     Raises:
-        DataError: naming table, row and remedy.
-        ConfigError: if ``columns`` names one that is not there, or is not one of ours.
+        DataError: if a row cannot be used; the message names table, row and remedy.
+        ConfigError: if ``columns`` names a title that does not exist, or an unknown column.
     """
     table = read_table(source)
     titles = table.titled(_CELLS, columns or {})
@@ -93,7 +94,7 @@ def _row(table: Sheet, index: int, titles: Mapping[str, str]) -> dict[str, Any]:
 def _measured(cell: Any, hint: str = "correct or remove the row") -> float:
     value = cells.positive(cell, hint)
     if not SMALLEST <= value <= LARGEST:
-        raise ValueError(f"{value:g} is beyond anything that can be meant ({SMALLEST:g} to {LARGEST:g}); correct it")
+        raise ValueError(f"{value:g} is out of range ({SMALLEST:g} to {LARGEST:g}); correct it")
     return value
 
 
@@ -123,6 +124,6 @@ _CELLS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "target": (_target, "give the value that the steps lead to, or remove the column"),
     "tokens_per_example": (cells.whole, ""),
 }
-"""How a cell of a column is read, and what to do about an empty one where there may be none."""
+"""Parser for the cells of each column, and the advice for an empty cell where none is allowed."""
 
 REQUIRED, OPTIONAL = tuple(_CELLS)[:2], tuple(_CELLS)[2:]

@@ -1,8 +1,8 @@
-"""The fitted curve of steps to target against batch size, and how well the data determine it.
+"""Fit the curve of steps to target against batch size, and measure how well the data determine it.
 
-The fit itself is :mod:`analysis.estimate.fitting.least_squares`, with every batch size weighted by its number of seeds;
-seeds that did not reach the target enter as bounds, see :mod:`analysis.estimate.fitting.data`; the prior of the
-exponent is said in :mod:`analysis.estimate.fitting.exponent`, and of the form of the curve in
+The fit itself is :mod:`analysis.estimate.fitting.least_squares`, with every batch size weighted by its number of seeds.
+Seeds that did not reach the target enter as bounds, see :mod:`analysis.estimate.fitting.data`. The prior of the
+exponent is described in :mod:`analysis.estimate.fitting.exponent`, that of the form of the curve in
 :mod:`analysis.estimate.fitting.forms`.
 """
 
@@ -32,27 +32,29 @@ class Fit:
     """A fitted curve and its bootstrap.
 
     Attributes:
-        batch_sizes: those that reached the target, shape ``[M]``, increasing.
-        log_steps: natural log of the steps to target, shape ``[M]``: mean over the seeds, those that did not reach the
-            target at their expectation.
+        batch_sizes: batch sizes that reached the target, shape ``[M]``, increasing.
+        log_steps: natural log of the steps to target, shape ``[M]``: mean over the seeds, with the expected value in
+            place of seeds that did not reach the target.
         estimate: the most likely curve, scalars, of the form with the largest share.
         residual_rms: root of the weighted mean squared residual of ``log_steps``.
-        resampled_log_steps: shape ``[R, M]``; no rows when the interval is undefined.
-        resampled: the fit to each row of ``resampled_log_steps``, of one form or another, shape ``[R]``.
-        form_of: index in ``forms`` of each of these, shape ``[R]``.
-        forms: what every form says; the data and the priors of the forms set their shares of the resamples.
-        power, resampled_power: of the power law alone, scalars, and to as many resamples.
+        resampled_log_steps: resampled log steps, shape ``[R, M]``; no rows if the interval is undefined.
+        resampled: the fit to each row of ``resampled_log_steps``, of one of the forms, shape ``[R]``.
+        form_of: index in ``forms`` of each of these fits, shape ``[R]``.
+        forms: the fit of every form; the data and the priors of the forms determine their shares of the resamples.
+        power, resampled_power: the power law, scalars, and its fits to as many resamples.
         interval_method: how the resamples were made, in words.
         weights: number of seeds behind ``log_steps``, shape ``[M]``.
-        seed_variance, seed_freedom: variance of the log steps of one seed, pooled over batch sizes, the choice of the
-            learning rate included, and its degrees of freedom; 0 both with one seed.
-        deviation, freedom: standard deviation of the log steps of one seed that the resamples were drawn with, which
-            holds the residuals, too, and its degrees of freedom.
-        misfit: how far the points lie off the curve; ``None`` where undefined.
-        bend: whether the exponent falls towards large batch sizes; ``None`` where undefined.
-        exponent: its prior.
-        free_exponent: what the data alone say of it; ``None`` below :data:`FEWEST_FREE` batch sizes.
-        hyperbola, resampled_hyperbola: with the exponent held at 1, scalars, and to resamples scattered around it.
+        seed_variance, seed_freedom: variance of the log steps of one seed, pooled over batch sizes and including the
+            choice of the learning rate, and its degrees of freedom; both 0 if there is one seed.
+        deviation, freedom: standard deviation of the log steps of one seed with which the resamples were drawn, which
+            also includes the residuals, and its degrees of freedom.
+        misfit: how far the points lie off the curve; ``None`` if undefined.
+        bend: whether the exponent falls towards large batch sizes; ``None`` if undefined.
+        exponent: prior of the exponent.
+        free_exponent: exponent from the data alone; ``None`` below :data:`FEWEST_FREE` batch sizes.
+        data: the data that the curve was fitted to.
+        hyperbola, resampled_hyperbola: the curve with the exponent fixed at 1, scalars, and its fits to resamples
+            scattered around it.
     """
 
     batch_sizes: Array
@@ -88,9 +90,9 @@ class Fit:
 def free_exponent(
     batch_sizes: Sequence[float], tables: Sequence[Trials], config: AnalysisConfig = DEFAULT
 ) -> Exponent | None:
-    """The exponent that the data of one curve alone give, with its error; ``None`` below :data:`FEWEST_FREE`.
+    """Estimate the exponent of one curve from its data alone, with its error; ``None`` below :data:`FEWEST_FREE`.
 
-    The variance is that of the linearised fit, widened by Student's t where few data estimate the noise.
+    The variance is that of the linearised fit, widened by Student's t if few data estimate the noise.
     """
     data, measured = gather(batch_sizes, tables)
     if int(data.reached.sum()) < FEWEST_FREE:
@@ -102,31 +104,33 @@ def free_exponent(
 def fit_curve(
     batch_sizes: Sequence[float], tables: Sequence[Trials], belief: Belief = ALONE, config: AnalysisConfig = DEFAULT
 ) -> Fit:
-    r"""Fit the curve and resample it, the choice of the learning rate and the form of the curve included.
+    r"""Fit the curve and resample it, including the choice of the learning rate and of the form of the curve.
 
-    Each resample draws seeds with replacement at every batch size, chooses the learning rate again, and takes the
-    winner's mean log steps. With one to five seeds such a bootstrap is far too narrow on its own, so its deviations are
+    Each resample draws seeds with replacement at every batch size, chooses the learning rate again, and takes the mean
+    log steps of the winner. With one to five seeds such a bootstrap alone is far too narrow, so its deviations are
 
-    1. centred, then rescaled to one standard deviation: the seed variance (pooled over batch sizes, inflated by
-       n/(n-1)) together with the weighted mean squared residual of the fit, or the latter alone where it is larger, as
-       it also holds what seeds cannot show (the spacing of the learning-rate grid, a curve of another form); times the
-       share of each batch size, see :class:`analysis.estimate.fitting.bootstrap.Seeds`. Residuals that
-       seeds do not explain (:data:`analysis.estimate.fitting.form_fits.ALIKE`) do not cancel as noise does: they count
-       as one, by their sum of squares;
-    2. multiplied by the ratio of Student's t to the normal quantile at the pooled degrees of freedom;
-    3. added to the fitted curve of a form (:mod:`analysis.estimate.fitting.forms`; each in as many resamples as its
-       share is), in every second resample less what a finer learning rate could save
-       (:func:`analysis.estimate.fitting.bootstrap.leftover`), and with what is luck in the choice of the learning rate
-       (:func:`analysis.estimate.fitting.winner_bias.winner_bias`) in every second of either kind; refitted, each by the
-       same form and with a draw of the prior of the exponent.
+    1. centred, then rescaled to a common standard deviation. Its square is the seed variance (pooled over batch sizes,
+    inflated by n/(n-1)) pooled with the weighted mean squared residual of the fit, or the latter alone if it is larger,
+    because it also contains what seeds cannot show (the spacing of the learning-rate grid, another form of the curve).
+    It is multiplied by the share of each batch size, see :class:`analysis.estimate.fitting.bootstrap.Seeds`. Residuals
+    that seeds do not explain (:data:`analysis.estimate.fitting.form_fits.ALIKE`) do not average out as noise does: they
+    count as a single departure, with the sum of their squares;
+    2. multiplied by the ratio of the quantiles of Student's t and the normal distribution at the pooled degrees of
+    freedom;
+    3. added to the fitted curve of a form (:mod:`analysis.estimate.fitting.forms`; each form gets its share of the
+    resamples). In every second resample, what a finer learning rate could save is subtracted
+    (:func:`analysis.estimate.fitting.bootstrap.leftover`), and in half of both kinds the luck in the choice of the
+    learning rate is corrected (:func:`analysis.estimate.fitting.winner_bias.winner_bias`). Each resample is refitted by
+    the same form and with a draw of the prior of the exponent.
 
-    Percentiles of the refits are the interval. With one seed per batch size the deviations are normal draws with the
-    standard deviation of the residuals. A seed that did not reach the target is drawn from the fitted curve likewise,
-    and is bounded in a resample where its draw is. The measured coverage is in ``docs/fits.md``. The estimate is
-    that at the best learning rate of the grid, which is a little slower than the best of all where learning rates are
-    few, and looks a little faster than it is where they are many and noisy; the intervals hold all of it.
+    The interval is formed by percentiles of the refits. With one seed per batch size the deviations are normal draws
+    with the standard deviation of the residuals. A seed that did not reach the target is drawn from the fitted curve in
+    the same way, and is a bound in a resample if its draw is beyond its bound. The measured coverage is in
+    ``docs/fits.md``. The estimate is for the best learning rate of the grid. It is slightly slower than the best
+    possible one if learning rates are few, and looks slightly faster than it is if they are many and noisy; the
+    intervals cover both.
 
-    Batch sizes increase, and at least two of them have a table with a trial that reached the target.
+    Batch sizes have to increase, and at least two of them need a trial that reached the target.
     """
     data, measured = gather(batch_sizes, tables)
     here = data.reached
@@ -147,7 +151,7 @@ def fit_curve(
     def refits(
         curve: StepsCurve, exponent: Exponent, deviation: float, scale: float, rows: np.ndarray
     ) -> tuple[StepsCurve, Array]:
-        """Curves through resamples around ``curve``, and the resampled log steps ``[R, M]``."""
+        """Return curves fitted to resamples around ``curve``, and the resampled log steps ``[R, M]``."""
         fitted = curve.log_steps(data.batch_sizes)
         logs = np.where(here, fitted, 0.0) + scale * draws[rows] - saved[rows]
         hidden = fitted[data.place] + scale * latent[rows]
@@ -222,7 +226,7 @@ def _replaced(values: Array, rows: np.ndarray, others: Array) -> Array:
 
 
 def interval(values: Array, confidence: float) -> tuple[float | None, float | None]:
-    """Percentile interval of positive resampled values; an end that runs to 0 or infinity is ``None``."""
+    """Return the percentile interval of positive resampled values; an end at 0 or infinity is ``None``."""
     if not len(values):
         return None, None
     low, high = np.quantile(values, [0.5 - confidence / 2, 0.5 + confidence / 2], method="nearest")

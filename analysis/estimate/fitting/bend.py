@@ -1,13 +1,12 @@
-r"""Whether the exponent of a curve falls towards large batch sizes, which none of the forms can do.
+r"""Test whether the exponent of a curve falls towards large batch sizes, which none of the forms can do.
 
-Beside the power law stands the curve whose rise :math:`\ln(S/S_{min} - 1)` bends at the critical batch size,
+The power law is compared with a curve whose log rise :math:`\ln(S/S_{min} - 1)` bends at the critical batch size,
 
 .. math:: -a u - 2 d \ln\cosh(u/2), \quad u = \ln(B/B_{crit}),
 
-so that its local exponent goes from :math:`a - d` at small to :math:`a + d` at large batch sizes. The two are compared
-by the F test of one more parameter against pure error, on one side: where the exponent falls, the fit takes the plateau
-for too high, and the critical batch size for too small, by more than the interval holds; where it rises, as with a
-sharp knee, the forms hold it.
+so that its local exponent goes from :math:`a - d` at small to :math:`a + d` at large batch sizes. The comparison is the
+one-sided F test of one more parameter against pure error. If the exponent falls, the fit puts the plateau too high and
+the critical batch size too low, by more than the interval covers; if it rises, as at a sharp knee, the forms cover it.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ from analysis.estimate.fitting.bootstrap import Seeds
 from analysis.estimate.fitting.data import LEAST_DEVIATION
 
 FEWEST = 6
-"""Batch sizes below which four parameters leave too little."""
+"""Smallest number of batch sizes; with fewer, four parameters leave too little."""
 
 _LOG_EXPONENT, _BEND = 0.75, 1.0
-"""Standard deviations of ``ln a`` and ``d`` around 0, so that a plateau alone leaves them where they are."""
+"""Standard deviations of the priors of ``ln a`` and ``d`` around 0, which keep them at 0 if only a plateau is seen."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,7 @@ class Bend:
     """How far the exponent falls towards large batch sizes.
 
     Attributes:
-        probability: of a fall as clear as this one if the exponent is the same everywhere.
+        probability: probability of a fall at least as clear as this one if the exponent is the same everywhere.
         small, large: exponent towards small and towards large batch sizes.
     """
 
@@ -48,13 +47,13 @@ class Bend:
 def bend(
     batch_sizes: Array, log_steps: Array, weights: Array, seeds: Seeds, grid: float, power: StepsCurve
 ) -> Bend | None:
-    """The curve that bends beside the power law; ``None`` below :data:`FEWEST` batch sizes, or with one seed.
+    """Fit the curve that bends; ``None`` below :data:`FEWEST` batch sizes, or with one seed.
 
     Args:
-        batch_sizes, log_steps: means over seeds, shape ``[M]``.
+        batch_sizes, log_steps: batch sizes, and means of the log steps over seeds, shape ``[M]``.
         weights: numbers of seeds, shape ``[M]``.
-        seeds: their variance, and its degrees of freedom.
-        grid: as of :func:`analysis.estimate.fitting.misfit.lack_of_fit`.
+        seeds: variance of a seed and its degrees of freedom.
+        grid: as for :func:`analysis.estimate.fitting.misfit.lack_of_fit`.
         power: the fitted power law, scalars.
     """
     if len(batch_sizes) < FEWEST or not seeds.freedom:

@@ -1,4 +1,4 @@
-"""Resampling of seeds, with the learning rate chosen again in every resample."""
+"""Resample seeds, choosing the learning rate again in every resample."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from cbs.trial.lr_choice import best_lr_many
 
 _FEW_SEEDS = 8
 _ALIKE = 4.0
-"""Degrees of freedom that the pooled variance counts for at every batch size: noise may grow or fall with it."""
+"""Degrees of freedom with which the pooled variance counts at every batch size, because noise may depend on it."""
 
 
 class Seeds(NamedTuple):
-    """How the winner's mean log steps scatter when seeds are drawn with replacement.
+    """Scatter of the winner's mean log steps when seeds are drawn with replacement.
 
     Attributes:
-        deviations: centred, shape ``[R, M]``.
-        shares: the variance of one seed's log steps at every batch size over the pooled one, drawn towards 1 as by
+        deviations: centred deviations, shape ``[R, M]``.
+        shares: variance of one seed's log steps at every batch size relative to the pooled one, shrunk towards 1 as by
             :data:`_ALIKE` further degrees of freedom, shape ``[M]``.
-        variance: the pooled one, with what the choice of the learning rate adds to it.
-        freedom: its degrees of freedom.
+        variance: pooled variance of one seed, including what the choice of the learning rate adds.
+        freedom: degrees of freedom of ``variance``.
     """
 
     deviations: Array
@@ -37,8 +37,10 @@ class Seeds(NamedTuple):
 
 
 def resampled_seeds(tables: Sequence[Trials], reached: Array, resamples: int, rng: np.random.Generator) -> Seeds:
-    """Of one table per batch size that reached the target; ``reached`` is the number of seeds that did so at the
-    winning learning rate, shape ``[M]``."""
+    """Resample seeds from one table per batch size that reached the target.
+
+    ``reached`` is the number of seeds that reached it at the winning learning rate, shape ``[M]``.
+    """
     deviations = np.zeros((resamples, len(tables)))
     own, known = np.zeros(len(tables)), np.zeros(len(tables))
     several = [index for index, table in enumerate(tables) if table.steps.shape[1] > 1]
@@ -52,7 +54,7 @@ def resampled_seeds(tables: Sequence[Trials], reached: Array, resamples: int, rn
             run_there = int(table.ran[table.winner].sum())
             if run_there < 2:
                 continue
-            # the bootstrap variance of a mean of n is (n - 1) / n of its unbiased estimate; times n it is that of one
+            # the bootstrap variance of a mean of n is (n - 1)/n of its unbiased estimate; times n it is that of one
             # seed
             known[index] = run_there - 1
             own[index] = reached[index] * seeds * deviations[:, index].var() / known[index]
@@ -63,9 +65,9 @@ def resampled_seeds(tables: Sequence[Trials], reached: Array, resamples: int, rn
 
 
 def _winners_means(table: Trials, draws: np.ndarray) -> Array:
-    """Mean log steps of the winning learning rate, shape ``[R]``, when the seeds are those of each row of ``draws``;
+    """Return the mean log steps of the winning learning rate, shape ``[R]``, for the seeds in each row of ``draws``;
     NaN where none of them reached the target."""
-    # rows that differ in their order only are one (with three seeds there are 10); of many seeds hardly two are alike
+    # draws that differ only in order are the same (10 with three seeds); with many seeds hardly any two are the same
     seeds = draws.shape[1]
     codes = ((seeds + 1) ** draws).sum(axis=1) if seeds <= _FEW_SEEDS else np.arange(len(draws))
     _, first, which = np.unique(codes, return_index=True, return_inverse=True)
@@ -78,8 +80,8 @@ def _winners_means(table: Trials, draws: np.ndarray) -> Array:
 
 
 def rescaled(deviations: Array, wanted: Array, rng: np.random.Generator) -> Array:
-    """``deviations`` ``[R, M]`` with the standard deviations ``wanted`` ``[M]``: shrunk where they are larger, filled
-    up with normal draws where they are smaller."""
+    """Give ``deviations`` ``[R, M]`` the standard deviations ``wanted`` ``[M]``: shrink larger ones, and add normal
+    draws to smaller ones."""
     present = deviations.std(axis=0)
     scale = np.minimum(1.0, wanted / np.where(present > 0, present, np.inf))
     missing = np.sqrt(np.maximum(wanted**2 - (scale * present) ** 2, 0.0))
@@ -87,11 +89,11 @@ def rescaled(deviations: Array, wanted: Array, rng: np.random.Generator) -> Arra
 
 
 def leftover(gains: Sequence[float], resamples: int, rng: np.random.Generator) -> Array:
-    """What a finer learning rate saves in log steps, shape ``[R, M]``, ``gains`` at most; nothing in every second
-    resample, so that the interval holds the steps at the best of the learning rates that were tried as well.
+    """Return what a finer learning rate saves in log steps, at most ``gains``, shape ``[R, M]``; 0 in every second
+    resample, so that the interval also covers the steps at the best learning rate of the grid.
 
-    The optimum is equally likely anywhere around the winner, so what is saved goes with the square of a uniform number.
-    Batch sizes share half of what it is drawn from: one grid lies alike around the optima of many.
+    The optimum is equally likely anywhere around the winner, so the saving is proportional to the square of a uniform
+    number. Batch sizes share half of the randomness, because one grid lies in a similar way around the optima of many.
     """
     most = np.asarray(gains, dtype=float)
     if not most.any():
@@ -102,6 +104,6 @@ def leftover(gains: Sequence[float], resamples: int, rng: np.random.Generator) -
 
 
 def alike_uniform(shape: tuple[int, int], rng: np.random.Generator) -> Array:
-    """Numbers uniform on (0, 1), shape ``[R, M]``, whose rows share half of what they are drawn from."""
+    """Return numbers uniform on (0, 1), shape ``[R, M]``, with half of the randomness shared within each row."""
     shared, own = rng.standard_normal((shape[0], 1)), rng.standard_normal(shape)
     return np.asarray(ndtr((shared + own) / math.sqrt(2.0)))

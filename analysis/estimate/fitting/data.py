@@ -1,16 +1,17 @@
-r"""What a curve is fitted to: the trials at every batch size, of these the means over seeds at the best learning rate.
+r"""The data that a curve is fitted to: at every batch size the means over seeds at the best learning rate, and bounds.
 
-Seeds that did not reach the target are lower bounds on their steps: a Tobit fit by expectation and maximisation. A seed
-that ran :math:`b` steps without reaching the target says :math:`\ln S > \ln b`. Leaving it out makes the curve too low
-where only the fast seeds got there, and blind where none did. With normal noise of standard deviation :math:`\sigma`
-around the curve :math:`\mu(B)` its likelihood is :math:`1 - \Phi(z)`, :math:`z = (\ln b - \mu)/\sigma` (Tobin 1958,
-"Estimation of relationships for limited dependent variables", Econometrica 26, 24-36). Expectation puts
-:math:`E[\ln S \mid \ln S > \ln b] = \mu + \sigma h(z)` in place of the seed, with the hazard
-:math:`h = \varphi/(1 - \Phi)`; maximisation is the least-squares fit. Repeating the two climbs to the maximum of the
-likelihood, but slowly where a bound decides much, so a censored seed enters with the weight :math:`k = h (h - z)` that
-the likelihood curves with, and the response :math:`\mu + \sigma h/k`: the same fixed point, reached in a few rounds.
+Seeds that did not reach the target are lower bounds on their steps; they enter by a Tobit fit with expectation
+maximisation. A seed that ran :math:`b` steps without reaching the target says :math:`\ln S > \ln b`. Leaving it out
+would make the curve too low where only the fast seeds reached the target, and ignore batch sizes where none did. With
+normal noise of standard deviation :math:`\sigma` around the curve :math:`\mu(B)` its likelihood is :math:`1 - \Phi(z)`,
+:math:`z = (\ln b - \mu)/\sigma` (Tobin 1958, "Estimation of relationships for limited dependent variables",
+Econometrica 26, 24-36). The expectation step puts :math:`E[\ln S \mid \ln S > \ln b] = \mu + \sigma h(z)` in place of
+the seed, with the hazard :math:`h = \varphi/(1 - \Phi)`; the maximisation step is the least-squares fit. Repeating the
+two climbs to the maximum of the likelihood, but slowly if a bound has much influence. A censored seed therefore enters
+with the curvature of the likelihood, :math:`k = h (h - z)`, as its weight, and the response :math:`\mu + \sigma h/k`:
+the fixed point is the same, and is reached in a few rounds.
 
-A bound far below the curve has :math:`h = 0`, no weight, and changes nothing.
+A bound far below the curve has :math:`h = 0`, hence no weight and no effect.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from analysis.estimate.fitting.least_squares import Exponent, fit_curves
 from cbs.trial.lr_choice import best_lr
 
 LEAST_DEVIATION = 1e-3
-"""Least standard deviation of ln S: a tenth of a percent, finer than steps to target are ever known."""
+"""Smallest standard deviation of ln S: a tenth of a percent, less than steps to target are ever known to."""
 
 _ROUNDS = 40
 _CONVERGED = 1e-9
@@ -37,13 +38,13 @@ _CONVERGED = 1e-9
 
 @dataclass(frozen=True)
 class Trials:
-    """Every trial at one batch size, shape ``[learning rates, seeds]`` each.
+    """All trials at one batch size, each array of shape ``[learning rates, seeds]``.
 
     Attributes:
         steps: steps to target; NaN where it was not reached.
-        bound: steps run without reaching it; NaN where that means nothing.
+        bound: steps run without reaching the target; NaN where there is no such bound.
         ran: whether the trial was run.
-        gain: the most log steps that a learning rate in between could save on the best of these.
+        gain: largest saving in log steps that a learning rate between those tried could bring over the best of them.
     """
 
     steps: Array
@@ -53,7 +54,7 @@ class Trials:
 
     @classmethod
     def of(cls, steps: Array, bound: Array | float = math.nan) -> Trials:
-        """A table in which every trial was run."""
+        """Return a table in which every trial was run."""
         steps = np.asarray(steps, dtype=float)
         return cls(steps, np.broadcast_to(bound, steps.shape), np.ones(steps.shape, dtype=bool))
 
@@ -63,20 +64,19 @@ class Trials:
         return best_lr(self.steps, self.ran)
 
     def without(self, seed: int) -> Trials:
-        """The table as if a seed (a column) had never been run."""
+        """Return the table as if a seed (a column) had never been run."""
         kept = np.arange(self.steps.shape[1]) != seed
         return replace(self, steps=self.steps[:, kept], bound=self.bound[:, kept], ran=self.ran[:, kept])
 
 
 def observed(trials: Trials) -> tuple[Array, Array]:
-    """What one batch size says about its best learning rate: log steps of the seeds that reached the target, and log
-    bounds of those that did not, shape ``[at most seeds]`` each.
+    """Return log steps of the seeds that reached the target at the best learning rate of one batch size, and log bounds
+    of those that did not, each of shape ``[at most seeds]``.
 
-    Where some trial reached the target, both are those of the winning learning rate. Where none did, the winner is
-    unknown, and what is known of it is that it took longer than the learning rate that was given up first: the bounds
-    are those of the learning rate whose longest run is shortest. Every other one ran longer than that on some seed, so
-    whichever is the best one, its steps exceed them. A diverged trial has no bound: it does not say how long another
-    learning rate takes.
+    If no trial reached the target, the best learning rate is unknown, but it took longer than the learning rate that
+    was given up first. The bounds are then those of the learning rate whose longest run is the shortest: every other
+    one ran longer than that on some seed, so the steps of the best one exceed these bounds, whichever it is. A diverged
+    trial has no bound, because it does not say how long another learning rate takes.
     """
     table, bound, winner = trials.steps, trials.bound, trials.winner
     if winner is None:
@@ -89,19 +89,19 @@ def observed(trials: Trials) -> tuple[Array, Array]:
 
 
 def hazard(z: Array) -> Array:
-    """Density of the normal distribution over its upper tail."""
+    """Return the hazard of the standard normal distribution: its density divided by its upper tail probability."""
     return math.sqrt(2.0 / math.pi) / erfcx(z / math.sqrt(2.0))
 
 
 @dataclass(frozen=True)
 class Data:
-    """What a curve is fitted to.
+    """The data that a curve is fitted to, for ``M`` batch sizes and ``J`` seeds that did not reach the target.
 
     Attributes:
-        batch_sizes: shape ``[M]``, increasing, with those where only bounds are known.
-        log_steps: mean over the seeds that reached the target, shape ``[M]``; 0 where none did.
+        batch_sizes: batch sizes, including those with bounds only, shape ``[M]``, increasing.
+        log_steps: mean log steps of the seeds that reached the target, shape ``[M]``; 0 where none did.
         weights: number of these seeds, shape ``[M]``.
-        place: index of the batch size of every seed that did not, shape ``[J]``.
+        place: index of the batch size of every seed that did not reach the target, shape ``[J]``.
         bounds: natural log of the steps it ran without reaching the target, shape ``[J]``.
     """
 
@@ -113,20 +113,20 @@ class Data:
 
     @property
     def all_weights(self) -> Array:
-        """Number of all seeds, those that did not reach the target included, shape ``[M]``."""
+        """Number of all seeds, including those that did not reach the target, shape ``[M]``."""
         return self.weights + np.bincount(self.place, minlength=len(self.weights))
 
     @property
     def reached(self) -> np.ndarray:
-        """Which batch sizes reached the target, shape ``[M]``."""
+        """Mask of the batch sizes that reached the target, shape ``[M]``."""
         return np.asarray(self.weights > 0)
 
     def without(self, place: int) -> Data:
-        """All but one batch size."""
+        """Return the data without one batch size."""
         return self._part(np.arange(len(self.batch_sizes)) != place, self.place != place)
 
     def unbounded(self) -> Data:
-        """The batch sizes that reached the target, without the bounds."""
+        """Return the batch sizes that reached the target, without bounds."""
         return self._part(self.reached, np.zeros(len(self.bounds), dtype=bool))
 
     def _part(self, kept: np.ndarray, bounds: np.ndarray) -> Data:
@@ -134,15 +134,15 @@ class Data:
         return Data(sizes, steps, weights, np.cumsum(kept)[self.place[bounds]] - 1, self.bounds[bounds])
 
     def completed(self, mean: Array, deviation: float, rows: Array | None = None, latent: Array | None = None) -> Array:
-        """Log steps with the expectation of every bounded seed averaged in, shape ``[R, M]``.
+        """Return log steps with the expected values of all bounded seeds averaged in, shape ``[R, M]``.
 
         Args:
             mean: log steps of the fitted curve, shape ``[R, M]``.
-            deviation: of the log steps of one seed.
-            rows: log steps of resamples in place of the measured ones, shape ``[R, M]``; any number where no seed
+            deviation: standard deviation of the log steps of one seed.
+            rows: resampled log steps to use instead of the measured ones, shape ``[R, M]``; arbitrary where no seed
                 reached the target.
-            latent: log steps of the bounded seeds, shape ``[R, J]``, in resamples: a seed below its bound reached the
-                target there. In the data, where none did, absent.
+            latent: resampled log steps of the bounded seeds, shape ``[R, J]``; a seed whose value is below its bound
+                reached the target in that resample. ``None`` for the measured data.
         """
         rows = self.log_steps[None] if rows is None else rows
         if not len(self.bounds):
@@ -154,7 +154,7 @@ class Data:
         return self._joined(rows, expected, np.ones_like(expected))[0]
 
     def _responses(self, mean: Array, deviation: float, latent: Array | None) -> tuple[Array, Array]:
-        """What every bounded seed enters the next least-squares fit with, and its weight; shape ``[R, J]`` each."""
+        """Return response and weight of every bounded seed in the next least-squares fit, each of shape ``[R, J]``."""
         at, sigma = mean[:, self.place], max(deviation, LEAST_DEVIATION)
         z = (self.bounds - at) / sigma
         rate = hazard(z)
@@ -166,8 +166,8 @@ class Data:
         return np.where(reached, latent, response), np.where(reached, 1.0, weight)
 
     def _joined(self, rows: Array, values: Array, extra: Array) -> tuple[Array, Array]:
-        """Means per batch size of ``rows`` and of ``values`` with the weights ``extra``, and their weights, both
-        ``[R, M]``."""
+        """Return means per batch size of ``rows`` and of ``values`` weighted by ``extra``, and their total weights,
+        both of shape ``[R, M]``."""
         total, sums = np.repeat(self.weights[None], len(rows), axis=0), rows * self.weights
         for seed, index in enumerate(self.place):
             total[:, index] += extra[:, seed]
@@ -185,12 +185,12 @@ class Data:
         start: StepsCurve | None = None,
         knee: float = 1.0,
     ) -> StepsCurve:
-        """The most likely curve, shape ``[R]``.
+        """Return the most likely curve, shape ``[R]``.
 
         Args:
-            exponent, start, knee: as of :func:`analysis.estimate.fitting.least_squares.fit_curves`.
-            deviation, rows, latent: as of :meth:`completed`.
-            scatter: standard deviation that the bounds are weighed with, where that of resamples differs.
+            exponent, start, knee: as for :func:`analysis.estimate.fitting.least_squares.fit_curves`.
+            deviation, rows, latent: as for :meth:`completed`.
+            scatter: standard deviation used for the bounds, if that of resamples differs from ``deviation``.
         """
         rows = self.log_steps[None] if rows is None else rows
 
@@ -218,7 +218,7 @@ class Data:
 
 
 def gather(batch_sizes: Sequence[float], tables: Sequence[Trials]) -> tuple[Data, list[Trials]]:
-    """The data of a curve, and the tables of the batch sizes that reached the target."""
+    """Return the data of a curve, and the tables of the batch sizes that reached the target."""
     seen = [(size, table, *observed(table)) for size, table in zip(batch_sizes, tables, strict=True)]
     used = [(size, table, logs, bounds) for size, table, logs, bounds in seen if len(logs) or len(bounds)]
     sizes, _, steps, bounds = zip(*used, strict=True)

@@ -1,12 +1,12 @@
-r"""The most likely curve of every form, and how far the data speak for it.
+r"""The most likely curve of every form, and the support that each form gets from the data.
 
-All forms have as many parameters, so what the data say of one is its likelihood at the best of them. With the variance
-of a seed integrated out (prior :math:`1/\sigma^2`), seeds of variance :math:`s^2` with :math:`\nu` degrees of freedom
-and the squares Q that a fit leaves to M batch sizes, that is
+All forms have equally many parameters, so the support is the likelihood at the best ones. With the variance of a seed
+integrated out (prior :math:`1/\sigma^2`), for seeds of variance :math:`s^2` with :math:`\nu` degrees of freedom and the
+sum of squares Q that a fit leaves at M batch sizes, it is
 
 .. math:: L \propto (\nu s^2 + Q)^{-(\nu + M - 2)/2}
 
-(Gelman et al., "Bayesian Data Analysis", section 14.2). The prior of the exponent is a part of Q.
+(Gelman et al., "Bayesian Data Analysis", section 14.2). The prior of the exponent is included in Q.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from analysis.estimate.fitting.misfit import Misfit, lack_of_fit
 TINY = 1e-300
 _ROUNDS = 3
 ALIKE = 0.05
-"""Probability of :class:`Misfit` below which residuals are one departure from the curve, not one at each batch size."""
+"""If the probability of :class:`Misfit` is below this, residuals count as one departure, not one per batch size."""
 
 FEWEST_FREE = 4
-"""Batch sizes below which a free exponent leaves no residual."""
+"""Number of batch sizes below which a fit with a free exponent leaves no residual."""
 
 
 @dataclass(frozen=True)
@@ -39,16 +39,18 @@ class FormFit:
     """The fit of one form.
 
     Attributes:
+        form: the form.
         estimate: the most likely curve, scalars.
-        belief: the prior of its exponent.
-        free: what the data alone say of it; ``None`` below :data:`FEWEST_FREE` batch sizes.
-        deviation, freedom: standard deviation of the log steps of one seed around it, and its degrees of freedom.
-        misfit: how far the points lie off it; ``None`` where undefined.
-        spread: standard deviation that resamples are drawn with, before what its own uncertainty adds: ``deviation``,
-            or that of all residuals together where seeds do not explain them (:data:`ALIKE`).
-        residuals: of log steps at the batch sizes that reached the target, shape ``[M]``.
-        likelihood: over that of the form that the data speak for most.
-        share: of the resamples; its ``belief`` times its ``likelihood``, over the sum of all forms.
+        belief: prior of its exponent.
+        free: exponent from the data alone; ``None`` below :data:`FEWEST_FREE` batch sizes.
+        deviation, freedom: standard deviation of the log steps of one seed around the curve, and its degrees of
+            freedom.
+        misfit: how far the points lie off the curve; ``None`` if undefined.
+        spread: standard deviation for drawing resamples, before widening for its own uncertainty: ``deviation``, or
+            that of all residuals together if seeds do not explain them (:data:`ALIKE`).
+        residuals: residuals of log steps at the batch sizes that reached the target, shape ``[M]``.
+        likelihood: likelihood relative to the form that the data support most.
+        share: share of the resamples: its ``belief`` times its ``likelihood``, normalised over all forms.
     """
 
     form: CurveForm
@@ -72,12 +74,15 @@ class FormFit:
 def fit_forms(
     data: Data, hyperbola: StepsCurve, belief: Belief, seeds: Seeds, grid: float, confidence: float
 ) -> list[FormFit]:
-    """Every form of :data:`analysis.estimate.fitting.forms.FORMS`, in their order.
+    """Fit every form of :data:`analysis.estimate.fitting.forms.FORMS`, in their order.
 
     Args:
-        hyperbola: without the bounds, where the fits start.
-        belief: about the exponent, before what the free exponent of this form says.
-        grid: as of :func:`analysis.estimate.fitting.misfit.lack_of_fit`.
+        data: the data of the curve.
+        hyperbola: the hyperbola fitted without bounds, from which the fits start.
+        belief: prior of the exponent, before it is widened by the free exponent of a form.
+        seeds: scatter of the seeds.
+        grid: as for :func:`analysis.estimate.fitting.misfit.lack_of_fit`.
+        confidence: confidence of the intervals.
     """
     alone = data.unbounded()
     largest = float(alone.batch_sizes[-1])
@@ -116,13 +121,13 @@ def fit_forms(
 
 
 def widening(freedom: float, confidence: float) -> float:
-    """Ratio of Student's t to the normal quantile: what a standard deviation that was estimated costs."""
+    """Return the ratio of the quantiles of Student's t and the normal distribution, for an estimated deviation."""
     tail = 0.5 + confidence / 2
     return float(stdtrit(freedom, tail) / ndtri(tail))
 
 
 def free(alone: Data, seeds: Seeds, confidence: float, knee: float = 1.0) -> Exponent:
-    """The exponent that the data alone give, and its variance; that of the linearised fit, widened by Student's t."""
+    """Estimate the exponent from the data alone, with the variance of the linearised fit, widened by Student's t."""
     curve = alone.fit(FREE, 1.0, knee=knee).row(0)
     deviation, freedom = _deviation(alone, curve, 0.0, seeds, len(alone.batch_sizes) - 3)
     deviation *= widening(freedom, confidence)
@@ -133,12 +138,12 @@ def free(alone: Data, seeds: Seeds, confidence: float, knee: float = 1.0) -> Exp
 def fitted(
     data: Data, exponent: Exponent, seeds: Seeds, curve: StepsCurve, knee: float = 1.0
 ) -> tuple[StepsCurve, float, float]:
-    """The most likely curve, the standard deviation of a seed around it, and its degrees of freedom.
+    """Return the most likely curve, the standard deviation of a seed around it, and its degrees of freedom.
 
-    The exponent takes one degree of freedom of the residuals in so far as the data, not the belief, decide it. Each of
-    the three needs the others, so they are found in turns. With three batch sizes the residuals are those of the
-    hyperbola, as three parameters leave none; with two it is the curve. It starts at ``curve``, the hyperbola without
-    the bounds.
+    The exponent takes one degree of freedom of the residuals to the extent that it is determined by the data rather
+    than the prior. The three depend on each other and are found by iteration. With three batch sizes the residuals are
+    those of the hyperbola, because three parameters leave none; with two the hyperbola is the curve. The search starts
+    at ``curve``, the hyperbola fitted without bounds.
     """
     count = int(data.reached.sum())
     alone = data.unbounded()
@@ -157,30 +162,30 @@ def fitted(
 
 
 def _share(data: Data, curve: StepsCurve, deviation: float, exponent: Exponent) -> float:
-    """Share of what is known of the exponent that comes from the data, 0 to 1."""
+    """Return the share of the information on the exponent that comes from the data, 0 to 1."""
     spare = _known_of_exponent(data.batch_sizes, curve, data.all_weights)
     before = deviation**2 / float(exponent.variance)
     return spare / (spare + before) if spare + before > 0 else 1.0
 
 
 def _known_of_exponent(batch_sizes: Array, curve: StepsCurve, weights: Array) -> float:
-    """Information on the log exponent with ``ln B_crit`` profiled out, for seeds of unit standard deviation."""
+    """Return the information on the log exponent with ``ln B_crit`` profiled out, for unit variance of a seed."""
     known = information(batch_sizes, curve, weights)
     return float(known[1, 1] - known[0, 1] ** 2 / known[0, 0]) if known[0, 0] > 0 else 0.0
 
 
 def _deviation(data: Data, curve: StepsCurve, deviation: float, seeds: Seeds, freedom: float) -> tuple[float, float]:
-    """See :func:`pooled_deviation`."""
+    """Return the pooled deviation around a curve; see :func:`pooled_deviation`."""
     fitted = curve.log_steps(data.batch_sizes)
     squares = float(data.all_weights @ (data.completed(fitted[None], deviation)[0] - fitted) ** 2)
     return pooled_deviation(squares, freedom, seeds.variance, seeds.freedom)
 
 
 def pooled_deviation(squares: float, freedom: float, variance: float, known: float) -> tuple[float, float]:
-    """Standard deviation of one seed's log steps, and its degrees of freedom.
+    """Return the standard deviation of one seed's log steps, and its degrees of freedom.
 
-    The squared residuals of a fit are pooled with the ``variance`` of seeds, ``known`` with so many degrees of freedom,
-    unless they are larger than the seeds show: they also hold what seeds cannot show, and then they count alone.
+    The squared residuals of a fit are pooled with the ``variance`` of seeds, which has ``known`` degrees of freedom. If
+    the residuals are larger than those of seeds they count alone, because they contain errors that seeds cannot show.
     """
     if freedom <= 0:
         return math.sqrt(variance), known

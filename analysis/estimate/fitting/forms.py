@@ -1,7 +1,7 @@
-"""Forms of the curve, and how many curves are taken to be of each before they are looked at.
+"""Forms of the curve, and their prior probabilities.
 
-Few batch sizes do not tell how sharply perfect scaling turns into a plateau, nor whether steps go on falling beyond the
-largest of them, and the critical batch size hangs on both. Every form has as many parameters as the power law.
+A few batch sizes do not show how sharply perfect scaling turns into a plateau, nor whether steps go on falling beyond
+the largest one, and the critical batch size depends on both. Every form has as many parameters as the power law.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class CurveForm:
-    """A curve that data might come from.
+    """A family of curves from which the data may come.
 
     Attributes:
-        words: what it says of the steps, to follow "if".
-        belief: share of curves that are taken to be of this form; those of all forms add up to 1.
+        words: what the form says about the steps, to follow the word "if".
+        belief: prior probability of this form; those of all forms sum to 1.
         knee: see :class:`analysis.estimate.curves.StepsCurve`.
-        levelled: whether steps no longer fall beyond the largest batch size that was measured. Such a form stands for
-            all whose fewest steps are not where the power law sees them, as of steps that fall a little for ever.
+        levelled: whether steps no longer fall beyond the largest measured batch size. This form represents all curves
+            whose fewest steps differ from those of the power law, including steps that keep falling slowly.
     """
 
     words: str

@@ -1,9 +1,9 @@
 r"""Least-squares fit of :class:`analysis.estimate.curves.StepsCurve`, for thousands of curves at once.
 
-Residuals are in log steps. What is known of the exponent beforehand enters as one more observation of its logarithm,
-so the fit is the most likely curve: with no such observation the exponent is free, with an exact one it is held and
-the curve is the hyperbola. For a given exponent and :math:`\ln B_{crit}` the best :math:`\ln S_{min}` is a mean. The
-other two are bracketed on a grid and finished by damped Gauss-Newton steps, :func:`minimized`.
+Residuals are in log steps. The prior of the exponent enters as one more observation of its logarithm, so the fit is the
+most likely curve: without a prior the exponent is free; with an exact one it is fixed, and the curve is the hyperbola.
+For a given exponent and :math:`\ln B_{crit}` the best :math:`\ln S_{min}` is a mean. The other two parameters are
+located on a grid and refined by damped Gauss-Newton steps, :func:`minimized`.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from analysis.arrays import Array
 from analysis.estimate.curves import StepsCurve
 
 REACH = 100.0
-"""How far beyond the measured batch sizes a critical batch size is looked for. Further out the hyperbola differs by
-less than 1 % from perfect scaling (or from a plateau) at every measured batch size: the answer is infinity (or 0)."""
+"""Factor by which the search for the critical batch size extends beyond the measured ones. Farther out the hyperbola
+differs by less than 1 % from perfect scaling (or from a plateau) at every measured batch size, and the result is
+infinity (or 0)."""
 
 EXPONENTS = (0.2, 5.0)
-"""Exponents that are looked for; an interval that ends there is open."""
+"""Range of exponents that is searched; an interval that ends there is open."""
 
 _GRID_STEP = 0.5
 _GRID_EXPONENTS = 17
@@ -33,11 +34,11 @@ _CONVERGED = 1e-9
 
 @dataclass(frozen=True)
 class Exponent:
-    """What is known of the logarithm of the exponent before the data are seen.
+    """Prior of the logarithm of the exponent.
 
     Attributes:
-        log_mean: shape ``[R]`` or scalar.
-        variance: likewise; 0 holds the exponent (then for all rows), infinity leaves it free.
+        log_mean: mean, shape ``[R]`` or scalar.
+        variance: variance, shape ``[R]`` or scalar; 0 fixes the exponent (then in all rows), infinity leaves it free.
     """
 
     log_mean: Array | float = 0.0
@@ -45,11 +46,11 @@ class Exponent:
 
     @property
     def held(self) -> bool:
-        """Whether the exponent is not fitted."""
+        """Whether the exponent is fixed."""
         return bool(np.all(np.asarray(self.variance) == 0))
 
     def at(self, rows: np.ndarray) -> Exponent:
-        """Some of the rows, where there is one for each."""
+        """Return the prior of some rows, if there is one for each."""
         return Exponent(np.asarray(self.log_mean)[rows], np.asarray(self.variance)[rows])
 
 
@@ -68,20 +69,20 @@ def fit_curves(
     start: StepsCurve | None = None,
     knee: float = 1.0,
 ) -> StepsCurve:
-    """The most likely curve of every row.
+    """Fit the most likely curve to every row.
 
     Args:
         batch_sizes: shape ``[M]``, at least two distinct values.
         log_steps: shape ``[R, M]``.
         weights: number of seeds behind ``log_steps``, shape ``[M]`` or ``[R, M]``.
-        exponent: what is known of it.
-        deviation: standard deviation of the log steps of one seed, which weighs the data against ``exponent``.
-        reach: the batch sizes that :data:`REACH` counts from; ``batch_sizes`` when absent.
-        start: where to look for the minimum, in place of a grid.
-        knee: of the curves, see :class:`analysis.estimate.curves.StepsCurve`.
+        exponent: prior of the exponent.
+        deviation: standard deviation of the log steps of one seed, which weighs the data against the prior.
+        reach: batch sizes from which :data:`REACH` counts; ``None`` for ``batch_sizes``.
+        start: curves at which to start the search, instead of a grid.
+        knee: knee of the curves, see :class:`analysis.estimate.curves.StepsCurve`.
 
     Returns:
-        Shape ``[R]``. Where the best critical batch size lies beyond :data:`REACH` it is 0 or infinity.
+        Curves of shape ``[R]``. If the best critical batch size lies beyond :data:`REACH`, it is 0 or infinity.
     """
     x = np.log(np.asarray(batch_sizes, dtype=float))[:, None]
     measured = x if reach is None else np.log(np.asarray(reach, dtype=float))
@@ -108,7 +109,8 @@ def fit_curves(
 
 
 def _shape(x: Array, knee: float, theta: Array) -> tuple[Array, Array, Array]:
-    """``ln(S/S_min)`` at log batch sizes ``[M, 1]``; parameters are ``ln B_crit`` and the log exponent."""
+    """Return ``ln(S/S_min)`` and its derivatives at log batch sizes ``[M, 1]``; parameters: ``ln B_crit``, log
+    exponent."""
     distance, exponent = theta[:, 0] - x, np.exp(theta[:, 1])
     log_rise = math.log(2.0**knee - 1.0) + knee * exponent * distance
     tail = np.exp(-np.abs(log_rise))
@@ -127,16 +129,16 @@ def profiled(
     mean: Array | float = 0.0,
     precision: Array | float = 0.0,
 ) -> tuple[Array, Array]:
-    """Least squares of curves that are each a shape of two parameters and a level of its own, which is profiled out.
+    """Fit curves that are a shape with two parameters plus a level, which is profiled out, by least squares.
 
     Args:
-        shape: parameters ``[R, 2]`` -> the shape and its derivatives in both, ``[M, R]`` each.
-        rows: what is fitted, shape ``[R, M]``.
-        weights: shape ``[M]`` or ``[R, M]``.
-        box: lowest and highest value of both parameters, shape ``[2, 2]``.
-        cells: points of the grid over the box whose best one is where the search starts.
-        start: in place of that point.
-        mean, precision: where the second parameter was observed beside ``rows``, and how well, over a row of weight 1.
+        shape: function from parameters ``[R, 2]`` to the shape and its two derivatives, ``[M, R]`` each.
+        rows: values to fit, shape ``[R, M]``.
+        weights: weights, shape ``[M]`` or ``[R, M]``.
+        box: lower and upper bounds of both parameters, shape ``[2, 2]``.
+        cells: numbers of points of the grid over the box; the search starts from the best point.
+        start: starting point to use instead of the grid.
+        mean, precision: mean of the prior of the second parameter, and its precision in units of a row of weight 1.
 
     Returns:
         The parameters, shape ``[R, 2]``, and the levels, shape ``[R]``.
@@ -172,9 +174,9 @@ def profiled(
 
 
 def information(batch_sizes: Array, curve: StepsCurve, weights: Array) -> Array:
-    """What data with unit standard deviation per seed tell of ``ln B_crit`` and the log exponent.
+    """Return the Fisher information on ``ln B_crit`` and the log exponent for unit standard deviation per seed.
 
-    Fisher information with ``ln S_min`` profiled out, shape ``[2, 2]``; ``curve`` is one, ``weights`` are numbers of
+    ``ln S_min`` is profiled out; the shape is ``[2, 2]``. ``curve`` is a single curve; ``weights`` are numbers of
     seeds, shape ``[M]``.
     """
     theta = np.array([[float(curve.log_critical), math.log(float(curve.exponent))]])
@@ -185,13 +187,15 @@ def information(batch_sizes: Array, curve: StepsCurve, weights: Array) -> Array:
 
 
 Normal = Callable[[Array, np.ndarray], tuple[Array, Array, Array]]
-"""Of the parameters ``[R, p]`` of the problems ``[R]`` with these numbers: sum of squares ``[R]``, half its slope
-``[R, p]``, half its curvature ``[R, p, p]`` to first order."""
+"""Function from parameters ``[R, p]`` and the indices of the problems ``[R]`` to the sum of squares ``[R]``, half its
+gradient ``[R, p]``, and half its Hessian ``[R, p, p]`` to first order."""
 
 
 def regression(value: Callable[[Array], tuple[Array, Array]], rows: Array, weights: Array | float = 1.0) -> Normal:
-    """The least squares of ``rows`` ``[R, n]``, with ``weights`` ``[n]``, for :func:`minimized`; ``value`` gives what
-    is fitted at parameters ``[R, p]``, shape ``[R, n]``, and its derivatives in them, ``[R, n, p]``."""
+    """Return the least-squares problem of ``rows`` ``[R, n]`` with ``weights`` ``[n]`` for :func:`minimized`.
+
+    ``value`` maps parameters ``[R, p]`` to the model values, shape ``[R, n]``, and their derivatives, ``[R, n, p]``.
+    """
 
     def normal(theta: Array, live: np.ndarray) -> tuple[Array, Array, Array]:
         values, slopes = value(theta)
@@ -202,19 +206,19 @@ def regression(value: Callable[[Array], tuple[Array, Array]], rows: Array, weigh
 
 
 def minimized(normal: Normal, start: Array, box: Array, *, steps: int) -> tuple[Array, Array]:
-    """The parameters of least sum of squares, shape ``[R, p]``, and this sum, shape ``[R]``.
+    """Return the parameters with the least sum of squares, shape ``[R, p]``, and this sum, shape ``[R]``.
 
     Args:
-        normal: the problems; those that have converged are not asked again.
-        start: inside the box, shape ``[R, p]``.
-        box: lowest and highest value of every parameter, which hold it where they are equal; shape ``[2, p]``.
-        steps: at most so many.
+        normal: the problems; those that have converged are not evaluated again.
+        start: starting points inside the box, shape ``[R, p]``.
+        box: lower and upper bounds of every parameter, shape ``[2, p]``; equal bounds fix a parameter.
+        steps: largest number of steps.
     """
     theta, least, unit = start.copy(), np.empty(len(start)), np.eye(start.shape[1])
     live, now, damping = np.arange(len(start)), start.copy(), np.full(len(start), 1e-3)
     cost, slope, square = normal(now, live)
     for _ in range(steps):
-        # a parameter at the end of the box that would leave it takes no part in the step
+        # a parameter at a bound that would leave the box takes no part in the step
         held = ((now <= box[0]) & (slope >= 0)) | ((now >= box[1]) & (slope <= 0))
         damped = square + (square * damping[:, None, None] + 1e-300) * unit
         damped = np.where(held[:, :, None] | held[:, None, :], unit, damped)

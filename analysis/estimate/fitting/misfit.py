@@ -1,4 +1,4 @@
-"""Whether points lie on a curve as well as their seeds say they should."""
+"""Test whether points lie as close to a curve as the noise of their seeds says they should."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class Misfit:
     """How far the points lie off a curve.
 
     Attributes:
-        probability: of residuals as large as these if the curve has the right form.
-        excess_rms: root mean square of what the residuals of ``ln S`` hold beyond what seeds and the spacing of the
-            learning rates explain; 0 where they explain all.
+        probability: probability of residuals at least this large if the curve has the right form.
+        excess_rms: root mean square of the residuals of ``ln S`` in excess of what seeds and the spacing of learning
+            rates explain; 0 if these explain everything.
     """
 
     probability: float
@@ -30,24 +30,24 @@ class Misfit:
 def lack_of_fit(
     residuals: Array, weights: Array, freedom: float, variance: float, known: float, grid: float
 ) -> Misfit | None:
-    r"""Test of lack of fit with its effect size; ``None`` where undefined.
+    r"""Test for lack of fit and return it with its effect size; ``None`` if undefined.
 
     The classical test against pure error (Draper and Smith, "Applied Regression Analysis", section 2.1): with ``M``
     batch sizes, ``n`` seeds each and ``f`` degrees of freedom left to the residuals,
 
     .. math:: F = \frac{1}{f} \sum_m \frac{(\bar y_m - \hat y_m)^2}{s^2/n_m + g^2}
 
-    follows the F distribution with ``f`` and ``sum (n - 1)`` degrees of freedom. ``g^2`` is :func:`grid_variance`: a
-    learning rate between two points of the grid makes a batch size slower by an amount that no seed shows and that is
-    no lack of fit.
+    follows the F distribution with ``f`` and ``sum (n - 1)`` degrees of freedom. ``g^2`` is :func:`grid_variance`: if
+    the best learning rate lies between two points of the grid, a batch size is slower by an amount that seeds do not
+    show and that is not a lack of fit.
 
     Undefined with one seed (no pure error) and below three batch sizes (no residuals).
 
     Args:
-        residuals: of log steps, shape ``[M]``.
+        residuals: residuals of log steps, shape ``[M]``.
         weights: numbers of seeds, shape ``[M]``.
         freedom: ``f``, degrees of freedom that the curve leaves.
-        variance, known: ``s^2``, of one seed as the bootstrap has it, with the choice of the learning rate made again,
+        variance, known: ``s^2``, variance of one seed from the bootstrap, including the choice of the learning rate,
             and its degrees of freedom.
         grid: ``g^2``, :func:`grid_variance` of the trials.
     """
@@ -59,7 +59,7 @@ def lack_of_fit(
 
 
 def grid_variance(tables: Sequence[Trials]) -> float:
-    r"""Variance of the mean log steps of a batch size from where its learning rates happen to lie.
+    r"""Return the variance of the mean log steps of a batch size due to the position of its learning rates.
 
     Near its minimum ``ln S`` is a parabola in the logarithm of the learning rate. With the second difference ``D``
     between neighbours on the grid and the optimum anywhere between two of them, the best point of the grid is slower

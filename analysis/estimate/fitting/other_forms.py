@@ -1,8 +1,8 @@
-"""What the other forms of the curve say of the critical batch size, and which batch sizes would tell them apart.
+"""The critical batch size by other forms of the curve, and the batch sizes that would distinguish the forms.
 
-The interval holds them in proportion to their priors. Here they are taken as equally likely
-beforehand, each scattered around its own critical batch size as the power law is around its own, so that an answer that
-rests on the belief alone is noticed.
+The interval includes the forms in proportion to their priors. Here they are taken as equally likely beforehand, each
+scattered around its own critical batch size as the power law is around its own, so that an answer that rests on the
+prior alone is noticed.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ from analysis.arrays import Interval
 from analysis.estimate.fitting import Fit
 
 _LIKELY = 0.1
-"""Likelihood, over that of the form that the data speak for most, from which on a form is named."""
+"""Likelihood, relative to the form that the data support most, above which a form is mentioned."""
 
 _APART = 1.05
-"""Critical batch sizes closer than this are not named beside each other."""
+"""Critical batch sizes whose ratio is below this are not mentioned separately."""
 
 _DECIDING = 2
 
 _WIDE_GAP = 3.0
 
 _FAR = (64.0, 16.0)
-"""How many times smaller, and larger, than the critical batch size those that were measured may be for more beyond them
-to say anything."""
+"""Factors by which the smallest measured batch size may lie below the critical one, and the largest above it, so that
+still smaller or larger ones are informative."""
 
 
 @dataclass(frozen=True)
 class OtherForms:
-    """What the other forms say of the critical batch size.
+    """Critical batch sizes by the other forms of the curve.
 
     Attributes:
-        outside: probability that the critical batch size lies outside the interval, were all forms equally likely
-            before the data.
-        named: what a form that fits as well says of the steps, to follow "if", and its critical batch size; at most
-            the one with the smallest and the one with the largest.
-        deciding: batch sizes at which the forms differ most, increasing; none where what would help is less noise.
+        outside: probability that the critical batch size lies outside the interval if all forms were equally likely
+            beforehand.
+        named: for at most two forms that fit as well, what the form says about the steps (to follow "if") and its
+            critical batch size: those with the smallest and the largest.
+        deciding: batch sizes at which the forms differ most, increasing; empty if less noise would help more.
     """
 
     outside: float
@@ -50,7 +50,7 @@ class OtherForms:
 
 
 def other_forms(fit: Fit, ends: Interval) -> OtherForms | None:
-    """What other forms say of the critical batch size whose interval has these ``ends``; ``None`` where one is open."""
+    """Return the result for the interval with these ``ends``; ``None`` if an end is open."""
     low, high = ends
     if low is None or high is None:
         return None
@@ -66,13 +66,13 @@ def other_forms(fit: Fit, ends: Interval) -> OtherForms | None:
 
 
 def middles(batch_sizes: Sequence[float]) -> list[int]:
-    """Middles of the wide gaps between increasing batch sizes."""
+    """Return the geometric means of wide gaps between increasing batch sizes."""
     return [round(math.sqrt(low * high)) for low, high in pairwise(batch_sizes) if high / low > _WIDE_GAP]
 
 
 def _deciding(fit: Fit) -> tuple[int, ...]:
-    """Of those a factor of four beyond the measured batch sizes and the middles of wide gaps the ones where the forms,
-    each with its likelihood, are farthest apart."""
+    """Return the batch sizes at which the forms, weighted by likelihood, differ most: among a factor of four beyond the
+    measured ones and the middles of wide gaps."""
     first, last, critical = round(fit.batch_sizes[0]), round(fit.batch_sizes[-1]), float(fit.estimate.critical)
     wanted = [max(first // 4, 1)] if first > max(1.0, critical / _FAR[0]) else []
     wanted += [last * 4] if last < critical * _FAR[1] else []

@@ -1,4 +1,4 @@
-"""What every single batch size decides of a fitted curve."""
+"""The influence of every single batch size on a fitted curve."""
 
 from __future__ import annotations
 
@@ -13,15 +13,17 @@ from analysis.estimate.fitting.data import LEAST_DEVIATION, Data, Trials
 from analysis.estimate.fitting.misfit import Misfit, grid_variance, lack_of_fit
 
 FEWEST = 4
-"""Batch sizes below which a curve through all but one of them is exactly determined or not at all."""
+"""Number of batch sizes below which a curve through all but one of them is not overdetermined."""
 
 
 def misfit_of(fitted: Array, fit: Fit, data: Data, freedom: float, grid: float) -> Misfit | None:
-    """The test of another curve, or on some of the batch sizes, with the noise of seeds that ``fit`` found.
+    """Test another curve, or some of the batch sizes, for lack of fit, with the noise of seeds from ``fit``.
 
     Args:
         fitted: log steps of the curve at the batch sizes of ``data``, shape ``[M]``.
-        freedom, grid: as of :func:`analysis.estimate.fitting.misfit.lack_of_fit`.
+        fit: the fit that supplies the noise.
+        data: the data to test.
+        freedom, grid: as for :func:`analysis.estimate.fitting.misfit.lack_of_fit`.
     """
     here, residuals = data.reached, data.completed(fitted[None], fit.deviation)[0] - fitted
     return lack_of_fit(residuals[here], data.all_weights[here], freedom, fit.seed_variance, fit.seed_freedom, grid)
@@ -29,12 +31,12 @@ def misfit_of(fitted: Array, fit: Fit, data: Data, freedom: float, grid: float) 
 
 @dataclass(frozen=True)
 class LeaveOneOut:
-    """What the curve says without one batch size at a time.
+    """Results of refits without one batch size at a time.
 
     Attributes:
-        batch_sizes: the one left out, shape ``[M]``.
-        critical: critical batch size of the refit, shape ``[M]``; 0 or infinity where the rest does not bound it.
-        misfit: probability of :func:`misfit` of the rest, shape ``[M]``; NaN where undefined.
+        batch_sizes: the batch size left out, shape ``[M]``.
+        critical: critical batch size of the refit, shape ``[M]``; 0 or infinity if the remaining data do not bound it.
+        misfit: probability of the misfit of the remaining data, shape ``[M]``; NaN if undefined.
     """
 
     batch_sizes: Array
@@ -43,13 +45,13 @@ class LeaveOneOut:
 
     @property
     def range(self) -> tuple[float | None, float | None]:
-        """Lowest and highest; ``None`` for 0 and for infinity."""
+        """Smallest and largest critical batch size; ``None`` in place of 0 and infinity."""
         low, high = (float(end) if 0 < end < np.inf else None for end in (self.critical.min(), self.critical.max()))
         return low, high
 
 
 def leave_one_out(fit: Fit, tables: Sequence[Trials]) -> LeaveOneOut | None:
-    """Refits without one batch size that reached the target; ``None`` below :data:`FEWEST`."""
+    """Refit without each batch size that reached the target in turn; ``None`` below :data:`FEWEST`."""
     if len(fit.batch_sizes) < FEWEST:
         return None
     grid = grid_variance(tables)

@@ -1,4 +1,5 @@
-"""How much of the fewest steps is luck: of several learning rates the winner is the one whose seeds were fast."""
+"""Selection bias of the fewest steps: among several learning rates, the winner is one whose seeds happened to be
+fast."""
 
 from __future__ import annotations
 
@@ -14,18 +15,18 @@ _DRAWS = 100
 
 
 def winner_bias(tables: Sequence[Trials], variance: float, rng: np.random.Generator) -> Array:
-    """By how many log steps the winner's mean is expected to lie below that of the best learning rate, shape ``[M]``.
+    """Return by how many log steps the winner's mean is expected to lie below that of the best learning rate, ``[M]``.
 
-    The choice is played through on tables with the noise of one trial, in which every learning rate is as much slower
-    than the winner as it was measured to be beyond that noise: of a distance ``d`` with the variance ``v`` there stays
-    ``sqrt(max(0, d^2 - 2 v))``. The winner is the least of several, so distances to it are too large by more than
-    their variance. Seeds that were not run count as neither fast nor slow. What all learning rates of a seed share
-    takes no part in the choice.
+    The choice is simulated on tables with the noise of one trial, in which every learning rate is slower than the
+    winner by the measured amount corrected for noise: of a distance ``d`` with variance ``v``, ``sqrt(max(0, d^2 - 2
+    v))`` remains. (The winner is the smallest of several, so distances to it are too large by more than their
+    variance.) Seeds that were not run count as neither fast nor slow. Effects that all learning rates of a seed share
+    do not influence the choice.
 
     Args:
-        tables: one per batch size that reached the target.
-        variance: of the log steps of one seed, for where no two learning rates share two seeds.
-        rng: random numbers.
+        tables: one table per batch size that reached the target.
+        variance: variance of the log steps of one seed, used if no two learning rates share two seeds.
+        rng: random number generator.
     """
     noise = _noise(tables, variance)
     biases = np.zeros(len(tables))
@@ -47,7 +48,8 @@ def winner_bias(tables: Sequence[Trials], variance: float, rng: np.random.Genera
 
 
 def _noise(tables: Sequence[Trials], variance: float) -> float:
-    """Variance of one trial's log steps but for what the learning rates of a seed share, pooled over batch sizes."""
+    """Return the variance of one trial's log steps without the effects shared within a seed, pooled over batch
+    sizes."""
     squares, freedom = 0.0, 0
     for table in tables:
         winner = table.winner

@@ -1,1 +1,1 @@
-"""Laws through many critical batch sizes or many runs: pure fits on arrays, no results folder needed."""
+"""Laws fitted to many critical batch sizes or many runs, given as arrays; no results folder is needed."""

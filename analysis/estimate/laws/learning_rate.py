@@ -2,9 +2,9 @@ r"""The law of the best learning rate against the batch size.
 
 .. math:: \eta(B) = \eta_{max} / (1 + B_n/B)^\alpha
 
-McCandlish et al. (2018, "An Empirical Model of Large-Batch Training", arXiv 1812.06162), equation 2.6 for
-:math:`\alpha = 1` (SGD) and A.3 for any: a power :math:`B^\alpha` far below the noise batch size :math:`B_n`, constant
-far above it. For :math:`B_n \to \infty` it is the power law alone.
+McCandlish et al. (2018, "An Empirical Model of Large-Batch Training", arXiv 1812.06162), equation 2.6 for :math:`\alpha
+= 1` (SGD) and A.3 for any: a power :math:`B^\alpha` far below the noise batch size :math:`B_n`, constant far above it.
+For :math:`B_n \to \infty` it is a pure power law.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from analysis.estimate.studies import Study
 from analysis.plain import plain, shown
 
 LEAST = 4
-"""Optima inside the grid that a law needs; three are its parameters."""
+"""Number of optima inside the grid that a law needs; it has three parameters."""
 
 _STEEPEST = 1.0
-"""Bound of ``|alpha|``: below ``B_n`` no rule is steeper than the linear one."""
+"""Largest ``|alpha|``: below ``B_n`` no rule is steeper than the linear one."""
 
 _REACH = 30.0
-"""How far outside the measured batch sizes ``B_n`` is looked for; beyond, it counts as 0 or infinity."""
+"""Factor beyond the measured batch sizes up to which ``B_n`` is searched; beyond, it counts as 0 or infinity."""
 
 _QUIETEST = 0.7
-"""Few optima may lie on a law by chance: their variances never shrink by more than about half. The measured coverage
-is in ``docs/learning-rates.md``."""
+"""Smallest scale of the deviations: few optima may lie on a law by chance, so their variances are never reduced by more
+than about half. The measured coverage is in ``docs/learning-rates.md``."""
 
 
 class Trend(StrEnum):
-    """What the optima show."""
+    """How the best learning rate depends on the batch size."""
 
     SATURATES = "rises, then constant"
     POWER_LAW = "power law, no saturation seen"
@@ -52,9 +52,12 @@ class Trend(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Factor:
-    """What to multiply the learning rate with where the batch of ``batch_size`` examples becomes ``multiple`` times as
-    large, with its interval; whether the square-root and the linear rule lie inside it; and whether the larger batch
-    is beyond every known optimum."""
+    """Factor for the learning rate when the batch size grows from ``batch_size`` to ``multiple`` times that, with its
+    interval.
+
+    ``square_root`` and ``linear`` say whether these rules lie inside the interval, ``extrapolated`` whether the larger
+    batch size is beyond all optima inside the grid.
+    """
 
     batch_size: float
     multiple: float
@@ -67,21 +70,25 @@ class Factor:
 
 @dataclass(frozen=True, kw_only=True)
 class LearningRateLaw:
-    """The optima and the law through them.
+    """The best learning rates by batch size and the law fitted to them.
 
     Attributes:
-        optima: one per batch size that reached the target, increasing; those at an edge are not in the law.
-        half_widths: of the intervals of ``optima`` in ln lr; NaN where one seed and no law leave the scatter unknown.
-        trend: saturation counts as seen where ``B_n`` lies below the largest batch size with this confidence.
-        scatter: of the optima around the law, over what seeds and grid explain; ``None`` without a law.
-        slope: of the straight line through ln lr over ln B; its value is ``None``, as that of ``first_slope``, without
-            a law.
-        first_slope: of the law at the smallest batch size.
-        max_lr: ``eta_max``; its value is ``None``, as those of ``noise_batch_size`` and ``alpha``, where no saturation
+        optima: one per batch size that reached the target, in increasing order; those at an edge are not used for the
+            law.
+        half_widths: half-widths of the intervals of ``optima`` in ln lr; NaN if there is one seed and no law, so that
+            the scatter is unknown.
+        confidence: confidence of the intervals.
+        trend: kind of dependence; saturation counts as seen if ``B_n`` is below the largest batch size with this
+            confidence.
+        scatter: scatter of the optima around the law, relative to what seeds and grid explain; ``None`` without a law.
+        slope: slope of the straight line of ln lr against ln B; without a law its value is ``None``.
+        first_slope: slope of the law at the smallest batch size; without a law its value is ``None``.
+        max_lr: ``eta_max``; its value, and those of ``noise_batch_size`` and ``alpha``, are ``None`` if no saturation
             was seen.
-        noise_batch_size: ``B_n``, examples.
-        curves: ``ln eta_max``, ``ln B_n`` and ``alpha`` of the law, then of every resample, shape ``[3, 1 + R]``. Where
-            ``ln B_n`` is infinite, ``ln eta_max`` is the ln lr at B = 1.
+        noise_batch_size: ``B_n`` in examples.
+        alpha: the exponent.
+        curves: ``ln eta_max``, ``ln B_n`` and ``alpha`` of the law, then of every resample, shape ``[3, 1 + R]``. If
+            ``ln B_n`` is infinite, ``ln eta_max`` is ln lr at B = 1.
     """
 
     optima: tuple[Optimum, ...]
@@ -110,13 +117,13 @@ class LearningRateLaw:
         ]
 
     def log_lrs(self, batch_sizes: Sequence[float] | Array) -> Array:
-        """ln lr of the law and of its resamples, shape ``[1 + R, len(batch_sizes)]``."""
+        """Return ln lr of the law and of its resamples, shape ``[1 + R, len(batch_sizes)]``."""
         logs = np.log(np.asarray(batch_sizes, dtype=float))
         level, log_noise, powers = self.curves[..., None]
         return np.asarray(level + powers * _shape(log_noise, logs))
 
     def factor(self, batch_size: float, multiple: float) -> Factor | None:
-        """``None`` without a law."""
+        """Return the factor for a change of the batch size; ``None`` without a law."""
         if self.trend is Trend.UNKNOWN:
             return None
         here, there = self.log_lrs([batch_size, batch_size * multiple]).T
@@ -137,12 +144,12 @@ class LearningRateLaw:
 
 
 def learning_rate_law(studies: Sequence[Study], config: AnalysisConfig = DEFAULT) -> LearningRateLaw:
-    """The optima and the law through them.
+    """Find the optima and fit the law.
 
-    The variance of an optimum is that of seeds, pooled over batch sizes, or what the grid leaves open, where that is
-    larger. All are then scaled alike, by how much the optima scatter around the law and by the seeds, each with its
-    degrees of freedom. The resamples are normal draws around the law, widened by Student's t, and refitted. Studies are
-    those of one optimizer at one target, by increasing batch size.
+    The variance of an optimum is that of seeds, pooled over batch sizes, or the uncertainty due to the grid if that is
+    larger. All variances are then scaled by a common factor, from the scatter of the optima around the law and the
+    seeds, each with its degrees of freedom. The resamples are normal draws around the law, widened by Student's t, and
+    refitted. ``studies`` are those of one optimizer at one target, in order of increasing batch size.
     """
     rng, confidence = np.random.default_rng(config.seed), config.confidence
     optima = tuple(entry for entry in (optimum(study.along_lr, rng) for study in studies) if entry is not None)
@@ -198,14 +205,17 @@ def _trend(slope: Quantity, highest_noise: float | None, largest: int) -> Trend:
 
 
 def _shape(log_noise: Array, logs: Array) -> Array:
-    """``-ln(1 + B_n/B)``; ``ln B`` where ``B_n`` is infinite."""
+    """Return ``-ln(1 + B_n/B)``, or ``ln B`` where ``B_n`` is infinite."""
     finite = np.where(np.isfinite(log_noise), log_noise, 0.0)
     return np.asarray(np.where(np.isfinite(log_noise), -np.logaddexp(0.0, finite - logs), logs))
 
 
 def _fit(rows: Array, weights: Array, logs: Array) -> tuple[Array, Array, Array]:
-    """Least squares of every row of ``rows`` ``[R, M]`` with ``weights`` that sum to 1: level, ln B_n and alpha, shape
-    ``[R]`` each. The fit is linear at a given ``B_n``, and all of a grid are tried."""
+    """Fit every row of ``rows`` ``[R, M]`` by least squares with ``weights`` that sum to 1; return level, ln B_n and
+    alpha, shape ``[R]`` each.
+
+    The fit is linear at a given ``B_n``, so all values on a grid are tried.
+    """
     reach = math.log(_REACH)
     noise = np.append(np.arange(logs[0] - reach, logs[-1] + reach, 0.05), np.inf)
     shapes = _shape(noise[:, None], logs)

@@ -1,8 +1,8 @@
-"""Which trials to run next, and what they buy.
+"""Suggest which trials to run next, and estimate what they gain.
 
-First what the verdict asks for: more than one seed, batch sizes on the side of the curve that has not been seen, or at
-which forms of the curve differ, learning rates beyond an edge. Where nothing is missing, the trials that narrow the
-interval most per example, see :mod:`analysis.estimate.suggest.design`.
+First comes what the verdict calls for: more than one seed, batch sizes on the side of the curve that has not been seen
+or at which forms of the curve differ, learning rates beyond an edge. If nothing is missing, it is the trials that
+narrow the interval most per example, see :mod:`analysis.estimate.suggest.design`.
 """
 
 from __future__ import annotations
@@ -29,24 +29,29 @@ from cbs.trial.lr_choice import at_edges
 from cbs.trial.target import Target
 
 SEEDS = 3
-"""Seeds an interval is worth comparing with."""
+"""Number of seeds needed for a meaningful comparison of intervals."""
 
 _LRS_BEYOND = 2
 
 
 @dataclass(frozen=True, kw_only=True)
 class Suggestion:
-    """Trials that would help: every batch size with every seed (and learning rate), less what is there already.
+    """Trials that would help: every batch size with every seed (and learning rate), except those that exist already.
 
     Attributes:
-        batch_sizes: examples per step, increasing.
-        lrs: learning rates; ``None`` where the sweep searches them.
-        trials: how many are missing; ``None`` where learning rates are searched.
-        interval_factor: expected width of the interval of ``ln B_crit`` relative to now; ``None`` where there is no
-            interval yet to compare with.
-        cost: examples that the missing trials take if all of them run to the target; those that are pruned take less,
-            or up to the pruning factor more.
-        command: for the shell; empty where the sweep was not run by ``cbs sweep``.
+        group: the trials of the optimizer.
+        target: the target.
+        batch_sizes: batch sizes in examples, increasing.
+        seeds: the seeds.
+        lrs: learning rates; ``None`` if the sweep searches them.
+        missing: cells that have no trial yet, as batch size and seed.
+        trials: number of missing trials; ``None`` if learning rates are searched.
+        reasons: reasons in words.
+        interval_factor: expected width of the interval of ``ln B_crit`` relative to now; ``None`` if there is no
+            interval yet.
+        cost: examples that the missing trials take if all of them run to the target; pruned ones take less, or up to
+            the pruning factor more.
+        command: shell command; empty if the sweep was not run by ``cbs sweep``.
     """
 
     group: Group = field(repr=False)
@@ -66,15 +71,15 @@ class Suggestion:
 
 
 Wanted = tuple[tuple[int, ...], tuple[int, ...], tuple[str, ...]]
-"""Batch sizes and seeds to have, and why."""
+"""Batch sizes and seeds to have, and the reasons."""
 
 Cell = tuple[int, int]
 """Batch size and seed."""
 
 
 def suggest(answer: Answer) -> Suggestion | None:
-    """The trials that would help this answer most; ``None`` where no batch size reached the target, because more trials
-    of the same protocol would not either."""
+    """Return the trials that would help this answer most; ``None`` if no batch size reached the target, because more
+    trials of the same protocol would not either."""
     reached = [point.batch_size for point in answer.points if point.reached]
     if not reached:
         return None
@@ -112,10 +117,10 @@ def suggest(answer: Answer) -> Suggestion | None:
 
 
 def _rates(answer: Answer, sizes: Sequence[int], edges: dict[int, tuple[float, ...]]) -> tuple[float, ...] | None:
-    """Learning rates of the command; ``None`` where the sweep searches them and no best one lies at an edge.
+    """Return the learning rates for the command; ``None`` if the sweep searches them and no best one lies at an edge.
 
-    A search does not go on at a target that the sweep was not run for, so those beyond an edge are listed, with those
-    that were tried at the same batch sizes.
+    A search does not continue at a target other than the sweep's own, so learning rates beyond an edge are listed,
+    together with those already tried at the same batch sizes.
     """
     axes = answer.group.manifest.get("axes")
     searched = not isinstance(axes, dict) or axes.get("lrs") is None
@@ -127,7 +132,7 @@ def _rates(answer: Answer, sizes: Sequence[int], edges: dict[int, tuple[float, .
 
 
 def _beyond(study: Study, best: float) -> tuple[float, ...]:
-    """Learning rates on the far side of an edge, by the ratio of its last two; a factor of 2 where it is the only
+    """Return learning rates beyond an edge, continuing the ratio of the last two; a factor of 2 if there is only
     one."""
     lrs, row = study.lrs[study.tried], int(np.flatnonzero(study.lrs[study.tried] == best)[0])
     lowest, highest = at_edges(row, [True] * len(lrs))
@@ -137,17 +142,17 @@ def _beyond(study: Study, best: float) -> tuple[float, ...]:
 
 
 def _seeds(answer: Answer, least: int) -> tuple[int, ...]:
-    """The seeds that are there, with as many new ones as are missing to ``least``."""
+    """Return the existing seeds, with new ones added up to ``least``."""
     have = sorted({int(seed) for study in answer.studies for seed in study.seeds})
     new = (number for number in itertools.count() if number not in have)
     return tuple(sorted([*have, *itertools.islice(new, max(0, least - len(have)))]))
 
 
 def _asked_for(answer: Answer, reached: Sequence[int], edges: dict[int, tuple[float, ...]]) -> Wanted | None:
-    """What the verdict asks for; ``None`` where it asks for nothing."""
+    """Return what the verdict calls for; ``None`` if it calls for nothing."""
     smaller, larger = _sides(answer, reached)
     seeds, have = _seeds(answer, SEEDS), max(point.seeds for point in answer.points if point.reached)
-    # what the form and the exponent are is asked once both sides are seen
+    # form and exponent matter only once both sides of the curve are seen
     beside, missing, deciding = (
         _runnable(answer, reached, sizes)
         for sizes in (
@@ -175,9 +180,9 @@ def _asked_for(answer: Answer, reached: Sequence[int], edges: dict[int, tuple[fl
 
 
 def _sides(answer: Answer, reached: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Batch sizes to add below and above those that are there, until the curve is seen on both sides.
+    """Return batch sizes to add below and above the existing ones, until the curve is seen on both sides.
 
-    One or two at a time, each about a factor 2 further; none above batch sizes that were run and did not reach the
+    At most two on a side, each about a factor of 2 farther; none above batch sizes that were run and did not reach the
     target.
     """
     first, last = answer.points[0].batch_size, answer.points[-1].batch_size
@@ -190,7 +195,7 @@ def _sides(answer: Answer, reached: Sequence[int]) -> tuple[list[int], list[int]
 
 
 def _beside_decisive(answer: Answer) -> list[int]:
-    """The batch size that decides alone, and the middles of the gaps on its sides; empty where none does."""
+    """Return the batch size that decides alone, and the middles of the gaps next to it; empty if there is none."""
     decisive = answer.doubts.decisive()
     if decisive is None:
         return []
@@ -200,25 +205,26 @@ def _beside_decisive(answer: Answer) -> list[int]:
 
 
 def _telling_exponent(answer: Answer, reached: Sequence[int]) -> list[int]:
-    """The middles of the gaps, or without wide ones a doubling at both ends, where the exponent is hardly known."""
+    """If the exponent is hardly known, return the middles of wide gaps, or without such a doubling at both ends."""
     if not answer.doubts.exponent_from_prior:
         return []
     return middles(reached) or [size for size in (reached[0] // 2, reached[-1] * 2) if size]
 
 
 def _telling_form(answer: Answer) -> Sequence[int]:
-    """Where forms of the curve differ most that disagree beyond the interval."""
+    """Return where forms of the curve differ most, if they disagree by more than the interval."""
     return answer.doubts.of_the_form.deciding if answer.doubts.of_the_form else ()
 
 
 def _runnable(answer: Answer, reached: Sequence[int], sizes: Sequence[int]) -> list[int]:
-    """Those not on the side of batch sizes that were run and did not reach the target."""
+    """Return the sizes that are not beyond batch sizes that were run and did not reach the target."""
     first, last = answer.points[0], answer.points[-1]
     return [size for size in sizes if (first.reached or size >= reached[0]) and (last.reached or size <= reached[-1])]
 
 
 def _most_for_its_cost(answer: Answer, reached: Sequence[int]) -> Wanted | None:
-    """New batch sizes at the seeds that are there, or further seeds at some: whatever reaches the goal at less cost."""
+    """Return new batch sizes with the existing seeds, or one more seed at some: whatever reaches the goal at less
+    cost."""
     fit, have, done = answer.fit, _seeds(answer, 0), _done(answer)
     if fit is None or not two_sided(fit):
         return None
@@ -242,7 +248,7 @@ def _most_for_its_cost(answer: Answer, reached: Sequence[int]) -> Wanted | None:
 
 
 def _price(plan: tuple[float, float, Wanted]) -> tuple[bool, float]:
-    """What a plan costs that reaches the goal; of others, which come after, examples per log of narrowing."""
+    """Return a sort key: the cost of a plan that reaches the goal; for others, examples per log of narrowing."""
     factor, cost, _ = plan
     if factor <= GOAL:
         return False, cost
@@ -250,7 +256,7 @@ def _price(plan: tuple[float, float, Wanted]) -> tuple[bool, float]:
 
 
 def _done(answer: Answer) -> dict[Cell, set[float]]:
-    """Cells that have trials, and the learning rates that a sweep does not run again there."""
+    """Return the cells that have trials, and the learning rates that a sweep would not run again there."""
     return {
         (study.batch_size, int(seed)): set(study.lrs[np.isin(status, NOT_RUN, invert=True)].tolist())
         for study in answer.studies
@@ -259,7 +265,7 @@ def _done(answer: Answer) -> dict[Cell, set[float]]:
 
 
 def _factor(answer: Answer, cells: Iterable[Cell]) -> float | None:
-    """Expected width of the interval with these cells, relative to now."""
+    """Return the expected width of the interval with these cells, relative to now."""
     if answer.fit is None:
         return None
     done = _done(answer)
@@ -268,7 +274,7 @@ def _factor(answer: Answer, cells: Iterable[Cell]) -> float | None:
 
 
 def _examples(answer: Answer, batch_size: int) -> float:
-    """Examples to target of one trial: by the fit, or in proportion to the nearest batch size."""
+    """Return the examples to target of one trial: by the fit, or in proportion to the nearest batch size."""
     if answer.fit is not None:
         return examples(answer.fit, batch_size)
     steps = {point.batch_size: point.steps_to_target for point in answer.points if point.steps_to_target}

@@ -1,4 +1,4 @@
-"""A ``cbs sweep`` command that adds trials to an existing sweep: the earlier command with other axes."""
+"""Compose a ``cbs sweep`` command that adds trials to an existing sweep: the earlier command with other axes."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def adding(
     seeds: Sequence[int],
     lrs: Sequence[float] | None,
 ) -> str:
-    """A line for the shell; empty where the sweep was not run by ``cbs sweep``.
+    """Return a shell command; empty if the sweep was not run by ``cbs sweep``.
 
     Recipe, target, workload and settings are those of the latest command that ran this optimizer, so the protocol is
-    the same and the trials join those that are there; ``seeds`` are all of them, and ``lrs`` is ``None`` for a search.
-    ``manifest`` is the content of ``sweep.json`` in ``folder``.
+    the same and the trials are added to the existing ones. ``seeds`` are all seeds, and ``lrs`` is ``None`` for a
+    search. ``manifest`` is the content of ``sweep.json`` in ``folder``.
     """
     runs = [] if manifest.get("imported") else manifest.get("runs")
     commands = [run.get("command") for run in runs if isinstance(run, dict)] if isinstance(runs, list) else []
@@ -43,7 +43,7 @@ def adding(
         {value.partition("(")[0].strip() for option, value in options if option == "--optim"} for options in earlier
     ]
     mine = [options for options, its in zip(earlier, names, strict=True) if optimizer.name in its]
-    # options of optimizers are said with --optim, and a curve of steps against batch size has no batch schedules
+    # options of optimizers are given with --optim, and a curve of steps against batch size has no batch schedules
     covered = (
         *(f"{name}." for name in {"optimizer", optimizer.name}.union(*names)),
         *(f"schedule.{option}=" for option in batch_schedule_options()),
@@ -59,21 +59,21 @@ def adding(
     words += _width(manifest) if across else []
     words += ["--optim", str(optimizer), *_tuned(manifest.get("axes"), optimizer.name)]
     words += ["--batch-sizes", ",".join(map(str, batch_sizes))]
-    # a single number would be a count
+    # a single number without a comma would be a count
     words += ["--seeds", f"{seeds[0]}," if len(seeds) == 1 else ",".join(map(str, seeds))]
     words += [] if lrs is None else ["--lrs", ",".join(map(repr, lrs))]
     return shlex.join([*words, "--output", str(folder)])
 
 
 def _width(manifest: Any) -> list[str]:
-    """That of the folder, of all that its command telescoped across."""
+    """Return the option for the width of the folder, one of those that its command telescoped across."""
     for key in ("protocol", "workload", "options", "width"):
         manifest = manifest.get(key) if isinstance(manifest, dict) else None
     return [] if manifest is None else ["--set", f"workload.width={value_text(manifest)}"]
 
 
 def _tuned(axes: Any, name: str) -> Iterator[str]:
-    """The axes that were tuned with the learning rate, with all values that the sweep has of them."""
+    """Yield the axes that were tuned together with the learning rate, with all values that the sweep has."""
     tuned = axes.get("tuned") if isinstance(axes, dict) else None
     for option in tuned.get(name, ()) if isinstance(tuned, dict) else ():
         choices = [choice for choice in map(parse_choice, axes["optimizers"]) if choice.name == name]
@@ -82,7 +82,7 @@ def _tuned(axes: Any, name: str) -> Iterator[str]:
 
 
 def parsed(command: str) -> list[tuple[str, str]] | None:
-    """Options of a ``cbs sweep`` command with their values, long names; ``None`` if it is no such command."""
+    """Parse a ``cbs sweep`` command into long options with their values; ``None`` if it is not such a command."""
     words = shlex.split(command)
     if "sweep" not in words[1:2]:
         return None

@@ -1,7 +1,7 @@
-"""Figures: in the folders of questions, found by name; every one computes a tidy table first and draws it second.
+"""Figures, defined in the folders of questions and found by name; each computes a tidy table first, then draws it.
 
-A drawn figure is saved as PDF and PNG, and the table behind it as CSV of the same name. A figure whose table is empty
-is not made.
+A figure is saved as PDF and PNG, and the table behind it as CSV of the same name. A figure whose table is empty is not
+drawn.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
     from matplotlib.lines import Line2D
 
 TOGETHER = 6
-"""Most optimizers whose curves can be told apart in one panel."""
+"""Largest number of optimizers whose curves can be distinguished in one panel."""
 
 CRITICAL = ("critical_batch_size", "critical_low", "critical_high")
 EXPONENT = ("exponent", "exponent_low", "exponent_high")
 """Columns of a value and its interval, see :func:`about`."""
 
 FORMATS = (".pdf", ".png")
-"""What every figure is written as."""
+"""File formats in which every figure is written."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,19 +46,20 @@ class FigureKind:
     """A figure of one type of result.
 
     Attributes:
-        of: the class of the results it is drawn of.
-        name: of its files, where that is not the one it is registered under.
-        compute: a part of such a result, see :func:`parts`, -> the tidy table that is drawn; empty where there is
-            nothing to draw. Of an analysis, a part is the answers of one sweep, workload and target.
-        draw: draws a table on axes.
-        panel: the column that has the title of a row's panel; ``draw`` then sees one panel at a time.
-        columns: most panels side by side.
-        apart: whether more than :data:`TOGETHER` optimizers get a panel each, with the curves of the others behind its
-            own: ``draw`` then finds their rows of kind ``fit`` as kind ``other``, the name in ``other_of``, and their
-            points as kind ``beyond``, for the limits alone.
-        marks: table -> labelled artists that say, below the panels, what the marks mean.
-        title: a few words, of an analysis, whose figures stand on a page.
-        caption: likewise what is seen, with names of columns in braces where the table's first row is to be quoted;
+        of: class of the results it is drawn from.
+        name: name of its files, if it differs from the name under which it is registered.
+        compute: function from a part of such a result, see :func:`parts`, to the tidy table that is drawn; an empty
+            table if there is nothing to draw. For an analysis, a part is the answers of one sweep, workload and target.
+        draw: function that draws a table on axes.
+        panel: column that has the title of a row's panel; ``draw`` then receives one panel at a time.
+        columns: largest number of panels side by side.
+        apart: whether more than :data:`TOGETHER` optimizers get a panel each, with the curves of the others in the
+            background. ``draw`` then finds rows of kind ``fit`` of the others as kind ``other``, with the name in
+            ``other_of``, and their points as kind ``beyond``, which only set the limits.
+        marks: function from a table to labelled artists that explain the marks, below the panels.
+        title: a few words; for analyses, whose figures appear on a page.
+        caption: what is seen; for analyses. Names of columns in braces are replaced by values of the table's first row;
+            ``percent`` is its confidence.
             ``percent`` is its confidence.
     """
 
@@ -74,7 +75,7 @@ class FigureKind:
     caption: str = ""
 
     def figure(self, table: pd.DataFrame, page: Venue = DEFAULT, labels: FigureLabels = PLAIN) -> Figure:
-        """The whole figure of ``table``, as wide as the page of a venue has it."""
+        """Return the whole figure of ``table``, for the page width of a venue."""
         from analysis.present import style
 
         with style.style():
@@ -104,15 +105,15 @@ class FigureKind:
         return figure
 
     def said(self, table: pd.DataFrame) -> str:
-        """The caption of the figure of ``table``."""
+        """Return the caption of the figure of ``table``."""
         row = table.iloc[0].to_dict()
         percent = f"{100 * row.get('confidence', 0.95):g} %"
         return self.caption.format(**row | {"target": row.get("target", "").replace("_", " "), "percent": percent})
 
 
 def _among_others(own: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
-    """The rows of one optimizer with those of the others behind them, see :attr:`FigureKind.apart`; without the second
-    axis in tokens, for which many panels have no room."""
+    """Return the rows of one optimizer with those of the others as background, see :attr:`FigureKind.apart`; without a
+    second axis in tokens, for which many panels have no room."""
     others = table[~table.index.isin(own.index) & (table["kind"] != "hyperbola")]
     kinds = np.where(others["kind"] == "fit", "other", "beyond")
     others = others.assign(kind=kinds, other_of=others["optimizer"], optimizer=own["optimizer"].iloc[0])
@@ -125,19 +126,19 @@ FIGURES: Registry[FigureKind] = Registry(
 
 
 def figure(name: str, /, **about: Any) -> Callable[[Callable[[Axes, pd.DataFrame], None]], FigureKind]:
-    """Registers the :class:`FigureKind` of the function that draws it and of all else ``about`` it."""
+    """Return a decorator that registers the :class:`FigureKind` of a drawing function with the attributes ``about``."""
     return lambda draw: FIGURES.register(name)(FigureKind(draw=draw, **about))
 
 
 class Picture(NamedTuple):
-    """One figure: the name of its files, what kind it is, and the table it is drawn of."""
+    """One figure: the name of its files, its kind, and the table that is drawn."""
 
     name: str
     kind: FigureKind
     table: pd.DataFrame
 
     def write(self, folder: Path, page: Venue = DEFAULT, labels: FigureLabels = PLAIN) -> list[Path]:
-        """Write the figure in every format and the table as CSV into ``folder``, which is made; returns the files."""
+        """Write the figure in every format and the table as CSV into ``folder``, creating it; return the files."""
         from analysis.present import style
 
         folder.mkdir(parents=True, exist_ok=True)
@@ -150,14 +151,14 @@ class Picture(NamedTuple):
 
 
 def figures_of(result: Any) -> Iterator[Picture]:
-    """Every figure there is something to draw of."""
-    list(FIGURES)  # all are imported: a figure's file says in which parts its results come
+    """Yield every figure that has something to draw."""
+    list(FIGURES)  # imports all figures: their files register into which parts results are divided
     for suffix, part in parts(result):
         yield from pictures(type(result), part, suffix)
 
 
 def pictures(of: type, part: Any, suffix: str = "") -> Iterator[Picture]:
-    """Those of one part of a result of this class; ``suffix`` ends their names."""
+    """Yield the figures of one part of a result of this class; ``suffix`` is appended to their names."""
     for name, kind in ((name, FIGURES[name]) for name in FIGURES):
         if kind.of is of and len(table := kind.compute(part)):
             yield Picture(f"{kind.name or name}{suffix}", kind, table)
@@ -165,8 +166,8 @@ def pictures(of: type, part: Any, suffix: str = "") -> Iterator[Picture]:
 
 @singledispatch
 def parts(result: Any) -> Iterable[tuple[str, Any]]:
-    """What figures are drawn of, each with what its file names end in: the whole result, unless its type says
-    otherwise."""
+    """Return the parts of a result that figures are drawn from, each with a suffix for file names: the whole result,
+    unless its type registers otherwise."""
     return [("", result)]
 
 
@@ -176,21 +177,21 @@ def _(result: Analysis) -> Iterable[tuple[str, Any]]:
 
 
 def scopes(answers: Sequence[Answer]) -> list[tuple[str, list[Answer]]]:
-    """The answers of every (sweep, workload, target), in their order, after what tells their files from those of the
-    others."""
+    """Return the answers of every (sweep, workload, target), in order, each with a suffix that distinguishes its
+    files."""
     return [
         ("".join(f"-{in_file_name(part)}" for part in told if part), members) for told, members in side_by_side(answers)
     ]
 
 
 def in_file_name(words: str) -> str:
-    """``words`` with nothing but letters, digits and dots."""
+    """Return ``words`` with only letters, digits and dots."""
     words = words.replace("<", "below").replace(">", "above")
     return re.sub(r"[^A-Za-z0-9.]+", "_", words).strip("_")
 
 
 def about(answer: Answer) -> dict[str, Any]:
-    """Columns that tell whose a row is, in which units, and what stands beside the curve of its optimizer."""
+    """Return columns that say which optimizer a row belongs to, its units, and values shown beside its curve."""
     critical = answer.critical_batch_size, *answer.interval
     exponent = answer.exponent.value, *answer.exponent.interval
     return {
@@ -207,11 +208,11 @@ def about(answer: Answer) -> dict[str, Any]:
 
 
 def tidy(rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> pd.DataFrame:
-    """A table with these columns first, then the others of the rows; NaN where a row has none."""
+    """Return a table with these columns first, then the other columns of the rows; NaN where a row has none."""
     table = pd.DataFrame(rows, columns=list(dict.fromkeys([*columns, *(name for row in rows for name in row)])))
     return table.astype(dict.fromkeys(table.columns[table.isna().all()], float))
 
 
 def along(kind: str, **columns: Iterable[Any]) -> list[dict[str, Any]]:
-    """Rows of one kind, one per value of the columns, which have the same length."""
+    """Return rows of one kind, one for each index of the columns, which have the same length."""
     return [{"kind": kind} | dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]

@@ -1,4 +1,4 @@
-"""Rows of figures with steps against batch size: measured points, and the fitted curve with its band."""
+"""Rows of figures of steps against batch size: measured points, and the fitted curve with its band."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from analysis.estimate.studies import Point
 from analysis.present.figures import along
 
 _VISIBLE = 0.05
-"""Difference in ln steps, about the width of a line."""
+"""Difference in ln steps that is about the width of a line."""
 
 
 def measured(point: Point) -> dict[str, Any]:
-    """A batch size that reached the target, with the range over seeds."""
+    """Return the row of a batch size that reached the target, with the range over seeds."""
     ends = {"low": min(point.steps_per_seed), "high": max(point.steps_per_seed)}
     return {"kind": "point", "batch_size": point.batch_size, "steps": point.steps_to_target} | ends
 
 
 def fitted(answer: Answer, batch_sizes: Array) -> list[dict[str, Any]]:
-    """The fitted curve at batch sizes, with its interval band where there is one, and the hyperbola beside it."""
+    """Return rows of the fitted curve, with its interval band if there is one, and of the hyperbola for comparison."""
     fit = answer.fit
     assert fit is not None
     log_steps, if_one = fit.estimate.log_steps(batch_sizes), fit.hyperbola.log_steps(batch_sizes)

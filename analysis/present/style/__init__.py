@@ -1,8 +1,9 @@
-"""How figures look: the page, its fonts, marks and lines, and how figures are saved; :mod:`.scales` draws axes,
-:mod:`.labels` words beside marks. An optimizer keeps colour, marker and dashes in every panel, unless it has one of its
-own; none is told by its colour alone.
+"""How figures look: page, fonts, marks and lines, and how figures are saved. :mod:`.scales` has axes, :mod:`.labels`
+text beside marks.
 
-Figures are built with the object interface alone; nothing here touches the state of :mod:`matplotlib.pyplot`.
+An optimizer keeps colour, marker and dashes in every panel, unless it has a panel of its own; none is distinguished by
+its colour alone. Figures are built with the object interface only; nothing here touches the state of
+:mod:`matplotlib.pyplot`.
 """
 
 from __future__ import annotations
@@ -31,27 +32,28 @@ from analysis.page_widths import DEFAULT, Venue
 
 PANEL_HEIGHT = 2.5
 LOW_PANEL = 1.7
-"""Height of the panels where there are many, inches."""
+"""Height of the panels in inches if there are many."""
 PANEL_WIDTH = 1.9
-"""Least width of a panel, inches; narrower pages have fewer side by side."""
+"""Smallest width of a panel in inches; narrower pages have fewer panels side by side."""
 
 WIDE_BAND = 10.0
-"""Median ratio of the ends of a band beyond which it is drawn as its edges: filled it would cover everything."""
+"""Median ratio of the ends of a band above which only its edges are drawn; filled it would cover everything."""
 
 GREY, ALERT = "#7f7f7f", "#d00000"
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-"""Okabe and Ito (2008), told apart with every common colour blindness; their yellow is too pale for lines."""
+"""Colours of Okabe and Ito (2008), distinguishable with all common colour blindness; their yellow is too pale for
+lines."""
 
 MARKERS = ("o", "s", "D", "v", "P", "X", "p", "^")
-"""One more than there are colours, so that no pair of both comes again soon."""
+"""One more than there are colours, so that a pair of both does not repeat soon."""
 
 DASHES: tuple[Any, ...] = ("-", (0, (4, 1.5)), (0, (1, 1.2)), (0, (6, 1.2, 1, 1.2)), (0, (4, 1.2, 1, 1.2, 1, 1.2)))
 
 
 @contextlib.contextmanager
 def style() -> Iterator[None]:
-    """Everything drawn and saved inside has the one style, whatever the settings of the user."""
+    """Draw and save everything inside the block in this style, whatever the user's settings."""
     with matplotlib.rc_context(fname=Path(__file__).parent / "figures.mplstyle"):
         yield
 
@@ -59,7 +61,7 @@ def style() -> Iterator[None]:
 def grid(
     panels: int, page: Venue = DEFAULT, *, columns: int = 3, height: float = PANEL_HEIGHT
 ) -> tuple[Figure, list[Axes]]:
-    """A figure with ``panels`` axes: one in a single column, more side by side over the whole text of the page."""
+    """Return a figure with ``panels`` axes: one in a single column, more side by side over the whole text width."""
     across = min(panels, columns, int(page.text / PANEL_WIDTH))
     down = -(-panels // across)
     figure = Figure(figsize=(page.single if panels == 1 else page.text, height * down), layout="constrained")
@@ -71,15 +73,17 @@ def grid(
 
 
 def save_as(figure: Figure, path: Path) -> None:
-    """Write ``.pdf`` (vector, fonts embedded) or ``.png``; the same figure gives the same bytes. The first file lays it
-    out: in every further one all stands in the same places."""
+    """Write ``.pdf`` (vector, fonts embedded) or ``.png``; the same figure gives the same bytes.
+
+    Writing the first file fixes the layout, so that everything is at the same place in all further files.
+    """
     with style():
         figure.savefig(path, metadata={"CreationDate": None} if path.suffix == ".pdf" else {"Software": None})
         figure.set_layout_engine("none")
 
 
 class MarkStyle(NamedTuple):
-    """How the marks of one optimizer are told from those of the others."""
+    """How the marks of one optimizer are distinguished from those of the others."""
 
     colour: str
     marker: str
@@ -87,7 +91,7 @@ class MarkStyle(NamedTuple):
 
 
 def looks(names: Iterable[str]) -> dict[str, MarkStyle]:
-    """The look of every name, in their order; no two share marker and dashes up to 40, nor colour and marker."""
+    """Return the style of every name, in order; up to 40 names no two share marker and dashes, or colour and marker."""
     return {
         name: MarkStyle(COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)], DASHES[index % len(DASHES)])
         for index, name in enumerate(dict.fromkeys(names))
@@ -97,7 +101,8 @@ def looks(names: Iterable[str]) -> dict[str, MarkStyle]:
 def each(
     table: pd.DataFrame, *kinds: Any, column: str = "kind", after: Sequence[str] = ()
 ) -> Iterator[tuple[str, MarkStyle, list[pd.DataFrame]]]:
-    """Every optimizer of a table, its look, and its rows of every kind; ``after`` have the first looks."""
+    """Yield every optimizer of a table, its style, and its rows of every kind; those in ``after`` have the first
+    styles."""
     mark_styles = looks([*after, *table["optimizer"]])
     for name in table["optimizer"].unique():
         own = table[table["optimizer"] == name]
@@ -105,7 +110,7 @@ def each(
 
 
 def shades(values: Sequence[float]) -> dict[float, Any]:
-    """One colour of a sequential map per distinct value, light to dark without the palest part."""
+    """Return one colour of a sequential colour map per distinct value, from light to dark, without the palest part."""
     distinct = sorted(set(values))
     positions = np.linspace(0.0, 0.75, len(distinct)) if len(distinct) > 1 else [0.35]
     colours = matplotlib.colormaps["viridis"]
@@ -113,8 +118,8 @@ def shades(values: Sequence[float]) -> dict[float, Any]:
 
 
 def curve(axes: Axes, rows: pd.DataFrame, x: str, y: str, look: MarkStyle, **line: Any) -> None:
-    """A line with the band from ``low`` to ``high`` where every row has both; of a wide one, see :func:`is_wide`, the
-    edges alone."""
+    """Draw a line, with the band from ``low`` to ``high`` if every row has both; only the edges of a wide one, see
+    :func:`is_wide`."""
     axes.plot(rows[x], rows[y], **{"color": look.colour, "linestyle": look.dashes, "zorder": 3} | line)
     if is_wide(rows):
         axes.plot(rows[x], rows[["low", "high"]].astype(float), ":", color=look.colour, linewidth=0.6, zorder=2)
@@ -123,13 +128,13 @@ def curve(axes: Axes, rows: pd.DataFrame, x: str, y: str, look: MarkStyle, **lin
 
 
 def is_wide(rows: pd.DataFrame) -> bool:
-    """Whether the ends of a band are more than :data:`WIDE_BAND` apart at most of its rows."""
+    """Return whether the median ratio of the ends of a band is above :data:`WIDE_BAND`."""
     ends = rows[["low", "high"]].astype(float)
     return len(rows) > 0 and bool(ends.notna().all(axis=None) and (ends["high"] / ends["low"]).median() > WIDE_BAND)
 
 
 def behind(axes: Axes, table: pd.DataFrame, x: str, y: str) -> list[Line2D]:
-    """The curves of the other optimizers, grey, where each has a panel of its own; what says so in a key."""
+    """Draw the curves of the other optimizers in grey if each has a panel of its own; return the entry for a key."""
     others = table[table["kind"] == "other"]
     for _, line in others.groupby("other_of", sort=False) if len(others) else ():
         axes.plot(line[x], line[y], color=GREY, linewidth=0.6, alpha=0.5, zorder=1)
@@ -137,20 +142,20 @@ def behind(axes: Axes, table: pd.DataFrame, x: str, y: str) -> list[Line2D]:
 
 
 def drop_line(axes: Axes, rows: pd.DataFrame, at: float, look: MarkStyle) -> None:
-    """A dotted line from the x axis at a batch size up to the ``steps`` of a curve."""
+    """Draw a dotted line from the x axis at a batch size up to the ``steps`` of a curve."""
     steps = np.exp(np.interp(np.log(at), np.log(rows["batch_size"]), np.log(rows["steps"])))
     axes.plot([at] * 2, [axes.get_ylim()[0], steps], ":", color=look.colour, linewidth=0.9, zorder=2)
 
 
 def band(axes: Axes, rows: pd.DataFrame, along: str, colour: Any, *, axis: str = "x") -> None:
-    """From ``low`` to ``high`` along the ``"x"`` or the ``"y"`` axis."""
+    """Shade from ``low`` to ``high`` along the ``"x"`` or the ``"y"`` axis."""
     fill = axes.fill_between if axis == "x" else axes.fill_betweenx
     fill(rows[along], rows["low"].astype(float), rows["high"].astype(float), color=colour, alpha=0.18, linewidth=0)
 
 
 def points(axes: Axes, rows: pd.DataFrame, x: str, y: str, look: MarkStyle, *, aside: float = 1.0) -> None:
-    """Marks with bars from ``low`` to ``high``, and ``x_low`` to ``x_high`` where there are such; an unknown end has no
-    bar. ``aside`` is a factor on ``x``."""
+    """Draw marks with error bars from ``low`` to ``high``, and ``x_low`` to ``x_high`` if there are such columns; an
+    unknown end has no bar. ``aside`` is a factor on ``x``."""
     across = _lengths(rows, x, "x_low", "x_high") if "x_low" in rows else None
     axes.errorbar(
         rows[x] * aside, rows[y], yerr=_lengths(rows, y, "low", "high"), xerr=across, fmt=look.marker,
@@ -159,23 +164,23 @@ def points(axes: Axes, rows: pd.DataFrame, x: str, y: str, look: MarkStyle, *, a
 
 
 def _lengths(rows: pd.DataFrame, at: str, low: str, high: str) -> np.ndarray:
-    """Of bars down and up, shape ``[2, n]``."""
+    """Return the lengths of bars down and up, shape ``[2, n]``."""
     lengths = np.array([rows[at] - rows[low].astype(float), rows[high].astype(float) - rows[at]], dtype=float)
     return np.where(lengths > 0, lengths, 0.0)
 
 
 def percent(table: pd.DataFrame) -> str:
-    """``95 % interval``, at the confidence of a table."""
+    """Return ``95 % interval``, at the confidence of a table."""
     return f"{100 * table['confidence'].iloc[0]:g} % interval"
 
 
 def mark(label: str, **look: Any) -> Line2D:
-    """What stands in a key before a label that is not about one optimizer."""
+    """Return the key entry of a label that does not refer to an optimizer."""
     return Line2D([], [], **{"color": GREY} | look, label=label)
 
 
 def handle(label: str, look: MarkStyle, *, line: bool = True, **marks: Any) -> Line2D:
-    """What stands in a key before the label of an optimizer."""
+    """Return the key entry of the label of an optimizer."""
     return Line2D(
         [], [], color=look.colour, linestyle=look.dashes if line else "", marker=look.marker,
         label=literal(label), **marks,

@@ -1,4 +1,4 @@
-"""Words beside marks and lines, never on top of one another: keys, labels at the ends of lines and at points."""
+"""Text beside marks and lines without overlaps: keys, labels at the ends of lines and at points."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from analysis.present.style.scales import ink, size, width, wrapped_apart
 
 SMALL = 7
 LINE = 1.25
-"""Height of a line over the font size."""
+"""Line height relative to the font size."""
 
 MOST_INSIDE = 6
-"""Labels of a key within the axes."""
+"""Largest number of labels in a key within the axes."""
 
 LEAST_DATA = 0.75
-"""Share of the height of the axes that the data keep above a key within them."""
+"""Smallest share of the height of the axes that is left for the data below a key within them."""
 
 _KEY: Any = {"frameon": False, "handlelength": 2.2, "handletextpad": 0.5, "borderpad": 0.0}
 _REACHES = (4.0, 11.0, 18.0)
-"""Points between a mark and its label; beyond the first they are joined."""
+"""Distances in points between a mark and its label; beyond the first they are joined by a line."""
 
 _FAR = np.repeat(_REACHES, 8)
 _ANGLES = np.pi / 4 * np.arange(len(_FAR))
 _TURNS = np.round(np.stack([np.cos(_ANGLES), np.sin(_ANGLES)], axis=1), 3)
-"""Where a label may stand, in this order: as far from the mark, and in which direction."""
+"""Candidate positions of a label in order of preference: distance from the mark and direction."""
 
 
 def spread(positions: Sequence[float], gap: float) -> np.ndarray:
-    """Positions moved as little as needed to lie at least ``gap`` apart and, if they fit, within [0, 1]; order is
-    kept."""
+    """Return positions moved as little as needed to lie at least ``gap`` apart and, if they fit, within [0, 1], in the
+    same order."""
     count = len(positions)
     gap = min(gap, 1.0 / max(1, count - 1))
     order = np.argsort(positions, kind="stable")
@@ -48,9 +48,10 @@ def spread(positions: Sequence[float], gap: float) -> np.ndarray:
 
 
 def label_ends(axes: Axes, ends: Sequence[tuple[float, float, str, Any]]) -> None:
-    """Labels in a column right of the axes, joined to the ends of their lines: x and y (data), text and colour of each.
+    """Place labels in a column right of the axes, joined to the ends of their lines: x and y (data), text and colour of
+    each.
 
-    Limits and scales of the axes must be final. Long labels are broken where there is room, else cut in the middle.
+    Limits and scales of the axes must be final. Long labels are broken if there is room, otherwise cut in the middle.
     """
     across, height = size(axes)
     to_axes = (axes.transData + axes.transAxes.inverted()).transform
@@ -70,15 +71,16 @@ def label_ends(axes: Axes, ends: Sequence[tuple[float, float, str, Any]]) -> Non
 def label_points(
     axes: Axes, labels: Sequence[tuple[float, float, str, Any]], marks: np.ndarray, lines: np.ndarray
 ) -> None:
-    """Labels beside their points, each where it covers no mark, no other label and least of the lines; those farther
-    off are joined to their points, and one without any free place is left out. The first have the choice.
+    """Place labels beside their points where they cover no mark, no other label and as little of the lines as possible.
 
-    All else about the figure must be final.
+    Labels farther away are joined to their points, and one without any free place is left out; earlier ones choose
+    first. Everything else about the figure must be final.
 
     Args:
+        axes: the axes.
         labels: x and y (data), text and colour of each.
-        marks: to be kept free, data, shape ``[n, 2]``.
-        lines: points along what should be kept free, data, shape ``[n, 2]``.
+        marks: positions to keep free, in data coordinates, shape ``[n, 2]``.
+        lines: points along lines that should stay visible, in data coordinates, shape ``[n, 2]``.
     """
     figure = cast(Figure, axes.figure)
     figure.draw_without_rendering()
@@ -109,23 +111,24 @@ def label_points(
 
 
 def _inside(points: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    """How many points lie in every box."""
+    """Return how many points lie in each box."""
     within = (points > low[:, None]) & (points < high[:, None])
     return np.asarray(within.all(axis=2).sum(axis=1))
 
 
 def key(axes: Axes, handles: Sequence[Line2D], x: Any, y: Any, *, title: str = "") -> None:
-    """A key in the upper corner that has more room; the y limit is raised where the data would run into it.
+    """Draw a key in the upper corner that has more room; the y limit is raised if the data would run into it.
 
-    Limits and scales (log) of the axes must be final but for the upper y limit. More than :data:`MOST_INSIDE` labels,
-    longer ones than the axes are wide, and those that would leave the data less than :data:`LEAST_DATA` of the height
-    go below the figure.
+    Limits and (logarithmic) scales of the axes must be final except for the upper y limit. A key with more than
+    :data:`MOST_INSIDE` labels, with labels wider than the axes, or that would leave the data less than
+    :data:`LEAST_DATA` of the height, is placed below the figure.
 
     Args:
+        axes: the axes.
         handles: labelled artists.
-        x: of the data, same length as ``y``.
-        y: of the data; not finite where there is none.
-        title: what the labels hold beside the names.
+        x: x values of the data, same length as ``y``.
+        y: y values of the data; not finite where there is none.
+        title: what the labels contain in addition to the names.
     """
     across, height = size(axes)
     longest = max(width(line, SMALL) for line in (title, *(str(handle.get_label()) for handle in handles)))
@@ -153,7 +156,7 @@ def key(axes: Axes, handles: Sequence[Line2D], x: Any, y: Any, *, title: str = "
 
 
 def below(figure: Figure, handles: Sequence[Line2D], *, title: str = "") -> None:
-    """What the marks of all panels mean, in rows below them; what is said there already is not said again."""
+    """Explain the marks of all panels in rows below them, without repeating entries that are already there."""
     across, height = figure.get_size_inches()
     known: list[Line2D] = getattr(figure, "_said_below", [])
     known_labels = {str(handle.get_label()) for handle in known}

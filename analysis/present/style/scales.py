@@ -1,4 +1,4 @@
-"""Axes and their words: limits, ticks with plain numbers, a second axis in tokens, labels that fit and can be read."""
+"""Axes and their text: limits, ticks with plain numbers, a second axis in tokens, labels that fit and are readable."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocat
 FONT = "DejaVu Sans"
 
 CONTRAST = 4.5
-"""Least ratio of luminances of text on its ground (WCAG 2.2, success criterion 1.4.3)."""
+"""Smallest contrast ratio of text and background (WCAG 2.2, success criterion 1.4.3)."""
 
 _BREAKS = re.compile(r"(?:[^\s,_(=/-]|(?<=\d),(?=\d))*[\s,_(=/-]?")
 
 _SUBS = ((1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0), (1.0, 2.0, 3.0, 5.0), (1.0, 2.0, 5.0), (1.0, 3.0), (1.0,))
-"""Ticks within a factor of ten, the most first."""
+"""Ticks within a factor of ten, from many to few."""
 
 
 def plain(value: float) -> str:
-    """A tick label: 256, 4096, 20k, 3M; below one up to two digits."""
+    """Format a tick label: 256, 4096, 20k, 3M; below one with up to two digits."""
     for limit, length, suffix in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
         if value >= limit:
             return f"{value / length:.4g}{suffix}"
@@ -39,8 +39,8 @@ def plain(value: float) -> str:
 def log_axes(
     axes: Axes, x: Any, y: Any, label: str, y_label: str, *, ticks: Any = None, most: int = 6, **margins: float
 ) -> None:
-    """Both axes logarithmic and labelled, with limits around everything finite in ``x`` and ``y``, and ticks at round
-    numbers, of the x axis at ``ticks`` where given."""
+    """Make both axes logarithmic and labelled, with limits around everything finite in ``x`` and ``y``, and ticks at
+    round numbers, or at ``ticks`` on the x axis if given."""
     log_scale(axes, "x", x, ticks, most=most, **margins)
     log_scale(axes, "y", y, most=6, **margins)
     axis_label(axes, "x", label)
@@ -48,28 +48,28 @@ def log_axes(
 
 
 def log_scale(axes: Axes, axis: str, values: Any, ticks: Any = None, *, most: int = 6, **margins: float) -> None:
-    """The ``"x"`` or the ``"y"`` axis logarithmic around everything finite in ``values``, see :func:`log_axis`."""
+    """Make the ``"x"`` or ``"y"`` axis logarithmic around everything finite in ``values``, see :func:`log_axis`."""
     axes.set(**{f"{axis}scale": "log"})
     axes.set(**{f"{axis}lim": log_limits(values, least=0.2 if axis == "x" else 0.7, **margins)})
     log_axis(getattr(axes, f"{axis}axis"), ticks, most=most)
 
 
 def data_scale(axes: Axes) -> None:
-    """The x axis linear, with plain numbers."""
+    """Make the x axis linear, with plain numbers."""
     axes.xaxis.set_major_locator(MaxNLocator(most_ticks(axes)))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: plain(value)))
 
 
 def near(lines: pd.Series, ends: pd.DataFrame, factor: float) -> np.ndarray:
-    """Everything to show of lines and the ends of their bands; of a band no more than a factor beyond the lines, or it
-    would be all."""
+    """Return the values to show of lines and of the ends of their bands; of the bands only what is within a factor of
+    the lines, because they would dominate the plot otherwise."""
     places = ends.to_numpy(dtype=float).ravel()
     return np.concatenate([lines, places[(places > lines.min() / factor) & (places < lines.max() * factor)]])
 
 
 def log_limits(values: Any, *, below: float = 0.06, above: float = 0.06, least: float = 0.7) -> tuple[float, float]:
-    """Limits of a log axis around the finite positive ``values``, with margins as shares of the range, which is taken
-    as ``least`` in natural logarithms where it is shorter."""
+    """Return limits of a log axis around the finite positive ``values``, with margins as fractions of the range, which
+    is taken as at least ``least`` in natural logarithms."""
     usable = np.asarray(values, dtype=float).ravel()
     usable = usable[np.isfinite(usable) & (usable > 0)]
     if not len(usable):
@@ -80,7 +80,7 @@ def log_limits(values: Any, *, below: float = 0.06, above: float = 0.06, least: 
 
 
 class _RoundNumbers(LogLocator):
-    """The most round numbers within the axis, as it is when it is drawn, that are not more than about ``most``."""
+    """Places ticks at the roundest numbers within the axis at drawing time, about ``most`` of them at most."""
 
     def __init__(self, most: int) -> None:
         super().__init__(base=10, numticks=20)
@@ -97,7 +97,8 @@ class _RoundNumbers(LogLocator):
 
 
 def log_axis(axis: Any, values: Sequence[float] | pd.Series | None = None, *, most: int = 6) -> None:
-    """A log axis with plain numbers: at most about ``most`` ticks, at ``values`` where given, else at round numbers."""
+    """Make a log axis with plain numbers: at most about ``most`` ticks, at ``values`` if given, otherwise at round
+    numbers."""
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(FuncFormatter(lambda value, _: plain(value)))
     distinct = sorted(set(() if values is None else values))
@@ -105,7 +106,7 @@ def log_axis(axis: Any, values: Sequence[float] | pd.Series | None = None, *, mo
 
 
 def token_axis(axes: Axes, tokens_per_example: pd.Series, *, axis: str = "x", quantity: str = "batch size") -> None:
-    """A second axis in tokens, where an example is the same number of tokens in every row."""
+    """Add a second axis in tokens if an example is the same number of tokens in every row."""
     tokens = tokens_per_example.dropna().unique()
     if len(tokens) != 1 or tokens_per_example.isna().any() or tokens[0] <= 1:
         return
@@ -121,8 +122,8 @@ def token_axis(axes: Axes, tokens_per_example: pd.Series, *, axis: str = "x", qu
 
 
 def batch_axes(axes: Axes, table: pd.DataFrame, y: Any, label: str, sizes: pd.Series | None = None) -> None:
-    """Both axes logarithmic, the batch size in examples and in tokens against ``y``; limits are around ``sizes``, with
-    ticks there, or around all batch sizes of the table."""
+    """Make both axes logarithmic, with batch size in examples and in tokens against ``y``; limits and ticks follow
+    ``sizes`` if given, otherwise limits follow all batch sizes of the table."""
     of_x = f"batch size ({table['example_unit'].iloc[0]}s)"
     x = table["batch_size"] if sizes is None else sizes
     log_axes(axes, x, y, of_x, label, ticks=sizes, most=most_ticks(axes))
@@ -130,28 +131,28 @@ def batch_axes(axes: Axes, table: pd.DataFrame, y: Any, label: str, sizes: pd.Se
 
 
 def axis_label(axes: Axes, axis: str, text: str) -> None:
-    """Label of the ``"x"`` or ``"y"`` axis, on up to three lines where it is longer than the axis."""
+    """Set the label of the ``"x"`` or ``"y"`` axis, on up to three lines if it is longer than the axis."""
     across, height = size(axes)
     if axis == "x":
         axes.set_xlabel(literal(wrapped(text, across + 0.4, 8, lines=3)))
     else:
-        # One line may reach beyond both ends of the axis; several need the room for their neighbours.
+        # One line may extend beyond both ends of the axis; several lines would collide with neighbouring labels.
         fits = width(text, 8) <= height + 0.2
         axes.set_ylabel(literal(text if fits else wrapped(text, 0.85 * height, 8, lines=3)))
 
 
 def most_ticks(axes: Axes) -> int:
-    """How many labels the x axis has room for."""
+    """Return how many labels the x axis has room for."""
     return int(np.clip(size(axes)[0] / 0.55, 2, 6))
 
 
 def words(target: str) -> str:
-    """A target as it stands on an axis."""
+    """Format a target for an axis."""
     return target.replace("_", " ")
 
 
 def size(axes: Axes) -> tuple[float, float]:
-    """Width and height of the axes in inches, about; labels and ticks take the rest of their cell of the grid."""
+    """Return the approximate width and height of the axes in inches; labels and ticks take the rest of their cell."""
     figure, cells = cast(Figure, axes.figure), axes.get_gridspec()
     width, height = figure.get_size_inches()
     across, down = (cells.ncols, cells.nrows) if cells else (1, 1)
@@ -159,24 +160,24 @@ def size(axes: Axes) -> tuple[float, float]:
 
 
 def literal(text: str) -> str:
-    """``text`` that matplotlib draws as it stands: no mathematics in it, and not left out of a key for an underscore
-    in front."""
+    """Return ``text`` so that matplotlib draws it literally: without mathematics, and not dropped from a key because of
+    a leading underscore."""
     escaped = text.replace("$", r"\$")
     return f" {escaped}" if escaped.startswith("_") else escaped
 
 
 @functools.lru_cache(maxsize=4096)
 def width(text: str, size: float) -> float:
-    """Width of one line in inches, at a font size in points; of mathematics, that of its letters."""
+    """Return the width of one line in inches at a font size in points; mathematics counts as its letters."""
     plain = re.sub(r"\$|\\mathrm|[{}]", "", text)
     properties = FontProperties(family=FONT, size=size)
     return float(text_to_path.get_text_width_height_descent(plain, properties, ismath=False)[0]) / 72
 
 
 def wrapped(text: str, inches: float, size: float, *, lines: int = 1) -> str:
-    """``text`` on at most so many lines of a width, broken after a space, a comma or the like.
+    """Return ``text`` on at most ``lines`` lines of a width, broken after a space, a comma or the like.
 
-    What does not fit is cut from the middle, since names that are alike differ at their ends.
+    What does not fit is cut from the middle, because similar names usually differ at their ends.
     """
     lines_of_text = _broken(text, inches, size)
     keep = len(text)
@@ -187,7 +188,7 @@ def wrapped(text: str, inches: float, size: float, *, lines: int = 1) -> str:
 
 
 def wrapped_apart(texts: Sequence[str], inches: float, size: float, *, lines: int) -> list[str]:
-    """:func:`wrapped` of each, on as many more lines as it takes for unlike texts to stay unlike."""
+    """Return :func:`wrapped` of each text, on as many more lines as needed for different texts to stay different."""
     wrapped_texts = [wrapped(text, inches, size, lines=lines) for text in texts]
     while len({*wrapped_texts}) < len({*texts}) and "…" in "".join(wrapped_texts):
         lines += 1
@@ -211,14 +212,14 @@ def _broken(text: str, inches: float, size: float) -> list[str]:
 
 
 def luminance(colour: Any) -> float:
-    """Relative luminance of a colour (WCAG 2.2): 0 is black, 1 is white."""
+    """Return the relative luminance of a colour (WCAG 2.2): 0 is black, 1 is white."""
     channels = np.asarray(to_rgb(colour))
     linear = np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
     return float(linear @ (0.2126, 0.7152, 0.0722))
 
 
 def ink(colour: Any) -> str:
-    """The colour, as much darker as text on white needs to have a contrast of :data:`CONTRAST`."""
+    """Return the colour, darkened until text on white has a contrast of :data:`CONTRAST`."""
     channels = np.asarray(to_rgb(colour))
     for share in np.linspace(1.0, 0.0, 51):
         if 1.05 / (luminance(share * channels) + 0.05) >= CONTRAST:

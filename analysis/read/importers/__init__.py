@@ -1,11 +1,11 @@
-"""Training curves of other tools -> a sweep folder that the analysis reads like one of our own.
+"""Import training curves of other tools into a sweep folder that the analysis reads like one of our own.
 
-One file per format or kin, found by name in :data:`~analysis.read.importers.base.IMPORTERS`. Each turns a source into
+Each format has a file, found by name in :data:`~analysis.read.importers.base.IMPORTERS`. It turns a source into
 :class:`~analysis.read.importers.base.ImportedRun` objects and knows nothing of sweeps. Data flows one way::
 
     format (Run) -> facts (batch size, learning rate, ...) -> trial (with steps and values in order) -> folder
 
-Units are asked for, never guessed.
+Units have to be given; they are never guessed.
 """
 
 from __future__ import annotations

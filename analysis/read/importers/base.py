@@ -1,6 +1,6 @@
-"""What a format hands over: runs with what the source itself says about them.
+"""What a format provides: runs with what the source itself says about them.
 
-:func:`run_of` makes one of a table of measurements; it alone honours what columns are renamed to, whatever the format.
+:func:`run_of` makes a run from a table of measurements; renaming of columns is handled there, for all formats.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ from cbs.errors import DataError
 from cbs.registry import Registry
 
 ANY_TABLE, COLUMNS, LAYOUT = range(3)
-"""How sure a format is of a file: it is a table, it has the columns of the format, it lies and is called as only the
-format does."""
+"""How certain a format is that a file is its own: it is some table, it has the format's columns, or its name and place
+are those of the format only."""
 
 _SCHEDULED = "call the column otherwise where it follows a schedule, and give the peak with --set or --runs; or "
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImportedRun:
-    """One training run as the source tells it.
+    """One training run as described by the source.
 
     Attributes:
-        name: what the source calls it; unique in the import.
+        name: name in the source; unique in the import.
         place: file or address, for messages.
-        axis: one entry per measurement, in ``unit``; any order.
-        values: the metric at those points; no entry at all where the source has none of this run.
+        axis: one entry per measurement, in ``unit``; in any order.
+        values: the metric at those points; empty if the source has none for this run.
         unit: one of :data:`~analysis.read.importers.settings.AXES`.
         facts: those of :data:`~analysis.read.importers.settings.FACTS` that the source states, unchecked.
-        aliases: other names a table of runs may know it by.
+        aliases: other names by which a table of runs may refer to it.
         config: the source's own record of the settings, for ``--column lr=config.KEY``.
-        max_steps: budget in optimizer updates; ``None`` where the source has none.
-        metrics: names that a metric can have there.
-        files: that were read; none for a source that is no file.
+        max_steps: budget in optimizer updates; ``None`` if the source does not give it.
+        metrics: names of the metrics in the source.
+        files: files that were read; none if the source is not a file.
     """
 
     name: str
@@ -61,17 +61,17 @@ class ImportedRun:
 
     @property
     def names(self) -> list[str]:
-        """All it may be known by, its own first."""
+        """Return all names by which it may be known, its own first."""
         return list(dict.fromkeys((self.name, *self.aliases)))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """Why a source looks like one of a format.
+    """Why a source seems to be of a format.
 
     Attributes:
-        why: what was seen, in words: ``3 event files``.
-        files: that were seen; none for an address. A file that another format is surer of is not this one's.
+        why: what was found, in words: ``3 event files``.
+        files: files that were found; none for an address. A file goes to the format that is most certain of it.
         certainty: :data:`ANY_TABLE`, :data:`COLUMNS` or :data:`LAYOUT`.
     """
 
@@ -81,34 +81,34 @@ class Claim:
 
     @classmethod
     def of(cls, files: Iterable[Path], what: str, certainty: int = LAYOUT) -> Claim | None:
-        """The claim on so many files; ``None`` where there is none."""
+        """Return a claim on these files; ``None`` if there are none."""
         names = frozenset(files)
         return cls(why=f"{len(names)} {what}", files=names, certainty=certainty) if names else None
 
 
 class Importer(Protocol):
-    """A format. Implementations have no state.
+    """An import format. Implementations have no state.
 
     Attributes:
-        expected: what a source of the format is, for the message where there is none.
-        marks: pattern of the names of its files, and what these are called; for a format that is known by them.
+        expected: description of a source of the format, for the message if there is none.
+        marks: pattern of the names of its files, and a name for such files; for formats that are recognised by them.
     """
 
     expected: str
     marks: tuple[str, str] = ("", "")
 
     def claims(self, source: str) -> Claim | None:
-        """Why this looks like a source of the format, where it does; used where the format is not named."""
+        """Return why this seems to be a source of the format, or ``None``; used if the user names no format."""
         return Claim.of(below(Path(source), self.marks[0]), self.marks[1])
 
     def files(self, source: str) -> list[Path]:
-        """The file that was named, or those of the format below a folder."""
+        """Return the given file, or all files of the format below a folder."""
         return [Path(source)] if Path(source).is_file() else below(Path(source), self.marks[0])
 
     @abstractmethod
     def read(self, source: str, settings: Settings, notes: list[str]) -> Iterator[ImportedRun]:
-        """All runs of a source, and what was left out, one line each, in ``notes``. What is missing, damaged or not of
-        the format is a ``DataError``: the file, the run, the remedy."""
+        """Yield all runs of a source; ``notes`` gets one line for everything left out. Raises ``DataError``, with file,
+        run and remedy, for what is missing, damaged or not of this format."""
 
 
 IMPORTERS: Registry[type[Importer]] = Registry("import format", "analysis.read.importers", derived_from=Importer)
@@ -124,17 +124,17 @@ def run_of(
     facts: Mapping[str, Any] | None = None,
     **about: Any,
 ) -> ImportedRun:
-    """The one run that a table holds.
+    """Return the single run that a table holds.
 
     Args:
-        table: one row per measurement. Rows without the metric are of other measurements, unless ``named``.
-        settings: metric, and what columns are called.
-        axis: unit, and title of the column, see :meth:`~analysis.read.importers.settings.Settings.axis`; ``step`` where
-            it is not given.
-        name: of the run, where no column is asked to tell it.
-        named: whether the table is laid out for an import: columns with our names of facts count though nobody renamed
-            one, the name of the run is found already, and every row has the metric.
-        facts: that the format itself states.
+        table: one row per measurement. Rows without the metric belong to other measurements, unless ``named``.
+        settings: the metric, and names of columns.
+        axis: unit and title of the column, see :meth:`~analysis.read.importers.settings.Settings.axis`; ``step`` by
+            default.
+        name: name of the run, unless a column is named to give it.
+        named: whether the table was made for an import: columns named like facts are used even if not renamed, the name
+            of the run is already known, and every row has the metric.
+        facts: facts that the format itself states.
         about: further attributes of :class:`ImportedRun`.
     """
     unit, title = axis or settings.axis("step")
@@ -168,13 +168,13 @@ def run_of(
 
 
 def in_folder(folder: Path, top: Path, *aliases: str) -> dict[str, Any]:
-    """What a run is called that has a folder to itself: its path below the source, or the name of the folder."""
+    """Return name and aliases of a run that has a folder to itself: its path below the source, or the folder's name."""
     name, relative = folder.resolve().name, os.path.relpath(folder, folder if top.is_file() else top)
     return {"name": name if relative in (".", "..") else relative, "aliases": (*aliases, str(folder), name)}
 
 
 def lookup(config: Mapping[str, Any], title: str, run: str) -> Any:
-    """A setting by ``config.KEY``, where the key may lead through several levels, joined with dots."""
+    """Look up a setting by ``config.KEY``; the key may lead through several levels, joined with dots."""
     value = _setting(config, title.removeprefix(CONFIG).split("."))
     if isinstance(value, Mapping | list):
         raise DataError(f"{run}: {title} is not a single value; name one below it")
@@ -184,7 +184,7 @@ def lookup(config: Mapping[str, Any], title: str, run: str) -> Any:
 
 
 def _setting(config: Any, path: Sequence[str]) -> Any:
-    """What a path leads to; keys may have dots of their own, and the longest that is there counts."""
+    """Follow a path of keys; keys may contain dots themselves, and the longest existing one is used."""
     if not path or not isinstance(config, Mapping):
         return None if path else config
     ends = (end for end in range(len(path), 0, -1) if ".".join(path[:end]) in config)
@@ -192,10 +192,10 @@ def _setting(config: Any, path: Sequence[str]) -> Any:
 
 
 def joined(name: str, series: Mapping[str, Sequence[tuple[Any, Any]]], metric: str) -> Sheet:
-    """The table of series of (step, value) that were stored one by one.
+    """Join series of (step, value) that were stored separately into one table.
 
-    Every point of the metric is a row that also has what the other series have at its step; points of the others
-    follow in rows of their own, so that whatever is the same all along can be read from any.
+    Every point of the metric becomes a row with the values of the other series at its step. Points of the other series
+    follow in rows of their own, so that values that are constant along the run can be read from any row.
     """
     others = {title: points for title, points in series.items() if title != metric}
     at = {title: dict(points) for title, points in others.items()}
@@ -208,7 +208,7 @@ def joined(name: str, series: Mapping[str, Sequence[tuple[Any, Any]]], metric: s
 
 
 def _one(table: Sheet, title: str, run: str, name: str) -> dict[str, Any]:
-    """What a column says of a run, by our name of it; nothing where it is empty. A run has one of everything."""
+    """Return the value of a column for a run, by our name; nothing if it is empty. A run must have a single value."""
     first = {repr(cell): row for row, cell in reversed(list(enumerate(table.columns[title]))) if not cells.empty(cell)}
     facts: dict[str, Any] = {}
     for row in sorted(first.values()):

@@ -1,7 +1,7 @@
-"""What is known about each run: batch size, optimizer, learning rate, seed, ...
+"""Facts about each run: batch size, optimizer, learning rate, seed, ...
 
-Four places may tell: the source itself (with ``--column lr=config.KEY`` also its own record of the settings), a table
-of runs, the run's name, and constants. They may not contradict one another.
+They may come from four places: the source itself (with ``--column lr=config.KEY`` also its own record of the settings),
+a table of runs, the run's name, and constants. These must not contradict one another.
 """
 
 from __future__ import annotations
@@ -25,13 +25,16 @@ _NUMBERS = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 _SHAPES = {"batch_size": r"\d+", "seed": r"\d+", "parameters": r"\d+", "lr": _NUMBERS}
 _SHOWN = 3
 _ACCUMULATION, _WHOLE_BATCH = (re.compile(words, re.IGNORECASE) for words in ("accum", "global|total|effective"))
-"""What a setting is called that cuts a batch into passes, and one that counts all of them."""
+"""Patterns of the names of settings that split a batch into passes, and of settings that count all of them."""
 _WAYS = "give it in a column of the source, with --runs FILE, --pattern or --set NAME=VALUE"
 
 
 def facts_of(runs: Sequence[ImportedRun], settings: Settings, notes: list[str]) -> list[dict[str, Any]]:
-    """All of :data:`~analysis.read.importers.settings.FACTS` for every run; says what matched none in ``notes``, and
-    refuses what is missing, of all runs at once, out of its domain, or told in two ways."""
+    """Return all of :data:`~analysis.read.importers.settings.FACTS` for every run.
+
+    ``notes`` gets a line for what matched no run. Facts that are missing (of all runs at once), out of their domain, or
+    given with two values are refused.
+    """
     listed = _listed(runs, settings, notes)
     pattern = None if settings.pattern is None else _compiled(settings.pattern)
     constants = {name: value for name, value in settings.constants.items() if name in FACTS}
@@ -53,7 +56,7 @@ def facts_of(runs: Sequence[ImportedRun], settings: Settings, notes: list[str]) 
 
 
 def _agreed(run: ImportedRun, stated: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:
-    """The one value of every fact that the places tell."""
+    """Return the single value of every fact on which the places agree."""
     facts: dict[str, tuple[Any, str]] = {}
     for where, row in stated:
         for name, cell in row.items():
@@ -70,7 +73,7 @@ def _agreed(run: ImportedRun, stated: Sequence[tuple[str, Mapping[str, Any]]]) -
 
 
 def _of_one_pass(runs: Sequence[ImportedRun], title: str) -> list[str]:
-    """A note where the settings that batch sizes were read from also tell that gradients were accumulated."""
+    """Return a note if the settings that gave the batch sizes also say that gradients were accumulated."""
     for run in runs:
         for key, count in flat(run.config):
             if _ACCUMULATION.search(key) and re.fullmatch(r"\d+", str(count), re.ASCII) and int(count) > 1:
@@ -96,7 +99,7 @@ def _require(runs: Sequence[ImportedRun], run_facts: Sequence[Mapping[str, Any]]
 
 
 def some(names: Sequence[str], most: int) -> str:
-    """The first names of many, for a message."""
+    """Return the first of many names, for a message."""
     return ", ".join(names[:most]) + (", ..." if len(names) > most else "")
 
 
@@ -111,7 +114,7 @@ def _in_examples(run: ImportedRun, facts: dict[str, Any], settings: Settings) ->
 
 
 def _listed(runs: Sequence[ImportedRun], settings: Settings, notes: list[str]) -> list[dict[str, Any]]:
-    """The row of ``--runs`` of every run; empty where it has none."""
+    """Return the row of ``--runs`` for every run; empty if it has none."""
     if settings.runs is None:
         return [{} for _ in runs]
     table = read_table(settings.runs)
@@ -131,7 +134,7 @@ def _listed(runs: Sequence[ImportedRun], settings: Settings, notes: list[str]) -
 
 
 def _rows(table: Sheet, settings: Settings) -> dict[str, dict[str, Any]]:
-    """What the table says of each run, by the name of the run."""
+    """Return what the table says about each run, by the name of the run."""
     titles = {name: settings.columns.get(name, name) for name in ("run", *FACTS)}
     titles = {name: title if title in table.columns else name for name, title in titles.items()}
     column = titles.pop("run")
@@ -145,7 +148,7 @@ def _rows(table: Sheet, settings: Settings) -> dict[str, dict[str, Any]]:
 
 
 def _compiled(pattern: str) -> re.Pattern[str]:
-    """The pattern as a regular expression; ``*`` stands for anything."""
+    """Compile the pattern to a regular expression; ``*`` matches anything."""
     names = re.findall(r"\{([^{}]*)\}", pattern)
     for name in names:
         if name not in FACTS:

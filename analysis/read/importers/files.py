@@ -1,4 +1,4 @@
-"""Finding and reading the files of a source: every failure is one line with the file in it."""
+"""Find and read the files of a source; every failure is reported in one line that names the file."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ T = TypeVar("T")
 
 
 def below(top: Path, pattern: str) -> list[Path]:
-    """The files of a folder and everything below whose names match, sorted; of a file, itself."""
+    """Return the files below a folder whose names match, sorted; if ``top`` is a file, the file itself."""
     if top.is_file():
         return [top] if fnmatch.fnmatchcase(top.name, pattern) else []
     return sorted(Path(root) / name for root, _, names in os.walk(top) for name in fnmatch.filter(names, pattern))
 
 
 class _Plain(yaml.SafeLoader):
-    """Takes an object that only the program that wrote it knows for nothing; makes no object of its own."""
+    """Loader that reads objects of unknown classes as null and never creates such objects."""
 
 
 _Plain.add_multi_constructor("", lambda loader, suffix, node: None)
 
 
 def read(path: Path, parse: Callable[[bytes], T], remedy: str = "check its permissions") -> T:
-    """What is in a file, as ``parse`` makes it of the bytes; where it cannot, a ``DataError`` that ends with
-    ``remedy``."""
+    """Return the content of a file as ``parse`` makes it from the bytes; raise ``DataError`` ending with ``remedy`` on
+    failure."""
     try:
         return parse(path.read_bytes())
     except (OSError, ValueError, RecursionError, TypeError, yaml.YAMLError) as error:
@@ -41,7 +41,7 @@ def read(path: Path, parse: Callable[[bytes], T], remedy: str = "check its permi
 
 
 def read_mapping(path: Path, remedy: str) -> dict[str, Any]:
-    """The mapping in a JSON or YAML file."""
+    """Return the mapping in a JSON or YAML file."""
     data = read(path, (lambda content: yaml.load(content, _Plain)) if path.suffix == ".yaml" else json.loads, remedy)
     if not isinstance(data, dict):
         raise DataError(f"cannot read {path}: it is no mapping of names to values; {remedy}")
@@ -49,13 +49,13 @@ def read_mapping(path: Path, remedy: str) -> dict[str, Any]:
 
 
 def read_text(path: Path, remedy: str) -> str:
-    """The text in a file of UTF-8, without white space around it."""
+    """Return the text of a UTF-8 file without surrounding white space."""
     return read(path, lambda content: content.decode("utf-8").strip(), remedy)
 
 
 def digest(paths: Sequence[Path]) -> str | None:
-    """SHA-256 of one file, as ``sha256sum`` prints it; of several, that of what it prints for all of them; ``None`` for
-    no file."""
+    """Return the SHA-256 of a file as ``sha256sum`` prints it; for several files, the SHA-256 of what it prints for all
+    of them; ``None`` for no file."""
     sums = [read(path, lambda content: hashlib.sha256(content).hexdigest()) for path in paths]
     if len(sums) < 2:
         return sums[0] if sums else None

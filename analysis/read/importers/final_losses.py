@@ -1,7 +1,7 @@
 """Format ``final_losses``: a table with the metric at the end of every run, and no curves.
 
-One row per run: columns ``batch_size``, ``lr``, one of ``tokens``, ``examples`` and ``step`` for how long it was, and
-the metric; ``optimizer``, ``seed`` and the other facts where there are such. A run that diverged has ``nan``.
+One row per run: columns ``batch_size``, ``lr``, one of ``tokens``, ``examples`` and ``step`` for its length, and the
+metric; optionally ``optimizer``, ``seed`` and other facts. A run that diverged has ``nan``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class FinalLosses(Importer):
     expected = "a file that ends in .csv, .tsv or .parquet, or a folder of them, with one row per run"
 
     def claims(self, source: str) -> Claim | None:
-        """Tables with a batch size and a learning rate in every row and nothing that names a run."""
+        """Claim tables with a batch size and a learning rate in every row and no column that names a run."""
         paths = table_paths(Path(source)) if Path(source).exists() else []
         titles = [header_of(path) for path in paths]
         if not paths or any("run" in each or not {*_NEEDED} <= {*each} for each in titles):
@@ -34,7 +34,7 @@ class FinalLosses(Importer):
         return Claim.of(paths, "tables with batch_size, lr and no run: one row per run", COLUMNS)
 
     def read(self, source: str, settings: Settings, notes: list[str]) -> Iterator[ImportedRun]:
-        """A run of every row."""
+        """Yield one run per row."""
         for path in table_paths(Path(source)):
             table = read_table(path)
             unit, title = settings.axis(next((name for name in AXES if name in table.columns), "tokens"), "tokens")

@@ -1,4 +1,4 @@
-"""The folder of an import: whether it may be written, and writing it in one piece."""
+"""The folder of an import: check whether it may be written, and write it atomically."""
 
 from __future__ import annotations
 
@@ -21,12 +21,14 @@ from cbs.trial.store import MANIFEST, Store
 _REMEDY = "; choose another folder with --output"
 
 _WRITERS = 8
-"""Trials written at a time; what takes long is waiting for the disk."""
+"""Number of trials written in parallel; most of the time is spent waiting for the disk."""
 
 
 def check(output: Path, settings: Settings, *, add: bool) -> list[TrialResult]:
-    """What an import may be added to; nothing for a new folder. Refuses one that is taken, or that holds something else
-    than an import of the same protocol."""
+    """Return the trials to which an import is added; none for a new folder.
+
+    Raises an error if the folder is in use for something other than an import with the same protocol.
+    """
     try:
         if output.is_file():
             raise ResultsError(f"{output} is a file{_REMEDY}")
@@ -56,7 +58,7 @@ def write(
     *,
     add: bool,
 ) -> None:
-    """Write beside the place, then move there; what was there before stays where that fails."""
+    """Write to a draft next to the folder, then move it there; if that fails, the earlier content stays."""
     output = Path(os.path.abspath(output))
     before: dict[str, Any] = {"name": output.resolve().name, "imported": [], "axes": {}}
     configs = [result.config for result in results]
@@ -71,7 +73,7 @@ def write(
         for left_over in output.parent.glob(f".tmp-{output.name}-{'?' * len(uuid.uuid4().hex)}"):
             if left_over != draft:
                 shutil.rmtree(left_over)
-        if add and (output / MANIFEST).exists():  # without the manifest: a draft left by a kill is no sweep
+        if add and (output / MANIFEST).exists():  # without a manifest it is a draft left by a killed process
             before |= Store(output).manifest()
             shutil.copytree(output, draft, ignore=shutil.ignore_patterns(MANIFEST), dirs_exist_ok=True)
         store = Store(draft)

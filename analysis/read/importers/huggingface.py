@@ -1,7 +1,7 @@
 """Format ``huggingface``: ``trainer_state.json`` of the Hugging Face ``Trainer``.
 
-The file has the logs of a run, and neither its global batch size nor its peak learning rate: ``train_batch_size`` in it
-is per device, without accumulation and world size. Both are asked for.
+The file contains the logs of a run, but neither its global batch size nor its peak learning rate: the
+``train_batch_size`` in it is per device, without accumulation and world size. The user has to give both.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class HuggingFace(Importer):
     marks = (STATE, STATE)
 
     def read(self, source: str, settings: Settings, notes: list[str]) -> Iterator[ImportedRun]:
-        """One run per folder that checkpoints were saved in; of these the latest, whose log holds those before."""
+        """Yield one run per folder with checkpoints, from the latest one, whose log includes the earlier ones."""
         path = Path(source)
         if settings.columns.get("batch_size") == _PER_DEVICE:
             raise DataError(

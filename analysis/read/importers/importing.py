@@ -28,12 +28,13 @@ _SHOWN = 5
 
 @dataclass(frozen=True, kw_only=True)
 class ImportReport:
-    """What was imported.
+    """Outcome of an import.
 
     Attributes:
-        format: that the sources were read as.
-        detected: what told the format, one line per source; nothing where it was named.
-        trials: in the order of the source.
+        folder: folder of the import.
+        format: format as which the sources were read.
+        detected: how the format was recognised, one line per source; empty if it was given.
+        trials: trials in the order of the source.
         notes: what was left out or changed, one line each.
     """
 
@@ -60,7 +61,7 @@ class ImportReport:
         }
 
     def lines(self) -> list[str]:
-        """The same for a person."""
+        """Return the lines to print."""
         content = self.to_json()
         statuses = ", ".join(f"{count} {status}" for status, count in content["statuses"].items())
         searched = f"{plural(content['lrs'], 'learning rate')}, {plural(content['seeds'], 'seed')}"
@@ -83,21 +84,22 @@ def import_runs(
     add: bool = False,
     command: str = "",
 ) -> ImportReport:
-    """Turn training curves of other tools into a sweep folder.
+    """Import training curves of other tools into a sweep folder.
 
-    Nothing is written before everything is read and checked, and the folder appears in one piece.
+    Nothing is written before everything is read and checked, and the folder appears only when it is complete.
 
     Args:
-        sources: files, folders or addresses of one format.
-        output: the folder; must not exist or be empty, unless ``add``.
+        sources: files, folders or addresses, all of one format.
+        output: the folder; it must not exist, or must be empty, unless ``add``.
         settings: metric, target, units, and where the facts about each run are.
         format: name in :data:`~analysis.read.importers.base.IMPORTERS`, or ``"auto"``.
-        add: whether to add to an import of the same protocol.
+        add: whether to add to an import with the same protocol.
+        command: the command line, which is stored.
 
     Raises:
         ConfigError: if a setting is missing or unusable, or facts about the runs are missing.
         DataError: if a source is missing, damaged or contradicts itself.
-        ResultsError: if the folder is taken, of another protocol, or cannot be written.
+        ResultsError: if the folder is in use, has another protocol, or cannot be written.
     """
     if not sources:
         raise ConfigError("nothing to import: give a file, a folder or an address")
@@ -130,7 +132,7 @@ def import_runs(
 
 
 def detect(sources: Sequence[str]) -> tuple[str, list[str]]:
-    """The format of the sources, and by what it was detected, one line per source."""
+    """Return the format of the sources, and how it was recognised, one line per source."""
     names, lines = set(), []
     for source in sources:
         if os.path.exists(Path(source) / MANIFEST):
@@ -155,7 +157,7 @@ def detect(sources: Sequence[str]) -> tuple[str, list[str]]:
 
 
 def _left(claims: Mapping[str, Claim]) -> dict[str, Claim]:
-    """The claims that are left when every file goes to the formats that are surest of it."""
+    """Return the claims that remain when every file goes to the formats that are most certain of it."""
     surest: dict[Path, int] = {}
     for claim in sorted(claims.values(), key=lambda claim: claim.certainty):
         surest |= dict.fromkeys(claim.files, claim.certainty)
@@ -187,7 +189,8 @@ def _readable(source: str) -> Iterator[None]:
 
 
 def _usable(runs: Sequence[ImportedRun], settings: Settings, notes: list[str]) -> list[ImportedRun]:
-    """Runs that have the metric, or are said to have ended before it was measured; says which are left out."""
+    """Return the runs that have the metric, or whose status says that they ended before it was measured; note the
+    rest."""
     places: dict[str, list[str]] = {}
     for run in runs:
         places.setdefault(run.name, []).append(run.place)

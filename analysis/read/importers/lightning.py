@@ -1,10 +1,10 @@
-"""Format ``lightning``: ``metrics.csv`` of Lightning's ``CSVLogger``, with ``hparams.yaml`` beside it; and what a
-``Trainer`` does to the steps of any of its loggers.
+"""Format ``lightning``: ``metrics.csv`` of Lightning's ``CSVLogger``, with ``hparams.yaml`` beside it; and how a
+``Trainer`` counts the steps of any of its loggers.
 
-A row holds what was logged in one call, so training and validation fill different columns. A ``Trainer`` gives its
-loggers the updates made before the batch, from 0 on and whatever the accumulation, and validates before it counts on: a
-row with ``step`` 99 was measured after 100 updates. Its rows have an ``epoch``, too; where there is none, steps are
-what somebody passed to ``log_metrics``.
+A row holds what was logged in one call, so training and validation fill different columns. A ``Trainer`` passes its
+loggers the number of updates made before the batch, starting from 0, whatever the accumulation, and validates before it
+counts on: a row with ``step`` 99 was measured after 100 updates. Its rows also have an ``epoch``; if there is none,
+steps are what the user's code passed to ``log_metrics``.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Lightning(Importer):
     marks = (METRICS, METRICS)
 
     def claims(self, source: str) -> Claim | None:
-        """Files of that name, with settings beside them or with the columns of a Trainer."""
+        """Claim files of that name that have settings beside them or the columns of a Trainer."""
         files = below(Path(source), METRICS)
         sure = [path for path in files if (path.parent / HPARAMS).exists()]
         if sure:
@@ -43,7 +43,7 @@ class Lightning(Importer):
         return Claim.of(seen, f"{METRICS} with the columns {EPOCH} and {STEP}", COLUMNS)
 
     def read(self, source: str, settings: Settings, notes: list[str]) -> Iterator[ImportedRun]:
-        """One run per file, called by its folder."""
+        """Yield one run per file, named after its folder."""
         top, axis = Path(source), settings.axis(STEP)
         for path in self.files(source):
             table, about = read_table(path), path.parent / HPARAMS
@@ -54,7 +54,7 @@ class Lightning(Importer):
 
 
 def from_zero(run: ImportedRun, notes: list[str]) -> ImportedRun:
-    """The run of a ``Trainer``, which counts from 0, with its steps as updates made; a note says so."""
+    """Return the run of a ``Trainer``, which counts from 0, with its steps as updates made; a note says so."""
     if len(run.values):
         notes.append(_FROM_ZERO)
     return dataclasses.replace(run, axis=run.axis + 1)

@@ -1,8 +1,8 @@
 """Format ``mlflow``: MLflow's file store, ``mlruns/EXPERIMENT/RUN``, read without MLflow.
 
-A run is a folder with ``meta.yaml``, a file per metric in ``metrics`` (a line per point: timestamp, value, step; in
-old versions without a step, which then is 0), and a file per setting in ``params`` and ``tags``. Names with slashes are
-folders. Experiments that were deleted lie in ``.trash``, deleted runs stay where they are and are marked.
+A run is a folder with ``meta.yaml``, a file per metric in ``metrics`` (a line per point: timestamp, value, step; old
+versions have no step, which then is 0), and a file per setting in ``params`` and ``tags``. Names with slashes are
+folders. Deleted experiments are in ``.trash``; deleted runs stay where they are and are marked.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ META, METRICS, PARAMS, TAGS = "meta.yaml", "metrics", "params", "tags"
 _TRASH, _NAME_TAG = ".trash", "mlflow.runName"
 _REMEDY = "copy the run again from where it was trained"
 _ENDED = {1: "still running", 2: "scheduled", 4: "failed", 5: "killed"}
-"""Status numbers of runs whose curves may end before their budget."""
+"""Status codes of runs whose curves may end before their budget."""
 _PERHAPS_OF_TRAINER = (
     "have epochs from 0 on: if a Lightning Trainer logged them, each step is one less than the updates made; have it "
     "log self.global_step, too, and give that with --column step=THEIRS"
@@ -31,7 +31,7 @@ _PERHAPS_OF_TRAINER = (
 
 @IMPORTERS.register("mlflow")
 class MLflow(Importer):
-    """The folder of a file store (``mlruns``), one above it, or that of an experiment or a run."""
+    """The folder of a file store (``mlruns``), its parent, or the folder of an experiment or a run."""
 
     expected = "mlruns, or the folder of an experiment or a run, with meta.yaml in it"
 
@@ -39,7 +39,7 @@ class MLflow(Importer):
         return Claim.of(_runs(Path(source)), f"runs with {META} and {METRICS}")
 
     def read(self, source: str, settings: Settings, notes: list[str]) -> Iterator[ImportedRun]:
-        """All runs that were not deleted."""
+        """Yield all runs that were not deleted."""
         top, axis = Path(source), settings.axis("step")
         wanted = dict.fromkeys([settings.measured, axis[1], *settings.fact_columns])
         stages: Counter[str] = Counter()
@@ -76,17 +76,17 @@ class MLflow(Importer):
 
 
 def _runs(top: Path) -> list[Path]:
-    """What describes each run: its folder has metrics, which those of experiments have not."""
+    """Return the ``meta.yaml`` files of runs, whose folders have metrics, unlike those of experiments."""
     return [path for path in below(top, META) if (path.parent / METRICS).is_dir()]
 
 
 def _named(folder: Path) -> dict[str, Path]:
-    """Files by their path below the folder."""
+    """Return the files by their path below the folder."""
     return {path.relative_to(folder).as_posix(): path for path in below(folder, "*")}
 
 
 def _points(path: Path) -> Iterator[tuple[float, float]]:
-    """Step and value of every line."""
+    """Yield step and value of every line."""
     for number, line in enumerate(read_text(path, _REMEDY).splitlines(), start=1):
         parts = line.split()
         try:

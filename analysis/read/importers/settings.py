@@ -1,4 +1,4 @@
-"""What a person says about the curves: metric, target, units. Nothing of it has a default."""
+"""What the user says about the curves: metric, target, units. None of it has a default."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from cbs.trial.record import TrialStatus
 from cbs.trial.target import Target
 
 FACTS = ("batch_size", "optimizer", "lr", "seed", "workload", "parameters", "status")
-"""What can be told about a run, by the names that columns, patterns and ``--set`` use."""
+"""Facts about a run, by the names used in columns, patterns and ``--set``."""
 
 AXES = ("step", "examples", "tokens")
-"""What a curve may be drawn against: optimizer updates, examples, tokens."""
+"""Possible x axes of a curve: optimizer updates, examples, tokens."""
 
 CONFIG = "config."
-"""In front of what a column is renamed to: a key of the run's settings instead of a column."""
+"""Prefix that refers to a key of the run's settings instead of a column."""
 
 _EPOCHS = re.compile(r"(.*[/._ ])?epochs?([/._ ]?(id|num|index))?", re.IGNORECASE)
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+,:=()@ -]{0,99}")
@@ -37,7 +37,7 @@ _ASKED = {
 
 
 def missing(**given: Any) -> list[str]:
-    """The flags of what has to be given and is not, by the names of :class:`Settings`."""
+    """Return the options that are required and not given, by the names of :class:`Settings`."""
     absent = [flag for name, flag in _ASKED.items() if given.get(name) in (None, "")]
     if given.get("batch_unit") == "tokens" and given.get("tokens_per_example") is None:
         absent.append("--tokens-per-example N (batch sizes are in tokens)")
@@ -45,12 +45,12 @@ def missing(**given: Any) -> list[str]:
 
 
 def ask_for(flags: Sequence[str]) -> ConfigError:
-    """The one error that names all missing flags."""
-    return ConfigError(f"metric, target and units are asked for, never guessed; missing: {', '.join(flags)}")
+    """Return the error that names all missing options."""
+    return ConfigError(f"metric, target and units have to be given, never guessed; missing: {', '.join(flags)}")
 
 
 def fact(name: str, cell: Any) -> Any:
-    """The value of one of :data:`FACTS`, or the name of a run, checked; a ``ValueError`` says what is wrong with it."""
+    """Parse and check the value of one of :data:`FACTS`, or the name of a run; a ``ValueError`` says what is wrong."""
     if name == "run":
         return str(cell).strip()
     if name in ("batch_size", "parameters", "seed"):
@@ -74,20 +74,20 @@ def fact(name: str, cell: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """How to read the runs; checked when built, and what is missing is named all at once.
+    """How to read the runs; checked when created, and everything that is missing is named at once.
 
     Attributes:
         metric: name of the metric in the source.
         direction: ``"below"`` or ``"above"``, which side of the target is better.
-        target: value that later analyses take by default; the curves are kept whole.
+        target: value of the metric that later analyses use by default; the curves are kept whole.
         example_unit: what one example is.
         metric_unit: unit of the metric.
-        tokens_per_example: tokens in an example, where that means something.
-        batch_unit: ``"examples"``, or ``"tokens"`` where batch sizes are given in tokens.
-        columns: our name -> theirs.
-        constants: what holds for all runs, as text.
-        runs: table with a column ``run`` and what is known about each.
-        pattern: names of the runs, such as ``"{optimizer}-b{batch_size}-lr{lr}-s{seed}"``.
+        tokens_per_example: number of tokens per example, if examples have tokens.
+        batch_unit: ``"examples"``, or ``"tokens"`` if batch sizes are given in tokens.
+        columns: titles of columns in the source, by the names used here.
+        constants: facts that hold for all runs, as text.
+        runs: table with a column ``run`` and facts about each run.
+        pattern: pattern of the names of the runs, such as ``"{optimizer}-b{batch_size}-lr{lr}-s{seed}"``.
         trials: number of trials to take at every batch size; ``None`` for all.
     """
 
@@ -137,39 +137,39 @@ class Settings:
 
     @property
     def measured(self) -> str:
-        """What the metric is called in the source."""
+        """Name of the metric in the source."""
         return self.columns.get(str(self.metric), str(self.metric))
 
     def axis(self, default: str, unit: str = "step") -> tuple[str, str]:
-        """Unit of the axis and their name of it: the one that was renamed, else ``default``, in ``unit``."""
+        """Return unit and title of the axis: the renamed one, otherwise ``default`` in ``unit``."""
         return next(((name, self.columns[name]) for name in AXES if name in self.columns), (unit, default))
 
     @property
     def fact_columns(self) -> list[str]:
-        """Their names of the columns that facts, and the name of a run, are asked to be read from."""
+        """Titles of the columns from which facts, and the name of a run, are to be read."""
         theirs = dict.fromkeys(self.columns[name] for name in ("run", *FACTS) if name in self.columns)
         return [title for title in theirs if not title.startswith(CONFIG)]
 
     @functools.cached_property
     def listed(self) -> list[str]:
-        """Columns of the table of runs, which may have what a source does not."""
+        """Titles of the columns of the table of runs, which may have what the source lacks."""
         return [] if self.runs is None else header_of(self.runs)
 
     def as_target(self) -> Target:
-        """The target of the sweep."""
+        """Return the target of the sweep."""
         return Target(metric=str(self.metric), value=self.target, direction=self.direction)  # type: ignore[arg-type]
 
     @property
     def units(self) -> dict[str, Any]:
-        """What is counted, as trials and ``sweep.json`` have it."""
+        """Units, as stored in trials and ``sweep.json``."""
         return {name: getattr(self, name) for name in ("example_unit", "tokens_per_example", "metric_unit")}
 
     def protocol(self) -> dict[str, Any]:
-        """What all runs of the folder share, as it stands in ``sweep.json``."""
+        """Return what all runs of the folder share, as stored in ``sweep.json``."""
         target = self.as_target().to_json()
         return {"stops_at_target": False, "prune_factor": None, "target": target, **self.units}
 
     def to_json(self) -> dict[str, Any]:
-        """Those that were given, as plain JSON values."""
+        """Return the settings that were given, as plain JSON values."""
         given = {name: value for name, value in shown(self).items() if value or name == "target"}
         return given | ({"runs": str(self.runs)} if self.runs else {})

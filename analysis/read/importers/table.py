@@ -1,8 +1,8 @@
-"""Formats of tables that no tool wrote: ``table`` in long form, ``jsonl`` and ``csv`` with one file per run.
+"""Generic table formats: ``table`` in long form, ``jsonl`` and ``csv`` with one file per run.
 
 A ``table`` is CSV, TSV or Parquet with one row per measurement and a column ``run``. The log of a training script needs
-none, and a column ``lr`` or ``seed`` in it is a measurement like any other: it is the learning rate of that step. What
-is known about its run stands elsewhere: in its name, in a table of runs.
+no such column, and a column ``lr`` or ``seed`` in it is a measurement like any other: the learning rate of that step.
+Facts about its run come from elsewhere: its name, or a table of runs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class LongTable(Importer):
     expected = "a file that ends in .csv, .tsv or .parquet, or a folder of them"
 
     def claims(self, source: str) -> Claim | None:
-        """Any table, or a folder with tables directly in it."""
+        """Claim any table, or a folder with tables directly in it."""
         paths = table_paths(Path(source)) if Path(source).exists() else []
         if not paths:
             return None
@@ -39,7 +39,7 @@ class LongTable(Importer):
         return Claim(why=f"{which}columns {titles}", files=frozenset(paths), certainty=ANY_TABLE)
 
     def read(self, source: str, settings: Settings, notes: list[str]) -> Iterator[ImportedRun]:
-        """The runs of one table, or of all tables of a folder; a run may not go on from one table to the next."""
+        """Yield the runs of one table, or of all tables in a folder; a run must not continue in another table."""
         for path in table_paths(Path(source)):
             table = read_table(path)
             names = pd.Series(_names(table, settings))
@@ -60,16 +60,16 @@ def _names(table: Sheet, settings: Settings) -> list[str]:
 
 
 def _run(table: Sheet, settings: Settings, **about: Any) -> ImportedRun:
-    """The run of a table whose axis may have any of our names."""
+    """Return the run of a table whose axis may have any of our names."""
     unit = next((name for name in AXES if name in table.columns), "step")
     return run_of(table, settings, settings.axis(unit, unit), **about)
 
 
 class _Logs(Importer):
-    """A file, or the files of a folder and everything below, a run each."""
+    """A file, or all files of a folder and below, with one run each."""
 
     def table(self, path: Path) -> Sheet:
-        """The measurements of one file."""
+        """Return the measurements of one file."""
         return read_table(path)
 
     def read(self, source: str, settings: Settings, notes: list[str]) -> Iterator[ImportedRun]:
@@ -89,7 +89,7 @@ class JsonLines(_Logs):
 
     def table(self, path: Path) -> Sheet:
         rows = []
-        # not splitlines: texts in JSON may hold other ends of lines, such as U+2028, as they are
+        # not splitlines: JSON texts may contain other line separators, such as U+2028
         for number, line in enumerate(read_text(path, "write it in UTF-8").split("\n"), start=1):
             try:
                 row = json.loads(line) if line.strip() else None
@@ -98,13 +98,13 @@ class JsonLines(_Logs):
             if isinstance(row, dict):
                 rows.append(row)
             elif row is not None:
-                raise DataError(f"{path}, line {number}: it is no JSON object; write one per line, or remove the line")
+                raise DataError(f"{path}, line {number}: not a JSON object; write one per line, or remove the line")
         return of_rows(str(path), rows)
 
 
 @IMPORTERS.register("csv")
 class CsvLog(_Logs):
-    """A CSV file with a header. Never found by itself: a CSV file may hold many runs, see format ``table``."""
+    """A CSV file with a header. Never detected automatically: a CSV file may hold many runs, see format ``table``."""
 
     expected = "a file that ends in .csv, or a folder of them"
     marks = ("*.csv", "CSV files")

@@ -1,4 +1,4 @@
-"""Format ``tensorboard``: folders with event files, one run each."""
+"""Format ``tensorboard``: folders with event files, one run per folder."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PER_EPOCH = (
     "evaluation_..._vs_iterations, or give updates with --column step=TAG"
 )
 _POINTER = b"version "
-"""What stands where the first length should, in a file that Git LFS has not fetched."""
+"""What a file that Git LFS has not fetched begins with, in place of the first length."""
 
 
 @IMPORTERS.register("tensorboard")
@@ -30,7 +30,7 @@ class TensorBoard(Importer):
     marks = ("*tfevents*", "event files")
 
     def read(self, source: str, settings: Settings, notes: list[str]) -> Iterator[ImportedRun]:
-        """All points of the tag of every run: nothing is downsampled."""
+        """Yield every run with all points of the tag; nothing is downsampled."""
         path, axis = Path(source), settings.axis(STEP)
         files = self.files(source)
         wanted = dict.fromkeys([settings.measured, axis[1], *settings.fact_columns])
@@ -52,10 +52,10 @@ class TensorBoard(Importer):
 
 
 def _scalars(path: Path, wanted: Container[str]) -> Iterator[tuple[str, int, float]]:
-    """Tag, step and value of every point in an event file; NaN for the value of a tag that is not wanted.
+    """Yield tag, step and value of every point in an event file; the value is NaN for tags that are not wanted.
 
-    A record is its length (8 bytes), a checksum (4), the event, a checksum (4). TensorBoard drops what follows damage
-    without a word; here a file has to be whole, and the byte at which damage begins is named.
+    A record is its length (8 bytes), a checksum (4), the event, a checksum (4). TensorBoard silently drops what follows
+    damage; here a file has to be intact, and the byte at which damage begins is reported.
     """
     with needed("tensorboard", "event files"):
         from google.protobuf.message import DecodeError

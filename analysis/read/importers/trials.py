@@ -1,4 +1,4 @@
-"""One run and what is known about it -> the record of a trial, with what had to be done to its curve to get there."""
+"""From one run and its facts to the record of a trial, including the cleaning of its curve."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from cbs.trial.config import OF_TRAINER, Choice, TrialConfig
 from cbs.trial.record import Measurement, TrialResult, TrialStatus, WorkloadInfo
 
 ENDED_EARLY = (TrialStatus.DIVERGED, TrialStatus.FAILED, TrialStatus.OUT_OF_MEMORY, TrialStatus.PRUNED)
-"""What a source may say of a run that has no evaluation, or of one that its curve does not tell."""
+"""Statuses that a source may give to a run that has no evaluation, or whose curve does not show how it ended."""
 
 ROUNDING = 0.01
-"""Most that a point may move on its axis when examples or tokens become whole steps: the resolution of log steps that
-evaluations every 4 % have is coarser."""
+"""Largest relative move of a point on its axis when examples or tokens are converted to whole steps; smaller than the
+spacing of evaluations every 4 %."""
 
 _EXACT = 1e-9
 _FEW = 0.1
-"""Of the rows of a run, at which a counter may begin again."""
+"""Largest fraction of the rows of a run at which a counter may start again."""
 
 
 def trial(run: ImportedRun, facts: Mapping[str, Any], settings: Settings) -> tuple[TrialResult, Counter[str]]:
-    """The record of a run, and what :func:`clean` did to its curve.
+    """Return the record of a run, and what :func:`clean` did to its curve.
 
-    What it was trained with beyond the facts is unknown, and is stored as that. There are no per-step columns, and the
-    training loss of an evaluation is NaN. A curve without a point after step 0 is refused, unless the
-    run is said to have ended early.
+    Settings beyond the facts are unknown, and are stored as unknown. There are no per-step columns, and the training
+    loss of an evaluation is NaN. A curve without a point after step 0 is refused, unless the status of the run says
+    that it ended early.
     """
     exact, values, cleaning = clean(run, facts["batch_size"], settings)
     steps = [int(step) for step in exact]
@@ -74,7 +74,7 @@ def trial(run: ImportedRun, facts: Mapping[str, Any], settings: Settings) -> tup
 
 
 def measurements(config: TrialConfig, steps: Sequence[int], values: Iterable[float]) -> list[Measurement]:
-    """The evaluations of a curve that another program logged, which tells no training loss."""
+    """Return the evaluations of a curve that another program logged, which has no training loss."""
     return [
         Measurement(
             step=step,
@@ -88,15 +88,17 @@ def measurements(config: TrialConfig, steps: Sequence[int], values: Iterable[flo
 
 
 def no_steps() -> dict[str, Array]:
-    """The per-step columns of a trial of which no step is known."""
+    """Return the per-step columns of a trial without any known step."""
     return {"step": np.empty(0, np.int64), "examples": np.empty(0, np.int64), "train_loss": np.empty(0)}
 
 
 def clean(run: ImportedRun, batch_size: int, settings: Settings) -> tuple[Array, Array, Counter[str]]:
-    """The curve of a run: steps in order, each once; their values, not finite where the run diverged; how many points
-    were dropped as ``duplicates``, because they say the same twice, or ``rounded`` to the nearest whole step; and
-    whether it ``restarted``. A step that is negative, not whole, or there
-    twice with two values is refused."""
+    """Return the cleaned curve of a run and counts of what was changed.
+
+    Steps are in order and unique; values may not be finite if the run diverged. The counts are points dropped as
+    ``duplicates`` because they repeat another one, points ``rounded`` to the nearest whole step, and whether the curve
+    ``restarted``. A step that is negative, not whole, or has two different values is refused.
+    """
     steps, rounded = _steps(run, batch_size, settings)
     points = pd.DataFrame({"step": steps, "value": np.asarray(run.values, dtype=float)})
     once = points.sort_values("step", kind="stable").drop_duplicates()
@@ -112,8 +114,8 @@ def clean(run: ImportedRun, batch_size: int, settings: Settings) -> tuple[Array,
 
 
 def _restarted(steps: Array) -> bool:
-    """Whether steps grow but for a few places, after which some go over those before again; rows in any other order
-    are nobody's counter."""
+    """Return whether steps increase except at a few places, after which some steps repeat earlier ones; rows in any
+    other order do not come from a counter."""
     back = 1 + np.flatnonzero(np.diff(steps) < 0)
     parts = np.split(steps, back)
     again = any(later.max() > earlier.min() for earlier, later in itertools.pairwise(parts))
@@ -121,7 +123,7 @@ def _restarted(steps: Array) -> bool:
 
 
 def _steps(run: ImportedRun, batch_size: int, settings: Settings) -> tuple[Array, int]:
-    """The axis in optimizer updates, and how many points had to move to a whole one."""
+    """Return the axis in optimizer updates, and how many points had to be moved to a whole update."""
     axis = np.asarray(run.axis, dtype=float)
     if run.unit == "tokens" and settings.tokens_per_example is None:
         raise DataError(f"run {run.name} is drawn against tokens: give --tokens-per-example N")

@@ -4,7 +4,7 @@ History is always read in full: ``run.scan_history``, never ``run.history``, whi
 
 The ``.wandb`` file of an offline run is a log in the format of LevelDB whose records are protocol buffers: a header of
 7 bytes, then blocks of 32 KiB. A block holds records: checksum (CRC-32 of kind and data, 4 bytes), length (2), kind (1:
-whole, 2: first, 3: middle, 4: last part), data. What is left of a block when no header fits is padding. See
+whole, 2: first, 3: middle, 4: last part), data. If no further header fits into a block, the rest is padding. See
 ``wandb/sdk/internal/datastore.py`` and https://github.com/google/leveldb/blob/main/doc/log_format.md.
 """
 
@@ -56,7 +56,7 @@ class Wandb(Importer):
     marks = (f"*{SUFFIX}", f"{SUFFIX} files")
 
     def claims(self, source: str) -> Claim | None:
-        """An address, tables with the columns of an export, or a ``.wandb`` file here or below."""
+        """Claim an address, tables with the columns of an export, or ``.wandb`` files."""
         path = Path(source)
         if not path.exists():
             local = path.suffix.lower() in (*SUFFIXES, SUFFIX, ".json") or os.path.isdir(path.parts[0])
@@ -65,7 +65,7 @@ class Wandb(Importer):
         tables = table_paths(path)
         titles = header_of(tables[0]) if tables else []
         marks = [title for title in titles if title == STEP or title.endswith(_LOWEST)]
-        if not marks or "run" in titles:  # with the names of runs it is a table of several
+        if not marks or "run" in titles:  # with a column of run names it is a table of several runs
             return super().claims(source)
         return Claim(why=f"{tables[0].name} with a column {marks[0]}", files=frozenset(tables), certainty=COLUMNS)
 
@@ -136,8 +136,10 @@ def _logged(names: Iterable[str]) -> list[str]:
 
 
 def _of_chart(table: Sheet, title: str, settings: Settings, file: Path) -> ImportedRun:
-    """The run of a column ``NAME - METRIC`` of an exported chart, which must not have merged points. Its first column
-    is what the chart was drawn against: ``Step`` for :data:`STEP`, or whatever somebody chose."""
+    """Return the run of a column ``NAME - METRIC`` of an exported chart, which must not have merged points.
+
+    The first column of the export is the x axis of the chart: ``Step`` for :data:`STEP`, or whatever the user chose.
+    """
     if title + _LOWEST in table.columns and title + _HIGHEST in table.columns:
         rows = table.filled(title)
         low, high = (table.numbers(title + part, rows) for part in (_LOWEST, _HIGHEST))
@@ -162,8 +164,8 @@ def _of_chart(table: Sheet, title: str, settings: Settings, file: Path) -> Impor
 
 
 def _offline(path: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Read a ``.wandb`` file in full: one dictionary per logged step, in which nested keys are joined with dots, and
-    what the run is called (``name``, ``aliases``) and was set to (``config``)."""
+    """Read a ``.wandb`` file in full: return one dictionary per logged step, with nested keys joined with dots, and
+    name (``name``, ``aliases``) and settings (``config``) of the run."""
     with needed("wandb", "files of offline runs"):
         from google.protobuf.message import DecodeError
         from wandb.proto import wandb_internal_pb2

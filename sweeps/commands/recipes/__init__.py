@@ -1,4 +1,4 @@
-"""Recipes of papers: what each looks for, what was found."""
+"""Recipes of papers: what each one looks for, and what was found."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from sweeps.commands import AsJson
 
 
 def command(context: typer.Context, *, as_json: AsJson = False) -> None:
-    """Recipes of papers: what each looks for, what was found.
+    """Recipes of papers: what each one looks for, and what was found.
 
-    Alone it lists them, with what they cost.
+    Without a subcommand: list them with what they cost.
 
     Example: cbs recipes show merit-gpt2
     """

@@ -14,7 +14,7 @@ def command(
     ),
     output: Annotated[Path, typer.Option("--output", "-o", help="The page.")] = Path("docs/atlas.md"),
 ) -> None:
-    """A page of every statement with published value, ours, verdict.
+    """Write a page of every statement: published value, our value, verdict.
 
     Example: cbs recipes atlas docs/atlas
     """

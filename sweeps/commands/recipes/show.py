@@ -14,7 +14,7 @@ def command(
     name: Annotated[str, typer.Argument(help=f"Recipe: {listed('sweeps.papers')}.")],
     scale: Annotated[str, typer.Option(help="tiny or paper.")] = "tiny",
 ) -> None:
-    """Protocol, deviations from the paper, and what is expected.
+    """Show the protocol, the deviations from the paper, and what is expected.
 
     Example: cbs recipes show nqm
     """

@@ -1,4 +1,4 @@
-"""Policies: which sweep comes next from what is there, one a file."""
+"""Policies choose which sweep comes next from the results so far; one policy per file."""
 
 from __future__ import annotations
 

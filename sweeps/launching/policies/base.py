@@ -1,4 +1,4 @@
-"""What a policy is: it says which sweep comes next from what is there, and what is told at the end."""
+"""Base class of policies, which choose the next sweep from the results so far and report the outcome at the end."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from sweeps.spec.spec import Sweep
 
 @dataclass(frozen=True)
 class SweepReport:
-    """What came of a sweep, or of playing it through.
+    """Outcome of a sweep, or of its simulation before it runs.
 
     Attributes:
         content: plain JSON values.
-        lines: the same for a person.
+        lines: the same as lines to print.
     """
 
     content: dict[str, Any]
@@ -29,73 +29,73 @@ class SweepReport:
 
 
 Sweeps = Generator[tuple[Sweep, Path], Search, SweepReport]
-"""Yields a sweep and the folder it belongs to, is sent its search once that has ended, and returns the report."""
+"""A generator that yields a sweep and its folder, is sent the finished search, and returns the report."""
 
 
 class Policy(ABC):
-    """Says which sweep comes next. An object serves one call of :func:`sweeps.launching.loop.run_sweep`.
+    """Chooses the next sweep. An object serves one call of :func:`sweeps.launching.loop.run_sweep`.
 
     Attributes:
-        timed: whether the steps of the sweep that was asked for are timed beforehand.
+        timed: whether the steps of the requested sweep are timed beforehand.
 
     Example:
-        A policy that runs a sweep on three seeds more, whatever came of it::
+        A policy that runs a sweep with three more seeds, whatever its outcome::
 
             class MoreSeeds(Policy):
                 def sweeps(self, sweep, folder, limits, note):
                     first = yield sweep, folder
                     more = yield sweep.replace(seeds=(*sweep.seeds, 101, 102, 103)), folder
-                    note("three seeds more have run")
+                    note("three more seeds have run")
                     return outcome(first, folder, [more], limits)
     """
 
     timed: ClassVar[bool] = True
 
     def check(self, sweep: Sweep, *, limits: Limits, source: Path | None) -> None:
-        """Refuse what the policy does not go with; called once, before data are loaded or anything is built.
+        """Refuse settings that the policy does not support; called once, before data are loaded or anything is built.
 
         Args:
-            sweep: as asked for, its target perhaps not resolved.
-            limits: when no trial starts any more.
-            source: results that say where the search of learning rates starts; ``None`` for none.
+            sweep: the sweep as requested; its target may not be resolved yet.
+            limits: limits after which no trial starts any more.
+            source: folder of results at whose best learning rates the search starts; ``None`` for none.
 
         Raises:
-            ConfigError: with what to leave out.
+            ConfigError: if a setting is not supported; the message says what to leave out.
         """
         return
 
     @abstractmethod
     def sweeps(self, sweep: Sweep, folder: Path, limits: Limits, note: Callable[[str], None]) -> Sweeps:
-        """The sweeps, one after the other; :func:`sweeps.launching.loop.follow` runs what their folders do not hold.
+        """Yield the sweeps one after the other; :func:`sweeps.launching.loop.follow` runs the trials that are missing.
 
-        A sweep that was stored before is yielded again: its search comes back at once. So the same command goes on
-        where it was killed, as long as what is yielded follows from what is sent, and from files.
+        A sweep whose trials are stored is yielded again and returns at once. An interrupted command therefore continues
+        where it stopped, provided that what is yielded depends only on what is sent and on files.
 
         Args:
-            sweep: what was asked for, its target resolved.
-            folder: of the sweep.
-            limits: once one is reached no trial starts any more; nothing further is to be yielded then.
-            note: tells a person a line.
+            sweep: the requested sweep, with its target resolved.
+            folder: its folder.
+            limits: once one is reached no trial starts any more, and no further sweep must be yielded.
+            note: called with each line of information for the user.
         """
 
     def preview(self, sweep: Sweep, folder: Path, cost: Cost | None, workers: int) -> SweepReport:
-        """What ``--dry-run`` tells, in place of :meth:`sweeps`.
+        """Return what ``--dry-run`` prints instead of running :meth:`sweeps`.
 
         Args:
-            sweep: what was asked for, its target resolved.
-            folder: of the sweep.
-            cost: of its steps; ``None`` where they were not timed.
-            workers: trials at a time; 0 where only the cluster knows.
+            sweep: the requested sweep, with its target resolved.
+            folder: its folder.
+            cost: measured cost of its steps; ``None`` if they were not timed.
+            workers: number of trials at a time; 0 if only the cluster knows it.
         """
         report = dry_run_report(sweep, folder, cost, workers)
         return SweepReport(report, dry_run_lines(report))
 
     def not_counted(self, report: SweepReport, limits: Limits) -> Iterator[str]:
-        """Lines about what :meth:`preview` does not count; asked for after it.
+        """Yield lines about costs that :meth:`preview` does not include; called after it.
 
         Args:
-            report: what it returned.
-            limits: when no trial starts any more.
+            report: the report that :meth:`preview` returned.
+            limits: limits after which no trial starts any more.
         """
         if (report.content.get("examples") or 0) > limits.examples:
             yield f"--max-examples {limits.examples:,.0f} is expected to end it before its last trial"

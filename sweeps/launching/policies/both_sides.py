@@ -1,4 +1,4 @@
-"""``--auto``: on until both sides of the curve of steps against batch size are seen."""
+"""``--auto``: add batch sizes until both asymptotes of the curve of steps against batch size are seen."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ if TYPE_CHECKING:
     from analysis.estimate.suggest import Suggestion
 
 FEWEST_STEPS = 10.0
-"""Steps to target at the largest batch size below which no larger one is added: warmup and evaluations are as long."""
+"""If the largest batch size takes fewer steps than this to the target, no larger one is added, because warmup and
+evaluations are then about as long as the run."""
 
 
 @POLICIES.register("both_sides")
 class BothSides(CriticalRounds):
-    """Adds smaller and larger batch sizes, and no more."""
+    """Adds smaller and larger batch sizes, and nothing else."""
 
     flag = "--auto"
 
@@ -33,8 +34,8 @@ class BothSides(CriticalRounds):
         return {Verdict.NOT_REACHED, Verdict.TOO_FEW_BATCH_SIZES, Verdict.NO_PERFECT_SCALING, Verdict.NO_SATURATION}
 
     def wanted(self, wish: Suggestion, answer: Answer, sweep: Sweep) -> Suggestion | None:
-        """The batch sizes of it below and above those that are there, with the seeds and learning rates of the sweep;
-        ``None`` where there are none, or no larger one can be told from the largest."""
+        """Keep only the proposed batch sizes below and above those that exist, with the seeds and learning rates of the
+        sweep; return ``None`` if there are none, or if runs at the largest size are too short for a larger one."""
         first, last = answer.points[0].batch_size, answer.points[-1]
         fast = last.steps_to_target is not None and last.steps_to_target < FEWEST_STEPS
         sizes = tuple(size for size in wish.batch_sizes if size < first or (size > last.batch_size and not fast))

@@ -1,4 +1,4 @@
-"""Rounds until the critical batch size is known, with what ``cbs analyze --suggest`` proposes."""
+"""Add rounds of trials proposed by ``cbs analyze --suggest`` until the critical batch size is known."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class CriticalRounds(Rounds):
-    """The common part of the policies that add trials until ``B_crit`` is known well enough."""
+    """Base class of the policies that add trials until ``B_crit`` is known well enough."""
 
     def check(self, sweep: Sweep, *, limits: Limits, source: Path | None) -> None:
         if sweep.budgets:
@@ -32,10 +32,11 @@ class CriticalRounds(Rounds):
 
     @abstractmethod
     def curable(self) -> set[Verdict]:
-        """Verdicts that ask for trials however narrow the interval is; asked once per look at the results."""
+        """Return the verdicts that call for trials however narrow the interval is; called once per analysis."""
 
     def wanted(self, wish: Suggestion, answer: Answer, sweep: Sweep) -> Suggestion | None:
-        """What of a proposal is added; ``None`` for nothing. Asked for every optimizer that is to get more."""
+        """Return the part of a proposal to add, or ``None`` for nothing; called for every optimizer that needs
+        trials."""
         return wish
 
     def judge(self, sweep: Sweep, folder: Path, stop: str | None) -> Judgement:
@@ -74,7 +75,7 @@ class CriticalRounds(Rounds):
 
 
 def look(sweep: Sweep, folder: Path) -> dict[str, Answer]:
-    """What ``cbs analyze`` says of the optimizers of the sweep; without its noise scales, which cost most.
+    """Return what ``cbs analyze`` answers for the optimizers of the sweep, without noise scales, which take longest.
 
     Raises:
         ResultsError: if there are no usable results.

@@ -1,7 +1,8 @@
-"""``--axis schedule.name=constant,cosine``: a sweep for every value of a setting that all trials of a sweep share.
+"""``--axis schedule.name=constant,cosine``: run one sweep for every value of a setting that all trials of a sweep
+share.
 
-What is an option of an optimizer is tuned inside one sweep (:mod:`sweeps.spec.axes`); any other setting is part of the
-protocol, so each of its values is a sweep in a folder of its own, and has curves of its own.
+An option of an optimizer is tuned inside one sweep (:mod:`sweeps.spec.axes`). Any other setting is part of the
+protocol, so each of its values is a sweep in a folder of its own and gets its own curves.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ _NOT_IN_FOLDERS = re.compile(r"[^\w.,=+()-]+")
 
 
 def split_axes(axes: Sequence[str]) -> tuple[dict[str, tuple[str, ...]], list[str]]:
-    """Axes of the form ``key=value,value,...`` that are settings of a sweep, as values by key, and those that are
-    options of optimizers, as they are.
+    """Split axes of the form ``key=value,value,...`` into settings of a sweep, as values by key, and options of
+    optimizers, left as text.
 
     Raises:
-        ConfigError: if a setting is there twice, or has fewer than two values.
+        ConfigError: if a setting is given twice, or has fewer than two values.
     """
     settings: dict[str, tuple[str, ...]] = {}
     rest = []
@@ -45,11 +46,11 @@ def split_axes(axes: Sequence[str]) -> tuple[dict[str, tuple[str, ...]], list[st
 
 
 class EachSetting(Policy):
-    """Follows another policy once for every combination of settings, in folders beside the one that was asked for.
+    """Follows another policy once for every combination of settings, in folders next to the requested one.
 
     Args:
-        makes: a fresh policy for each.
-        axes: values by the key of a setting, as ``--set`` takes them.
+        makes: creates a new policy for each combination.
+        axes: values of each setting, by its key as in ``--set``.
     """
 
     def __init__(self, makes: Callable[[], Policy], axes: Mapping[str, Sequence[str]]) -> None:
@@ -84,7 +85,7 @@ class EachSetting(Policy):
             yield [f"{key}={value}" for key, value in zip(self._axes, values, strict=True)]
 
     def _parts(self, sweep: Sweep, folder: Path) -> list[tuple[list[str], Sweep, Path]]:
-        """Settings, sweep and folder of each, all of them checked before the first runs."""
+        """Return settings, sweep and folder of every combination; all are checked before the first one runs."""
         parts = []
         for settings in self._combinations():
             name = _NOT_IN_FOLDERS.sub("_", "-".join([folder.name, *settings]).replace('"', ""))

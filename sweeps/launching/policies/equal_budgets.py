@@ -1,4 +1,4 @@
-"""``--auto`` and ``--precision`` with ``--budget``: on until it is known up to where a larger batch is free."""
+"""``--auto`` and ``--precision`` with ``--budget``: add trials until it is known how large a batch is free of cost."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
     from analysis.questions.budget.answer import OptimizerAtBudget
 
 FEWEST_STEPS = 20
-"""Updates within a budget below which no larger batch size is added."""
+"""No larger batch size is added if a budget would give it fewer updates than this."""
 
 MOST_SEEDS = 32
-"""Seeds of a batch size beyond which no more are added."""
+"""Largest number of seeds per batch size."""
 
 
 @POLICIES.register("equal_budgets")
 class EqualBudgets(Rounds):
     """Adds larger batch sizes until one is worse, smaller ones while the smallest is the best, finer learning rates
-    where these decide, and seeds where it cannot be told.
+    where their spacing decides the answer, and seeds where a comparison is undecided.
 
     Args:
-        goal: half-width of the interval of ln of the largest batch size that is as good as the best; ``None`` where
-            every batch size is to be told from the best, or shown equal, and no more.
+        goal: half-width of the interval of ln of the largest batch size that is as good as the best; ``None`` to stop
+            once every batch size is shown to be worse than the best or equal to it.
     """
 
     flag = "--auto"
@@ -87,7 +87,7 @@ class EqualBudgets(Rounds):
         return f"{after}: as good up to batch size {value} [{low}, {high}]"
 
     def _wish(self, sweep: Sweep, budget: float, margin: float, answer: OptimizerAtBudget) -> WantedTrials | None:
-        """What one optimizer is to get at one budget: the first thing that is missing."""
+        """Return the trials that one optimizer needs at one budget: the first kind that is missing."""
         from analysis.questions.budget.equivalence import SizeStanding
 
         sizes = answer.sizes
@@ -126,13 +126,13 @@ class EqualBudgets(Rounds):
 
 
 def _fits(sweep: Sweep, batch_size: int, budget: float) -> bool:
-    """Whether runs at a batch size take enough updates after their warmup."""
+    """Return whether runs at a batch size have enough updates after their warmup."""
     warmup = sweep.schedule.at(batch_size).warmup_examples
     return (sweep.budgets[0] - warmup) / batch_size >= FEWEST_STEPS and budget / batch_size >= FEWEST_STEPS
 
 
 def _together(wishes: list[WantedTrials]) -> WantedTrials:
-    """One wish for several budgets, whose trials may be the same."""
+    """Join the wishes of several budgets, whose trials may be the same."""
     known = [wish.within for wish in wishes if wish.within is not None]
     return WantedTrials(
         batch_sizes=tuple(sorted({size for wish in wishes for size in wish.batch_sizes})),
@@ -143,7 +143,7 @@ def _together(wishes: list[WantedTrials]) -> WantedTrials:
 
 
 def _look(sweep: Sweep, folder: Path) -> dict[str, list[tuple[float, float, OptimizerAtBudget]]]:
-    """What ``cbs budget`` says of the optimizers of the sweep: budget, margin and answer, by the text of the choice.
+    """Return budget, margin and answer of ``cbs budget`` for every optimizer of the sweep, by the text of its choice.
 
     Raises:
         ResultsError: if there are no usable results.

@@ -1,4 +1,4 @@
-"""One sweep and no more, by budget or target where it has several: what runs where no other policy is asked for."""
+"""The default policy: one sweep and nothing more; several budgets or targets are run one after the other."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sweeps.spec.spec import Sweep
 
 @POLICIES.register("once")
 class Once(Policy):
-    """Runs the sweep that was asked for."""
+    """Runs only the requested sweep."""
 
     def sweeps(self, sweep: Sweep, folder: Path, limits: Limits, note: Callable[[str], None]) -> Sweeps:
         searches: dict[int, Search] = {}
@@ -33,7 +33,7 @@ class Once(Policy):
                     break
             ran = {trial.trial_id for search in searches.values() for trial in search.trials()}
             if ran == before:
-                break  # until then, trials that one budget asked for may show another one a better learning rate
+                break  # until then, trials requested for one budget may show a better learning rate for another
         first, *further = searches.values()
         return outcome(first, folder, further, limits)
 
@@ -58,14 +58,14 @@ class Once(Policy):
 
 
 def outcome(search: Search, folder: Path, further: Sequence[Search], limits: Limits, **more: Any) -> SweepReport:
-    """What came of a sweep and of further ones in its folder.
+    """Report the outcome of a sweep and of further sweeps in its folder.
 
     Args:
-        search: of the sweep that was asked for.
-        folder: of it.
+        search: search of the requested sweep.
+        folder: its folder.
         further: see :func:`sweeps.outlook.report.outcome_report`.
-        limits: likewise.
-        more: goes into the report, too.
+        limits: see :func:`sweeps.outlook.report.outcome_report`.
+        more: further entries of the report.
     """
     report = outcome_report(search, folder, further, limits) | more
     report["code_changes"] = all_code_changes(Store(folder))

@@ -1,4 +1,4 @@
-"""``--precision``: on until the interval of the critical batch size is as narrow as asked for."""
+"""``--precision``: add trials until the interval of the critical batch size is as narrow as requested."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 @POLICIES.register("precision")
 class Precision(CriticalRounds):
-    """Adds what narrows the intervals most per example until each is as narrow as asked for.
+    """Adds the trials that narrow the intervals most per example, until each is as narrow as requested.
 
-    An interval that is narrow while the verdict asks for other trials is not believed: those run first.
+    A narrow interval is not trusted if the verdict calls for other trials: those run first.
 
     Args:
         goal: half-width of the interval of ``ln B_crit``, see :func:`sweeps.launching.policies.rounds.half_width`.

@@ -1,9 +1,10 @@
-"""Rounds: a sweep that goes on until its answer is good enough.
+"""Rounds: add trials to a sweep until its answer is good enough.
 
-Once every search is at its end the folder is analysed. Each optimizer whose answer is not good enough gets trials as a
-sweep into the same folder; then it is looked at again. A round is written down (:data:`ROUNDS`) before its trials run,
-with the trials it was decided on. The same command goes through those that are written down first, each search on no
-more than it had then, so a killed sweep goes on to the same trials.
+Once every search is done, the folder is analysed. Each optimizer whose answer is not good enough gets further trials,
+as a sweep into the same folder, and then the folder is analysed again. Each round is written to :data:`ROUNDS` before
+its trials run, together with the trials on which the decision was based. When the same command is given again it first
+replays the rounds written there, each search with only the trials it had at the time, so that an interrupted sweep
+continues with the same trials.
 """
 
 from __future__ import annotations
@@ -29,21 +30,22 @@ from sweeps.search.search import Search
 from sweeps.spec.spec import Sweep
 
 ROUNDS = "rounds.json"
-"""File in the folder of a sweep: for every command with ``--precision`` or ``--auto`` its axes, what each round added,
-and the trials that had finished since the one before."""
+"""File in the folder of a sweep. For every command with ``--precision`` or ``--auto`` it holds the axes, what each
+round added, and the trials that had finished since the previous round."""
 
 MOST_ROUNDS = 20
-"""Rounds after which a sweep ends whatever its answer is; each is expected to make an interval a fifth narrower."""
+"""Largest number of rounds, whatever the answer is; each is expected to narrow an interval by a fifth."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WantedTrials:
-    """Trials that an optimizer is to get: every batch size with every seed.
+    """Trials to add for an optimizer: every batch size with every seed.
 
     Attributes:
-        lrs: learning rates; ``None`` where they are searched.
-        within: for that search, see :attr:`sweeps.spec.spec.Sweep.within`; ``None`` for that of the sweep.
-        why: in words.
+        lrs: learning rates; ``None`` to search them.
+        within: difference of the metric to which that search goes (:attr:`sweeps.spec.spec.Sweep.within`); ``None`` for
+            the sweep's own.
+        why: reason in words.
     """
 
     batch_sizes: tuple[int, ...]
@@ -53,18 +55,18 @@ class WantedTrials:
     why: str
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values."""
+        """Return plain JSON values."""
         return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
 
 
 @dataclass
 class Judgement:
-    """What a look at the results says.
+    """Result of analysing the folder after a round.
 
     Attributes:
         estimates: plain JSON values about every optimizer.
-        wishes: what optimizers are to get, by the text of their choice.
-        reasons: why an optimizer whose answer is not good enough gets nothing, by its label.
+        wishes: trials to add for each optimizer, by the text of its choice.
+        reasons: why an optimizer whose answer is not good enough gets no trials, by its label.
     """
 
     estimates: list[dict[str, Any]] = field(default_factory=list)
@@ -73,17 +75,17 @@ class Judgement:
 
 
 class Rounds(Policy):
-    """The common part of the policies that add trials until the answer is good enough.
+    """Base class of the policies that add trials until the answer is good enough.
 
     Args:
-        goal: half-width of the logarithm of a batch size asked for, see :func:`half_width`; ``None`` where no width is
-            asked for.
+        goal: requested half-width of the interval of ln of a batch size, see :func:`half_width`; ``None`` if none is
+            requested.
 
     Attributes:
-        flag: what asks for the policy.
-        searches: every one in the order they ran, the one that was asked for first; optimizers and batch sizes recur.
-        rounds: one per look at the results, as plain JSON values.
-        reasons: why it ended where the answer is not good enough, by optimizer.
+        flag: the option that selects the policy.
+        searches: all searches in the order they ran, the requested one first; optimizers and batch sizes may recur.
+        rounds: one entry per analysis, as plain JSON values.
+        reasons: why the sweep ended although the answer is not good enough, by optimizer.
     """
 
     flag: ClassVar[str]
@@ -96,20 +98,20 @@ class Rounds(Policy):
 
     @abstractmethod
     def judge(self, sweep: Sweep, folder: Path, stop: str | None) -> Judgement:
-        """Look at the results; called once every search is at its end.
+        """Analyse the results; called whenever every search is done.
 
         Args:
-            sweep: as asked for.
-            folder: of it.
-            stop: why no optimizer may get anything any more; ``None`` while there is no reason.
+            sweep: the requested sweep.
+            folder: its folder.
+            stop: why no optimizer may get further trials; ``None`` as long as there is no reason.
 
         Raises:
-            ResultsError: if they cannot be read.
+            ResultsError: if the results cannot be read.
         """
 
     @abstractmethod
     def told(self, estimate: dict[str, Any]) -> str:
-        """An entry of :attr:`Judgement.estimates` for a person."""
+        """Return an entry of :attr:`Judgement.estimates` as a line to print."""
 
     def not_counted(self, report: SweepReport, limits: Limits) -> Iterator[str]:
         goal = "" if self.goal is None else f" {self.goal:g}"
@@ -117,16 +119,16 @@ class Rounds(Policy):
         yield from super().not_counted(report, limits)
 
     def to_json(self) -> dict[str, Any]:
-        """How it ended, as plain JSON values."""
+        """Return how it ended, as plain JSON values."""
         ended = {"reached": not self.reasons, "reasons": self.reasons}
         how = {"auto": ended} if self.goal is None else {"precision": {"asked": self.goal} | ended}
         return how | {"rounds": self.rounds}
 
     def sweeps(self, sweep: Sweep, folder: Path, limits: Limits, note: Callable[[str], None]) -> Sweeps:
-        """See the base class.
+        """Yield the requested sweep and then what each round adds; see the base class.
 
         Raises:
-            ResultsError: if the rounds before cannot be read, or those to come written.
+            ResultsError: if earlier rounds cannot be read, or new ones cannot be written.
         """
         written = _Written(folder, {"precision": self.goal, "axes": sweep.axes()})
         parts, number = sweep.parts, 0
@@ -155,7 +157,7 @@ class Rounds(Policy):
         limits.add(search.trials())
 
     def _look(self, sweep: Sweep, folder: Path, limits: Limits, number: int) -> dict[str, Any] | None:
-        """The round after so many, with what it adds; ``None`` where the results cannot be read."""
+        """Analyse the folder and return the next round with what it adds; ``None`` if the results cannot be read."""
         stop = _stopped(self.searches, limits)
         try:
             if stop is None and number >= MOST_ROUNDS:
@@ -175,7 +177,7 @@ class Rounds(Policy):
         return entry
 
     def line(self, entry: dict[str, Any]) -> str:
-        """One look at the results for a person."""
+        """Return one round as a line to print."""
         parts = [self.told(one) for one in entry["estimates"]]
         asked = "" if self.goal is None else f", half-width asked for {self.goal:g}"
         parts.append(f"{entry['examples']:,} examples so far{asked}")
@@ -185,14 +187,15 @@ class Rounds(Policy):
         return f"round {entry['round']}: {'; '.join(parts)}"
 
     def _added(self, sweep: Sweep, judged: Judgement) -> list[dict[str, Any]]:
-        """What to add, equal wishes of several optimizers together, and none that was met before."""
+        """Return the trials to add: equal wishes of several optimizers are joined, and earlier ones are not
+        repeated."""
         earlier = {_key(text, part) for entry in self.rounds for part in entry["added"] for text in part["optimizers"]}
         added: dict[str, dict[str, Any]] = {}
         for text, wish in judged.wishes.items():
             label = sweep.labels[text]
             part = {"optimizers": [text], "labels": [label], **wish.to_json()}
             if _key(text, part) in earlier:
-                self.reasons[label] = "what would help was asked for before and did not run"
+                self.reasons[label] = "the trials that would help were added before and did not run"
                 continue
             whole = added.setdefault(_key("", part), part)
             if whole is not part:
@@ -203,8 +206,10 @@ class Rounds(Policy):
 
 
 def half_width(interval: tuple[float | None, float | None]) -> float:
-    """Of the interval of ``ln B_crit``, ``ln(high / low) / 2``: for small ones the half-width relative to the value;
-    infinite where an end is open."""
+    """Return half the width of the interval of ``ln B_crit``, ``ln(high / low) / 2``.
+
+    If it is small, it is the half-width relative to the value. Infinite if an end is open.
+    """
     low, high = interval
     return math.log(high / low) / 2 if low and high and math.isfinite(high) else math.inf
 
@@ -213,18 +218,18 @@ def _stored(folder: Path, trials: set[str]) -> list[TrialResult]:
     try:
         return [r for r in Store(folder).results() if r.status.final and r.trial_id in trials]
     except ResultsError:
-        # a damaged one: the sweep that then runs says which, and runs it again
+        # a result is damaged: the sweep that runs next reports it and runs the trial again
         return []
 
 
 def _again(part: Sweep, there: list[TrialResult]) -> Search | None:
-    """A search that was at its end; ``None`` where trials have gone since."""
+    """Return a search that had been done at the time; ``None`` if some of its trials have been removed since."""
     search = Search(part, there)
     return search if search.done else None
 
 
 def _stopped(searches: list[Search], limits: Limits) -> str | None:
-    """Why no further round may begin."""
+    """Return why no further round may begin, or ``None``."""
     if limits.reached or not all(search.done for search in searches):
         return limits.reached or "not all trials have run"
     failed = sum(trial.status is TrialStatus.FAILED for search in searches for trial in search.trials())
@@ -236,7 +241,7 @@ def _key(text: str, part: dict[str, Any]) -> str:
 
 
 def _parts(sweep: Sweep, added: Sequence[dict[str, Any]]) -> list[Sweep]:
-    """What a round adds as sweeps of the same protocol, with a search each."""
+    """Return what a round adds as sweeps with the same protocol, one search each."""
     return list(itertools.chain.from_iterable(_part(sweep, part).parts for part in added))
 
 
@@ -252,11 +257,11 @@ def _part(sweep: Sweep, part: dict[str, Any]) -> Sweep:
 
 
 class _Written:
-    """The rounds of one command in :data:`ROUNDS`, among those of others.
+    """The rounds of one command in the file :data:`ROUNDS`, which may hold those of other commands too.
 
     Args:
-        folder: of the sweep.
-        asked: what tells the command from others.
+        folder: folder of the sweep.
+        asked: settings that identify the command.
 
     Raises:
         ResultsError: if the file cannot be read.
@@ -277,11 +282,11 @@ class _Written:
             self._all.append({"asked": asked, "rounds": self.rounds})
 
     def trials(self, number: int) -> set[str]:
-        """Those that had finished when so many rounds were decided."""
+        """Return the trials that had finished when the given number of rounds had been decided."""
         return {trial for entry in self.rounds[:number] for trial in entry["trials"]}
 
     def add(self, entry: dict[str, Any], trials: list[str]) -> None:
-        """Write a round down, with all trials that there are."""
+        """Write a round to the file, with the trials that exist by now."""
         before = self.trials(len(self.rounds))
         self.rounds.append({**entry, "trials": [trial for trial in trials if trial not in before]})
         with atomic_file(self._path) as draft:

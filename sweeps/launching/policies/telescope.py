@@ -1,4 +1,4 @@
-"""Policy ``telescope(widths=16..128)``: the stages of :mod:`sweeps.search.telescoping` as sweeps, and their outcome."""
+"""Policy ``telescope(widths=16..128)``: run the stages of :mod:`sweeps.search.telescoping` as sweeps."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ NO_LAW = (
 class Telescope(Policy):
     """Finds the best learning rate of every optimizer and batch size at every width, and writes :data:`TABLE`.
 
-    Every width is a folder ``width-N``, which is a sweep like any other. Learning rates of the sweep are the grid of
-    the first width; where there are none, the optimizer's own.
+    Every width gets a folder ``width-N``, which is a sweep like any other. If the sweep lists learning rates, they are
+    the grid of the first width; otherwise the optimizer's own grid is used.
 
     Args:
-        widths: increasing; values of the workload's option ``width``, or the text of a list, ``"16..128"``.
+        widths: increasing values of the workload's option ``width``, or the text of a list, ``"16..128"``.
     """
 
     timed = False
@@ -54,17 +54,17 @@ class Telescope(Policy):
     def check(self, sweep: Sweep, *, limits: Limits, source: Path | None) -> None:
         if math.isfinite(limits.deadline) or math.isfinite(limits.examples):
             raise ConfigError(
-                "policy telescope looks for learning rates, not for B_crit, in a given number of trials: leave it out, "
+                "policy telescope looks for learning rates, not for B_crit, in a fixed number of trials: leave it out, "
                 "or --max-time and --max-examples"
             )
         if sweep.tuned or source is not None:
-            raise ConfigError("policy telescope carries learning rates alone, on grids: leave out --axis and --from")
+            raise ConfigError("policy telescope tunes learning rates only, on grids: leave out --axis and --from")
         if sweep.workload.name == COMMAND:
             raise ConfigError("policy telescope builds models of several widths itself: leave it out, or --command")
         if sweep.budgets or sweep.lr_rule is not None:
-            raise ConfigError("policy telescope carries learning rates to a target: leave out --budget and --lr-rule")
+            raise ConfigError("policy telescope tunes learning rates to a target: leave out --budget and --lr-rule")
         if sweep.further_targets:
-            raise ConfigError("policy telescope carries learning rates to one target: leave out --set target.METRIC")
+            raise ConfigError("policy telescope tunes learning rates to one target: leave out --set target.METRIC")
 
     def sweeps(self, sweep: Sweep, folder: Path, limits: Limits, note: Callable[[str], None]) -> Sweeps:
         with calling_theirs():
@@ -81,7 +81,7 @@ class Telescope(Policy):
     def _telescoped(
         self, one: Sweep, study: StudyKey, at_width: dict[int, Sweep], folder: Path
     ) -> Generator[tuple[Sweep, Path], Search, Telescoped]:
-        """One optimizer at one batch size."""
+        """Run the stages of one optimizer at one batch size."""
         plan = telescope(self.widths, first(one, study), len(one.seeds))
         try:
             width, lrs = next(plan)
@@ -100,19 +100,19 @@ class Telescope(Policy):
 
 
 def first(sweep: Sweep, study: StudyKey) -> tuple[float, ...]:
-    """Learning rates of the first width."""
+    """Return the learning rates of the first width."""
     return sweep.lrs or first_grid(sweep.lr_grid(study.optimizer))
 
 
 def stages(sweep: Sweep, widths: Sequence[int]) -> dict[int, Sweep]:
-    """The sweep at each width of its workload, each checked as :func:`sweeps.launching.launch.resolve` does.
+    """Return the sweep at each width of its workload, each checked by :func:`sweeps.launching.launch.resolve`.
 
     Raises:
-        ConfigError: if the widths do not increase, or the learning rates of the model do not follow them as in muP.
+        ConfigError: if the widths do not increase, or the model does not scale learning rates with width as in muP.
     """
     check_widths(widths)
     if len(sweep.axes().get("batch_schedules", ())):
-        raise ConfigError("learning rates telescope at a constant batch size; leave out --schedule, or the policy")
+        raise ConfigError("telescoping needs a constant batch size: leave out --schedule, or the policy")
     by_width, ratios = {}, set()
     for width in widths:
         workload = Choice(name=sweep.workload.name, options={**sweep.workload.options, "width": width})
@@ -123,14 +123,14 @@ def stages(sweep: Sweep, widths: Sequence[int]) -> dict[int, Sweep]:
         )
     if len(ratios) < len(by_width):
         raise ConfigError(
-            "learning rates telescope across widths in muP: --set workload.parametrization=mup, or a model of your own "
-            "with a method widths()"
+            "telescoping needs a model whose learning rates scale with width as in muP: add --set "
+            "workload.parametrization=mup, or give your model a method widths()"
         )
     return by_width
 
 
 def planned(sweep: Sweep, widths: Sequence[int], output: Path) -> dict[str, Any]:
-    """What ``--dry-run`` says: widths, learning rates of the first, trials if no grid has to grow."""
+    """Return what ``--dry-run`` reports: widths, learning rates of the first, and trials if no grid is extended."""
     stages(sweep, widths)
     grids = {study: first(sweep, study) for study in sweep.studies()}
     later = sum(POINTS[min(place, len(POINTS) - 1)] for place in range(1, len(widths)))
@@ -143,7 +143,7 @@ def planned(sweep: Sweep, widths: Sequence[int], output: Path) -> dict[str, Any]
 
 
 def planned_lines(content: dict[str, Any]) -> list[str]:
-    """:func:`planned` for a person."""
+    """Return the lines to print for :func:`planned`."""
     grids = [f"{name:<13} starts from {' '.join(f'{lr:g}' for lr in lrs)}" for name, lrs in content["lrs"].items()]
     widths = " ".join(map(str, content["widths"]))
     return [
@@ -155,9 +155,9 @@ def planned_lines(content: dict[str, Any]) -> list[str]:
 
 
 def report(by_study: dict[StudyKey, Telescoped], sweep: Sweep, output: Path) -> dict[str, Any]:
-    """Stages and cost of every optimizer and batch size, as plain JSON values.
+    """Return stages and cost of every optimizer and batch size, as plain JSON values.
 
-    ``steps`` is null where a seed missed the target.
+    An entry of ``steps`` is null if a seed missed the target.
     """
     studies = []
     for study, telescoped in by_study.items():
@@ -185,7 +185,7 @@ def report(by_study: dict[StudyKey, Telescoped], sweep: Sweep, output: Path) -> 
 
 
 def report_lines(content: dict[str, Any]) -> list[str]:
-    """:func:`report` for a person."""
+    """Return the lines to print for :func:`report`."""
     lines = []
     for study in content["studies"]:
         lines.append(f"{study['optimizer']}, batch size {study['batch_size']}, to {content['target']}")

@@ -96,7 +96,7 @@ def test_a_metric_of_the_batches_trained_on_is_told_by_its_name(metric: str, sai
 def test_a_training_loss_is_named_by_every_analysis(tmp_path: Path) -> None:
     _, found = imported(logged(metric="train_loss"), tmp_path, metric="train_loss")
     (note,) = found.notes
-    assert note.startswith("sweep out: train_loss is of the batches trained on, by its name")
+    assert note.startswith("sweep out: train_loss is measured on the training batches, by its name")
 
 
 def test_a_running_mean_makes_another_hyperbola_of_the_same_curve() -> None:

@@ -39,7 +39,7 @@ def test_a_line_that_is_no_object_is_named(tmp_path: Path, line: str) -> None:
     write_run(tmp_path / "in", [{"step": 1, "loss": 3.0}], {})
     with open(tmp_path / "in" / "log.jsonl", "a") as file:
         file.write(f"\n{line}\n")
-    with pytest.raises(DataError, match=r"log\.jsonl, line 3: it is no JSON object"):
+    with pytest.raises(DataError, match=r"log\.jsonl, line 3: not a JSON object"):
         import_runs([tmp_path / "in"], tmp_path / "out", settings(constants=KNOWN))
 
 
