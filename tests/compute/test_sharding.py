@@ -54,9 +54,9 @@ def test_every_optimizer_is_known_to_shard_or_is_refused():
     [
         ({"averaging": Choice(name="ema", options={"half_life": 4})}, True, "averages of sharded weights"),
         ({"compile": True}, True, "not compiled"),
-        ({"batch_size": 7}, False, "batch size 7 is no multiple of 2 workers"),
-        ({"batch_size": 7, "probe": None}, True, "batch size 7 is no multiple of 2 workers"),
-        ({"batch_size": 1}, False, "a batch of 1 cannot be shared by 2 workers"),
+        ({"batch_size": 7}, False, "batch size 7 is not a multiple of 2 workers"),
+        ({"batch_size": 7, "probe": None}, True, "batch size 7 is not a multiple of 2 workers"),
+        ({"batch_size": 1}, False, "a batch of 1 examples cannot be divided among 2 workers"),
         ({"diagnostics": ("max_attention_logit",)}, False, "one worker's examples"),
         # which imports torch.func, and that takes seconds
         pytest.param({"optimizer": Choice(name="kfac")}, False, "evaluates the model itself", marks=pytest.mark.slow),

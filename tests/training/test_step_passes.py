@@ -119,7 +119,7 @@ def test_batch_normalisation_trains_bit_for_bit_as_without_the_probe(batch_size:
 @pytest.mark.parametrize(
     ("middle", "probe", "said"),
     [
-        (Centred, "auto", "the loss of an example depends on those beside it"),
+        (Centred, "auto", "the loss of an example depends on other examples"),
         (Centred, "accumulation", "the gradient of a step differs in smaller passes"),
         (Drawing, "accumulation", "smaller passes draw other random numbers"),
         (Counting, "accumulation", "buffer '1.calls' has other values after smaller passes"),
@@ -155,11 +155,11 @@ def test_passes_that_every_step_has_are_measured() -> None:
 def test_a_loss_that_couples_examples_is_not_measured_inside(probe: str) -> None:
     found = train(Images(nn.Identity, hardest), probe)
     assert np.isnan(noise(found)).all()
-    assert "the loss of an example depends on those beside it" in found.message
+    assert "the loss of an example depends on other examples" in found.message
 
 
 def test_it_is_found_in_a_model_with_dropout_too() -> None:
-    assert "depends on those beside it" in train(Images(lambda: nn.Dropout(0.5), hardest), "split").message
+    assert "depends on other examples" in train(Images(lambda: nn.Dropout(0.5), hardest), "split").message
 
 
 def test_both_ways_start_from_one_state() -> None:
