@@ -319,7 +319,7 @@ def test_a_parent_is_checked(changes: dict[str, Any], words: str) -> None:
 
 
 def test_a_batch_schedule_does_not_go_with_a_parent(kept: Path) -> None:
-    with pytest.raises(ConfigError, match="begins with its run"):
+    with pytest.raises(ConfigError, match="cannot start from a checkpoint"):
         born(kept, batch_schedule=Choice(name="two_phase", options={}))
 
 
