@@ -1,4 +1,6 @@
-"""Batch sizes in whole micro-batches on all ranks, and what a closed-loop rule makes of a look at the noise scale."""
+"""Batch sizes in whole micro-batches on all ranks, and the decision of a closed-loop rule from a noise-scale
+reading.
+"""
 
 from __future__ import annotations
 
@@ -16,24 +18,25 @@ from cbs.schedules.batch_size.base import GRAD_SQ_NORM, Observed, joined
 from cbs.trial.config import Schedule
 
 AS_SET = 0.1
-"""The mean batch of the measured steps may differ by this share from the batch size set: the last step of an epoch is
-often a smaller one."""
+"""Largest relative difference between the mean batch of the measured steps and the batch size that was set; the last
+step of an epoch is often a smaller one."""
 
 _ENDLESS = 1 << 62
-"""Examples of a run that says of no budget; rules that look at the run do not ask for it."""
+"""Number of examples of a run without a budget; rules that observe the run do not use it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class NoiseReading:
-    """What was seen, and where; :meth:`AccumulationPlan.decide` needs nothing else.
+    """One observation of the noise scale, with everything that :meth:`AccumulationPlan.decide` needs.
 
     Attributes:
-        step, examples: of the run so far.
-        batch_size, lr_factor: in force.
-        measured: steps since the look before that count.
-        taken: mean examples of these steps; ``None`` where none was measured.
-        low, value, high: the noise scale in examples, with its interval; ``None`` where an end is open, or undefined.
-        note: of the estimate.
+        step, examples: steps and examples of the run so far.
+        batch_size, lr_factor: current values.
+        measured: number of measured steps since the previous reading.
+        taken: mean number of examples in these steps; ``None`` where none was measured.
+        low, value, high: the noise scale in examples, with its interval; ``None`` for an open end or an undefined
+            value.
+        note: note of the estimate.
     """
 
     step: int
@@ -50,18 +53,18 @@ class NoiseReading:
 
 @dataclass(frozen=True, kw_only=True)
 class AccumulationPlan:
-    """How a run cuts its batches, and the rule that makes them grow.
+    """How a run divides its batches into micro-batches, and the rule that makes the batches grow.
 
     Attributes:
-        rule: a closed-loop one of :mod:`cbs.schedules.batch_size` with its options, as ``"norm_test(theta=0.5)"``.
-        micro_batch_size: examples of a forward and backward pass on one rank.
-        micro_batches: of a step at first, on every rank.
-        world_size: ranks that average their gradients.
+        rule: a closed-loop rule of :mod:`cbs.schedules.batch_size` with its options, as ``"norm_test(theta=0.5)"``.
+        micro_batch_size: number of examples in a forward and backward pass on one rank.
+        micro_batches: number of micro-batches in the first step, on every rank.
+        world_size: number of ranks that average their gradients.
         cap: largest batch size in examples.
-        warmup_examples: there is no look before.
+        warmup_examples: length of the warmup, during which the rule does not observe.
 
     Raises:
-        ConfigError: if a value is out of its domain, or the rule does not look at the noise scale.
+        ConfigError: if a value is invalid, or the rule does not observe the noise scale.
     """
 
     rule: str
@@ -80,7 +83,7 @@ class AccumulationPlan:
 
     @property
     def unit(self) -> int:
-        """Examples of one micro-batch on every rank: batch sizes are multiples of it."""
+        """Number of examples in one micro-batch on every rank, over all ranks: batch sizes are multiples of it."""
         return self.micro_batch_size * self.world_size
 
     @property
@@ -93,7 +96,7 @@ class AccumulationPlan:
         """The batch-size schedule of the rule."""
         choice = parse_choice(self.rule)
         if "cap" in choice.options:
-            raise ConfigError(f"the rule {self.rule!r} has a cap of its own; leave it out, cap= is the one that counts")
+            raise ConfigError(f"the rule {self.rule!r} has a cap of its own; leave it out and use the argument cap=")
         run = RunSettings(
             batch_size=self.first, examples=_ENDLESS, lr_schedule=Schedule(warmup_examples=self.warmup_examples)
         )
@@ -101,19 +104,20 @@ class AccumulationPlan:
         schedule = build_batch_schedule(Choice(name=choice.name, options=choice.options | cap), run)
         if not isinstance(schedule, ClosedLoop) or schedule.looks_at == GRAD_SQ_NORM:
             raise ConfigError(
-                f"batch schedule {choice.name!r} does not look at the noise scale; take doubling, norm_test, "
+                f"batch schedule {choice.name!r} does not observe the noise scale; use doubling, norm_test, "
                 "dual_norm or noise_rule"
             )
         return schedule
 
     def as_set(self, look: NoiseReading) -> bool:
-        """Whether the steps held the batch size that was set."""
+        """Whether the measured steps had the batch size that was set."""
         return look.taken is not None and abs(look.taken / look.batch_size - 1.0) <= AS_SET
 
     def decide(self, look: NoiseReading) -> Stage:
-        """The stage of the coming steps: never smaller, whole micro-batches, and no more than the rule asks for.
+        """Return the stage of the next steps: never smaller, in whole micro-batches, and no larger than the rule
+        requests.
 
-        Nothing changes where the steps did not hold the batch size that was set.
+        Nothing changes where the steps did not have the batch size that was set.
         """
         now = Stage(look.batch_size, look.lr_factor)
         if not self.as_set(look):
@@ -125,19 +129,19 @@ class AccumulationPlan:
             return now
         if size == asked.batch_size:
             return asked
-        # the rule's learning rate is a power of its batch size
+        # The rule's factor of the learning rate is a power of its batch size.
         power = math.log(asked.lr_factor) / math.log(asked.batch_size / self.first)
         return Stage(size, joined([size], self.first, power)[0])
 
 
 def replay(rows: Iterable[Mapping[str, Any]]) -> list[tuple[NoiseReading, Stage]]:
-    """The looks of a log and what is decided on each, from the settings in its first row and what was seen.
+    """Return the readings of a log and the decision on each, from the settings in its first row.
 
     Args:
-        rows: of :attr:`cbs.BatchSizeController.rows`, or the lines of its file.
+        rows: rows of :attr:`cbs.BatchSizeController.rows`, or the lines of its file.
 
     Raises:
-        ConfigError: if they are none.
+        ConfigError: if the rows are not such a log.
     """
     try:
         settings, *seen = rows
@@ -149,5 +153,5 @@ def replay(rows: Iterable[Mapping[str, Any]]) -> list[tuple[NoiseReading, Stage]
 
 
 def row_of(look: NoiseReading, after: Stage) -> dict[str, Any]:
-    """A row of the log: the look and what was decided."""
+    """Return a row of the log: the reading and the decision."""
     return asdict(look) | {"next_batch_size": after.batch_size, "next_lr_factor": after.lr_factor}

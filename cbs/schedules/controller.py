@@ -1,4 +1,4 @@
-"""Batch sizes that follow the measured noise scale inside a person's own training loop."""
+"""Batch sizes that follow the measured noise scale inside a user's own training loop."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from cbs.schedules.batch_size.base import MATCHED_NOISE_SCALE
 
 
 class BatchSizeController:
-    r"""Advises, or drives, gradient accumulation by a rule that looks at the noise scale.
+    r"""Advises on, or controls, gradient accumulation by a rule that observes the noise scale.
 
     ::
 
@@ -36,36 +36,37 @@ class BatchSizeController:
             optimizer.step()
             optimizer.zero_grad()
 
-    The rules are those of :mod:`cbs.schedules.batch_size` that look at the noise scale: they act on the lower end of
-    its interval, over the steps since the look before. Batch sizes are whole micro-batches on every rank, never exceed
-    ``cap`` and never fall.
+    The rules are those of :mod:`cbs.schedules.batch_size` that observe the noise scale: they act on the lower end of
+    its interval over the steps since the previous observation. Batch sizes are whole micro-batches on every rank, never
+    exceed ``cap`` and never fall.
 
     Args:
-        noise_scale_meter: measures the steps; without a window, and from here on the controller's own: it
-            is reset at every look. A second meter can keep averages over the run.
-        optimizer: whose learning rate is multiplied for as long as its ``step`` takes, by the :attr:`lr_factor` that
-            the step began with, if the controller drives. Without it that is up to the loop. Rules that look in the
+        noise_scale_meter: meter that measures the steps; without a window. From here on it belongs to the controller,
+            which resets it at every observation. A second meter can keep averages over the run.
+        optimizer: if the controller drives, this optimizer's learning rates are multiplied during its ``step`` by the
+            :attr:`lr_factor` with which the step began. Without it, the loop has to do that. Rules that observe the
             geometry of the optimizer need it, too.
-        rule: see :class:`~cbs.schedules.accumulation.AccumulationPlan`, as the five below.
+        rule: see :class:`~cbs.schedules.accumulation.AccumulationPlan`, also for the next five.
         micro_batch_size: examples per pass and rank.
-        micro_batches: passes per step at first.
-        world_size: ranks; those of the process group by default.
+        micro_batches: number of passes in the first steps.
+        world_size: number of ranks; by default that of the process group.
         cap: largest batch size.
-        warmup_examples: length of the warmup, in which nothing is decided.
-        drives: whether :attr:`micro_batches` changes. If not, :attr:`advised` says what the rule would do.
+        warmup_examples: length of the warmup, during which nothing is decided.
+        drives: whether :attr:`micro_batches` changes. If not, :attr:`advised` holds what the rule would do.
         deferred: whether a decision waits for :meth:`adopt`, in loops that cannot change between any two steps.
-        lr_in_examples: that a schedule of the learning rate counts examples, not steps: nothing warns of it then.
-        log: file for :attr:`rows`, one JSON object per line, written anew on the first rank.
+        lr_in_examples: whether the schedule of the learning rate counts examples instead of steps, so that no warning
+            is needed.
+        log: file for :attr:`rows`, one JSON object per line, overwritten by the first rank.
 
     Attributes:
-        stage: batch size and learning-rate factor in force.
-        advised: what the rule asked for last.
-        steps, examples: so far, of all ranks.
-        rows: the settings, and for every look what was seen and decided; :func:`cbs.schedules.accumulation.replay`
-            decides again.
+        stage: current batch size and learning-rate factor.
+        advised: latest decision of the rule.
+        steps, examples: steps and examples so far, over all ranks.
+        rows: the settings, and for every observation what was observed and decided;
+            :func:`cbs.schedules.accumulation.replay` repeats the decisions.
 
     Raises:
-        ConfigError: if an argument is out of its domain, or the meter does not suit the rule.
+        ConfigError: if an argument is invalid, or the meter does not suit the rule.
     """
 
     def __init__(
@@ -93,7 +94,7 @@ class BatchSizeController:
         self.meter = noise_scale_meter
         self._geometry = _geometry(noise_scale_meter, self._settings, optimizer)
         self._optimizer, self._drives, self._deferred = optimizer, drives, deferred
-        self._told = {"schedule": lr_in_examples, "batch": False, "factor": optimizer is not None, "nothing": False}
+        self._warned = {"schedule": lr_in_examples, "batch": False, "factor": optimizer is not None, "nothing": False}
         self.stage = self.advised = Stage(self._settings.first)
         self.steps = self.examples = self._measured = 0
         self.rows: list[dict[str, Any]] = [asdict(self._settings)]
@@ -102,36 +103,37 @@ class BatchSizeController:
         self._hooks: list[Any] = []
         self._of_step = self.stage.lr_factor
         if drives and optimizer is not None:
-            # a loop that adopts between steps may have its gradients, and with them step(), in the optimizer's step
+            # With deferred decisions, step() of the controller may run inside the optimizer's step.
             self._hooks = multiplied(optimizer, lambda: self.stage.lr_factor if deferred else self._of_step)
 
     @property
     def batch_size(self) -> int:
-        """Examples of the coming step, on all ranks."""
+        """Number of examples in the next step, over all ranks."""
         return self.stage.batch_size
 
     @property
     def unit(self) -> int:
-        """Examples of one micro-batch on every rank."""
+        """Number of examples in one micro-batch on every rank, over all ranks."""
         return self._settings.unit
 
     @property
     def micro_batches(self) -> int:
-        """Forward and backward passes of the coming step, on every rank."""
+        """Number of forward and backward passes in the next step, on every rank."""
         return self.stage.batch_size // self.unit
 
     @property
     def lr_factor(self) -> float:
-        """Multiplies the learning rate of the coming step; relative to the batch size at first."""
-        self._told["factor"] = True
+        """Factor of the learning rate of the next step, relative to that at the first batch size."""
+        self._warned["factor"] = True
         return self.stage.lr_factor
 
     def step(self, *, loss_scale: float | Tensor = 1.0, gradients_unscaled: bool = False) -> None:
-        """Measure the step whose gradients are in ``.grad``, in place of the meter's own ``step``; look if it is time.
+        """Measure the step whose gradients are in ``.grad``, in place of the meter's own ``step``; observe and decide
+        when due.
 
         Args:
             loss_scale: see :meth:`cbs.noise_scale.NoiseScaleMeter.step`.
-            gradients_unscaled: see there.
+            gradients_unscaled: see :meth:`cbs.noise_scale.NoiseScaleMeter.step`.
 
         Raises:
             ConfigError: if the meter raises one.
@@ -150,7 +152,7 @@ class BatchSizeController:
             self._look()
 
     def adopt(self) -> None:
-        """Put what the rule asked for into force; the next look sees the steps from here on."""
+        """Apply the rule's latest decision; the next observation uses the steps from here on."""
         if self.advised == self.stage:
             return
         self.meter.reset()
@@ -159,23 +161,23 @@ class BatchSizeController:
         if any("initial_lr" in group for group in groups):
             self._warn(
                 "schedule",
-                "the optimizer has a learning-rate scheduler, and steps now hold more examples: one that counts steps "
-                "falls too late; count examples (and say lr_in_examples=True)",
+                "the optimizer has a learning-rate scheduler, and steps now hold more examples: a schedule that counts "
+                "steps falls too late; let it count examples (and pass lr_in_examples=True)",
             )
         self.stage = self.advised
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that a later process needs to decide alike, the averages of the meter included."""
+        """Return everything that a later process needs to make the same decisions, including the meter's averages."""
         numbers = {"steps": self.steps, "examples": self.examples, "measured": self._measured}
         both = {"stage": self.stage, "advised": self.advised}
         stages = {name: [stage.batch_size, stage.lr_factor] for name, stage in both.items()}
         return numbers | stages | {"rows": list(self.rows), "meter": self.meter.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore :meth:`state_dict`; the file of the log, too.
+        """Restore the result of :meth:`state_dict`, and rewrite the log file.
 
         Raises:
-            ConfigError: if it is of a controller with other settings.
+            ConfigError: if it belongs to a controller with other settings.
         """
         settings = asdict(self._settings)
         saved = (state.get("rows") or [{}])[0]
@@ -192,7 +194,7 @@ class BatchSizeController:
         self._write("w")
 
     def detach(self) -> None:
-        """Leave the optimizer's learning rate alone."""
+        """Stop multiplying the optimizer's learning rates."""
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
@@ -205,7 +207,7 @@ class BatchSizeController:
         self._measured = 0
         taken = seen.examples / seen.steps if seen.steps else None
         if not self._drives and taken is not None:
-            # whoever is advised may act on it: what counts is what the steps hold
+            # The user may follow the advice, so take the batch size that the steps really had.
             self.stage = Stage(max(1, round(taken / self.unit)) * self.unit, self.stage.lr_factor)
         look = NoiseReading(
             step=self.steps, examples=self.examples, batch_size=self.stage.batch_size, lr_factor=self.stage.lr_factor,
@@ -219,7 +221,7 @@ class BatchSizeController:
         elif not self._settings.as_set(look):
             self._warn(
                 "batch",
-                f"steps take {taken:g} examples where {look.batch_size} are set, in micro-batches of "
+                f"steps take {taken:g} examples, but {look.batch_size} are set, in micro-batches of "
                 f"{self.unit}: the batch size stays as it is",
             )
         if self._drives and self.stage.lr_factor != 1.0:
@@ -228,9 +230,9 @@ class BatchSizeController:
             self.adopt()
 
     def _warn(self, what: str, line: str) -> None:
-        """Once."""
-        if not self._told[what]:
-            self._told[what] = True
+        """Warn once about each problem."""
+        if not self._warned[what]:
+            self._warned[what] = True
             self.meter.probe.tell(line)
 
     def _write(self, mode: str) -> None:
@@ -245,34 +247,36 @@ class BatchSizeController:
 
 
 def _geometry(meter: NoiseScaleMeter, settings: AccumulationPlan, optimizer: torch.optim.Optimizer | None) -> str:
-    """Name of what the rule looks at.
+    """Return the name of the geometry that the rule observes.
 
     Raises:
-        ConfigError: if the meter does not measure it, or forgets, or sees too little.
+        ConfigError: if the meter does not measure it, has a window, or needs more micro-batches.
     """
     name = "l2"
     if settings.schedule.looks_at == MATCHED_NOISE_SCALE:
         if optimizer is None:
-            raise ConfigError(f"rule {settings.rule!r} looks in the geometry of the optimizer; pass the optimizer")
+            raise ConfigError(f"rule {settings.rule!r} observes the geometry of the optimizer; pass the optimizer")
         name = matched(optimizer)
     if name not in meter.geometries:
         raise ConfigError(
-            f"rule {settings.rule!r} looks at geometry {name!r}, and the meter has {', '.join(meter.geometries)}; "
-            f"build it with geometry={name!r}"
+            f"rule {settings.rule!r} observes geometry {name!r}, but the meter has {', '.join(meter.geometries)}; "
+            f"build the meter with geometry={name!r}"
         )
     if meter.window is not None and meter.window >= 1:
-        raise ConfigError("a rule sees the steps since its last look: build the meter without window")
+        raise ConfigError("a rule observes only the steps since its last decision: build the meter without window")
     meter.average_over(None)
     if settings.micro_batches < meter.probe.micro_batches:
         raise ConfigError(
-            f"source {meter.probe.source!r} needs {meter.probe.micro_batches} micro-batches in a step, and there is "
+            f"source {meter.probe.source!r} needs {meter.probe.micro_batches} micro-batches in a step, but there is "
             f"{settings.micro_batches}; raise micro_batches, or pass another source"
         )
     return name
 
 
 def multiplied(optimizer: torch.optim.Optimizer, factor: Callable[[], float]) -> list[Any]:
-    """Hooks that multiply every learning rate for as long as a step takes; schedulers see their own."""
+    """Register hooks that multiply every learning rate during the optimizer's step only, so that schedulers do not see
+    it.
+    """
     own: list[Any] = []
 
     def before(*_: Any) -> None:

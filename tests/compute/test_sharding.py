@@ -73,7 +73,7 @@ def test_a_step_is_cut_into_all_of_its_examples():
     parts = [Ranks(rank, 3).share(batch, 7, equal=False) for rank in range(3)]
     assert [(size, part.tolist()) for size, part in parts] == [(3, [0, 1, 2]), (2, [3, 4]), (2, [5, 6])]
     assert Ranks().share(batch, 7, equal=True)[1] is batch
-    with pytest.raises(ConfigError, match="no multiple of 3"):
+    with pytest.raises(ConfigError, match="not a multiple of 3"):
         Ranks(0, 3).share(batch, 7, equal=True)
 
 

@@ -55,7 +55,7 @@ def test_a_pass_of_one_example_has_nothing_to_compare(source: str) -> None:
     train(meter, model, 6, examples=1)
     assert meter.probe.source == source.replace("auto", "split")
     assert meter.estimate().value is None
-    assert "6 steps had one group of examples alone" in meter.estimate().note
+    assert "6 steps had a single group of examples" in meter.estimate().note
 
 
 def test_passes_of_one_example_are_groups_of_a_step() -> None:

@@ -215,7 +215,7 @@ def test_a_loss_that_the_model_returns(output: bool, heads: int) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"penalty": 0.1}, "on another way than through the output|computed inside the model"),
+        ({"penalty": 0.1}, "in another way than through the output|computed inside the model"),
         ({"mixes": True}, "depends on others"),
         ({"major": True}, "depends on others"),
     ],

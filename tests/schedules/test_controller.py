@@ -238,8 +238,8 @@ def test_a_learning_rate_that_is_to_follow_and_does_not_is_told() -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"rule": "growth_by_gradient(first_norm=1)"}, "does not look at the noise scale"),
-        ({"rule": "late_switch(to=64)"}, "does not look at the noise scale"),
+        ({"rule": "growth_by_gradient(first_norm=1)"}, "does not observe the noise scale"),
+        ({"rule": "late_switch(to=64)"}, "does not observe the noise scale"),
         ({"rule": "doubling(cap=64)"}, "leave it out"),
         ({"rule": "doublin"}, "doubling"),
         ({"rule": "norm_test(theta=2)"}, "theta"),

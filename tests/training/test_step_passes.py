@@ -111,7 +111,8 @@ def test_batch_normalisation_trains_bit_for_bit_as_without_the_probe(batch_size:
     assert probed.status is TrialStatus.BUDGET_EXHAUSTED
     assert np.isnan(noise(probed)).all()
     assert (
-        "would change the training, as buffer '1.running_mean' has other values after smaller passes" in probed.message
+        "would change the training, because buffer '1.running_mean' has other values after smaller passes"
+        in probed.message
     )
     assert "\n" not in probed.message
 

@@ -342,7 +342,7 @@ def test_a_penalty_on_the_weights_is_an_error_from_some_step_on(step: int) -> No
         model(x).square().sum().backward()
         assert watcher.collect() is not None
     (model(x).square().sum() + model[0].weight.square().sum()).backward()
-    with pytest.raises(ConfigError, match=r"reaches '0.weight' on another way than through the output of the model"):
+    with pytest.raises(ConfigError, match=r"reaches '0.weight' in another way than through the output of the model"):
         watcher.collect()
 
 
