@@ -52,8 +52,8 @@ def test_every_optimizer_is_known_to_shard_or_is_refused():
 @pytest.mark.parametrize(
     ("changes", "shard", "words"),
     [
-        ({"averaging": Choice(name="ema", options={"half_life": 4})}, True, "averages of sharded weights"),
-        ({"compile": True}, True, "not compiled"),
+        ({"averaging": Choice(name="ema", options={"half_life": 4})}, True, "sharded weights cannot be averaged"),
+        ({"compile": True}, True, "cannot be compiled"),
         ({"batch_size": 7}, False, "batch size 7 is not a multiple of 2 workers"),
         ({"batch_size": 7, "probe": None}, True, "batch size 7 is not a multiple of 2 workers"),
         ({"batch_size": 1}, False, "a batch of 1 examples cannot be divided among 2 workers"),
