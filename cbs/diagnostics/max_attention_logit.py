@@ -41,8 +41,8 @@ class MaxAttentionLogit(TorchFunctionMode):
 
     Works with any model that calls ``torch.nn.functional.scaled_dot_product_attention``; the n-th call in a forward
     pass is layer n. Masks (boolean, float, ``is_causal``), ``scale`` and ``enable_gqa`` are those of the call. A float
-    mask hides a pair where it is -10,000 or lower, and is not part of the logit. Logits are computed again, in float32 or
-    float64, from the queries and keys that are passed in, block by block (:data:`BLOCK`); no graph is kept and no
+    mask hides a pair where it is -10,000 or lower, and is not part of the logit. Logits are computed again, in
+    float32 or float64, from the queries and keys passed in, block by block (:data:`BLOCK`); no graph is kept and no
     result changes. On several ranks every rank has the maximum over its own examples.
 
     Enter it around the forward pass of every micro-batch, and read it once per step::

@@ -1,4 +1,4 @@
-"""What the callbacks of all trainers share."""
+"""Parts that the callbacks of all trainers share."""
 
 from __future__ import annotations
 
@@ -16,38 +16,38 @@ from cbs.noise_scale.probe import REPLICAS
 from cbs.schedules.controller import BatchSizeController
 
 Steps = NoiseScaleMeter | BatchSizeController
-"""What takes in the steps of a run, and goes into its checkpoints."""
+"""Object that measures the steps of a run, and whose state goes into the run's checkpoints."""
 
 
 class Notes:
-    """Says every line of a run once, by a library's own logger."""
+    """Logger that passes each message on only once, to a library's own logger."""
 
     def __init__(self, log: Callable[[str], None]) -> None:
         self._log = log
-        self._said: set[str] = set()
+        self._logged: set[str] = set()
 
     def __call__(self, line: str) -> None:
-        if line not in self._said:
-            self._said.add(line)
+        if line not in self._logged:
+            self._logged.add(line)
             self._log(line)
 
 
 def build(
     model: nn.Module, optimizer: Any, options: dict[str, Any], *, tell: Notes, micro_batches: int, setting: str
 ) -> NoiseScaleMeter:
-    """A :class:`~cbs.noise_scale.NoiseScaleMeter` whose source fits the run: with several ranks, ``replicas``.
+    """Build a :class:`~cbs.noise_scale.NoiseScaleMeter` whose source suits the run: with several ranks, ``replicas``.
 
     Args:
         model: as for NoiseScaleMeter.
-        optimizer: likewise.
-        options: its other arguments.
-        tell: likewise; says each line once.
-        micro_batches: that the run makes of a step, on every rank.
-        setting: what a person calls that number in the library at hand.
+        optimizer: as for NoiseScaleMeter.
+        options: further arguments of NoiseScaleMeter.
+        tell: logger for messages.
+        micro_batches: number of micro-batches in a step of the run, on every rank.
+        setting: name of that number in the library, for error messages.
 
     Raises:
         ConfigError: if the meter raises one, the source needs more micro-batches than the run has, or the model does
-            not show which ranks average its gradients, as one that DDP wraps elsewhere.
+            not show which ranks average its gradients because it is the module inside DDP.
     """
     if initialized() and dist.get_world_size() > 1:
         options = {"source": REPLICAS} | options
@@ -62,13 +62,15 @@ def build(
         noise_scale.detach()
         raise ConfigError(
             f"source {noise_scale.probe.source!r} compares micro-batches and needs {needed} of them in a step, "
-            f"the run has {setting}={micro_batches}: raise it, or pass another source"
+            f"but the run has {setting}={micro_batches}: raise it, or pass another source"
         )
     return noise_scale
 
 
 def of_last_look(controller: BatchSizeController) -> dict[str, float]:
-    """What :meth:`NoiseScaleMeter.log` has, of the controller's last look, and the batch sizes in force and advised."""
+    """Return the values of :meth:`NoiseScaleMeter.log` at the controller's latest observation, and the current and
+    advised batch sizes.
+    """
     last = controller.rows[-1] if len(controller.rows) > 1 else {}
     values = {"simple": last.get("value"), "low": last.get("low"), "high": last.get("high")}
     sizes = {"": controller.stage.batch_size, "/advised": controller.advised.batch_size}
@@ -80,14 +82,14 @@ def of_last_look(controller: BatchSizeController) -> dict[str, float]:
 
 
 def to_text(steps: Steps) -> str:
-    """The state as text, which any checkpoint can hold."""
+    """Return the state as text, which any checkpoint can hold."""
     return json.dumps(steps.state_dict())
 
 
 def from_text(steps: Steps, text: str) -> None:
-    """Go on from :func:`to_text`.
+    """Restore the state that :func:`to_text` returned.
 
     Raises:
-        ConfigError: if it is of other geometries, another window, or other settings.
+        ConfigError: if it has other geometries, another window, or other settings.
     """
     steps.load_state_dict(json.loads(text))

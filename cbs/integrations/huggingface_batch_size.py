@@ -1,4 +1,4 @@
-"""Batch sizes that follow the noise scale in a run of the Hugging Face ``Trainer``."""
+"""Batch sizes that follow the noise scale in training with the Hugging Face ``Trainer``."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ from cbs.schedules.controller import BatchSizeController
 
 
 class BatchSizeCallback(NoiseScaleCallback):
-    r"""Advises, or drives, ``gradient_accumulation_steps`` by a rule that looks at the noise scale.
+    r"""Advises on, or controls, ``gradient_accumulation_steps`` by a rule that observes the noise scale.
 
     ::
 
         trainer = Trainer(..., callbacks=[BatchSizeCallback(rule="norm_test(theta=0.5)", cap=4096, drives=True)])
 
-    The Trainer reads ``gradient_accumulation_steps`` anew at every step, and ends a step where the micro-batches of the
-    epoch so far are a multiple of it: a larger number is put there once they are one, at the latest with the next
-    epoch. The learning rate is multiplied while the optimizer steps. Training logs have ``batch_size``,
-    ``batch_size/advised``, ``batch_size/lr_factor`` and the noise scale of the last look.
+    The Trainer reads ``gradient_accumulation_steps`` at every step, and ends a step where the number of micro-batches
+    of the epoch so far is a multiple of it. A larger value is set as soon as that number is a multiple of it, at the
+    latest at the next epoch. The learning rate is multiplied during the optimizer's step only. Training logs contain
+    ``batch_size``, ``batch_size/advised``, ``batch_size/lr_factor`` and the latest observed noise scale.
 
-    What the Trainer counts in steps stays as many: a learning-rate schedule other than a constant one, and
-    ``max_steps``, bring a line in the log. It finds its place in the data from steps, too, so a run that has grown
-    resumes with ``ignore_data_skip`` alone.
+    Numbers of steps that the Trainer uses do not change with the batch size: ``max_steps``, and a learning-rate
+    schedule other than a constant one, cause a warning in the log. The Trainer also finds its position in the data from
+    the number of steps, so a run whose batch size has grown can only be resumed with ``ignore_data_skip``.
 
     Args:
         cap: largest batch size in examples, over all ranks.
         rule: see :class:`~cbs.schedules.accumulation.AccumulationPlan`.
-        drives: whether the Trainer is made to follow.
-        warmup_examples: there is no look before.
+        drives: whether the Trainer's setting is changed; otherwise the rule only advises.
+        warmup_examples: number of examples before which the rule does not observe.
         log: see :class:`~cbs.schedules.controller.BatchSizeController`.
         options: see :class:`~cbs.integrations.huggingface.NoiseScaleCallback`.
 
     Attributes:
-        controller: from the beginning of training on.
+        controller: the controller, from the beginning of training on.
 
     Raises:
-        ConfigError: when training begins, if the run or the arguments do not suit.
+        ConfigError: when training begins, if the run or the arguments are not supported.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class BatchSizeCallback(NoiseScaleCallback):
             if args.max_steps > 0:
                 self._tell(
                     "max_steps counts steps, and steps will hold more examples: the run sees more data than planned; "
-                    "take num_train_epochs"
+                    "use num_train_epochs"
                 )
         except ConfigError:
             self.detach()
@@ -122,35 +122,38 @@ class BatchSizeCallback(NoiseScaleCallback):
 
 
 def batches_of_an_epoch(args: TrainingArguments, state: TrainerState, data: Any, *, grown: bool, tell: Notes) -> int:
-    """Micro-batches of an epoch on each rank, if the Trainer can change their number in a step.
+    """Return the number of micro-batches in an epoch on each rank, after checking that their number per step can
+    change.
 
     Args:
-        args, state: of the Trainer.
+        args, state: arguments and state of the Trainer.
         data: its data loader.
-        grown: whether steps hold more than at first already.
-        tell: says what does not fit.
+        grown: whether steps already have more micro-batches than at first.
+        tell: logger for warnings.
 
     Raises:
-        ConfigError: if it cannot.
+        ConfigError: if the number of micro-batches in a step cannot change.
     """
     if not has_length(data):
-        raise ConfigError("the batch size cannot grow on data without a length: the Trainer ends its steps by it")
+        raise ConfigError(
+            "the batch size cannot grow on a data set without a length, which the Trainer needs to end its steps"
+        )
     if getattr(args, "train_sampling_strategy", None) == "batch_rebalance":
-        raise ConfigError("the sampler 'batch_rebalance' cuts batches of one size: take another, or drives=False")
+        raise ConfigError("the sampler 'batch_rebalance' makes batches of one size: use another, or drives=False")
     if state.global_step and grown and not args.ignore_data_skip:
         raise ConfigError(
-            "the Trainer finds its place in the data from steps of one size, and the batch size has grown: resume "
-            "with ignore_data_skip=True, which goes on with data from the beginning of an epoch"
+            "the Trainer finds its position in the data from steps of one size, but the batch size has grown: resume "
+            "with ignore_data_skip=True, which continues with data from the beginning of an epoch"
         )
     if not str(getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type)).startswith("constant"):
         tell(
             f"the Trainer's learning-rate schedule {args.lr_scheduler_type!s} counts steps, and steps will hold "
-            "more examples: it falls too late; take a constant one"
+            "more examples: it falls too late; use a constant one"
         )
     return len(data)
 
 
 def place_in_epoch(state: TrainerState, batches: int) -> int:
-    """Micro-batches of the epoch at hand that are done, of so many; 0 at its end."""
+    """Return how many of the epoch's ``batches`` micro-batches are done; 0 at its end."""
     epoch = state.epoch or 0.0
     return round((epoch - int(epoch)) * batches) % batches

@@ -1,4 +1,4 @@
-"""Batch sizes that follow the noise scale in a run of the Lightning ``Trainer``."""
+"""Batch sizes that follow the noise scale in training with the Lightning ``Trainer``."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ from cbs.schedules.controller import BatchSizeController
 
 
 class LightningBatchSizeCallback(LightningNoiseScaleCallback):
-    r"""Advises, or drives, ``accumulate_grad_batches`` by a rule that looks at the noise scale.
+    r"""Advises on, or controls, ``accumulate_grad_batches`` by a rule that observes the noise scale.
 
     ::
 
         trainer = Trainer(..., callbacks=[BatchSizeCallback(rule="norm_test(theta=0.5)", cap=4096, drives=True)])
 
-    As by Lightning's ``GradientAccumulationScheduler`` it is ``trainer.accumulate_grad_batches`` that changes, here
-    before any batch of an epoch whose index is a multiple of the old and of the new number: there a step begins under
-    either. The learning rate is multiplied while the optimizer steps.
+    Like Lightning's ``GradientAccumulationScheduler`` this changes ``trainer.accumulate_grad_batches``, before a batch
+    whose index in the epoch is a multiple of the old and of the new value, where a step begins under either. The
+    learning rate is multiplied during the optimizer's step only.
 
-    What counts steps stays as it was: a learning-rate scheduler with ``interval="step"``, and ``max_steps``, bring a
-    line in the log.
+    Numbers of steps do not change with the batch size: ``max_steps``, and a learning-rate scheduler with
+    ``interval="step"``, cause a warning in the log.
 
     Args:
         cap: largest batch size in examples, over all ranks.
         rule: see :class:`~cbs.schedules.accumulation.AccumulationPlan`.
-        drives: whether the Trainer is made to follow.
-        warmup_examples: there is no look before.
-        micro_batch_size: examples of a batch on one rank; that of the data loader by default.
+        drives: whether the Trainer's setting is changed; otherwise the rule only advises.
+        warmup_examples: number of examples before which the rule does not observe.
+        micro_batch_size: number of examples in a batch on one rank; by default that of the data loader.
         log: see :class:`~cbs.schedules.controller.BatchSizeController`.
         options: see :class:`~cbs.integrations.lightning.LightningNoiseScaleCallback`.
 
     Attributes:
-        controller: from the beginning of training on.
+        controller: the controller, from the beginning of training on.
 
     Raises:
-        ConfigError: when training begins, if the run or the arguments do not suit.
+        ConfigError: when training begins, if the run or the arguments are not supported.
     """
 
     def __init__(
@@ -104,17 +104,19 @@ class LightningBatchSizeCallback(LightningNoiseScaleCallback):
 
 
 def _check(trainer: Any, tell: Callable[[str], None]) -> None:
-    """Whether the number of batches in a step is free to change.
+    """Check that the number of batches in a step may change.
 
     Raises:
         ConfigError: if something else changes it.
     """
     if any(type(callback).__name__ == "GradientAccumulationScheduler" for callback in trainer.callbacks):
-        raise ConfigError("GradientAccumulationScheduler changes accumulate_grad_batches, too: leave one of them out")
+        raise ConfigError(
+            "GradientAccumulationScheduler changes accumulate_grad_batches, too: remove one of the two callbacks"
+        )
     if any(config.interval == "step" for config in trainer.lr_scheduler_configs):
         tell("a learning-rate scheduler has interval='step', and steps will hold more examples: it falls too late")
     if trainer.max_steps is not None and trainer.max_steps > 0:
         tell(
-            "max_steps counts steps, and steps will hold more examples: the run sees more data than planned; take "
+            "max_steps counts steps, and steps will hold more examples: the run sees more data than planned; use "
             "max_epochs"
         )

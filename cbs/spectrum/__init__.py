@@ -1,4 +1,5 @@
-"""The curvature of a model's loss, and how gradient and gradient noise lie along it; what is stored is :mod:`.record`.
+"""The curvature of a model's loss, and the gradient and its noise along the eigenvectors; see :mod:`.record` for the
+file.
 
-Importing this package or :mod:`.record` does not import torch, so whoever reads a spectrum needs none.
+Importing this package or :mod:`.record` does not import torch, so that reading a spectrum does not need it.
 """

@@ -1,9 +1,9 @@
 r"""Products of the curvature of a mean loss with vectors: the Gauss-Newton matrix, or the Hessian.
 
-A quadratic with a floor needs a curvature without negative directions, so the Gauss-Newton matrix
-:math:`G = E[J^\top (\nabla^2 l) J]` stands first (Schraudolph 2002): for a likelihood it is the Fisher matrix, and the
-Hessian is G plus a part that vanishes with the residuals and holds all that is negative. The Hessian serves models
-whose loss is not told as a function of outputs.
+A quadratic with a minimum needs a curvature without negative eigenvalues, so the Gauss-Newton matrix
+:math:`G = E[J^\top (\nabla^2 l) J]` is the default (Schraudolph 2002). For a likelihood it is the Fisher matrix; the
+Hessian is G plus a part that vanishes with the residuals and contains everything negative. The Hessian is for models
+whose loss is not available as a function of outputs.
 """
 
 from __future__ import annotations
@@ -23,35 +23,36 @@ from cbs.spectrum.lanczos import Product
 from cbs.spectrum.record import GAUSS_NEWTON, HESSIAN
 
 PartProduct = Callable[[Sequence[Tensor]], Sequence[Tensor]]
-"""One tensor for each parameter -> the curvature of the mean loss of a batch times that, likewise."""
+"""Function from a direction, one tensor per parameter, to the product of a batch's curvature with it, likewise."""
 
 Loss = Callable[[Any], Tensor]
-"""Mean loss over the examples of a batch, a scalar."""
+"""Function from a batch to the mean loss over its examples, a scalar."""
 
 
 def flat(tensors: Sequence[Tensor]) -> Tensor:
-    """One tensor for each parameter as a vector in float64, ``[d]``."""
+    """Return one tensor per parameter as a single float64 vector, shape ``[d]``."""
     return torch.cat([tensor.detach().reshape(-1).double() for tensor in tensors])
 
 
 def shaped(vector: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
-    """The inverse of :func:`flat`, in shapes and types of ``like``."""
+    """Return the inverse of :func:`flat`, with the shapes and dtypes of ``like``."""
     parts = vector.split([tensor.numel() for tensor in like])
     return [part.view_as(tensor).to(tensor) for part, tensor in zip(parts, like, strict=True)]
 
 
 def curvature_product(kind: str, model: nn.Module, loss: Loss, problem: Problem | None, batch: Batch) -> Product:
-    """Products with the curvature of the mean loss over ``batch`` at the present parameters.
+    """Return products with the curvature of the mean loss over ``batch`` at the current parameters.
 
     Args:
         kind: ``"gauss_newton"`` or ``"hessian"``.
-        model: whose trainable parameters are meant.
-        loss: of the model.
-        problem: the loss in two halves, for the Gauss-Newton matrix; its ``micro_batch_size`` bounds the memory.
-        batch: examples.
+        model: model whose trainable parameters are used.
+        loss: mean loss of the model over a batch.
+        problem: the loss as a function of the model's outputs, for the Gauss-Newton matrix; its ``micro_batch_size``
+            limits the memory.
+        batch: the examples.
 
     Raises:
-        ConfigError: if there is no such curvature, or the model does not allow it.
+        ConfigError: if the kind is unknown, or the model does not support it.
     """
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     limit = problem.micro_batch_size if problem else None
@@ -80,7 +81,7 @@ def curvature_product(kind: str, model: nn.Module, loss: Loss, problem: Problem 
 
 
 def gauss_newton_product(function: ModelFunction, batch: Batch) -> PartProduct:
-    """Products with the Gauss-Newton matrix of the mean loss over ``batch``, from one graph of the outputs."""
+    """Return products with the Gauss-Newton matrix of the mean loss over ``batch``, from one graph of the outputs."""
     problem, count = function.problem, count_examples(batch)
     linearization = Linearization(function, full, [])
     leaves = function.values()

@@ -1,14 +1,13 @@
-r"""Independent estimates of the gradient, and the noise of one example's gradient along given directions and beyond.
+r"""Independent estimates of the gradient, and of the noise of one example's gradient in given and in other directions.
 
-Batches of b examples have gradients :math:`g_1 ... g_m`. Their means over either half are two independent estimates of
-the true gradient; along a direction, b times their sample variance is the variance of one example's gradient. Beyond
-the directions the vector
+Let :math:`g_1 ... g_m` be the gradients of batches of b examples. The means over each half of them are two independent
+estimates of the true gradient. Along a given direction, b times the sample variance of the :math:`g_j` is the variance
+of one example's gradient. For all other directions, the vector
 
 .. math:: \xi = \sqrt{b/m} \sum_j \epsilon_j g_j
 
-with random signs, of which half are negative, has mean 0, for the gradient itself drops out, and covariance
-:math:`\Sigma`, that of one example's gradient: so :math:`E\,\xi^\top f(H) \xi = tr(f(H) \Sigma)`. Nothing is stored
-but sums.
+with random signs, half of them negative, has mean 0, because the true gradient cancels, and covariance :math:`\Sigma`,
+that of one example's gradient: so :math:`E\,\xi^\top f(H) \xi = tr(f(H) \Sigma)`. Only sums are stored.
 """
 
 from __future__ import annotations
@@ -24,20 +23,20 @@ from cbs.errors import ConfigError
 from cbs.workloads.base import Batch, TrainingStream
 
 BATCHES = 256
-"""Most batches that the examples are divided into."""
+"""Largest number of batches that the examples are divided into."""
 
 LEAST = 8
-"""Fewest examples."""
+"""Least number of examples."""
 
 
 @dataclass(frozen=True)
 class Sampler:
-    """The same examples as often as they are needed.
+    """A set of examples that can be drawn again as often as needed.
 
     Attributes:
-        gradient: a batch -> mean loss and its gradient ``[d]`` in float64.
-        stream: makes the stream of examples anew.
-        examples: to draw, at least :data:`LEAST`; rounded down to an even number of batches of one size.
+        gradient: function from a batch to its mean loss and gradient, ``[d]`` in float64.
+        stream: returns a new stream of the same examples.
+        examples: number of examples to draw, at least :data:`LEAST`; rounded down to an even number of equal batches.
     """
 
     gradient: Callable[[Batch], tuple[float, Tensor]]
@@ -50,16 +49,16 @@ class Sampler:
 
     @property
     def batches(self) -> int:
-        """Number of batches, even."""
+        """Number of batches, which is even."""
         return min(BATCHES, self.examples // 2 * 2)
 
     @property
     def size(self) -> int:
-        """Examples of a batch."""
+        """Number of examples in a batch."""
         return self.examples // self.batches
 
     def halves(self) -> tuple[Tensor, float]:
-        """Two independent estimates of the gradient, ``[2, d]``, and the mean loss."""
+        """Return two independent estimates of the gradient, ``[2, d]``, and the mean loss."""
         losses, first, second = [], None, None
         for index, (loss, gradient) in enumerate(self._each()):
             losses.append(loss)
@@ -72,13 +71,16 @@ class Sampler:
         return torch.stack([first, second]) / (self.batches // 2), float(np.mean(losses))
 
     def noise(self, directions: Tensor, vectors: int, generator: torch.Generator) -> tuple[np.ndarray, Tensor]:
-        """Variance of one example's gradient along orthonormal ``directions`` ``[n, d]``, shape ``[n]``, and vectors
-        with the covariance of one example's gradient, ``[vectors, d]``.
+        """Return the gradient noise along given directions, and random vectors with its covariance.
 
         Args:
-            directions: may be none.
-            vectors: how many.
-            generator: of the signs, on the CPU.
+            directions: orthonormal directions, ``[n, d]``; n may be 0.
+            vectors: number of random vectors.
+            generator: generator of the signs, on the CPU.
+
+        Returns:
+            Variance of one example's gradient along each direction, ``[n]``; and vectors with the covariance of one
+            example's gradient, ``[vectors, d]``.
         """
         signs = torch.stack([_balanced(self.batches, generator) for _ in range(vectors)])
         seen, sums = [], None
@@ -96,5 +98,5 @@ class Sampler:
 
 
 def _balanced(count: int, generator: torch.Generator) -> Tensor:
-    """As many 1 as -1, in random order."""
+    """Return equally many 1 and -1 in random order."""
     return torch.arange(count).remainder(2).mul(2).sub(1)[torch.randperm(count, generator=generator)].double()

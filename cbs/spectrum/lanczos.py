@@ -1,9 +1,9 @@
-r"""Where a vector lies along the eigenvalues of a symmetric matrix that is known by its products alone.
+r"""Lanczos: the spectral measure of a vector for a symmetric matrix that is known only by its products with vectors.
 
-Of a matrix with eigenpairs :math:`(\lambda_i, q_i)` a vector v has the spectral measure that puts
-:math:`(q_i^\top v)^2` on :math:`\lambda_i`; its integral of f is :math:`v^\top f(A) v`. K steps of Lanczos give the
-K-point Gauss quadrature of this measure (Golub & Meurant 2010, "Matrices, Moments and Quadrature", chapter 6): exact
-for polynomials of degree 2K - 1, from one product a step.
+For a matrix A with eigenpairs :math:`(\lambda_i, q_i)`, the spectral measure of a vector v has the weight
+:math:`(q_i^\top v)^2` at :math:`\lambda_i`; its integral of f is :math:`v^\top f(A) v`. K steps of Lanczos give the
+K-point Gauss quadrature of this measure (Golub & Meurant 2010, "Matrices, Moments and Quadrature", chapter 6). It is
+exact for polynomials of degree 2K - 1 and takes one product per step.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ import torch
 from torch import Tensor
 
 Product = Callable[[Tensor], Tensor]
-"""A vector ``[d]`` -> the matrix times it, ``[d]``, both in float64."""
+"""Function from a vector ``[d]`` to the matrix times the vector, ``[d]``, both in float64."""
 
 ENDED = 1e-6
-"""The vectors found span all that the products reach once what is new of one is this part of the matrix: what products
-in single precision leave of nothing."""
+"""The iteration ends when the new part of a product, relative to the matrix, is at most this, which is about the error
+of products in single precision."""
 
 ROUNDING = 1e-12
-"""What is left of a vector, as a part of it, where double precision leaves nothing."""
+"""A rest of a vector with at most this relative norm is rounding error of double precision."""
 
 
 @dataclass(frozen=True)
 class Lanczos:
-    """Result of some Lanczos steps from a vector.
+    """Result of Lanczos steps from a start vector.
 
     Attributes:
         points: Ritz values, increasing, ``[K]``.
-        residuals: length of ``A y - point y`` of every Ritz vector y, ``[K]``.
-        coefficients: of every Ritz vector in the basis, a column each, ``[K, K]``.
-        basis: orthonormal, ``[K, d]``; the first is the direction of the vector.
-        length: of the vector.
+        residuals: norm of ``A y - point y`` for every Ritz vector y, ``[K]``.
+        coefficients: coefficients of the Ritz vectors in the basis, one column each, ``[K, K]``.
+        basis: orthonormal basis, ``[K, d]``; the first vector is the direction of the start vector.
+        length: norm of the start vector.
     """
 
     points: np.ndarray
@@ -45,34 +45,37 @@ class Lanczos:
     length: float
 
     def weights(self, other: Tensor | None = None) -> np.ndarray:
-        r"""Weights of the points in the quadrature, ``[K]``.
+        r"""Return the weights of the points in the quadrature, ``[K]``.
 
         Args:
             other: a second vector u; the weights are then :math:`(y_i^\top v)(y_i^\top u)`, of any sign, and the
-                quadrature of :math:`v^\top f(A) u` is exact for polynomials of degree K - 1. With two independent
-                estimates of one vector they are unbiased where squares would hold the variance of the estimate.
+                quadrature of :math:`v^\top f(A) u` is exact for polynomials of degree K - 1. If v and u are independent
+                estimates of one vector, the weights are unbiased, whereas squares would include the variance of an
+                estimate.
         """
         mine = self.length * self.coefficients[0]
         return mine * (mine if other is None else self.coefficients.T @ (self.basis @ other.double()).cpu().numpy())
 
     def settled(self, tolerance: float) -> tuple[np.ndarray, Tensor]:
-        """Ritz values, and Ritz vectors ``[n, d]``, whose residual is at most this part of the value: the mean of f
-        along such a vector is ``f(point)`` up to the square of it."""
+        """Return the Ritz values, and Ritz vectors ``[n, d]``, whose residual is at most this fraction of the value.
+
+        The mean of f along such a vector is ``f(point)``, up to an error of order ``tolerance**2``.
+        """
         good = self.residuals <= tolerance * np.abs(self.points)
         chosen = torch.from_numpy(self.coefficients[:, good].T.copy()).to(self.basis)
         return self.points[good], chosen @ self.basis
 
 
 def lanczos(product: Product, start: Tensor, steps: int) -> Lanczos:
-    """At most ``steps`` steps from a vector, fewer where fewer reach all there is.
+    """Run at most ``steps`` Lanczos steps from a vector; fewer where the Krylov space is smaller.
 
-    Every new vector is made orthogonal to all before it, twice, so no eigenvalue is found again. The memory is that of
-    ``steps`` vectors in float64.
+    Every new vector is made orthogonal to all earlier ones, twice, so that no eigenvalue appears twice. Memory is
+    needed for ``steps`` vectors in float64.
 
     Args:
-        product: with the matrix.
-        start: the vector, ``[d]``; of 0 the only point is 0, without weight.
-        steps: at least 1.
+        product: product with the matrix.
+        start: start vector, ``[d]``; for the zero vector the only point is 0, with weight 0.
+        steps: number of steps, at least 1.
     """
     start = start.double()
     length = float(start.norm())
@@ -100,7 +103,7 @@ def lanczos(product: Product, start: Tensor, steps: int) -> Lanczos:
 
 
 def without(product: Product, vectors: Tensor) -> Product:
-    """The matrix on what is orthogonal to orthonormal ``vectors`` ``[n, d]``, and 0 on them."""
+    """Return the matrix restricted to the complement of orthonormal ``vectors``, ``[n, d]``, and 0 on them."""
 
     def inside(vector: Tensor) -> Tensor:
         return outside(product(outside(vector, vectors)), vectors)
@@ -109,6 +112,8 @@ def without(product: Product, vectors: Tensor) -> Product:
 
 
 def outside(vector: Tensor, vectors: Tensor) -> Tensor:
-    """The part of a vector that is orthogonal to orthonormal ``vectors`` ``[n, d]``; 0 where that is rounding."""
+    """Return the part of a vector orthogonal to orthonormal ``vectors``, ``[n, d]``; 0 where it is only rounding
+    error.
+    """
     rest = vector - vectors.T @ (vectors @ vector)
     return rest if bool(rest.norm() > ROUNDING * vector.norm()) else torch.zeros_like(rest)

@@ -1,4 +1,4 @@
-"""One measurement of a model where it stands: curvature, gradient, gradient noise, on batches of its own."""
+"""One measurement of curvature, gradient and gradient noise at a model's current weights, on batches of its own."""
 
 from __future__ import annotations
 
@@ -23,20 +23,22 @@ AUTO = "auto"
 CURVATURES = (AUTO, GAUSS_NEWTON, HESSIAN)
 
 SETTLED = 0.05
-"""Residual of a Ritz vector, as part of its Ritz value, up to which the noise is measured along it by itself."""
+"""Largest residual of a Ritz vector, relative to its Ritz value, for which the noise along it is measured directly."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Effort:
-    """What a measurement may cost.
+    """The cost of a measurement.
 
     Attributes:
-        curvature: of :data:`CURVATURES`; ``auto`` is the Gauss-Newton matrix where the workload tells its outputs.
-        nodes: most points of a measure. What noiseless SGD takes off the loss in its first ``nodes / 2`` steps is then
-            exact, as ``((1 - lr h)^2k - 1) / h`` is a polynomial of degree ``2k - 1`` in the curvature.
-        curvature_examples: of the batch that the curvature is of.
-        gradient_examples: that the gradient is of.
-        noise_vectors: vectors with the covariance of the gradient noise.
+        curvature: one of :data:`CURVATURES`; ``auto`` is the Gauss-Newton matrix where the workload exposes its
+            outputs.
+        nodes: largest number of points in a measure. The loss decrease of noiseless SGD in its first ``nodes / 2``
+            steps is then exact, because ``((1 - lr h)^2k - 1) / h`` is a polynomial of degree ``2k - 1`` in the
+            curvature.
+        curvature_examples: number of examples in the batch for the curvature.
+        gradient_examples: number of examples for the gradient.
+        noise_vectors: number of random vectors with the covariance of the gradient noise.
     """
 
     curvature: str = AUTO
@@ -61,7 +63,7 @@ class Effort:
 
 
 def curvature_kind(loop: TrainingLoop, effort: Effort) -> str:
-    """Which curvature is measured."""
+    """Return the kind of curvature that is measured."""
     if effort.curvature != AUTO:
         return effort.curvature
     return GAUSS_NEWTON if isinstance(loop.workload, PredictiveWorkload) else HESSIAN
@@ -76,25 +78,25 @@ def measure(
     replicate: int,
     progress: Callable[[], None] = lambda: None,
 ) -> SpectrumSample:
-    """Measure the model of a loop where it stands, in evaluation mode: dropout is off, statistics of batches are fixed.
+    """Measure a model at its current weights, in evaluation mode: without dropout, with fixed batch statistics.
 
     Args:
-        loop: training as far as it went; stays as it is.
-        start: its parameters before training.
-        effort: what it may cost.
-        point: what the place is called.
-        replicate: number of the measurement, which its batches and signs follow.
+        loop: training loop with the model; it stays as it is.
+        start: parameters before training.
+        effort: cost of the measurement.
+        point: name of the point in training.
+        replicate: number of the measurement, which determines its batches and random signs.
         progress: called after every vector.
 
     Raises:
-        ConfigError: if the model has nothing to train, or does not allow the curvature.
+        ConfigError: if the model has no trainable parameter, or does not support the curvature.
     """
     config, model = loop.config, loop.model
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not parameters:
         raise ConfigError("the model has no trainable parameter; there is no curvature to measure")
     if any(parameter.is_complex() for parameter in parameters):
-        raise ConfigError("the model has complex parameters, and a spectrum is measured in real ones")
+        raise ConfigError("the model has complex parameters; a spectrum can be measured only for real ones")
     kind = curvature_kind(loop, effort)
     problem = (
         problem_of(loop.workload, model, config, loop.device, loop.micro_batch_size) if kind == GAUSS_NEWTON else None
@@ -128,7 +130,7 @@ def measure(
             along = lanczos(product, first + moved, effort.nodes)
         measures.append(SpectralMeasure("start", along.points, along.weights(second + moved)))
         progress()
-        # Along the few directions that hold most, random vectors tell least: there the noise is measured one by one.
+        # Random vectors are least accurate along the few dominant directions, so measure the noise there directly.
         values, directions = along.settled(SETTLED)
         variances, vectors = sampler.noise(directions, effort.noise_vectors, signs)
         measures.append(SpectralMeasure("noise", values, variances))

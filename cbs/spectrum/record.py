@@ -1,4 +1,4 @@
-"""A measured spectrum and its file: where the curvature, the gradient and the gradient noise lie along eigenvalues."""
+"""A measured spectrum and its file: curvature, gradient and gradient noise by eigenvalue."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SCHEMA_VERSION = 1
 GAUSS_NEWTON, HESSIAN = "gauss_newton", "hessian"
 START, TARGET = "start", "target"
 KINDS = ("gradient", "start", "noise")
-"""What lies along the eigenvalues, see :class:`SpectralMeasure`."""
+"""Kinds of spectral measures, see :class:`SpectralMeasure`."""
 
 _COLUMNS = {"point": pa.string(), "replicate": pa.int64(), "kind": pa.string()}
 _NUMBERS = {"curvature": pa.float64(), "weight": pa.float64()}
@@ -31,15 +31,15 @@ _NUMBERS = {"curvature": pa.float64(), "weight": pa.float64()}
 
 @dataclass(frozen=True)
 class SpectralMeasure:
-    r"""A spectral measure in a few points.
+    r"""A spectral measure with a few points.
 
     Attributes:
-        kind: ``gradient``: squared projections of the true gradient on the eigenvectors, of any sign where noise hides
-            them. ``start``: likewise of the gradient that the quadratic has where training starts,
-            :math:`g + H (w_0 - w)`; the same as ``gradient`` where it is measured at the start. ``noise``: variance
-            of one example's gradient along the eigenvectors, the weights add up to :math:`tr\,\Sigma`.
+        kind: ``gradient``: weights are squared projections of the true gradient on the eigenvectors; estimates may be
+            negative where noise dominates. ``start``: the same for the gradient of the quadratic at the start of
+            training, :math:`g + H (w_0 - w)`; equal to ``gradient`` where the start is measured. ``noise``: variance of
+            one example's gradient along the eigenvectors; these weights add up to :math:`tr\,\Sigma`.
         curvature: eigenvalues, ``[K]``.
-        weight: ``[K]``.
+        weight: weights of the eigenvalues, ``[K]``.
     """
 
     kind: str
@@ -49,19 +49,19 @@ class SpectralMeasure:
 
 @dataclass(frozen=True, kw_only=True)
 class SpectrumSample:
-    """One measurement at one point, with batches and random signs of its own.
+    """One measurement at one point of training, with batches and random signs of its own.
 
     Attributes:
         point: ``start`` or ``target``.
-        replicate: number of the measurement; the same number at two points is of one run.
-        seed: of the run's weights and data.
-        step: optimizer updates before it.
-        value: validation metric there.
+        replicate: number of the measurement; the same number at two points means the same run.
+        seed: seed of the run's weights and data.
+        step: number of optimizer updates before it.
+        value: validation metric at the point.
         start_value: validation metric before training.
-        train_loss: mean training loss there.
-        gradient_examples: that the two halves of the gradient are of.
-        curvature_examples: that the curvature is of.
-        measures: see :class:`SpectralMeasure`; several of a kind add up.
+        train_loss: mean training loss at the point.
+        gradient_examples: number of examples behind the two halves of the gradient.
+        curvature_examples: number of examples behind the curvature.
+        measures: see :class:`SpectralMeasure`; several measures of one kind are added.
     """
 
     point: str
@@ -76,7 +76,7 @@ class SpectrumSample:
     measures: tuple[SpectralMeasure, ...] = field(repr=False)
 
     def of(self, kind: str) -> tuple[np.ndarray, np.ndarray]:
-        """Eigenvalues and weights of all measures of a kind."""
+        """Return eigenvalues and weights of all measures of a kind."""
         chosen = [measure for measure in self.measures if measure.kind == kind]
         return tuple(np.concatenate([getattr(each, name) for each in chosen]) for name in ("curvature", "weight"))  # type: ignore[return-value]
 
@@ -87,12 +87,12 @@ class Spectrum:
 
     Attributes:
         curvature: ``gauss_newton`` or ``hessian``.
-        nodes: most points of a measure.
-        parameters: trained ones.
-        trial: the trial whose training led to the point ``target``, its id; empty where only the start was measured.
+        nodes: largest number of points in a measure.
+        parameters: number of trained parameters.
+        trial: id of the trial whose training led to the point ``target``; empty where only the start was measured.
         metric: name of the validation metric.
-        direction: of the metric, ``below`` for a loss.
-        workload: name and options.
+        direction: which side of the target is better, ``below`` for a loss.
+        workload: name and options of the workload.
         samples: one per point and replicate.
     """
 
@@ -107,16 +107,16 @@ class Spectrum:
 
     @property
     def points(self) -> list[str]:
-        """The points that were measured."""
+        """Names of the measured points."""
         return list(dict.fromkeys(sample.point for sample in self.samples))
 
     def at(self, point: str) -> list[SpectrumSample]:
-        """The measurements at a point, by replicate."""
+        """Return the measurements at a point, by replicate."""
         return [sample for sample in self.samples if sample.point == point]
 
 
 def write(spectrum: Spectrum, folder: Path) -> Path:
-    """Store a spectrum in the folder of its sweep in one piece, in place of an earlier one; returns the file.
+    """Store a spectrum in the folder of its sweep atomically, replacing an earlier one; return the file's path.
 
     Raises:
         ResultsError: if it cannot be written.
@@ -140,7 +140,7 @@ def write(spectrum: Spectrum, folder: Path) -> Path:
 
 
 def read(folder: Path) -> Spectrum:
-    """The spectrum in the folder of a sweep.
+    """Read the spectrum in the folder of a sweep.
 
     Raises:
         ResultsError: if there is none, or it cannot be read.

@@ -167,7 +167,7 @@ def test_a_ray_that_does_not_start_is_started_again_and_leaves_no_files(monkeypa
 
 @pytest.fixture
 def asked(monkeypatch) -> list[dict[str, object]]:
-    """What Ray was requested, which then fails."""
+    """What Ray was asked for, which then fails."""
     found: list[dict[str, object]] = []
 
     def no_start(**options):

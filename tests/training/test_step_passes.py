@@ -110,10 +110,7 @@ def test_batch_normalisation_trains_bit_for_bit_as_without_the_probe(batch_size:
     np.testing.assert_array_equal(plain.steps["train_loss"], probed.steps["train_loss"])
     assert probed.status is TrialStatus.BUDGET_EXHAUSTED
     assert np.isnan(noise(probed)).all()
-    assert (
-        "would change the training, because buffer '1.running_mean' has other values after smaller passes"
-        in probed.message
-    )
+    assert "would change the training, because buffer '1.running_mean' has other values" in probed.message
     assert "\n" not in probed.message
 
 
