@@ -29,7 +29,7 @@ EXACT, FALLBACK, REFUSED, NONE, UNFIT = "exact", "fell back", "refused", "no val
 TOLD = "check tells"
 WRONG, CRASHED = "WRONG", "CRASHED"
 
-SAID = "say with groups= which belong together"
+SAID = "pass groups= to say which belong together"
 """Part of the note about examples that are nearly the same."""
 
 STEPS = 3

@@ -96,7 +96,7 @@ def test_a_name_that_is_taken_is_refused(name: str, add: Add) -> None:
     registry = REGISTRIES[name]
     taken = registry.names()[0]
     add(registry, registered(name, f"mine = {name}[{taken!r}]").replace("register('mine')", f"register({taken!r})"))
-    with pytest.raises(ConfigError, match=f"{taken!r}, registered in .* has the name of another one"):
+    with pytest.raises(ConfigError, match=f"{taken!r}, registered in .* has a name that is already taken"):
         list(registry)
 
 

@@ -1,1 +1,1 @@
-"""What computing depends on beside the mathematics: device, random numbers, ranks, sizes of passes."""
+"""The technical side of computing: device, random numbers, ranks, sizes of passes."""

@@ -1,4 +1,4 @@
-"""Forward passes that are run beside those of training, to look at the model; what counts passes leaves them out."""
+"""Forward passes beside those of training that examine the model; hooks that count passes ignore them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from contextvars import ContextVar
 from torch import nn
 
 IN_AUXILIARY_PASS: ContextVar[bool] = ContextVar("IN_AUXILIARY_PASS", default=False)
-"""Whether the pass under way is such a one."""
+"""Whether the current forward pass is auxiliary."""
 
 
 @contextmanager
 def auxiliary_pass() -> Iterator[None]:
-    """Run a block whose forward passes are auxiliary."""
+    """Mark forward passes inside the block as auxiliary."""
     token = IN_AUXILIARY_PASS.set(True)
     try:
         yield
@@ -24,7 +24,7 @@ def auxiliary_pass() -> Iterator[None]:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Run a block with a model in evaluation mode; every module returns to its earlier mode afterwards."""
+    """Run the block with a model in evaluation mode; every module returns to its earlier mode afterwards."""
     frozen = [module for module in model.modules() if not module.training]
     model.eval()
     try:

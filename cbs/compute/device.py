@@ -1,7 +1,7 @@
-"""The device that a process computes on, whatever its maker: all that differs between kinds of devices is said here.
+"""The device that a process computes on; the only module that knows how kinds of devices differ.
 
 torch calls them accelerators: ``cuda`` (NVIDIA, and AMD under ROCm), ``xpu`` (Intel) and ``mps`` (Apple). A machine has
-devices of one kind; a process whose visible devices were narrowed down, as Ray does, counts those that are left.
+devices of one kind. A process whose visible devices are restricted, as by Ray, counts only those.
 """
 
 from __future__ import annotations
@@ -19,87 +19,93 @@ from cbs.errors import ConfigError
 
 CPU = torch.device("cpu")
 _BACKENDS = {"cuda": "nccl", "xpu": "xccl", "cpu": "gloo"}
-"""Of process groups; a kind that is not named has none."""
+"""Backends of process groups; other kinds of devices have none."""
 
-_told = dict(getattr(torch.cpu, "get_capabilities", dict)())
-FAST_BFLOAT16 = bool(_told.get("amx_bf16") or (_told.get("avx512_bf16") and "AMD" in str(_told.get("cpu_name"))))
-"""Whether the processor multiplies bfloat16 matrices faster than float32; ``False`` if torch is too old to tell."""
+_capabilities = dict(getattr(torch.cpu, "get_capabilities", dict)())
+FAST_BFLOAT16 = bool(
+    _capabilities.get("amx_bf16") or (_capabilities.get("avx512_bf16") and "AMD" in str(_capabilities.get("cpu_name")))
+)
+"""Whether the CPU multiplies bfloat16 matrices faster than float32; ``False`` if torch is too old to report it."""
 
 
 def kind() -> str:
-    """Kind of this machine's accelerator; ``"cpu"`` where there is none."""
+    """Return the kind of this machine's accelerator; ``"cpu"`` where there is none."""
     accelerator = torch.accelerator.current_accelerator(check_available=True)
     return "cpu" if accelerator is None else accelerator.type
 
 
 def count() -> int:
-    """Number of accelerators that this process sees."""
+    """Return the number of accelerators that this process sees."""
     return torch.accelerator.device_count() if kind() != "cpu" else 0
 
 
 def pick(asked: str, precision: str, index: int = 0) -> torch.device:
-    """The device a configuration asks for, made the current one of this process.
+    """Return the device that a configuration requests, and make it the current one of this process.
 
     Args:
         asked: one of :data:`cbs.trial.config.DEVICES`.
         precision: ``"float32"`` or ``"bfloat16"``.
-        index: which of several.
+        index: index among several devices.
 
     Raises:
-        ConfigError: if this machine does not have it, or it cannot do the precision.
+        ConfigError: if this machine does not have the device, or it does not support the precision.
     """
     there = kind()
     if asked not in ("auto", "cpu", there):
-        raise ConfigError(f"device {asked!r} was asked for, but torch finds no such device; use --set device=auto")
+        raise ConfigError(f"device {asked!r} was requested, but torch finds no such device; use --set device=auto")
     device = CPU
     if asked != "cpu" and there != "cpu":
         if index >= count():
-            raise ConfigError(f"device {there}:{index} was asked for, but this process sees {count()} of them")
+            raise ConfigError(f"device {there}:{index} was requested, but this process sees only {count()} of them")
         torch.accelerator.set_device_index(index)
         device = torch.device(there, index)
     if precision == "bfloat16" and not has_bfloat16(device):
-        raise ConfigError(f"precision bfloat16 needs a device that has it, not {name(device)}; use precision=float32")
+        raise ConfigError(
+            f"precision bfloat16 needs a device that supports it, not {name(device)}; use precision=float32"
+        )
     return device
 
 
 def has_bfloat16(device: torch.device) -> bool:
-    """Whether autocast to bfloat16 makes a step faster there: on a processor it does not."""
+    """Whether a device supports autocast to bfloat16 in hardware; always ``False`` on a CPU, where it makes no step
+    faster.
+    """
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
     return device.type != "cpu" and torch.amp.is_autocast_available(device.type)
 
 
 def autocast(device: torch.device, precision: str) -> AbstractContextManager[object]:
-    """What forward passes run under at a precision of :class:`cbs.trial.config.TrialConfig`."""
+    """Return the context manager for forward passes at a precision of :class:`cbs.trial.config.TrialConfig`."""
     return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16")
 
 
 def name(device: torch.device) -> str:
-    """The maker's name of a device; ``"cpu"`` for the processor."""
+    """Return the manufacturer's name of a device; ``"cpu"`` for the CPU."""
     module = torch.get_device_module(device)
     return str(module.get_device_name(device)) if hasattr(module, "get_device_name") else device.type
 
 
 def names() -> list[str]:
-    """Names of all accelerators that this process sees."""
+    """Return the names of all accelerators that this process sees."""
     return [name(torch.device(kind(), index)) for index in range(count())]
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait until the device is done."""
+    """Wait until the device has finished its work."""
     if device.type != "cpu":
         torch.accelerator.synchronize(device)
 
 
 def release(device: torch.device) -> None:
-    """Give memory back that nothing refers to any more."""
+    """Free memory that nothing refers to any more."""
     gc.collect()
     if device.type != "cpu":
         torch.accelerator.empty_cache()
 
 
 def backend(device: torch.device) -> str:
-    """Backend of process groups whose ranks compute on such devices.
+    """Return the backend of process groups for ranks on such a device.
 
     Raises:
         ConfigError: if torch has none.
@@ -110,7 +116,9 @@ def backend(device: torch.device) -> str:
 
 
 def random_states() -> list[Tensor]:
-    """States of the global random generators of all accelerators that this process sees; none without one."""
+    """Return the states of the global random generators of all accelerators that this process sees; empty without
+    one.
+    """
     if kind() == "cpu":
         return []
     module = torch.get_device_module(kind())
@@ -120,7 +128,7 @@ def random_states() -> list[Tensor]:
 
 
 def set_random_states(states: Sequence[Tensor]) -> None:
-    """Restore :func:`random_states`, for as many devices as there are."""
+    """Restore the result of :func:`random_states`, for as many devices as there are."""
     if kind() == "mps":
         for state in states:
             torch.get_device_module("mps").set_rng_state(state)
@@ -130,12 +138,14 @@ def set_random_states(states: Sequence[Tensor]) -> None:
 
 
 def bfloat16_time(size: int = 256, rounds: int = 5) -> float:
-    """Time of a product of bfloat16 matrices over that of float32 ones on one core of this processor, the least of
-    several alternating measurements."""
+    """Return the time of a bfloat16 matrix product over that of a float32 one, on one CPU core.
+
+    The shortest of several alternating measurements counts for each.
+    """
     least, threads = dict.fromkeys((torch.bfloat16, torch.float32), math.inf), torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        for dtype in list(least) * (rounds + 1):  # the first of each warms up, and is hardly the least
+        for dtype in list(least) * (rounds + 1):  # the first of each warms up and is rarely the fastest
             matrix = torch.ones(size, size, dtype=dtype)
             begun = time.perf_counter()
             torch.mm(matrix, matrix)

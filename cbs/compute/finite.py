@@ -1,4 +1,4 @@
-"""What of a trial has become infinite or no number: where a step fails on that, the trial has diverged."""
+"""Find values of a trial that are infinite or NaN; a step that fails because of them means divergence."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from torch.utils._pytree import tree_leaves
 
 
 def loss_not_finite(losses: np.ndarray, first: int) -> str | None:
-    """The step of the first loss that is not finite, in words; ``None`` where all are finite.
+    """Return a message with the step of the first loss that is not finite; ``None`` where all are finite.
 
     Args:
-        losses: of successive steps.
+        losses: losses of successive steps.
         first: number of the first of these steps.
     """
     finite = np.isfinite(losses)
@@ -22,7 +22,10 @@ def loss_not_finite(losses: np.ndarray, first: int) -> str | None:
 
 
 def tensor_not_finite(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> str | None:
-    """A weight that is not finite, or with the optimizer a gradient or state, in words; ``None`` where all are."""
+    """Return a message about the first tensor that is not finite; ``None`` where all are finite.
+
+    Checked are the weights, and if an optimizer is given also gradients and the optimizer's state.
+    """
     params = list(model.named_parameters())
     asked: list[tuple[str, Any]] = [(f"weight {name}", param.data) for name, param in params]
     if optimizer is not None:

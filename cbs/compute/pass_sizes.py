@@ -1,4 +1,4 @@
-"""How many examples a forward and backward pass holds: arithmetic, also for who hands out trials and needs no torch."""
+"""Sizes of forward and backward passes: arithmetic without torch, also for the process that starts trials."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import math
 
 
 def halved(examples: int, most: int | None, too_large: int | None) -> int | None:
-    r"""Largest pass to try after a pass of so many examples was too large.
+    r"""Return the largest pass to try after passes of ``too_large`` examples did not fit into memory.
 
-    The first of :math:`m_0 = \min(B, most), m_{i+1} = \lceil m_i / 2 \rceil` that cuts the step into passes below
-    ``too_large``, or 1: it depends on what memory holds, not on which sizes were tried before. Where a batch schedule
-    made a pass of more than B examples too large, :math:`m_0` is that pass.
+    This is the first of :math:`m_0 = \min(B, most), m_{i+1} = \lceil m_i / 2 \rceil` that divides the step into passes
+    below ``too_large``, or 1. It depends on the size of memory, not on which sizes were tried before. Where a batch
+    schedule led to a pass of more than B examples that was too large, :math:`m_0` is that pass.
 
     Args:
-        examples: B, of a step.
-        most: as configured; ``None`` for the whole batch at once.
-        too_large: fewest examples known not to fit; ``None`` for none.
+        examples: B, the number of examples in a step.
+        most: configured limit; ``None`` for the whole batch at once.
+        too_large: fewest examples known not to fit; ``None`` if none are known.
 
     Returns:
-        ``most`` where it need not change.
+        The size, which is ``most`` where no change is needed.
     """
     if too_large is None or (most is not None and most < too_large):
         return most
@@ -29,12 +29,17 @@ def halved(examples: int, most: int | None, too_large: int | None) -> int | None
 
 
 def micro_sizes(examples: int, most: int | None, wanted: int = 1) -> list[int]:
-    """Sizes of the micro-batches of a step: none above ``most``, and at least ``wanted`` where there are as many
-    examples, as equal as can be."""
+    """Return the sizes of the micro-batches of a step, as equal as possible and none above ``most``.
+
+    Args:
+        examples: number of examples in the step.
+        most: largest micro-batch; ``None`` for no limit.
+        wanted: least number of micro-batches, if there are enough examples.
+    """
     size = min(most or examples, examples)
     return even_sizes(examples, max(math.ceil(examples / size), min(wanted, examples)))
 
 
 def even_sizes(examples: int, parts: int) -> list[int]:
-    """Sizes of ``parts`` parts of so many examples that differ by at most one, larger ones first."""
+    """Return the sizes of ``parts`` parts of this many examples, which differ by at most one, larger ones first."""
     return [examples // parts + (index < examples % parts) for index in range(parts)]

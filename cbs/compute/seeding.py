@@ -1,4 +1,4 @@
-"""One seed, several independent random streams.
+"""Several independent random streams from one seed.
 
 The initial weights, the order of the data and anything random inside the training step each draw from their own stream,
 so changing one (another learning rate, another probe) leaves the others as they were.
@@ -19,19 +19,19 @@ from cbs.compute import device
 
 
 def derive(seed: int, purpose: str) -> int:
-    """A 63-bit seed for ``purpose``, independent of the seeds of all other purposes."""
+    """Return a 63-bit seed for ``purpose``, independent of the seeds for all other purposes."""
     digest = hashlib.sha256(f"{seed}/{purpose}".encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 1
 
 
 def generator(seed: int, purpose: str) -> torch.Generator:
-    """A CPU generator for ``purpose``."""
+    """Return a CPU generator for ``purpose``."""
     return torch.Generator().manual_seed(derive(seed, purpose))
 
 
 @contextmanager
 def seeded(seed: int, purpose: str) -> Iterator[None]:
-    """Run a block with the global random state set for ``purpose`` and restored afterwards."""
+    """Run the block with the global random state set for ``purpose``, and restore it afterwards."""
     before = states()
     start(seed, purpose)
     try:
@@ -41,7 +41,7 @@ def seeded(seed: int, purpose: str) -> Iterator[None]:
 
 
 def start(seed: int, purpose: str) -> None:
-    """Set the global random state of torch, of all its devices, of numpy and of Python for ``purpose``."""
+    """Set the global random state of torch, its devices, numpy and Python for ``purpose``."""
     number = derive(seed, purpose)
     torch.manual_seed(number)
     np.random.seed(number % 2**32)
@@ -49,7 +49,7 @@ def start(seed: int, purpose: str) -> None:
 
 
 def states() -> dict[str, Any]:
-    """The global random state that :func:`start` sets, in tensors and plain values."""
+    """Return the global random state that :func:`start` sets, in tensors and plain values."""
     numpys = np.random.get_state(legacy=False)
     assert isinstance(numpys, dict)
     key = torch.from_numpy(numpys["state"]["key"].astype(np.int64))
@@ -62,7 +62,7 @@ def states() -> dict[str, Any]:
 
 
 def set_states(generator_states: dict[str, Any]) -> None:
-    """Restore :func:`states`."""
+    """Restore the result of :func:`states`."""
     torch.set_rng_state(generator_states["torch"])
     device.set_random_states(generator_states["devices"])
     numpys = generator_states["numpy"]

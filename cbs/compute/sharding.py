@@ -1,7 +1,7 @@
-"""FSDP2: every rank holds a part of the weights, of their gradients and of the optimizer's state.
+"""Sharding with FSDP2: every rank holds a part of the weights, their gradients and the optimizer's state.
 
-Checkpoints hold whole tensors, so that a trial goes on on any number of workers, sharded or not; they are put together
-one by one, and the main memory of the first rank's node has to hold them.
+Checkpoints hold whole tensors, so that a trial can continue on any number of workers, sharded or not. The tensors are
+gathered one by one, and have to fit into the main memory of the first rank's node.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ SHARDABLE = (
     "adam", "adamw", "lamb", "lars", "lion", "merit", "muon", "schedule_free", "sgd",
     "signsgd", "signum",
 )  # fmt: skip
-"""Optimizers whose steps on sharded weights are those on whole ones, also after a checkpoint. Of the others, Shampoo,
-SOAP and Adafactor need whole matrices, and those of other people might go wrong in silence."""
+"""Optimizers whose steps on sharded weights equal those on whole ones, also after a checkpoint. Of the others, Shampoo,
+SOAP and Adafactor need whole matrices, and other people's optimizers might be wrong without an error."""
 
 
 def check_shardable(config: TrialConfig) -> None:
-    """Refuse a configuration whose steps would differ on sharded weights.
+    """Raise for a configuration whose steps would differ on sharded weights.
 
     Raises:
-        ConfigError: with what to change.
+        ConfigError: says what to change.
     """
     if config.optimizer.name not in SHARDABLE:
         raise ConfigError(
@@ -36,14 +36,17 @@ def check_shardable(config: TrialConfig) -> None:
             f"{', '.join(SHARDABLE)}"
         )
     if config.averaging is not None:
-        raise ConfigError("averages of sharded weights are not made: leave out shard=true, or averaging")
+        raise ConfigError("sharded weights cannot be averaged: leave out shard=true, or averaging")
     if config.compile:
-        raise ConfigError("sharded models are not compiled: leave out shard=true, or compile")
+        raise ConfigError("sharded models cannot be compiled: leave out shard=true, or compile")
 
 
 def sharded(model: nn.Module, device: torch.device, world: int) -> nn.Module:
-    """The model with every layer of its lists on its own, so that no rank holds all of them whole at a time, and then
-    what is left; each part goes to the device when it has been cut."""
+    """Return the model sharded over ranks, on the device.
+
+    Every layer in a list of layers is sharded by itself, so that no rank holds all of them at once, and then the rest.
+    Each part moves to the device when it has been sharded.
+    """
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
@@ -53,17 +56,17 @@ def sharded(model: nn.Module, device: torch.device, world: int) -> nn.Module:
             for layer in module:
                 if next(layer.parameters(), None) is not None:
                     fully_shard(layer, mesh=mesh)
-    # Left whole after a validation, what no layer holds would miss what an optimizer does to its parts before training.
+    # Otherwise parameters outside layers stay gathered after a validation and miss the optimizer's later updates.
     fully_shard(model, mesh=mesh, reshard_after_forward=True)
     return model
 
 
 def whole(state: Any, *, keep: bool = True) -> Any:
-    """A state with whole tensors in place of sharded ones. A collective.
+    """Return a state with whole tensors in place of sharded ones. A collective.
 
     Args:
-        state: of a model or an optimizer, the same on all ranks.
-        keep: whether this rank wants them.
+        state: state of a model or an optimizer, the same on all ranks.
+        keep: whether this rank needs the tensors; otherwise they are replaced by empty ones.
     """
     from torch.distributed.tensor import DTensor
 
@@ -77,16 +80,16 @@ def whole(state: Any, *, keep: bool = True) -> Any:
 
 
 def parted(state: dict[str, Tensor], like: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Whole tensors, sharded like those of the same name."""
+    """Return whole tensors sharded like those of the same name in ``like``."""
     return {name: _cut(value, like.get(name)) for name, value in state.items()}
 
 
 def parted_state(state: dict[str, Any], parameters: Iterable[Tensor]) -> dict[str, Any]:
-    """An optimizer's state of whole tensors, cut where they have the shape of their parameter.
+    """Return an optimizer's state with tensors sharded where they have the shape of their parameter.
 
     Args:
-        state: of ``optimizer.state_dict()``.
-        parameters: in the order of the optimizer's groups.
+        state: result of ``optimizer.state_dict()`` with whole tensors.
+        parameters: parameters in the order of the optimizer's groups.
     """
     order = list(parameters)
     entries = {
@@ -106,5 +109,5 @@ def _cut(value: Tensor, like: Tensor | None) -> Tensor:
 
     if not isinstance(like, DTensor):
         return value
-    # every rank has read the whole: nothing is sent
+    # Every rank has the whole tensor, so nothing has to be sent.
     return distribute_tensor(value.to(like.device), like.device_mesh, like.placements, src_data_rank=None)

@@ -1,4 +1,4 @@
-"""Buffers and random numbers as they were before a pass beside those of training."""
+"""Save buffers and random states before a pass outside training, and restore them afterwards."""
 
 from __future__ import annotations
 
@@ -10,16 +10,18 @@ import torch
 from torch import Tensor, nn
 
 _OF_MODULES = {*vars(nn.Module())}
-"""Attributes of all modules, as their hooks."""
+"""Attributes that all modules have, such as hooks."""
 
 
 class State:
-    """What a forward pass changes besides gradients: buffers, and attributes of modules that are numbers, tensors
-    without a gradient, lists, dictionaries or sets of anything, or are replaced.
+    """Everything that a forward pass changes besides gradients.
+
+    These are buffers, and attributes of modules that are numbers, tensors without a gradient, lists, dictionaries or
+    sets, or that are replaced.
 
     Args:
-        module: whose buffers; :meth:`restore` puts them back, those too that others have taken the place of.
-        random: whether random states are put back, too: Python's, numpy's, torch's and those of the module's devices.
+        module: module whose state is saved; :meth:`restore` also puts back buffers that were replaced.
+        random: whether random states are saved, too: those of Python, numpy, torch and the module's devices.
     """
 
     def __init__(self, module: nn.Module, *, random: bool = False) -> None:
@@ -38,11 +40,12 @@ class State:
         self._random = _random_states(module) if random else None
 
     def other_buffer(self, other: State, rounding: float) -> str:
-        """Name of the first buffer that had other values when ``other`` was taken of the same module; empty if none.
+        """Return the name of the first buffer whose values differ in ``other``, a later state of the same module; empty
+        if none.
 
         Args:
-            other: to compare with.
-            rounding: relative difference that does not count.
+            other: state to compare with.
+            rounding: relative difference that counts as equal.
         """
         values = {name: value for _, name, _, _, value in other._buffers}
         return next(
@@ -50,12 +53,12 @@ class State:
         )
 
     def drew(self, other: State) -> bool:
-        """Whether the random states differ from those when ``other`` was taken."""
+        """Whether random numbers were drawn between this state and ``other``."""
         return not _equal(self._random, other._random)
 
     @torch.no_grad()
     def restore(self) -> None:
-        """Put everything back."""
+        """Restore everything that was saved."""
         for holder, _, key, buffer, value in self._buffers:
             holder[key] = buffer
             buffer.copy_(value)
@@ -79,7 +82,7 @@ class State:
 
 
 def _copied(value: Any) -> Any:
-    """A copy of what can change in its place; ``None`` where that is not looked at."""
+    """Return a copy of a value that can change in place; ``None`` for types that are not compared."""
     if isinstance(value, Tensor):
         plain = value.layout is torch.strided and not value.requires_grad and not isinstance(value, nn.Parameter)
         return value.detach().clone() if plain else None

@@ -1,4 +1,4 @@
-"""Diagnostics: numbers about the model itself that training records beside the loss; one file each, found by name."""
+"""Diagnostics: numbers about the model that training records beside the loss; one file each, found by name."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ __all__ = ["DIAGNOSTICS", "Diagnostic", "UpdateDiagnostic", "build_diagnostics"]
 
 
 def build_diagnostics(names: Sequence[str], *, compiled: bool = False) -> list[Diagnostic]:
-    """The diagnostics of these names, in their order.
+    """Build the diagnostics with these names, in the same order.
 
     Args:
-        names: in :data:`DIAGNOSTICS`.
-        compiled: whether the model goes through ``torch.compile``.
+        names: names in :data:`DIAGNOSTICS`.
+        compiled: whether the model is compiled with ``torch.compile``.
 
     Raises:
-        ConfigError: if a name is unknown, or a diagnostic cannot see into a compiled model.
+        ConfigError: if a name is unknown, or a diagnostic does not work in a compiled model.
     """
     built: list[Diagnostic] = [DIAGNOSTICS.make(name) for name in names]
     for name, diagnostic in zip(names, built, strict=True):

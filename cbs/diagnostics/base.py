@@ -1,4 +1,4 @@
-"""What a diagnostic is: something read off the forward passes of training, a few numbers per step."""
+"""The protocol of a diagnostic: it observes the forward passes of training and gives a few numbers per step."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from torch import Tensor, nn
 class Diagnostic(Protocol):
     """Entered around the forward pass of every micro-batch of training, read once per step.
 
-    A diagnostic changes neither weights nor random state: a trial has the same weights with and without it.
-    Validation passes are outside.
+    A diagnostic changes neither weights nor random state: a trial has the same weights with and without it. It does not
+    see validation passes.
 
-    How many forward passes a step took:
+    Example that counts the forward passes of a step:
 
     >>> import torch
     >>> class Passes:
@@ -38,37 +38,38 @@ class Diagnostic(Protocol):
     {'passes': tensor(2.)}
 
     Attributes:
-        compiled: whether it can see into a model that went through ``torch.compile``.
+        compiled: whether it works in a model that was compiled with ``torch.compile``.
     """
 
     compiled: bool
 
     def __enter__(self) -> object:
-        """A trial is about to run a forward and backward pass of a step that is recorded."""
+        """Called before a forward and backward pass of a step that is recorded."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None:
-        """The pass is over."""
+        """Called after the pass."""
 
     def columns(self) -> Mapping[str, Tensor]:
-        """A zero-dimensional tensor per column of ``steps.parquet``, the same columns every time.
+        """Return a zero-dimensional tensor per column of ``steps.parquet``, the same columns every time.
 
-        A trial calls it once per step that is recorded, after the last of its passes.
+        A trial calls this once per recorded step, after the last of its passes.
 
         Raises:
-            ConfigError: if the model has nothing that it measures.
+            ConfigError: if the model has nothing that the diagnostic measures.
         """
 
 
 @runtime_checkable
 class UpdateDiagnostic(Diagnostic, Protocol):
-    """A diagnostic of the optimizer's step: told of it before, and read after it."""
+    """A diagnostic of the optimizer's step: called before the step, and read after it."""
 
     def before_step(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> Sequence[str]:
-        """Gradients are there, and the optimizer is next; returns the names of the columns of :meth:`columns`, which a
-        trial calls once the weights have moved.
+        """Called when the gradients are complete, before the optimizer's step; return the names of all columns.
+
+        A trial calls :meth:`columns` after the weights have been updated.
 
         Raises:
-            ConfigError: if the model or the optimizer has nothing that it measures.
+            ConfigError: if the model or the optimizer has nothing that the diagnostic measures.
         """

@@ -1,9 +1,9 @@
-r"""The largest attention logit of every layer, along training.
+r"""The largest attention logit of every layer during training.
 
 Attention logits that grow without bound make the softmax one-hot and training unstable; MERIT (ICML 2025, arXiv
 2508.20577) shows them for the first and the last layer of GPT-2 under AdamW, LAMB and MERIT. The logit of query i and
-key j in one head is :math:`z_{ij} = q_i \cdot k_j / \sqrt{d_k}`, with the scale that the attention itself uses. Here
-its largest value, not its largest absolute value, is taken over the examples of the step, heads and unmasked pairs
+key j in one head is :math:`z_{ij} = q_i \cdot k_j / \sqrt{d_k}`, with the scale that the attention itself uses. The
+diagnostic is its largest value, not its largest absolute value, over the examples of the step, heads and unmasked pairs
 (i, j); the paper does not say whether masked pairs count.
 """
 
@@ -26,10 +26,11 @@ from cbs.errors import ConfigError
 
 BLOCKS = {"cpu": 2**19}
 BLOCK = 2**24
-"""Most logits in memory at a time, by kind of device: what suits a cache, and 64 MiB elsewhere."""
+"""Largest number of logits in memory at a time, by kind of device: fits the cache on a CPU, 64 MiB elsewhere."""
 
 MASKED = -1e4
-"""A float mask hides what it lowers by this much or more; its smaller entries, as of a position bias, hide nothing."""
+"""A pair is masked by a float mask with an entry at or below this value; larger entries, such as a position bias, mask
+nothing."""
 
 _ATTENTION = functional.scaled_dot_product_attention
 
@@ -40,9 +41,9 @@ class MaxAttentionLogit(TorchFunctionMode):
 
     Works with any model that calls ``torch.nn.functional.scaled_dot_product_attention``; the n-th call in a forward
     pass is layer n. Masks (boolean, float, ``is_causal``), ``scale`` and ``enable_gqa`` are those of the call. A float
-    mask hides a pair where it is -10,000 or lower, and is not part of the logit. Logits are computed again, in float32
-    at least, from the queries and keys that are passed in, block by block (:data:`BLOCK`); no graph is kept and no
-    result changes. On several ranks every rank has the maximum of its own examples.
+    mask hides a pair where it is -10,000 or lower, and is not part of the logit. Logits are computed again, in
+    float32 or float64, from the queries and keys passed in, block by block (:data:`BLOCK`); no graph is kept and no
+    result changes. On several ranks every rank has the maximum over its own examples.
 
     Enter it around the forward pass of every micro-batch, and read it once per step::
 
@@ -53,8 +54,8 @@ class MaxAttentionLogit(TorchFunctionMode):
             loss.backward()
             print(logits.read())
 
-    What runs in the backward pass, as recomputation under activation checkpointing, is not counted. A model under
-    ``torch.compile`` is refused, because its compiled code would have to change.
+    Passes inside a backward pass, such as recomputation for activation checkpointing, are not counted. Models compiled
+    with ``torch.compile`` are refused, because their compiled code would have to change.
     """
 
     compiled = False
@@ -67,7 +68,7 @@ class MaxAttentionLogit(TorchFunctionMode):
         self._in_compiled_code = False
 
     def __enter__(self) -> MaxAttentionLogit:
-        """A forward pass begins."""
+        """Begin a forward pass."""
         self._calls = 0
         super().__enter__()
         return self
@@ -75,11 +76,11 @@ class MaxAttentionLogit(TorchFunctionMode):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """The forward pass is over.
+        """End the forward pass.
 
         Raises:
             ConfigError: if the model never called the function, called it in compiled code, or called it another number
-                of times than in the pass before.
+                of times than in the previous pass.
         """
         super().__exit__(kind, error, trace)
         if error is not None:
@@ -101,12 +102,12 @@ class MaxAttentionLogit(TorchFunctionMode):
         self._passes += 1
 
     def read(self) -> Tensor:
-        """Largest logit of every layer since the last call of this method, float32 or float64, shape ``[layers]``.
+        """Return the largest logit of every layer since the previous call, float32 or float64, shape ``[layers]``.
 
-        Minus infinity where every pair is masked, NaN where a logit is. Stays on the device of the first layer.
+        Minus infinity where every pair is masked, NaN where a logit is NaN. Stays on the device of the first layer.
 
         Raises:
-            ConfigError: if there was no forward pass since.
+            ConfigError: if there was no forward pass since then.
         """
         if not self._passes:
             raise ConfigError("max_attention_logit has nothing to read: enter it around the forward pass of the model")
@@ -114,13 +115,13 @@ class MaxAttentionLogit(TorchFunctionMode):
         return torch.stack([entry.to(largest[0].device) for entry in largest])
 
     def columns(self) -> Mapping[str, Tensor]:
-        """``max_attention_logit_layer_1`` and on: :meth:`read` as columns."""
+        """Return the result of :meth:`read` as columns ``max_attention_logit_layer_1`` and so on."""
         return {f"max_attention_logit_layer_{layer}": value for layer, value in enumerate(self.read(), start=1)}
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Call ``func`` as if nothing was here; if it is the attention, take its largest logit besides."""
+        """Call ``func`` unchanged; if it is the attention function, also record its largest logit."""
         if func is _ATTENTION:
             return self._attend(*args, **(kwargs or {}))
         if func is functional.multi_head_attention_forward:
@@ -156,7 +157,7 @@ class MaxAttentionLogit(TorchFunctionMode):
 
 @contextlib.contextmanager
 def _replaced(attention: Callable[..., Tensor]) -> Iterator[None]:
-    """Have torch's own multi-head attention call ``attention``: inside it no function mode is active."""
+    """Let torch's own multi-head attention call ``attention``, because no function mode is active inside it."""
     functional.scaled_dot_product_attention = attention
     try:
         yield
@@ -174,18 +175,18 @@ def largest_logit(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    r"""The largest of ``scale * query @ key.T`` over every pair that is not masked.
+    r"""Return the largest entry of ``scale * query @ key.T`` over all pairs that are not masked.
 
     Args:
         query: shape ``[..., heads, queries, width]``.
         key: shape ``[..., heads, keys, width]``, or fewer heads with ``enable_gqa``.
-        attn_mask: broadcastable to ``[..., heads, queries, keys]``: True, or above -10,000, where a pair takes part.
-        is_causal: whether query i sees keys 0 to i alone.
-        scale: of the logits; ``None`` for :math:`1/\sqrt{width}`.
+        attn_mask: broadcastable to ``[..., heads, queries, keys]``: True, or above -10,000, where a pair is not masked.
+        is_causal: whether query i attends only to keys 0 to i.
+        scale: scale of the logits; ``None`` for :math:`1/\sqrt{width}`.
         enable_gqa: whether consecutive query heads share a key head.
 
     Returns:
-        Zero-dimensional, float64 for such queries and else float32; minus infinity where every pair is masked.
+        Zero-dimensional, float64 for float64 queries, else float32; minus infinity where every pair is masked.
 
     Raises:
         ConfigError: for nested tensors.
@@ -216,7 +217,7 @@ def _largest(query: Tensor, key: Tensor, mask: Tensor | None, first: int, *, sca
     if is_causal:
         key = key[..., : first + query.shape[-2], :]
     logits = torch.matmul(query.to(dtype) * scale, key.to(dtype).transpose(-2, -1))
-    # Sums, because filling takes ten times as long on the CPU.
+    # Add masks, because filling in place takes ten times as long on the CPU.
     if is_causal:
         logits += logits.new_full(logits.shape[-2:], -math.inf).triu_(1 + first)
     if mask is not None:
@@ -228,13 +229,17 @@ def _largest(query: Tensor, key: Tensor, mask: Tensor | None, first: int, *, sca
 def _blocks(
     query: Tensor, key: Tensor, mask: Tensor | None, most: int, *, dimension: int = 0, first: int = 0
 ) -> Iterator[tuple[Tensor, Tensor, Tensor | None, int]]:
-    """Views of at most ``most`` logits each, but at least one row, with the index of their first query; cut along
-    ``dimension`` and those after it.
+    """Yield views with at most ``most`` logits each, but at least one row, and the index of their first query.
+
+    The tensors are divided along ``dimension`` and, if needed, the dimensions after it.
 
     Args:
         query: shape ``[*batch, queries, width]``.
         key: shape ``[*batch, keys, width]``.
-        mask: as many dimensions; each of the size of ``[*batch, queries, keys]``, or 1.
+        mask: mask with the same number of dimensions, each of the size in ``[*batch, queries, keys]`` or 1.
+        most: largest number of logits in a block.
+        dimension: first dimension to divide.
+        first: index of the first query in ``query``.
     """
     logits = math.prod(query.shape[:-1]) * key.shape[-2]
     if logits <= most or dimension == query.dim() - 1:

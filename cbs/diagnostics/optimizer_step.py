@@ -1,8 +1,8 @@
-r"""What the optimizer's step does to every matrix: norms of weight, gradient and update, and trust ratios.
+r"""The effect of the optimizer's step on every matrix: norms of weight, gradient and update, and trust ratios.
 
-MERIT (ICML 2025, arXiv 2508.20577) shows how many entries its clip holds back, LAMB (arXiv 1904.00962) the ratio
-:math:`\phi(|w|)/|d|` that scales a tensor's direction. What moved is read off the weights before and after the step,
-so it is the same for every optimizer, its weight decay included.
+MERIT (ICML 2025, arXiv 2508.20577) shows how many entries its clip affects, LAMB (arXiv 1904.00962) the ratio
+:math:`\phi(|w|)/|d|` that scales a tensor's direction. The update is the difference of the weights after and before the
+step, so it has the same meaning for every optimizer and includes weight decay.
 """
 
 from __future__ import annotations
@@ -18,32 +18,34 @@ from cbs.diagnostics import DIAGNOSTICS
 from cbs.errors import ConfigError
 
 HELD = 0.999
-"""Share of the learning rate from which on an entry counts as having moved by all of it, as rounding may take some."""
+"""Share of the learning rate above which an entry counts as having moved by all of it, to allow for rounding."""
 
 
 @runtime_checkable
 class HasTrustRatios(Protocol):
-    """An optimizer that scales its direction, tensor by tensor."""
+    """An optimizer that scales its update direction by a ratio per tensor."""
 
     def trust_ratios(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Every parameter that has a ratio, with the ratio of the whole tensor in the latest step, and the largest of
-        those of its rows, columns and whole; both of shape ``[]``."""
+        """Yield every parameter that has a trust ratio, with two ratios of the latest step, both of shape ``[]``.
+
+        The first is the ratio of the whole tensor, the second the largest of those of its rows, columns and the whole.
+        """
 
 
 @DIAGNOSTICS.register("optimizer_step")
 class OptimizerStep:
     """Norms, clipped share and trust ratios of the optimizer's step, for every matrix.
 
-    Per parameter of two dimensions or more, with its name after the column's:
+    Columns for every parameter of two dimensions or more, followed by its name:
 
-    - ``weight_norm.NAME``, ``gradient_norm.NAME``: Euclidean, before the step, the gradient after clipping by its norm;
-    - ``update_norm.NAME``: of what the step added to the weight;
-    - ``clipped_share.NAME``: share of the entries that moved by the learning rate or more, which is where the clip of
-      MERIT holds; sign methods move all of them so far, others may move farther;
-    - ``trust_ratio.NAME``, ``largest_trust_ratio.NAME``: of optimizers that have them (LAMB, LARS, MERIT): of the whole
-      tensor, and the largest of those of its rows, columns and whole.
+    - ``weight_norm.NAME``, ``gradient_norm.NAME``: Euclidean norms before the step; the gradient is already clipped;
+    - ``update_norm.NAME``: Euclidean norm of the change of the weight;
+    - ``clipped_share.NAME``: share of the entries that moved by the learning rate or more, which are those that MERIT
+      clips; sign methods move all entries by the learning rate, others may move entries by more;
+    - ``trust_ratio.NAME``, ``largest_trust_ratio.NAME``, for optimizers that have them (LAMB, LARS, MERIT): trust ratio
+      of the whole tensor, and the largest of those of its rows, columns and the whole.
 
-    It keeps a copy of the weights from before to after the step. Sharded models are refused.
+    Keeps a copy of the weights during the step. Sharded models are refused.
     """
 
     compiled = True
@@ -56,20 +58,20 @@ class OptimizerStep:
         self._optimizer: torch.optim.Optimizer | None = None
 
     def __enter__(self) -> OptimizerStep:
-        """Forward passes are of no interest."""
+        """Do nothing: forward passes are not observed."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Likewise."""
+        """Do nothing: forward passes are not observed."""
 
     @torch.no_grad()
     def before_step(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> Sequence[str]:
-        """Take weights and gradients; returns the names of the columns.
+        """Record weights and gradients; return the names of the columns.
 
         Raises:
-            ConfigError: if the model is sharded, or has no parameter of two dimensions with a gradient.
+            ConfigError: if the model is sharded, or has no parameter of two dimensions or more with a gradient.
         """
         matrices = {name: p for name, p in model.named_parameters() if p.ndim > 1 and p.grad is not None}
         if not matrices:
@@ -89,10 +91,10 @@ class OptimizerStep:
 
     @torch.no_grad()
     def columns(self) -> Mapping[str, Tensor]:
-        """The columns, after the step; NaN where a matrix has no ratio or no learning rate of its own.
+        """Return the columns after the step; NaN where a matrix has no trust ratio or no learning rate of its own.
 
         Raises:
-            ConfigError: if no step was announced.
+            ConfigError: if :meth:`before_step` was not called.
         """
         if self._optimizer is None:
             raise ConfigError("optimizer_step has nothing to read: call before_step before the optimizer's step")

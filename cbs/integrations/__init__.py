@@ -1,3 +1,5 @@
-"""Callbacks that measure the noise scale inside other people's training loops; one file per library, none imported."""
+"""Callbacks that measure the noise scale in other libraries' training loops; one file per library, none imported
+here.
+"""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the callbacks of all trainers share."""
+"""Parts that the callbacks of all trainers share."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ from cbs.noise_scale.probe import REPLICAS
 
 
 class Notes:
-    """Says every line of a run once, by a library's own logger."""
+    """Logger that passes each message on only once, to a library's own logger."""
 
     def __init__(self, log: Callable[[str], None]) -> None:
         self._log = log
-        self._said: set[str] = set()
+        self._logged: set[str] = set()
 
     def __call__(self, line: str) -> None:
-        if line not in self._said:
-            self._said.add(line)
+        if line not in self._logged:
+            self._logged.add(line)
             self._log(line)
 
 
 def build(
     model: nn.Module, optimizer: Any, options: dict[str, Any], *, tell: Notes, micro_batches: int, setting: str
 ) -> NoiseScaleMeter:
-    """A :class:`~cbs.noise_scale.NoiseScaleMeter` whose source fits the run: with several ranks, ``replicas``.
+    """Build a :class:`~cbs.noise_scale.NoiseScaleMeter` whose source suits the run: with several ranks, ``replicas``.
 
     Args:
         model: as for NoiseScaleMeter.
-        optimizer: likewise.
-        options: its other arguments.
-        tell: likewise; says each line once.
-        micro_batches: that the run makes of a step, on every rank.
-        setting: what a person calls that number in the library at hand.
+        optimizer: as for NoiseScaleMeter.
+        options: further arguments of NoiseScaleMeter.
+        tell: logger for messages.
+        micro_batches: number of micro-batches in a step of the run, on every rank.
+        setting: name of that number in the library, for error messages.
 
     Raises:
         ConfigError: if the meter raises one, the source needs more micro-batches than the run has, or the model does
-            not show which ranks average its gradients, as one that DDP wraps elsewhere.
+            not show which ranks average its gradients because it is the module inside DDP.
     """
     if initialized() and dist.get_world_size() > 1:
         options = {"source": REPLICAS} | options
@@ -58,7 +58,7 @@ def build(
         noise_scale.detach()
         raise ConfigError(
             f"source {noise_scale.probe.source!r} compares micro-batches and needs {needed} of them in a step, "
-            f"the run has {setting}={micro_batches}: raise it, or pass another source"
+            f"but the run has {setting}={micro_batches}: raise it, or pass another source"
         )
     return noise_scale
 

@@ -1,4 +1,4 @@
-"""Noise scale of a run of the Hugging Face ``Trainer``."""
+"""Noise scale in training with the Hugging Face ``Trainer``."""
 
 from __future__ import annotations
 
@@ -31,26 +31,27 @@ class NoiseScaleCallback(TrainerCallback, ExportableState):
         trainer = Trainer(..., callbacks=[NoiseScaleCallback()])
 
     adds ``noise_scale/simple``, ``noise_scale/low`` and ``noise_scale/high`` to every training log: on the screen, in
-    ``trainer.state.log_history`` and for every callback that comes later. Reporters named in ``report_to`` come
-    earlier; ``trainer.add_callback(trainer.pop_callback(WandbCallback))`` moves one behind.
+    ``trainer.state.log_history`` and for every callback that is called later. Reporters named in ``report_to`` are
+    called earlier; ``trainer.add_callback(trainer.pop_callback(WandbCallback))`` moves one to the end.
 
     A step is measured at the end of the backward pass that completes its gradient, before the Trainer clips or unscales
     it. Gradient accumulation, mixed precision, DDP and FSDP2 are taken into account. Checkpoints hold the averages, and
-    a run that resumes from one goes on with them if the callback has the same arguments. What has to be said goes to
-    the log, once and on the main process.
+    a run that resumes from one continues them if the callback has the same arguments. Each message is logged once, on
+    the main process.
 
-    The model is left as it was when training ends. The Trainer tells no callback that training raised: the model is
-    then left when the callback is gone together with its Trainer, when it trains again, or with :meth:`detach`.
+    When training ends, the hooks are removed from the model. If training raises, the Trainer does not notify callbacks:
+    the hooks are then removed when the callback is deleted together with its Trainer, when training starts again, or by
+    :meth:`detach`.
 
     Args:
-        options: arguments of :class:`~cbs.noise_scale.NoiseScaleMeter` other than the model and the optimizer. Without
-            a source, ``replicas`` is taken on several ranks and ``"auto"`` on one.
+        options: arguments of :class:`~cbs.noise_scale.NoiseScaleMeter` other than the model and the optimizer. The
+            default source is ``replicas`` on several ranks and ``"auto"`` on one.
 
     Attributes:
-        meter: from the beginning of training on; stays readable after its end.
+        meter: the meter, from the beginning of training on; can be read after training, too.
 
     Raises:
-        ConfigError: when training begins, if the run or the arguments do not suit.
+        ConfigError: when training begins, if the run or the arguments are not supported.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -66,13 +67,15 @@ class NoiseScaleCallback(TrainerCallback, ExportableState):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         if args.n_gpu > 1:
-            raise ConfigError("the noise scale cannot look into DataParallel: start one process per GPU with torchrun")
+            raise ConfigError(
+                "the noise scale cannot be measured under DataParallel: start one process per GPU with torchrun"
+            )
         if args.deepspeed_plugin is not None:
-            raise ConfigError("the noise scale cannot look into DeepSpeed: use DDP or FSDP2")
+            raise ConfigError("the noise scale cannot be measured under DeepSpeed: use DDP or FSDP2")
         if isinstance(self.options.get("count"), str):
             raise ConfigError(
-                "a checkpoint cannot hold the function given as count=: leave restore_callback_states_from_checkpoint "
-                "off, the averages are restored without it"
+                "a checkpoint cannot hold the function given as count=: do not set "
+                "restore_callback_states_from_checkpoint, the averages are restored without it"
             )
         self.detach()
         self._queued = self._measured = False
@@ -121,7 +124,7 @@ class NoiseScaleCallback(TrainerCallback, ExportableState):
         self.detach()
 
     def detach(self) -> None:
-        """Leave the model as it was; what was measured can still be read."""
+        """Remove all hooks from the model; earlier measurements can still be read."""
         if self._leave is not None:
             self._leave()
 
@@ -132,7 +135,7 @@ class NoiseScaleCallback(TrainerCallback, ExportableState):
         return {"args": self._arguments(), "attributes": {"averages": self.averages}}
 
     def _arguments(self) -> dict[str, Any]:
-        """The options in a form that JSON can hold."""
+        """Return the options in a form that JSON can hold."""
         arguments: dict[str, Any] = json.loads(json.dumps(self.options, default=repr))
         return arguments
 
@@ -144,7 +147,7 @@ class NoiseScaleCallback(TrainerCallback, ExportableState):
                 leaf.register_hook(self._begin)
 
     def _begin(self, _gradient: Tensor) -> None:
-        if not (self._queued or torch.is_grad_enabled()):  # as where derivatives are looked at beside the training
+        if not (self._queued or torch.is_grad_enabled()):  # enabled for derivatives computed outside training
             self._queued = True
             _at_end_of_backward(self._measure)
 
@@ -157,12 +160,14 @@ class NoiseScaleCallback(TrainerCallback, ExportableState):
 
 
 def notes() -> Notes:
-    """To accelerate's logger, on the main process."""
+    """Return a logger that writes to accelerate's logger, on the main process."""
     return Notes(get_logger("cbs.integrations.huggingface").warning)
 
 
 def _saved(state: TrainerState, name: str, arguments: dict[str, Any]) -> str | None:
-    """The averages that a checkpoint holds for a callback of this name with these arguments."""
+    """Return the averages that a checkpoint holds for a callback with this name and these arguments; ``None`` if it has
+    none.
+    """
     stored: Any = state.stateful_callbacks
     entries = stored.get(name, [])
     for entry in entries if isinstance(entries, list) else [entries]:
@@ -173,7 +178,7 @@ def _saved(state: TrainerState, name: str, arguments: dict[str, Any]) -> str | N
 
 
 def _while_alive(method: Callable[[nn.Module, Any, Any], None]) -> Callable[[nn.Module, Any, Any], None]:
-    """A forward hook that does not keep the callback alive, so that it can go when its Trainer does."""
+    """Return a forward hook that does not keep the callback alive, so that it can be deleted with its Trainer."""
     reference = WeakMethod(method)
 
     def hook(module: nn.Module, args: Any, output: Any) -> None:
@@ -190,9 +195,10 @@ def _remove(handle: RemovableHandle, noise_scale: NoiseScaleMeter) -> None:
 
 
 def _at_end_of_backward(action: Callable[[], None]) -> None:
-    """Act when the backward pass under way is over, gradients reduced over ranks included.
+    """Call a function when the current backward pass is over, including the reduction of gradients over ranks.
 
-    DDP and FSDP2 queue the end of their reduction while the pass runs; what is queued by a queued action comes after.
+    DDP and FSDP2 queue the end of their reduction during the pass; a callback queued by a queued callback runs after
+    it.
     """
     engine = torch.autograd.Variable._execution_engine
     engine.queue_callback(lambda: engine.queue_callback(action))

@@ -1,4 +1,4 @@
-"""A planned table of batch sizes in a run of the Hugging Face ``Trainer``."""
+"""A planned table of batch sizes in training with the Hugging Face ``Trainer``."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ with needed("huggingface", "callbacks of the Trainer"):
 
 
 class StagesCallback(TrainerCallback, ExportableState):
-    """Makes ``gradient_accumulation_steps`` follow a plan, step by step as it is written.
+    """Makes ``gradient_accumulation_steps`` follow a plan of batch sizes exactly.
 
     ::
 
         cbs schedule plan results/ --divisible-by 32 --export transformers > plan.json
         trainer = Trainer(..., callbacks=[StagesCallback("plan.json")])
 
-    A stage begins with the first step at or after its place in examples, and training ends with the last step that fits
-    into the plan. The learning rate is _multiplied by the factor of the stage while the optimizer steps. Training logs
-    have ``batch_size`` and ``batch_size/lr_factor``. An epoch ends with a smaller step where its micro-batches do not
-    divide, and a smaller micro-batch counts as a whole one.
+    A stage begins with the first step at or after its start in examples, and training ends with the last step that fits
+    into the plan. The learning rate is multiplied by the factor of the stage during the optimizer's step only. Training
+    logs contain ``batch_size`` and ``batch_size/lr_factor``. An epoch ends with a smaller step where its micro-batches
+    do not divide evenly, and an incomplete micro-batch counts as a whole one.
 
-    The Trainer finds its place in the data from steps of one size, so a run that has grown resumes with
-    ``ignore_data_skip`` alone; its place in the plan is in the checkpoint.
+    The Trainer finds its position in the data from steps of one size, so a run whose batch size has grown can only be
+    resumed with ``ignore_data_skip``; its position in the plan is in the checkpoint.
 
     Args:
         plan: file that ``cbs schedule plan --export transformers`` wrote, see :mod:`cbs.schedules.plan`.
 
     Attributes:
-        examples: seen so far, of all ranks.
+        examples: number of examples seen so far, over all ranks.
 
     Raises:
-        ConfigError: if the plan cannot be read; when training begins, if the run does not suit it.
+        ConfigError: if the file does not hold a plan; when training begins, if the run cannot follow it.
         DataError: if the file cannot be read.
     """
 
@@ -56,16 +56,16 @@ class StagesCallback(TrainerCallback, ExportableState):
 
     @property
     def batch_size(self) -> int:
-        """Examples of the coming step, on all ranks."""
+        """Number of examples in the next step, over all ranks."""
         return self._schedule.stage(self.examples).batch_size
 
     @property
     def lr_factor(self) -> float:
-        """Multiplies the learning rate of the coming step."""
+        """Factor of the learning rate of the next step."""
         return self._schedule.stage(self.examples).lr_factor
 
     def state(self) -> dict[str, Any]:
-        """For ``trainer_state.json``."""
+        """Return the state for ``trainer_state.json``."""
         return {"args": {"plan": self.path}, "attributes": {"examples": self.examples}}
 
     def on_train_begin(
@@ -83,10 +83,10 @@ class StagesCallback(TrainerCallback, ExportableState):
             state.num_train_epochs * self._batches * self._unit < self.plan.examples or state.max_steps < sum(counts)
         ):
             raise ConfigError(
-                f"{self.path} has {self.plan.examples:,} examples in {sum(counts):,} steps, and the Trainer ends "
-                "before: raise num_train_epochs, or leave max_steps out"
+                f"{self.path} has {self.plan.examples:,} examples in {sum(counts):,} steps, but the Trainer ends "
+                "earlier: raise num_train_epochs, or leave out max_steps"
             )
-        # a run that has grown resumes at the beginning of an epoch
+        # A run whose batch size has grown resumes at the beginning of an epoch
         self._done = 0 if args.ignore_data_skip else _place_in_epoch(state, self._batches)
         self._follow(args)
         optimizer = getattr(kwargs["optimizer"], "optimizer", kwargs["optimizer"])
@@ -97,8 +97,8 @@ class StagesCallback(TrainerCallback, ExportableState):
         taken = (place or self._batches) - self._done
         if taken != min(expected, self._batches - self._done):
             raise ConfigError(
-                f"the Trainer took {taken} micro-batches in a step of {expected}: this version of transformers, or "
-                "another callback, ends its steps elsewhere"
+                f"the Trainer took {taken} micro-batches in a step of {expected}: this version of transformers ends "
+                "steps differently, or another callback changes them"
             )
         self._done = place
         self.examples += taken * self._unit
@@ -128,7 +128,7 @@ class StagesCallback(TrainerCallback, ExportableState):
             self._tell(f"training ended after {self.examples:,} of the {self.plan.examples:,} examples of {self.path}")
 
     def detach(self) -> None:
-        """Leave the optimizer's learning rate alone."""
+        """Stop multiplying the optimizer's learning rates."""
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
@@ -137,7 +137,7 @@ class StagesCallback(TrainerCallback, ExportableState):
         args.gradient_accumulation_steps = _From(self.batch_size // self._unit, self._done)
 
     def _check(self, args: TrainingArguments, model: Any) -> None:
-        """Whether steps can be of these sizes.
+        """Check that steps can have these batch sizes.
 
         Raises:
             ConfigError: if they cannot.
@@ -155,25 +155,28 @@ class StagesCallback(TrainerCallback, ExportableState):
                 raise ConfigError(f"a plan of batch sizes cannot be followed under {obstacle}")
         sizes = [stage.batch_size for stage in self._schedule.stages]
         if sizes != sorted(sizes):
-            raise ConfigError(f"{self.path}: batch sizes fall, and an epoch of the Trainer has no room for more steps")
+            raise ConfigError(
+                f"{self.path}: batch sizes fall, which the Trainer does not support; write a plan in which they only "
+                "grow"
+            )
         odd = [size for size in sizes if size % self._unit]
         if odd:
             raise ConfigError(
-                f"{self.path}: batch size {odd[0]} is no multiple of the {self._unit} examples of a micro-batch on all "
-                "ranks: plan with --divisible-by, or change per_device_train_batch_size"
+                f"{self.path}: batch size {odd[0]} is not a multiple of the {self._unit} examples of a micro-batch on "
+                "all ranks: plan with --divisible-by, or change per_device_train_batch_size"
             )
         if args.gradient_accumulation_steps != sizes[0] // self._unit:
             raise ConfigError(
                 f"{self.path} begins with batch size {sizes[0]}: set gradient_accumulation_steps="
-                f"{sizes[0] // self._unit}, there is {args.gradient_accumulation_steps}"
+                f"{sizes[0] // self._unit} instead of {args.gradient_accumulation_steps}"
             )
 
 
 class _From(int):
-    """A number of micro-batches whose multiples count from a place in the epoch.
+    """A number of micro-batches whose multiples are counted from a position in the epoch.
 
-    The Trainer ends a step where ``micro-batches of the epoch so far % gradient_accumulation_steps`` is 0. A plan
-    changes the number anywhere, so the remainder has to begin where the number does. Saved, it is a plain number.
+    The Trainer ends a step where ``micro-batches of the epoch so far % gradient_accumulation_steps`` is 0. A plan may
+    change the number at any step, so the remainder has to be counted from there. Pickled, it is a plain number.
     """
 
     place: int
@@ -191,30 +194,32 @@ class _From(int):
 
 
 def _examples(state: TrainerState) -> int:
-    """Seen by the run that a checkpoint is of.
+    """Return the examples seen by the run that wrote a checkpoint.
 
     Raises:
-        ConfigError: if it followed no plan.
+        ConfigError: if it did not follow a plan.
     """
     stored: Any = state.stateful_callbacks
     entries = stored.get(StagesCallback.__name__)
     if not entries:
-        raise ConfigError("the checkpoint is of a run without StagesCallback: it has no place in the plan")
+        raise ConfigError(
+            "the checkpoint was written without StagesCallback, so it has no position in the plan; start a new run"
+        )
     entry = entries[0] if isinstance(entries, list) else entries
     return int(entry["attributes"]["examples"])
 
 
 def _batches_of_an_epoch(args: TrainingArguments, state: TrainerState, data: Any, *, grown: bool, tell: Notes) -> int:
-    """Micro-batches of an epoch on each rank, if the Trainer can change their number in a step.
+    """Return the micro-batches of an epoch on each rank, if the Trainer can change their number per step.
 
     Args:
-        args, state: of the Trainer.
-        data: its data loader.
-        grown: whether steps hold more than at first already.
-        tell: says what does not fit.
+        args, state: arguments and state of the Trainer.
+        data: the Trainer's data loader.
+        grown: whether the batch size has already grown.
+        tell: called with a warning about settings that do not fit.
 
     Raises:
-        ConfigError: if it cannot.
+        ConfigError: if the Trainer cannot change it, or cannot resume with a grown batch size.
     """
     if not has_length(data):
         raise ConfigError("the batch size cannot grow on data without a length: the Trainer ends its steps by it")
@@ -234,13 +239,13 @@ def _batches_of_an_epoch(args: TrainingArguments, state: TrainerState, data: Any
 
 
 def _place_in_epoch(state: TrainerState, batches: int) -> int:
-    """Micro-batches of the epoch at hand that are done, of so many; 0 at its end."""
+    """Return how many of the micro-batches of the current epoch are done; 0 at its end."""
     epoch = state.epoch or 0.0
     return round((epoch - int(epoch)) * batches) % batches
 
 
 def _multiplied(optimizer: torch.optim.Optimizer, factor: Callable[[], float]) -> list[Any]:
-    """Hooks that multiply every learning rate for as long as a step takes; schedulers see their own."""
+    """Return hooks that multiply every learning rate during the optimizer's step only; schedulers see the original."""
     own: list[Any] = []
 
     def before(*_: Any) -> None:

@@ -1,4 +1,4 @@
-"""Noise scale of a run of the Lightning ``Trainer``."""
+"""Noise scale in training with the Lightning ``Trainer``."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ class LightningNoiseScaleCallback(Callback):
         trainer = Trainer(..., callbacks=[NoiseScaleCallback()])
 
     logs ``noise_scale/simple``, ``noise_scale/low`` and ``noise_scale/high`` to the Trainer's logger, as often as the
-    Trainer logs. For ``lightning`` and ``pytorch_lightning`` alike, under automatic optimization. What has to be said
-    goes to Lightning's own log, once and on rank zero.
+    Trainer logs. Works with ``lightning`` and ``pytorch_lightning``, under automatic optimization. Each message goes to
+    Lightning's own log once, on rank zero.
 
     A step is measured in ``on_before_optimizer_step``, before the Trainer clips the gradient. Gradient accumulation,
     mixed precision, DDP and FSDP2 are taken into account. Checkpoints hold the averages.
 
     Args:
-        options: arguments of :class:`~cbs.noise_scale.NoiseScaleMeter` other than the model and the optimizer. Without
-            a source, ``replicas`` is taken on several ranks and ``"auto"`` on one. ``count`` is called with
-            ``((batch,), {})``; the first dimension of the batch's first tensor by default.
+        options: arguments of :class:`~cbs.noise_scale.NoiseScaleMeter` other than the model and the optimizer. The
+            default source is ``replicas`` on several ranks and ``"auto"`` on one. ``count`` is called with
+            ``((batch,), {})``; the default is the first dimension of the batch's first tensor.
 
     Attributes:
-        meter: from the beginning of training on; stays readable after its end.
+        meter: the meter, from the beginning of training on; can be read after training, too.
 
     Raises:
-        ConfigError: when training begins, if the run or the arguments do not suit.
+        ConfigError: when training begins, if the run or the arguments are not supported.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -59,11 +59,13 @@ class LightningNoiseScaleCallback(Callback):
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         if not pl_module.automatic_optimization:
             raise ConfigError(
-                "the callback does not know when a manual optimization clips and steps: "
+                "the callback cannot tell when a manual optimization clips and steps: "
                 "use cbs.noise_scale.NoiseScaleMeter in training_step, after manual_backward"
             )
         if getattr(trainer.strategy, "strategy_name", None) == "deepspeed":
-            raise ConfigError("the noise scale cannot look into DeepSpeed: use strategy 'ddp' or ModelParallelStrategy")
+            raise ConfigError(
+                "the noise scale cannot be measured under DeepSpeed: use strategy 'ddp' or ModelParallelStrategy"
+            )
         self._detach()
         self._batches = _Batches(trainer.strategy.model, pl_module)
         self.meter = build(
@@ -121,15 +123,15 @@ class LightningNoiseScaleCallback(Callback):
 
 
 class _Batches(nn.Module):
-    """Stands in for the module that a training loop calls, as Lightning calls none.
+    """Replaces the module that other training loops call, because Lightning calls none.
 
-    ``training_step`` may run any part of the LightningModule any number of times. What makes a pass is the batch, so
-    this module is called with every batch, before ``training_step``. Beside the passes of training it runs that itself,
-    whose logs are then dropped.
+    ``training_step`` may run any part of the LightningModule any number of times, so a forward pass is defined by the
+    batch: this module is called with every batch, before ``training_step``. In auxiliary passes it runs
+    ``training_step`` itself and drops what that logs.
 
     Args:
-        module: the LightningModule in whatever the strategy wraps it.
-        named: the LightningModule, by whose names parameters go.
+        module: the LightningModule as the strategy wraps it.
+        named: the LightningModule, from which parameters get their names.
     """
 
     def __init__(self, module: nn.Module, named: Any) -> None:

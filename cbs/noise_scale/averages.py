@@ -1,4 +1,4 @@
-"""Means of the moments over many steps, in constant memory."""
+"""Means of the noise-scale moments over many steps, in constant memory."""
 
 from __future__ import annotations
 
@@ -13,37 +13,39 @@ from cbs.noise_scale.estimate import Estimate
 from cbs.noise_scale.interval import Array, ratio_interval
 
 MOST_BLOCKS = 256
-"""More blocks than these are merged in pairs."""
+"""Largest number of blocks; when there are more, neighbours are merged in pairs."""
 
 LEAST = 64
-"""Steps that a window holds that is a share of the run, however short that is: fewer have no good interval."""
+"""Least number of steps in a window that is a share of the run, however short the run is: with fewer there is no good
+interval."""
 
 _STEPS, _EXAMPLES, _MOMENTS = range(3)
-"""Entries of a block: how many steps, their examples, and from ``_MOMENTS`` on the sums over them of the signals, then
-of the noises, of all parameter tensors."""
+"""Layout of a block: the number of steps, the number of their examples, and from ``_MOMENTS`` on the sums over these
+steps of the signals of all parameter tensors, then of the noises."""
 
 
 class MomentAverages:
-    """Averages signal and noise over steps and parameter tensors; the division comes last.
+    """Averages of signal and noise over steps and parameter tensors; the noise scale is the ratio of the averages.
 
-    Every step counts alike, whatever its batch size: each is an unbiased look at the moments, and signal and noise must
-    be averaged over the same stretch of training for their ratio to mean anything.
+    Every step has the same weight, whatever its batch size: each gives an unbiased estimate of the moments, and the
+    ratio means something only if signal and noise are averaged over the same stretch of training.
 
     Steps are kept as up to 256 blocks of consecutive steps. When there are more, neighbours are merged and blocks
-    become twice as long, so memory does not grow with the number of steps. A window forgets whole blocks: it holds what
-    it says or up to one block more, at most a 127th of it once it spans more than 256 steps.
+    become twice as long, so memory does not grow with the number of steps. A window drops whole blocks: it holds at
+    least the examples that were asked for and at most one block more, which is at most a 127th of the window once it
+    spans more than 256 steps.
 
     Args:
-        window: examples to look back, or, below 1, the share of all examples so far, of at least :data:`LEAST` steps;
-            everything so far when absent.
+        window: number of latest examples to average over, or, below 1, that share of all examples so far (at least
+            :data:`LEAST` steps); ``None`` averages over everything.
 
     Attributes:
-        steps: steps so far.
-        examples: examples so far.
-        skipped: steps left out because a moment was not finite; not among ``steps``.
+        steps: number of steps so far.
+        examples: number of examples so far.
+        skipped: number of steps left out because a moment was not finite; they are not among ``steps``.
 
     Raises:
-        ConfigError: if it is not positive.
+        ConfigError: if the window is not positive.
     """
 
     def __init__(self, *, window: float | None = None) -> None:
@@ -64,15 +66,15 @@ class MomentAverages:
         self._held = 0
 
     def add(self, examples: int, signal: Array, noise: Array) -> None:
-        """Take in one step.
+        """Add the moments of one step.
 
         Args:
-            examples: of the step.
-            signal: shape ``[parameters]``.
-            noise: shape ``[parameters]``.
+            examples: number of examples in the step.
+            signal: signal of every parameter tensor, shape ``[parameters]``.
+            noise: noise of every parameter tensor, shape ``[parameters]``.
 
         Raises:
-            ConfigError: if the number of parameter tensors is not that of the steps before.
+            ConfigError: if the number of parameter tensors differs from that of the earlier steps.
         """
         signal, noise = (np.array(moment, dtype=np.float64, ndmin=1) for moment in (signal, noise))
         parameters = (len(self._blocks[-1]) - _MOMENTS) // 2 if self._blocks else len(signal)
@@ -96,12 +98,12 @@ class MomentAverages:
                 self._append(block)
 
     def estimate(self, select: Sequence[int] | None = None, *, exponent: int = 1, confidence: float = 0.95) -> Estimate:
-        """The noise scale of the parameter tensors together, or of some of them.
+        """Return the noise scale of all parameter tensors together, or of some of them.
 
         Args:
-            select: indices of parameter tensors, at least one; all when absent.
-            exponent: of the geometry: 1 where the moments are squared norms, 2 where they are norms.
-            confidence: level of the interval.
+            select: indices of parameter tensors, at least one; ``None`` for all.
+            exponent: exponent of the geometry: 1 where the moments are squared norms, 2 where they are norms.
+            confidence: confidence level of the interval.
 
         Raises:
             ConfigError: if ``confidence`` is not between 0 and 1.
@@ -134,7 +136,7 @@ class MomentAverages:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything, as plain numbers and lists of them."""
+        """Return the complete state as plain numbers and lists of numbers."""
         names = ("window", "steps", "examples", "skipped")
         return {name: getattr(self, name) for name in names} | {
             "length": self._length,
@@ -142,13 +144,15 @@ class MomentAverages:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore an earlier :meth:`state_dict`.
+        """Restore a state that :meth:`state_dict` returned.
 
         Raises:
-            ConfigError: if it was taken with another window, or by another version.
+            ConfigError: if the state was saved with another window or by another version.
         """
         if {*state} != {*self.state_dict()}:
-            raise ConfigError("the saved averages are of another version of cbs, whose blocks differ; start new ones")
+            raise ConfigError(
+                "the saved averages come from another version of cbs with a different format; start new averages"
+            )
         if state["window"] != self.window:
             raise ConfigError(
                 f"the saved averages have window={state['window']}, these window={self.window}; "
@@ -160,7 +164,7 @@ class MomentAverages:
         self._held = int(sum(block[_EXAMPLES] for block in self._blocks))
 
     def _append(self, block: Array) -> None:
-        """Put a block at the end: into the last one while that is short, else after it."""
+        """Add a block at the end: merge it into the last block while that is short, else append it."""
         last = self._blocks[-1] if self._blocks else None
         if last is None or last[_STEPS] >= self._length:
             self._blocks.append(block)

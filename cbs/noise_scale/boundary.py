@@ -1,4 +1,4 @@
-"""The end of a forward pass, where its backward pass begins."""
+"""The end of a forward pass, where the backward pass enters the model."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 _sending = 0
 
 Arrived = Callable[[Sequence[GradientEdge], Sequence[Tensor | None]], None]
-"""Called in a backward pass with the ends of a forward pass and the gradients that arrive at them."""
+"""Callback of a backward pass: receives the graph edges at the end of a forward pass and the gradients that arrive
+there."""
 
 
 @contextmanager
 def sending() -> Iterator[None]:
-    """Within the block, backward passes are auxiliary, not those of training."""
+    """Mark backward passes inside the block as auxiliary, that is as not part of training."""
     global _sending
     _sending += 1
     try:
@@ -31,14 +32,14 @@ def sending() -> Iterator[None]:
 
 
 def is_sending() -> bool:
-    """Whether a gradient belongs to an auxiliary pass; hooks that watch training leave it alone."""
+    """Whether the current backward pass is auxiliary; hooks that measure training ignore its gradients."""
     return _sending > 0
 
 
 class Boundary(torch.autograd.Function):
-    """Hands tensors on as they are, and their gradients too, once ``arrived`` has seen all of them.
+    """Identity function that calls ``arrived`` with all gradients at once before it passes them on.
 
-    A gradient that arrives here comes from outside the pass: what an output is used for inside it is not counted.
+    A gradient that arrives here comes from outside the forward pass: uses of an output inside the pass are not counted.
     """
 
     @staticmethod
@@ -54,17 +55,17 @@ class Boundary(torch.autograd.Function):
 
 
 def differentiable(output: Any) -> list[Tensor]:
-    """The tensors of an output, in any nesting, that have a history."""
+    """Return the tensors of an output, in any nesting, that have an autograd history."""
     return [leaf for leaf in tensors_of(output) if leaf.grad_fn is not None]
 
 
 def tensors_of(output: Any) -> list[Tensor]:
-    """The tensors of an output, in any nesting."""
+    """Return the dense tensors of an output, in any nesting."""
     return [leaf for leaf in _leaves(output) if isinstance(leaf, Tensor) and leaf.layout is torch.strided]
 
 
 def bounded(output: Any, arrived: Arrived) -> Any:
-    """The same output, the tensors of :func:`differentiable` behind a :class:`Boundary`."""
+    """Return the same output with the tensors of :func:`differentiable` passed through a :class:`Boundary`."""
     inside = differentiable(output)
     if not inside:
         return output
@@ -92,5 +93,5 @@ def _replaced(output: Any, new: dict[int, Tensor]) -> Any:
 
 
 def _is_record(leaf: Any) -> bool:
-    """Whether a leaf is a dataclass that is not known to torch."""
+    """Whether a leaf of the pytree is a dataclass instance, which torch does not look into."""
     return is_dataclass(leaf) and not isinstance(leaf, type)

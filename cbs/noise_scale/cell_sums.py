@@ -1,4 +1,4 @@
-"""The gradients of the cells of a backward pass, added up as they come."""
+"""Sums over the gradients of the cells of a backward pass, accumulated as they are computed."""
 
 from __future__ import annotations
 
@@ -13,22 +13,24 @@ from cbs.noise_scale.grouping import Cells
 from cbs.noise_scale.small_batch import GroupSums, Small
 
 TOLERANCE, FLOOR = 1e-3, 1e-5
-"""How much a gradient may differ from the sum of its cells, relative to their norms, and to those of all parameters:
-gradients that vanish, as that of a bias before a normalisation, consist of rounding."""
+"""Largest difference between a gradient and the sum of its cells, relative to the norms of the cells and, for the
+floor, to the norms of all parameters: a gradient that vanishes, as that of a bias before a normalization, is nothing
+but rounding error."""
 
 ROUNDINGS = 4
-"""The same in roundings, where they are coarser."""
+"""The same tolerance in machine epsilons, which applies where it is larger."""
 
 
 class CellSums:
-    """What is wanted of the cells of a step, see :class:`~cbs.noise_scale.grouping.Cells`.
+    """Sums over the cells of a step that the noise scale needs, see :class:`~cbs.noise_scale.grouping.Cells`.
 
-    All cells of a backward pass but one come by :meth:`put`. The gradient of training comes by :meth:`found`, which
-    leaves the last. No more is kept than their sum and the cells of a part, unless several passes add up to a cell.
+    All cells of a backward pass but the last are passed to :meth:`put`. The gradient of training is passed to
+    :meth:`found`; the last cell is what the others leave of it. Only the sum of the cells and the cells of one part are
+    kept in memory, unless several forward passes contribute to a cell.
 
     Args:
         parameters: the parameter tensors, by index.
-        geometries: what to measure.
+        geometries: geometries to measure in.
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter], geometries: Sequence[Geometry]) -> None:
@@ -48,9 +50,9 @@ class CellSums:
         """Start a backward pass.
 
         Args:
-            cells: its own.
-            complete: whether the last cell comes by :meth:`put`, too, to be compared with what the others leave.
-            several: whether several forward passes over the same examples may add to its cells.
+            cells: the cells of its examples.
+            complete: whether the last cell is passed to :meth:`put`, too, to be compared with what the others leave.
+            several: whether several forward passes over the same examples may contribute to its cells.
         """
         self._passes.append(cells)
         self._clear()
@@ -63,7 +65,7 @@ class CellSums:
         self._parts_done: dict[int, int] = {}
 
     def put(self, cell: int, gradients: Sequence[Tensor | None]) -> None:
-        """Take the gradients of a cell."""
+        """Add the gradients of a cell, one per parameter tensor."""
         part, place = divmod(cell, self._passes[-1].of_part)
         for index, gradient in enumerate(gradients):
             if gradient is None:
@@ -81,7 +83,7 @@ class CellSums:
                 self._finish(index, part)
 
     def found(self, index: int, gradient: Tensor) -> bool:
-        """Take the gradient of training; ``False`` if none of a cell came, of several."""
+        """Add the gradient of training; return ``False`` if the pass has several cells and none of them was put."""
         cells = self._passes[-1]
         if index not in self._held and cells.number > 1:
             return False
@@ -92,7 +94,7 @@ class CellSums:
             rest = rest - value
         if last in held:
             self._compared.append((index, torch.linalg.vector_norm(rest - held[last]), self._size[index]))
-        elif self._complete:  # of an example without a gradient
+        elif self._complete:  # the last example has no gradient for this tensor
             self._compared.append((index, torch.linalg.vector_norm(rest), self._size.get(index, rest.new_zeros(()))))
         held[last] = rest  # whether or not it is compared
         for part in range(self._parts_done.get(index, 0), cells.number // cells.of_part):
@@ -100,10 +102,13 @@ class CellSums:
         return True
 
     def wrong(self, eps: float) -> int | None:
-        """Index of a parameter tensor whose gradient is not the sum of its cells, wherever all were put.
+        """Return the index of the tensor whose gradient differs most from the sum of its cells, if beyond the
+        tolerance.
+
+        Only tensors all of whose cells were put are compared; ``None`` if they agree.
 
         Args:
-            eps: of the coarsest type of number that the passes compute in.
+            eps: machine epsilon of the coarsest dtype that the passes compute in.
         """
         if not self._compared:
             return None
@@ -116,10 +121,10 @@ class CellSums:
         return indices[worst] if float(beyond[worst]) > 0 else None
 
     def small(self, *, within: bool) -> Small | None:
-        """The sums of the step; ``None`` if there was no backward pass.
+        """Return the sums of the step; ``None`` if there was no backward pass.
 
         Args:
-            within: whether parts have cells.
+            within: whether to add the sums over the cells inside a part.
         """
         if not self._passes:
             return None
@@ -135,7 +140,7 @@ class CellSums:
         return small
 
     def _finish(self, index: int, part: int) -> None:
-        """Count all cells of a part."""
+        """Add all cells of a part to the sums."""
         self._parts_done[index] = part + 1
         cells, held = self._passes[-1], self._held[index]
         own = range(part * cells.of_part, (part + 1) * cells.of_part)
@@ -149,6 +154,6 @@ class CellSums:
 
 
 def _wide(tensor: Tensor) -> Tensor:
-    """In float32 at least."""
+    """Return the tensor as a dense one in float32 or a wider dtype."""
     dense = tensor.to_dense() if tensor.layout is not torch.strided else tensor
     return dense.detach().to(torch.promote_types(tensor.dtype, torch.float32))

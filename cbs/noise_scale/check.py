@@ -1,4 +1,4 @@
-"""One batch of a model and its loss against a loop over its examples, or groups of them."""
+"""Compare the noise of one batch with a loop over its examples, or over groups of them."""
 
 from __future__ import annotations
 
@@ -21,20 +21,22 @@ from cbs.noise_scale.passes import CountExamples, first_dimension
 from cbs.noise_scale.probe import FALLBACK, Probe
 
 AGREE = 0.01
-"""Relative difference that roundings explain; mixing and coupling make ten times that and more."""
+"""Largest relative difference that rounding explains; mixing and coupling of examples cause differences at least ten
+times as large."""
 
 LossOfBatch = Callable[[nn.Module, Any], Tensor]
-"""The mean loss of a batch, ``loss(model, batch)``."""
+"""Function ``loss(model, batch)`` that returns the mean loss of a batch."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LayerCheck:
-    """One layer of a check, all relative to the loop.
+    """Result of the check for one layer; both numbers are relative to the loop over examples.
 
     Attributes:
-        layer: its name in the model.
-        coupling: norm of what the examples' own gradients leave over of the batch's gradient.
-        noise: noise measured over that of the loop; ``None`` where nothing was measured.
+        layer: name of the layer in the model.
+        coupling: norm of the part of the batch's gradient that the gradients of single examples do not explain,
+            relative to the batch's gradient.
+        noise: measured noise divided by that of the loop; ``None`` where nothing was measured.
     """
 
     layer: str
@@ -43,22 +45,22 @@ class LayerCheck:
 
     @property
     def agrees(self) -> bool:
-        """Whether only roundings differ."""
+        """Whether the differences are no larger than rounding explains."""
         return self.coupling <= AGREE and (self.noise is None or abs(self.noise - 1) <= AGREE)
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckReport:
-    """What :func:`check` found; its text says it in words.
+    """Result of :func:`check`; ``str(report)`` explains it in words.
 
     Attributes:
-        examples: of the batch; where they belong together, groups.
-        members: examples of a group.
-        source: what measured.
-        refusal: why another source than the one that was asked for, or none; empty if it is the one.
-        weights: of the examples in the batch's loss, relative to equal ones.
-        dropped: norm of what the examples' own gradients, in these weights, leave over of the gradient of the batch
-            without one of them, relative to that; the largest of all.
+        examples: number of examples in the batch, or of groups where examples belong together.
+        members: number of examples in a group.
+        source: name of the source that measured.
+        refusal: why a source other than the requested one was used, or none; empty if the requested one was.
+        weights: weights of the examples in the loss of the batch, relative to equal weights.
+        dropped: norm of the part of the gradient that the weighted gradients of single examples do not explain when one
+            example is dropped from the batch, relative to that gradient; the largest over all examples.
         layers: one entry for every module that holds parameters.
     """
 
@@ -77,11 +79,11 @@ class CheckReport:
 
     @property
     def ok(self) -> bool:
-        """Whether the noise scale is that of single examples, as the loop finds it."""
+        """Whether the measured noise scale is that of single examples, according to the loop."""
         return not self.refusal and all(layer.agrees for layer in self.layers)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values."""
+        """Return the report as plain JSON values."""
         return asdict(self) | {"ok": self.ok, "coupled": self.coupled, "text": str(self)}
 
     def __str__(self) -> str:
@@ -132,39 +134,41 @@ def check(
     groups: Groups = 1,
     count: CountExamples = first_dimension,
 ) -> CheckReport:
-    r"""Measure one batch and compare it with a loop over its examples, layer by layer; where they belong together,
-    over groups of them.
+    r"""Measure one batch and compare it, layer by layer, with a loop over its examples (over groups, where they belong
+    together).
 
-    The loop runs the model on every example alone, for its own loss :math:`\ell_i`. A batch's loss that does not couple
-    examples is :math:`\sum_i w_i \ell_i`; the weights are fitted to the batch's gradient, and what they leave over is
-    coupling, as is what they leave over once one example is dropped, whatever their sum is then. The moments are then
-    compared with those of the groups of :math:`w_i \nabla\ell_i`.
+    The loop runs the model on every example alone to get its own loss :math:`\ell_i`. If the loss does not couple
+    examples, that of a batch is :math:`\sum_i w_i \ell_i`. The weights are fitted to the gradient of the batch; what
+    they do not explain is coupling. So is what they do not explain, up to a common factor, once one example is dropped.
+    The measured moments are then compared with those of the groups of :math:`w_i \nabla\ell_i`.
 
-    Runs in evaluation mode, so that dropout draws nothing, and leaves the model and its gradients as they were. Keeps
-    the gradients of all examples: 4 to 8 examples are enough.
+    The model runs in evaluation mode, so that dropout draws nothing; the model and its gradients are left as they were.
+    The gradients of all examples are kept in memory: 4 to 8 examples are enough.
 
     Args:
-        model: what is called in the training loop.
+        model: the module that the training loop calls.
         loss: ``loss(model, batch)``, the mean loss that is differentiated in training.
-        batch: tensors with examples first, in any nesting.
-        source: as for :class:`~cbs.noise_scale.NoiseScaleMeter`; one that looks into the backward pass.
+        batch: tensors with examples in the first dimension, in any nesting.
+        source: as for :class:`~cbs.noise_scale.NoiseScaleMeter`; one that measures inside the backward pass.
         parts, groups: as for NoiseScaleMeter.
         count: as for NoiseScaleMeter.
 
     Raises:
-        ConfigError: if the batch has fewer than two examples, or the source is refused for another reason than the
-            model.
+        ConfigError: if the batch has fewer than two examples, if its gradient is not finite, if the loss fails on a
+            part of it, or if the source is refused for a reason that does not lie in the model.
     """
     first = next((leaf for leaf in tree_leaves(batch) if isinstance(leaf, Tensor) and leaf.ndim), None)
     examples = count((batch,), {})
     if first is None or examples < 2 or first.shape[0] % examples:
-        raise ConfigError(f"a check needs a batch of two examples or more, first in its tensors; got {examples}")
+        raise ConfigError(
+            f"a check needs a batch of at least two examples, in the first dimension of its tensors; got {examples}"
+        )
     rows = first.shape[0] // examples
 
     members, order = Grouping(groups).of(examples, (batch,), {})
     units = (torch.arange(examples) if order is None else order).view(-1, members)
     if len(units) < 2:
-        raise ConfigError(f"a check needs two groups of examples or more; got one of {members}")
+        raise ConfigError(f"a check needs at least two groups of examples; got one group of {members} examples")
 
     def some(places: Sequence[int]) -> Any:
         wanted = units[list(places)].flatten().sort().values
@@ -180,13 +184,13 @@ def check(
         loss(model, batch).backward()
         gradient = _gradients(parameters)
     if not all(part.isfinite().all() for part in gradient):
-        raise ConfigError(
-            "the gradient of the batch is not finite (NaN or infinity); look at its examples and the loss"
-        )
+        raise ConfigError("the gradient of the batch is not finite (NaN or infinity); check its examples and the loss")
     probe = Probe(model, source=source, parts=parts, groups=groups, count=count)
     if probe.source == FALLBACK and source == FALLBACK:
         probe.detach()
-        raise ConfigError(f"the groups of {FALLBACK!r} are whole micro-batches; there is nothing to check")
+        raise ConfigError(
+            f"source {FALLBACK!r} compares whole micro-batches, so one batch has nothing to check; use another source"
+        )
     refusal, measured = probe.why, None
     with _evaluation(model, parameters):
         loss(model, batch).backward()
@@ -245,7 +249,7 @@ def check(
 
 
 def _loop_noise(shares: Sequence[Tensor], gradient: Sequence[Tensor], groups: int) -> list[float]:
-    """Noise of every parameter tensor from the examples' shares of the batch's gradient."""
+    """Return the noise of every parameter tensor, computed from the examples' shares of the batch's gradient."""
     examples = len(shares[0])
     groups = equal_parts(examples, groups)
     small = [parts.unflatten(0, (groups, -1)).sum(1).square().sum() * groups for parts in shares]
@@ -255,21 +259,23 @@ def _loop_noise(shares: Sequence[Tensor], gradient: Sequence[Tensor], groups: in
 
 
 def _left_over(gradient: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
-    """Norm of what a multiple of what is expected leaves over of a gradient, relative to that."""
+    """Return the norm of what the best multiple of ``expected`` does not explain of a gradient, relative to the
+    gradient.
+    """
     whole, wanted = torch.cat(list(gradient)), torch.cat(list(expected))
     scale = (whole @ wanted) / (wanted @ wanted).clamp_min(torch.finfo(wanted.dtype).tiny)
     return float((whole - scale * wanted).norm() / whole.norm().clamp_min(torch.finfo(whole.dtype).tiny))
 
 
 def _weights(own: Sequence[Tensor], gradient: Sequence[Tensor]) -> Tensor:
-    """Least-squares weights of the examples' gradients in that of the batch."""
+    """Return the least-squares weights of the examples' gradients in the gradient of the batch."""
     gram = torch.stack([parts @ parts.T for parts in own]).sum(0)
     products = torch.stack([parts @ total for parts, total in zip(own, gradient, strict=True)]).sum(0)
     return torch.linalg.lstsq(gram, products, driver="gelsd").solution
 
 
 def _gradients(parameters: Sequence[nn.Parameter]) -> list[Tensor]:
-    """As vectors."""
+    """Return the gradient of every parameter tensor as a real float64 vector on the CPU; zeros where there is none."""
     return [
         as_real(torch.zeros_like(tensor) if tensor.grad is None else tensor.grad).detach().double().cpu().flatten()
         for tensor in parameters
@@ -278,14 +284,14 @@ def _gradients(parameters: Sequence[nn.Parameter]) -> list[Tensor]:
 
 @contextmanager
 def _evaluation(model: nn.Module, parameters: Sequence[nn.Parameter]) -> Iterator[None]:
-    """Evaluation mode and empty gradients inside the block."""
+    """Run the block in evaluation mode and with empty gradients; restore both afterwards."""
     modes = [(module, module.training) for module in model.modules()]
     kept = [parameter.grad for parameter in parameters]
     model.eval()
     for parameter in parameters:
         parameter.grad = None
     try:
-        with torch.backends.cudnn.flags(enabled=False):  # its recurrent layers have no backward pass in that mode
+        with torch.backends.cudnn.flags(enabled=False):  # cuDNN's RNNs have no backward in eval mode
             yield
     finally:
         for module, mode in modes:

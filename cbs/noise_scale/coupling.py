@@ -1,4 +1,4 @@
-"""Whether the loss makes of one example's output what depends on those of others."""
+"""Detect losses whose term for one example depends on the outputs of other examples."""
 
 from __future__ import annotations
 
@@ -14,30 +14,31 @@ from cbs.noise_scale.boundary import sending
 from cbs.noise_scale.shared_targets import SHARED, SharedTargets
 
 COUPLED = (
-    "the loss couples examples: its derivative by the output of one of them depends on those of others, as with "
-    "contrastive losses; use the source 'accumulation' with micro-batches like those you train with, or say with "
-    "groups= which examples belong together"
+    "the loss couples examples: its derivative with respect to the output of one example depends on the outputs of "
+    "others, as in contrastive losses; use the source 'accumulation' with micro-batches like those you train with, or "
+    "pass groups= to say which examples belong together"
 )
 
 LEAVES = 4
-"""Tensors of a model's output that are looked at."""
+"""Number of output tensors of a model that are checked."""
 
 ROUNDING = 1e-7
-"""Norm of second derivatives that is taken for none, relative to those of the examples themselves: where nothing
-couples them, nothing is rounded, either."""
+"""Largest norm of the mixed second derivatives that counts as zero, relative to those of the examples themselves. Where
+nothing couples examples the mixed derivatives are exactly zero, without rounding error."""
 
 
 class Coupling:
-    """Looks at the first backward pass after a forward pass, before it runs: a loss whose terms are those of single
-    examples has no second derivatives by the outputs of two of them.
+    """Check of the first backward pass after a forward pass, before it runs, for terms that couple examples.
 
-    That two terms share a target no derivative tells: see :mod:`cbs.noise_scale.shared_targets`.
+    A loss that is a sum over single examples has zero second derivatives with respect to the outputs of two of them. No
+    derivative shows that two terms share a target: see :mod:`cbs.noise_scale.shared_targets`.
 
-    The loss is known by what is differentiated: ``torch.autograd.backward`` is replaced until it is called, which is
-    what ``Tensor.backward`` and all trainers do. A loss without second derivatives cannot be looked at.
+    To get hold of the loss, ``torch.autograd.backward`` is replaced until its next call; ``Tensor.backward`` and all
+    trainers go through it. A loss without second derivatives cannot be checked.
 
     Attributes:
-        idle: examples of which the loss has no derivative, and all examples, of the latest backward pass.
+        idle: number of examples for which the loss has no derivative, and number of all examples, in the latest
+            backward pass.
     """
 
     def __init__(self) -> None:
@@ -47,13 +48,15 @@ class Coupling:
         self._restore: Callable[[], None] = lambda: None
 
     def look(self, outputs: Callable[[], Sequence[Tensor]], examples: int, subsets: Sequence[Tensor]) -> None:
-        """Look at the coming backward pass.
+        """Check the next backward pass.
 
         Args:
-            outputs: called when it comes; tensors with rows of examples, which it makes its loss of.
-            examples: of the forward pass.
-            subsets: some of them, in whole groups, each of shape ``[examples]``: half, as terms of many have some in
-                either half, and a single one, as terms of two may have both in one half.
+            outputs: called when the backward pass comes; returns the tensors with rows of examples from which the loss
+                is computed.
+            examples: number of examples in the forward pass.
+            subsets: masks of whole groups of examples, each of shape ``[examples]``: one half, because terms that
+                involve many examples have some in either half, and a single group, because both examples of a term may
+                be in one half.
         """
         self.forget()
         self.idle = 0, 0
@@ -64,11 +67,11 @@ class Coupling:
             roots = [tensors] if isinstance(tensors, Tensor) else list(tensors)
             if len(roots) == 1 and roots[0].numel() == 1:
                 leaves = outputs()
-                with suppress(RuntimeError):  # what a loss kept for its backward pass may be gone
+                with suppress(RuntimeError):  # tensors that the loss saved for its backward pass may be freed
                     if self._shared.look(roots[0], leaves, subsets[0], int(subsets[1].sum())):
                         self._failure = ConfigError(SHARED)
                 for leaf in leaves[:LEAVES]:
-                    # a function without a second derivative, or an output that goes through a layer on to another one
+                    # Fails for functions without a second derivative and outputs from which others are computed.
                     with sending(), suppress(RuntimeError, NotImplementedError, ConfigError):
                         self._differentiate(roots[0], leaf, examples, subsets)
             original(tensors, *args, **kwargs)
@@ -81,15 +84,15 @@ class Coupling:
         torch.autograd.backward = backward
 
     def forget(self) -> None:
-        """Stop looking, and release what was looked at."""
+        """Stop watching for a backward pass, and release what was kept for the check."""
         restore, self._restore = self._restore, lambda: None
         restore()
 
     def verify(self) -> None:
-        """Say what was found.
+        """Raise if the loss couples examples or if examples share targets.
 
         Raises:
-            ConfigError: if the loss couples examples, or they share targets.
+            ConfigError: in these cases; the message says what to do.
         """
         failure, self._failure = self._failure, None
         if failure is not None:
@@ -112,5 +115,5 @@ class Coupling:
 
 
 def _of_examples(slope: Tensor, examples: int) -> Tensor:
-    """Squared norms, shape ``[examples]``."""
+    """Return the squared norms of the rows of every example, shape ``[examples]``."""
     return slope.detach().abs().double().square().unflatten(0, (examples, -1)).flatten(1).sum(1).cpu()

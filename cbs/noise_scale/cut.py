@@ -1,4 +1,4 @@
-"""Where the gradients of single examples can be told apart: tensors that hold the examples first."""
+"""Find tensors inside a model at which the gradients of single examples can be told apart."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from cbs.compute.auxiliary_pass import IN_AUXILIARY_PASS
 from cbs.noise_scale.boundary import differentiable, tensors_of
 
 MOST = 16
-"""Calls inside a model that are looked at for a cut, from the last one back."""
+"""Largest number of calls inside a model that are considered for a cut, from the last one back."""
 
 
 def has_rows(tensor: Tensor, examples: int) -> bool:
-    """Whether the first dimension of a tensor is a multiple of the examples."""
+    """Whether the first dimension of a tensor is a positive multiple of the number of examples."""
     return tensor.ndim > 0 and examples > 0 and tensor.shape[0] > 0 and tensor.shape[0] % examples == 0
 
 
 def only(rows: Tensor, kept: Tensor) -> Tensor:
-    """Rows of examples with zeros for all but some of these; ``kept`` has the shape ``[examples]``."""
+    """Zero the rows of all examples except those marked in ``kept``, a mask of shape ``[examples]``."""
     gone = ~kept.repeat_interleave(len(rows) // len(kept))
     return rows.masked_fill(gone.to(rows.device).view(-1, *[1] * (rows.ndim - 1)), 0)
 
 
 def spacing() -> float:
-    """That of the numbers beside 1 that autocast computes in now; 0 without it."""
+    """Return the machine epsilon of the coarsest dtype that autocast currently computes in; 0 without autocast."""
     device = torch.accelerator.current_accelerator()
     kinds = {"cpu", "cpu" if device is None else device.type}
     types = [torch.get_autocast_dtype(kind) for kind in kinds if torch.is_autocast_enabled(kind)]
@@ -38,36 +38,36 @@ def spacing() -> float:
 
 
 def asleep(kind: Any) -> Any:
-    """What stands in a copy of a model for what watches the model; copies are not watched."""
+    """Return an inactive placeholder for a hook in a copy of the model, because copies are not measured."""
     copy = kind.__new__(kind)
     copy.active = False
     return copy
 
 
 class Call(NamedTuple):
-    """A call of a module in a forward pass: its name, and the tensors of its output that have rows of examples."""
+    """One call of a module in a forward pass: the module's name, and the output tensors that have rows of examples."""
 
     name: str
     tensors: list[Tensor]
 
 
 class Cut:
-    """Tensors that lie between a loss computed inside a model and its parameters, at which the gradients of some
-    examples can be kept and those of the others be set to zero.
+    """Tensors that separate a loss computed inside a model from its parameters.
 
-    A loss that is computed outside needs none: the rows of the model's output do. Of the outermost calls of modules
-    whose output has rows of examples, the cut is the last few that everything passes through: with all their gradients
-    zero, those of the parameters are.
+    At these tensors the gradients of some examples can be kept and those of the others set to zero. A loss that is
+    computed outside the model needs no cut: the model's output serves. The candidates are the outermost calls of
+    modules whose output has rows of examples; the cut is the shortest run of latest calls through which all gradients
+    pass, that is for which zero gradients at the calls mean zero gradients at the parameters.
 
     Args:
-        model: whose modules are looked at.
-        examples: number of examples of the pass under way.
+        model: model whose modules are watched.
+        examples: returns the number of examples in the current forward pass.
 
     Attributes:
-        active: whether anything is noticed; it is not in a copy of the model.
-        coarsest: largest spacing of the numbers beside 1 that calls compute in, under autocast.
-        calls: of the latest pass.
-        names: of the modules whose calls are the cut; empty while there is none.
+        active: whether calls are recorded; ``False`` in a copy of the model.
+        coarsest: largest machine epsilon that calls compute in, under autocast.
+        calls: calls of the latest forward pass.
+        names: names of the modules whose calls are the cut; empty while no cut is known.
     """
 
     def __init__(self, model: nn.Module, examples: Callable[[], int]) -> None:
@@ -82,9 +82,9 @@ class Cut:
         self._handles: list[RemovableHandle] = []
 
     def attach(self) -> None:
-        """Start watching the calls of modules."""
+        """Start watching calls of the model's modules."""
         for name, module in self._model.named_modules():
-            if name and not isinstance(module, torch.jit.RecursiveScriptModule):  # which takes no hooks
+            if name and not isinstance(module, torch.jit.RecursiveScriptModule):  # it accepts no hooks
                 self._handles += [
                     module.register_forward_pre_hook(self._enter),
                     module.register_forward_hook(partial(self._leave, name), always_call=True),
@@ -107,7 +107,7 @@ class Cut:
 
     @contextmanager
     def recording(self) -> Iterator[list[Call]]:
-        """Within the block, calls are those of a pass beside those of training, and given to the block."""
+        """Record the calls of an auxiliary forward pass inside the block, and yield them instead of keeping them."""
         self._recorded, self._open, calls = [], [], self.calls
         try:
             yield self._recorded
@@ -116,7 +116,9 @@ class Cut:
 
     @contextmanager
     def keeping(self, kept: Tensor) -> Iterator[None]:
-        """Within the block, only some examples have gradients beyond the cut, ``[examples]``."""
+        """Let gradients pass the cut inside the block only for the examples in ``kept``, a mask of shape
+        ``[examples]``.
+        """
         self._kept = kept
         try:
             yield
@@ -124,10 +126,10 @@ class Cut:
             self._kept = None
 
     def find(self, vanishes: Callable[[], bool]) -> bool:
-        """Find the cut of the latest pass; ``False`` if there is none.
+        """Find the cut of the latest forward pass; return ``False`` if there is none.
 
         Args:
-            vanishes: whether no parameter has a gradient when no example has one.
+            vanishes: computes whether all parameter gradients are zero when those of all examples are.
         """
         if self.names:
             return True
@@ -166,7 +168,7 @@ class Cut:
         first, recorded = self._open.pop(), self._recorded
         leaving = differentiable(output) if recorded is None else tensors_of(output)
         tensors = [leaf for leaf in leaving if has_rows(leaf, self._examples())]
-        if tensors:  # what was called within is behind it
+        if tensors:  # this call replaces the calls that were made inside it
             (self.calls if recorded is None else recorded)[first:] = [Call(name, tensors)]
             if recorded is None:
                 self._register(self.calls[-1])

@@ -1,9 +1,9 @@
-r"""Ranks of data-parallel training: which they are, and sums over them.
+r"""Process groups of data-parallel training, and sums over their ranks.
 
-DDP and FSDP2 give every rank the mean of the W ranks' gradients. A rank's own mean gradient over its :math:`B_r`
-examples therefore enters with weight 1/W, however large its batch, and the noise of the step's gradient is
-:math:`tr(\Sigma) W^{-2} \sum_r 1/B_r`: that of a batch of :math:`B = W^2 / \sum_r 1/B_r` examples, which is the number
-of examples of the step where all ranks have equally many.
+DDP and FSDP2 give every rank the mean of the gradients of W ranks. A rank's own mean gradient over its :math:`B_r`
+examples therefore has the weight 1/W, however large its batch, and the noise of the step's gradient is
+:math:`tr(\Sigma) W^{-2} \sum_r 1/B_r`. This is the noise of a batch of :math:`B = W^2 / \sum_r 1/B_r` examples, which
+equals the number of examples in the step where all ranks have equally many.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
 
 FLATTENED = 2**14
-"""Tensors of at least that many elements are summed in place; smaller ones share one call."""
+"""Tensors of at least this many elements are reduced in place; smaller ones share one reduction."""
 
 
 def initialized() -> bool:
@@ -38,7 +38,7 @@ def initialized() -> bool:
 
 
 def is_sharded(tensor: Tensor) -> TypeGuard[DTensor]:
-    """Whether a tensor is a DTensor, of which this rank may hold a part only."""
+    """Whether a tensor is a DTensor, of which this rank may hold only a part."""
     if not initialized():
         return False
     from torch.distributed.tensor import DTensor
@@ -47,12 +47,13 @@ def is_sharded(tensor: Tensor) -> TypeGuard[DTensor]:
 
 
 def data_parallel_groups(model: nn.Module) -> list[ProcessGroup]:
-    """Process groups, to be summed over one after the other, whose ranks average the gradients of a model.
+    """Return the process groups whose ranks average the gradients of a model; sums go over one group after the other.
 
-    One for DDP and FSDP2, two for FSDP2 with a replicated dimension (HSDP), none for a model that is not distributed.
+    There is one group for DDP and FSDP2, two for FSDP2 with a replicated dimension (HSDP), and none for a model that is
+    not distributed.
 
     Raises:
-        ConfigError: if the model is sharded in a way other than by FSDP2 over one mesh.
+        ConfigError: if the model is sharded in another way than by FSDP2 over one mesh.
     """
     if not initialized():
         return []
@@ -77,15 +78,15 @@ def data_parallel_groups(model: nn.Module) -> list[ProcessGroup]:
 
 
 def combine(small: Small, groups: Sequence[ProcessGroup]) -> Small:
-    r"""The small-batch side over all ranks, from what each of them saw of its own backward passes.
+    r"""Return the small-batch side over all ranks, from what each rank measured in its own backward passes.
 
-    A collective: every rank calls it, and every rank gets the same. Two reductions at most for norms, whatever the
-    number of parameter tensors. A rank's contributions add up to its own mean gradient, before ranks are averaged;
-    those of the result add up to the average. ``sizes.big`` is :math:`W^2 / \sum_r 1/B_r`, see the module.
+    A collective: every rank has to call it, and all get the same result. At most two reductions for norms, whatever the
+    number of parameter tensors. The contributions on a rank add up to the rank's own mean gradient, before ranks are
+    averaged; those of the result add up to the average. ``sizes.big`` is :math:`W^2 / \sum_r 1/B_r`, see the module.
 
     Args:
-        small: of this rank; its tensors may be overwritten.
-        groups: summed over one after the other, see :func:`data_parallel_groups`; none leaves ``small`` as it is.
+        small: small-batch side of this rank; its tensors may be overwritten.
+        groups: process groups to sum over, see :func:`data_parallel_groups`; with none ``small`` is returned unchanged.
     """
     if not groups:
         return small
@@ -105,18 +106,18 @@ def combine(small: Small, groups: Sequence[ProcessGroup]) -> Small:
 
 
 def whole_statistics(geometry: Geometry, gradients: Mapping[int, Tensor]) -> list[Tensor]:
-    """T of every gradient, ordinary or sharded; the same on all ranks.
+    """Return the statistic T of every gradient, ordinary or sharded, with the same result on all ranks.
 
-    A collective if a gradient is sharded: the squared norms of the parts are summed over the ranks that hold them, in
-    one reduction for all. Ordinary gradients cost nothing beyond ``geometry.statistic``.
+    A collective if a gradient is sharded: the squared norms of the shards are summed over the ranks that hold them, in
+    one reduction for each set of process groups. Ordinary gradients cost nothing beyond ``geometry.statistic``.
 
     Args:
-        geometry: to measure in.
-        gradients: by index of the parameter tensor.
+        geometry: geometry to measure in.
+        gradients: gradients by index of the parameter tensor.
 
     Raises:
-        ConfigError: if a gradient is sharded and the geometry needs more of it than its norm, or is a sum over ranks
-            that is still to be made.
+        ConfigError: if a gradient is sharded and the geometry needs more than its norm, or if the sum over ranks of a
+            gradient is still pending (a Partial placement).
     """
     results: dict[int, Tensor] = {}
     parts: defaultdict[tuple[ProcessGroup, ...], list[int]] = defaultdict(list)
@@ -124,7 +125,9 @@ def whole_statistics(geometry: Geometry, gradients: Mapping[int, Tensor]) -> lis
         if is_sharded(gradient):
             require_norms(geometry)
             if any(placement.is_partial() for placement in gradient.placements):
-                raise ConfigError("a gradient is a sum over ranks still to be made (Partial): redistribute it first")
+                raise ConfigError(
+                    "a gradient is a pending sum over ranks (Partial placement): call redistribute() on it first"
+                )
             parts[sharding_groups(gradient)].append(index)
             gradient = gradient.to_local()
         results[index] = geometry.statistic(index, as_real(gradient)[None])
@@ -135,24 +138,24 @@ def whole_statistics(geometry: Geometry, gradients: Mapping[int, Tensor]) -> lis
 
 
 def require_norms(geometry: Geometry) -> None:
-    """Refuse a geometry that needs more than squared norms.
+    """Raise if a geometry needs more than squared norms of gradients.
 
     Raises:
-        ConfigError: says why and what works.
+        ConfigError: says why the geometry does not work and which ones do.
     """
     if not geometry.norms_suffice:
         raise ConfigError(
-            f"geometry {geometry.name!r} needs whole gradients, and those of a sharded model are nowhere whole: "
+            f"geometry {geometry.name!r} needs whole gradients, and no rank holds those of a sharded model: "
             "use geometry 'l2', or DDP"
         )
 
 
 def sum_over_ranks(tensors: Sequence[Tensor], groups: Sequence[ProcessGroup]) -> list[Tensor]:
-    """Sum of each tensor over the ranks of one group after the other, in its own dtype.
+    """Return the sum of each tensor, in its own dtype, over the ranks of one process group after the other.
 
     Args:
-        tensors: as many on every rank, of the same shapes; large ones are overwritten.
-        groups: process groups.
+        tensors: the same number of tensors with the same shapes on every rank; large ones are overwritten.
+        groups: process groups to sum over.
     """
     short = [tensor for tensor in tensors if tensor.numel() < FLATTENED]
     flat = torch.cat([tensor.to(tensors[0].device, torch.float64).reshape(-1) for tensor in short] or [tensors[0][:0]])
@@ -170,7 +173,7 @@ def sum_over_ranks(tensors: Sequence[Tensor], groups: Sequence[ProcessGroup]) ->
 
 
 def sharding_groups(tensor: Tensor) -> tuple[ProcessGroup, ...]:
-    """Process groups that a tensor is spread over; none of an ordinary one."""
+    """Return the process groups that a tensor is sharded over; none for an ordinary tensor."""
     if not is_sharded(tensor):
         return ()
     return tuple(

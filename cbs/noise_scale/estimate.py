@@ -9,23 +9,23 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """``(mean noise / mean signal) ** exponent`` over some steps, in examples. Never floored, never clamped.
+    """Estimate of ``(mean noise / mean signal) ** exponent`` over some steps, with its interval. Never clamped.
 
-    An interval may exist although the value does not: a mean signal that is negative within its error says that the
-    noise scale is large, and the interval says how large at least.
+    There may be an interval although there is no value: a mean signal that is negative within its error shows that the
+    noise scale is large, and the interval says at least how large.
 
     Attributes:
-        value: ``None`` where undefined, that is where a mean is not positive.
-        low: lower end of the interval; ``None`` where the steps do not tell the noise scale from 0.
-        high: upper end; ``None`` where they do not tell it from infinity. Both ends are ``None`` too where there is no
-            interval, and then ``note`` says why.
-        confidence: level of the interval.
-        signal: mean over the steps; ``None`` without steps.
-        noise: likewise.
-        steps: behind the means.
-        examples: behind the means.
-        note: what there is to say about it; mostly empty.
-        unit: of the value and the interval.
+        value: the noise scale; ``None`` where it is undefined because a mean is not positive.
+        low: lower end of the interval; ``None`` where the data do not exclude 0.
+        high: upper end of the interval; ``None`` where the data do not exclude infinity. Both ends are ``None`` too
+            where there is no interval, and then ``note`` says why.
+        confidence: confidence level of the interval.
+        signal: mean signal over the steps; ``None`` without steps.
+        noise: mean noise over the steps; ``None`` without steps.
+        steps: number of steps behind the means.
+        examples: number of examples behind the means.
+        note: a caveat, or why value or interval is missing; mostly empty.
+        unit: unit of the value and of the interval.
     """
 
     value: float | None = None
@@ -41,11 +41,11 @@ class Estimate:
 
     @property
     def interval(self) -> tuple[float | None, float | None]:
-        """``(low, high)``."""
+        """The interval ``(low, high)``."""
         return self.low, self.high
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values; ``None`` where undefined, never NaN."""
+        """Return plain JSON values; ``None`` where undefined, never NaN."""
         return asdict(self)
 
     def __str__(self) -> str:
@@ -63,13 +63,13 @@ class Estimate:
 
 @dataclass(frozen=True, kw_only=True)
 class Nested:
-    """The noise scale where examples belong together, and its two parts.
+    """Noise scale where examples belong together in groups, and its two parts.
 
     Attributes:
-        members: n, examples of a group.
-        groups: the noise of a group's mean gradient over the squared gradient, in groups: about ``between + within/n``.
-        between: noise that more examples in a group do not lower, over the squared gradient, in groups.
-        within: noise of an example around its group, over the squared gradient, in examples.
+        members: n, the number of examples in a group.
+        groups: noise of a group's mean gradient over the squared gradient, in groups: about ``between + within/n``.
+        between: noise that more examples in a group do not reduce, over the squared gradient, in groups.
+        within: noise of an example around its group's mean, over the squared gradient, in examples.
     """
 
     members: int
@@ -78,7 +78,7 @@ class Nested:
     within: Estimate
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values; ``None`` where undefined, never NaN."""
+        """Return plain JSON values; ``None`` where undefined, never NaN."""
         return asdict(self)
 
     def __str__(self) -> str:
@@ -86,6 +86,6 @@ class Nested:
 
 
 def three_digits(value: float) -> str:
-    """``value`` with three significant digits and no exponent, whole from 100 on."""
+    """Format ``value`` with three significant digits and no exponent; as a whole number from 100 on."""
     decimals = 2 - math.floor(math.log10(abs(value))) if value else 2
     return f"{value:,.{max(0, decimals)}f}"

@@ -1,4 +1,4 @@
-"""A few entries of the gradient: whether ``.grad`` is what the backward passes of a step add up to."""
+"""Check on a few entries whether ``.grad`` is the sum of what the backward passes of a step computed."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from cbs.errors import ConfigError
 from cbs.noise_scale.distributed import is_sharded, sharding_groups, sum_over_ranks
 
 ENTRIES = 8
-"""Parameter tensors of which one entry is followed in a step, others in the next."""
+"""Number of parameter tensors of which one entry is followed during a step; each step draws new ones."""
 
 OVER_RANKS, IN_COMMON = 0.01, 0.004
-"""Relative difference that averaging over ranks may make, which some round to bfloat16, in an entry; in all alike."""
+"""Largest relative difference that averaging over ranks, which may round to bfloat16, can cause: in a single entry, and
+in a factor common to all entries."""
 
 
 class GradientSample:
-    """Adds up entries of the gradients that backward passes find, in the order and precision in which autograd adds
-    them up in ``.grad``.
+    """Sum of a few entries of the gradients, accumulated in the same order and precision as autograd accumulates
+    ``.grad``.
 
-    What stands in ``.grad`` at the end of a step is that sum, unless somebody changed it.
+    At the end of a step ``.grad`` equals this sum unless something changed it.
 
     Args:
         parameters: the trainable parameter tensors.
@@ -37,39 +38,39 @@ class GradientSample:
         self.forget()
 
     def forget(self) -> None:
-        """Start a new step, with other entries."""
+        """Start a new step and draw other entries."""
         chosen = self._random.sample(self._eligible, min(ENTRIES, len(self._eligible)))
         self._entries = {
             index: tuple(self._random.randrange(size) for size in self._parameters[index].shape) for index in chosen
         }
-        self._found: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
+        self._sums: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
         self._passes: Counter[int] = Counter()
 
     def add(self, index: int, gradient: Tensor) -> None:
-        """Record the gradient that a backward pass found for a parameter tensor, before it is in ``.grad``."""
+        """Record the gradient that a backward pass computed for a parameter tensor, before it is added to ``.grad``."""
         entry = self._entries.get(index)
         if entry is None:
             return
         value = gradient.detach()[entry].clone()
         self._passes[index] += 1
-        if index in self._found:
-            total, _, before = self._found[index]
-            self._found[index] = total + value, value, before
+        if index in self._sums:
+            total, _, before = self._sums[index]
+            self._sums[index] = total + value, value, before
         else:
             grad = self._parameters[index].grad
-            self._found[index] = value, value, torch.zeros_like(value) if grad is None else _held(grad, entry).clone()
+            self._sums[index] = value, value, torch.zeros_like(value) if grad is None else _held(grad, entry).clone()
 
     def compare(self, *, divisor: float = 1.0, ranks: Sequence[dist.ProcessGroup] = ()) -> None:
-        """Compare with ``.grad``, and start a new step. A collective if there are ``ranks``, which average.
+        """Compare the sums with ``.grad``, and start a new step. A collective if ``ranks`` are given.
 
         Args:
-            divisor: what ``.grad`` was divided by since, as by a GradScaler.
-            ranks: process groups whose ranks average their gradients, one after the other.
+            divisor: factor by which ``.grad`` was divided since the backward pass, as by a GradScaler.
+            ranks: process groups whose ranks average their gradients, one group after the other.
 
         Raises:
-            ConfigError: if they differ; says what was probably done and what to do instead.
+            ConfigError: if they differ; the message says what probably happened and what to do.
         """
-        indices = sorted(self._entries) if ranks else sorted(self._found)
+        indices = sorted(self._entries) if ranks else sorted(self._sums)
         entries, passes = self._entries, max(self._passes.values(), default=0)
         if not indices:
             self.forget()
@@ -82,7 +83,7 @@ class GradientSample:
             zero if grad is None else _held(grad, entries[index])
             for index, grad in zip(indices, gradients, strict=True)
         ]
-        rows = [actual, *zip(*(self._found.get(index, (zero, zero, zero)) for index in indices), strict=True)]
+        rows = [actual, *zip(*(self._sums.get(index, (zero, zero, zero)) for index in indices), strict=True)]
         rounding = max(torch.finfo(value.dtype).eps for value in rows[0]) ** 0.5
         self.forget()
         table = torch.stack([torch.stack([value.real.double().to(zero.device) for value in row]) for row in rows]).cpu()
@@ -91,7 +92,7 @@ class GradientSample:
             for group in ranks:
                 world *= dist.get_world_size(group)
             shards = sharding_groups(self._parameters[indices[0]])
-            held = [0, 3] if shards else []  # rows that are spread over the ranks; of the others each has its own part
+            held = [0, 3] if shards else []  # rows sharded over the ranks; for the others every rank has its own values
             table[held] = sum_over_ranks([table[held].to(device)], shards)[0].cpu() if held else table[held]
             own = [row for row in (1, 2, 3) if row not in held]
             table[own] = sum_over_ranks([table[own].to(device)], ranks)[0].cpu() / world
@@ -101,7 +102,7 @@ class GradientSample:
 
 
 def _held(tensor: Tensor, entry: tuple[int, ...]) -> Tensor:
-    """An entry of a tensor; of a sharded one zero on all ranks but that which holds it."""
+    """Return an entry of a tensor; for a sharded tensor zero on all ranks but the one that holds it."""
     if not is_sharded(tensor):
         return tensor[entry]
     from torch.distributed.tensor import Shard
@@ -124,28 +125,28 @@ def _require_equal(table: Tensor, rounding: float, passes: int, *, gone: bool) -
     if gone:
         raise ConfigError(
             "the gradients of the step are gone: measure before optimizer.zero_grad(), "
-            "and let no optimizer step inside the backward pass"
+            "and do not run the optimizer inside the backward pass"
         )
     if passes > 1 and _near(actual, latest, rounding):
         raise ConfigError(
             f"{passes} backward passes since the last measured step, and .grad holds only the latest: call step() once "
-            "per optimizer step (to measure only some, pass every=), and run what is no part of it under paused()"
+            "per optimizer step (to measure only some, pass every=), and run passes outside training under paused()"
         )
     if before.any() and _near(actual, expected + before, rounding):
         raise ConfigError(".grad was not empty before the first backward pass of the step: call optimizer.zero_grad()")
     if factor and _near(actual, factor * expected, rounding):
         raise ConfigError(
-            f".grad is {factor:.3g} times what the backward passes found: it was clipped, scaled or averaged since; "
+            f".grad is {factor:.3g} times what the backward passes computed: it was clipped, scaled or averaged since; "
             "measure before that (after scaler.unscale_, pass gradients_unscaled=True)"
         )
     raise ConfigError(
-        ".grad is not what the backward passes of the step add up to: it was changed since, as by weight decay or "
-        "noise added to it, by a hook, or by a wrapper that averages over ranks; measure before that, and give the "
-        "noise scale the wrapper"
+        ".grad is not the sum of what the backward passes of the step computed: it was changed since, for example by "
+        "added weight decay or noise, a hook, or a wrapper that averages over ranks; measure before that, and pass the "
+        "wrapper to the noise scale"
     )
 
 
 def _near(left: Tensor, right: Tensor, rounding: float) -> bool:
-    """Whether entries agree up to rounding; tiny ones beside others have none to compare."""
+    """Whether entries agree up to rounding; entries much smaller than the largest get a looser tolerance."""
     size = torch.maximum(left.abs(), right.abs())
     return bool(((left - right).abs() <= rounding * (size + 1e-3 * size.max())).all())

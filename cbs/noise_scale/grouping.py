@@ -1,4 +1,4 @@
-"""Which examples belong together, and the cells that a pass over them is split into."""
+"""Groups of examples that belong together, and the cells into which a forward pass is split."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from torch import Tensor
 from cbs.errors import ConfigError
 
 Groups = int | Tensor | Callable[[tuple[Any, ...], dict[str, Any]], Tensor]
-"""How many neighbours make a group; or the group of every example of a pass, ``[examples]``; or that as a function of
-the arguments ``(args, kwargs)`` of the forward pass."""
+"""Groups of examples that belong together: the number of consecutive examples in a group; the group id of every example
+of a forward pass, shape ``[examples]``; or a function of the pass's arguments ``(args, kwargs)`` that returns these
+ids."""
 
 
 class Grouping:
-    """The groups of examples of a forward pass, all equally large.
+    """Groups of examples in a forward pass, all of the same size.
 
     Args:
         groups: see :data:`Groups`.
@@ -29,49 +30,62 @@ class Grouping:
         whole = isinstance(groups, int) and not isinstance(groups, bool) and groups >= 1
         if not (whole or callable(groups) or (isinstance(groups, Tensor) and groups.ndim == 1)):
             raise ConfigError(
-                "groups must be the number of examples that belong together, a tensor with the group of every example, "
-                f"or a function of (args, kwargs) that returns one, got {groups!r}"
+                "groups must be the number of consecutive examples in a group, a tensor with the group of every "
+                f"example, or a function of (args, kwargs) that returns such a tensor, got {groups!r}"
             )
         self._groups = groups
 
     def of(self, examples: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, Tensor | None]:
-        """Examples of a group, and the examples of a pass group by group; ``None`` where they are already.
+        """Return the number of examples in a group, and the order of the examples that sorts them by group.
+
+        The order is ``None`` where examples are sorted by group already.
+
+        Args:
+            examples: number of examples in the forward pass.
+            args: positional arguments of the forward pass.
+            kwargs: keyword arguments of the forward pass.
 
         Raises:
-            ConfigError: if groups differ in size, or ids are not one for every example.
+            ConfigError: if groups differ in size, or if there is not one group id per example.
         """
         if isinstance(self._groups, int):
             if examples % self._groups:
-                raise ConfigError(f"{examples} examples of a pass are no whole number of groups of {self._groups}")
+                raise ConfigError(
+                    f"a forward pass has {examples} examples, which do not divide into groups of {self._groups}"
+                )
             return self._groups, None
         ids = self._groups if isinstance(self._groups, Tensor) else self._groups(args, kwargs)
         if ids.shape != (examples,):
-            raise ConfigError(f"group ids have the shape {list(ids.shape)} for {examples} examples of a pass")
+            raise ConfigError(
+                f"group ids have the shape {list(ids.shape)}, but the forward pass has {examples} examples; pass one "
+                "id each"
+            )
         _, places, counts = ids.detach().cpu().unique(return_inverse=True, return_counts=True)
         if bool((counts != counts[0]).any()):
             raise ConfigError(
-                f"groups of {int(counts.min())} to {int(counts.max())} examples: all must be equally large"
+                f"groups have {int(counts.min())} to {int(counts.max())} examples: all must have the same size"
             )
         return int(counts[0]), places.argsort(stable=True)
 
 
 class Cells:
-    """Examples of a pass in equally large cells: every so many of them make a part of whole groups, and each holds as
-    many members of every group of its part.
+    """Partition of the examples of a forward pass into cells of equal size.
 
-    The gradient noise between parts is that of groups, within a part it is that of the members of a group.
+    Consecutive cells form a part, which consists of whole groups; every cell of a part holds the same number of members
+    of each of its groups. So the gradient noise between parts is that of groups, and the noise between the cells of a
+    part is that of the members of a group.
 
     Args:
-        examples: of the pass.
-        members: examples of a group.
-        order: of the examples, group by group; ``None`` where they are in order.
-        parts: least number of parts of whole groups; ``None`` for one per group, and a cell per example.
+        examples: number of examples in the pass.
+        members: number of examples in a group.
+        order: order of the examples that sorts them by group; ``None`` where they are sorted already.
+        parts: least number of parts; ``None`` for one part per group and one cell per example.
 
     Attributes:
-        examples: of the pass.
-        number: of all cells.
-        size: examples of a cell.
-        of_part: cells of a part.
+        examples: number of examples in the pass.
+        number: number of cells.
+        size: number of examples in a cell.
+        of_part: number of cells in a part.
     """
 
     def __init__(self, examples: int, members: int = 1, order: Tensor | None = None, parts: int | None = None) -> None:
@@ -86,20 +100,29 @@ class Cells:
             self._order = places.transpose(1, 2).flatten()
 
     def mask(self, cell: int) -> Tensor:
-        """Which examples a cell has, shape ``[examples]``."""
+        """Return the mask of the examples in a cell, shape ``[examples]``."""
         chosen = torch.zeros(self.examples, dtype=torch.bool)
         chosen[self._order[cell * self.size : (cell + 1) * self.size]] = True
         return chosen
 
 
 def equal_parts(number: int, wanted: int) -> int:
-    """The least number of equally large parts that is at least what is wanted; one for each where there are fewer."""
+    """Return the least divisor of ``number`` that is at least ``wanted``; ``number`` itself if that is smaller."""
     return next(parts for parts in range(min(wanted, number), number + 1) if number % parts == 0)
 
 
 def copies(kept: Tensor, members: int, order: Tensor | None, seed: int) -> Tensor:
-    """For every example the one in the same place of a group that is drawn of those that are kept, shape
-    ``[examples]``."""
+    """Return, for every example, the index of the example at the same position of one group drawn among the kept ones.
+
+    Args:
+        kept: mask of the examples that are kept, in whole groups, shape ``[examples]``.
+        members: number of examples in a group.
+        order: order of the examples that sorts them by group; ``None`` where they are sorted already.
+        seed: seed of the draw.
+
+    Returns:
+        Indices of examples, shape ``[examples]``.
+    """
     units = (torch.arange(len(kept)) if order is None else order).view(-1, members)
     there = units[kept[units[:, 0]]]
     drawn = there[torch.randint(len(there), (1,), generator=torch.Generator().manual_seed(seed))]
@@ -107,5 +130,5 @@ def copies(kept: Tensor, members: int, order: Tensor | None, seed: int) -> Tenso
 
 
 def pick(rows: Tensor, places: Sequence[int] | Tensor, examples: int) -> Tensor:
-    """The rows of some examples, equally many of each."""
+    """Return the rows of the examples at ``places``; every example has the same number of rows."""
     return rows.unflatten(0, (examples, -1))[torch.as_tensor(places).to(rows.device)].flatten(0, 1)

@@ -1,25 +1,25 @@
 r"""A confidence interval for the ratio of two means of correlated steps.
 
 Let :math:`s_t, n_t` be signal and noise of step t and :math:`R = E\,n / E\,s`. A value r is in the interval when the
-mean of :math:`d_t = n_t - r s_t` is zero within its error. That is a quadratic inequality in r, Fieller's
-(1954), which needs no division by :math:`\bar s`; where :math:`\bar s` may be zero an end is open.
+mean of :math:`d_t = n_t - r s_t` is zero within its error. This is Fieller's (1954) quadratic inequality in r, which
+needs no division by :math:`\bar s`; where :math:`\bar s` may be zero, an end of the interval is open.
 
-The error of a mean of correlated steps comes from its slowest fluctuations. With the orthonormal cosines
-:math:`\varphi_j` over the steps, and neither mean nor linear drift left in them,
+The error of a mean of correlated steps comes from their slowest fluctuations. With orthonormal cosines
+:math:`\varphi_j` over the steps, made orthogonal to the mean and to a linear drift,
 
 .. math:: V = \frac{1}{\nu} \sum_{j=1}^{\nu} \Big(\sum_t \varphi_j(t)\,d_t\Big)^2 \frac{P_0}{P_j}
 
-has about :math:`\nu` degrees of freedom of Student's t, whatever the distribution and the correlation of the steps,
-as long as they are correlated over a small part of the series only (equally weighted cosines: Müller 2004; Lazarus,
-Lewis, Stock and Watson 2018, "HAR inference"). Where the part is not that small, cosines see less variance than the
-mean does. :math:`P_0/P_j` makes up for that: the variances of mean and cosine in an AR(1) series, whose correlation is
-fitted to the slow cosines (Whittle likelihood). Where fewer than about eight independent steps are left, no interval
-is given.
+is a variance estimate with about :math:`\nu` degrees of freedom for Student's t, whatever the distribution and the
+correlation of the steps, as long as the correlation time is a small part of the series (equally weighted cosines:
+Müller 2004; Lazarus, Lewis, Stock and Watson 2018, "HAR inference"). Where that part is not small, the cosines have
+less variance than the mean. The factor :math:`P_0/P_j` compensates for this: the ratio of the variances of mean and
+cosine in an AR(1) series, whose correlation is fitted to the slow cosines (Whittle likelihood). No interval is given
+for fewer than about eight independent steps.
 
-On synthetic streams (AR(1) with correlations up to 0.97, variation 0.3 to 10 times the mean, skewed and heavy-tailed
-ones too) the 95 % interval held the ratio in 93 to 97 % wherever there were at least 20 independent steps. It is too
-wide where the mean itself moves along a curve by more than the steps scatter, and a little too narrow (92 %) for a few
-dozen steps whose signal is far more skewed than that.
+On synthetic series (AR(1) with correlations up to 0.97, standard deviation 0.3 to 10 times the mean, also skewed and
+heavy-tailed) the coverage of the 95 % interval was 93 to 97 % wherever there were at least 20 independent steps. The
+interval is too wide where the mean itself moves along a curve by more than the scatter of the steps, and a little too
+narrow (92 %) for a few dozen steps whose signal is far more skewed than in these series.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ _ROUNDING = 1e-12
 
 @dataclass(frozen=True)
 class Interval:
-    """Ends of an interval.
+    """The two ends of a confidence interval.
 
     Attributes:
-        low: ``None`` where 0 is not excluded.
-        high: ``None`` where infinity is not excluded.
-        note: why there is none, or why not to lean on it; mostly empty.
+        low: lower end; ``None`` where 0 is not excluded.
+        high: upper end; ``None`` where infinity is not excluded.
+        note: why there is no interval, or why it is uncertain; mostly empty.
     """
 
     low: float | None
@@ -64,15 +64,16 @@ def ratio_interval(
     exponent: int = 1,
     confidence: float = 0.95,
 ) -> Interval:
-    """Interval of ``(mean noise / mean signal) ** exponent``, of which only positive values count.
+    """Return the confidence interval of ``(mean noise / mean signal) ** exponent``, restricted to positive values.
 
     Args:
         signal: mean signal of every block of consecutive steps, in their order, shape ``[blocks]``.
-        noise: likewise.
-        steps: number of steps of every block; one when absent.
-        starts: true at the first block of a series, where several series follow one another (the first always is).
+        noise: mean noise of every block, shape ``[blocks]``.
+        steps: number of steps in every block; 1 by default.
+        starts: true at the first block of each series, where several independent series are joined (the first block
+            always starts one).
         exponent: 1 or 2.
-        confidence: level, between 0 and 1.
+        confidence: confidence level, between 0 and 1.
     """
     blocks = len(signal)
     steps = np.ones(blocks) if steps is None else np.asarray(steps, dtype=float)
@@ -100,12 +101,13 @@ def ratio_interval(
 
 @dataclass(frozen=True)
 class _Design:
-    """What an interval needs to know about the steps of blocks.
+    """Regression design of an interval, which depends only on the numbers of steps in the blocks.
 
     Attributes:
-        columns: the mean and the slow waves, orthonormal for steps of equal variance, shape ``[blocks, 1 + waves]``.
-        variances: of every column's sum with an AR(1) series, shape ``[correlations, 1 + waves]``.
-        independent: equally weighted independent blocks that determine a mean as well, shape ``[correlations]``.
+        columns: the mean and the slow cosines, orthonormal for steps of equal variance, shape ``[blocks, 1 + waves]``.
+        variances: variance of the product of every column with an AR(1) series, shape ``[correlations, 1 + waves]``.
+        independent: number of independent blocks of equal weight that determine a mean equally well, shape
+            ``[correlations]``.
     """
 
     columns: Array
@@ -123,8 +125,10 @@ def _design(steps: bytes, starts: bytes) -> _Design:
 
 
 def _slow_waves(root: Array, starts: Array) -> Array:
-    """Orthonormal columns, slowest first and none faster than the blocks can show, that see neither the mean nor a
-    linear drift within the series. Shape ``[blocks, waves]``."""
+    """Return orthonormal cosines, slowest first, that are orthogonal to the mean and to a linear drift in every series.
+
+    None is faster than the blocks can resolve. Shape ``[blocks, waves]``.
+    """
     share = root**2
     middle = np.cumsum(share) - share / 2
     series = np.cumsum(starts) - starts[0]
@@ -137,8 +141,11 @@ def _slow_waves(root: Array, starts: Array) -> Array:
 
 
 def _ar1_variances(columns: Array, starts: Array) -> tuple[Array, Array]:
-    """Correlations of neighbours ``[correlations]``, and the variance of every column's sum with an AR(1) series of
-    variance 1, shape ``[correlations, columns]``."""
+    """Return the tabulated AR(1) correlations and the variance of every column's product with an AR(1) series of
+    variance 1.
+
+    Shapes ``[correlations]`` and ``[correlations, columns]``.
+    """
     times = np.geomspace(1.0, 2.0 * len(columns), _CORRELATIONS)
     correlations = (times - 1.0) / (times + 1.0)
     past = np.zeros((_CORRELATIONS, columns.shape[1]))
@@ -150,15 +157,18 @@ def _ar1_variances(columns: Array, starts: Array) -> tuple[Array, Array]:
 
 
 def _whittle(squares: Array, variances: Array) -> int:
-    """Row of ``variances`` under which normal coefficients of any one scale have the squares with the highest
-    likelihood."""
+    """Return the row of ``variances`` with the highest likelihood for the squared normal coefficients, up to a common
+    scale.
+    """
     cost = np.log(variances).sum(axis=1) + len(squares) * np.log((squares / variances).sum(axis=1))
     return int(cost.argmin())
 
 
 def _fieller(means: Array, covariance: Array, quantile: float) -> tuple[float, float]:
-    """Smallest and largest positive r with ``(n - r s)^2 <= quantile^2 Var(n - r s)``, 0 and infinity among them;
-    NaN where there is none."""
+    """Return the smallest and the largest r >= 0, infinity included, with ``(n - r s)^2 <= quantile^2 Var(n - r s)``.
+
+    Both are NaN where there is none.
+    """
     signal, noise = means
     a, b, c = np.array([signal**2, signal * noise, noise**2]) - quantile**2 * covariance[[0, 0, 1], [0, 1, 1]]
     discriminant = b * b - a * c
@@ -166,7 +176,7 @@ def _fieller(means: Array, covariance: Array, quantile: float) -> tuple[float, f
     if zero and infinity:
         return 0.0, math.inf
     root = math.sqrt(max(0.0, discriminant))
-    # the roots of a r^2 - 2 b r + c, without cancellation
+    # The roots of a r^2 - 2 b r + c, computed without cancellation.
     far = b + math.copysign(root, b)
     roots = [value for value in (far / a if a else math.inf, c / far if far else 0.0) if 0.0 < value < math.inf]
     if zero:
@@ -178,7 +188,7 @@ def _fieller(means: Array, covariance: Array, quantile: float) -> tuple[float, f
 
 def _positive_part(low: float, high: float, exponent: int, note: str = "") -> Interval:
     if math.isnan(low) or math.isnan(high):
-        return Interval(None, None, note or "no interval: no positive value agrees with the steps")
+        return Interval(None, None, note or "no interval: no positive value is compatible with the steps")
     if low == 0.0 and high == math.inf:
         return Interval(None, None, note or "the steps exclude neither 0 nor infinity")
     return Interval(
@@ -187,8 +197,12 @@ def _positive_part(low: float, high: float, exponent: int, note: str = "") -> In
 
 
 def student_t(level: float) -> float:
-    """What Student's t of 8 degrees of freedom stays below in size, with a probability. With s = t / sqrt(8 + t^2) that
-    is (35 s - 35 s^3 + 21 s^5 - 5 s^7) / 16 (Abramowitz and Stegun 1964, 26.7.4)."""
+    """Return the two-sided quantile of Student's t with 8 degrees of freedom: |t| stays below it with probability
+    ``level``.
+
+    With s = t / sqrt(8 + t^2) the probability is (35 s - 35 s^3 + 21 s^5 - 5 s^7) / 16 (Abramowitz and Stegun 1964,
+    26.7.4).
+    """
     roots = np.roots([-5, 0, 21, 0, -35, 0, 35, -16 * level])
     s = float(next(root.real for root in roots if abs(root.imag) < _ROUNDING and 0 < root.real < 1))
     return math.sqrt(_COSINES / (1 - s * s)) * s

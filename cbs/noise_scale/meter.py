@@ -1,4 +1,4 @@
-"""The drop-in: attach to a model, measure every step, read a noise scale with its interval."""
+"""The drop-in for any training loop: attach it to a model, measure every step, read a noise scale with its interval."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from cbs.noise_scale.probe import AUTO, NO_BACKWARD, Probe
 LEVELS = ("between", "within")
 
 SHARE = 0.2
-"""Of the examples so far, by default."""
+"""Default window: this share of all examples so far."""
 
 _FLUSH = 64
-"""Steps whose moments stay on the device before they are moved to the host in one go."""
+"""Number of steps whose moments stay on the device before they are moved to the host in one transfer."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """The moments of one step, unbiased and noisy: means over many steps are divided, not ratios averaged.
+    """The moments of one step, unbiased but noisy: average them over many steps before dividing, do not average ratios.
 
     Attributes:
-        signal: of all parameters, a tensor of one number on their device.
-        noise: likewise.
+        signal: sum over all parameters, a scalar tensor on their device.
+        noise: sum over all parameters, a scalar tensor on their device.
     """
 
     signal: Tensor
@@ -44,7 +44,7 @@ class Step:
 
     @property
     def ratio(self) -> float:
-        """``noise / signal``; waits for the device."""
+        """The ratio ``noise / signal``; waits for the device."""
         return float(self.noise / self.signal)
 
 
@@ -63,40 +63,42 @@ class NoiseScaleMeter(AbstractContextManager["NoiseScaleMeter"]):
 
     In the Euclidean geometry this is :math:`B_{simple} = tr(\Sigma)/|G|^2` (McCandlish et al. 2018, equation 2.9): the
     trace of the per-example gradient covariance over the squared norm of the true gradient. Both moments are estimated
-    without bias at every step, averaged over steps, and divided last. An estimate that is undefined says so.
+    without bias at every step and averaged over steps; their ratio is taken last. An undefined estimate is ``None``,
+    with a note that says why.
 
-    The gradients in ``.grad`` have to be those of the mean loss over the whole batch, as usual: under accumulation the
-    loss of a micro-batch is divided by their number, or weighted by its share of the examples where they differ in
-    size.
+    The gradients in ``.grad`` have to be those of the mean loss over the whole batch, as usual: under accumulation,
+    divide the loss of each micro-batch by the number of micro-batches, or weight it by its share of the examples where
+    micro-batches differ in size.
 
     Args:
-        model: what is called in the training loop.
-        optimizer: needed by geometries that belong to one, and for estimates by parameter group.
-        source: where the small-batch side comes from, a name in :data:`~cbs.noise_scale.sources.SOURCES`; ``"auto"``
-            takes ``split``, and ``accumulation`` from the step on that shows that it must.
-        geometry: what is measured, a name in :data:`~cbs.noise_scale.geometries.GEOMETRIES`, ``"matched"`` for that of
-            the optimizer, or several of them.
-        parts: parts a backward pass is split into by ``split``, all equally large: the next larger number where this
-            one does not divide the examples.
-        groups: examples that belong together, as answers to one prompt or augmentations of one image do: the number of
-            neighbours that make a group, a tensor with the group of every example of a forward pass, or a function of
-            its ``(args, kwargs)`` that returns one. The group is then the example: it is what noise scales count, and
-            :meth:`nested` tells the noise between groups from that within them.
-        every: measure one step in that many; the others run as if nothing was attached. By default as many as keep its
-            cost at 5 % of a long run: all of the first 64 and one in 14 after them for ``split`` in two, fewer the
-            more groups there are, and all where measuring costs no backward pass.
-        window: average over the latest ``window`` examples, or over that share of all so far (and 64 measured steps at
-            least), as noise scales grow along a run; ``None`` for the whole run.
-        count: number of examples of a forward pass, from its arguments ``(args, kwargs)``; the first dimension of the
-            first tensor by default.
-        tell: takes a line where what is measured is not what was, or not with what was meant; by default it is a
+        model: the module that the training loop calls.
+        optimizer: required by geometries that depend on the optimizer, and for estimates by parameter group.
+        source: how the gradients of smaller batches are obtained, a name in :data:`~cbs.noise_scale.sources.SOURCES`;
+            ``"auto"`` takes ``split``, and ``accumulation`` from the first step on that shows that ``split`` is
+            impossible.
+        geometry: the norm to measure in, a name in :data:`~cbs.noise_scale.geometries.GEOMETRIES`, ``"matched"`` for
+            that of the optimizer, or several of them.
+        parts: number of equally large parts into which ``split`` divides a batch; the next larger divisor where this
+            one does not divide the number of examples.
+        groups: examples that belong together, such as answers to one prompt or augmentations of one image: the number
+            of consecutive examples in a group, a tensor with the group of every example of a forward pass, or a
+            function of its ``(args, kwargs)`` that returns such a tensor. The noise scale then counts groups instead of
+            examples, and :meth:`nested` separates the noise between groups from that within them.
+        every: measure one step in this many; the others run as if nothing was attached. The default keeps the cost at 5
+            % of a long run: all of the first 64 steps and one in 14 after them for ``split`` into two parts, fewer the
+            more parts there are, and every step where measuring costs no extra backward pass.
+        window: average over the latest ``window`` examples, or, below 1, over that share of all examples so far (at
+            least 64 measured steps), because noise scales grow during a run; ``None`` for the whole run.
+        count: function that returns the number of examples of a forward pass from its arguments ``(args, kwargs)``; by
+            default the first dimension of the first tensor.
+        tell: called with a message where the meter changes what it measures or how; by default it warns with a
             :class:`~cbs.noise_scale.probe.NoiseScaleWarning`.
 
     Attributes:
-        probe: what measures a step.
+        probe: the object that measures a step.
 
     Raises:
-        ConfigError: if an argument is out of its domain, or the model does not suit the source.
+        ConfigError: if an argument is invalid, or the source does not support the model.
     """
 
     def __init__(
@@ -117,7 +119,7 @@ class NoiseScaleMeter(AbstractContextManager["NoiseScaleMeter"]):
         if not names:
             raise ConfigError("name at least one geometry")
         new_averages = partial(MomentAverages, window=window)
-        new_averages()  # refuses a bad window before anything is attached
+        new_averages()  # raises for an invalid window before anything is attached
         self._optimizer = optimizer
         self.probe = Probe(
             model, optimizer, source=source, geometries=names, parts=parts, groups=groups, every=every, count=count,
@@ -127,13 +129,13 @@ class NoiseScaleMeter(AbstractContextManager["NoiseScaleMeter"]):
         self._levels = {name: new_averages() for name in LEVELS}
         self._members = 1
         self._renewals = 0
-        self._known: dict[Any, Any] = {}
+        self._cached: dict[Any, Any] = {}
         self._new_averages = new_averages
         self._pending: list[dict[str, Moments]] = []
 
     @property
     def window(self) -> float | None:
-        """The window that it averages over."""
+        """The window of the averages."""
         return self._averages[self.geometries[0]].window
 
     @property
@@ -142,19 +144,19 @@ class NoiseScaleMeter(AbstractContextManager["NoiseScaleMeter"]):
         return tuple(self._averages)
 
     def step(self, *, loss_scale: float | Tensor = 1.0, gradients_unscaled: bool = False) -> Step | None:
-        """Measure the step whose gradients are in ``.grad``; call it once per optimizer step.
+        """Measure the step whose gradients are in ``.grad``; call this once per optimizer step.
 
-        It belongs after the last backward pass of a step and before anything that changes gradients.
+        Call it after the last backward pass of a step and before anything that changes gradients.
 
         Args:
             loss_scale: with a GradScaler, ``scaler.get_scale()``. Steps whose gradients overflowed are left out.
             gradients_unscaled: whether ``scaler.unscale_`` was called already.
 
         Returns:
-            What this step says in the first geometry; ``None`` where it was not measured.
+            The moments of this step in the first geometry; ``None`` where the step was not measured.
 
         Raises:
-            ConfigError: if there was no backward pass, or the gradients were changed since.
+            ConfigError: if there was no backward pass, or the gradients were changed after it.
         """
         moments = self.probe.step(loss_scale=float(loss_scale), gradients_unscaled=gradients_unscaled)
         if moments is None:
@@ -164,7 +166,7 @@ class NoiseScaleMeter(AbstractContextManager["NoiseScaleMeter"]):
             self.reset()
         if not moments:
             return None
-        self._known.clear()
+        self._cached.clear()
         self._pending.append(moments)
         if len(self._pending) >= _FLUSH:
             self._flush()
@@ -190,22 +192,22 @@ class NoiseScaleMeter(AbstractContextManager["NoiseScaleMeter"]):
         geometry: str | None = None,
         confidence: float = 0.95,
     ) -> Estimate | dict[str, Estimate]:
-        """The noise scale with its interval, over the window.
+        """Return the noise scale over the window, with its interval.
 
         Args:
             by: ``None`` for all parameters together; ``"layer"`` for every module that holds parameters,
-                ``"parameter"`` for every tensor, ``"parameter_group"`` for the groups of the optimizer, as a
+                ``"parameter"`` for every tensor, ``"parameter_group"`` for the groups of the optimizer; each gives a
                 dictionary by name.
-            geometry: which of several; the first by default.
-            confidence: of the interval.
+            geometry: which of the measured geometries; the first by default.
+            confidence: confidence level of the interval.
 
         Raises:
-            ConfigError: if the geometry is not measured, or parameter groups are asked for without an optimizer.
+            ConfigError: if the geometry is not measured, or parameter groups are requested without an optimizer.
         """
         asked = by, geometry, confidence
-        if asked not in self._known:
-            self._known[asked] = self._estimated(*asked)
-        return self._known[asked]
+        if asked not in self._cached:
+            self._cached[asked] = self._estimated(*asked)
+        return self._cached[asked]
 
     def _estimated(
         self, by: Literal["layer", "parameter", "parameter_group"] | None, geometry: str | None, confidence: float
@@ -230,26 +232,28 @@ class NoiseScaleMeter(AbstractContextManager["NoiseScaleMeter"]):
         }
 
     def nested(self, *, confidence: float = 0.95) -> Nested:
-        r"""The noise between groups and within a group, in the Euclidean geometry.
+        r"""Return the noise between groups and within a group, in the Euclidean geometry.
 
         The gradient of example j of group i is :math:`G + a_i + e_{ij}`. With :math:`\Sigma_b, \Sigma_w` the
         covariances of a and e, the noise of a group of n examples is :math:`tr(\Sigma_b) + tr(\Sigma_w)/n`: the first
-        falls with the number of groups alone, the second with that of all examples. The trace of :math:`\Sigma_w` is
-        the variance of the cells of a part around it (one-way analysis of variance), and that of :math:`\Sigma_b` is
-        what is left; it is negative where the members of a group make up for each other, as with advantages whose sum
-        is zero.
+        term falls with the number of groups alone, the second with the number of all examples. The trace of
+        :math:`\Sigma_w` is estimated from the variance of the cells of a part around their mean (one-way analysis of
+        variance), the trace of :math:`\Sigma_b` from the remaining variance. The latter is negative where the
+        gradients of a group's members cancel, as with advantages that sum to zero.
 
         Args:
-            confidence: of the intervals.
+            confidence: confidence level of the intervals.
 
         Raises:
-            ConfigError: without ``groups`` of two examples or more, a source that looks inside a group, or ``l2``.
+            ConfigError: if groups have only one example, if the source cannot look inside a group, or if ``l2`` is not
+                measured.
         """
         whole = self.estimate(geometry="l2", confidence=confidence)
         if not self._levels["within"].steps:
             raise ConfigError(
-                "nothing is known of the noise within groups: pass groups= of two examples or more, and take a source "
-                "that looks inside a group, 'split' or 'per_example'"
+                "the noise within groups was not measured: pass groups= of at least two examples, and use a source "
+                "that "
+                "looks inside a group, 'split' or 'per_example'"
             )
         between, within = (self._levels[name].estimate(confidence=confidence) for name in LEVELS)
         return Nested(members=self._members, groups=whole, between=replace(between, unit="groups"), within=within)
@@ -258,8 +262,11 @@ class NoiseScaleMeter(AbstractContextManager["NoiseScaleMeter"]):
         return estimate if self._members == 1 else replace(estimate, unit=f"groups of {self._members} examples")
 
     def log(self) -> dict[str, float]:
-        """``noise_scale/simple`` with the ends of its interval, ``/low`` and ``/high``, for a tracker of experiments;
-        what is undefined is left out. Under a geometry other than ``l2`` the first is called by its name."""
+        """Return values for an experiment tracker: ``noise_scale/simple`` and the ends of its interval,
+        ``noise_scale/low`` and ``noise_scale/high``.
+
+        Undefined values are left out. In a geometry other than ``l2`` the first is called by the geometry's name.
+        """
         estimates, geometry = self.estimate(), self.geometries[0]
         values = {
             "simple" if geometry == "l2" else geometry: estimates.value,
@@ -269,26 +276,26 @@ class NoiseScaleMeter(AbstractContextManager["NoiseScaleMeter"]):
         return {f"noise_scale/{name}": value for name, value in values.items() if value is not None}
 
     def paused(self) -> AbstractContextManager[None]:
-        """Do not watch inside the block, as for passes that are not part of a step."""
+        """Do not measure inside the block, for passes that are not part of a training step."""
         return self.probe.paused()
 
     check = staticmethod(check)
 
     @property
     def skipped(self) -> int:
-        """Steps left out because a moment was not finite: one group only, or overflowed gradients."""
+        """Number of steps left out because a moment was not finite: a single group, or overflowed gradients."""
         self._flush()
         return self._averages[self.geometries[0]].skipped
 
     def reset(self) -> None:
-        """Forget what was measured."""
+        """Discard all measurements."""
         self._pending = []
-        self._known.clear()
+        self._cached.clear()
         self._averages = {name: self._new_averages() for name in self._averages}
         self._levels = {name: self._new_averages() for name in self._levels}
 
     def state_dict(self) -> dict[str, Any]:
-        """The averages, for a checkpoint."""
+        """Return the averages, for a checkpoint."""
         self._flush()
         levels = self._levels if self._members > 1 else {}
         return {name: averages.state_dict() for name, averages in (self._averages | levels).items()} | (
@@ -296,10 +303,10 @@ class NoiseScaleMeter(AbstractContextManager["NoiseScaleMeter"]):
         )
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore :meth:`state_dict`.
+        """Restore a state that :meth:`state_dict` returned.
 
         Raises:
-            ConfigError: if it is of other geometries.
+            ConfigError: if the state has other geometries.
         """
         state = dict(state)
         self._members = state.pop("members", 1)
@@ -310,14 +317,14 @@ class NoiseScaleMeter(AbstractContextManager["NoiseScaleMeter"]):
                 f"this one {', '.join(sorted(self._averages))}"
             )
         self._pending = []
-        self._known.clear()
+        self._cached.clear()
         for name, averages in self._averages.items():
             averages.load_state_dict(state[name])
         for name, saved in levels.items():
             self._levels[name].load_state_dict(saved)
 
     def detach(self) -> None:
-        """Stop measuring and leave the model as it was; what was measured can still be read."""
+        """Stop measuring and leave the model as it was; earlier measurements can still be read."""
         self.probe.detach()
 
     def __exit__(self, *_: object) -> None:
@@ -343,7 +350,7 @@ class NoiseScaleMeter(AbstractContextManager["NoiseScaleMeter"]):
                 self._levels["within"].add(examples, signal, within)
 
     def _part(self, by: str, index: int) -> str:
-        """Name of what a parameter tensor is counted to."""
+        """Return the name of the layer, parameter or parameter group that a parameter tensor belongs to."""
         name = self.probe.names[index]
         if by == "parameter":
             return name

@@ -18,13 +18,13 @@ from torch import Tensor
 
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
-    """Batch sizes behind one step, in examples.
+    """Batch sizes behind the two sides of one step, in examples.
 
     Attributes:
-        small: effective size of the groups, their mean size.
-        big: examples of the whole step, or their effective number over ranks of unequal batches.
+        small: effective number of examples in a group; the number itself where groups are equally large.
+        big: number of examples in the whole step, or the effective number where ranks have unequal batches.
         groups: number of groups.
-        members: examples of what is counted as one in ``small`` and ``big``, as where several belong together.
+        members: number of examples that ``small`` and ``big`` count as one, where several belong together.
     """
 
     small: float
@@ -33,23 +33,23 @@ class Sizes:
     members: int = 1
 
     def counted_in(self, members: int) -> Sizes:
-        """The same sizes where so many examples count as one."""
+        """Return the same sizes with this many examples counted as one."""
         return Sizes(small=self.small / members, big=self.big / members, groups=self.groups, members=members)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Moments:
-    """The moments of one step in one geometry, parameter tensor by parameter tensor.
+    """The moments of one step in one geometry, for every parameter tensor.
 
-    Both vectors add up over parameter tensors. NaN where the step had fewer than two groups, or was left out.
+    Both vectors may be summed over parameter tensors. NaN where the step had fewer than two groups.
 
     Attributes:
-        indices: which parameter tensors the entries belong to, as positions in :attr:`Probe.parameters`.
+        indices: the parameter tensors of the entries, as positions in :attr:`Probe.parameters`.
         signal: shape ``[indices]``; in the Euclidean geometry the unbiased estimate of :math:`|G|^2`.
         noise: shape ``[indices]``; in the Euclidean geometry the unbiased estimate of tr(Sigma).
-        sizes: of the step.
-        within: of ``l2`` where examples belong together, shape ``[indices]``: the trace of the covariance of the
-            gradients of a group's members around that of their group.
+        sizes: batch sizes of the step.
+        within: for ``l2`` where examples belong together, shape ``[indices]``: the trace of the covariance of the
+            gradients of a group's members around the gradient of their group.
     """
 
     indices: tuple[int, ...]
@@ -60,10 +60,11 @@ class Moments:
 
 
 def solve_moments(small_statistic: Tensor, small: float, big_statistic: Tensor, big: float) -> tuple[Tensor, Tensor]:
-    """Unbiased ``(T(G), T(Sigma))`` from a quadratic statistic at two batch sizes; NaN where the sizes are equal.
+    """Return unbiased estimates of ``(T(G), T(Sigma))`` from a quadratic statistic at two batch sizes; NaN for equal
+    sizes.
 
     Args:
-        small_statistic: T at batch size ``small``, or a mean of several.
+        small_statistic: T at batch size ``small``, or a mean of several such values.
         small: smaller batch size, in examples.
         big_statistic: T at batch size ``big``; same shape.
         big: larger batch size, in examples.

@@ -1,4 +1,4 @@
-"""How many examples a forward pass holds, observed by hooks."""
+"""Hooks that count the examples of each forward pass."""
 
 from __future__ import annotations
 
@@ -14,29 +14,30 @@ from cbs.errors import ConfigError
 from cbs.noise_scale.grouping import Grouping
 
 CountExamples = Callable[[tuple[Any, ...], dict[str, Any]], int]
-"""Number of examples in the arguments ``(args, kwargs)`` of a forward pass."""
+"""Function that returns the number of examples in the arguments ``(args, kwargs)`` of a forward pass."""
 
 TWO_FORWARD = (
     "two forward passes under one backward pass: the noise scale cannot tell whether they hold the same examples; "
-    "make them one, or say with count= how many examples both together have; evaluate under torch.no_grad()"
+    "merge them into one pass, or pass count= to say how many examples both have together; if one is an evaluation, "
+    "run it under torch.no_grad()"
 )
 TWO_BACKWARD = (
     "two backward passes after one forward pass: the noise scale cannot tell them apart; run the model once for each, "
     "or add the losses"
 )
 NOT_CALLED = (
-    "a gradient reaches the model without a forward pass of it; give the noise scale the module that the training loop "
-    "calls"
+    "a gradient reaches the model without a forward pass through it; pass the module that the training loop calls to "
+    "the noise scale"
 )
-NO_EXAMPLES = "a forward pass has no examples; leave empty batches out"
+NO_EXAMPLES = "a forward pass has no examples; skip empty batches"
 SPARSE = "a gradient is sparse, and cannot be measured; build the module with sparse=False"
 
 
 def first_dimension(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
-    """First dimension of the first tensor among the arguments.
+    """Return the first dimension of the first tensor among the arguments.
 
     Raises:
-        ConfigError: if there is none.
+        ConfigError: if no argument is a tensor.
     """
     for leaf in tree_leaves((tuple(args), dict(kwargs))):
         if isinstance(leaf, Tensor) and leaf.ndim > 0:
@@ -45,11 +46,11 @@ def first_dimension(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
 
 
 class Pass(NamedTuple):
-    """A forward pass.
+    """One forward pass.
 
     Attributes:
-        number: of the pass, from 1 on.
-        examples: of it.
+        number: number of the pass, counted from 1.
+        examples: number of its examples.
         members, order: see :meth:`Grouping.of`.
     """
 
@@ -60,19 +61,21 @@ class Pass(NamedTuple):
 
 
 class ForwardPasses:
-    """Counts the forward passes of a model that will be differentiated.
+    """Counter of the forward passes of a model that run with gradients enabled.
 
     Args:
-        model: what is called in the training loop.
-        count: number of examples of a pass.
-        grouping: which of them belong together.
+        model: the module that the training loop calls.
+        count: returns the number of examples in a pass.
+        grouping: groups of examples that belong together.
 
     Attributes:
-        latest: the latest pass; one of no examples before the first.
+        latest: the latest pass; one without examples before the first.
         outputs: first dimension of the output of the latest pass; 0 if it has none.
-        wrong: what is wrong with the groups of the step; ``None`` if nothing.
-        unequal: fewest and most examples of a pass in the latest step whose passes differed; ``None`` if none did.
-        shared: whether all passes under one backward pass are of the same examples, as whoever counts them says.
+        wrong: error in the groups of the step; ``None`` if there is none.
+        unequal: fewest and most examples of a pass in the latest step with passes of different sizes; ``None`` before
+            that.
+        shared: whether all passes under one backward pass count as passes over the same examples, which a ``count`` of
+            the user's own implies.
     """
 
     def __init__(
@@ -81,7 +84,7 @@ class ForwardPasses:
         self.grouping = grouping or Grouping()
         self.latest = Pass()
         self.wrong: ConfigError | None = None
-        self._seen = 0
+        self._members = 0
         self.outputs = 0
         self.unequal: tuple[int, int] | None = None
         self._sizes: set[int] = set()
@@ -104,22 +107,24 @@ class ForwardPasses:
         self._handles = []
 
     def end_step(self) -> None:
-        """The passes from here on belong to the next step."""
+        """End the step: later passes belong to the next one."""
         if len(self._sizes) > 1:
             self.unequal = min(self._sizes), max(self._sizes)
         self._sizes.clear()
-        self.wrong, self._seen = None, 0
+        self.wrong, self._members = None, 0
 
     def mismatch(self) -> ConfigError | None:
-        """The error where the groups of a pass are none, or nobody said how many examples there are, and the output of
-        the latest pass has other rows."""
+        """Return the error in the groups of the step, or in the number of examples; ``None`` if there is none.
+
+        The number is wrong if it is the default one and the rows of the latest output are not a multiple of it.
+        """
         if self.wrong is not None:
             return self.wrong
         examples = self.latest.examples
         if not self.shared and examples and self.outputs % examples:
             return ConfigError(
-                f"the first tensor that the model is called with has {examples} rows, its output {self.outputs}: "
-                "say with count= how many examples a forward pass has"
+                f"the first tensor that the model is called with has {examples} rows, but its output {self.outputs}: "
+                "pass count= to say how many examples a forward pass has"
             )
         return None
 
@@ -130,9 +135,12 @@ class ForwardPasses:
             self.latest = self.latest._replace(number=self.latest.number + 1, examples=examples, order=None)
             try:
                 members, order = self.grouping.of(examples, args, kwargs)
-                if self._seen not in (0, members):
-                    raise ConfigError(f"groups of {self._seen} and of {members} examples in a step")
-                self._seen = members
+                if self._members not in (0, members):
+                    raise ConfigError(
+                        f"groups of {self._members} and of {members} examples in one step; all groups must have the "
+                        "same size"
+                    )
+                self._members = members
                 self.latest = self.latest._replace(members=members, order=order)
             except ConfigError as error:
                 self.wrong = self.wrong or error

@@ -1,4 +1,4 @@
-"""One source and some geometries: the moments of every step."""
+"""A source and several geometries together: measure the moments of every step."""
 
 from __future__ import annotations
 
@@ -34,47 +34,49 @@ REPLICAS = "replicas"
 MATCHED = "matched"
 ALL = "all"
 ALL_OF_THE_FIRST, PERIOD = 64, 14
-"""By default steps are measured that many in which a backward pass more runs, and then one in so many: a backward pass
-takes 70 to 90 % of a step: one in 14 costs about 5 %."""
+"""Default schedule where measuring takes one extra backward pass: measure all of this many first steps, then one step
+in every ``PERIOD``. A backward pass takes 70 to 90 % of a step, so one in 14 costs about 5 %."""
 
 NO_BACKWARD = (
-    "the noise scale saw no backward pass in this step; build NoiseScaleMeter before the forward pass, on the module "
-    "that is called in the training loop"
+    "the noise scale saw no backward pass in this step; create NoiseScaleMeter before the forward pass, on the module "
+    "that the training loop calls"
 )
 COMPILED_WITHOUT = (AUTO, SPLIT, PER_EXAMPLE)
-"""Sources that run backward passes more than once, which compiled ones do not."""
+"""Sources that run a backward pass more than once, which compiled models do not support."""
 
 
 class NoiseScaleWarning(UserWarning):
-    """What is measured is not what was, or not with what was meant; training goes on."""
+    """The noise scale changes what it measures or how; training goes on."""
 
 
 class Probe(AbstractContextManager["Probe"]):
-    """Measures both moments of every step of a training loop.
+    """Measurement of both moments at every step of a training loop.
 
-    Between the last backward pass of a step and anything that changes gradients (unscaling, clipping, the optimizer's
-    step), call :meth:`step`. Arguments are those of :class:`~cbs.noise_scale.meter.NoiseScaleMeter`, and
+    Call :meth:`step` after the last backward pass of a step and before anything that changes gradients (unscaling,
+    clipping, the optimizer's step). The arguments are those of :class:`~cbs.noise_scale.meter.NoiseScaleMeter`, except:
 
     Args:
-        source: ``"auto"`` is ``split`` where that can be, ``accumulation`` from the step on that shows that it cannot,
-            and ``replicas`` for sharded models. After its first step it raises nothing; a warning says what it does.
+        source: ``"auto"`` is ``split`` where possible, ``accumulation`` from the first step on that shows that
+            ``split`` is impossible, and ``replicas`` for sharded models. With ``"auto"`` no error is raised after the
+            first step; a warning says what changed.
         geometries: names in :data:`~cbs.noise_scale.geometries.GEOMETRIES`, or ``package.module:class`` of your own;
-            ``"matched"`` for that of the optimizer, ``"all"`` for all that suit it.
+            ``"matched"`` for that of the optimizer, ``"all"`` for all that the optimizer and the model support.
 
     Attributes:
         parameters: the trainable parameter tensors, in the order of :attr:`Moments.indices`.
-        names: theirs.
-        geometries: what is measured.
+        names: names of the parameter tensors.
+        geometries: geometries that are measured.
         source: name of the source.
-        micro_batches: micro-batches a training loop should at least make of a step.
-        why: what made it fall back to another source than it would have taken; empty if nothing.
-        automatic: whether it chooses its source.
-        stopped: why nothing is measured any more; empty while it is.
-        tell: says a line, see :class:`~cbs.noise_scale.meter.NoiseScaleMeter`.
-        renewals: how often other parameters were trained than before.
+        micro_batches: least number of micro-batches into which a training loop should split a step.
+        why: why the source is another than the preferred one; empty if it is not.
+        automatic: whether the source is chosen automatically.
+        stopped: why nothing is measured any more; empty while measuring.
+        tell: function that receives messages, see :class:`~cbs.noise_scale.meter.NoiseScaleMeter`.
+        renewals: number of times that the set of trained parameters changed.
 
     Raises:
-        ConfigError: if a name is unknown, the model has nothing to train, or does not suit the source.
+        ConfigError: if a name is unknown, the model has no trainable parameter, or the source does not support the
+            model.
     """
 
     def __init__(
@@ -107,7 +109,7 @@ class Probe(AbstractContextManager["Probe"]):
             source = REPLICAS
         try:
             if compiled and source in COMPILED_WITHOUT:
-                raise ConfigError(f"a compiled model runs its backward pass once only; use the source {FALLBACK!r}")
+                raise ConfigError(f"a compiled model can run its backward pass only once; use the source {FALLBACK!r}")
             self._watch(SPLIT if source == AUTO else source)
         except ConfigError as error:
             if source != AUTO:
@@ -117,16 +119,18 @@ class Probe(AbstractContextManager["Probe"]):
         self._ranks = self._source.ranks or data_parallel_groups(model)
 
     def _bind(self) -> bool:
-        """Find the parameters that are trained, and what to measure of them; whether the model is compiled."""
+        """Find the trained parameters and bind the geometries to them; return whether the model is compiled."""
         trainable = {name: parameter for name, parameter in self._model.named_parameters() if parameter.requires_grad}
         unknown = next((name for name, tensor in trainable.items() if is_lazy(tensor)), None)
         if unknown is not None:
             raise ConfigError(f"parameter {unknown!r} is lazy and has no shape yet: run the model on a batch first")
         if isinstance(self._model, torch.jit.RecursiveScriptModule):
-            raise ConfigError("a scripted model takes no hooks: wrap it in a module that calls it, and measure that")
+            raise ConfigError(
+                "a scripted model accepts no hooks: wrap it in a module that calls it, and measure the wrapper"
+            )
         if not trainable:
             raise ConfigError("the model has no trainable parameter; there is no gradient to measure")
-        self.names = [name.replace("_orig_mod.", "") for name in trainable]  # what torch.compile puts in front
+        self.names = [name.replace("_orig_mod.", "") for name in trainable]  # prefix that torch.compile adds
         self.parameters = list(trainable.values())
         names = _resolve(self._geometry_names, self.parameters, self._optimizer)
         self.geometries = [build_geometry(name) for name in names]
@@ -154,18 +158,20 @@ class Probe(AbstractContextManager["Probe"]):
         self._indices = [tuple(index for index in indices if geometry.covers(index)) for geometry in self.geometries]
 
     def fall_back(self, why: str) -> None:
-        """Measure with ``accumulation`` from now on, because of ``why``."""
+        """Measure with ``accumulation`` from now on; ``why`` gives the reason."""
         self._source.detach()
         self._watch(FALLBACK, why)
         self._say(self.caveat)
 
     def differentiate(self, loss: Tensor) -> None:
-        """Take a loss for the end of the forward pass under way, where no module returns it, before its backward
-        pass."""
+        """Treat a loss as the end of the current forward pass, for models whose modules do not return it.
+
+        Call this before the backward pass of the loss.
+        """
         self._source.differentiate(loss)
 
     def _leave_out(self, why: str) -> None:
-        """Go on without a step that cannot be measured."""
+        """Skip a step that cannot be measured."""
         self._left_out += 1
         if why != self._why_left_out:
             self._say(f"a step is left out, and so are others like it: {why}")
@@ -175,35 +181,37 @@ class Probe(AbstractContextManager["Probe"]):
         self.tell(f"noise scale: {what}")
 
     def _other_parameters(self) -> bool:
-        """Whether other parameters are trained than when the model was attached."""
+        """Whether the set of trained parameters differs from the one that is measured."""
         if self._sharded:
             return False
         trained = [parameter for parameter in self._model.parameters() if parameter.requires_grad]
         return [id(tensor) for tensor in trained] != [id(tensor) for tensor in self.parameters] and bool(trained)
 
     def _renew(self) -> None:
-        """Measure those that are trained now."""
+        """Bind to the parameters that are trained now, and report the change."""
         known = {id(tensor) for tensor in self.parameters}
         self._bind()
         self.renewals += 1
         new = [name for name, tensor in zip(self.names, self.parameters, strict=True) if id(tensor) not in known]
         what = (
-            f"{len(new)} more parameter tensors are trained, as {new[0]!r}" if new else "fewer parameters are trained"
+            f"{len(new)} more parameter tensors are trained, such as {new[0]!r}"
+            if new
+            else "fewer parameters are trained"
         )
         self._since = f"measured from step {self._step + 2} on, as {what} since"
         self._say(self._since)
 
     def stop(self, why: str) -> None:
-        """Measure nothing from the coming step on, because of ``why``; the training goes on."""
+        """Stop measuring from the next step on; ``why`` gives the reason. Training goes on."""
         self._source.detach()
         self.stopped, self._source.active = why, False
 
     @property
     def caveat(self) -> str:
-        """What to say beside every number; empty if nothing."""
+        """Caveats to show beside every number; empty if there are none."""
         own = f"measured with {FALLBACK!r}, which needs two micro-batches or more in a step, because {self.why}"
         left_out = f"{self._left_out} steps left out: {self._why_left_out}" * bool(self._left_out)
-        alone = f"{self._alone} steps had one group of examples alone: nothing to compare" * (not self.why)
+        alone = f"{self._alone} steps had a single group of examples, so nothing to compare" * (not self.why)
         caveats = (
             self.stopped,
             own * bool(self.why and not self.stopped),
@@ -215,16 +223,18 @@ class Probe(AbstractContextManager["Probe"]):
         return "; ".join(filter(None, caveats))
 
     def step(self, *, loss_scale: float = 1.0, gradients_unscaled: bool = False) -> dict[str, Moments] | None:
-        """The moments of the step whose gradients are in ``.grad``, per geometry.
+        """Return the moments of the step whose gradients are in ``.grad``, by geometry.
 
-        Nothing if it was not this step's turn, ``None`` if it was and there was no backward pass.
+        The dictionary is empty if this step was not to be measured or was skipped; ``None`` means that it was to be
+        measured but had no backward pass.
 
         Args:
-            loss_scale: factor the loss was multiplied with before the backward passes, as a GradScaler does.
-            gradients_unscaled: whether ``.grad`` was divided by it again already.
+            loss_scale: factor by which the loss was multiplied before the backward passes, as a GradScaler does.
+            gradients_unscaled: whether ``.grad`` was divided by that factor already.
 
         Raises:
-            ConfigError: if the step cannot be measured, or ``.grad`` is not what its backward passes found.
+            ConfigError: if the step cannot be measured, or ``.grad`` is not what its backward passes computed; with
+                source ``"auto"`` only in the first step.
         """
         watching, sample = self.watching, self._source.sample
         failure, small = None, None
@@ -290,11 +300,11 @@ class Probe(AbstractContextManager["Probe"]):
 
     @property
     def watching(self) -> bool:
-        """Whether the coming step is measured."""
+        """Whether the next step is measured."""
         return self._source.active
 
     def start_at(self, step: int) -> None:
-        """Continue as after ``step`` steps: it decides which of the following are measured."""
+        """Continue as after ``step`` steps; the number of steps decides which of the next ones are measured."""
         self._step = step
         self._source.active = not self.stopped and self._is_due(step)
 
@@ -305,21 +315,21 @@ class Probe(AbstractContextManager["Probe"]):
         return step * passes < ALL_OF_THE_FIRST or step % max(1, PERIOD * passes) == 0
 
     def measure_every(self, every: int) -> None:
-        """Measure one step in so many from now on, counted from the first of all."""
+        """Measure one step in this many from now on, counted from the very first step."""
         self._every = every
         self.start_at(self._step)
 
     def indices(self, geometry: str) -> tuple[int, ...]:
-        """Parameter tensors measured in a geometry, as positions in :attr:`parameters`."""
+        """Return the parameter tensors that a geometry measures, as positions in :attr:`parameters`."""
         return self._indices[[entry.name for entry in self.geometries].index(geometry)]
 
     def detach(self) -> None:
-        """Stop watching and leave the model as it was."""
+        """Stop measuring and leave the model as it was."""
         self._source.detach()
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Do not watch inside the block, as for passes that are not part of a step."""
+        """Do not measure inside the block, for passes that are not part of a training step."""
         self._source.detach()
         try:
             yield
@@ -334,7 +344,7 @@ class Probe(AbstractContextManager["Probe"]):
         self.detach()
 
     def _agree(self, failure: ConfigError | None) -> ConfigError | None:
-        """The failure of this rank, or that of another one: ranks fall back together."""
+        """Return the failure of this rank or of another one, so that all ranks fall back together."""
         if not self._ranks:
             return failure
         failed = torch.tensor([float(failure is not None)], device=self.parameters[0].device)
@@ -343,7 +353,7 @@ class Probe(AbstractContextManager["Probe"]):
         return failure or ConfigError("another rank cannot measure its part of the batch")
 
     def _gradients(self, indices: Sequence[int]) -> dict[int, Tensor]:
-        """Those of the whole step, by index."""
+        """Return the gradients of the whole step, by index; zeros where a parameter has none."""
         gradients = {index: self.parameters[index].grad for index in indices}
         return {
             index: torch.zeros_like(self.parameters[index]) if gradient is None else gradient.detach()
@@ -358,7 +368,7 @@ def _warn(line: str) -> None:
 def _resolve(
     names: Sequence[str], parameters: Sequence[nn.Parameter], optimizer: torch.optim.Optimizer | None
 ) -> list[str]:
-    """The names of geometries, each once, with ``"matched"`` and ``"all"`` replaced."""
+    """Return the distinct names of the geometries, with ``"matched"`` and ``"all"`` replaced."""
     resolved: list[str] = []
     for name in names:
         if name == MATCHED:

@@ -1,4 +1,4 @@
-"""A call of a module, to be run again with other examples."""
+"""Repeat the call of a module with other examples."""
 
 from __future__ import annotations
 
@@ -16,12 +16,15 @@ from cbs.noise_scale.grouping import pick
 
 
 class Replay:
-    """All that the output of a call depends on, as it is before the call; a pass that is run again leaves it as it was.
+    """Everything that the output of a call depends on, as it was before the call, so that it can be repeated.
+
+    A repeated call leaves the module and the random generators as they were.
 
     Args:
-        module: that is called.
-        args: its arguments.
-        kwargs: likewise."""
+        module: module that is called.
+        args: positional arguments of the call.
+        kwargs: keyword arguments of the call.
+    """
 
     def __init__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._module = module.module if isinstance(module, DistributedDataParallel) else module
@@ -33,20 +36,21 @@ class Replay:
         self._state = State(module, random=True)
 
     def inputs(self, examples: int) -> list[Tensor]:
-        """The arguments that have a row for every example, or several."""
+        """Return the argument tensors that have the same number of rows, one or more, for every example."""
         leaves = [leaf for leaf in tree_leaves(self._arguments) if isinstance(leaf, Tensor) and leaf.ndim]
         return [leaf for leaf in leaves if leaf.shape[0] == self._rows and self._rows % examples == 0]
 
     def run(self, kept: Tensor, others: Tensor) -> Any:
-        """The output with all examples but those kept replaced by others, computed in float32 where training runs under
-        autocast, whose roundings would hide what changes.
+        """Return the output with all examples except the kept ones replaced by others.
+
+        Computed without autocast, because its rounding would hide small changes.
 
         Args:
-            kept: shape ``[examples]``.
-            others: which those are, shape ``[examples]``.
+            kept: mask of the examples that stay, shape ``[examples]``.
+            others: index of the example that replaces each of the others, shape ``[examples]``.
 
         Raises:
-            ConfigError: if the examples are not known among the arguments.
+            ConfigError: if the first tensor among the arguments does not have the examples in its first dimension.
         """
         if self._rows == 0 or self._rows % len(kept):
             raise ConfigError("the first tensor in the model's arguments does not have examples first")

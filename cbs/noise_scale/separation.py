@@ -1,4 +1,4 @@
-"""Whether the rows of a model's output belong to the examples they are taken for."""
+"""Check that the rows of a model's output depend on the examples that they are assigned to, and on no others."""
 
 from __future__ import annotations
 
@@ -13,18 +13,24 @@ from cbs.noise_scale.cut import Call
 from cbs.noise_scale.grouping import copies
 
 FIRST = 4
-"""Halves that are replaced in the first check, for models in which only some of the examples decide about others."""
+"""Number of halves that are replaced in the first check, for models in which only some of the examples influence
+others."""
 
 
 class Separation:
-    """Runs a pass three times more, and the first time nine times, once as it was and else with half of the examples
-    replaced by copies of one of the others: the rows of those that stayed have to be the same, and those of the rest
-    change. Copies of one example change who is best of a batch, which other examples of it need not.
+    """Check by repeated forward passes that examples do not influence each other.
+
+    A pass is repeated three times, at the first check nine times: once unchanged, and otherwise with half of the
+    examples replaced by copies of one of the others. The rows of the examples that stayed have to be the same, and
+    those of the replaced ones have to change. Copies of a single example are used because they change relations such as
+    which example is the best of the batch, which different examples need not.
 
     Attributes:
-        why_not: why the latest pass could not be looked at; empty if it could.
-        copies: see :func:`~cbs.noise_scale.alike.alike`; of the latest pass.
-        undecided: whether the latest outputs were the same for all examples, as those of a layer that starts at zero.
+        why_not: why the latest pass could not be checked; empty if it could.
+        copies: distance and correlation of similar examples in the latest pass, see
+            :func:`~cbs.noise_scale.alike.alike`.
+        undecided: whether the latest outputs were the same for all examples, as those of a layer that is initialized at
+            zero.
     """
 
     def __init__(self) -> None:
@@ -34,7 +40,9 @@ class Separation:
         self._checks = 0
 
     def some(self, examples: int, members: int, order: Tensor | None, *, half: bool = True) -> Tensor:
-        """Half of the examples, in whole groups, or one group: others in every check, shape ``[examples]``."""
+        """Return a mask of half of the examples in whole groups, or of one group, shape ``[examples]``; new ones in
+        every check.
+        """
         groups = torch.randperm(examples // members, generator=torch.Generator().manual_seed(self._checks))
         wanted = groups[: len(groups) // 2 if half else 1]
         chosen = torch.zeros(len(groups), 1, dtype=torch.bool).index_fill_(0, wanted, True)
@@ -49,16 +57,17 @@ class Separation:
         members: int,
         order: Tensor | None,
     ) -> None:
-        """Look at a pass.
+        """Check a forward pass.
 
         Args:
-            run: runs it again with all examples replaced but some, from those and which the others are, both of shape
-                ``[examples]``; returns the calls whose output the loss is made of.
-            inputs: of the pass, with rows of examples.
+            run: repeats the pass; called with the mask of the examples that stay and the indices of the examples that
+                replace the others, both of shape ``[examples]``; returns the calls from whose output the loss is
+                computed.
+            inputs: input tensors of the pass, with rows of examples.
             examples, members, order: of the pass, see :class:`~cbs.noise_scale.grouping.Grouping`.
 
         Raises:
-            ConfigError: if the rows of one example depend on others, or on none.
+            ConfigError: if the rows of one example depend on other examples, or on no example at all.
         """
         kept_ones = [torch.ones(examples, dtype=torch.bool)]
         for _ in range(1 if self._checks else FIRST):
@@ -68,13 +77,14 @@ class Separation:
         self.why_not, self.undecided = "", False
         try:
             before, *after = (run(kept, copies(kept, members, order, self._checks)) for kept in kept_ones)
-        except Exception as error:  # noqa: BLE001 - a model may raise anything, and what it says is passed on
+        except Exception as error:  # noqa: BLE001 - a model may raise anything; its message is passed on
             self.why_not = f"the model does not run on other examples: {reason(error)}"
             return
         for calls, kept in zip(after, kept_ones[1:], strict=True):
             if [call.name for call in calls] != [call.name for call in before]:
                 raise ConfigError(
-                    "which modules are called depends on all examples of a batch; use the source 'accumulation'"
+                    "which modules of the model are called depends on the other examples of a batch; use the source "
+                    "'accumulation'"
                 )
             for old, new in zip(before, calls, strict=True):
                 self._compare(old, new, kept)
@@ -99,13 +109,13 @@ class Separation:
         self.undecided = not moved and constant
         if not moved and not constant:
             raise ConfigError(
-                f"{_what(name)} does not depend on the examples, though it has as many rows as there are "
-                "examples, or a multiple; use the source 'accumulation'"
+                f"{_what(name)} does not depend on the examples, although its number of rows is that of the examples "
+                "or a multiple; use the source 'accumulation'"
             )
 
 
 def _flat(rows: Tensor, examples: int) -> Tensor:
-    """Numbers of every example, ``[examples, numbers]``, on the processor."""
+    """Return the numbers of every example on the CPU, shape ``[examples, numbers]``."""
     values = torch.view_as_real(rows) if rows.is_complex() else rows
     return values.detach().reshape(examples, -1).double().cpu()
 
@@ -116,7 +126,7 @@ def _what(name: str) -> str:
 
 def _mixing(name: str) -> str:
     return (
-        f"{_what(name)} for one example depends on others: the model mixes examples, its first dimension does not "
-        "count them, or the weights changed before they were measured; put them first (batch_first=True), or use the "
-        "source 'accumulation'"
+        f"{_what(name)} for one example depends on others: the model mixes examples, its first dimension is not that "
+        "of the examples, or the weights changed before the step was measured; put the examples in the first dimension "
+        "(batch_first=True), or use the source 'accumulation'"
     )

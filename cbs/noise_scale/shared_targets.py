@@ -1,9 +1,9 @@
-"""Whether a loss scores examples against the targets of one another, as mixup and its kin do.
+"""Detect losses that score examples against the targets of other examples, as mixup and similar methods do.
 
 With ``lam * loss(out, y) + (1 - lam) * loss(out, y[order])`` every term is a function of one output and of constants,
-so no derivative tells that two of them share a target, and the inputs that were mixed in the same order. They are not
-independent all the same: a batch gradient has more noise than that of its terms over their number. What shows it is
-that the loss holds the same targets twice, in another order.
+so no derivative shows that two terms share a target, or that the inputs were mixed in the same order. The examples are
+not independent all the same: the gradient of a batch has more noise than the terms would have if they were independent.
+What shows it is that the loss holds the same targets twice, in another order.
 """
 
 from __future__ import annotations
@@ -18,40 +18,40 @@ import torch
 from torch import Tensor
 
 SHARED = (
-    "the loss holds the targets of a batch twice, in another order: examples that share them, as under mixup, are not "
-    "independent; use the source 'accumulation' with micro-batches that are mixed each by itself"
+    "the loss holds the targets of a batch twice, in another order: examples that share targets, as with mixup, are "
+    "not independent; use the source 'accumulation' and mix each micro-batch by itself"
 )
 
 NODES = 256
-"""Operations between a loss and a model's output that are looked through, from the loss on."""
+"""Largest number of operations between a loss and a model's output that are searched, from the loss on."""
 
 TENSORS = 8
-"""Constants of a loss that are compared."""
+"""Largest number of constants of a loss that are compared."""
 
 SURE = 1e-3
-"""Chance of as many equal numbers of every target, had they been drawn independently, from which on they are said to be
-the same ones."""
+"""Probability below which a match of two constants is taken as proof that they hold the same targets: that of equally
+many copies of every target in both, had they been drawn independently."""
 
 
 class SharedTargets:
-    """Looks at the constants of a loss.
+    """Check of the constants in a loss for targets that occur twice.
 
     Attributes:
-        chance: of what was seen since two constants were last no rearrangement of one another, had they been drawn
-            independently of the same distribution.
+        chance: probability of all matches since two constants last were not permutations of one another, had they been
+            drawn independently from the same distribution.
     """
 
     def __init__(self) -> None:
         self.chance = 1.0
 
     def look(self, loss: Tensor, outputs: Sequence[Tensor], half: Tensor, members: int) -> bool:
-        """Whether examples share targets.
+        """Return whether examples share targets.
 
         Args:
-            loss: of a batch, before its backward pass.
-            outputs: tensors that it is made of, with rows of examples.
-            half: some examples, in whole groups, shape ``[examples]``.
-            members: examples of a group, which may share.
+            loss: loss of a batch, before its backward pass.
+            outputs: tensors with rows of examples from which the loss is computed.
+            half: mask of some examples, in whole groups, shape ``[examples]``.
+            members: number of examples in a group; these may share targets.
         """
         found = itertools.islice(_constants(loss, outputs, len(half)), TENSORS)
         pairs = itertools.combinations([rows.detach().reshape(len(half), -1).cpu() for rows in found], 2)
@@ -62,8 +62,9 @@ class SharedTargets:
 
 
 def _constants(loss: Tensor, outputs: Sequence[Tensor], examples: int) -> Iterator[Tensor]:
-    """Tensors with rows of examples that the operations between a loss and the outputs keep, and that have no
-    gradient."""
+    """Yield the tensors with rows of examples, but without gradient, that operations between a loss and the outputs
+    saved.
+    """
     ends, nodes = {tensor.grad_fn for tensor in outputs}, deque([loss.grad_fn])
     seen: set[Any] = set()
     while nodes and len(seen) < NODES:
@@ -79,8 +80,11 @@ def _constants(loss: Tensor, outputs: Sequence[Tensor], examples: int) -> Iterat
 
 
 def _chance(one: Tensor, other: Tensor) -> float | None:
-    """That independent draws are a rearrangement of one another as these rows are; ``None`` if they are none, or each
-    value of one stands where the same value of the other does, as with labels and their complement."""
+    """Return the probability that independent draws are permutations of one another, as these rows are.
+
+    ``None`` if they are no permutations, or if equal rows of one correspond to equal rows of the other throughout, as
+    with labels and their complement.
+    """
     if one.shape != other.shape or one.dtype != other.dtype or torch.equal(one, other) or not _same(one, other):
         return None
     _, places, counts = torch.unique(one, dim=0, return_inverse=True, return_counts=True)
@@ -93,7 +97,7 @@ def _chance(one: Tensor, other: Tensor) -> float | None:
 
 
 def _same(one: Tensor, other: Tensor) -> bool:
-    """Whether these are the same rows in any order."""
+    """Whether two tensors have the same rows, in any order."""
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
     sides = [torch.unique(rows, dim=0, return_counts=True) for rows in (one, other)]

@@ -1,9 +1,9 @@
-r"""The small-batch side of one step, added up group by group.
+r"""The small-batch side of one step, accumulated group by group.
 
 The examples of a step fall into groups. All sources follow one convention: the contributions :math:`c_j` of the groups
-**add up** to the gradient of the step's mean loss, which is what an optimizer finds in ``.grad`` (so a loss that is
-divided by the number of micro-batches, as usual under accumulation, is right). The mean gradient of a group of
-:math:`b_j` out of B examples is then :math:`g_j = c_j B / b_j`.
+**add up** to the gradient of the step's mean loss, which an optimizer gets in ``.grad``. (So dividing the loss by the
+number of micro-batches, as usual under accumulation, is right.) The mean gradient of a group of :math:`b_j` out of B
+examples is then :math:`g_j = c_j B / b_j`.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ class Small:
     so that the weighted mean of :math:`T(g_j)` exceeds :math:`T(g)` by a variance, which is never negative.
 
     Attributes:
-        statistics: per geometry, in the order the source was given them, one entry per covered tensor: the
+        statistics: per geometry, in the order in which the source received them, one entry per covered tensor: the
             weighted mean of T over the mean gradients of the groups, :math:`\sum_j w_j T(g_j) = \sum_j T(c_j)/w_j`;
-            zeros where no group reached the parameter tensor.
-        within: the same for parts of these groups, where examples belong together: between them there is only the noise
-            of the members of a group.
-        sizes: batch sizes; the effective one of the groups is :math:`1/\sum_j (w_j/b_j)`, an M-th part of the examples.
+            zeros where no group contributed to the parameter tensor.
+        within: the same for cells inside these groups, where examples belong together: between them there is only the
+            noise of the members of a group.
+        sizes: batch sizes; the effective size of the groups is :math:`1/\sum_j (w_j/b_j)`, with M groups a M-th part of
+            the examples.
     """
 
     statistics: list[list[Tensor]]
@@ -44,10 +45,10 @@ class GroupSums:
 
     Args:
         parameters: the parameter tensors, by index.
-        geometries: what to sum.
+        geometries: geometries whose T is summed.
 
     Attributes:
-        wanted: places of the geometries that count a parameter tensor, by index.
+        wanted: for every parameter tensor, positions of the geometries that cover it.
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter], geometries: Sequence[Geometry]) -> None:
@@ -65,22 +66,22 @@ class GroupSums:
         self._sums: list[dict[int, Tensor]] = [{} for _ in self._geometries]
 
     def add(self, index: int, size: int, contributions: Tensor) -> None:
-        """Add groups of a parameter tensor.
+        """Add the contributions of groups to the gradient of a parameter tensor.
 
         Args:
-            index: of the parameter tensor.
-            size: examples per group.
+            index: index of the parameter tensor.
+            size: number of examples per group.
             contributions: shape ``[groups, *parameter.shape]``.
         """
         for place in self.wanted[index]:
             self._add(place, index, self._geometries[place].statistic(index, as_real(contributions)).mul_(1.0 / size))
 
     def small(self, groups: int, examples: int) -> Small:
-        """The sums so far.
+        """Return the small-batch side of the step from the sums so far.
 
         Args:
-            groups: number of all groups of the step.
-            examples: of the step.
+            groups: number of groups in the step.
+            examples: number of examples in the step.
         """
         statistics = []
         for geometry, covered, sums in zip(self._geometries, self._covered, self._sums, strict=True):

@@ -1,4 +1,4 @@
-"""Names for objects that live one per file, and the texts a person types for them."""
+"""Registries, which map names to objects that live one per file, and parsers of what users type for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An entry of a registry with its options: as a value, as the text a person types, and as a label beside others.
+"""An entry of a registry with its options: as a value, as text that a user types, and as a label among others.
 
 The text is ``muon`` or ``muon(nesterov=false, betas=[0.9, 0.95])``: :func:`parse_choice` reads what ``str`` writes.
 """
@@ -43,12 +43,12 @@ class Choice:
         return called(self.name, sorted(self.options.items()))
 
     def covers(self, other: Choice) -> bool:
-        """Whether the other is this one, or this one with further options."""
+        """Whether ``other`` is this choice, possibly with further options."""
         return self.name == other.name and self.options.items() <= other.options.items()
 
 
 def json_options(of: str, options: dict[str, Any]) -> dict[str, Any]:
-    """Options as JSON gives them back.
+    """Return options as they are after a round trip through JSON.
 
     Raises:
         ConfigError: if they are not plain JSON values.
@@ -61,16 +61,16 @@ def json_options(of: str, options: dict[str, Any]) -> dict[str, Any]:
 
 
 def called(name: str, options: Iterable[tuple[str, Any]]) -> str:
-    """A name with options behind it, as :func:`parse_choice` reads it."""
+    """Return a name followed by its options, in the form that :func:`parse_choice` reads."""
     settings = ", ".join(f"{key}={value_text(value)}" for key, value in options)
     return f"{name}({settings})" if settings else name
 
 
 def parse_choice(text: str) -> Choice:
-    """``name`` or ``name(option=value, ...)``; values as of :func:`parse_value`.
+    """Parse ``name`` or ``name(option=value, ...)``; values as in :func:`parse_value`.
 
     Raises:
-        ConfigError: if it is of neither form, or an option appears twice.
+        ConfigError: if the text has neither form, or an option appears twice.
     """
     name, opening, rest = (part.strip() for part in text.partition("("))
     if not opening:
@@ -89,7 +89,9 @@ def parse_choice(text: str) -> Choice:
 
 
 def read_choice(text: str) -> Choice:
-    """:func:`parse_choice`, where text of another form is a name as it stands: other tools call optimizers anything."""
+    """Parse like :func:`parse_choice`, but take text of another form as a name, because other tools name optimizers
+    freely.
+    """
     try:
         return parse_choice(text)
     except ConfigError:
@@ -97,10 +99,10 @@ def read_choice(text: str) -> Choice:
 
 
 def parse_value(text: str) -> Any:
-    """A value as a person types it.
+    """Parse a value as a user types it.
 
-    A number, ``true``, ``false``, ``none``, a list in brackets or parentheses, a dictionary in braces, text in double
-    quotes as in JSON or in single ones; anything else is text as it stands.
+    A number, ``true``, ``false``, ``none``, a list in brackets or parentheses, a dictionary in braces, or text in
+    double quotes as in JSON or in single quotes; anything else is taken as text.
 
     Raises:
         ConfigError: if a bracket or a quote is not closed.
@@ -122,18 +124,18 @@ def parse_value(text: str) -> Any:
     if text[:1] not in _CLOSING:
         return text
     if text[-1] != _CLOSING[text[0]]:
-        raise ConfigError(f"{text!r} does not end with {_CLOSING[text[0]]!r}; text that is no list goes in quotes")
+        raise ConfigError(f"{text!r} does not end with {_CLOSING[text[0]]!r}; put text that is not a list in quotes")
     parts = split(text[1:-1], text)
     if text[0] != "{":
         return [parse_value(part) for part in parts]
     pairs = [split(part, text, ":") for part in parts]
     if any(len(pair) != 2 for pair in pairs):
-        raise ConfigError(f"{text!r} is no dictionary; write {{name: value, ...}}")
+        raise ConfigError(f"{text!r} is not a dictionary; write {{name: value, ...}}")
     return {str(parse_value(key)): parse_value(value) for key, value in pairs}
 
 
 def value_text(value: Any) -> str:
-    """A JSON value as :func:`parse_value` reads it."""
+    """Return a JSON value as text that :func:`parse_value` reads."""
     if isinstance(value, str):
         same = _BARE.fullmatch(value) and parse_value(value) == value
         return value if same else json.dumps(value)
@@ -145,14 +147,21 @@ def value_text(value: Any) -> str:
 
 
 def labels(choices: Sequence[Choice]) -> list[str]:
-    """What each is called among the others: its name, and where there are several of that name, the options in which
-    these differ."""
+    """Return a label for each choice among the others: its name, and the options in which choices of the same name
+    differ.
+    """
     distinct = differences([choice.options for choice in choices], [choice.name for choice in choices])
     return [str(Choice(name=choice.name, options=options)) for choice, options in zip(choices, distinct, strict=True)]
 
 
 def differences(settings: Sequence[Mapping[str, Any]], kinds: Sequence[Hashable]) -> list[dict[str, Any]]:
-    """Of each mapping, the items in which those of its kind differ; one that is missing differs from any value."""
+    """Return of each mapping the items in which mappings of the same kind differ; a missing item differs from any
+    value.
+
+    Args:
+        settings: the mappings.
+        kinds: kind of each mapping.
+    """
     texts: dict[Hashable, list[dict[str, str]]] = {}
     for mapping, kind in zip(settings, kinds, strict=True):
         texts.setdefault(kind, []).append({key: value_text(value) for key, value in mapping.items()})
@@ -167,13 +176,22 @@ def differences(settings: Sequence[Mapping[str, Any]], kinds: Sequence[Hashable]
 
 
 def split(inside: str, whole: str, mark: str = ",") -> list[str]:
-    """The parts between marks that no bracket and no quote holds; an empty last one does not count."""
+    """Split text at separators outside brackets and quotes; an empty last part is dropped.
+
+    Args:
+        inside: text to split.
+        whole: text to show in errors.
+        mark: the separator.
+
+    Raises:
+        ConfigError: if brackets or quotes do not match, or a part is empty.
+    """
     parts, depth, start = [], list[str](), 0
     for place, character in _outside_quotes(inside, whole):
         if character in _CLOSING:
             depth.append(_CLOSING[character])
         elif character in _CLOSING.values() and (not depth or depth.pop() != character):
-            raise ConfigError(f"{whole!r}: {character!r} closes nothing")
+            raise ConfigError(f"{whole!r}: {character!r} has no opening bracket")
         elif character == mark and not depth:
             parts.append(inside[start:place])
             start = place + 1
@@ -181,12 +199,12 @@ def split(inside: str, whole: str, mark: str = ",") -> list[str]:
         raise ConfigError(f"{whole!r}: {depth[-1]!r} is missing")
     parts += [inside[start:]] if inside[start:].strip() else []
     if not all(part.strip() for part in parts):
-        raise ConfigError(f"{whole!r}: nothing stands before a {mark!r}")
+        raise ConfigError(f"{whole!r}: there is nothing before a {mark!r}")
     return parts
 
 
 def _outside_quotes(text: str, whole: str) -> Iterator[tuple[int, str]]:
-    """Places and characters that are not in quotes."""
+    """Yield positions and characters outside quotes."""
     place = 0
     while place < len(text):
         if text[place] not in "\"'":

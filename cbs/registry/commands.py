@@ -1,4 +1,4 @@
-"""Where the commands of ``cbs`` are, found without importing them."""
+"""Find the modules of the ``cbs`` commands without importing them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from cbs.registry.extensions import extensions, within
 
 
 def command_modules() -> dict[str, list[str]]:
-    """Where every command is, by its name.
+    """Return the modules of every command, by its name.
 
-    A module of ``sweeps.commands`` has a function ``command``, which becomes the command of its name, ``import_`` as
-    ``import`` and ``noise_scale`` as ``noise-scale``; so has the module ``command`` of the folder of a question or an
-    extension, for the name of the folder. A package, also one in the ``commands`` of a folder, is a group: the commands
-    of its modules stand behind its name. A group may stand in several places.
+    A module of ``sweeps.commands`` has a function ``command``, which becomes the command with the module's name:
+    ``import_`` as ``import`` and ``noise_scale`` as ``noise-scale``. The same holds for the module ``command`` in the
+    folder of a question or an extension, with the name of the folder. A package, also one in the ``commands`` of a
+    folder, is a group, whose commands are typed after its name. Several places may contribute to a group.
     """
     by_command: dict[str, list[str]] = {}
     places: list[tuple[str, list[str]]] = []
@@ -30,5 +30,5 @@ def command_modules() -> dict[str, list[str]]:
 
 
 def typed(name: str) -> str:
-    """A name of a module as people type it."""
+    """Return the name of a module as users type it."""
     return name.strip("_").replace("_", "-")

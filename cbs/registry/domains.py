@@ -1,4 +1,4 @@
-"""What values options may have: whole numbers, numbers within bounds; the one place where these are refused."""
+"""Checks of option values: integers, numbers within bounds; the only place where such values are rejected."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from cbs.errors import ConfigError
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Whether it is a number that JSON has; ``True`` and ``False`` are none."""
+    """Whether it is a number that JSON has; ``True`` and ``False`` are not."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def is_whole(value: object, least: int = 1) -> TypeGuard[int]:
-    """Whether it is a whole number of at least ``least``."""
+    """Whether it is an integer of at least ``least``."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
 def whole(name: str, value: object, *, least: int = 1, what: str = "") -> int:
-    """A whole number.
+    """Check that a value is an integer.
 
     Args:
-        name: of the option, as an error calls it.
-        value: of it.
-        least: the smallest that is taken.
-        what: that this is.
+        name: name of the option, for the error message.
+        value: value of the option.
+        least: smallest valid value.
+        what: meaning of ``least``, for the error message.
 
     Raises:
-        ConfigError: if it is none, or below ``least``.
+        ConfigError: if it is not an integer, or below ``least``.
     """
     if not is_whole(value, least):
         raise ConfigError(f"{name} must be a whole number of at least {least}{what and ', '}{what}, got {value!r}")
@@ -38,7 +38,7 @@ def whole(name: str, value: object, *, least: int = 1, what: str = "") -> int:
 
 
 def all_whole(workload: str, numbers: Mapping[str, int | None]) -> None:
-    """Check options of a workload, each a positive whole number or ``None``.
+    """Check options of a workload, each of which has to be a positive integer or ``None``.
 
     Raises:
         ConfigError: if one is something else.
@@ -49,10 +49,10 @@ def all_whole(workload: str, numbers: Mapping[str, int | None]) -> None:
 
 
 def number(name: str, value: object, *, above: float = 0.0, below: float = math.inf) -> float:
-    """A number between two bounds, neither of them included.
+    """Check that a value is a number between two bounds, both excluded.
 
     Raises:
-        ConfigError: if it is none, or not strictly between the bounds.
+        ConfigError: if it is not a number, or not strictly between the bounds.
     """
     if not is_number(value) or not above < value < below:
         limit = "" if below == math.inf else f" and below {below:g}"
@@ -61,10 +61,10 @@ def number(name: str, value: object, *, above: float = 0.0, below: float = math.
 
 
 def finite(name: str, value: Any) -> float:
-    """A finite number as a float, of any type of real numbers, so that 2 and 2.0 are stored alike.
+    """Return a finite number of any real type as a float, so that 2 and 2.0 are stored alike.
 
     Raises:
-        ConfigError: if it is none.
+        ConfigError: if it is not a finite number.
     """
     if not isinstance(value, Real) or isinstance(value, bool) or not math.isfinite(value):
         raise ConfigError(f"{name} must be a finite number, got {value!r}")

@@ -1,17 +1,18 @@
-"""Folders of entries beside the packages of the registries: questions, and extensions.
+"""Folders that add entries to the registries from outside their packages: questions and extensions.
 
-Such a folder is a package whose modules are named for what they hold: ``command`` (or ``commands``, a package whose
-modules are commands and whose packages are groups of them), ``tables`` and ``figures``, and for entries of any registry
-the last word of its package: ``optimizers``, ``workloads``, ``importers``. A module that is a package holds its entries
-in its own modules.
+Such a folder is a package whose modules are named after their content: ``command`` (or ``commands``, a package whose
+modules are commands and whose packages are groups of commands), ``tables`` and ``figures``. Entries of a registry are
+in a module named after the last part of the registry's package: ``optimizers``, ``workloads``, ``importers``. If that
+module is a package, its own modules hold the entries.
 
-An extension is such a folder. A distribution names its own in the entry points of group ``cbs.extensions``::
+An extension is such a folder. A distribution lists its extensions in the entry points of group ``cbs.extensions``::
 
     [project.entry-points."cbs.extensions"]
     tiny = "my_package.tiny"
 
-Those that come along stand in ``analysis/extensions`` and need no entry, because the entry points of an editable
-installation are as old as the installation; from here on both are the same. Nothing is imported to find either.
+The built-in extensions are in ``analysis/extensions`` and need no entry point, because the entry points of an editable
+installation are only as recent as the installation; apart from that both kinds are treated alike. Nothing is imported
+to find them.
 """
 
 from __future__ import annotations
@@ -35,15 +36,19 @@ _HOME = Path(__file__).resolve().parents[2]
 
 
 class Folder(NamedTuple):
-    """A folder of entries: what people call it, its package, and where it is."""
+    """A folder of entries: its name, its package, and its path."""
 
     name: str
     package: str
     path: Path
 
     def modules(self, kind: str) -> dict[str, Path]:
-        """The modules that hold entries of a kind and their files, by their full names: the module of that name, and
-        those within it where it is a package."""
+        """Yield full names and files of the modules that hold entries of a kind in all extensions.
+
+        Args:
+            kind: name of the modules.
+            package: package whose folders are searched first, if given.
+        """
         file, folder, name = self.path / f"{kind}.py", self.path / kind, f"{self.package}.{kind}"
         if file.is_file():
             return {name: file}
@@ -52,10 +57,10 @@ class Folder(NamedTuple):
 
 
 def within(package: str) -> list[Folder]:
-    """The folders in a package, by name.
+    """Return the folders in a package, by name.
 
     Raises:
-        ModuleNotFoundError: if there is no such package.
+        ModuleNotFoundError: if the package does not exist.
     """
     spec = importlib.util.find_spec(package)
     if spec is None or not spec.submodule_search_locations:
@@ -65,10 +70,10 @@ def within(package: str) -> list[Folder]:
 
 @functools.cache
 def extensions() -> tuple[Folder, ...]:
-    """All extensions: those that come along, then those that distributions name, each by name.
+    """Return all extensions: the built-in ones, then those that distributions list, each sorted by name.
 
     Raises:
-        ConfigError: if an extension is named whose package is not there, or two have the same name.
+        ConfigError: if the package of a listed extension does not exist, or two extensions have the same name.
     """
     found = {folder.name: folder for folder in _folders(BUILT_IN, [_HOME.joinpath(*BUILT_IN.split("."))])}
     for entry in sorted(entry_points(group=GROUP)):
@@ -81,7 +86,7 @@ def extensions() -> tuple[Folder, ...]:
         if spec is None or not spec.submodule_search_locations:
             raise ConfigError(
                 f"extension {entry.name!r} should be the package {entry.value}, which does not "
-                f"exist; reinstall or uninstall {entry.dist.name if entry.dist else 'what brings it'}"
+                f"exist; reinstall or uninstall {entry.dist.name if entry.dist else 'the distribution that lists it'}"
             )
         if entry.name in found:
             raise ConfigError(
@@ -102,7 +107,7 @@ def load(module: str) -> ModuleType:
     """Import a module of a folder.
 
     Raises:
-        ConfigError: if that fails.
+        ConfigError: if the import fails.
     """
     try:
         return importlib.import_module(module)

@@ -1,4 +1,4 @@
-"""Numbers, lists of them and lengths of time as a person types them on a command line."""
+"""Parsers of numbers, lists of numbers and durations that a user types on a command line."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def parse_batch_sizes(text: str, flag: str = "--batch-sizes") -> tuple[int, ...]:
-    """``"4,8,16"`` as it stands, ``"4..512"`` as powers of two times 4 up to 512.
+    """Parse ``"4,8,16"`` as a list, ``"4..512"`` as 4 and its doublings up to 512.
 
     Raises:
-        ConfigError: if it is neither, or a range that does not meet its end.
+        ConfigError: if the text is neither, or the doublings do not meet the end of the range.
     """
     first, dots, last = text.partition("..")
     if not dots:
@@ -24,18 +24,18 @@ def parse_batch_sizes(text: str, flag: str = "--batch-sizes") -> tuple[int, ...]
         raise ConfigError(f"{flag} {text}: a range has two ends, as in 4..512")
     low, high = ends
     if not 1 <= low <= high:
-        raise ConfigError(f"{flag} {text}: the range must start at 1 or more and not fall")
+        raise ConfigError(f"{flag} {text}: the range must start at 1 or more and end at or above its start")
     sizes = [low]
     while sizes[-1] * 2 <= high:
         sizes.append(sizes[-1] * 2)
     if sizes[-1] != high:
         near = f"{low}..{sizes[-1]} or {low}..{2 * sizes[-1]}"
-        raise ConfigError(f"{flag} {text}: a range doubles and does not meet {high}; say {near}, or list the sizes")
+        raise ConfigError(f"{flag} {text}: a range doubles and does not meet {high}; use {near}, or list the sizes")
     return tuple(sizes)
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:
-    """A single number is how many seeds (0, 1, ...); a list is the seeds themselves."""
+    """Parse seeds: a single number is the number of seeds (0, 1, ...), a list the seeds themselves."""
     numbers = parse_numbers(text, "--seeds", int)
     if "," in text:
         return numbers
@@ -45,7 +45,7 @@ def parse_seeds(text: str) -> tuple[int, ...]:
 
 
 def parse_numbers(text: str, flag: str, kind: type[int] | type[float], other: str = "") -> tuple[Any, ...]:
-    """Numbers separated by commas; ``other`` says what else the flag takes."""
+    """Parse numbers separated by commas; ``other`` describes what else the flag accepts, for the error message."""
     try:
         return tuple(kind(part) for part in text.split(",") if part.strip() or not text.strip())
     except ValueError:
@@ -54,12 +54,12 @@ def parse_numbers(text: str, flag: str, kind: type[int] | type[float], other: st
 
 
 def parse_duration(text: str, flag: str = "--max-time") -> float:
-    """Seconds in ``90``, ``90s``, ``30m``, ``2h`` or ``1d``."""
+    """Return the seconds in ``90``, ``90s``, ``30m``, ``2h`` or ``1d``."""
     number, unit = (text[:-1], text[-1]) if text[-1:] in _SECONDS else (text, "s")
     try:
         seconds = float(number) * _SECONDS[unit]
     except ValueError:
         seconds = math.nan
     if not 0.0 < seconds < math.inf:
-        raise ConfigError(f"{flag} takes a length of time such as 2h, 30m or 90 (seconds), got {text!r}")
+        raise ConfigError(f"{flag} takes a duration such as 2h, 30m or 90 (seconds), got {text!r}")
     return seconds

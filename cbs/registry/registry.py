@@ -1,9 +1,9 @@
-"""A name -> object table whose entries live one per file.
+"""A table from names to objects that are defined one per file.
 
-A registry belongs to a package. The first lookup imports the package's modules, and those of this kind in extensions,
-see :mod:`cbs.registry.extensions`; each module registers what it defines with a decorator, so a new entry is one new
-file and no edit elsewhere. A registry may have a fallback, which knows entries that are made on demand, such as
-everything a library has.
+A registry belongs to a package. The first lookup imports the package's modules, and those of the same kind in
+extensions, see :mod:`cbs.registry.extensions`. Each module registers its objects with a decorator, so a new entry is
+one new file without an edit elsewhere. A registry may have a fallback with entries that are made on demand, such as
+everything that a library defines.
 """
 
 from __future__ import annotations
@@ -26,20 +26,21 @@ from cbs.errors import CbsError, ConfigError, UnknownNameError
 from cbs.registry.extensions import load, modules
 
 _REGISTRATION = re.compile(r'^(?:@[\w.]+|\w+\.register|([a-z_]+) = \w+(?=\(\s*"\1"))\(\s*"([\w-]+)"', re.MULTILINE)
-"""A decorator, a call of ``register``, or the assignment of an entry to its own name, at the margin of a module."""
+"""Matches, at the start of a line, a decorator, a call of ``register``, or the assignment of an entry to its own
+name."""
 
 _allowed: frozenset[str] | None = None
-"""Names that :class:`ImportFallback` imports; ``None`` for all."""
+"""Names that :class:`ImportFallback` may import; ``None`` for all."""
 
 
 @contextlib.contextmanager
 def only_code(names: Iterable[str] | None) -> Iterator[None]:
-    """Within the block nothing named ``package.module:name`` is imported but ``names``.
+    """Import no name of the form ``package.module:name`` inside the block except ``names``.
 
-    For what was read from a file and not typed by a person: a results folder of somebody else may name anything.
+    For names that come from a file and not from the user: somebody else's results folder may name any code.
 
     Args:
-        names: those that the person has named again; ``None`` changes nothing.
+        names: names that the user has allowed; ``None`` changes nothing.
     """
     global _allowed
     before = _allowed
@@ -56,60 +57,60 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class Fallback(Protocol[T_co]):
-    """Entries beyond those that register themselves."""
+    """Source of entries beyond those that modules register."""
 
     def names(self) -> list[str]:
-        """All names that :meth:`get` serves; may be slow."""
+        """Return all names that :meth:`get` serves; may be slow."""
 
     def get(self, name: str) -> T_co | None:
-        """The entry called ``name``; ``None`` if there is none.
+        """Return the entry called ``name``; ``None`` if there is none.
 
         Raises:
-            ConfigError: if the name is known but cannot be served.
+            ConfigError: if the name is known but its entry cannot be made.
         """
 
     def describe(self) -> str:
-        """What the names stand for, as the last item of a list: ``"everything of library x"``."""
+        """Return what the names stand for, as the last item of a list: ``"everything of library x"``."""
 
 
 class ImportFallback:
-    """The fallback that knows what is named as ``package.module:name``, in the working folder or installed.
+    """Fallback that imports names of the form ``package.module:name``, from the working folder or installed packages.
 
     Args:
-        kind: what an entry is called in an error message.
+        kind: what an entry is called in error messages.
     """
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
 
     def names(self) -> list[str]:
-        """None: there is no end of them."""
+        """Return an empty list, because any module can be named."""
         return []
 
     def get(self, name: str) -> Any:
-        """What the module calls so, if the name has a colon.
+        """Import the named object, if the name has a colon.
 
         Raises:
-            ConfigError: if the module cannot be imported, or has nothing of that name that can be called; or if the
-                name may not be imported here, see :func:`only_code`.
+            ConfigError: if the module cannot be imported or has no callable of that name, or if the name may not be
+                imported here, see :func:`only_code`.
         """
         module_name, colon, entry = name.partition(":")
         if not colon:
             return None
         if _allowed is not None and name not in _allowed:
             raise ConfigError(
-                f"{self.kind} {name!r} is code named in the results, which anybody may have written; to allow it to "
-                f"run: --code {shlex.quote(name)}"
+                f"{self.kind} {name!r} is code that the results name, and anybody may have written them; to allow it "
+                f"to run: --code {shlex.quote(name)}"
             )
         here = str(Path.cwd())
         if here not in sys.path:
             sys.path.insert(0, here)
         try:
-            with contextlib.redirect_stdout(sys.stderr):  # what it prints is no answer of ours
+            with contextlib.redirect_stdout(sys.stderr):  # keep its output apart from the command's own
                 module = importlib.import_module(module_name)
         except CbsError:
             raise
-        except (Exception, SystemExit) as error:  # a script without a guard around its end
+        except (Exception, SystemExit) as error:  # a script may call sys.exit() when imported
             raise ConfigError(
                 f"cannot import {self.kind} module {module_name!r}: {type(error).__name__}: {error}"
             ) from error
@@ -118,16 +119,16 @@ class ImportFallback:
         return getattr(module, entry)
 
     def describe(self) -> str:
-        """How such a name looks."""
+        """Return the form of such a name."""
         return "your own package.module:name"
 
 
 class _Anything(Protocol):
-    """What every protocol has."""
+    """Protocol without members, to recognize the attributes that every protocol has."""
 
 
 def lacking(entry: object, base: type) -> list[str]:
-    """Attributes and methods of a protocol or a base class that an object does not have, or has left abstract."""
+    """Return the members of a protocol or base class that an object does not have, or has left abstract."""
     methods = [
         name
         for name, value in vars(base).items()
@@ -138,7 +139,7 @@ def lacking(entry: object, base: type) -> list[str]:
 
 
 def _called(wanted: Any) -> str:
-    """A class, or a union of classes, as a person finds it."""
+    """Return the name of a class, or of a union of classes, for an error message."""
     kinds = getattr(wanted, "__args__", (wanted,))
     return " or ".join("a function" if kind is Callable else f"{kind.__module__}.{kind.__qualname__}" for kind in kinds)
 
@@ -147,17 +148,17 @@ class Registry(Generic[T]):
     """Names and the objects they stand for.
 
     Args:
-        kind: what an entry is called in an error message, for example ``"optimizer"``.
-        package: the package whose modules hold the entries; imported at the first lookup. Modules of its last word hold
-            entries in extensions, too.
-        folders: a package of folders in which they do so as well.
+        kind: what an entry is called in error messages, for example ``"optimizer"``.
+        package: package whose modules hold the entries; imported at the first lookup. In extensions the modules named
+            after its last part hold entries, too.
+        folders: a package whose folders are searched like extensions.
         derived_from: the class that every entry derives from, where entries are classes.
-        instance_of: the class of every entry, where they are objects.
-        makes: what every entry returns, where they are called: a class, a union of classes, or a protocol, which the
-            result need not inherit.
+        instance_of: the class of every entry, where entries are objects.
+        makes: what every entry returns, where entries are called: a class, a union of classes, or a protocol, from
+            which the result need not inherit.
 
     Attributes:
-        fallback: asked for a name that no module has registered; a module of the package may set it.
+        fallback: source of entries for names that no module has registered; a module of the package may set it.
     """
 
     def __init__(
@@ -181,15 +182,15 @@ class Registry(Generic[T]):
         self.fallback: Fallback[T] | None = None
 
     def register(self, name: str) -> Callable[[T], T]:
-        """Decorator that files its argument under ``name``.
+        """Return a decorator that registers its argument under ``name``.
 
-        It raises a ``ConfigError`` if the name is taken, or the argument is not what the registry holds.
+        The decorator raises a ``ConfigError`` if the name is taken, or the argument does not suit the registry.
         """
 
         def decorate(entry: T) -> T:
             where = f"{self.kind} {name!r}, registered in {getattr(entry, '__module__', type(entry).__module__)},"
             if name in self._entries:
-                raise ConfigError(f"{where} has the name of another one")
+                raise ConfigError(f"{where} has a name that is already taken; choose another")
             if problem := self._unfit(entry):
                 raise ConfigError(f"{where} {problem}")
             self._entries[name] = entry
@@ -198,7 +199,7 @@ class Registry(Generic[T]):
         return decorate
 
     def _unfit(self, entry: Any) -> str:
-        """Why an entry cannot be of this registry; empty if it can."""
+        """Return why an object cannot be an entry of this registry; empty if it can."""
         base = self._derived_from
         if base is not None and (not isinstance(entry, type) or base not in entry.__mro__):
             return f"must be a class derived from {_called(base)}"
@@ -211,10 +212,10 @@ class Registry(Generic[T]):
         return ""
 
     def make(self, name: str, *args: Any, **options: Any) -> Any:
-        """Call the entry called ``name``, whose parameters beyond ``args`` are its options.
+        """Call the entry called ``name``; its parameters beyond ``args`` are its options.
 
         Raises:
-            ConfigError: if the name or an option is unknown, one is missing, or what it returns is of another kind.
+            ConfigError: if the name or an option is unknown, an option is missing, or the result has the wrong type.
         """
         entry: Any = self[name]
         try:
@@ -234,21 +235,21 @@ class Registry(Generic[T]):
         return made
 
     def names(self) -> list[str]:
-        """The registered names, sorted; those of the fallback are :meth:`more_names`."""
+        """Return the registered names, sorted; those of the fallback are :meth:`more_names`."""
         self._discover()
         return sorted(self._entries)
 
     def more_names(self) -> list[str]:
-        """The names that only the fallback serves, sorted; may be slow."""
+        """Return the names that only the fallback serves, sorted; may be slow."""
         self._discover()
         return sorted(set(self.fallback.names()) - set(self._entries)) if self.fallback else []
 
     def __getitem__(self, name: str) -> T:
-        """The entry called ``name``: a registered one, else the fallback's.
+        """Return the entry called ``name``: a registered one, else the fallback's.
 
         Raises:
             UnknownNameError: with the nearest known names.
-            ConfigError: if the fallback knows the name and cannot serve it.
+            ConfigError: if the fallback knows the name but cannot make its entry.
         """
         self._discover()
         if name in self._entries:
@@ -288,16 +289,17 @@ class Registry(Generic[T]):
 
 @functools.cache
 def listed(package: str, folders: str = "") -> str:
-    """The names that the modules of ``package`` and of extensions register, sorted, for a help text: ``"adam, adamw"``.
+    """Return the names that the modules of ``package`` and of extensions register, sorted, for a help text: ``"adam,
+    adamw"``.
 
-    They are read from the sources, because importing the modules would import torch or pandas.
+    They are read from the source files, because importing the modules would import torch or pandas.
 
     Args:
-        package: of the registry.
+        package: package of the registry.
         folders: see :class:`Registry`.
 
     Raises:
-        ModuleNotFoundError: if there is no such package.
+        ModuleNotFoundError: if the package does not exist.
     """
     spec = importlib.util.find_spec(package)
     if spec is None or not spec.submodule_search_locations:

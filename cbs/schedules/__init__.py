@@ -1,1 +1,1 @@
-"""What follows a schedule along a run: the learning rate, the batch size, and how batches come about."""
+"""Schedules of a run: of the learning rate and of the batch size, and gradient accumulation that follows them."""

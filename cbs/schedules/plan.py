@@ -1,4 +1,6 @@
-"""A table of stages as a file: ``cbs schedule plan --export transformers`` writes it, a training loop follows it."""
+"""A table of stages in a file, written by ``cbs schedule plan --export transformers`` and followed by a training
+loop.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +17,11 @@ from cbs.trial.config import Schedule
 
 @dataclass(frozen=True, kw_only=True)
 class BatchPlan:
-    """Batch sizes of a run, and its end.
+    """The batch sizes of a run, and its end.
 
     Attributes:
         starts: examples at which each stage begins, increasing from 0.
-        stages: likewise.
+        stages: the stages, one per entry of ``starts``.
         examples: budget; the run ends with the last step that fits.
     """
 
@@ -36,7 +38,7 @@ class BatchPlan:
 
 
 def plan_to_text(plan: BatchPlan) -> str:
-    """A plan as JSON, one line per stage."""
+    """Return a plan as JSON, one line per stage."""
     rows = ",\n  ".join(
         json.dumps({"examples": start, "batch_size": stage.batch_size, "lr_factor": stage.lr_factor})
         for start, stage in zip(plan.starts, plan.stages, strict=True)
@@ -45,10 +47,10 @@ def plan_to_text(plan: BatchPlan) -> str:
 
 
 def plan_from_text(text: str) -> BatchPlan:
-    """A plan from the text of :func:`plan_to_text`, or of a person; without ``lr_factor`` it is 1.
+    """Return the plan in a text that :func:`plan_to_text` or a user wrote; ``lr_factor`` is 1 by default.
 
     Raises:
-        ConfigError: if it is none, or its stages do not follow one another from 0.
+        ConfigError: if it is not a plan, or its stages do not follow one another from 0.
     """
     try:
         content = json.loads(text)
@@ -61,16 +63,16 @@ def plan_from_text(text: str) -> BatchPlan:
             f"{type(error).__name__}: {reason(error)}"
         ) from None
     if not starts or starts[0] != 0 or list(starts) != sorted(set(starts)):
-        raise ConfigError(f"the stages of a plan begin at 0 and one after another, these at {list(starts)}")
+        raise ConfigError(f"the stages of a plan must begin at 0 and follow one another, these begin at {list(starts)}")
     return BatchPlan(starts=starts, stages=stages, examples=examples)
 
 
 def read_plan(path: str | Path) -> BatchPlan:
-    """The plan in a file.
+    """Read the plan in a file.
 
     Raises:
-        DataError: if it cannot be read.
-        ConfigError: if it is none.
+        DataError: if the file cannot be read.
+        ConfigError: if it is not a plan.
     """
     try:
         text = Path(path).read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Products of the Hessian of a mean loss with directions."""
+"""Products of the Hessian of a mean loss with vectors."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from cbs.errors import ConfigError, reason
 
 _REFUSALS = ("derivative for", "double backward", "donated buffer")
-"""What torch says of what can be differentiated once only: a fused kernel, or a compiled model."""
+"""Parts of torch's messages about functions that can be differentiated only once: fused kernels and compiled models."""
 
 _HIDDEN = "torch::autograd::Error"
-"""Node that a ``once_differentiable`` function leaves in the graph of a gradient; torch passes it over in silence."""
+"""Node that a ``once_differentiable`` function leaves in the graph of a gradient; torch raises no error for it."""
 
 
 def flat(tensors: Sequence[Tensor]) -> Tensor:
@@ -33,26 +33,26 @@ def shaped(vector: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
 def hessian_product(
     loss: Callable[[Any], Tensor], batch: Any, parameters: Sequence[Tensor]
 ) -> Callable[[Sequence[Tensor]], Sequence[Tensor]]:
-    """Products of the Hessian of the mean loss of ``batch`` with directions, all from one graph of the gradient.
+    """Return products of the Hessian of the mean loss of ``batch`` with vectors, all from one graph of the gradient.
 
     Args:
-        loss: mean loss over the examples of a batch, a scalar.
-        batch: examples.
-        parameters: that the Hessian is taken in.
+        loss: function from a batch to the mean loss over its examples, a scalar.
+        batch: the examples.
+        parameters: parameters of the Hessian.
 
     Returns:
-        A direction, one tensor for each parameter, to the Hessian times it, likewise.
+        Function from a direction, one tensor per parameter, to the Hessian times the direction, likewise.
 
     Raises:
         ConfigError: here or from the product, if a part of the model has no second derivative.
     """
     with _second_derivatives(), sdpa_kernel(SDPBackend.MATH), torch.enable_grad():
         value = loss(batch)
-        # A seed with a graph of its own, so that the gradient of a linear part has one too.
+        # The seed requires a gradient, so that the gradient of a linear part has a graph, too.
         seed = torch.ones_like(value, requires_grad=True)
         gradient = torch.autograd.grad(value, parameters, seed, create_graph=True, materialize_grads=True)
     if _HIDDEN in _nodes(gradient):
-        raise ConfigError("second derivatives are needed; the model has a once_differentiable function")
+        raise ConfigError("second derivatives are needed, but the model has a once_differentiable function")
     used = [index for index, entry in enumerate(gradient) if entry.requires_grad]
 
     def product(direction: Sequence[Tensor]) -> Sequence[Tensor]:
@@ -70,19 +70,19 @@ def hessian_product(
 
 @contextlib.contextmanager
 def _second_derivatives() -> Iterator[None]:
-    """Say in one line what torch says where something can be differentiated once only."""
+    """Turn torch's errors about functions that can be differentiated only once into a ConfigError."""
     try:
         yield
     except RuntimeError as error:
         if not any(phrase in str(error) for phrase in _REFUSALS):
             raise
         raise ConfigError(
-            f"second derivatives are needed, which compiled models and some kernels lack: {reason(error)}"
+            f"second derivatives are needed, which compiled models and some kernels do not have: {reason(error)}"
         ) from error
 
 
 def _nodes(tensors: Sequence[Tensor]) -> set[str]:
-    """Names of the nodes in the graph of ``tensors``."""
+    """Return the names of the nodes in the graph of ``tensors``."""
     seen, ahead = set(), [tensor.grad_fn for tensor in tensors]
     while ahead:
         node = ahead.pop()

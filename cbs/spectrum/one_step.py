@@ -1,7 +1,7 @@
-r"""One step from where a model stands: what it saves at its best length, against the batch size it is taken with.
+r"""A single step from a model's current weights: its loss decrease at the best length, as a function of the batch size.
 
 With gradient G, Hessian H and covariance Sigma of one example's gradient, a step of length :math:`\epsilon` along the
-gradient of B examples changes a quadratic loss by
+negative gradient of B examples changes a quadratic loss by
 
 .. math:: -\epsilon |G|^2 + \tfrac12 \epsilon^2 (G^\top H G + tr(H\Sigma)/B)
 
@@ -26,27 +26,27 @@ from cbs.spectrum.hessian import flat, hessian_product, shaped
 from cbs.training.loop import TrainingLoop
 
 LENGTHS = (0.25, 0.5, 2.0**-0.5, 1.0, 2.0**0.5, 2.0, 4.0)
-"""Lengths of step that are tried, over the best one of the quadratic."""
+"""Step lengths that are tried, relative to the best one of the quadratic."""
 
 _LOST = 1e30
-"""Stands for a loss that is not finite."""
+"""Replaces a loss that is not finite."""
 
 _WIDENED = 3
-"""Times that lengths are shifted by a factor of 4 where the best one is the shortest or the longest."""
+"""How many times the range of lengths is extended by a factor of 4 when the best is the shortest or the longest."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class OneStep:
-    """What was measured at every batch size, with replicates of their own.
+    """Measurements at every batch size, with replicates of its own.
 
     Attributes:
         batch_sizes: increasing, ``[M]``.
-        lengths: of steps along the gradient, increasing, ``[M]`` of ``[J]``.
-        changes: of the mean loss of examples that made no gradient, ``[M]`` of ``[R, J]``.
-        sq_norms: of the gradients, ``[M, R]``.
-        curvatures: ``g H g`` of the gradients, ``[M, R]``.
-        examples: that the changes are of.
-        loss: of these before the step.
+        lengths: step lengths along the gradient, increasing, ``[M]`` arrays of shape ``[J]``.
+        changes: changes of the mean loss on held-out examples, ``[M]`` arrays of shape ``[R, J]``.
+        sq_norms: squared norms of the gradients, ``[M, R]``.
+        curvatures: ``g H g`` for the gradients, ``[M, R]``.
+        examples: number of held-out examples.
+        loss: mean loss of the held-out examples before the step.
     """
 
     batch_sizes: tuple[int, ...]
@@ -65,20 +65,20 @@ def one_step(
     replicates: int = 32,
     examples: int = 2048,
 ) -> OneStep:
-    """Measure the model of a loop where it stands, in evaluation mode.
+    """Measure single steps from a model's current weights, in evaluation mode.
 
     Args:
-        loop: training as far as it went; its model is left as it is.
-        batch_sizes: of the steps, two or more.
-        replicates: gradients of every batch size, two or more.
-        examples: that losses and the Hessian are of; the noise scale should be well below.
+        loop: training loop with the model, which is left as it is.
+        batch_sizes: batch sizes of the steps, two or more.
+        replicates: number of gradients at every batch size, two or more.
+        examples: number of held-out examples for losses and the Hessian; it should be well above the noise scale.
 
     Raises:
-        ConfigError: if there are fewer, the model has no second derivative, or a loss is not finite.
+        ConfigError: if there are fewer, the model has no second derivative, or no loss is finite.
     """
     sizes = sorted(set(batch_sizes))
     if len(sizes) < 2 or sizes[0] < 1 or replicates < 2 or examples < 1:
-        raise ConfigError("one step takes two batch sizes or more, two replicates or more, and an example or more")
+        raise ConfigError("one step needs at least two batch sizes, two replicates and one example")
     model, parameters = loop.model, [each for each in loop.model.parameters() if each.requires_grad]
 
     def loss(batch: Any) -> Tensor:
@@ -104,7 +104,7 @@ def one_step(
                     parameter.copy_(value)
 
         def restored(size: int) -> Iterator[Tensor]:
-            """The gradients, every one of them where the model stood."""
+            """Yield the gradients, each after the model's weights have been restored."""
             drawn = gradients(size)
             while True:
                 put_back()
@@ -130,7 +130,7 @@ def one_step(
                     norms[turn], curved[turn] = float(gradient @ gradient), float(gradient @ bent)
                     total = gradient if total is None else total.add_(gradient)
                 assert total is not None
-                # pairs of independent gradients, of the largest batch size: the others' would be noisier
+                # From pairs of independent gradients of the largest batch size, which are the least noisy.
                 signal = signal or (float(total @ total) - norms.sum()) / (replicates * (replicates - 1))
                 centre = (signal if signal > 0 else norms.mean()) / max(abs(curved.mean()), 1e-300)
 
@@ -154,8 +154,10 @@ def one_step(
 
 
 def _searched(lengths: list[float], changes: Callable[[Sequence[float]], np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Lengths around the one with the least mean loss, and the changes of every gradient ``[R, J]``; one that is not
-    finite counts as a large number."""
+    """Return lengths around the one with the least mean loss, and the changes for every gradient, ``[R, J]``.
+
+    A change that is not finite is replaced by a large number.
+    """
     tried = dict(zip(lengths, changes(lengths).T, strict=True))
     for _ in range(_WIDENED):
         lengths = sorted(tried)
@@ -166,5 +168,5 @@ def _searched(lengths: list[float], changes: Callable[[Sequence[float]], np.ndar
         tried |= dict(zip(added, changes(added).T, strict=True))
     stacked = np.stack([tried[length] for length in sorted(tried)], axis=1)
     if not np.isfinite(stacked).all(axis=0).any():
-        raise ConfigError("no step has a finite loss: the model diverges wherever it goes from here")
+        raise ConfigError("no step has a finite loss: the model diverges for every step length")
     return np.array(sorted(tried)), np.nan_to_num(stacked, nan=_LOST, posinf=_LOST)

@@ -1,1 +1,1 @@
-"""One training run: the loop, its parts, and what it measures."""
+"""One training run: the loop, its parts, and its measurements."""

@@ -1,4 +1,4 @@
-"""What a trial is made of: model, optimizer, data and the parts that go along; and how it is saved."""
+"""The objects that make up a trial (model, optimizer, data, parts of the loop), and their saved state."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ from cbs.workloads.streams import skip
 
 @dataclass
 class Assembly:
-    """A trial put together, and how far it has got.
+    """The objects of a trial, built from its configuration, and its progress.
 
     Attributes:
-        config: what is trained.
+        config: configuration of the trial.
         workload: model, data and metric.
-        device: where, see :func:`cbs.compute.device.pick`.
+        device: device to train on, see :func:`cbs.compute.device.pick`.
         ranks: the workers that take every step together.
-        most: examples of a forward and backward pass that memory holds, where that is known to be less than
-            configured.
-        parts: in the order in which they are called, see :class:`~cbs.training.parts.Part`.
-        alive: called with the number of the step, after every step and every evaluation.
+        most: largest number of examples in a forward and backward pass that fits into memory, where that is known to be
+            less than configured.
+        parts: parts of the loop in the order in which they are called, see :class:`~cbs.training.parts.Part`.
+        alive: called with the number of the step after every step and every evaluation.
     """
 
     config: TrialConfig
@@ -119,13 +119,13 @@ class Assembly:
         self.training_seconds = self.evaluation_seconds = 0.0
 
     def to_device(self, batch: Batch) -> Batch:
-        """The batch with every tensor on the trial's device."""
+        """Return the batch with every tensor on the trial's device."""
         return tree_map(
             lambda leaf: leaf.to(self.device, non_blocking=True) if isinstance(leaf, Tensor) else leaf, batch
         )
 
     def state(self) -> dict[str, Any]:
-        """Everything that a later process needs to go on from the latest evaluation."""
+        """Return everything that a later process needs to continue from the latest evaluation."""
         return {
             "parts": {type(part).__name__: part.state() for part in self.parts},
             "validation": self.validation.state(),
@@ -136,7 +136,9 @@ class Assembly:
         }
 
     def birth_state(self) -> dict[str, Any]:
-        """What a trial that starts here needs, see :mod:`cbs.training.birth`; also between two evaluations."""
+        """Return what another trial needs to start here, see :mod:`cbs.training.birth`; also valid between two
+        evaluations.
+        """
         kept = [part for part in self.parts if isinstance(part, SavedWeights | Averaging | NoiseScalePart)]
         return {
             KIND: 1,
@@ -148,7 +150,7 @@ class Assembly:
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Restore :meth:`state`; the training stream goes on after the examples seen so far."""
+        """Restore the result of :meth:`state`; the training stream continues after the examples seen so far."""
         for part in self.parts:
             part.load_state(state["parts"][type(part).__name__])
         self.validation.load_state(state["validation"])
@@ -164,11 +166,13 @@ class Assembly:
         skip(self.stream, sizes)
         if self.ranks.first:
             seeding.set_states(state["random"])
-        else:  # what is saved is the first rank's, and the others draw other numbers
+        else:  # the saved state is the first rank's, and other ranks draw other numbers
             seeding.start(self.config.seed, self.ranks.purpose(f"training from step {done}"))
 
     def resume(self, saved: dict[str, Any], checkpoint: Checkpoint) -> bool:
-        """Resume from the content of a checkpoint. Returns whether the loop can run: not if it refused the content."""
+        """Resume from the content of a checkpoint; return whether the loop can run, which is not the case if the
+        content does not fit.
+        """
         try:
             self.load_state(saved)
         except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:

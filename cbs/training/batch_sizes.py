@@ -1,4 +1,4 @@
-"""A batch-size schedule at work in a training loop: the stage of the coming step, and what a closed-loop rule sees."""
+"""A batch-size schedule in a training loop: the stage of the next step, and the observations of a closed-loop rule."""
 
 from __future__ import annotations
 
@@ -28,33 +28,34 @@ from cbs.trial.config import TrialConfig
 from cbs.trial.record import GeometryColumns
 
 SEEN = ("seen_low", "seen", "seen_high")
-"""Columns of the steps, of closed-loop runs: what the rule saw after a step at which it looked, NaN at all others."""
+"""Columns of the steps of closed-loop runs: the estimate and interval that the rule observed after a step at which it
+looked, NaN at all other steps."""
 
 _NOTHING = (math.nan,) * 3
 
 LR_FACTOR = "lr_factor"
-"""Column of the steps, of runs with a batch schedule."""
+"""Column of the steps of runs with a batch schedule: factor of the learning rate."""
 
 
 class BatchSizes(Part):
-    """The schedule of one run, and how far a closed-loop one has got.
+    """The batch-size schedule of one run, and the state of a closed-loop rule.
 
-    Before a step of another size, options in examples are set anew; after a step that was measured, a closed-loop rule
-    looks.
+    Before a step with another batch size, optimizer options that are given in examples are set again. After a step
+    whose noise scale was measured, a closed-loop rule receives its moments.
 
     Args:
-        config: of the trial.
-        tokens_per_example: of its workload, or ``None``.
-        optimizer: that trains.
-        geometries: those whose moments the steps have columns of; the first is ``l2``.
+        config: configuration of the trial.
+        tokens_per_example: number of tokens in an example of the workload, or ``None``.
+        optimizer: optimizer of the trial.
+        geometries: geometries whose moments are recorded in columns; the first is ``l2``.
 
     Attributes:
-        multiplier: of the learning rate by the examples seen, where the schedule brings its own.
-        stage: in force; of a closed-loop rule, what it decided last.
+        multiplier: factor of the learning rate as a function of the examples seen, where the schedule defines its own.
+        stage: current stage; for a closed-loop rule its latest decision.
 
     Raises:
-        ConfigError: if the schedule does not suit the trial, a closed-loop rule has no probe, or an option in examples
-            cannot follow the batch size.
+        ConfigError: if the schedule does not suit the trial, a closed-loop rule has no probe, or an option given in
+            examples cannot follow the batch size.
     """
 
     def __init__(
@@ -72,16 +73,18 @@ class BatchSizes(Part):
         self.planned = (LR_FACTOR,) if config.batch_schedule else ()
         if isinstance(schedule, ClosedLoop):
             if not geometries:
-                raise ConfigError("a batch schedule that looks at the run needs a probe; leave probe=none out")
+                raise ConfigError("a closed-loop batch schedule needs a probe to observe the run; leave out probe=none")
             self._geometry = geometries[-1 if schedule.looks_at == MATCHED_NOISE_SCALE else 0]
             self.planned += SEEN
         self._lr, self._now = config.lr, Stage(config.batch_size)
         self._rescaling = Rescaling(config.optimizer, optimizer, config.lr, config.batch_size)
         if config.batch_schedule is not None:
-            self._rescaling.to(config.batch_size, config.lr)  # refuses now what it could not do at a switch
+            self._rescaling.to(
+                config.batch_size, config.lr
+            )  # raises now if a later change of the batch size would fail
 
     def at(self, examples: int) -> Stage:
-        """The stage of the step that begins after so many examples."""
+        """Return the stage of the step that begins after this many examples."""
         if isinstance(self._schedule, OpenLoop):
             self.stage = self._schedule.stage(examples)
         return self.stage
@@ -99,10 +102,11 @@ class BatchSizes(Part):
             step.planned.update(zip(SEEN, seen, strict=True))
 
     def _look(self, schedule: ClosedLoop, step: TrainingStep) -> tuple[float, float, float]:
-        """Take in the moments of a step; look, and decide, when it is time.
+        """Store the moments of a step; when enough are stored, let the rule observe them and decide.
 
         Returns:
-            What :data:`SEEN` names; NaN where the rule did not look, an end is open, or nothing is defined.
+            The values of the columns :data:`SEEN`; NaN where the rule did not look, an end of the interval is open, or
+            the estimate is undefined.
         """
         if step.examples < schedule.from_examples:
             return _NOTHING
@@ -118,7 +122,9 @@ class BatchSizes(Part):
         return low, value, high
 
     def state(self) -> dict[str, Any]:
-        """The stages in force and of the last change, and the moments since the last look, shape ``[steps, 2]``."""
+        """Return the current stage, the stage of the latest change, and the moments since the last look, shape
+        ``[steps, 2]``.
+        """
         stage, now = ([stage.batch_size, stage.lr_factor] for stage in (self.stage, self._now))
         return {"stage": stage, "now": now, "moments": torch.from_numpy(self._moments())}
 
@@ -128,14 +134,14 @@ class BatchSizes(Part):
         self._rescaling.resume(self._now.batch_size, self._lr * self._now.lr_factor)
 
     def _moments(self) -> np.ndarray:
-        """Signal and noise of the steps measured since the last look, shape ``[steps, 2]``."""
+        """Return signal and noise of the steps measured since the last look, shape ``[steps, 2]``."""
         if not self._pending:
             return self._held
         return np.concatenate([self._held, torch.stack(self._pending).cpu().numpy()])
 
 
 def run_of(config: TrialConfig, tokens_per_example: int | None) -> RunSettings:
-    """What a batch schedule needs to know of a trial."""
+    """Return the settings of a trial that a batch schedule needs."""
     return RunSettings(
         batch_size=config.batch_size,
         examples=config.max_examples,
@@ -145,10 +151,10 @@ def run_of(config: TrialConfig, tokens_per_example: int | None) -> RunSettings:
 
 
 def observed(schedule: ClosedLoop, stage: Stage, signal: np.ndarray, noise: np.ndarray, exponent: int = 1) -> Observed:
-    """What a rule sees in the moments of consecutive measured steps, each of shape ``[steps]``.
+    """Return what a rule observes from the moments of consecutive measured steps, each of shape ``[steps]``.
 
-    The ends are those of :func:`cbs.noise_scale.interval.ratio_interval`; |G|^2 is taken as a ratio over ones. Nothing
-    is seen where a moment is not finite.
+    The interval is that of :func:`cbs.noise_scale.interval.ratio_interval`; |G|^2 is treated as a ratio with
+    denominator 1. The observation is empty where a moment is not finite.
     """
     if schedule.looks_at == GRAD_SQ_NORM:
         signal, noise, exponent = np.ones_like(signal), signal, 1

@@ -1,4 +1,4 @@
-"""A trial that starts from the checkpoint of another run: weights, optimizer, averages, data and random numbers."""
+"""Start a trial from the checkpoint of another run: weights, optimizer, averages, data and random numbers."""
 
 from __future__ import annotations
 
@@ -24,15 +24,16 @@ from cbs.workloads import Workload
 from cbs.workloads.streams import skip
 
 _SET_BY_BATCH_SIZE = ("lr", "initial_lr", "betas", "weight_decay")
-"""Entries of an optimizer's groups that are what the trial's own configuration says, whatever the checkpoint has."""
+"""Entries of an optimizer's parameter groups that always come from the trial's own configuration, not from the
+checkpoint."""
 
 
 def opened(workload: Workload | None, parent: Parent, path: Path) -> CheckpointContent | None:
-    """The content of a parent's checkpoint; ``None`` where the workload's own ``load`` reads it.
+    """Return the content of a parent's checkpoint; ``None`` where the workload's own ``load`` reads it.
 
     Raises:
-        ConfigError: if it is not the one that the parent names.
-        DataError: if it is no checkpoint.
+        ConfigError: if the checkpoint is missing or is not the one that the parent names.
+        DataError: if the file is not a checkpoint.
     """
     if not path.exists():
         raise ConfigError(f"no checkpoint at {path}: the path does not exist")
@@ -42,23 +43,25 @@ def opened(workload: Workload | None, parent: Parent, path: Path) -> CheckpointC
         return None
     content = read_checkpoint(path)
     if content.ours and parent.trunk is not None and content.examples != parent.examples:
-        raise ConfigError(f"checkpoint {path} is of {content.examples} examples, not of {parent.examples}")
+        raise ConfigError(
+            f"checkpoint {path} was written after {content.examples} examples, not after {parent.examples}"
+        )
     return content
 
 
 def start(loop: Assembly, path: Path) -> None:
-    """Put a trial, just built, where its parent was; called within its random stream.
+    """Put a newly built trial into the state of its parent; called within the trial's random stream.
 
-    With the seed and workload of a parent that is a trial of ours, data, random numbers and noise-scale probe go on as
-    in that one.
+    If the parent is a trial of this package with the same seed and workload, data order, random numbers and noise-scale
+    probe continue as in the parent.
 
     Args:
-        loop: its configuration has a parent.
-        path: of the parent's checkpoint.
+        loop: the trial; its configuration has a parent.
+        path: path of the parent's checkpoint.
 
     Raises:
-        ConfigError: if the checkpoint is of another model, or its optimizer's state does not suit.
-        DataError: if it is no checkpoint.
+        ConfigError: if the checkpoint belongs to another model, or its optimizer state does not fit.
+        DataError: if the file is not a checkpoint.
     """
     config, parent = loop.config, loop.config.parent
     assert parent is not None
@@ -81,16 +84,16 @@ def start(loop: Assembly, path: Path) -> None:
 
 
 def check_parent(workload: Workload, config: TrialConfig, path: Path | None = None) -> None:
-    """Load what a trial starts from into a model and an optimizer of their own.
+    """Load the parent's checkpoint into a newly built model and optimizer, to check that it fits.
 
     Args:
-        workload: of the trial.
-        config: of it.
-        path: of the checkpoint, where the parent's source is none.
+        workload: workload of the trial.
+        config: configuration of the trial.
+        path: path of the checkpoint, if it is not the parent's source.
 
     Raises:
         ConfigError: as :func:`start`.
-        DataError: likewise.
+        DataError: as :func:`start`.
     """
     parent = config.parent
     assert parent is not None
@@ -111,15 +114,15 @@ def load_weights(
     content: CheckpointContent | None,
     into: SavedWeights,
 ) -> None:
-    """Load model and optimizer, whose options stay those of the configuration.
+    """Load model and optimizer from a checkpoint; the optimizer's options stay those of the configuration.
 
     Args:
-        config: of the trial.
-        workload: whose ``load(model, optimizer, path)`` does it where ``content`` is ``None``.
-        model: as built.
-        optimizer: likewise.
-        path: of the checkpoint.
-        content: see :func:`opened`.
+        config: configuration of the trial.
+        workload: workload whose ``load(model, optimizer, path)`` is called where ``content`` is ``None``.
+        model: newly built model.
+        optimizer: newly built optimizer.
+        path: path of the checkpoint.
+        content: content of the checkpoint, see :func:`opened`.
         into: the part of the trial that holds both.
 
     Raises:
@@ -141,7 +144,7 @@ def load_weights(
         except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
             if out_of_memory(error):
                 raise
-            how = "; --set parent.optimizer=reset begins without its state" if keeps else ""
+            how = "; use --set parent.optimizer=reset to start without the optimizer's state" if keeps else ""
             raise ConfigError(
                 f"checkpoint {path} does not fit {config.optimizer.name!r}: {reason(error)}{how}"
             ) from None
@@ -150,7 +153,7 @@ def load_weights(
     options = OPTIMIZERS[config.optimizer.name].defaults
     for place, (group, own) in enumerate(zip(optimizer.param_groups, groups, strict=True)):
         for key, value in own.items():
-            # What training has changed is state; all else is an option, of which the configuration tells.
+            # Values that training changed are state; all others are options, which the configuration sets.
             changed = key not in options if at_start is None else group.get(key) != at_start[place].get(key)
             if key in _SET_BY_BATCH_SIZE or key not in group or not changed:
                 group[key] = value
@@ -159,14 +162,14 @@ def load_weights(
 def _kept_state(
     config: TrialConfig, optimizer: torch.optim.Optimizer, content: CheckpointContent
 ) -> dict[str, Any] | None:
-    """The state to go on with; ``None`` where it is another optimizer's, and a warmup makes up for it."""
+    """Return the optimizer state to continue with; ``None`` if it is another optimizer's and a warmup replaces it."""
     parent, name = config.parent, config.optimizer.name
     assert parent is not None
     saved, theirs = content.optimizer, content.config
     if saved is None:
-        raise ConfigError(f"checkpoint {content.path} holds no state of an optimizer: --set parent.optimizer=reset")
+        raise ConfigError(f"checkpoint {content.path} holds no optimizer state: use --set parent.optimizer=reset")
     if not (isinstance(saved.get("param_groups"), list) and isinstance(saved.get("state"), dict)):
-        raise ConfigError(f"the optimizer in {content.path} is no state_dict: --set parent.optimizer=reset")
+        raise ConfigError(f"the optimizer in {content.path} is not a state_dict: use --set parent.optimizer=reset")
     own = {key for group in optimizer.param_groups for key in group}
     other = {key for group in saved["param_groups"] for key in group}
     lacking = sorted(own - other - {"param_names", "initial_lr"})
@@ -176,8 +179,8 @@ def _kept_state(
         return None
     whose = f"{theirs.optimizer.name!r}" if theirs is not None else f"an optimizer without {', '.join(lacking)}"
     raise ConfigError(
-        f"checkpoint {content.path} holds the state of {whose}, not of {name!r}, which then begins without: state how "
-        "long it warms up with --set parent.warmup_examples=N, or --set parent.optimizer=reset"
+        f"checkpoint {content.path} holds the state of {whose}, not of {name!r}, which would start without state: "
+        "set the length of its warmup with --set parent.warmup_examples=N, or use --set parent.optimizer=reset"
     )
 
 

@@ -1,4 +1,4 @@
-"""Model and optimizer of a trial, built and checked before its first step."""
+"""Build and check the model and the optimizer of a trial before its first step."""
 
 from __future__ import annotations
 
@@ -22,28 +22,29 @@ from cbs.workloads import Workload
 def model_of(
     config: TrialConfig, workload: Workload, device: torch.device, ranks: Ranks, most: int | None
 ) -> nn.Module:
-    """The model of a trial with the initial weights of its seed, on the device.
+    """Return the model of a trial on the device, with the initial weights of its seed.
 
     Args:
-        config: of the trial.
-        workload: that builds it.
-        device: where it trains.
-        ranks: the workers of the trial, which may each hold a part of it.
-        most: examples of a pass that memory holds, where that is known.
+        config: configuration of the trial.
+        workload: workload that builds the model.
+        device: device to train on.
+        ranks: the workers of the trial, each of which may hold a part of the model.
+        most: largest number of examples in a pass that fits into memory, where that is known.
 
     Raises:
-        ConfigError: if what the workload builds cannot be trained.
-        MemoryError: if memory holds smaller passes only and the model normalises over batches.
+        ConfigError: if the workload's model cannot be trained.
+        MemoryError: if only smaller passes than configured fit into memory and the model has batch normalization.
     """
     with seeding.seeded(config.seed, "init"):
         model = ranks.placed(check_model(workload.build_model()), device)
-    if not model.training:  # as models come that are loaded; a part alone that does not train is meant so
+    if not model.training:  # loaded models come in evaluation mode; a single part in it is left as it is
         model.train()
     cut = most is not None and most < micro_sizes(config.batch_size, config.micro_batch_size)[0]
     if cut and any(isinstance(module, _BatchNorm) for module in model.modules()):
         raise MemoryError(
-            f"memory holds passes of {smaller(config.micro_batch_size, most)} examples only, and batch normalisation "
-            "in smaller passes is another model; to train that one at every batch size: --set micro_batch_size=N"
+            f"only passes of {smaller(config.micro_batch_size, most)} examples fit into memory, and batch "
+            "normalization "
+            "over smaller passes is another model; to train that model at every batch size: --set micro_batch_size=N"
         )
     return model
 
@@ -56,18 +57,18 @@ def optimizer_of(
     ranks: Ranks,
     micro_batch_size: int | None,
 ) -> torch.optim.Optimizer:
-    """The optimizer of a trial, ready for its first step.
+    """Return the optimizer of a trial, ready for its first step.
 
     Args:
-        config: of the trial.
-        workload: what is optimized, for methods that evaluate the model themselves.
-        model: whose parameters it trains.
-        device: where.
+        config: configuration of the trial.
+        workload: workload that is optimized, for methods that evaluate the model themselves.
+        model: model to train.
+        device: device to train on.
         ranks: the workers of the trial.
-        micro_batch_size: most examples of a forward pass; ``None`` for no limit.
+        micro_batch_size: largest number of examples in a forward pass; ``None`` for no limit.
 
     Raises:
-        ConfigError: if it does not train all of the model, or cannot be used in this trial.
+        ConfigError: if the optimizer does not train all of the model, or cannot be used in this trial.
     """
     optimizer = build_optimizer(config.optimizer, model, config.lr, config.batch_size)
     check_optimizer(optimizer, model, config.optimizer.name)
@@ -75,7 +76,7 @@ def optimizer_of(
     if isinstance(optimizer, ProblemOptimizer):
         if ranks.world > 1:
             raise ConfigError(
-                f"optimizer {config.optimizer.name!r} evaluates the model itself, and would see one worker's "
+                f"optimizer {config.optimizer.name!r} evaluates the model itself, and would see only one worker's "
                 "examples: use one worker per trial"
             )
         optimizer.attach(problem_of(workload, model, config, device, micro_batch_size))
@@ -84,5 +85,5 @@ def optimizer_of(
 
 
 def smaller(one: int | None, other: int | None) -> int | None:
-    """The smaller of two limits, ``None`` for no limit."""
+    """Return the smaller of two limits; ``None`` stands for no limit."""
     return min((limit for limit in (one, other) if limit is not None), default=None)

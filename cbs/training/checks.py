@@ -1,4 +1,4 @@
-"""What a workload or an optimizer of one's own hands over, refused where a trial would train something else with it."""
+"""Checks of models, optimizers and losses that a user's own code returns, so that a trial trains what it should."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ def check_model(model: Any) -> nn.Module:
     """Check what a workload returned as its model.
 
     Raises:
-        ConfigError: if it is no module, or has nothing to train yet.
+        ConfigError: if it is not a module, or has nothing to train yet.
     """
     if not isinstance(model, nn.Module):
         raise ConfigError(f"build_model must return a torch.nn.Module, got {type(model).__name__}")
     parameters = list(model.parameters())
     if any(is_lazy(parameter) for parameter in parameters):
-        raise ConfigError("build_model returned parameters without a shape: call the model on an example before")
+        raise ConfigError("build_model returned lazy parameters without a shape: call the model on an example first")
     if not any(parameter.requires_grad for parameter in parameters):
         raise ConfigError(
             f"build_model returned {len(parameters)} parameters, none of which requires a gradient: there is nothing "
-            "to train; those that a forward pass makes come too late"
+            "to train; create parameters in build_model, not in the forward pass"
         )
     return model
 
 
 def check_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, name: str) -> None:
-    """Check that an optimizer trains what it should, at a learning rate that can be set.
+    """Check that an optimizer trains all parameters, at a learning rate that can be set.
 
     Raises:
-        ConfigError: if it lacks a parameter that requires a gradient, or a group of it has no ``lr``.
+        ConfigError: if a parameter that requires a gradient is not in its groups, or a group has no ``lr``.
     """
     groups = optimizer.param_groups
     if any("lr" not in group for group in groups):
@@ -53,9 +53,10 @@ def check_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, name: st
 
 
 def check_losses(losses: Any, examples: int) -> Tensor:
-    """Check what a workload returned as the losses of so many examples, one each.
+    """Check what a workload returned as the losses of this many examples.
 
-    Their mean is what trains; a mean of fewer, or over more dimensions, would be another loss at another learning rate.
+    Training minimizes their mean. A mean over fewer values or more dimensions would be another loss, with another best
+    learning rate.
 
     Raises:
         ConfigError: if it is not a tensor of shape ``[examples]``.

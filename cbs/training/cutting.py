@@ -1,4 +1,4 @@
-"""Whether a training step comes out the same however its examples are cut into passes."""
+"""Check whether a training step has the same result however its examples are divided into passes."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from cbs.compute.state import State
 
 @dataclass(frozen=True, kw_only=True)
 class Cutting:
-    """The passes of one step in two ways to cut its examples.
+    """Comparison of two ways to divide the examples of a step into passes.
 
     Attributes:
         gradients: whether the gradients of the step differ by more than rounding.
         drew: whether the passes drew random numbers.
-        drew_others: whether they drew other ones, or more.
-        buffer: name of one that they leave with other values; empty if there is none.
+        drew_others: whether the two ways left the random generators in different states.
+        buffer: name of a buffer that has different values afterwards; empty if there is none.
     """
 
     gradients: bool
@@ -29,7 +29,7 @@ class Cutting:
 
     @property
     def difference(self) -> str:
-        """How the step depends on the way it is cut, in words; empty if it does not."""
+        """How the result depends on the division, in words; empty if it does not."""
         if self.buffer:
             return f"buffer {self.buffer!r} has other values after smaller passes"
         if self.drew_others or (self.drew and self.gradients):
@@ -40,12 +40,12 @@ class Cutting:
 def compare(
     model: nn.Module, gradients: Callable[[Sequence[int]], Sequence[Tensor]], one: Sequence[int], other: Sequence[int]
 ) -> Cutting:
-    """Run the passes of a step in two ways, from one state: buffers and random numbers are as before afterwards.
+    """Run the passes of a step in two ways from the same state; buffers and random generators are restored afterwards.
 
     Args:
-        model: that the passes run, in the mode in which they are to be compared.
-        gradients: of the mean loss of the step, from the sizes of its passes.
-        one, other: sizes of the passes, the same examples in the same order.
+        model: model that the passes run, in the mode in which they are to be compared.
+        gradients: returns the gradients of the step's mean loss, given the sizes of its passes.
+        one, other: sizes of the passes, for the same examples in the same order.
     """
     before = State(model, random=True)
     sums, ends = [], []

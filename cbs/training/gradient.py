@@ -1,4 +1,4 @@
-"""The gradient of a step: forward and backward passes over parts of its examples, summed up."""
+"""The gradient of a step, summed over forward and backward passes on parts of its examples."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from cbs.workloads import Workload
 
 @dataclass
 class Gradient:
-    """Fills ``.grad`` with the gradient of the mean loss of a step, however its examples are cut up.
+    """Computation of the gradient of a step's mean loss into ``.grad``, however its examples are divided into passes.
 
     Attributes:
-        config: of the trial.
-        workload: whose losses are differentiated.
-        model: as it is trained.
-        optimizer: whose gradients are cleared.
-        passes: how the examples of a step are cut up.
-        device: where.
+        config: configuration of the trial.
+        workload: workload whose losses are differentiated.
+        model: the model as it is trained.
+        optimizer: optimizer whose gradients are cleared.
+        passes: divides the examples of a step into passes.
+        device: device of the model.
         ranks: the workers of the trial.
-        in_pass: examples of the forward pass under way.
-        largest_pass: of the step under way, examples of its largest pass.
+        in_pass: number of examples in the current forward pass.
+        largest_pass: number of examples in the largest pass of the current step.
     """
 
     config: TrialConfig
@@ -46,11 +46,11 @@ class Gradient:
         self.in_pass = self.largest_pass = self.config.batch_size
 
     def compute(self, step: TrainingStep, examples: int) -> Tensor:
-        """Forward and backward passes of a step; returns its mean loss over all ranks, shape ``[]``.
+        """Run the forward and backward passes of a step; return its mean loss over all ranks, shape ``[]``.
 
         Args:
-            step: the step, its batch drawn.
-            examples: in this rank's part of it.
+            step: the step, with its batch.
+            examples: number of examples in this rank's part of the batch.
         """
         self.optimizer.zero_grad(set_to_none=True)
         losses = []

@@ -1,4 +1,4 @@
-"""Checkpoints that a trial leaves behind for others to start from, at given numbers of examples."""
+"""Checkpoints that a trial writes for others to start from, at given numbers of examples."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from cbs.trial.checkpoint import Checkpoint
 
 
 class KeptCheckpoints:
-    """One file for each number of examples, which is its name; written once and never again.
+    """One file for each number of examples, which is its name; each is written once.
 
     Args:
-        folder: of the files; made with the first.
-        at: examples; a checkpoint is written after the first update that reaches them.
+        folder: folder of the files; created with the first one.
+        at: numbers of examples; a checkpoint is written after the first update that reaches each.
     """
 
     def __init__(self, folder: Path, at: Sequence[int]) -> None:
@@ -22,23 +22,23 @@ class KeptCheckpoints:
         self._missing = [examples for examples in sorted(at) if not kept_path(folder, examples).exists()]
 
     def passed(self, examples: int) -> bool:
-        """Whether a trial that goes on after so many examples would never write a file that is missing."""
+        """Whether a trial that continues after this many examples would miss a file that has not been written."""
         return any(at <= examples for at in self._missing)
 
     def due(self, examples: int) -> bool:
-        """Whether a trial that has seen so many examples has a file to write."""
+        """Whether a trial that has seen this many examples has a file to write."""
         return bool(self._missing) and self._missing[0] <= examples
 
     def write(self, state: Callable[[], dict[str, Any]], examples: int, *, first: bool = True) -> None:
         """Write the files that are due.
 
         Args:
-            state: gives what goes into them; asked for on every rank.
-            examples: seen so far.
-            first: whether this is the first rank, which writes.
+            state: returns the content of a file; called on every rank.
+            examples: number of examples seen so far.
+            first: whether this is the first rank, the only one that writes.
 
         Raises:
-            ResultsError: if that cannot be done.
+            ResultsError: if a file cannot be written.
         """
         while self.due(examples):
             content, at = state(), self._missing.pop(0)
@@ -48,5 +48,5 @@ class KeptCheckpoints:
 
 
 def kept_path(folder: Path, examples: int) -> Path:
-    """The file of a checkpoint at so many examples."""
+    """Return the path of the checkpoint at this many examples."""
     return folder / f"{examples}.pt"

@@ -1,4 +1,4 @@
-"""A trial, step by step and evaluation by evaluation."""
+"""The training loop of a trial, step by step and evaluation by evaluation."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from cbs.trial.target import Target
 
 
 class TrainingLoop(Assembly):
-    """A trial under way; its arguments and attributes are those of :class:`~cbs.training.assembly.Assembly`."""
+    """A trial in progress; arguments and attributes are those of :class:`~cbs.training.assembly.Assembly`."""
 
     kept: KeptCheckpoints | None = None
 
     def curve(self) -> tuple[list[int], list[float]]:
-        """Steps and values of the evaluations so far."""
+        """Return the steps and the metric values of the evaluations so far."""
         return [row.step for row in self.evaluations], [row.value for row in self.evaluations]
 
     def run(
         self, monitor: Monitor | None, checkpoint: Checkpoint | None = None, kept: KeptCheckpoints | None = None
     ) -> Ending:
-        """Train to the end."""
+        """Train until the trial ends; return its ending."""
         self.kept = kept
         config = self.config
         if not self.evaluations:
@@ -49,7 +49,7 @@ class TrainingLoop(Assembly):
         return ending
 
     def to_next_evaluation(self, start: Measurement, monitor: Monitor | None) -> Ending | None:
-        """Train up to the next evaluation and take it; returns how the trial ended there, if it did."""
+        """Train up to the next evaluation and take it; return the ending if the trial ended there."""
         config, before = self.config, self.evaluations[-1]
         near = any(self._near(target, start, before) for target in config.targets)
         step = before.step
@@ -62,7 +62,7 @@ class TrainingLoop(Assembly):
                 lr = self.train_step(step)
             except (CbsError, MemoryError):
                 raise
-            except Exception as error:  # noqa: BLE001 - raised below, unless it comes of what is not finite
+            except Exception as error:  # noqa: BLE001 - raised below unless a value that is not finite caused it
                 failure = error
             if self.kept is not None and failure is None and self.kept.due(self.seen):
                 self.kept.write(self.birth_state, self.seen, first=self.ranks.first)
@@ -71,7 +71,7 @@ class TrainingLoop(Assembly):
         self.training_seconds += time.perf_counter() - started
         diverged = loss_not_finite(losses, before.step + 1)
         if failure is not None:
-            # Sharded weights are not asked: ranks would have to do that together, and one of them may have failed.
+            # Sharded weights are not checked: that needs all ranks, and one of them may have failed.
             diverged = diverged or (None if self.ranks.shard else tensor_not_finite(self.model, self.optimizer))
             if diverged is None:
                 raise failure
@@ -82,19 +82,19 @@ class TrainingLoop(Assembly):
         return ended(config, self.evaluations, monitor)
 
     def _near(self, target: Target, start: Measurement, before: Measurement) -> bool:
-        """Whether a target is near, or passed, or how near cannot be told."""
+        """Whether a target is near or passed, or the distance to it is undefined."""
         first, latest = (target.distance(value_of(self.config, target, row)) for row in (start, before))
         return not latest > self.config.evaluation.near_fraction * first
 
     def room(self) -> bool:
-        """Whether the budget of examples holds another step."""
+        """Whether the budget of examples has room for another step."""
         return self.seen + self.sizes.at(self.seen).batch_size <= self.config.max_examples
 
     def train_step(self, number: int) -> float:
-        """One optimizer update; returns its learning rate.
+        """Run one optimizer update; return its learning rate.
 
         Raises:
-            PassTooLarge: if memory is full; the loop cannot go on.
+            PassTooLarge: if memory is full; the loop cannot continue.
         """
         try:
             return self._step(number)
@@ -123,8 +123,8 @@ class TrainingLoop(Assembly):
         optimizer.step()
         if [group["lr"] for group in optimizer.param_groups] != lrs:
             raise ConfigError(
-                f"optimizer {config.optimizer.name!r} changes the learning rate of its param_groups in step(), which "
-                "the schedule of the sweep sets: keep what it multiplies it by elsewhere"
+                f"optimizer {config.optimizer.name!r} changes the learning rate of its param_groups in step(), but the "
+                "schedule of the sweep sets it: keep a factor of your own in another variable"
             )
         for part in self.parts:
             part.after_step(step)

@@ -1,7 +1,8 @@
-"""How the examples of a step are cut up: over ranks, and into what a forward and backward pass holds.
+"""Division of the examples of a step over ranks, and into forward and backward passes that fit into memory.
 
-The gradient of a step is that of the mean loss over its examples however they are cut, so every part is weighted by its
-examples. Where a pass does not fit in memory, :func:`cbs.compute.pass_sizes.halved` says what is tried next.
+The gradient of a step is that of the mean loss over its examples, however they are divided, so every part is weighted
+by its number of examples. Where a pass does not fit into memory, :func:`cbs.compute.pass_sizes.halved` gives the next
+size to try.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ from cbs.workloads.base import Batch
 
 
 class PassTooLarge(MemoryError):
-    """Memory was full in a training step; the same step with smaller passes may fit.
+    """Memory was full in a training step; the same step may fit with smaller passes.
 
     Attributes:
-        examples: of the largest forward and backward pass of that step.
+        examples: number of examples in the largest forward and backward pass of that step.
     """
 
     def __init__(self, examples: int, why: str) -> None:
@@ -27,7 +28,7 @@ class PassTooLarge(MemoryError):
 
 
 def split_batch(batch: Batch, sizes: Sequence[int]) -> Iterator[tuple[int, Batch]]:
-    """The parts of a batch that hold ``sizes`` examples, each with its size."""
+    """Yield the parts of a batch that hold ``sizes`` examples, each with its size."""
     if len(sizes) == 1:
         yield sizes[0], batch
         return

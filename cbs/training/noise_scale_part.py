@@ -1,4 +1,4 @@
-"""The noise scale as a part of a trial: its probe reads the gradients before they are clipped."""
+"""The noise scale as a part of the training loop: its probe reads the gradients before they are clipped."""
 
 from __future__ import annotations
 
@@ -20,14 +20,16 @@ UNMEASURED = "the noise scale is not measured: "
 
 
 class NoiseScalePart(Part):
-    """Measures the moments of the gradient, as often as the configuration's probe says at the batch size of the step.
+    """Measurement of the moments of the gradient, at the interval that the configuration's probe sets for the batch
+    size.
 
     Args:
-        config: of the trial; it has a probe.
-        model: as it is trained.
-        optimizer: that trains it.
+        config: configuration of the trial; it has a probe.
+        model: the model as it is trained.
+        optimizer: optimizer of the trial.
         ranks: the workers of the trial.
-        examples: of the forward pass under way; a workload may call its model as it likes.
+        examples: returns the number of examples in the current forward pass, because a workload may call its model in
+            any way.
 
     Attributes:
         measured: the probe and its columns.
@@ -50,7 +52,7 @@ class NoiseScalePart(Part):
 
     @property
     def note(self) -> str:
-        """Why the noise scale is not measured, one line; empty if it is."""
+        """Why the noise scale is not measured, in one line; empty if it is."""
         why = self.measured.probe.stopped
         return f"{UNMEASURED}{why}" if why else ""
 
@@ -77,7 +79,7 @@ class NoiseScalePart(Part):
         self.measured.start_at(self._steps, state["source"], state["stopped"])
 
     def go_on(self, state: dict[str, Any]) -> None:
-        """Measure from the first step on as the trial would have that gave its :meth:`state`."""
+        """Continue from the first step on as the trial would have that returned ``state`` from :meth:`state`."""
         self._before = self._steps = state["steps"]
         self.measured.start_at(self._steps, state["source"], state["stopped"])
 
@@ -88,7 +90,7 @@ class NoiseScalePart(Part):
 
 
 def chosen(choice: Choice, *, compiled: bool, ranks: Ranks) -> Choice:
-    """The probe of a trial: ``auto`` cannot look inside what is compiled, nor into another rank."""
+    """Return the probe of a trial; ``auto`` is replaced where the model is compiled or there are several ranks."""
     if choice.name == AUTO and (compiled or ranks.world > 1):
         return dataclasses.replace(choice, name=REPLICAS if ranks.world > 1 else FALLBACK)
     return choice

@@ -1,4 +1,4 @@
-"""The noise scale along a short training run, phase by phase and geometry by geometry."""
+"""The noise scale during a short training run, by phase of the run and by geometry."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from cbs.trial.correction import corrected
 from cbs.workloads import Workload, build_workload
 
 CORRECTED = "_corrected"
-"""Added to the name of a geometry whose noise scale is corrected for the batch size."""
+"""Suffix of the name of a geometry whose noise scale is corrected for the batch size."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredPhase:
-    """A stretch of consecutive steps.
+    """A phase of the run: a stretch of consecutive steps.
 
     Attributes:
-        first_step, last_step: optimizer updates, both included.
-        first_examples, last_examples: examples seen before the first and after the last of them.
+        first_step, last_step: first and last optimizer update.
+        first_examples, last_examples: number of examples seen before the first and after the last of them.
         train_loss: mean over the steps.
-        noise_scales: by geometry, in examples; beside a geometry of norms stands the same corrected for the batch size,
-            as in ``l1_corrected``.
+        noise_scales: noise scale by geometry, in examples; for a geometry of exponent 2 also the value corrected for
+            the batch size, as in ``l1_corrected``.
         layers: noise scale by layer, in the first geometry.
     """
 
@@ -55,13 +55,13 @@ class NoiseScaleRun:
     """Result of :func:`measure_run`.
 
     Attributes:
-        config: what was trained.
-        source: where the small-batch side came from.
+        config: configuration that was trained.
+        source: name of the source of the small-batch side.
         matched: geometry of the optimizer.
-        symbols: of the noise scales by the names they have in ``phases``, in the mathematics of LaTeX.
+        symbols: LaTeX symbols of the noise scales, by their names in ``phases``.
         example_unit: what one example is.
-        tokens_per_example: tokens in an example, or ``None``.
-        phases: in order.
+        tokens_per_example: number of tokens in an example, or ``None``.
+        phases: the phases in order.
     """
 
     config: TrialConfig
@@ -73,13 +73,14 @@ class NoiseScaleRun:
     phases: tuple[MeasuredPhase, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values."""
+        """Return plain JSON values."""
         plain = dataclasses.asdict(self)
         return plain | {"config": self.config.to_dict(), "phases": list(plain["phases"])}
 
 
 def phase_ends(steps: int, phases: int) -> list[int]:
-    """Last step of every phase: each phase is as long as all before it, because the noise scale moves fastest early.
+    """Return the last step of every phase: each phase is as long as all before it, because the noise scale changes
+    fastest early.
 
     Raises:
         ConfigError: if there are too few steps.
@@ -102,22 +103,23 @@ def measure_run(
 ) -> NoiseScaleRun:
     """Train for ``config.max_steps`` steps and measure the noise scale in every phase.
 
-    The target of the configuration plays no part.
+    The target of the configuration is ignored.
 
     Args:
-        config: what to train; its probe says where the small-batch side comes from and in which geometries to measure.
-        workload: the built workload of ``config.workload``, to save loading its data again.
+        config: configuration to train; its probe sets the source of the small-batch side and the geometries to measure
+            in.
+        workload: the built workload of ``config.workload``, to avoid loading its data again.
         phases: number of phases, each as long as all before it.
-        confidence: of the intervals.
+        confidence: confidence level of the intervals.
         progress: called after every step.
 
     Raises:
-        ConfigError: if the configuration cannot run, or the loss stops being finite.
+        ConfigError: if the configuration cannot run, or the loss becomes infinite or NaN.
     """
     if config.probe is None:
         raise ConfigError("the configuration has no probe; there is nothing to measure")
     if config.batch_schedule is not None:
-        raise ConfigError("the noise scale along a run is measured at one batch size; leave the batch schedule out")
+        raise ConfigError("the noise scale during a run is measured at one batch size; leave out the batch schedule")
     ends = phase_ends(config.max_steps, phases)
     workload = workload or build_workload(config.workload)
     options = ProbeOptions.of(config.probe)
@@ -184,7 +186,9 @@ def measure_run(
 
 
 def corrected_estimate(measured: Estimate, simple: Estimate, batch_size: int) -> Estimate:
-    """A noise scale of exponent 2 without what it owes to the batch size; undefined without a simple one."""
+    """Return a noise scale of exponent 2 corrected for the bias of the batch size; undefined without a simple noise
+    scale.
+    """
     if measured.value is None:
         return measured
     if simple.value is None:
@@ -195,7 +199,7 @@ def corrected_estimate(measured: Estimate, simple: Estimate, batch_size: int) ->
 
 
 class _Reading(Part):
-    """Has a meter read the gradients of every step before they are clipped."""
+    """Part of the loop that lets a meter measure the gradients of every step before they are clipped."""
 
     def __init__(self, meter: NoiseScaleMeter) -> None:
         self._meter = meter

@@ -1,6 +1,7 @@
-"""What a checkpoint that a trial starts from holds: ours, a saved state dict, safetensors, or a folder of a Trainer.
+"""Read the checkpoints that a trial can start from: one of this package, a state dict, safetensors, or a Trainer's
+folder.
 
-Only tensors and plain values are read (``weights_only``): no file can make this run code.
+Only tensors and plain values are read (``weights_only``), so no file can execute code.
 """
 
 from __future__ import annotations
@@ -23,27 +24,28 @@ from cbs.trial.config import TrialConfig
 from cbs.trial.parent import Parent
 
 KIND = "cbs checkpoint"
-"""Key under which our own files hold their version."""
+"""Key under which checkpoints of this package hold their version."""
 
 _MODEL, _OPTIMIZER = ("model", "state_dict", "model_state_dict"), ("optimizer", "optimizer_state_dict")
-"""Keys under which people save the two, side by side in one file."""
+"""Usual keys of model and optimizer where both are saved in one file."""
 
 _OF_TRAINER = ("model.safetensors", "pytorch_model.bin", "model.safetensors.index.json")
 _WRAPPERS = ("module.", "_orig_mod.")
-"""What wrappers put in front of the name of every tensor."""
+"""Prefixes that wrappers add to the name of every tensor."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointContent:
-    """What was read.
+    """Content of a checkpoint.
 
     Attributes:
-        path: it was read from.
+        path: path of the checkpoint.
         model: tensors by name.
-        optimizer: as its ``state_dict`` returned it; ``None`` where there is none.
-        examples: seen by the run that wrote it; ``None`` where the file does not say.
-        steps: likewise its updates.
-        ours: everything that :meth:`cbs.training.assembly.Assembly.birth_state` put into it; empty for other files.
+        optimizer: the optimizer's ``state_dict``; ``None`` where there is none.
+        examples: number of examples seen by the run that wrote it; ``None`` where the file does not say.
+        steps: number of updates of that run; ``None`` where the file does not say.
+        ours: the result of :meth:`cbs.training.assembly.Assembly.birth_state` in a checkpoint of this package; empty
+            for other files.
     """
 
     path: Path
@@ -55,16 +57,16 @@ class CheckpointContent:
 
     @property
     def config(self) -> TrialConfig | None:
-        """The trial that wrote it, if it is one of ours."""
+        """Configuration of the trial that wrote a checkpoint of this package; ``None`` for other files."""
         return TrialConfig.from_dict(json.loads(self.ours["config"])) if self.ours else None
 
 
 def read_checkpoint(path: Path) -> CheckpointContent:
-    """Read a file, or a folder as a Trainer of transformers writes it.
+    """Read a checkpoint file, or a folder in the format of the transformers Trainer.
 
     Raises:
-        DataError: if it is no checkpoint.
-        MissingDependencyError: if it takes a package that is not installed.
+        DataError: if it is not a checkpoint.
+        MissingDependencyError: if reading it needs a package that is not installed.
     """
     if path.is_dir():
         return _of_trainer(path)
@@ -86,8 +88,10 @@ def read_checkpoint(path: Path) -> CheckpointContent:
 
 
 def digest(path: Path) -> str:
-    """16 hexadecimal digits of the content of a checkpoint: of its tensors and values where it is ours, which may be
-    laid out otherwise each time it is written, else of the bytes of its files.
+    """Return 16 hexadecimal digits that identify the content of a checkpoint.
+
+    For a checkpoint of this package, whose bytes may differ each time it is written, these are a hash of its tensors
+    and values; otherwise a hash of the bytes of its files.
 
     Raises:
         DataError: if it cannot be read.
@@ -106,15 +110,15 @@ def digest(path: Path) -> str:
     except OSError as error:
         raise DataError(f"checkpoint {path} cannot be read: {reason(error)}") from None
     if not files:
-        raise DataError(f"{path} is no checkpoint: the folder is empty")
+        raise DataError(f"{path} is not a checkpoint: the folder is empty")
     return hasher.hexdigest()[:16]
 
 
 def parent_at(path: Path) -> Parent:
-    """The parent that a path names, its optimizer's state kept.
+    """Return the parent for the checkpoint at a path; the optimizer's state is kept.
 
     Raises:
-        ConfigError: if there is nothing.
+        ConfigError: if nothing exists there.
         DataError: if it cannot be read.
     """
     if not path.exists():
@@ -125,41 +129,42 @@ def parent_at(path: Path) -> Parent:
             content = _saved(path)
         except DataError:
             if path.suffix == ".pt":
-                raise  # of any other name it may be what a workload's own load reads
+                raise  # other files may be in a format that a workload's own load reads
     examples = int(content["batch_sizes"].sum()) if content.get(KIND) == 1 else 0
     named = Parent(source=str(path), examples=examples, digest=digest(path))
     return named if named.trunk is None else dataclasses.replace(named, source=f"./{path}")
 
 
 def weights_for(model: nn.Module, content: CheckpointContent) -> dict[str, Any]:
-    """The tensors of a checkpoint under all names that a model has; one that the model has under two names may be
-    there once.
+    """Return the tensors of a checkpoint under all names that a model has.
+
+    Tensors that the model has under two names may be in the checkpoint once.
 
     Raises:
-        ConfigError: naming the tensors that differ, where it is of another model.
+        ConfigError: if the checkpoint belongs to another model; names the tensors that differ.
     """
     theirs = dict(content.model)
     own = model.state_dict(keep_vars=True)
     first = {id(tensor): name for name, tensor in own.items() if name in theirs}
     theirs |= {name: theirs[first[id(tensor)]] for name, tensor in own.items() if id(tensor) in first}
     unlike = [
-        f"{name} is {list(theirs[name].shape)} there, {list(tensor.shape)} here"
+        f"{name} is {list(theirs[name].shape)} in the checkpoint, {list(tensor.shape)} in the model"
         for name, tensor in own.items()
         if name in theirs and getattr(theirs[name], "shape", None) != getattr(tensor, "shape", None)
     ]
-    unlike += [f"{name} is not there" for name in own if name not in theirs]
-    unlike += [f"{name} is not here" for name in theirs if name not in own]
+    unlike += [f"{name} is missing in the checkpoint" for name in own if name not in theirs]
+    unlike += [f"{name} is missing in the model" for name in theirs if name not in own]
     if unlike:
         more = f", and {len(unlike) - 3} more" if len(unlike) > 3 else ""
         count = f"{len(unlike)} tensors differ" if len(unlike) > 1 else "a tensor differs"
-        raise ConfigError(f"checkpoint {content.path} is of another model: {count}: {'; '.join(unlike[:3])}{more}")
+        raise ConfigError(f"checkpoint {content.path} belongs to another model: {count}: {'; '.join(unlike[:3])}{more}")
     return theirs
 
 
 def _of_trainer(folder: Path) -> CheckpointContent:
     name = next((name for name in _OF_TRAINER if (folder / name).is_file()), None)
     if name is None:
-        raise DataError(f"{folder} is no checkpoint: the folder holds none of {', '.join(_OF_TRAINER)}")
+        raise DataError(f"{folder} is not a checkpoint: the folder holds none of {', '.join(_OF_TRAINER)}")
     files = [folder / name]
     steps = None
     try:
@@ -169,7 +174,7 @@ def _of_trainer(folder: Path) -> CheckpointContent:
         if (folder / "trainer_state.json").is_file():
             steps = int(json.loads((folder / "trainer_state.json").read_text())["global_step"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DataError(f"{folder} is no checkpoint of a Trainer: {reason(error)}") from None
+        raise DataError(f"{folder} is not a checkpoint of a Trainer: {reason(error)}") from None
     model: dict[str, Tensor] = {}
     for file in files:
         model |= _named(_tensors_of(file) if file.suffix == ".safetensors" else _saved(file), file)
@@ -178,7 +183,7 @@ def _of_trainer(folder: Path) -> CheckpointContent:
 
 
 def _saved(path: Path) -> dict[str, Any]:
-    """What ``torch.save`` wrote."""
+    """Return what ``torch.save`` wrote."""
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
@@ -187,30 +192,33 @@ def _saved(path: Path) -> dict[str, Any]:
         named = re.search(r"GLOBAL (\S+)", str(error))
         why = f": it holds a {named[1]}, which could run code" if named else ""
         raise DataError(
-            f"{path} is no checkpoint of tensors and plain values, as torch.load(weights_only=True) reads them{why}"
+            f"{path} is not a checkpoint that torch.load(weights_only=True) can read, with tensors and plain values "
+            f"only{why}"
         ) from None
     if not isinstance(content, dict):
-        raise DataError(f"{path} is no checkpoint: it holds a {type(content).__name__}, not tensors by name")
+        raise DataError(f"{path} is not a checkpoint: it holds a {type(content).__name__}, not tensors by name")
     return content
 
 
 def _tensors_of(path: Path) -> dict[str, Any]:
-    """What a safetensors file holds."""
+    """Return the tensors of a safetensors file by name."""
     with needed("huggingface", "safetensors files"):
         from safetensors import SafetensorError
         from safetensors.torch import load_file
     try:
         return dict(load_file(path))
     except (SafetensorError, OSError, ValueError) as error:
-        raise DataError(f"{path} is no safetensors file: {reason(error)}") from None
+        raise DataError(f"{path} is not a safetensors file: {reason(error)}") from None
 
 
 def _named(model: Any, path: Path) -> dict[str, Tensor]:
-    """Tensors by name, without what a wrapper put in front of all of them."""
+    """Return tensors by name, without the prefix that a wrapper added to all of them."""
     tensors = dict(model)
     if not tensors or not all(isinstance(value, Tensor) for value in tensors.values()):
         keys = ", ".join(map(str, list(tensors)[:5])) or "nothing"
-        raise DataError(f"{path} is no checkpoint: expected tensors by name, or those under 'model', got {keys}")
+        raise DataError(
+            f"{path} is not a checkpoint: expected tensors by name, or a key 'model' with these, got {keys}"
+        )
     for prefix in _WRAPPERS:
         if all(str(name).startswith(prefix) for name in tensors):
             tensors = {name.removeprefix(prefix): value for name, value in tensors.items()}
@@ -218,7 +226,7 @@ def _named(model: Any, path: Path) -> dict[str, Tensor]:
 
 
 def _absorb(hasher: Any, value: Any) -> None:
-    """Take in tensors and plain values, however they lie in memory."""
+    """Add tensors and plain values to a hash, independently of their memory layout."""
     if isinstance(value, Tensor):
         hasher.update(f"{value.dtype}{list(value.shape)}".encode())
         hasher.update(value.detach().contiguous().reshape(-1).view(torch.uint8).numpy().data)

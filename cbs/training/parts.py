@@ -1,4 +1,4 @@
-"""What a trial does beside training, part by part: the protocol, and what a part is told of a step."""
+"""The protocol of the parts of a training loop, and the state of a step that is passed to them."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from cbs.workloads.base import Batch
 
 @dataclass
 class TrainingStep:
-    """One optimizer update under way.
+    """One optimizer update in progress.
 
     Attributes:
-        number: of the update, from 1 on.
+        number: number of the update, counted from 1.
         stage: its batch size, in examples over all ranks, and its factor of the learning rate.
-        examples: seen by the trial, those of this update among them.
+        examples: number of examples seen by the trial, including this update.
         batch: the examples that this rank trains on, on its device; ``None`` until they are drawn.
-        watching: what is entered around every forward pass of the update.
+        watching: context managers that are entered around every forward pass of the update.
         noise_measured: whether the noise scale of this update is measured.
-        values: by name of a column of the steps, its value, a tensor of shape ``[]``. ``train_loss`` is the first.
-        late: likewise of columns that are in ``values`` as NaN, and known only after the optimizer's step.
-        planned: likewise of the columns that are numbers from the start and are never on the device.
+        values: values of the columns of the step by name, tensors of shape ``[]``; ``train_loss`` is the first.
+        late: values of columns that are NaN in ``values`` and known only after the optimizer's step, by name.
+        planned: values of columns that are plain numbers, never on the device, by name.
     """
 
     number: int
@@ -40,35 +40,40 @@ class TrainingStep:
 
 
 class Part:
-    """Something that goes along with training: it looks at the steps, changes gradients, or keeps what it saw.
+    """Something that runs along with training: it records steps, changes gradients, or keeps state.
 
-    :class:`~cbs.training.loop.TrainingLoop` has a list of parts and calls each method on all of them in that order; all
-    do nothing unless a part defines them. For one update the calls are ``begin``, forward and backward passes,
-    ``before_step``, the optimizer's step, ``after_step``. Every rank calls them for every update.
+    :class:`~cbs.training.loop.TrainingLoop` has a list of parts and calls each method on all of them in this order; by
+    default they do nothing. For one update the calls are ``begin``, forward and backward passes, ``before_step``, the
+    optimizer's step, ``after_step``. Every rank calls them for every update.
 
     Attributes:
         columns: names of the columns that the part puts into ``step.values`` in every update.
-        planned: likewise into ``step.planned``.
+        planned: names of the columns that the part puts into ``step.planned`` in every update.
     """
 
     columns: tuple[str, ...] = ()
     planned: tuple[str, ...] = ()
 
     def begin(self, step: TrainingStep) -> None:
-        """The loop begins an update: its batch size is known, its examples are not drawn yet."""
+        """Called when an update begins: its batch size is known, its examples are not drawn yet."""
 
     def before_step(self, step: TrainingStep) -> None:
-        """Every ``.grad`` holds the gradient of the update's mean loss, averaged over ranks; the optimizer is next."""
+        """Called before the optimizer's step, when every ``.grad`` holds the gradient of the update's mean loss over
+        all ranks.
+        """
 
     def after_step(self, step: TrainingStep) -> None:
-        """The optimizer has moved the weights."""
+        """Called after the optimizer has updated the weights."""
 
     def state(self) -> dict[str, Any]:
-        """What a later process needs to go on from the latest evaluation: tensors and plain values.
+        """Return what a later process needs to continue from the latest evaluation: tensors and plain values.
 
-        The loop asks for it when it writes a checkpoint.
+        The loop calls this when it writes a checkpoint.
         """
         return {}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Restore :meth:`state`, before the first update of this process; model and optimizer are back already."""
+        """Restore the result of :meth:`state`.
+
+        Called before the first update of this process; model and optimizer are restored before other parts.
+        """

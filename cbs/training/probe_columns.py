@@ -1,4 +1,4 @@
-"""The moments of a step as the columns of ``steps.parquet``."""
+"""The moments of a step as columns of ``steps.parquet``."""
 
 from __future__ import annotations
 
@@ -19,25 +19,24 @@ L2_COLUMNS = ("small_batch_size", "small_grad_sq_norm", "big_grad_sq_norm", _SIG
 
 
 class ProbeColumns:
-    """A probe that sums its moments over parameter tensors and gives every sum a column.
+    """A probe whose moments are summed over parameter tensors and recorded in columns.
 
-    Columns (one value per step; NaN where undefined or not measured, all but ``big_grad_sq_norm``):
-        small_batch_size: mean size of the groups, examples.
+    Columns (one value per step; NaN where undefined or not measured, except ``big_grad_sq_norm``):
+        small_batch_size: mean number of examples in a group.
         small_grad_sq_norm: mean over groups of the squared gradient norm, weighted by their sizes.
         big_grad_sq_norm: squared norm of the whole batch's gradient.
         grad_sq_norm: unbiased estimate of |G|^2; may be negative.
-        noise_trace: unbiased estimate of tr(Sigma), the trace of the per-example gradient covariance; may be
-            negative.
-        <geometry>_signal, <geometry>_noise: of every geometry besides ``l2``.
+        noise_trace: unbiased estimate of tr(Sigma), the trace of the per-example gradient covariance; may be negative.
+        <geometry>_signal, <geometry>_noise: signal and noise of every geometry other than ``l2``.
 
     Args:
-        probe: what to read; its first geometry is ``l2``.
-        choice: what a configuration says about it; its steps are planned again where the batch size changes.
+        probe: probe to read; its first geometry is ``l2``.
+        choice: the probe's configuration, from which the measuring interval is computed when the batch size changes.
 
     Attributes:
-        probe: that one. Where its source is ``auto``, it stops where the model cannot be measured any more.
-        names: of the columns.
-        geometries: what those are that hold the moments of a geometry.
+        probe: the probe. With source ``auto`` it stops where the model cannot be measured any more.
+        names: names of the columns.
+        geometries: for every geometry the columns that hold its moments.
     """
 
     def __init__(self, probe: Probe, choice: Choice) -> None:
@@ -55,20 +54,26 @@ class ProbeColumns:
 
     @property
     def source(self) -> str:
-        """Where the small-batch side comes from; a probe may have fallen back to another in its first step."""
+        """Name of the source of the small-batch side; a probe may have fallen back to another one."""
         return self.probe.source
 
     @property
     def watching(self) -> bool:
-        """Whether the coming step is measured."""
+        """Whether the next step is measured."""
         return self.probe.watching
 
     def plan(self, batch_size: int) -> None:
-        """Measure as often as is due at this batch size, from the coming step on."""
+        """Set the measuring interval for this batch size, from the next step on."""
         self.probe.measure_every(self._options.interval(batch_size))
 
     def start_at(self, step: int, source: str, stopped: str = "") -> None:
-        """Continue as after ``step`` steps, the last of them measured with ``source``, or not, as it had stopped."""
+        """Continue as after ``step`` steps.
+
+        Args:
+            step: number of steps taken.
+            source: source that measured the last of them.
+            stopped: why measuring had stopped; empty if it had not.
+        """
         if stopped:
             self.probe.stop(stopped)
         elif source != self.probe.source:
@@ -76,7 +81,7 @@ class ProbeColumns:
         self.probe.start_at(step)
 
     def step(self) -> list[Tensor]:
-        """Zero-dimensional tensors on the gradients' device, one per column."""
+        """Return zero-dimensional tensors on the gradients' device, one per column."""
         try:
             moments = self.probe.step()
         except ConfigError as error:
@@ -113,10 +118,10 @@ def build_probe(
     batch_size: int,
     count: CountExamples = first_dimension,
 ) -> Probe:
-    """The probe a configuration names; ``l2`` is always measured, the geometries of its options besides.
+    """Build the probe that a configuration names; ``l2`` is always measured, and the geometries of its options as well.
 
     Raises:
-        ConfigError: if the source, a geometry or an option is unknown, or does not suit the model.
+        ConfigError: if the source, a geometry or an option is unknown, or does not support the model.
     """
     options = ProbeOptions.of(choice)
     return Probe(

@@ -14,13 +14,14 @@ EXAMPLES_PER_MEASUREMENT = 64
 
 @dataclass(frozen=True, kw_only=True)
 class ProbeOptions:
-    """What a configuration says about its probe.
+    """Options of a probe as set in a configuration.
 
     Attributes:
         source: name in :data:`~cbs.noise_scale.sources.SOURCES`, or ``"auto"``.
-        parts: parts a backward pass is split into.
-        every: one step in that many is measured; ``None`` leaves it to the batch size, see :meth:`interval`.
-        geometry: what is measured: names in :data:`~cbs.noise_scale.geometries.GEOMETRIES`, ``"matched"`` or ``"all"``.
+        parts: number of parts into which a backward pass is split.
+        every: one step in this many is measured; ``None`` leaves it to the batch size, see :meth:`interval`.
+        geometry: geometries to measure in: names in :data:`~cbs.noise_scale.geometries.GEOMETRIES`, ``"matched"`` or
+            ``"all"``.
     """
 
     source: str
@@ -30,10 +31,10 @@ class ProbeOptions:
 
     @classmethod
     def of(cls, choice: Choice) -> ProbeOptions:
-        """The options of a source: ``parts``, ``every``, and ``geometry`` as a name or a list of names.
+        """Read the options of a source: ``parts``, ``every``, and ``geometry`` as a name or a list of names.
 
         Raises:
-            ConfigError: if an option is unknown or not of its kind.
+            ConfigError: if an option is unknown or has the wrong type.
         """
         unknown = sorted(set(choice.options) - {"parts", "every", "geometry"})
         if unknown:
@@ -53,8 +54,11 @@ class ProbeOptions:
         )
 
     def interval(self, batch_size: int) -> int:
-        """Steps from one measurement to the next: so many that it costs about 5 % of a run, and where steps are
-        small and many one in 64 examples."""
+        """Return the number of steps from one measurement to the next.
+
+        Measuring then costs about 5 % of a run; for batches below 64 examples, there is at most one measurement in
+        about 64 examples.
+        """
         if self.every is not None:
             return self.every
         passes = {ACCUMULATION: 0, PER_EXAMPLE: batch_size - 1}.get(self.source, self.parts - 1)

@@ -1,4 +1,4 @@
-"""A workload as an optimizer sees it that evaluates the model itself."""
+"""A workload as seen by an optimizer that evaluates the model itself."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from cbs.workloads.base import Batch, PredictiveWorkload, Workload
 def problem_of(
     workload: Workload, model: nn.Module, config: TrialConfig, device: torch.device, micro_batch_size: int | None
 ) -> Problem:
-    """The problem that a trial is, its outputs in the trial's precision.
+    """Return the problem that a trial poses to its optimizer, with outputs in the trial's precision.
 
     Args:
-        workload: of the trial, built.
-        model: the model it trains.
-        config: the trial.
-        device: where it runs.
-        micro_batch_size: most examples of a forward pass, or ``None``.
+        workload: workload of the trial, built.
+        model: model that the trial trains.
+        config: configuration of the trial.
+        device: device to train on.
+        micro_batch_size: largest number of examples in a forward pass; ``None`` for no limit.
 
     Raises:
-        ConfigError: if the workload does not show the outputs of its model.
+        ConfigError: if the workload does not expose the outputs of its model.
     """
     if not isinstance(workload, PredictiveWorkload):
         raise ConfigError(

@@ -1,8 +1,8 @@
-"""The workers of one trial: data-parallel ranks that take each step together, on the same examples as one worker.
+"""The workers of one trial: data-parallel ranks that take each step together, on the same examples as one worker would.
 
 Every rank draws the whole batch and takes its own part of it. With :math:`B_r` of the :math:`B` examples of a step on
-rank r of W, a rank's loss is :math:`W B_r / B` times its mean, so that the mean over ranks, which is what DDP and FSDP2
-make of gradients, is the gradient of the mean loss over the step.
+rank r of W, a rank's loss is :math:`W B_r / B` times its mean. DDP and FSDP2 average gradients over ranks, which then
+gives the gradient of the mean loss over the step.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ from cbs.workloads.base import Batch
 
 @dataclass(frozen=True)
 class Ranks:
-    """Which rank this process is, and what ranks do together; without a process group, all of it is the identity.
+    """The rank of this process, and the operations that ranks do together; these are the identity without a process
+    group.
 
     Attributes:
-        rank: of this process, from 0 on. The first one validates, judges and stores.
+        rank: rank of this process, counted from 0. The first one validates, decides and stores.
         world: number of ranks.
-        shard: whether each holds a part of the model and of the optimizer's state (FSDP2), or all of it (DDP).
+        shard: whether each rank holds a part of the model and of the optimizer's state (FSDP2), or all of it (DDP).
     """
 
     rank: int = 0
@@ -45,10 +46,10 @@ class Ranks:
         return self.rank == 0
 
     def check(self, config: TrialConfig) -> None:
-        """Refuse a configuration that ranks would carry out differently, or not at all.
+        """Raise for a configuration that ranks would run differently from a single worker, or not at all.
 
         Raises:
-            ConfigError: with what to change.
+            ConfigError: says what to change.
         """
         if self.shard:
             check_shardable(config)
@@ -57,19 +58,19 @@ class Ranks:
         self._check_shares(config.batch_size, config.probe is not None)
         if config.diagnostics:
             raise ConfigError(
-                f"diagnostics see one worker's examples, not the {self.world} workers' of a step: leave them out"
+                f"diagnostics see only one worker's examples, not those of all {self.world}: leave out diagnostics"
             )
 
     def share(self, batch: Batch, batch_size: int, *, equal: bool) -> tuple[int, Batch]:
-        """How many examples of a step this rank has, and these examples.
+        """Return how many examples of a step this rank has, and these examples.
 
         Args:
-            batch: of the step.
-            batch_size: examples in it.
-            equal: whether all ranks must have as many.
+            batch: batch of the step.
+            batch_size: number of examples in it.
+            equal: whether all ranks must have equally many.
 
         Raises:
-            ConfigError: if that cannot be.
+            ConfigError: if the batch cannot be divided this way.
         """
         if self.world == 1:
             return batch_size, batch
@@ -79,17 +80,19 @@ class Ranks:
 
     def _check_shares(self, batch_size: int, equal: bool) -> None:
         if batch_size < self.world:
-            raise ConfigError(f"a batch of {batch_size} cannot be shared by {self.world} workers: give fewer")
-        # shards are put together in every pass: ranks need equally many of these
+            raise ConfigError(
+                f"a batch of {batch_size} examples cannot be divided among {self.world} workers: use fewer workers"
+            )
+        # Shards are gathered in every pass, so ranks need equal numbers of passes.
         if (equal or self.shard) and batch_size % self.world:
             raise ConfigError(
-                f"the noise scale and shard=true need equal shares of a step, and batch size {batch_size} is no "
+                f"the noise scale and shard=true need equal shares of a step, and batch size {batch_size} is not a "
                 f"multiple of {self.world} workers: change one of them, or set probe=none and leave out shard=true"
             )
 
     @contextmanager
     def averaging(self, trained: nn.Module, *, last: bool) -> Iterator[None]:
-        """Run a forward and backward pass; in the last of a step, gradients are averaged over ranks."""
+        """Run a forward and backward pass; in the last pass of a step, gradients are averaged over ranks."""
         if self.world == 1 or last:
             yield
             return
@@ -107,29 +110,29 @@ class Ranks:
             trained.set_requires_gradient_sync(True)
 
     def purpose(self, what: str) -> str:
-        """Purpose of a random stream that differs between ranks, as dropout does between examples."""
+        """Return the name of a random stream that differs between ranks, as dropout has to."""
         return what if self.first else f"{what} of rank {self.rank}"
 
     def placed(self, model: nn.Module, device: torch.device) -> nn.Module:
-        """The model on the device, as an optimizer is built on it: a part of it where ranks shard."""
+        """Return the model on the device before the optimizer is built; with sharding, this rank's part of it."""
         return sharded(model, device, self.world) if self.shard else model.to(device)
 
     def wrapped(self, model: nn.Module) -> nn.Module:
-        """The model as it is trained: its gradients are averaged over the ranks."""
+        """Return the model as it is trained, with gradients averaged over ranks."""
         if self.world == 1 or self.shard:
             return model
-        # Statistics of batches are those of the first rank, which validates.
+        # Running statistics are those of the first rank, which validates.
         return nn.parallel.DistributedDataParallel(model, broadcast_buffers=False)
 
     def mean(self, value: Tensor) -> Tensor:
-        """Mean over ranks of a tensor of the same shape on each, which may be overwritten."""
+        """Return the mean over ranks of a tensor with the same shape on each; the tensor may be overwritten."""
         if self.world > 1:
             dist.all_reduce(value)
             value = value / self.world
         return value
 
     def agreed(self, value: float, device: torch.device) -> float:
-        """The value of the first rank, on all ranks."""
+        """Return the value of the first rank, on all ranks."""
         if self.world == 1:
             return value
         shared = torch.tensor(value, dtype=torch.float64, device=device)
@@ -140,7 +143,7 @@ class Ranks:
         """Check that the weights are bitwise the same on all ranks.
 
         Raises:
-            ConfigError: if they are not, as where an optimizer draws random numbers.
+            ConfigError: if they are not, for example because an optimizer draws random numbers.
         """
         if self.world == 1 or self.shard:
             return
@@ -160,18 +163,18 @@ ALONE = Ranks()
 
 @contextmanager
 def joined(rank: int, world: int, meeting: str, device: torch.device, seconds: float, shard: bool) -> Iterator[Ranks]:
-    """Be a rank for the length of the block; alone where ``world`` is 1.
+    """Join the process group of a trial for the duration of the block; no group where ``world`` is 1.
 
     Args:
-        rank: from 0 on.
+        rank: rank of this process, counted from 0.
         world: number of ranks.
-        meeting: URL where ranks find each other, as of :func:`torch.distributed.init_process_group`.
-        device: of this rank.
-        seconds: how long a rank waits for the others, at the start and in every sum.
+        meeting: URL where ranks find each other, the ``init_method`` of :func:`torch.distributed.init_process_group`.
+        device: device of this rank.
+        seconds: timeout for the other ranks, at the start and in every collective.
         shard: whether ranks hold parts of the model.
 
     Raises:
-        ConfigError: if torch has no process groups, or none for such devices.
+        ConfigError: if this torch has no process groups, or none for this device.
     """
     if world == 1:
         yield Ranks()

@@ -1,4 +1,4 @@
-"""What a training script of your own says to the sweep that started it."""
+"""Functions by which a training script of your own reports to the sweep that started it."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from cbs.files import atomic_file
 from cbs.registry.domains import is_number
 
 FOLDER = "CBS_FOLDER"
-"""Environment variable with the folder of the trial that a sweep started."""
+"""Environment variable that holds the folder of the trial that a sweep started."""
 
 REPORTS = "report.jsonl"
-"""File in it that :func:`report` writes: one JSON object per line."""
+"""File in that folder, written by :func:`report`: one JSON object per line."""
 
 SETTINGS = "cbs-settings.json"
-"""File in it that :func:`report_settings` writes, or a program in any language: one JSON object."""
+"""File in that folder, written by :func:`report_settings` or by a program in any language: one JSON object."""
 
 _NUMBERS, _NAMES = ("warmup_steps", "clip_norm"), ("schedule", "precision", "averaging")
 
 
 def report(step: int, examples: int, loss: float, **metrics: float) -> None:
-    """Tell the sweep how training stands; outside a sweep, and on every rank but the first, it does nothing.
+    """Report progress to the sweep; outside a sweep, and on every rank but the first, do nothing.
 
     ::
 
@@ -39,8 +39,8 @@ def report(step: int, examples: int, loss: float, **metrics: float) -> None:
 
     Args:
         step: optimizer updates so far, 0 before the first.
-        examples: examples seen so far, over all ranks; the sweep refuses a run whose examples are not ``step`` times
-            the batch size it was asked for, which is how a batch size that a script ignores is found.
+        examples: examples seen so far, over all ranks. The sweep refuses a run whose examples are not ``step`` times
+            the requested batch size; so it notices a script that ignores the batch size.
         loss: the metric, called ``loss`` in ``--metric``; not finite where training diverged.
         metrics: further numbers; any of them can be the metric, too.
     """
@@ -61,36 +61,36 @@ def report_settings(
     clip_norm: float | None = None,
     averaging: str | None = None,
 ) -> None:
-    """Tell the sweep what it cannot know of this run; what is not told stays unknown, and nothing is made of it.
+    """Report settings of this run that the sweep cannot know; those that are left out stay unknown and are not used.
 
-    Like :func:`report` it does nothing outside a sweep. The last call counts.
+    Like :func:`report` this does nothing outside a sweep. The last call counts.
 
     Args:
-        warmup_steps: optimizer updates in which the learning rate rises; 0 for none.
-        schedule: of the learning rate, by any name.
-        precision: of the arithmetic, by any name.
-        clip_norm: norm to which longer gradients are scaled down; 0 for never.
-        averaging: of the weights that are validated, by any name, such as ``"none"``.
+        warmup_steps: number of optimizer updates during which the learning rate rises; 0 for none.
+        schedule: schedule of the learning rate, by any name.
+        precision: precision of the arithmetic, by any name.
+        clip_norm: norm to which longer gradients are scaled down; 0 for no clipping.
+        averaging: averaging of the weights that are validated, by any name, such as ``"none"``.
 
     Raises:
-        ConfigError: for a value out of its domain.
+        ConfigError: if a value is invalid.
     """
-    told = checked({name: value for name, value in locals().items() if value is not None})
+    reported = checked({name: value for name, value in locals().items() if value is not None})
     folder = _folder()
     if folder is not None:
         with atomic_file(folder / SETTINGS) as draft:
-            draft.write_text(json.dumps(told) + "\n")
+            draft.write_text(json.dumps(reported) + "\n")
 
 
 def checked(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings as :func:`report_settings` takes them.
+    """Check settings that :func:`report_settings` accepts, and return them.
 
     Raises:
-        ConfigError: for another name, or a value out of its domain.
+        ConfigError: for an unknown name or an invalid value.
     """
     for name, value in settings.items():
         if name not in (*_NUMBERS, *_NAMES):
-            raise ConfigError(f"unknown setting {name!r}; known are {', '.join((*_NUMBERS, *_NAMES))}")
+            raise ConfigError(f"unknown setting {name!r}; known settings are {', '.join((*_NUMBERS, *_NAMES))}")
         number = is_number(value) and 0 <= value < math.inf
         if name in _NAMES and not (isinstance(value, str) and value):
             raise ConfigError(f"{name} must be a name, got {value!r}")
@@ -101,6 +101,6 @@ def checked(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _folder() -> Path | None:
-    """Of the trial; ``None`` outside a sweep and on every rank but the first."""
+    """Return the folder of the trial; ``None`` outside a sweep and on every rank but the first."""
     folder = os.environ.get(FOLDER)
     return Path(folder) if folder and os.environ.get("RANK", "0") == "0" else None

@@ -1,4 +1,4 @@
-"""One configuration in, one result out."""
+"""Run one trial: from a configuration to its result."""
 
 from __future__ import annotations
 
@@ -37,11 +37,10 @@ def run_trial(
     parent: Path | None = None,
     kept: KeptCheckpoints | None = None,
 ) -> TrialResult:
-    """Train until the target is reached, and every further one, the trial diverges, the budget is spent, or the monitor
-    stops it.
+    """Train until all targets are reached, the trial diverges, the budget is spent, or the monitor stops it.
 
-    Bitwise repeatable for a configuration on one machine at one thread count. Divergence and an exhausted budget are
-    statuses of the result, not exceptions.
+    The result is bitwise reproducible for a configuration on one machine with one number of threads. Divergence and an
+    exhausted budget are statuses of the result, not exceptions.
 
     >>> from cbs.registry.choices import Choice
     >>> from cbs.trial.target import Target
@@ -60,23 +59,23 @@ def run_trial(
     True
 
     Args:
-        config: the trial.
-        workload: the built workload of ``config.workload``, to save loading its data again.
+        config: configuration of the trial.
+        workload: the built workload of ``config.workload``, to avoid loading its data again.
         monitor: see :data:`cbs.trial.ending.Monitor`.
-        checkpoint: where the trial picks up if it was begun before, and leaves its state now and then; the result is
-            bitwise that of an undisturbed trial. Remove it once the result is stored.
+        checkpoint: where the trial saves its state from time to time, and from which it continues if it was
+            interrupted; the result is bitwise that of an uninterrupted trial. Remove it once the result is stored.
         alive: called with the number of the step, after every step and every evaluation.
-        most: examples of a forward and backward pass that memory holds, where that is less than configured. The result
-            is the same up to rounding, for models that look at examples one by one.
-        ranks: the workers that call this together, each in a process of its own; all get the same result. The monitor
-            and the checkpoint of the first one count.
-        parent: where the checkpoint of ``config.parent`` lies; ``None`` for its ``source``.
-        kept: checkpoints that the trial leaves for others to start from.
+        most: largest number of examples in a forward and backward pass that fits into memory, where that is less than
+            configured. The result is the same up to rounding for models that treat examples independently.
+        ranks: the workers that call this together, each in its own process; all get the same result. Only the first
+            one's monitor and checkpoint are used.
+        parent: path of the checkpoint of ``config.parent``; ``None`` for its ``source``.
+        kept: checkpoints that the trial writes for others to start from.
 
     Raises:
-        ConfigError: if the configuration names something unknown or cannot run on this machine, or its parent is of
-            another model.
-        DataError: if the parent is no checkpoint.
+        ConfigError: if the configuration names something unknown or cannot run on this machine, or its parent belongs
+            to another model.
+        DataError: if the parent is not a checkpoint.
         PassTooLarge: if memory is full in a training step, which may fit with a smaller ``most``.
         torch.OutOfMemoryError: if the device runs out of memory elsewhere.
     """
@@ -86,9 +85,9 @@ def run_trial(
     if ranks.agreed(saved is not None, device) and saved is None and checkpoint is not None:
         saved = checkpoint.load()
     if saved is not None and kept is not None and kept.passed(saved["evaluations"][-1]["examples"]):
-        saved = None  # it would not come by what is to be kept
+        saved = None  # resuming there would miss checkpoints to be kept
     if saved is not None:
-        most = smaller(most, saved.get("micro_batch_size"))  # goes on as it was, wherever it was
+        most = smaller(most, saved.get("micro_batch_size"))  # continue with the same passes, also on another machine
     loop = TrainingLoop(config, workload, device, ranks, most)
     if alive is not None:
         loop.alive = alive
@@ -103,7 +102,7 @@ def run_trial(
         fit = saved is None or checkpoint is None or loop.resume(saved, checkpoint)
         if fit:
             status, message = loop.run(judged, checkpoint, kept)
-    if not fit:  # the loop is half loaded, and the file out of the way
+    if not fit:  # the loop is partly loaded, and the checkpoint was moved away
         return run_trial(
             config,
             workload=workload,

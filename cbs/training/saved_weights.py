@@ -1,4 +1,4 @@
-"""Model and optimizer in a checkpoint: whole tensors, whether or not ranks hold parts of them."""
+"""Model and optimizer in a checkpoint, as whole tensors, whether or not ranks hold parts of them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from cbs.training.ranks import Ranks
 
 
 class SavedWeights(Part):
-    """Keeps the state of model and optimizer.
+    """Part of the loop that saves and restores the state of model and optimizer.
 
     Args:
-        model: that trains.
-        optimizer: that trains it.
-        ranks: the workers of the trial; where they shard the model, its state is put together for the first of them.
+        model: model that is trained.
+        optimizer: optimizer of the trial.
+        ranks: the workers of the trial; if they shard the model, its state is gathered on the first of them.
     """
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, ranks: Ranks) -> None:
@@ -33,7 +33,7 @@ class SavedWeights(Part):
         self.load(state["model"], state["optimizer"])
 
     def load(self, model: Mapping[str, Any], optimizer: dict[str, Any] | None) -> None:
-        """Load whole tensors; an optimizer that is given none stays as it is."""
+        """Load whole tensors; without an optimizer state the optimizer stays as it is."""
         if self._ranks.shard:
             model = parted(dict(model), self._model.state_dict())
         self._model.load_state_dict(model)

@@ -1,4 +1,4 @@
-"""The parts of a trial that are a few lines each: clipping, averages of weights, diagnostics, the optimizer's batch."""
+"""Small parts of a trial: clipping, averages of weights, diagnostics, the batch for the optimizer."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from cbs.trial.record import CLIPPED
 
 
 class Clipping(Part):
-    """Scales a gradient that is longer than ``clip_norm`` down to it, and records 1 where that was done, else 0.
+    """Scales gradients with a norm above ``clip_norm`` down to it, and records 1 where that was done, else 0.
 
     Args:
-        model: whose gradients are clipped, all parameters together.
+        model: model whose gradients are clipped, all parameters together.
         clip_norm: largest Euclidean norm.
         shard: whether the model is sharded over ranks.
     """
@@ -39,13 +39,13 @@ class Clipping(Part):
 
 
 class Diagnostics(Part):
-    """Reads diagnostics off the passes and the update of one step in ``every``, from the first on.
+    """Records diagnostics of the passes and the update in one step of every ``every``, starting with the first.
 
     Args:
-        diagnostics: what is read; their columns are those of the first step.
-        every: steps from one that is read to the next.
-        model: that is trained.
-        optimizer: that trains it.
+        diagnostics: diagnostics to record; their columns are fixed by the first step.
+        every: number of steps from one recorded step to the next.
+        model: model that is trained.
+        optimizer: optimizer of the trial.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Diagnostics(Part):
 
 
 class OptimizerBatch(Part):
-    """Hands the examples of the step to an optimizer that evaluates the model itself."""
+    """Passes the examples of the step to an optimizer that evaluates the model itself."""
 
     def __init__(self, optimizer: ProblemOptimizer) -> None:
         self._optimizer = optimizer
@@ -90,11 +90,11 @@ class OptimizerBatch(Part):
 
 
 class Averaging(Part):
-    """Keeps an average of the weights up with training.
+    """Updates an average of the weights during training.
 
     Args:
-        average: that is kept.
-        before: examples seen by the parent of the trial.
+        average: average to update.
+        before: number of examples seen by the parent of the trial.
     """
 
     def __init__(self, average: WeightAverage, before: int = 0) -> None:

@@ -1,4 +1,4 @@
-"""Into which forward and backward passes a step is cut, for memory and to be measured."""
+"""Sizes of the forward and backward passes into which a step is divided, for memory and for the noise scale."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from cbs.training.parts import Part
 from cbs.workloads.base import Batch
 
 CHECKED = (1, 10, 100)
-"""Measured steps in which it is checked what examples do to each other, and every thousandth: that may depend on what
-the model has learnt, and each time costs as much as two steps."""
+"""Measured steps, beside every thousandth, in which it is checked whether examples influence each other: this may
+change as the model learns, and each check costs as much as two steps."""
 
-COUPLED = "the loss of an example depends on those beside it"
+COUPLED = "the loss of an example depends on other examples in its batch"
 
 
 class StepPasses(Part):
     """The sizes of a step's passes.
 
-    A measurement never changes the training: for its sake a step is cut only while that changes nothing but roundings,
-    in the mode in which the model trains. And a loss that couples the examples of a pass is not measured by looking
-    inside.
+    A measurement never changes the training: a step is divided for the noise scale only while that changes nothing but
+    rounding, in the mode in which the model trains. A loss that couples the examples of a pass is not measured with a
+    source that looks inside the pass.
 
     Args:
-        model: that trains.
-        losses: of the examples of a part of a batch, from the model and that part.
-        most: examples of a pass at most; ``None`` for no limit.
-        probe: what measures, if anything does.
+        model: model that is trained.
+        losses: returns the losses of the examples in a part of a batch, given the model and that part.
+        most: largest number of examples in a pass; ``None`` for no limit.
+        probe: probe that measures the noise scale, if any.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class StepPasses(Part):
         self._model, self._losses, self._most = model, losses, most
 
     def sizes(self, batch: Batch, examples: int) -> list[int]:
-        """Examples of every pass of the coming step."""
+        """Return the number of examples in every pass of the next step."""
         needed, probe = micro_sizes(examples, self._most), self.probe
         if probe is None or not probe.watching:
             return needed
@@ -63,18 +63,18 @@ class StepPasses(Part):
         first_cut = cut and not self._compared
         self._compared = self._compared or cut
         if cut and probe.watching and (due or first_cut):
-            # one pass more than will be made: an even cut may leave a choice among the batch as it is
+            # One pass more than will run: even parts can hide that the model selects among the examples of a batch.
             cutting = self.compare(batch, needed, micro_sizes(examples, self._most, probe.micro_batches + 1))
             difference = "the model does not run on parts of a batch" if cutting is None else cutting.difference
             if difference:
                 probe.stop(
-                    f"that would change the training, as {difference}; it can be measured where every step has several "
-                    "passes anyway (--set micro_batch_size=N)"
+                    f"that would change the training, because {difference}; it can be measured where every step has "
+                    "several passes anyway (--set micro_batch_size=N)"
                 )
         return wanted if probe.watching else needed
 
     def state(self) -> dict[str, Any]:
-        """Steps that were to be measured, and whether it is known what cutting a step does."""
+        """Return the number of steps that were to be measured, and whether dividing a step was checked."""
         return {"measured": self._measured, "compared": self._compared}
 
     def load_state(self, state: dict[str, Any]) -> None:
@@ -82,17 +82,19 @@ class StepPasses(Part):
 
     @contextlib.contextmanager
     def beside(self) -> Iterator[None]:
-        """Run a block of forward and backward passes that are no part of the training."""
+        """Run a block of forward and backward passes that are not part of training."""
         with contextlib.ExitStack() as stack:
             stack.enter_context(auxiliary_pass())
-            stack.enter_context(torch.backends.cudnn.flags(enabled=False))  # whose RNNs have no gradient in evaluation
+            stack.enter_context(torch.backends.cudnn.flags(enabled=False))  # cuDNN's RNNs have no backward in eval mode
             if self.probe is not None:
                 stack.enter_context(self.probe.paused())
             yield
 
     def compare(self, batch: Batch, one: Sequence[int], other: Sequence[int]) -> Cutting | None:
-        """A step in two ways to cut its examples, of which the training notices nothing, in full precision; ``None``
-        where one of them does not run."""
+        """Compare two ways to divide the examples of a step, in full precision and without any effect on training.
+
+        ``None`` if the model fails in one of them.
+        """
         weights = [weight for weight in self._model.parameters() if weight.requires_grad]
 
         def gradients(sizes: Sequence[int]) -> list[Tensor]:
@@ -106,5 +108,5 @@ class StepPasses(Part):
         with self.beside():
             try:
                 return compare(self._model, gradients, one, other)
-            except Exception:  # noqa: BLE001 - what a model raises on a part of a batch, or without room for two gradients
+            except Exception:  # noqa: BLE001 - the model fails on a part, or memory is short
                 return None

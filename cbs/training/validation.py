@@ -1,4 +1,4 @@
-"""What is measured of a trial at every evaluation."""
+"""Measurement of a trial's metrics at every evaluation."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from cbs.workloads.base import Batch
 
 
 class Validation:
-    """Measures the metrics of a trial: those that its workload says, and those that it was asked for.
+    """Measures the metrics of a trial: those of its workload, and those that the configuration requests.
 
     Args:
-        config: of the trial.
-        workload: validates.
-        model: in training.
-        called: the same as it is called, compiled perhaps.
-        optimizer: of the trial; some validate other weights than they train.
-        average: of the weights, which is validated in their place; ``None`` for the weights.
-        device: of the model.
-        ranks: what the trial runs in.
-        to_device: puts a batch where the model is.
+        config: configuration of the trial.
+        workload: workload that validates.
+        model: model that is trained.
+        called: the same model as it is called, possibly compiled.
+        optimizer: optimizer of the trial; some validate other weights than they train.
+        average: average that is validated in place of the weights; ``None`` for the weights.
+        device: device of the model.
+        ranks: the workers of the trial.
+        to_device: moves a batch to the device of the model.
         beside: see :class:`~cbs.training.metrics.base.MetricInputs`.
     """
 
@@ -62,15 +62,16 @@ class Validation:
         self._values: dict[str, float] = {}
 
     def measure(self, examples: np.ndarray, losses: np.ndarray) -> dict[str, float]:
-        """All metrics by name, that of the target among them. What is drawn at random is the same every time, and not
-        what training draws.
+        """Return all metrics by name, including that of the target.
+
+        Random draws are the same in every evaluation, and independent of those of training.
 
         Args:
-            examples: seen after every step since the evaluation before, shape ``[steps]``.
-            losses: their mean training losses, shape ``[steps]``.
+            examples: number of examples seen after every step since the previous evaluation, shape ``[steps]``.
+            losses: mean training losses of these steps, shape ``[steps]``.
 
         Raises:
-            ConfigError: if the workload does not say the metric of the target.
+            ConfigError: if the metric of a target is not measured.
         """
         for metric in self._metrics.values():
             metric.observe(examples, losses)
@@ -86,7 +87,7 @@ class Validation:
         if missing:
             measured, workload = ", ".join(sorted(values)), self._config.workload.name
             raise ConfigError(
-                f"target is on {missing[0]!r}, workload {workload!r} measures {measured}; every workload has "
+                f"the target is on {missing[0]!r}, but workload {workload!r} measures {measured}; every workload has "
                 f"{', '.join(METRICS.names())}"
             )
         self._values = values
@@ -94,7 +95,7 @@ class Validation:
 
     @property
     def directions(self) -> dict[str, Direction]:
-        """Which side is better, of every metric that was measured beside that of the target."""
+        """Which side is better, for every measured metric other than that of the target."""
         said: Mapping[str, Direction] = getattr(self._workload, "directions", {})
         own = {name: said.get(name, self._workload.direction) for name in self._values}
         directions = own | {name: metric.direction for name, metric in self._metrics.items()}
@@ -102,29 +103,29 @@ class Validation:
 
     @property
     def unit(self) -> str:
-        """Of the target's metric."""
+        """Unit of the target's metric."""
         metric = self._metrics.get(self._config.target.metric)
         return self._workload.metric_unit if metric is None or metric.unit is None else metric.unit
 
     def state(self) -> dict[str, Any]:
-        """What a later process needs to go on."""
+        """Return what a later process needs to continue."""
         return {"values": self._values, "metrics": {name: metric.state() for name, metric in self._metrics.items()}}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Go back to :meth:`state`."""
+        """Restore the result of :meth:`state`."""
         self._values = dict(state["values"])
         for name, metric in self._metrics.items():
             metric.load_state(state["metrics"][name])
 
     def _own(self) -> dict[str, float]:
-        """What the workload says."""
+        """Return the metrics that the workload measures."""
         try:
             said = self._workload.validate(self._called)
         except Exception as error:
             is_explained = isinstance(error, CbsError) or out_of_memory(error) or not self._values
             if is_explained or self._ranks.shard or tensor_not_finite(self._model) is None:
                 raise
-            return dict.fromkeys(self._values, math.nan)  # a metric that refuses what such a model says
+            return dict.fromkeys(self._values, math.nan)  # the metric fails because the weights are not finite
         if isinstance(said, Mapping):
             return {str(name): float(value) for name, value in said.items()}
         return {self._workload.metric: float(said)}

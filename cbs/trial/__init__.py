@@ -1,1 +1,1 @@
-"""What a trial is and what it leaves behind: configuration, target, record, checkpoint."""
+"""A trial and what it leaves behind: configuration, target, record, checkpoint."""

@@ -1,4 +1,4 @@
-"""Where a long trial picks up after its process has died."""
+"""Saved state of a running trial, from which it continues after its process has died."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from cbs.errors import out_of_memory, reason
 from cbs.files import atomic_file, set_aside
 
 LEAST_SECONDS = 30.0
-"""Time between two checkpoints of a trial; short trials never write one."""
+"""Least time between two checkpoints of a trial; shorter trials never write one."""
 
 SHARE = 0.05
-"""Most of a trial's time that may go into writing checkpoints."""
+"""Largest share of a trial's time that may be spent on writing checkpoints."""
 
 
 class Checkpoint:
-    """The state of a running trial in one file, replaced in one piece.
+    """The state of a running trial in one file, which is replaced atomically.
 
     Args:
-        path: the file; its folder exists.
-        seconds: least time between two writes. It grows so that writing takes at most :data:`SHARE` of the time.
+        path: path of the file; its folder exists.
+        seconds: least time between two writes. It is raised so that writing takes at most :data:`SHARE` of the time.
 
     Attributes:
-        notes: what there is to tell a person, one line each.
+        notes: messages for the user, one line each.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, seconds: float = LEAST_SECONDS) -> None:
@@ -45,13 +45,13 @@ class Checkpoint:
         """Replace the file.
 
         Raises:
-            ResultsError: if it cannot be written; what was there before stays.
+            ResultsError: if it cannot be written; the earlier file stays.
         """
         started = time.monotonic()
         with atomic_file(self.path, "checkpoint ") as draft, open(draft, "wb") as file:
             try:
                 torch.save(state, file)
-            except RuntimeError as error:  # what torch makes of a full disk
+            except RuntimeError as error:  # torch raises this for a full disk
                 raise OSError(reason(error)) from None
             file.flush()
             os.fsync(file.fileno())
@@ -59,14 +59,14 @@ class Checkpoint:
         self._seconds = max(self._seconds, (self._written - started) / SHARE)
 
     def load(self) -> dict[str, Any] | None:
-        """What was saved last, on the CPU; ``None`` where there is nothing, or nothing that can be read.
+        """Return the state saved last, on the CPU; ``None`` where there is none, or none that can be read.
 
-        Only tensors and plain values are read: no file can make this run code.
+        Only tensors and plain values are read, so no file can execute code.
         """
         if not self.path.exists():
             return None
         try:
-            with zipfile.ZipFile(self.path) as parts:  # torch writes checksums and does not look at them
+            with zipfile.ZipFile(self.path) as parts:  # torch writes checksums but does not check them
                 if parts.testzip() is not None:
                     raise ValueError("its checksum is not that of its content")
             return torch.load(self.path, map_location="cpu", weights_only=True)
@@ -77,7 +77,7 @@ class Checkpoint:
             return None
 
     def refuse(self, why: str) -> None:
-        """Set the file aside: the trial starts over.
+        """Rename a file that cannot be used, so that the trial starts over.
 
         Raises:
             ResultsError: if it cannot be renamed.

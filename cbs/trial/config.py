@@ -24,22 +24,22 @@ from cbs.trial.target import Target
 _NOT_IN_NAMES = r'[/\\:*?"<>|]'
 
 DEVICES = ("auto", "cpu", "cuda", "xpu", "mps")
-"""What a trial may ask for: the kinds are those of :mod:`cbs.compute.device`."""
+"""Devices that a trial may request; the kinds are those of :mod:`cbs.compute.device`."""
 
 CONSTANT = "constant"
-"""The batch schedule that is none."""
+"""Name of the batch schedule that keeps the batch size constant."""
 
 COMMAND = "command"
-"""What a workload is called that another program trains; there is nothing to build."""
+"""Name of the workload of trials that another program trains; there is nothing to build."""
 
 UNKNOWN = "unknown"
-"""What is stored in the place of a setting that nobody told."""
+"""Stored in place of a setting that was not reported."""
 
 OF_TRAINER = ("averaging", "clip_norm", "compile", "device", "evaluation", "micro_batch_size", "precision", "schedule")
-"""Settings that whoever trains makes: of a program that is not ours they are unknown."""
+"""Settings of the training program; for a program other than this package they may be unknown."""
 
 CONFIG_VERSION = 1
-"""Raised when the meaning of a field changes, so that old trials are not taken for new ones."""
+"""Raised when the meaning of a field changes, so that old trials are not mistaken for new ones."""
 
 
 def _require(condition: bool, message: str) -> None:
@@ -62,7 +62,7 @@ class Schedule:
         warmup_examples: length of the linear warmup from 0.
         decay_examples: examples after which the decay is complete; required by schedules that decay.
         final_fraction: learning rate at the end of the decay, as a fraction of the peak.
-        options: of this schedule alone, such as the power of a polynomial; only JSON values.
+        options: options that only this schedule has, such as the power of a polynomial; only JSON values.
     """
 
     name: str = "constant"
@@ -86,14 +86,14 @@ class Schedule:
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationPlan:
-    """When the validation metric is measured: at geometric steps, coarser while the target is far away.
+    """Plan of the evaluations: at geometric steps, coarser while the target is far away.
 
     The step after step ``s`` is ``max(s + 1, ceil(growth * s))``.
 
     Attributes:
-        growth: ratio of the steps of two evaluations, near the target.
-        far_growth: the same far from it.
-        near_fraction: share of the distance to the target at step 0 below which the target is near.
+        growth: ratio of the steps of consecutive evaluations near the target.
+        far_growth: ratio of the steps of consecutive evaluations far from the target.
+        near_fraction: the target is near when the distance to it is below this share of the distance at step 0.
     """
 
     growth: float = 1.04
@@ -110,50 +110,52 @@ class EvaluationPlan:
         _require(self.near_fraction >= 0.0, f"near_fraction must be >= 0, got {self.near_fraction}")
 
     def next_step(self, step: int, *, near: bool) -> int:
-        """The evaluation step that follows ``step``."""
+        """Return the evaluation step that follows ``step``."""
         return max(step + 1, math.ceil(step * (self.growth if near else self.far_growth)))
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrialConfig:
-    """One training run.
+    """Configuration of one training run.
 
     Attributes:
         workload: model, data and metric.
-        optimizer: optimizer and its options, the learning rate excepted.
+        optimizer: optimizer and its options, except the learning rate.
         lr: peak learning rate.
-        batch_size: examples per optimizer update, global; with a batch schedule those of the first.
-        seed: determines initial weights, data order and every other random draw.
-        parent: the checkpoint that the trial starts from; ``None`` for fresh weights. With the seed of the trial that
-            wrote it the data go on where that one was, with any other they begin anew, alike for all batch sizes.
-        target: the trial ends when it is reached, unless ``stops_at_target`` is false; then it names the metric, and
-            its value is the yardstick of ``divergence_factor`` and of ``evaluation``.
-        further_targets: of other metrics, which have to be reached, too, each at some evaluation; by their metrics.
-        max_steps: budget in optimizer updates of ``batch_size`` examples; with a batch schedule the examples count, see
-            :attr:`max_examples`.
+        batch_size: examples per optimizer update over all devices; with a batch schedule those of the first update.
+        seed: determines initial weights, data order and all other random draws.
+        parent: the checkpoint that the trial starts from; ``None`` for newly initialized weights. With the seed of the
+            trial that wrote it, the data continue where that trial was; with any other seed they start anew, in the
+            same order for all batch sizes.
+        target: the trial ends when it is reached, unless ``stops_at_target`` is false. It also names the metric, and
+            its value is the reference of ``divergence_factor`` and of ``evaluation``.
+        further_targets: targets of other metrics that have to be reached, too, each at any evaluation; sorted by
+            metric.
+        max_steps: budget in optimizer updates of ``batch_size`` examples; with a batch schedule the budget is in
+            examples, see :attr:`max_examples`.
         micro_batch_size: examples per forward and backward pass; ``None`` for the whole batch at once.
         schedule: learning-rate schedule.
-        batch_schedule: batch-size schedule, a name in :data:`cbs.schedules.batch_size.BATCH_SCHEDULES`; ``None``, as
-            ``constant``, for ``batch_size`` throughout.
-        clip_norm: the gradient is scaled down to this norm where it is longer; ``None`` or 0 for never.
-        averaging: whose average of the weights is validated, a name in :data:`cbs.training.averaging.AVERAGES`;
-            ``None`` for the weights that are trained.
-        evaluation: when the validation metric is measured.
-        stops_at_target: whether the trial ends when the target is reached; where not, it trains until its budget is
+        batch_schedule: batch-size schedule, a name in :data:`cbs.schedules.batch_size.BATCH_SCHEDULES`; ``None`` and
+            ``constant`` keep ``batch_size`` throughout.
+        clip_norm: the gradient is scaled down to this norm where it is longer; ``None`` or 0 for no clipping.
+        averaging: average of the weights that is validated, a name in :data:`cbs.training.averaging.AVERAGES`; ``None``
+            to validate the weights that are trained.
+        evaluation: plan of the evaluations.
+        stops_at_target: whether the trial ends when the target is reached; otherwise it trains until its budget is
             spent.
-        metrics: what else is measured at every evaluation: names in :data:`cbs.training.metrics.METRICS`, sorted. One
-            that ``target`` names is measured anyway.
+        metrics: metrics to measure at every evaluation in addition: names in :data:`cbs.training.metrics.METRICS`,
+            sorted. One that ``target`` names is measured anyway.
         probe: how the noise scale of every step is measured: a source (see :mod:`cbs.noise_scale.sources`) with the
-            options ``groups``, ``every`` and ``geometry``; ``None`` for not at all.
-        diagnostics: what else is recorded of every step: names in :data:`cbs.diagnostics.DIAGNOSTICS`, sorted.
-        diagnostics_every: one step in that many is recorded, from the first on.
-        precision: ``"float32"``, or ``"bfloat16"`` for autocast, on devices that have it.
-        compile: whether the model goes through ``torch.compile``.
+            options ``parts``, ``every`` and ``geometry``; ``None`` for no measurement.
+        diagnostics: diagnostics to record with the steps: names in :data:`cbs.diagnostics.DIAGNOSTICS`, sorted.
+        diagnostics_every: diagnostics are recorded in one step of this many, starting with the first.
+        precision: ``"float32"``, or ``"bfloat16"`` for autocast, on devices that support it.
+        compile: whether the model is compiled with ``torch.compile``.
         device: one of :data:`DEVICES`.
         divergence_factor: a trial has diverged when its distance to the target exceeds this multiple of the distance
             at step 0.
-        unknown: of :data:`OF_TRAINER` those that nobody told. They are stored as :data:`UNKNOWN`, and what stands here
-            for them means nothing.
+        unknown: settings among :data:`OF_TRAINER` that were not reported. They are stored as :data:`UNKNOWN`, and the
+            values of these fields mean nothing.
     """
 
     workload: Choice
@@ -193,7 +195,9 @@ class TrialConfig:
         further = sorted(self.further_targets, key=lambda target: target.metric)
         object.__setattr__(self, "further_targets", tuple(further))
         names = [target.metric for target in self.targets]
-        _require(len(set(names)) == len(names), f"two targets are of one metric: {', '.join(map(str, self.targets))}")
+        _require(
+            len(set(names)) == len(names), f"two targets have the same metric: {', '.join(map(str, self.targets))}"
+        )
         _require(self.stops_at_target or not further, "a trial that trains to its budget has no further targets")
         whole("seed", self.seed, least=0)
         _require(self.lr > 0, f"lr must be above 0, got {self.lr}")
@@ -203,7 +207,7 @@ class TrialConfig:
             object.__setattr__(self, "batch_schedule", None)
         _require(
             self.parent is None or self.batch_schedule is None,
-            f"batch schedule {self.batch_schedule} begins with its run: leave it out, or the checkpoint to start from",
+            f"batch schedule {self.batch_schedule} cannot start from a checkpoint: leave out one of the two",
         )
         object.__setattr__(self, "clip_norm", clip_norm_or_none(self.clip_norm))
         object.__setattr__(self, "diagnostics", sorted_names("diagnostics", self.diagnostics))
@@ -212,7 +216,7 @@ class TrialConfig:
         unread = [name for name in self.unknown if name not in OF_TRAINER]
         _require(not unread, f"{', '.join(unread)} must be known")
         for part in dataclasses.fields(self):
-            if part.name in self.unknown:  # so that what was stored and read again is equal
+            if part.name in self.unknown:  # so that a configuration equals its stored copy
                 factory = part.default_factory
                 value = part.default if factory is dataclasses.MISSING else factory()
                 object.__setattr__(self, part.name, value)
@@ -224,16 +228,16 @@ class TrialConfig:
         _require(self.divergence_factor > 1.0, f"divergence_factor must exceed 1, got {self.divergence_factor}")
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain dictionaries, lists and scalars; inverse of :meth:`from_dict`."""
+        """Return plain dictionaries, lists and scalars; inverse of :meth:`from_dict`."""
         values = plain_values(self)
         return {name: value for name, value in values.items() if value or name not in ("parent", "further_targets")}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> TrialConfig:
-        """Build from the output of :meth:`to_dict`.
+        """Build a configuration from the output of :meth:`to_dict`.
 
         Raises:
-            ConfigError: if a field is missing, unknown or out of its domain.
+            ConfigError: if a field is missing, unknown or invalid.
         """
         nested = {
             "workload": Choice,
@@ -245,7 +249,7 @@ class TrialConfig:
         if isinstance(data, dict) and data.get("parent") is not None:
             nested["parent"] = Parent
         if not isinstance(data, dict):
-            raise ConfigError(f"not a trial configuration: {type(data).__name__} in place of names and values")
+            raise ConfigError(f"not a trial configuration: expected names and values, got {type(data).__name__}")
         unknown = tuple(key for key in OF_TRAINER if data.get(key) == UNKNOWN)
         data = {key: value for key, value in data.items() if key not in unknown}
         try:
@@ -258,7 +262,7 @@ class TrialConfig:
 
     @property
     def targets(self) -> tuple[Target, ...]:
-        """All of them."""
+        """All targets of the trial."""
         return (self.target, *self.further_targets)
 
     @property
@@ -268,20 +272,22 @@ class TrialConfig:
 
     @property
     def fingerprint(self) -> str:
-        """16 hexadecimal digits that identify everything in this configuration."""
+        """Return 16 hexadecimal digits of the SHA-256 of ``data`` as canonical JSON."""
         return fingerprint({"version": CONFIG_VERSION, **self.to_dict()})
 
     @property
     def trial_id(self) -> str:
-        """Readable, unique and a name of a folder: optimizer, batch size, batch schedule if there is one, learning
-        rate, seed, fingerprint."""
+        """Readable, unique name of the trial and of its folder.
+
+        It consists of optimizer, batch size, batch schedule if there is one, learning rate, seed, and fingerprint.
+        """
         scheduled = "" if self.batch_schedule is None else f"-{self.batch_schedule.name}"
         name = f"{self.optimizer.name}-b{self.batch_size}{scheduled}-lr{self.lr:.4g}-s{self.seed}"
         return f"{re.sub(_NOT_IN_NAMES, '_', name)}-{self.fingerprint[:8]}"
 
 
 def sorted_names(field_name: str, names: Any) -> tuple[str, ...]:
-    """Names in sorted order, so that the same set has one fingerprint.
+    """Return names in sorted order, so that equal sets have the same fingerprint.
 
     Raises:
         ConfigError: if it is not a list of distinct names.
@@ -295,7 +301,7 @@ def sorted_names(field_name: str, names: Any) -> tuple[str, ...]:
 
 
 def clip_norm_or_none(value: Any) -> float | None:
-    """A norm to clip gradients to, as a float; ``None`` where it is ``None`` or 0.
+    """Return a clipping norm as a float; ``None`` where it is ``None`` or 0.
 
     Raises:
         ConfigError: if it is not a finite number of at least 0.
@@ -306,8 +312,10 @@ def clip_norm_or_none(value: Any) -> float | None:
 
 
 def plain_values(settings: Any) -> dict[str, Any]:
-    """A dataclass of settings as dictionaries, lists and scalars; those that it names in ``unknown`` are told as
-    :data:`UNKNOWN`."""
+    """Convert a dataclass of settings to dictionaries, lists and scalars.
+
+    Fields named in its ``unknown`` have the value :data:`UNKNOWN`.
+    """
     data: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(settings)))
     return data | dict.fromkeys(data.pop("unknown"), UNKNOWN)
 

@@ -1,7 +1,7 @@
 r"""Products of estimates, and the correction of a noise scale for the batch size it was measured at.
 
-The interval of a product of independent positive estimates reaches, on the log axis, as far from the value as the root
-of the summed squares of its factors' distances (Zou and Donner 2008, "method of variance estimates recovery").
+On the log axis, the distance of an interval's end from a product of independent positive estimates is the square root
+of the sum of the factors' squared distances (Zou and Donner 2008, "method of variance estimates recovery").
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 
 Ends = tuple[float | None, float | None]
-"""Ends of an interval; ``None`` where open."""
+"""The two ends of an interval; ``None`` for an open end."""
 
 
 def product_ends(*factors: tuple[float, Ends]) -> Ends:
-    """Interval of a product of positive values with their intervals; an end is open where that of a factor is."""
+    """Return the interval of a product of positive values with intervals; an end is open where that of a factor is."""
     value = math.prod(value for value, _ in factors)
 
     def end(which: int) -> float | None:
@@ -29,16 +29,17 @@ def product_ends(*factors: tuple[float, Ends]) -> Ends:
 
 
 def correction(simple: float, ends: Ends, batch_size: float) -> tuple[float, Ends]:
-    r"""The factor :math:`1 + B_{simple}/B` with its interval, for noise scales of exponent 2 measured at batch size B.
+    r"""Return the factor :math:`1 + B_{simple}/B` with its interval, for noise scales of exponent 2 measured at batch
+    size B.
 
-    Their signal is the norm of a noisy gradient g instead of the true G. In the Euclidean norm the excess is known,
-    :math:`E|g|^2/|G|^2 = 1 + B_{simple}/B`, and if g and G have the same ratio of norms, :math:`\|g\|/|g| = \|G\|/|G|`,
-    it is the same here. Exact for ``l1`` if gradient entries are Gaussian with one ratio of signal to noise, and for
-    any noise as B grows. Where the true gradient is sparser than the noise, or of lower rank, as always for
-    ``nuclear``, too little is corrected. On a small GPT at 1/3 to 100 times :math:`B_{simple}`, ``l1`` read 0.23 to
-    1.06 of the truth before and 0.78 to 1.09 after, ``nuclear`` 0.10 to 0.88 before and 0.29 to 0.88 after. On a noisy
-    quadratic, where few of 4096 coordinates hold the signal, ``l1`` at five times :math:`B_{simple}` read 0.18 before
-    and no more than 0.21 after.
+    The signal of these noise scales is the norm of a noisy gradient g instead of the true gradient G. In the Euclidean
+    norm the bias is known, :math:`E|g|^2/|G|^2 = 1 + B_{simple}/B`, and if g and G have the same ratio of norms,
+    :math:`\|g\|/|g| = \|G\|/|G|`, it is the same in the other norm. Exact for ``l1`` if gradient entries are Gaussian
+    with the same signal-to-noise ratio, and for any noise as B grows. Where the true gradient is sparser than the
+    noise, or of lower rank, as always for ``nuclear``, the correction is too small. On a small GPT at 1/3 to 100 times
+    :math:`B_{simple}`, ``l1`` gave 0.23 to 1.06 of the true value before the correction and 0.78 to 1.09 after it,
+    ``nuclear`` 0.10 to 0.88 before and 0.29 to 0.88 after. On a noisy quadratic, where few of 4096 coordinates hold the
+    signal, ``l1`` at five times :math:`B_{simple}` gave 0.18 before and no more than 0.21 after.
     """
     low, high = ends
     return 1.0 + simple / batch_size, (
@@ -50,12 +51,14 @@ def correction(simple: float, ends: Ends, batch_size: float) -> tuple[float, End
 def corrected(
     noise_scale: float, ends: Ends, simple: float, simple_ends: Ends, batch_size: float
 ) -> tuple[float, Ends]:
-    r"""A noise scale of exponent 2 times :math:`1 + B_{simple}/B`, and its interval; the two are taken as independent.
+    r"""Return a noise scale of exponent 2 times :math:`1 + B_{simple}/B`, with its interval.
+
+    The two factors are treated as independent.
 
     Args:
-        noise_scale, ends: as measured, in a geometry of exponent 2.
-        simple, simple_ends: in geometry ``l2``, of the same steps.
-        batch_size: of these steps, in examples.
+        noise_scale, ends: measured noise scale and its interval, in a geometry of exponent 2.
+        simple, simple_ends: noise scale and interval in geometry ``l2``, from the same steps.
+        batch_size: batch size of these steps, in examples.
     """
     factor = correction(simple, simple_ends, batch_size)
     return noise_scale * factor[0], product_ends((noise_scale, ends), factor)

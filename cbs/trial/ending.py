@@ -1,4 +1,4 @@
-"""When a trial is over: the one rule, for trials that train here and for those that another program trains."""
+"""The rule by which a trial ends, for trials that train here and for those that another program trains."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from cbs.trial.record import Measurement, TrialStatus
 from cbs.trial.target import Target
 
 Monitor = Callable[[Measurement], bool]
-"""Called after every evaluation that did not reach the target; returns True to prune the trial."""
+"""Function called after every evaluation that did not reach the target; returns True to prune the trial."""
 
 Ending = tuple[TrialStatus, str]
-"""How a trial ended, and a line about it."""
+"""The status with which a trial ended, and a one-line explanation."""
 
 
 def value_of(config: TrialConfig, target: Target, row: Measurement) -> float:
-    """What a target of a trial goes by at an evaluation; NaN where it was not measured."""
+    """Return the value of a target's metric at an evaluation; NaN where it was not measured."""
     return row.value if target == config.target else row.others.get(target.metric, math.nan)
 
 
@@ -29,7 +29,7 @@ def reached(config: TrialConfig, rows: Sequence[Measurement]) -> bool:
 
 
 def ended_at_start(config: TrialConfig, start: Measurement) -> Ending | None:
-    """How a trial ended that its first evaluation ends; ``None`` where it may go on."""
+    """Return the ending of a trial that ends at its first evaluation; ``None`` where it goes on."""
     if not math.isfinite(start.value):
         where = "before the first step" if start.step == 0 else f"at its first evaluation, step {start.step}"
         return TrialStatus.DIVERGED, f"the metric is not finite {where}"
@@ -45,15 +45,15 @@ def ended_at_start(config: TrialConfig, start: Measurement) -> Ending | None:
 
 
 def ended(config: TrialConfig, rows: Sequence[Measurement], monitor: Monitor | None) -> Ending | None:
-    """How a trial ended at an evaluation after its first; ``None`` where it goes on.
+    """Return the ending of a trial at an evaluation after its first; ``None`` where it goes on.
 
     Args:
-        config: of the trial.
-        rows: its evaluations so far. Only a first one before the first step tells how far away the target was: without
-            it, and where the target was passed already, a trial has diverged only where the metric is not finite;
-            likewise from a checkpoint, which may be near the target. Where there is one target, the first and the last
-            will do.
-        monitor: may prune.
+        config: configuration of the trial.
+        rows: its evaluations so far. The distance to the target at the start is known only from a first evaluation
+            before the first step. Without it, where that evaluation passed the target, or where the trial starts from a
+            checkpoint, which may be near the target, a trial counts as diverged only if the metric is not finite. With
+            a single target, the first and the last evaluation are enough.
+        monitor: function that may prune the trial.
     """
     target, start, latest = config.target, rows[0], rows[-1]
     if reached(config, rows if config.further_targets else rows[-1:]):
@@ -69,7 +69,7 @@ def ended(config: TrialConfig, rows: Sequence[Measurement], monitor: Monitor | N
 
 
 def exhausted(config: TrialConfig, latest: Measurement) -> Ending:
-    """How a trial ended whose budget holds no further step."""
+    """Return the ending of a trial whose budget has no room for another step."""
     if not config.stops_at_target:
         return TrialStatus.BUDGET_EXHAUSTED, f"trained to its budget; last {config.target.metric} {latest.value:.4g}"
     return (

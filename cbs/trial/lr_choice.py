@@ -1,11 +1,10 @@
-"""Which learning rate wins, from the steps to target of every (learning rate, seed).
+"""Choice of the best learning rate from the steps to target of every (learning rate, seed).
 
-The winner is chosen over seeds, not by the luckiest run: first the learning rates of which the smallest share of the
-trials that were run failed to reach the target, among them the lowest geometric mean of the steps. A trial that was
-never run says nothing. Where a learning rate has the steps of some of the seeds only, the means are those of the
-additive model of learning rate and seed, so that it gains nothing from these having been the fast ones. The search that
-extends a learning-rate grid and the analysis, and each bootstrap resample of it, call these functions, so they cannot
-disagree.
+The choice is made over seeds, not by the luckiest run: among the learning rates with the smallest share of trials that
+failed to reach the target, the one with the lowest geometric mean of the steps. Trials that were never run are left
+out. Where a learning rate has steps for only some of the seeds, the means are those of an additive model of learning
+rate and seed, so that a learning rate gains nothing from having been run with the faster seeds. The search that extends
+a learning-rate grid, the analysis, and every bootstrap resample call these functions, so they cannot disagree.
 """
 
 from __future__ import annotations
@@ -15,15 +14,18 @@ from collections.abc import Sequence
 import numpy as np
 
 _LEAST = 1e-300
-"""In place of 0 steps, whose logarithm is no number."""
+"""Used in place of 0 steps, whose logarithm is undefined."""
 
 _ROUNDING = 1e-10
-"""Of shares and of mean log steps: what differs by less is a tie."""
+"""Shares and mean log steps that differ by less than this are a tie."""
 
 
 def vertex(left: float, right: float, below: float, above: float) -> tuple[float, float]:
-    """Place and depth of the vertex of the parabola through 0 and the rises ``left`` at ``-below`` and ``right`` at
-    ``above``; 0 and 0 where it has none, or two of the points have the same place."""
+    """Return position and depth of the vertex of a parabola through three points.
+
+    The points are 0 at 0, ``left`` at ``-below`` and ``right`` at ``above``. Both results are 0 where the parabola has
+    no minimum, or two points have the same position.
+    """
     if min(below, above) <= 0:
         return 0.0, 0.0
     first, second = left / below, right / above
@@ -35,11 +37,11 @@ def vertex(left: float, right: float, below: float, above: float) -> tuple[float
 
 
 def best_lr(steps: np.ndarray, ran: np.ndarray | None = None) -> int | None:
-    """Index of the winning learning rate.
+    """Return the index of the best learning rate.
 
     Args:
-        steps: shape ``[learning rates, seeds]``, steps to target; NaN or infinity where the target was not reached.
-        ran: whether the trial was run, likewise; all were when absent.
+        steps: steps to target, shape ``[learning rates, seeds]``; NaN or infinity where the target was not reached.
+        ran: whether each trial was run, same shape; all by default.
 
     Returns:
         The row, or ``None`` when no trial reached the target. Ties go to the lower index.
@@ -49,14 +51,14 @@ def best_lr(steps: np.ndarray, ran: np.ndarray | None = None) -> int | None:
 
 
 def best_lr_many(steps: np.ndarray, ran: np.ndarray | None = None) -> np.ndarray:
-    """:func:`best_lr` for many tables at once.
+    """Apply :func:`best_lr` to many tables at once.
 
     Args:
         steps: shape ``[resamples, learning rates, seeds]``.
-        ran: likewise.
+        ran: same shape.
 
     Returns:
-        Row indices of shape ``[resamples]``; -1 where nothing reached the target.
+        Row indices of shape ``[resamples]``; -1 where no trial reached the target.
     """
     failed, mean = standings(steps, ran)
     mean = np.where(failed <= failed.min(axis=1, keepdims=True) + _ROUNDING, mean, np.inf)
@@ -65,16 +67,16 @@ def best_lr_many(steps: np.ndarray, ran: np.ndarray | None = None) -> np.ndarray
 
 
 def standings(steps: np.ndarray, ran: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Scores that the winner is chosen by.
+    """Return the scores by which the best learning rate is chosen.
 
     Args:
         steps: shape ``[resamples, learning rates, seeds]``.
-        ran: likewise.
+        ran: same shape.
 
     Returns:
-        Share of the trials of a learning rate that failed to reach the target, and mean log steps of those that did not
-        fail (up to a constant where learning rates have unlike seeds), shape ``[resamples, learning rates]`` each;
-        infinite where none reached it.
+        For every learning rate the share of its trials that failed to reach the target, and the mean log steps of the
+        others (up to a constant where learning rates have different seeds), each of shape ``[resamples, learning
+        rates]``; infinite where no trial reached it.
     """
     reached = np.isfinite(steps)
     count = reached.sum(axis=2)
@@ -89,12 +91,11 @@ def standings(steps: np.ndarray, ran: np.ndarray | None = None) -> tuple[np.ndar
 
 
 def _additive(logs: np.ndarray, reached: np.ndarray) -> np.ndarray:
-    """Effect of every learning rate in ``logs = learning rate + seed`` by least squares over ``reached``, shape
-    ``[resamples, learning rates]``; infinite where there is none.
+    """Return the effect of every learning rate in ``logs = learning rate + seed``, by least squares over ``reached``.
 
-    The seeds are eliminated first, so that the system is as large as there are learning rates. Of all solutions it is
-    the shortest in learning rates and seeds: where two parts of a table share no seed and no learning rate, their means
-    decide.
+    Shape ``[resamples, learning rates]``; infinite where a learning rate has no data. The seeds are eliminated first,
+    so that the system is as large as the number of learning rates. Of all solutions it is the one of minimum norm in
+    learning rates and seeds: where two parts of a table share no seed and no learning rate, their means decide.
     """
     there = reached.astype(float)
     per_lr, per_seed = there.sum(axis=2), there.sum(axis=1)
@@ -107,7 +108,7 @@ def _additive(logs: np.ndarray, reached: np.ndarray) -> np.ndarray:
     linked = (there @ there.swapaxes(1, 2) > 0).astype(float)
     for _ in range(max(1, (there.shape[1] - 1).bit_length())):
         linked = (linked @ linked > 0).astype(float)
-    # a part may be shifted by a constant between its learning rates and its seeds
+    # In every connected part, a constant can be moved from the learning rates to the seeds.
     of_part = ((linked @ there > 0) * seeds[:, None, :]).sum(axis=2)
     members = linked.sum(axis=2) + (linked @ there > 0).sum(axis=2)
     shift = (of_part - (linked @ (effect * (per_lr > 0))[:, :, None])[:, :, 0]) / np.maximum(members, 1.0)
@@ -118,22 +119,22 @@ def at_edges(row: int, tried: Sequence[bool] | np.ndarray) -> tuple[bool, bool]:
     """Whether a learning rate is the lowest, and whether it is the highest, of those that were tried.
 
     Args:
-        row: its index.
-        tried: of every learning rate of the grid, shape ``[learning rates]``.
+        row: index of the learning rate.
+        tried: whether each learning rate of the grid was tried, shape ``[learning rates]``.
     """
     return not any(tried[:row]), not any(tried[row + 1 :])
 
 
 def censored(steps: np.ndarray, prune_factor: float | None) -> np.ndarray:
-    """Steps to target as pruning leaves them, whether or not a slow trial was stopped in time.
+    """Return the steps to target as pruning would leave them, whether or not a slow trial was stopped in time.
 
     Args:
         steps: shape ``[learning rates, seeds]``; NaN where the target was not reached.
-        prune_factor: multiple of the best steps of a seed beyond which a trial counts as not having reached the
-            target; ``None`` for no such bound.
+        prune_factor: multiple of the best steps of a seed beyond which a trial counts as not having reached the target;
+            ``None`` for no such bound.
 
     Returns:
-        A copy with NaN in place of what lies beyond the bound of its seed.
+        A copy with NaN for trials beyond the bound of their seed.
     """
     if prune_factor is None:
         return steps.copy()

@@ -1,4 +1,4 @@
-"""What a trial leaves behind: the one result schema, with units."""
+"""The record of a trial, with units: the one schema of all results."""
 
 from __future__ import annotations
 
@@ -17,28 +17,29 @@ SCHEMA_VERSION = 1
 """Raised when a stored column or key changes its name, unit or meaning."""
 
 SHORT = 0.02
-"""Share of the examples asked for by which the last evaluation of a trial may miss them."""
+"""Share of the requested examples by which a trial's last evaluation may fall short of them."""
 
 CLIPPED = "clipped"
-"""Column of the steps, of trials that clip gradients: 1 where that was done, else 0."""
+"""Column of the steps of trials that clip gradients: 1 where the gradient was clipped, else 0."""
 
 
 class TrialStatus(StrEnum):
-    """How a trial ended. None of these is an error of the program."""
+    """How a trial ended. No status means an error in this package itself."""
 
     REACHED = "REACHED"
     """The validation metric passed the target."""
     PRUNED = "PRUNED"
-    """Stopped, or found afterwards, to be too slow to be the best learning rate of its batch size and seed."""
+    """Stopped, or counted as stopped, because it is too slow to be the best learning rate of its batch size and
+    seed."""
     BUDGET_EXHAUSTED = "BUDGET_EXHAUSTED"
     """``max_steps`` passed without reaching the target."""
     DIVERGED = "DIVERGED"
-    """A loss, or what a step failed on, was not finite, or the metric moved away from the target by
-    ``divergence_factor``."""
+    """A loss, weight or gradient was not finite, or the distance to the target exceeded ``divergence_factor`` times
+    that at the start."""
     OUT_OF_MEMORY = "OUT_OF_MEMORY"
     """The device ran out of memory; tried again when the sweep is run again."""
     FAILED = "FAILED"
-    """An exception; its text is in the message; tried again when the sweep is run again."""
+    """The code raised an exception, whose text is in the message; tried again when the sweep is run again."""
 
     @property
     def final(self) -> bool:
@@ -56,7 +57,7 @@ class Measurement:
         value: the validation metric, in the workload's ``metric_unit``.
         train_loss: mean training loss since the previous evaluation, NaN at step 0.
         lr: learning rate of the latest update, 0 at step 0.
-        others: what else was measured, by name.
+        others: further metrics by name.
     """
 
     step: int
@@ -73,9 +74,9 @@ class WorkloadInfo:
 
     Attributes:
         example_unit: what one example is, for example ``"sequence"``.
-        tokens_per_example: tokens in an example, or ``None`` where that means nothing.
+        tokens_per_example: number of tokens in an example, or ``None`` where that has no meaning.
         metric_unit: unit of the validation metric, for example ``"nats/byte"``.
-        parameters: number of trained parameters, or ``None`` where an import does not know it.
+        parameters: number of trained parameters, or ``None`` where an import does not contain it.
         data_hash: SHA-256 (16 digits) of the data, or ``None`` for synthetic data.
     """
 
@@ -88,11 +89,11 @@ class WorkloadInfo:
 
 @dataclass(frozen=True, kw_only=True)
 class GeometryColumns:
-    """Where the per-step columns hold the moments of a geometry, and all it takes to make a noise scale of them.
+    """The per-step columns that hold the moments of a geometry, and what is needed to compute a noise scale from them.
 
     Attributes:
-        geometry: name.
-        symbol: of the noise scale, in the mathematics of LaTeX, without dollar signs.
+        geometry: name of the geometry.
+        symbol: symbol of the noise scale in LaTeX math, without dollar signs.
         exponent: the noise scale is ``(mean noise / mean signal) ** exponent``, in examples: 1 where the moments are
             squared norms, 2 where they are norms.
         signal, noise: names of the columns.
@@ -110,24 +111,26 @@ class TrialResult:
     """The record of one trial.
 
     Attributes:
-        config: what was run.
-        status: how it ended.
-        steps_to_target: first crossing of the target, interpolated in log step; ``None`` where it was not reached,
-            ``REACHED`` or not where there are further targets.
-        evaluations: the full evaluation curve, step 0 included.
+        config: configuration of the trial.
+        status: how the trial ended.
+        steps_to_target: first crossing of the target, interpolated in log step; ``None`` where it was not reached. With
+            further targets it may be set for other statuses than ``REACHED``.
+        evaluations: the full evaluation curve, including step 0.
         steps: per-step columns, each of shape ``[steps]``: ``step``, ``examples``, ``batch_size``, those of a batch
             schedule (see :mod:`cbs.training.batch_sizes`), ``train_loss``, the columns of the probe, :data:`CLIPPED`
             and those of diagnostics.
-        geometries: which of these columns are the moments of which geometry.
-        workload: units and facts of the workload; ``None`` when the trial failed before the model was built.
-        message: one line for a person; empty when there is nothing to say.
-        micro_batch_size: examples of a forward and backward pass where memory did not hold as many as configured;
-            ``None`` where it did.
-        stated: what the program that trained said of its own settings, by the names of
-            :func:`cbs.training.reporting.report_settings`; empty for trials of our own, whose configuration says it.
-        directions: which side is better of every metric among :attr:`Measurement.others`.
-        decided: options of the optimizer that leave a choice to it (``auto``), with what it took here.
-        timing: wall-clock facts (seconds, host, device). The only part that differs between two runs of one config.
+        geometries: for each geometry, which of these columns hold its moments.
+        workload: units and facts of the workload; ``None`` if the trial failed before the model was built.
+        message: one line for the user; mostly empty.
+        micro_batch_size: number of examples in a forward and backward pass, if memory had room for fewer than
+            configured; else ``None``.
+        stated: settings that the training program reported, by the names of
+            :func:`cbs.training.reporting.report_settings`; empty for trials of this package, whose configuration holds
+            them.
+        directions: for every metric among :attr:`Measurement.others`, which side of a target is better.
+        decided: options that the optimizer chose itself (``auto``), with the values it chose.
+        timing: wall-clock facts (seconds, host, device). The only part that differs between two runs of one
+            configuration.
     """
 
     config: TrialConfig
@@ -149,20 +152,20 @@ class TrialResult:
         return self.config.trial_id
 
     def values(self, metric: str) -> list[float]:
-        """A metric at every evaluation; NaN where it was not measured."""
+        """Return a metric at every evaluation; NaN where it was not measured."""
         if metric == self.config.target.metric:
             return [row.value for row in self.evaluations]
         return [row.others.get(metric, math.nan) for row in self.evaluations]
 
     def steps_to(self, target: Target) -> float | None:
-        """:attr:`steps_to_target` of one of the trial's targets."""
+        """Return :attr:`steps_to_target` for one of the trial's targets."""
         if target == self.config.target:
             return self.steps_to_target
         return target.crossing([row.step for row in self.evaluations], self.values(target.metric))
 
     @property
     def examples_to_target(self) -> float | None:
-        """Examples seen at :attr:`steps_to_target`; where the batch size changed, those of the steps are counted."""
+        """Examples seen at :attr:`steps_to_target`; where the batch size changed, the sum over the steps."""
         if self.steps_to_target is None:
             return None
         if self.config.batch_schedule is None:
@@ -171,7 +174,7 @@ class TrialResult:
 
     @property
     def final_step(self) -> int:
-        """Optimizer updates that were run and evaluated."""
+        """Number of optimizer updates that were run and evaluated."""
         return self.evaluations[-1].step if self.evaluations else 0
 
     @property
@@ -180,9 +183,10 @@ class TrialResult:
         return self.evaluations[-1].examples if self.evaluations else 0
 
     def value_at(self, examples: float) -> float:
-        """The metric once so many examples were seen, see :func:`read_off`; before the first evaluation what that says.
+        """Return the metric after this many examples, see :func:`read_off`; before the first evaluation the value
+        there.
 
-        NaN where there is none: the trial diverged, or its last evaluation is more than :data:`SHORT` of that away.
+        NaN where there is none: the trial diverged, or its last evaluation falls short by more than :data:`SHORT`.
         """
         if self.status is not TrialStatus.BUDGET_EXHAUSTED and self.status is not TrialStatus.REACHED:
             return math.nan
@@ -193,21 +197,21 @@ class TrialResult:
         return rows[0].value if value is None else value
 
     def replace(self, **changes: Any) -> TrialResult:
-        """A copy with some fields changed."""
+        """Return a copy with some fields changed."""
         return dataclasses.replace(self, **changes)
 
 
 def read_off(along: np.ndarray, values: np.ndarray, place: float, farthest: float = math.inf) -> float | None:
-    """A curve at a place: a straight line in its logarithm between the evaluations around it; after the last one that.
+    """Interpolate a curve linearly in the logarithm of its argument; after the last evaluation return the last value.
 
     Args:
-        along: steps, or examples seen, of every evaluation, increasing.
+        along: steps, or examples seen, at every evaluation, increasing.
         values: the metric there.
-        place: in the unit of ``along``.
-        farthest: ratio of the places of two evaluations up to which something is known in between.
+        place: where to read the curve, in the unit of ``along``.
+        farthest: largest ratio of two consecutive entries of ``along`` between which the curve is interpolated.
 
     Returns:
-        ``None`` before the first evaluation after step 0, and where those around lie too far apart.
+        The value; ``None`` before the first evaluation after step 0, and where the neighbours are too far apart.
     """
     after = int(np.searchsorted(along, place * (1.0 - 1e-9)))
     if after == len(along):
@@ -222,17 +226,17 @@ def read_off(along: np.ndarray, values: np.ndarray, place: float, farthest: floa
 
 
 def examples_at(step: float, examples: np.ndarray) -> float:
-    """Examples seen at a step, not a whole one in general: a straight line within each step.
+    """Return the examples seen at a step that need not be an integer, interpolated linearly within each step.
 
     Args:
-        step: from 0 on.
-        examples: seen after every step from the first on, shape ``[steps]``.
+        step: number of steps, from 0 on.
+        examples: examples seen after every step, starting with the first, shape ``[steps]``.
     """
     return float(np.interp(step, np.arange(len(examples) + 1), np.concatenate([[0], examples])))
 
 
 def without_curve(config: TrialConfig, status: TrialStatus, message: str) -> TrialResult:
-    """The record of a trial that left no curve."""
+    """Return the record of a trial without evaluations."""
     return TrialResult(
         config=config, status=status, steps_to_target=None, evaluations=[], steps={}, workload=None, message=message
     )

@@ -1,16 +1,16 @@
-"""A table of step times: what ``cbs throughput`` writes and an analysis reads.
+"""The table of step times that ``cbs throughput`` writes and an analysis reads.
 
 One row per measurement, as CSV or Parquet:
 
 ==========================  ================================================================================
-``batch_size``              examples per step, whole
-``devices``                 devices that shared the step, whole; 1 where the column is missing
+``batch_size``              examples per step, an integer
+``devices``                 devices that shared the step, an integer; 1 where the column is missing
 ``seconds_per_step``        or ``examples_per_second`` of all devices together; one of the two
-``optimizer``               optional; empty where the row holds for every optimizer
+``optimizer``               optional; empty where the row applies to every optimizer
 ``price_per_device_hour``   optional, in any currency; one price per optimizer and number of devices
-``seconds_low``             optional, with the next two: 95 % interval of the seconds, as Student's t has it for the
-``seconds_high``            mean of the logarithms of so many repetitions
-``repetitions``             whole, 2 or more
+``seconds_low``             optional, with the next two: 95 % interval of the seconds, from Student's t for the
+``seconds_high``            mean of their logarithms over the repetitions
+``repetitions``             an integer, 2 or more
 ==========================  ================================================================================
 """
 
@@ -25,10 +25,10 @@ from pathlib import Path
 from cbs.files import atomic_file
 
 SPREAD = ("seconds_low", "seconds_high", "repetitions")
-"""Columns that say how far measurements lie apart."""
+"""Columns that describe the spread of the measurements."""
 
 LEVEL = 0.95
-"""Of the interval of the seconds."""
+"""Confidence level of the interval of the seconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,13 +37,13 @@ class StepTime:
 
     Attributes:
         batch_size: examples per step.
-        devices: devices that shared it.
-        seconds: of one step.
-        optimizer: empty for any.
-        price: of a device for an hour; ``None`` where it is not known.
-        interval: at 95 %, of the seconds, around their geometric mean over the repetitions; ``None`` where their spread
-            is not known.
-        repetitions: of the measurement.
+        devices: number of devices that shared the step.
+        seconds: duration of one step.
+        optimizer: name of the optimizer; empty for any.
+        price: price of one device per hour; ``None`` where it is unknown.
+        interval: 95 % interval of the seconds, around their geometric mean over the repetitions; ``None`` where their
+            spread is unknown.
+        repetitions: number of repetitions of the measurement.
     """
 
     batch_size: int
@@ -56,7 +56,7 @@ class StepTime:
 
 
 def write_step_times(rows: Iterable[StepTime], path: str | os.PathLike[str]) -> None:
-    """Write measurements as CSV, in one piece; prices are left out, as whoever measures does not know them.
+    """Write measurements as CSV, atomically; prices are left out, because a measurement does not know them.
 
     Raises:
         ResultsError: if the file cannot be written.

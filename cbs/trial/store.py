@@ -1,21 +1,21 @@
-"""A sweep's results on disk.
+"""The results of a sweep on disk.
 
 Layout of one sweep folder::
 
-    sweep.json                      what was asked for, with versions, hardware and provenance
+    sweep.json                      what was requested, with versions, hardware and provenance
     trials/<trial id>/record.parquet   the evaluation curve; summary and configuration in the file's metadata
-    trials/<trial id>/steps.parquet    per-step columns (training loss, gradient moments); what a moment is in its field
+    trials/<trial id>/steps.parquet    per-step columns (training loss, gradient moments); geometries in field metadata
     trials/<trial id>/timing.json      wall-clock facts
-    trials/<trial id>/last-lines.txt   only where its process died: what that wrote last
+    trials/<trial id>/last-lines.txt   only if its process died: the last lines it wrote
     checkpoints/<trial id>.pt          state of a long trial that is running or was killed
     kept/<fingerprint>/<examples>.pt   state of a trial of that fingerprint, from which branches start
-    too-large.json                  how many examples memory did not hold, if so (:mod:`sweeps.folder.pass_sizes`)
-    trials/<trial id>.damaged          set aside by a sweep because a file in it could not be read
+    too-large.json                  pass sizes that did not fit into memory, if any (:mod:`sweeps.folder.pass_sizes`)
+    trials/<trial id>.damaged          renamed by a sweep because a file in it could not be read
 
-A trial appears in one piece: it is written to a hidden folder beside its place and renamed into it, so a reader never
-sees half a trial and a kill at any moment loses at most the trials in flight. ``record.parquet`` and ``steps.parquet``
-hold nothing that depends on the clock or the machine's name: the same trial gives the same bytes. Both, ``timing.json``
-and ``sweep.json`` hold a checksum of themselves, which is looked at whenever they are read (:mod:`cbs.checksum`).
+A trial is written to a hidden folder beside its final place and then renamed, so a reader never sees half a trial and a
+kill at any moment loses at most the running trials. ``record.parquet`` and ``steps.parquet`` hold nothing that depends
+on the clock or the machine's name: the same trial gives the same bytes. Both, ``timing.json`` and ``sweep.json`` hold a
+checksum of themselves, which is checked whenever they are read (:mod:`cbs.checksum`).
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ from cbs.trial.record import SCHEMA_VERSION, GeometryColumns, Measurement, Trial
 
 MANIFEST = "sweep.json"
 LOCK = "sweep.lock"
-"""File in the folder of a sweep while it runs, which its owner touches again and again."""
+"""Name of the file in a sweep's folder that exists while the sweep runs; its owner updates it regularly."""
 STALE_SECONDS = 120.0
-"""After so long without a touch the owner is gone, where one cannot look for its process."""
+"""Age of the lock file after which its owner counts as dead, where its process cannot be checked."""
 LAST_LINES = "last-lines.txt"
 METADATA_KEY = b"cbs"
 METRIC = "metric."
-"""Begins the column of a metric that is not the target's."""
+"""Prefix of the columns of metrics other than the target's."""
 
 _RECORD_COLUMNS = {
     "step": pa.int64(),
@@ -75,7 +75,7 @@ class Store:
         return self.root / "trials"
 
     def prepare(self) -> None:
-        """:meth:`create` the folder and remove what a killed run left half-written.
+        """Create the folder, see :meth:`create`, and remove half-written files of a killed run.
 
         Raises:
             ResultsError: if it cannot be created or written, or a part of it is a symbolic link.
@@ -96,10 +96,10 @@ class Store:
         self.check_writable()
 
     def check_writable(self) -> None:
-        """Check that the folder, or what it would be created in, can be written; creates nothing.
+        """Check that the folder, or the one it would be created in, can be written; creates nothing.
 
         Raises:
-            ResultsError: if it cannot be, or a part of it is a symbolic link.
+            ResultsError: if it cannot be written, or a part of it is a symbolic link.
         """
         for part in (self.trials, self.root / "checkpoints", self.root / "kept", self.root / MANIFEST):
             refuse_links(self.root, part)
@@ -110,7 +110,7 @@ class Store:
             probe.rmdir()
 
     def half_written(self) -> list[Path]:
-        """Files that a killed process left half-written; nothing is looked for behind a symbolic link."""
+        """Return the files that a killed process left half-written; symbolic links are not followed."""
         patterns = (".tmp-*", "trials/.tmp-*", "trials/*/.tmp-*", "checkpoints/.tmp-*", "kept/*/.tmp-*")
         paths = (path for pattern in patterns for path in self.root.glob(pattern))
         return sorted(
@@ -120,19 +120,19 @@ class Store:
         )
 
     def damaged(self) -> list[Path]:
-        """Files that were set aside because they could not be read."""
+        """Return the files that were renamed because they could not be read."""
         patterns = (f"trials/*{DAMAGED}", f"checkpoints/*{DAMAGED}")
         return sorted(path for pattern in patterns for path in self.root.glob(pattern))
 
     def write_manifest(self, manifest: dict[str, Any]) -> None:
-        """Write ``sweep.json`` in one piece; the schema version is added."""
+        """Write ``sweep.json`` atomically; the schema version is added."""
         _write_atomically(self.root / MANIFEST, json_bytes({"schema_version": SCHEMA_VERSION, **manifest}))
 
     def manifest(self) -> dict[str, Any]:
-        """The content of ``sweep.json``.
+        """Return the content of ``sweep.json``.
 
         Raises:
-            ResultsError: if it is missing, not JSON, or of another schema version.
+            ResultsError: if it is missing, not JSON, or has another schema version.
         """
         path = self.root / MANIFEST
         try:
@@ -146,14 +146,14 @@ class Store:
         return manifest
 
     def trial_ids(self) -> list[str]:
-        """Ids of all stored trials, sorted."""
+        """Return the ids of all stored trials, sorted."""
         if not self.trials.is_dir():
             return []
         names = (entry.name for entry in os.scandir(self.trials) if entry.is_dir())
         return sorted(name for name in names if not name.startswith(".") and not name.endswith(DAMAGED))
 
     def checkpoint_path(self, config: TrialConfig) -> Path:
-        """Where a running trial leaves its state; the folder is made."""
+        """Return the path of a running trial's checkpoint; creates the folder."""
         folder = self.root / "checkpoints"
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -162,18 +162,18 @@ class Store:
         return folder / f"{config.trial_id}.pt"
 
     def kept_folder(self, fingerprint: str) -> Path:
-        """Where a trial of that fingerprint leaves checkpoints for its branches, see :mod:`cbs.training.kept`."""
+        """Return the folder of the checkpoints that a trial keeps for its branches, see :mod:`cbs.training.kept`."""
         return self.root / "kept" / fingerprint
 
     def contains(self, config: TrialConfig) -> bool:
-        """Whether any result of ``config`` is stored."""
+        """Whether a result of ``config`` is stored."""
         return (self.trials / config.trial_id / "record.parquet").exists()
 
     def save(self, result: TrialResult) -> None:
-        """Store a result in one piece, in place of an earlier result of the same trial.
+        """Store a result atomically, replacing an earlier result of the same trial.
 
         Raises:
-            ResultsError: if it cannot be written (full disk, permissions); what was there before stays.
+            ResultsError: if it cannot be written (full disk, permissions); the earlier result stays.
         """
         what = f"trial {result.trial_id} to {self.trials}"
         with atomic_folder(self.trials / result.trial_id, what) as draft:
@@ -183,11 +183,11 @@ class Store:
             _sync(draft)
 
     def write_last_lines(self, trial_id: str, lines: Sequence[str]) -> None:
-        """Keep what the process of a trial wrote before it died, beside its record."""
+        """Store the last lines that the process of a trial wrote before it died, beside the trial's record."""
         _write_atomically(self.trials / trial_id / LAST_LINES, "".join(f"{line}\n" for line in lines).encode())
 
     def update_record(self, result: TrialResult) -> None:
-        """Rewrite the record of a stored trial in one piece; its per-step columns and timing stay."""
+        """Rewrite the record of a stored trial atomically; its per-step columns and timing stay."""
         refuse_links(self.root, self.trials / result.trial_id)
         _write_atomically(self.trials / result.trial_id / "record.parquet", parquet_bytes(_record_table(result)))
 
@@ -195,11 +195,11 @@ class Store:
         """Read one trial.
 
         Args:
-            trial_id: from :meth:`trial_ids`.
+            trial_id: id from :meth:`trial_ids`.
             with_steps: also read the per-step columns; otherwise ``steps`` and ``geometries`` are empty.
 
         Raises:
-            ResultsError: if a file is missing, damaged or of another schema version.
+            ResultsError: if a file is missing or damaged, or has another schema version.
         """
         folder = self.trials / trial_id
         table, summary = read_record(folder / "record.parquet")
@@ -225,16 +225,16 @@ class Store:
             raise DamagedError(folder / "record.parquet", error) from None
 
     def results(self, *, with_steps: bool = False) -> Iterator[TrialResult]:
-        """All stored trials, in the order of their ids."""
+        """Yield all stored trials in the order of their ids."""
         for trial_id in self.trial_ids():
             yield self.load(trial_id, with_steps=with_steps)
 
     def sound_results(self, tell: Callable[[str], None]) -> Iterator[TrialResult]:
-        """:meth:`results` without the per-step columns; a trial with a damaged file is set aside, as if it had never
+        """Yield all undamaged trials without their per-step columns; rename damaged ones, so that they count as never
         run.
 
         Args:
-            tell: called with a line about each of them.
+            tell: called with a message about each damaged trial.
         """
         for trial_id in self.trial_ids():
             try:
@@ -258,10 +258,10 @@ def _writing(root: Path) -> Iterator[None]:
 
 
 def read_record(path: Path) -> tuple[pa.Table, dict[str, Any]]:
-    """The evaluation table and the summary of one ``record.parquet``.
+    """Read the evaluation table and the summary of one ``record.parquet``.
 
     Raises:
-        ResultsError: naming the file and the remedy.
+        ResultsError: names the file and what to do.
     """
     try:
         table = read_parquet(path).read(use_threads=False)
@@ -276,10 +276,10 @@ def read_record(path: Path) -> tuple[pa.Table, dict[str, Any]]:
 
 
 def read_steps(path: Path) -> tuple[dict[str, np.ndarray], tuple[GeometryColumns, ...]]:
-    """The per-step columns of one ``steps.parquet``, each of shape ``[steps]``, and the geometries among them.
+    """Read the per-step columns of one ``steps.parquet``, each of shape ``[steps]``, and the geometries among them.
 
     Raises:
-        ResultsError: naming the file and the remedy.
+        ResultsError: names the file and what to do.
     """
     try:
         table = read_parquet(path).read()
@@ -293,7 +293,7 @@ def read_steps(path: Path) -> tuple[dict[str, np.ndarray], tuple[GeometryColumns
 
 
 def find_sweeps(path: str | os.PathLike[str]) -> list[Store]:
-    """The sweeps at ``path``: the folder itself, or the folders in it.
+    """Return the sweeps at ``path``: the folder itself, or the folders in it.
 
     Raises:
         ResultsError: if the path is missing or holds no sweep.
@@ -313,7 +313,7 @@ def find_sweeps(path: str | os.PathLike[str]) -> list[Store]:
 
 
 def read_timing(path: Path) -> dict[str, Any]:
-    """The wall-clock facts of one ``timing.json``.
+    """Read the wall-clock facts of one ``timing.json``.
 
     Raises:
         DamagedError: if it cannot be read.
@@ -325,7 +325,7 @@ def read_timing(path: Path) -> dict[str, Any]:
 
 
 def remove(path: Path) -> None:
-    """Delete a file, a folder or a symbolic link, not what the link leads to.
+    """Delete a file, a folder or a symbolic link; the target of a link stays.
 
     Raises:
         ResultsError: if it cannot be deleted.
@@ -337,14 +337,14 @@ def remove(path: Path) -> None:
 
 
 def _check_steps(path: Path, result: TrialResult) -> None:
-    """Check that the per-step columns of a trial are whole, by the checksum and the footer of their file."""
+    """Check that the per-step columns of a trial are complete, by the checksum and the footer of their file."""
     try:
         rows = read_parquet(path).metadata.num_rows
     except (OSError, ValueError, pa.ArrowException) as error:
         raise DamagedError(path, error) from None
-    # of steps that another program takes there are no columns
+    # There are no columns for steps that another program takes.
     if rows < result.final_step and result.config.workload.name != COMMAND:
-        raise DamagedError(path, ValueError(f"it has {rows} rows, the trial {result.final_step} steps"))
+        raise DamagedError(path, ValueError(f"it has {rows} rows, but the trial {result.final_step} steps"))
 
 
 def _record_table(result: TrialResult) -> pa.Table:
@@ -393,7 +393,7 @@ def _parse_summary(metadata: dict[bytes, bytes] | None, path: Path) -> dict[str,
         raise ResultsError(f"{path} was not written by cbs; remove it from the results folder")
     try:
         summary = json.loads(metadata[METADATA_KEY])
-        if b"\\ud" in metadata[METADATA_KEY]:  # half a character, which no file or terminal takes
+        if b"\\ud" in metadata[METADATA_KEY]:  # half a surrogate pair, which cannot be encoded
             json.dumps(summary, ensure_ascii=False).encode()
         _check_version(summary["schema_version"], path)
         TrialStatus(summary["status"])
@@ -424,5 +424,5 @@ def _sync(folder: Path) -> None:
 
 
 def finite_or_none(value: float | None) -> float | None:
-    """``value``, or ``None`` where JSON has no number for it."""
+    """Return ``value``, or ``None`` where it is not finite and JSON has no number for it."""
     return None if value is None or not math.isfinite(value) else value

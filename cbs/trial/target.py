@@ -1,4 +1,4 @@
-"""The target of a trial, and the only place that knows what "reached" means."""
+"""The target of a trial, and the only definition of what "reached" means."""
 
 from __future__ import annotations
 
@@ -40,37 +40,39 @@ class Target:
             raise ConfigError(f"target direction must be 'below' or 'above', got {self.direction!r}")
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values."""
+        """Return plain JSON values."""
         return {"metric": self.metric, "value": self.value, "direction": self.direction}
 
     def reached(self, value: float) -> bool:
-        """Whether ``value`` is strictly better than the target; a non-finite value never is."""
+        """Whether ``value`` is strictly better than the target; a value that is not finite never is."""
         if not math.isfinite(value):
             return False
         return value < self.value if self.direction == "below" else value > self.value
 
     def distance(self, value: float) -> float:
-        """How far ``value`` is from the target, in the metric's unit; negative once reached."""
+        """Return how far ``value`` is from the target, in the metric's unit; negative once reached."""
         return value - self.value if self.direction == "below" else self.value - value
 
     def crossing(self, steps: Sequence[float], values: Sequence[float]) -> float | None:
-        """:meth:`crossings` of one evaluation curve; ``None`` when no evaluation reaches the target."""
+        """Return the crossing of one evaluation curve, see :meth:`crossings`; ``None`` if no evaluation reaches the
+        target.
+        """
         crossings = self.crossings(
             np.zeros(len(steps), dtype=int), np.asarray(steps), np.asarray(values, dtype=float), 1
         )
         return None if np.isnan(crossings[0]) else float(crossings[0])
 
     def crossings(self, trial: np.ndarray, steps: np.ndarray, values: np.ndarray, trials: int) -> np.ndarray:
-        """First steps at which evaluation curves reach the target, interpolated in log step.
+        """Return the first steps at which evaluation curves reach the target, interpolated in log step.
 
-        Between the last evaluation that misses the target and the first that reaches it, the metric is taken as linear
-        in ``log(step)``. Where the earlier of the two is step 0 or the value before is not finite, and where the first
-        evaluation already reaches the target, the later step itself is returned.
+        Between the last evaluation that misses the target and the first that reaches it, the metric is treated as
+        linear in ``log(step)``. Where the earlier of the two is step 0 or has a value that is not finite, and where the
+        first evaluation already reaches the target, the later step itself is returned.
 
         Args:
-            trial: number of the curve, 0 to ``trials - 1``, of every evaluation, ``N`` of them; increasing.
-            steps: of every evaluation, shape ``[N]``; increasing within a trial.
-            values: the metric there, shape ``[N]``.
+            trial: number of the curve of every evaluation, 0 to ``trials - 1``, shape ``[N]``; increasing.
+            steps: step of every evaluation, shape ``[N]``; increasing within a trial.
+            values: metric of every evaluation, shape ``[N]``.
             trials: number of curves.
 
         Returns:
@@ -87,11 +89,12 @@ class Target:
         return crossings_of_trials
 
     def apart(self, trial: np.ndarray, steps: np.ndarray, values: np.ndarray, trials: int) -> np.ndarray:
-        """Ratio of the steps of the two evaluations between which curves reach the target; see :meth:`crossings`.
+        """Return the ratio of the steps of the two evaluations between which curves reach the target; see
+        :meth:`crossings`.
 
         Returns:
-            Shape ``[trials]``; infinite where there is no evaluation after step 0 before the one that reaches the
-            target, NaN where none does.
+            Shape ``[trials]``; infinite where no evaluation after step 0 precedes the one that reaches the target, NaN
+            where none reaches it.
         """
         owner, after, before = self._around(trial, values)
         inside = (after > 0) & (trial[before] == owner) & (steps[before] > 0)
@@ -100,8 +103,10 @@ class Target:
         return steps_apart
 
     def _around(self, trial: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The curves that reach the target, the first evaluations that do, and those in front of these, which may be
-        of another curve."""
+        """Return the curves that reach the target, the first evaluations that do, and the evaluations before these.
+
+        The latter may belong to another curve.
+        """
         better = values < self.value if self.direction == "below" else values > self.value
         hits = np.flatnonzero(better & np.isfinite(values))
         owner, first = np.unique(trial[hits], return_index=True)

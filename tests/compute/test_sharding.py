@@ -52,11 +52,11 @@ def test_every_optimizer_is_known_to_shard_or_is_refused():
 @pytest.mark.parametrize(
     ("changes", "shard", "words"),
     [
-        ({"averaging": Choice(name="ema", options={"half_life": 4})}, True, "averages of sharded weights"),
-        ({"compile": True}, True, "not compiled"),
-        ({"batch_size": 7}, False, "batch size 7 is no multiple of 2 workers"),
-        ({"batch_size": 7, "probe": None}, True, "batch size 7 is no multiple of 2 workers"),
-        ({"batch_size": 1}, False, "a batch of 1 cannot be shared by 2 workers"),
+        ({"averaging": Choice(name="ema", options={"half_life": 4})}, True, "sharded weights cannot be averaged"),
+        ({"compile": True}, True, "cannot be compiled"),
+        ({"batch_size": 7}, False, "batch size 7 is not a multiple of 2 workers"),
+        ({"batch_size": 7, "probe": None}, True, "batch size 7 is not a multiple of 2 workers"),
+        ({"batch_size": 1}, False, "a batch of 1 examples cannot be divided among 2 workers"),
         ({"diagnostics": ("max_attention_logit",)}, False, "one worker's examples"),
         # which imports torch.func, and that takes seconds
         pytest.param({"optimizer": Choice(name="sophia")}, False, "evaluates the model itself", marks=pytest.mark.slow),
@@ -73,7 +73,7 @@ def test_a_step_is_cut_into_all_of_its_examples():
     parts = [Ranks(rank, 3).share(batch, 7, equal=False) for rank in range(3)]
     assert [(size, part.tolist()) for size, part in parts] == [(3, [0, 1, 2]), (2, [3, 4]), (2, [5, 6])]
     assert Ranks().share(batch, 7, equal=True)[1] is batch
-    with pytest.raises(ConfigError, match="no multiple of 3"):
+    with pytest.raises(ConfigError, match="not a multiple of 3"):
         Ranks(0, 3).share(batch, 7, equal=True)
 
 

@@ -183,7 +183,7 @@ def test_columns_that_come_later_are_refused() -> None:
 
     append(a=loss)
     append()
-    with pytest.raises(ValueError, match="b were not all there in the first step"):
+    with pytest.raises(ValueError, match="b did not exist in the first step"):
         append(b=loss)
     columns.flush()
     np.testing.assert_array_equal(columns.arrays()["a"], [1.0, np.nan])

@@ -178,7 +178,7 @@ def test_a_run_that_resumes_takes_the_same_steps_or_is_refused(tmp_path: Path) -
     told = json.loads(state.read_text())
     told["stateful_callbacks"].pop("StagesCallback")
     state.write_text(json.dumps(told))
-    with pytest.raises(ConfigError, match="no place in the plan"):
+    with pytest.raises(ConfigError, match="no position in the plan"):
         train(tmp_path, path, resume_from_checkpoint=str(tmp_path / "checkpoint-10"))
 
 
@@ -193,9 +193,13 @@ def test_a_number_whose_multiples_count_from_a_place() -> None:
     ("plan", "arguments", "said"),
     [
         ({}, {"gradient_accumulation_steps": 1}, "set gradient_accumulation_steps=2"),
-        ({}, {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 1}, "is no multiple of the 4 examples"),
+        (
+            {},
+            {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 1},
+            "is not a multiple of the 4 examples",
+        ),
         ({"budget": 900}, {}, "raise num_train_epochs"),
-        ({}, {"max_steps": 20}, "26 steps, and the Trainer ends before"),
+        ({}, {"max_steps": 20}, "26 steps, but the Trainer ends earlier"),
         ({"table": ((0, 4), (50, 2)), "factors": (1.0, 1.0)}, {}, "batch sizes fall"),
         ({}, {"auto_find_batch_size": True}, "auto_find_batch_size"),
         ({}, {"accelerator_config": {"split_batches": True}}, "split_batches"),

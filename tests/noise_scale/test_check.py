@@ -154,7 +154,7 @@ def test_nothing_is_left_behind(model: nn.Module, ids: Tensor) -> None:
 @pytest.mark.parametrize(
     ("batch", "source", "said"),
     [
-        (torch.zeros(1, 4, dtype=torch.long), "auto", "two examples or more"),
+        (torch.zeros(1, 4, dtype=torch.long), "auto", "at least two examples"),
         (torch.zeros(4, 4, dtype=torch.long), "accumulation", "nothing to check"),
     ],
 )

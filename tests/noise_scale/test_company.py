@@ -145,11 +145,11 @@ def augmented(step: int, *, apart: bool, spread: float = 0.05) -> Tensor:
 @pytest.mark.parametrize(("apart", "said"), [(False, "next to them"), (True, "4 places on")])
 def test_copies_are_told(apart: bool, said: str) -> None:
     meter, _ = run(single, of=lambda step: augmented(step, apart=apart))
-    assert f"examples are like those {said} (correlation" in meter.estimate().note
+    assert f"examples resemble those {said} (correlation" in meter.estimate().note
     ids = torch.arange(EXAMPLES) % 4 if apart else torch.arange(EXAMPLES) // 4
     for groups in (ids, *([] if apart else [4])):
         meter, _ = run(single, of=lambda step: augmented(step, apart=apart), groups=groups)
-        assert "examples are like" not in meter.estimate().note
+        assert "examples resemble" not in meter.estimate().note
 
 
 @pytest.mark.parametrize("examples", [4, 8, 16, 64])

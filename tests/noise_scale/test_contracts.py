@@ -44,7 +44,7 @@ def test_a_container_that_is_never_called(source: str) -> None:
     model = Container()
     meter = NoiseScaleMeter(model, source=source)
     model.inner(torch.randn(8, 3)).mean().backward()
-    with pytest.raises(ConfigError, match="without a forward pass of it"):
+    with pytest.raises(ConfigError, match="without a forward pass through it"):
         meter.step()
 
 
@@ -55,7 +55,7 @@ def test_a_pass_of_one_example_has_nothing_to_compare(source: str) -> None:
     train(meter, model, 6, examples=1)
     assert meter.probe.source == source.replace("auto", "split")
     assert meter.estimate().value is None
-    assert "6 steps had one group of examples alone" in meter.estimate().note
+    assert "6 steps had a single group of examples" in meter.estimate().note
 
 
 def test_passes_of_one_example_are_groups_of_a_step() -> None:
@@ -84,7 +84,7 @@ def test_a_scripted_model_is_measured_inside_another() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 1))
     scripted = torch.jit.script(model)
-    with pytest.raises(ConfigError, match="takes no hooks"):
+    with pytest.raises(ConfigError, match="accepts no hooks"):
         NoiseScaleMeter(scripted)
     meters = []
     for inner in (scripted, model):

@@ -50,8 +50,8 @@ def forget(net: nn.Module) -> None:
 @pytest.mark.parametrize(
     ("touch", "said"),
     [
-        (clip, r"times what the backward passes found: it was clipped, scaled or averaged"),
-        (decay, r"it was changed since, as by weight decay or noise"),
+        (clip, r"times what the backward passes computed: it was clipped, scaled or averaged"),
+        (decay, r"it was changed since, for example by added weight decay or noise"),
         (forget, r"the gradients of the step are gone: measure before optimizer.zero_grad"),
     ],
 )
@@ -163,7 +163,9 @@ def test_gradients_that_a_communication_hook_compresses_are_refused() -> None:
                     (net(torch.randn(16, 32)).square().mean() / 2).backward()
                 if step == 0:  # not compressed yet
                     meter.step()
-            with pytest.raises(ConfigError, match=r"not what the backward passes of the step add up to.*hook"):
+            with pytest.raises(
+                ConfigError, match=r"not the sum of what the backward passes of the step computed.*hook"
+            ):
                 meter.step()
     finally:
         dist.destroy_process_group()

@@ -166,7 +166,7 @@ def test_micro_batches_are_counted_in_groups() -> None:
     found = meter.estimate()
     assert found.low < 4.0 < found.high
     assert "groups of 3 examples" in str(found)
-    with pytest.raises(ConfigError, match="nothing is known of the noise within groups"):
+    with pytest.raises(ConfigError, match="the noise within groups was not measured"):
         meter.nested()
 
 
@@ -179,9 +179,9 @@ def test_a_pass_of_one_group_is_one_example() -> None:
 @pytest.mark.parametrize(
     ("groups", "said"),
     [
-        (5, "12 examples of a pass are no whole number of groups of 5"),
-        (torch.arange(4), r"group ids have the shape \[4\] for 12 examples"),
-        (torch.tensor([0] * 5 + [1] * 7), "groups of 5 to 7 examples: all must be equally large"),
+        (5, "12 examples, which do not divide into groups of 5"),
+        (torch.arange(4), r"group ids have the shape \[4\], but the forward pass has 12 examples"),
+        (torch.tensor([0] * 5 + [1] * 7), "groups have 5 to 7 examples: all must have the same size"),
     ],
 )
 @pytest.mark.parametrize("source", ["split", "accumulation"])
@@ -192,5 +192,5 @@ def test_what_are_no_groups_is_one_line(groups: Any, said: str, source: str) -> 
 
 @pytest.mark.parametrize("groups", [0, True, 2.5, torch.zeros(2, 2)])
 def test_what_groups_may_be(groups: Any) -> None:
-    with pytest.raises(ConfigError, match="number of examples that belong together"):
+    with pytest.raises(ConfigError, match="number of consecutive examples in a group"):
         NoiseScaleMeter(nn.Linear(2, 1), groups=groups)

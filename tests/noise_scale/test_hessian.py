@@ -202,7 +202,7 @@ def test_functions_that_hide_their_second_derivative_are_a_config_error(after: A
 def test_compiled_models_are_a_config_error() -> None:
     model, batch = network().float(), torch.randn(4, 3)
     compiled = torch.compile(model, backend="aot_eager")
-    with pytest.raises(ConfigError, match="which compiled models and some kernels lack"):
+    with pytest.raises(ConfigError, match="which compiled models and some kernels do not have"):
         hessian_moments(model, loss_of(compiled), [batch, batch], batch)
 
 

@@ -215,7 +215,7 @@ def test_a_loss_that_the_model_returns(output: bool, heads: int) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"penalty": 0.1}, "on another way than through the output|computed inside the model"),
+        ({"penalty": 0.1}, "in another way than through the output|computed inside the model"),
         ({"mixes": True}, "depends on others"),
         ({"major": True}, "depends on others"),
     ],
@@ -250,7 +250,7 @@ def test_parameters_that_are_unfrozen_or_replaced_are_measured_from_then_on() ->
     steps(3)
     assert {*meter.estimate("parameter")} == {"2.weight", "2.bias"}
     model[0].requires_grad_(True)
-    with pytest.warns(UserWarning, match="2 more parameter tensors are trained, as '0.weight'"):
+    with pytest.warns(UserWarning, match="2 more parameter tensors are trained, such as '0.weight'"):
         steps(1)
     steps(4)
     assert {*meter.estimate("parameter")} == {"0.weight", "0.bias", "2.weight", "2.bias"}

@@ -171,7 +171,7 @@ def test_compiled_models(source: str) -> None:
 
 @pytest.mark.parametrize("source", ["split", "per_example"])
 def test_layers_of_compiled_models_are_refused(source: str) -> None:
-    with pytest.raises(ConfigError, match="runs its backward pass once only; use the source 'accum"):
+    with pytest.raises(ConfigError, match="run its backward pass only once; use the source 'accum"):
         NoiseScaleMeter(torch.compile(small_model(), backend="eager"), source=source)
 
 

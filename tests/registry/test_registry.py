@@ -60,7 +60,7 @@ def test_unknown_names_get_the_nearest_known(shapes: Registry[type], name: str, 
 
 def test_a_name_is_taken_once(shapes: Registry[type]) -> None:
     assert shapes["circle"]
-    with pytest.raises(ConfigError, match="shape 'circle', registered in builtins, has the name of another one"):
+    with pytest.raises(ConfigError, match="shape 'circle', registered in builtins, has a name that is already taken"):
         shapes.register("circle")(int)
     assert shapes["circle"] is not int
 

@@ -103,7 +103,7 @@ def test_options_are_set_where_a_schedule_has_them() -> None:
 @pytest.mark.parametrize(
     ("schedule", "changes", "said"),
     [
-        ("seesaw", {"schedule": ScheduleRule()}, "has none"),
+        ("seesaw", {"schedule": ScheduleRule()}, "does not decay"),
         ("stages(table='0:4 1K:16')", {}, "use --batch-sizes 4"),
         ("stages(table='0:4 9M:16')", {"batch_sizes": (4,)}, "beyond the budget"),
         ("norm_test", {"probe": None}, "through its probe"),

@@ -76,7 +76,7 @@ def test_a_configuration_says_them_and_is_what_it_was_without(tmp_path: Path) ->
     assert TrialConfig.from_dict(config.to_dict()) == config
     assert config.fingerprint != CONFIG.fingerprint
     assert "further_targets" not in CONFIG.to_dict()
-    with pytest.raises(ConfigError, match="two targets are of one metric"):
+    with pytest.raises(ConfigError, match="two targets have the same metric"):
         dataclasses.replace(CONFIG, further_targets=(Target(metric="validation_loss", value=0.1),))
     with pytest.raises(ConfigError, match="has no further targets"):
         dataclasses.replace(CONFIG, stops_at_target=False, further_targets=(NORM,))

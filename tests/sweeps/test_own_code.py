@@ -364,7 +364,7 @@ def test_an_optimizer_that_ignores_its_learning_rate_is_refused() -> None:
 
 
 def test_an_optimizer_that_sets_its_learning_rate_is_refused() -> None:
-    with pytest.raises(ConfigError, match="which the schedule of the sweep sets"):
+    with pytest.raises(ConfigError, match="the schedule of the sweep sets it"):
         run_trial(config(optimizer="OwnSchedule"))
 
 

@@ -325,7 +325,7 @@ def test_bad_input_is_one_line(tmp_path):
         with pytest.raises(ConfigError, match="leave out --schedule"):
             policy.check(SMALL.replace(batch_schedules=(parse_choice("seesaw"),)), limits=Limits(), source=None)
     for text in ("", "h", "-3", "0", "nan", "inf", "2w", "1h30m"):
-        with pytest.raises(ConfigError, match="--max-time takes a length of time"):
+        with pytest.raises(ConfigError, match="--max-time takes a duration"):
             parse_duration(text)
     assert [parse_duration(text) for text in ("90", "90s", "30m", "2h", "1.5d")] == [90, 90, 1800, 7200, 129600]
     (tmp_path / ROUNDS).write_text(json.dumps([{"asked": 1}]).replace("asked", "told"))

@@ -110,16 +110,14 @@ def test_batch_normalisation_trains_bit_for_bit_as_without_the_probe(batch_size:
     np.testing.assert_array_equal(plain.steps["train_loss"], probed.steps["train_loss"])
     assert probed.status is TrialStatus.BUDGET_EXHAUSTED
     assert np.isnan(noise(probed)).all()
-    assert (
-        "would change the training, as buffer '1.running_mean' has other values after smaller passes" in probed.message
-    )
+    assert "would change the training, because buffer '1.running_mean' has other values" in probed.message
     assert "\n" not in probed.message
 
 
 @pytest.mark.parametrize(
     ("middle", "probe", "said"),
     [
-        (Centred, "auto", "the loss of an example depends on those beside it"),
+        (Centred, "auto", "the loss of an example depends on other examples"),
         (Centred, "accumulation", "the gradient of a step differs in smaller passes"),
         (Drawing, "accumulation", "smaller passes draw other random numbers"),
         (Counting, "accumulation", "buffer '1.calls' has other values after smaller passes"),
@@ -155,11 +153,11 @@ def test_passes_that_every_step_has_are_measured() -> None:
 def test_a_loss_that_couples_examples_is_not_measured_inside(probe: str) -> None:
     found = train(Images(nn.Identity, hardest), probe)
     assert np.isnan(noise(found)).all()
-    assert "the loss of an example depends on those beside it" in found.message
+    assert "the loss of an example depends on other examples" in found.message
 
 
 def test_it_is_found_in_a_model_with_dropout_too() -> None:
-    assert "depends on those beside it" in train(Images(lambda: nn.Dropout(0.5), hardest), "split").message
+    assert "depends on other examples" in train(Images(lambda: nn.Dropout(0.5), hardest), "split").message
 
 
 def test_both_ways_start_from_one_state() -> None:

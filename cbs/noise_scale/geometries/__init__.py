@@ -1,4 +1,4 @@
-"""Geometries a noise scale can be measured in: one file each, found by name or by ``package.module:class``."""
+"""Geometries in which a noise scale can be measured: one file each, found by name or by ``package.module:class``."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ __all__ = ["GEOMETRIES", "Geometry", "build_geometry"]
 
 
 def build_geometry(name: str) -> Geometry:
-    """The geometry of a name, not yet bound.
+    """Build the geometry of a name, not yet bound to parameters.
 
     Raises:
-        ConfigError: if the name is unknown, or what it stands for is not a geometry.
+        ConfigError: if the name is unknown, or does not stand for a geometry.
     """
     geometry: Geometry = GEOMETRIES.make(name)
     if geometry.exponent not in (1, 2):

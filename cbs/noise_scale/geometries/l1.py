@@ -15,20 +15,20 @@ from cbs.noise_scale.moments import Sizes
 
 @GEOMETRIES.register("l1")
 class L1(Geometry):
-    r"""The noise scale of signSGD, Signum, Lion and, by kinship, the Adam family.
+    r"""The noise scale of signSGD, Signum, Lion and, because they are close to sign methods, the Adam family.
 
     Noise is :math:`\|\sigma\|_1`, with :math:`\sigma_i` the standard deviation of coordinate i of a single example's
     gradient, signal the norm :math:`\|g\|_1` of the step's gradient; both add up over parameter tensors before they are
     squared. The paper's estimator :math:`\sigma_i^2 = B/(R-1)\,(\overline{(g^j_i)^2} - g_i^2)` for R groups is the
-    elementwise two-batch solution. What to know:
+    elementwise two-batch solution. Bias of the two sides:
 
-    - Noise is unbiased for groups whose mean gradients are Gaussian, as they are where groups are not tiny: the square
-      root of an unbiased variance is too small by :func:`root_shrinkage`, which is divided out (the paper does not). A
-      variance below zero, which there is by rounding alone, counts as zero.
-    - Signal is too large: as in the paper the norm is that of a noisy gradient, whose entries have the mean of a folded
-      normal, :math:`E|g_i| = s\sqrt{2/\pi}\,e^{-G_i^2/2s^2} + |G_i|\,\mathrm{erf}(|G_i|/s\sqrt2)` with
-      :math:`s = \sigma_i/\sqrt B`. So the noise scale reads low, and **never above** :math:`\pi B/2`, until B is well
-      above it; :func:`cbs.trial.correction.correction` takes part of that back.
+    - Noise is unbiased for groups whose mean gradients are Gaussian, which holds unless groups are tiny: the square
+      root of an unbiased variance is too small by the factor :func:`root_shrinkage`, which is divided out (the paper
+      does not). A negative variance, which only rounding can cause, counts as zero.
+    - Signal is biased upward: as in the paper it is the norm of a noisy gradient, whose entries have the mean of a
+      folded normal, :math:`E|g_i| = s\sqrt{2/\pi}\,e^{-G_i^2/2s^2} + |G_i|\,\mathrm{erf}(|G_i|/s\sqrt2)` with
+      :math:`s = \sigma_i/\sqrt B`. So the noise scale is biased downward, and **never above** :math:`\pi B/2`, until B
+      is well above it; :func:`cbs.trial.correction.correction` corrects part of this bias.
     """
 
     name = "l1"
@@ -54,7 +54,7 @@ class L1(Geometry):
 
 
 def root_shrinkage(groups: int) -> float:
-    r"""Mean of a Gaussian sample's standard deviation over the true one, NaN for a single group.
+    r"""Return the mean of a Gaussian sample's standard deviation over the true one; NaN for a single group.
 
     :math:`c_4(R) = \sqrt{2/(R-1)}\,\Gamma(R/2)/\Gamma((R-1)/2)`, from 0.798 for two groups up to 1.
     """

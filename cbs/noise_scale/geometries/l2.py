@@ -11,10 +11,10 @@ from cbs.noise_scale.geometries.base import Geometry
 
 @GEOMETRIES.register("l2")
 class L2(Geometry):
-    r"""The simple noise scale, the one for plain and momentum SGD.
+    r"""The simple noise scale, which belongs to plain SGD and SGD with momentum.
 
-    Signal and noise are the two-batch solution of :math:`T(g) = |g|^2` and unbiased for :math:`|G|^2` and
-    :math:`tr(\Sigma)`, in every parameter tensor, for groups of any sizes and any distribution; either may be negative.
+    Signal and noise are the two-batch solution of :math:`T(g) = |g|^2`. They are unbiased estimates of :math:`|G|^2`
+    and :math:`tr(\Sigma)` in every parameter tensor, for any group sizes and any distribution; either may be negative.
     At a batch of :math:`B_{simple}` examples the noise of a gradient is as large as the gradient (equation 2.10).
     """
 

@@ -17,27 +17,28 @@ from cbs.optimizers.matching import leaves
 
 @GEOMETRIES.register("nuclear")
 class Nuclear:
-    r"""The noise scale of Muon and spectral descent, on matrices alone.
+    r"""The noise scale of Muon and spectral descent, measured on matrices only.
 
     With :math:`C = E[\delta G\,\delta G^\top]` the row covariance of a single example's gradient, on the smaller side
     of the matrix, noise is :math:`tr\,C^{1/2}` and signal the sum :math:`\|g\|_{S_1}` of the singular values of the
     step's gradient; both add up over matrices before they are squared. C is the two-batch solution of
     :math:`T(g) = g g^\top`, the paper's :math:`B/(R-1)\,(\overline{g^j g^{j\top}} - g g^\top)` for R equal groups.
 
-    Counted are the matrices that the spectral part of the optimizer takes, in the layout their group names: kernels
-    of more dimensions are matrices ``[out, rest]``, each expert of a stack is one. Without such a part it is everything
-    two-dimensional; never a complex one. Neither side is unbiased:
+    Measured are the matrices that the spectral part of the optimizer updates, in the layout that their parameter group
+    names: kernels with more dimensions are matrices ``[out, rest]``, and each expert of a stack is a matrix. Without
+    such a part all two-dimensional tensors are measured. Complex tensors never are. Neither side is unbiased:
 
-    - Noise is too small, because the root of a covariance known from few samples is. Where it is Gaussian and the same
-      in all entries of ``[m, n]`` matrices, :math:`m \le n`, it is the mean root of a Marchenko-Pastur variable at
-      :math:`m/(n(R-1))` times the truth: 0.85 for square matrices and two groups, about :math:`1 - m/8n(R-1)` else. In
-      gradients rows and columns are unequal: 0.71 to 0.82 with two groups, 0.84 to 0.96 with eight, on a small GPT.
-      Eigenvalues below zero, which there are by rounding alone, count as zero.
-    - Signal is too large, as with :class:`~cbs.noise_scale.geometries.l1.L1` and more so: noise has full rank, the true
-      gradient hardly. :func:`cbs.trial.correction.correction` takes part of that back.
+    - Noise is biased downward, because the square root of a covariance estimated from few samples is. For Gaussian
+      noise with the same variance in all entries of ``[m, n]`` matrices, :math:`m \le n`, the noise is the true one
+      times the mean square root of a Marchenko-Pastur variable at :math:`m/(n(R-1))`: 0.85 for square matrices and two
+      groups, about :math:`1 - m/8n(R-1)` otherwise. Rows and columns of real gradients differ in variance: the factor
+      was 0.71 to 0.82 with two groups and 0.84 to 0.96 with eight, on a small GPT. Negative eigenvalues, which only
+      rounding can cause, count as zero.
+    - Signal is biased upward, as with :class:`~cbs.noise_scale.geometries.l1.L1` and more so: noise has full rank, the
+      true gradient nearly low rank. :func:`cbs.trial.correction.correction` corrects part of this bias.
 
-    So the noise scale reads low; it approaches the truth with more groups and larger batches. Products and eigenvalues
-    are in float64, because squares halve the digits and small singular values are many.
+    So the noise scale is biased downward; it approaches the truth with more groups and larger batches. Products and
+    eigenvalues are computed in float64, because squaring halves the digits and small singular values are many.
     """
 
     name = "nuclear"
@@ -74,14 +75,16 @@ class Nuclear:
             solve_moments(at_small, sizes.small, at_big, sizes.big)[1]
             for at_small, at_big in zip(small, big, strict=True)
         ]
-        # Signal and noise of a matrix side by side: two decompositions of one size are one call.
+        # Stack signal and noise of a matrix, so that one call decomposes both.
         traces = [_root_traces(torch.stack(pair)).reshape(2, -1).sum(1) for pair in zip(big, covariances, strict=True)]
         signal, noise = torch.stack(traces, dim=1)
         return signal, noise
 
 
 def _root_traces(matrices: Tensor) -> Tensor:
-    """Traces of the roots of symmetric ``matrices``; NaN where one is not finite, which eigenvalue solvers refuse."""
+    """Return the traces of the square roots of symmetric matrices; NaN for matrices that are not finite, which
+    eigenvalue solvers refuse.
+    """
     finite = matrices.isfinite().all(-1).all(-1)
     eigenvalues = torch.linalg.eigvalsh(matrices.where(finite[..., None, None], 0.0))
     return eigenvalues.clamp_min(0.0).sqrt().sum(-1).where(finite, torch.nan)
@@ -92,6 +95,6 @@ def _spectral(optimizer: torch.optim.Optimizer | None) -> Iterator[tuple[Tensor,
         if geometry_of(type(part)) == "nuclear":
             for group in part.param_groups:
                 for parameter in group["params"]:
-                    # Muons that run Adam too mark, in the group or in the state, which tensors are whose.
+                    # Muon variants that also run Adam mark, in the group or in the state, which tensors Muon updates.
                     if group.get("use_muon", part.state.get(parameter, {}).get("use_muon", True)):
                         yield parameter, group.get("layout", "out_in")

@@ -17,14 +17,16 @@ from cbs.optimizers.second_moment import root_of_second_moment, scaled_by_second
 class Preconditioned(Geometry):
     r"""The noise scale in the metric :math:`P = diag(1/(\sqrt{v} + \epsilon))` by which the optimizer scales gradients.
 
-    T(g) = g' P g is the squared dual of the norm :math:`\|p\|^2 = p^\top P^{-1} p`, so the noise scale is the one of
-    McCandlish et al. 2018, equation 2.8, with :math:`P^{-1}` as the step's metric and as the curvature. Read before the
-    optimizer's step, v holds earlier gradients only, and signal and noise are unbiased given v; either may be negative.
+    T(g) = g' P g is the square of the norm that is dual to :math:`\|p\|^2 = p^\top P^{-1} p`, so the noise scale is
+    that of McCandlish et al. 2018, equation 2.8, with :math:`P^{-1}` as the step's metric and as the curvature. It is
+    measured before the optimizer's step, when v holds only earlier gradients, so signal and noise are unbiased given v;
+    either may be negative.
 
-    v is bias-corrected where the optimizer does so. That factor is common to all tensors with as many steps behind them
-    and then cancels in the ratio, up to epsilon; it matters where step counts differ. Momentum, weight decay, learning
-    rates and the ratios of LAMB and MERIT are no part of P. Before a tensor's first step there is no v: the result is
-    NaN, unless the gradient is zero. Of several parts of an optimizer those with a second moment count.
+    v is bias-corrected where the optimizer does so. The correction is the same for all tensors with the same number of
+    steps and then cancels in the ratio, up to epsilon; it matters where step counts differ. Momentum, weight decay,
+    learning rates and the trust ratios of LAMB and MERIT are not part of P. Before a tensor's first step there is no v:
+    the result is NaN, unless the gradient is zero. If an optimizer has several parts, those with a second moment are
+    measured.
     """
 
     name = "preconditioned"

@@ -1,4 +1,4 @@
-"""Where the small-batch side of a noise scale comes from: one file each, found by name."""
+"""Sources of the small-batch side of a noise scale: one file each, found by name."""
 
 from __future__ import annotations
 

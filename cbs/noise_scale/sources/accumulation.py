@@ -1,4 +1,4 @@
-"""Micro-batches under gradient accumulation, without a copy of the gradients."""
+"""Source that compares the micro-batches of gradient accumulation, without a copy of the gradients."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from cbs.noise_scale.sources.base import Source
 
 @SOURCES.register("accumulation")
 class Accumulation(Source):
-    """Every backward pass is one group; a training loop that is free to choose is asked for ``groups`` of them.
+    """Source in which every backward pass is one group; a training loop that is free to choose should run ``groups`` of
+    them.
 
-    A tensor hook on each parameter sees the gradient of a backward pass before it is added to ``.grad``. Works with any
-    model, compiled ones too, and costs one read of the gradient per micro-batch. One micro-batch per step is not
-    enough: there is then one group, and nothing to compare.
+    A tensor hook on each parameter sees the gradient of a backward pass before it is added to ``.grad``. This works
+    with any model, compiled or not, and costs one read of the gradient per micro-batch. One micro-batch per step is not
+    enough: a single group leaves nothing to compare.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:

@@ -1,5 +1,6 @@
-"""Where the small-batch side comes from: a source sees the gradient of every group of examples during the backward
-passes, without keeping it."""
+"""Base class of the sources: a source sees the gradient of every group of examples during the backward passes, without
+keeping it.
+"""
 
 from __future__ import annotations
 
@@ -18,23 +19,24 @@ from cbs.noise_scale.small_batch import GroupSums, Small
 
 
 class Source(ABC):
-    """Watches the backward passes of a model, from :meth:`attach` on. It never changes a gradient.
+    """Base class of objects that watch the backward passes of a model after :meth:`attach`. A source never changes a
+    gradient.
 
     Args:
-        model: what is called in the training loop.
+        model: the module that the training loop calls.
         parameters: trainable parameter tensors.
-        geometries: what to measure.
-        groups: groups wanted, of a step or of a backward pass.
-        count: number of examples of a forward pass.
-        grouping: which of them belong together.
+        geometries: geometries to measure in.
+        groups: number of groups wanted, per step or per backward pass.
+        count: returns the number of examples in a forward pass.
+        grouping: groups of examples that belong together.
 
     Attributes:
-        micro_batches: micro-batches a training loop should at least make of a step.
-        backward_passes: that a measured step takes beside its own, as the latest has shown.
-        active: whether the passes of this step are watched; while it is off, the model runs as if nothing was attached.
+        micro_batches: least number of micro-batches into which a training loop should split a step.
+        backward_passes: number of extra backward passes in a measured step, according to the latest one.
+        active: whether the passes of this step are watched; while ``False``, the model runs as if nothing was attached.
             Changed between steps only.
-        sample: entries of the gradients that its backward passes found.
-        ranks: process groups whose ranks average their gradients, where the source knows better than the model shows.
+        sample: entries of the gradients that the backward passes computed.
+        ranks: process groups whose ranks average their gradients, where this cannot be read off the model.
     """
 
     micro_batches = 1
@@ -62,29 +64,29 @@ class Source(ABC):
 
     @property
     def members(self) -> int:
-        """Examples of a group that belong together."""
+        """Number of examples in a group of examples that belong together."""
         return self._passes.latest.members
 
     @property
     def caveat(self) -> str:
-        """What could not be checked; empty if nothing."""
+        """What could not be checked; empty if everything was."""
         if self._passes.unequal is None:
             return ""
         fewest, most = self._passes.unequal
         return (
-            f"micro-batches of {fewest} to {most} examples in a step: right only where the loss of each is weighted by "
-            "its examples, not divided by the number of micro-batches"
+            f"micro-batches of {fewest} to {most} examples in a step: correct only if the loss of each is weighted by "
+            "its number of examples, not divided by the number of micro-batches"
         )
 
     def end_step(self) -> None:
-        """What is seen from here on belongs to the next step."""
+        """End the step: later passes belong to the next one."""
         self._passes.end_step()
 
     def attach(self) -> None:
         """Start watching.
 
         Raises:
-            ConfigError: if the model has something this source cannot watch; the message says what and what to use.
+            ConfigError: if the source does not support the model; the message says why and what to use.
         """
         self._sums = GroupSums(self._parameters, self._geometries)
         self._handles = self._watch()
@@ -97,27 +99,30 @@ class Source(ABC):
             handle.remove()
         self._handles = []
 
-    def differentiate(self, loss: Tensor) -> None:  # noqa: B027 - most need not know
-        """Take a loss for the end of the forward pass under way, where no module returns it, before its backward
-        pass."""
+    def differentiate(self, loss: Tensor) -> None:  # noqa: B027 - most sources do not use it
+        """Treat a loss as the end of the current forward pass, for models whose modules do not return it.
+
+        Called before the backward pass of the loss; does nothing by default.
+        """
 
     @abstractmethod
     def collect(self) -> Small | None:
-        """What was seen since the last call, which is forgotten; ``None`` if there was no backward pass.
+        """Return the small-batch side of everything since the last call, and forget it; ``None`` without a backward
+        pass.
 
         Raises:
-            ConfigError: if the passes of the step cannot be measured. Their gradients are those of the unwatched model.
+            ConfigError: if the passes of the step cannot be measured. The gradients of training are unaffected.
         """
 
     def _watch(self) -> list[RemovableHandle]:
-        """Hooks on the parameter tensors."""
+        """Register a hook on every parameter tensor and return the handles."""
         handles = []
         for index, tensor in enumerate(self._parameters):
-            trained = tensor.requires_grad  # a hook stays when that changes, and can be put on only while it is so
+            trained = tensor.requires_grad  # a hook can be registered only while this is true, but stays
             handles.append(tensor.requires_grad_().register_hook(self._hook(index)))
             tensor.requires_grad_(trained)
         return handles
 
     @abstractmethod
     def _hook(self, index: int) -> Callable[[Tensor], None]:
-        """What is called with the gradient that a backward pass found for a parameter tensor."""
+        """Return the function that is called with the gradient a backward pass computed for a parameter tensor."""

@@ -1,4 +1,4 @@
-"""Sources that split a backward pass into groups of examples, down to single ones."""
+"""Sources that split a backward pass into groups of examples, down to single examples."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ from cbs.noise_scale.sources import SOURCES
 from cbs.noise_scale.sources.base import Source
 
 CHECKED = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
-"""Measured steps in which what is assumed is checked, and every multiple of the last: what examples do to each other
-may depend on the batch and on what the model has learnt."""
+"""Numbers of the measured steps, beside the multiples of the last, in which the assumptions are checked: whether
+examples influence each other may depend on the batch and on what the model has learnt."""
 
 IDLE = 0.5
-"""Share of examples without a gradient beyond which that is said."""
+"""Share of examples without a gradient above which a caveat is given."""
 
 TWICE = "the model is differentiated twice (create_graph=True), which only the source 'accumulation' can watch"
 ELSEWHERE = (
-    "a gradient reaches {!r} on another way than through the output of the model that the noise scale was given, as by "
-    "a penalty on the weights in the loss, a layer called by itself or a hook; use the source 'accumulation'"
+    "a gradient reaches {!r} in another way than through the output of the model that the noise scale measures, for "
+    "example by a penalty on the weights in the loss, a layer called by itself or a hook; use the source 'accumulation'"
 )
 NO_CUT = (
-    "the loss is computed inside the model, not from outputs of its modules that have examples first; return these, "
-    "or use the source 'accumulation'"
+    "the loss is computed inside the model, not from outputs of its modules that have examples in the first dimension; "
+    "return such outputs, or use the source 'accumulation'"
 )
-COMPILED = "the model is called from compiled code, which runs a backward pass once only; use the source 'accumulation'"
+COMPILED = "compiled code calls the model and runs a backward pass only once; use the source 'accumulation'"
 TRANSFORM = (
     "the model is called under a transform of torch.func (vmap, grad, jvp), which cannot be measured; apply the "
     "transform to a copy of the model"
@@ -54,14 +54,14 @@ TRANSFORM = (
 
 @dataclass
 class Seen:
-    """What was seen of the step under way.
+    """State of the step in progress.
 
     Attributes:
-        current: its latest forward pass.
-        replay: that pass, to be run again.
-        outputs: of that pass, to look at the loss.
+        current: latest forward pass of the step.
+        replay: that pass, so that it can be repeated.
+        outputs: outputs of that pass, for the check of the loss.
         done: numbers of the passes that were differentiated.
-        task: of autograd, in which the latest was.
+        task: autograd's id of the latest backward pass.
         reached: whether a gradient of training reached a parameter.
         failure: why the step cannot be measured.
     """
@@ -78,20 +78,21 @@ class Seen:
 class InsideBackward(Source):
     """Splits every backward pass into groups of examples, exactly, whatever the model computes.
 
-    Before the gradients of a model's output go on into it, they are sent through it for every group but one with those
-    of all other examples set to zero; what this leaves of the gradient of training is that of the last group. The
-    gradient of training itself is what it is without a noise scale, as is everything else.
+    Before the gradients of a model's output propagate into the model, an auxiliary backward pass runs for every group
+    but the last, with the gradients of all other examples set to zero. The gradient of the last group is the gradient
+    of training minus those of the others. Training itself runs exactly as without a noise scale.
 
-    In some steps (:data:`CHECKED`) the last group is found likewise, and all of them have to add up to the gradient of
-    training; rows of the output have to be those of single examples (:class:`~cbs.noise_scale.separation.Separation`),
-    and the loss must not couple them (:class:`~cbs.noise_scale.coupling.Coupling`).
+    In some steps (:data:`CHECKED`) the last group gets a pass of its own, too, and all groups have to add up to the
+    gradient of training. In these steps every row of the output has to depend on one example only
+    (:class:`~cbs.noise_scale.separation.Separation`), and the loss must not couple examples
+    (:class:`~cbs.noise_scale.coupling.Coupling`).
 
-    The groups of a forward pass are equally large: where the number wanted does not divide its examples, they are the
-    next larger number that does, and at most one per example.
+    The groups of a forward pass are equally large: if the requested number does not divide the number of examples, the
+    next larger divisor is used, at most one group per example.
 
     Attributes:
         single: whether every example is a group, whatever ``groups`` says.
-        seen: of the step under way.
+        seen: state of the step in progress.
     """
 
     single = False
@@ -111,7 +112,7 @@ class InsideBackward(Source):
     def caveat(self) -> str:
         separation, caveats = self._separation, []
         if separation.why_not:
-            caveats.append(f"whether examples mix was not checked: {separation.why_not}; see NoiseScaleMeter.check")
+            caveats.append(f"not checked whether examples mix: {separation.why_not}; see NoiseScaleMeter.check")
         idle, examples = self._coupling.idle
         if idle > IDLE * examples:
             caveats.append(
@@ -122,8 +123,8 @@ class InsideBackward(Source):
         if lag:
             where = {1: "next to them", -1: "in reverse order"}.get(lag, f"{lag} places on")
             caveats.append(
-                f"examples are like those {where} (correlation {correlation:.2f}), as augmentations of one are, or "
-                "answers to one prompt: say with groups= which belong together"
+                f"examples resemble those {where} (correlation {correlation:.2f}), like augmentations of one image or "
+                "answers to one prompt: pass groups= to say which belong together"
             )
         return "; ".join(filter(None, (*caveats, super().caveat)))
 
@@ -153,11 +154,13 @@ class InsideBackward(Source):
             self._forget()
 
     def differentiate(self, loss: Tensor) -> None:
-        """Take a loss for the end of the forward pass under way, where no module returns it, before its backward
-        pass."""
+        """Treat a loss as the end of the current forward pass, for models whose modules do not return it.
+
+        Call this before the backward pass of the loss.
+        """
         if not self._watching() or loss.grad_fn is None:
             return
-        held, current = weakref.ref(loss), self.seen.current  # its history holds the hook
+        held, current = weakref.ref(loss), self.seen.current  # weak, because the loss's autograd history holds the hook
 
         def arrive(gradient: Tensor) -> None:
             root = held()
@@ -196,19 +199,19 @@ class InsideBackward(Source):
         self._coupling.forget()
 
     def _fail(self, why: str) -> None:
-        """Give up this step; what goes wrong inside a pass of somebody else's training loop is raised after it."""
+        """Give up this step; errors inside another program's training loop are raised after its passes."""
         self.seen.failure = self.seen.failure or ConfigError(why)
 
     def _due(self) -> bool:
-        """Whether to check in this step what is assumed, see :data:`CHECKED`."""
+        """Whether the assumptions are checked in this step, see :data:`CHECKED`."""
         coming = self._measured + 1
         return coming in CHECKED or coming % CHECKED[-1] == 0
 
     def _watching(self) -> bool:
-        """Whether what runs now is a forward pass to be measured."""
+        """Whether the forward pass that runs now is to be measured."""
         beside = (
             IN_AUXILIARY_PASS.get() or torch._C._current_graph_task_id() != -1
-        )  # within a backward pass: recomputed
+        )  # a forward pass inside a backward pass recomputes activations
         return self.active and torch.is_grad_enabled() and not beside and not torch.compiler.is_compiling()
 
     def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -247,7 +250,9 @@ class InsideBackward(Source):
         return bound
 
     def _run_again(self, kept: Tensor, others: Tensor) -> list[Call]:
-        """The calls whose output the loss is made of, in a pass with all examples but those kept replaced by others."""
+        """Repeat the forward pass with all examples but the kept ones replaced; return the calls from which the loss is
+        computed.
+        """
         assert self.seen.replay is not None
         with self._cut.recording() as calls:
             output = self.seen.replay.run(kept, others)
@@ -267,7 +272,10 @@ class InsideBackward(Source):
         self._coupling.look(outputs, passes.examples, subsets)
 
     def _arrived(self, current: Pass, edges: Sequence[GradientEdge], gradients: Sequence[Tensor | None]) -> None:
-        """The gradients of training have arrived at the ends of a forward pass, and not gone on yet."""
+        """Compute the gradients of the cells when those of training have arrived at the end of a forward pass.
+
+        Called before the gradients of training propagate further.
+        """
         roots = [(edge, slope) for edge, slope in zip(edges, gradients, strict=True) if slope is not None]
         if not self.active or self.seen.failure or is_sending() or not roots:
             return None
@@ -292,11 +300,11 @@ class InsideBackward(Source):
                 return self._fail(NO_CUT)
             for cell in range(cells.number - (not self._due())):
                 self._cells.put(cell, self._sent(roots, cells.mask(cell)))
-        except Exception as error:  # noqa: BLE001 - it must not end a training run, and what it says is passed on
-            self._fail(f"the backward pass of the model does not run more than once: {reason(error)}")
+        except Exception as error:  # noqa: BLE001 - must not end a training run; the message is passed on
+            self._fail(f"the backward pass of the model cannot run more than once: {reason(error)}")
 
     def _sent(self, roots: Sequence[tuple[GradientEdge, Tensor]], kept: Tensor) -> list[Tensor | None]:
-        """The gradients of parameters with those of all but some examples set to zero."""
+        """Return the parameter gradients with the output gradients of all examples but the kept ones set to zero."""
         examples = len(kept)
         masked = [only(slope, kept) if has_rows(slope, examples) else slope for _, slope in roots]
         trained = [tensor for tensor in self._parameters if tensor.requires_grad]
@@ -329,7 +337,9 @@ class InsideBackward(Source):
 
 
 def _mixes(module: nn.Module) -> str:
-    """Why an example has no gradient of its own, where the kind of a module shows it; empty else."""
+    """Return why a module leaves single examples without gradients of their own, judged by its type; empty if it does
+    not.
+    """
     if isinstance(module, _BatchNorm) and (module.training or module.running_mean is None):
         return "mixes the examples of a batch, so that a group has no gradient of its own"
     if getattr(module, "scale_grad_by_freq", False):
@@ -339,13 +349,16 @@ def _mixes(module: nn.Module) -> str:
 
 @SOURCES.register("split")
 class Split(InsideBackward):
-    """The batch of every forward pass is split into a few groups within the backward pass, which costs one more of
-    these for every group but one."""
+    """Source that splits the batch of every forward pass into a few groups inside the backward pass.
+
+    Costs one extra backward pass for every group but one.
+    """
 
 
 @SOURCES.register("per_example")
 class PerExample(InsideBackward):
-    """Gradients of single examples within the backward pass, as of Gray et al. 2024 (arXiv 2411.00999, section 3).
+    """Source that measures the gradients of single examples inside the backward pass (Gray et al. 2024, arXiv
+    2411.00999, section 3).
 
     Of all group sizes, one example gives the estimate of least variance. Costs one backward pass per example.
     """

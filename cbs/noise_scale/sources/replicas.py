@@ -1,4 +1,4 @@
-"""Data-parallel ranks, under DDP and FSDP2."""
+"""Source that compares data-parallel ranks, under DDP and FSDP2."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from cbs.noise_scale.sources.accumulation import Accumulation
 
 @SOURCES.register("replicas")
 class Replicas(Accumulation):
-    """Every backward pass of every rank is one group (McCandlish et al. 2018, appendix A.1).
+    """Source in which every backward pass of every rank is one group (McCandlish et al. 2018, appendix A.1).
 
-    A tensor hook sees a rank's own gradient before ranks are averaged, so nothing is added to DDP's or FSDP2's
-    communication but one small sum over ranks per step. Works with or without ``no_sync()`` or
-    ``set_requires_gradient_sync(False)``, with communication hooks that round but do not compress (as PowerSGD does,
-    where the step is refused), and with mixed precision.
-    A model that is neither DDP nor FSDP2 is taken to be averaged over all ranks by the training loop.
+    A tensor hook sees a rank's own gradient before ranks are averaged, so the communication of DDP or FSDP2 grows only
+    by one small sum over ranks per step. Works with or without ``no_sync()`` or ``set_requires_gradient_sync(False)``,
+    with mixed precision, and with communication hooks that round but do not compress; with hooks that compress, such as
+    PowerSGD, the step is refused. If a model is neither DDP nor FSDP2, the training loop is assumed to average
+    gradients over all ranks.
 
     Attributes:
         micro_batches: 1, or 2 on a single rank.
@@ -54,8 +54,8 @@ class Replicas(Accumulation):
             require_norms(geometry)
         if not all(is_sharded(parameter) for parameter in self._parameters):
             raise ConfigError(
-                "a parameter of the FSDP2 model is not sharded; a forward pass leaves some whole: "
-                "measure from before the first one on, or call reshard() on every FSDP2 module first"
+                "a parameter of the FSDP2 model is not sharded, because a forward pass leaves some unsharded: "
+                "attach the noise scale before the first forward pass, or call reshard() on every FSDP2 module first"
             )
         handles = []
         indices = {id(parameter): index for index, parameter in enumerate(self._parameters)}
@@ -76,7 +76,9 @@ class Replicas(Accumulation):
         self._unsharded = {}
 
     def _follow(self, places: Sequence[tuple[nn.Module, str, int]]) -> Callable[[nn.Module, Any], None]:
-        """A hook that runs after FSDP2's own, when its module's parameters are whole, and watches those."""
+        """Return a hook that runs after FSDP2's own, when a module's parameters are unsharded, and registers hooks on
+        those.
+        """
 
         def follow(_module: nn.Module, _args: Any) -> None:
             for owner, name, index in places:
@@ -91,7 +93,7 @@ class Replicas(Accumulation):
 
 
 def _managed(module: nn.Module, boundary: type) -> Iterator[nn.Module]:
-    """A module and all below it that no nested ``boundary`` module takes care of."""
+    """Yield a module and all its submodules that no nested module of type ``boundary`` manages."""
     yield module
     for child in module.children():
         if not isinstance(child, boundary):

@@ -1,5 +1,6 @@
-"""The batch size doubles every so many examples, the learning rate falls a little (Devarakonda, Naumov and Garland,
-arXiv 1712.02029)."""
+"""AdaBatch: the batch size doubles at regular intervals and the learning rate falls a little (Devarakonda, Naumov and
+Garland, arXiv 1712.02029).
+"""
 
 from __future__ import annotations
 
@@ -14,17 +15,20 @@ from cbs.schedules.batch_size.base import OpenLoop, RunSettings, cap_of, number,
 def adabatch(
     run: RunSettings, *, every_examples: int, grow: float = 2.0, lr_cut: float = 0.75, cap: int | None = None
 ) -> OpenLoop:
-    """Blocks of equal length; twice the batch at 0.75 of the learning rate is a cut of the effective one to 0.375.
+    """Return blocks of equal length with growing batch size and falling learning rate.
+
+    By default the batch size doubles and the learning rate falls to 0.75, which cuts the effective learning rate, that
+    is per example, to 0.375.
 
     Args:
-        run: starts with its own batch size.
+        run: settings of the run, whose batch size is the first.
         every_examples: length of a block.
         grow: factor of the batch size from one block to the next, above 1.
         lr_cut: factor of the learning rate from one block to the next, above 0.
         cap: largest batch size; beyond it the learning rate falls by the effective cut, ``lr_cut / grow``.
 
     Raises:
-        ConfigError: if a value is out of its domain, or the first block takes the whole budget.
+        ConfigError: if a value is invalid, or the first block takes the whole budget.
     """
     every, grow, cut = (
         whole("every_examples", every_examples),

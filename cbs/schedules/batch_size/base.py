@@ -1,4 +1,4 @@
-"""What a batch-size schedule is: a table of stages, or a rule that looks at the run."""
+"""Base of the batch-size schedules: a table of stages, or a rule that observes the run."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from cbs.schedules.learning_rate import Multiplier
 from cbs.trial.config import Schedule
 
 NOISE_SCALE, MATCHED_NOISE_SCALE, GRAD_SQ_NORM = "noise_scale", "matched_noise_scale", "grad_sq_norm"
-"""What a closed-loop rule may look at: tr(Sigma)/|G|^2 in examples; the noise scale in the optimizer's own geometry, in
-examples; |G|^2."""
+"""Quantities that a closed-loop rule may observe: tr(Sigma)/|G|^2 in examples; the noise scale in the optimizer's own
+geometry, in examples; |G|^2."""
 
 FEWEST = 2
-"""Examples of a batch whose noise can be measured; a closed-loop rule never goes below."""
+"""Smallest batch whose noise can be measured; a closed-loop rule never goes below."""
 
 LEAST_MEASUREMENTS = 20
-"""Fewer have no interval, see :mod:`cbs.noise_scale.interval`."""
+"""With fewer measured steps there is no interval, see :mod:`cbs.noise_scale.interval`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunSettings:
-    """What a schedule is made for.
+    """Settings of the run that a schedule is made for.
 
     Attributes:
-        batch_size: the trial's own, with which it starts.
-        examples: its budget.
-        lr_schedule: of its learning rate.
-        tokens_per_example: ``None`` where that means nothing.
+        batch_size: batch size of the trial, with which it starts.
+        examples: budget of the trial in examples.
+        lr_schedule: schedule of its learning rate.
+        tokens_per_example: number of tokens in an example; ``None`` where that has no meaning.
     """
 
     batch_size: int
@@ -46,7 +46,7 @@ class Stage:
 
     Attributes:
         batch_size: examples per step.
-        lr_factor: multiplies what the learning-rate schedule says.
+        lr_factor: factor of the learning-rate schedule's value.
     """
 
     batch_size: int
@@ -55,11 +55,11 @@ class Stage:
 
 @dataclass(frozen=True, kw_only=True)
 class Observed:
-    """What a closed-loop rule sees when it looks.
+    """What a closed-loop rule observes.
 
     Attributes:
-        stage: in force so far.
-        low, value, high: the quantity it looks at, with its interval; ``None`` where an end is open, or undefined.
+        stage: current stage.
+        low, value, high: the observed quantity with its interval; ``None`` for an open end or an undefined value.
     """
 
     stage: Stage
@@ -70,7 +70,7 @@ class Observed:
 
 @dataclass(frozen=True, kw_only=True)
 class OpenLoop:
-    """A table: the stage of a step is the latest that begins at or before the examples seen ahead of it.
+    """A table of stages: a step has the latest stage that begins at or before the examples seen before the step.
 
     >>> doubled = OpenLoop(starts=(0, 1000), stages=(Stage(8), Stage(16, lr_factor=1.4)))
     >>> doubled.stage(999), doubled.stage(1000)
@@ -78,8 +78,8 @@ class OpenLoop:
 
     Attributes:
         starts: examples at which each stage begins, increasing from 0.
-        stages: likewise.
-        multiplier: takes the place of the trial's learning-rate schedule; ``None`` leaves that as it is.
+        stages: the stages, one per entry of ``starts``.
+        multiplier: replaces the trial's learning-rate schedule; ``None`` keeps that schedule.
     """
 
     starts: tuple[int, ...]
@@ -87,12 +87,14 @@ class OpenLoop:
     multiplier: Multiplier | None = None
 
     def stage(self, examples: int) -> Stage:
-        """The stage of the step that begins after so many examples."""
+        """Return the stage of the step that begins after this many examples."""
         return self.stages[bisect_right(self.starts, examples) - 1]
 
     def steps(self, examples: int) -> list[int]:
-        """Steps in each stage of a run of so many examples at most, shape ``[stages]``; a run ends with the last step
-        that fits."""
+        """Return the number of steps in each stage of a run with this budget of examples, shape ``[stages]``.
+
+        The run ends with the last step that fits into the budget.
+        """
         seen, counts, room = 0, [], True
         for stage, end in zip(self.stages, (*self.starts[1:], max(examples, self.starts[-1])), strict=True):
             wanted, fitting = -(-(end - seen) // stage.batch_size), (examples - seen) // stage.batch_size
@@ -104,7 +106,7 @@ class OpenLoop:
 
 @dataclass(frozen=True, kw_only=True)
 class ClosedLoop:
-    """A rule that looks at the run each time so many of its steps have been measured.
+    """A rule that observes the run after every ``measurements`` measured steps.
 
     >>> def decide(examples, seen):
     ...     surely_larger = seen.low is not None and seen.low > seen.stage.batch_size
@@ -114,12 +116,13 @@ class ClosedLoop:
     16
 
     Attributes:
-        first: the stage it starts with.
-        looks_at: one of the names above.
-        measurements: measured steps from one look to the next; a look sees these alone.
-        from_examples: there is no look before.
-        confidence: of the interval it sees.
-        decide: ``(examples, observed) -> stage`` of the coming steps; a trial calls it when it has looked.
+        first: the first stage.
+        looks_at: the observed quantity, one of the names above.
+        measurements: number of measured steps between two observations; an observation uses only these steps.
+        from_examples: number of examples before which the rule does not observe.
+        confidence: confidence level of the observed interval.
+        decide: function ``(examples, observed) -> stage`` that returns the stage of the next steps; a trial calls it
+            after every observation.
     """
 
     first: Stage
@@ -141,14 +144,15 @@ BatchSchedule = OpenLoop | ClosedLoop
 def of_table(
     run: RunSettings, table: Iterable[tuple[float, int, float]], *, multiplier: Multiplier | None = None
 ) -> OpenLoop:
-    """The schedule of computed stages; those that no step would be in are left out.
+    """Return the schedule of computed stages, without those that no step would be in.
 
-    A boundary is put off to the next whole example, and as long as the stage before it is shorter than one batch of the
-    one before that: such a stage could be jumped over. Where another boundary has passed meanwhile, that one counts.
+    A boundary is moved to the next whole example, and further if the stage before it would be shorter than one batch of
+    the stage before that: such a stage could be jumped over. If another boundary has passed by then, the later one
+    counts.
 
     Args:
-        run: whose budget ends the table.
-        table: examples at which a stage begins, its batch size, and its factor of the learning rate.
+        run: settings of the run, whose budget ends the table.
+        table: for each stage, the examples at which it begins, its batch size, and its factor of the learning rate.
         multiplier: see :class:`OpenLoop`.
     """
     kept: list[tuple[int, Stage]] = []
@@ -169,32 +173,32 @@ def of_table(
 
 
 def joined(sizes: Sequence[int], base: int, exponent: float) -> list[float]:
-    """Factors of the learning rate that follow the batch size: ``(size / base) ** exponent``."""
+    """Return factors of the learning rate that follow the batch size: ``(size / base) ** exponent``."""
     return [(size / base) ** exponent for size in sizes]
 
 
 def scaled(run: RunSettings, batch_size: int, exponent: float) -> Stage:
-    """A stage whose learning rate follows the batch size as a power, from the run's own."""
+    """Return a stage whose learning-rate factor is a power of its batch size relative to the run's own."""
     return Stage(batch_size, joined([batch_size], run.batch_size, exponent)[0])
 
 
 def capped(batch_size: int, cap: int | None) -> int:
-    """``batch_size``, at most ``cap``."""
+    """Return ``batch_size``, at most ``cap``."""
     return batch_size if cap is None else min(batch_size, cap)
 
 
 def whole(name: str, value: object, *, least: int = 1) -> int:
-    """An option that is a whole number, see :func:`cbs.registry.domains.whole`."""
+    """Check an option that is an integer, see :func:`cbs.registry.domains.whole`."""
     return domains.whole(f"{name} of a batch schedule", value, least=least)
 
 
 def number(name: str, value: object, *, above: float = 0.0, below: float = math.inf) -> float:
-    """An option that is a number, see :func:`cbs.registry.domains.number`."""
+    """Check an option that is a number, see :func:`cbs.registry.domains.number`."""
     return domains.number(f"{name} of a batch schedule", value, above=above, below=below)
 
 
 def exponent(value: object) -> float:
-    """``lr_exponent``: 0 leaves the learning rate alone, 0.5 is the square-root rule, 1 the linear one.
+    """Check ``lr_exponent``: 0 keeps the learning rate, 0.5 is the square-root rule, 1 the linear rule.
 
     Raises:
         ConfigError: if it is not between -1 and 1.
@@ -205,9 +209,9 @@ def exponent(value: object) -> float:
 
 
 def cap_of(run: RunSettings, cap: object) -> int | None:
-    """The largest batch size a schedule may reach; ``None`` for any.
+    """Check the largest batch size that a schedule may reach; ``None`` for no limit.
 
     Raises:
-        ConfigError: if it is below the batch size the run starts with.
+        ConfigError: if it is below the batch size that the run starts with.
     """
     return None if cap is None else whole("cap", cap, least=run.batch_size)

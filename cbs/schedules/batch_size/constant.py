@@ -1,4 +1,4 @@
-"""The trial's own batch size throughout."""
+"""The trial's own batch size for the whole run."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from cbs.schedules.batch_size.base import OpenLoop, RunSettings, Stage
 
 @BATCH_SCHEDULES.register("constant")
 def constant(run: RunSettings) -> OpenLoop:
-    """One stage; the same as no batch schedule."""
+    """Return a single stage; the same as no batch schedule."""
     return OpenLoop(starts=(0,), stages=(Stage(run.batch_size),))

@@ -1,4 +1,6 @@
-"""Where a learning-rate schedule has fallen by a factor, once and again: the places a batch schedule takes over."""
+"""Points at which a learning-rate schedule has fallen by a factor, where a batch schedule can grow the batch
+instead.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +13,16 @@ from cbs.schedules.learning_rate import Multiplier, build_schedule
 from cbs.trial.config import Schedule
 
 _LOOKS = 1000
-"""Points at which a schedule is checked not to rise."""
+"""Number of points at which a schedule is checked not to rise."""
 
 
 def cut_points(run: RunSettings, factor: float, of: str) -> Iterator[float]:
-    """Examples at which the learning rate has fallen to ``factor ** -k`` of its peak, for k = 1, 2, ..., within the
-    budget.
+    """Yield the examples at which the learning rate has fallen to ``factor ** -k`` of its peak, for k = 1, 2, ..., in
+    the budget.
 
     Args:
-        run: whose learning-rate schedule.
-        factor: above 1.
+        run: settings of the run with the learning-rate schedule.
+        factor: factor of each cut, above 1.
         of: name of the batch schedule, for messages.
 
     Raises:
@@ -37,8 +39,8 @@ def cut_points(run: RunSettings, factor: float, of: str) -> Iterator[float]:
         )
     if values[-1] > values[0] * (1 - 1e-9):
         raise ConfigError(
-            f"batch schedule {of!r} takes the place of the learning rate's decay, and schedule "
-            f"{run.lr_schedule.name!r} has none within {end:,} examples; "
+            f"batch schedule {of!r} replaces the learning rate's decay, but schedule "
+            f"{run.lr_schedule.name!r} does not decay within {end:,} examples; "
             "use --set schedule.name=cosine --set schedule.decay_examples=..."
         )
     level = 1.0
@@ -54,18 +56,18 @@ def cut_points(run: RunSettings, factor: float, of: str) -> Iterator[float]:
 
 
 def warmup_alone(schedule: Schedule) -> Multiplier:
-    """The learning-rate schedule without its decay."""
+    """Return the learning-rate schedule without its decay."""
     return build_schedule(Schedule(name="constant", warmup_examples=schedule.warmup_examples))
 
 
 def in_place_of_cuts(
     run: RunSettings, factor: float, lr_power: float, cap: int | None, of: str
 ) -> Iterator[tuple[float, int, float]]:
-    """Stages for :func:`~cbs.schedules.batch_size.base.of_table`: at the k-th cut by ``factor`` the batch size grows by
-    ``factor``, and the learning rate falls by ``factor ** lr_power`` instead.
+    """Yield stages for :func:`~cbs.schedules.batch_size.base.of_table` that replace cuts of the learning rate.
 
-    Once the batch size is at the cap, or a step would take all examples that are left, it stays, and the learning rate
-    falls by the whole ``factor`` as it would have.
+    At the k-th cut by ``factor`` the batch size grows by ``factor``, and the learning rate falls by ``factor **
+    lr_power`` instead. Once the batch size is at the cap, or a step would take all remaining examples, the batch size
+    stays, and the learning rate falls by the whole ``factor`` as in the original schedule.
     """
     size, rate = float(run.batch_size), 1.0
     yield 0.0, run.batch_size, rate

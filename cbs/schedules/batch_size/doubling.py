@@ -1,8 +1,8 @@
-r"""Double when the critical batch size has left the batch behind: batch size warmup (Merrill et al., arXiv 2505.23971).
+r"""Batch size warmup: double when the critical batch size exceeds twice the batch (Merrill et al., arXiv 2505.23971).
 
 When the local critical batch size exceeds twice the batch size, the batch size doubles and the learning rate grows by
-:math:`\sqrt 2`. The paper measures the local critical batch size by branched training; here the noise scale stands for
-it, times a ratio that people measure once. It counts with the *lower* end of its interval.
+:math:`\sqrt 2`. The paper measures the local critical batch size by branched training. Here it is estimated by the
+noise scale times a ratio that has to be measured once; the *lower* end of the noise scale's interval is used.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from cbs.schedules.batch_size.looking import Looking, looking
 @BATCH_SCHEDULES.register("doubling")
 @looking(lr_exponent=0.5)
 def doubling(run: RunSettings, *, ratio: float = 1.0, how: Looking) -> ClosedLoop:
-    """At most one doubling per look.
+    """Return a rule that doubles the batch size at most once per observation.
 
     Args:
-        run: starts with its own batch size.
-        ratio: critical batch size over noise scale.
+        run: settings of the run, whose batch size is the first.
+        ratio: ratio of critical batch size to noise scale.
         how: see :class:`~cbs.schedules.batch_size.looking.Looking`.
     """
     share = number("ratio", ratio)

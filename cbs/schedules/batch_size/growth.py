@@ -27,18 +27,18 @@ def growth(
     stage_power: float = 1.0,
     cap: int | None = 2048,
 ) -> OpenLoop:
-    """Stages of growing length.
+    """Return stages of growing length, batch size and learning rate.
 
     Args:
-        run: starts with its own batch size.
+        run: settings of the run, whose batch size is the first.
         first_examples: length of the first stage.
         delta: factor of the batch size from one stage to the next, above 1.
         gamma: factor of the learning rate from one stage to the next, below the square root of ``delta``.
         stage_power: each stage has ``delta ** stage_power`` times the examples of the one before.
-        cap: largest batch size; the learning rate stops with it.
+        cap: largest batch size; the learning rate stops growing when it is reached.
 
     Raises:
-        ConfigError: if the growth diverges, a value is out of its domain, or the first stage takes the whole budget.
+        ConfigError: if the growth diverges, a value is invalid, or the first stage takes the whole budget.
     """
     delta, gamma = checked_growth(delta, gamma)
     first, power = whole("first_examples", first_examples), number("stage_power", stage_power, above=-1e-12)
@@ -60,17 +60,18 @@ def growth(
 
 
 def grown(run: RunSettings, stage: int, delta: float, gamma: float, cap: int | None) -> tuple[int, float]:
-    """Batch size and factor of the learning rate after so many growths."""
+    """Return batch size and factor of the learning rate after this many increases."""
     sizes = [math.ceil(round(run.batch_size * delta**index, 6)) for index in range(stage + 1)]
     under = sum(cap is None or size <= cap for size in sizes) - 1
     return capped(sizes[-1], cap), gamma ** max(0, under)
 
 
 def checked_growth(delta: float, gamma: float) -> tuple[float, float]:
-    """The two factors.
+    """Check and return the two growth factors.
 
     Raises:
-        ConfigError: if they are not above 1, or the learning rate outgrows what the batch size averages out.
+        ConfigError: if ``delta`` is not above 1 or ``gamma`` not above 0, or the learning rate grows faster than the
+            square root of the batch size.
     """
     delta, gamma = number("delta", delta, above=1.0), number("gamma", gamma)
     if math.sqrt(delta) <= gamma:

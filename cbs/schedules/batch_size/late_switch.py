@@ -1,7 +1,7 @@
 """A small batch for most of the run, then a large one (Wang et al., arXiv 2602.14208).
 
-Where the task is hard the best schedule stays small and grows late: the loss falls onto that of the large batch soon
-after the switch. Their 1.1B run goes from 1024 to 2560 after 75 % of a trillion tokens.
+Where the task is hard, the best schedule keeps the batch small and grows it late: soon after the switch the loss is
+that of a run with the large batch. The paper's 1.1B model switches from 1024 to 2560 after 75 % of a trillion tokens.
 """
 
 from __future__ import annotations
@@ -13,16 +13,17 @@ from cbs.schedules.batch_size.base import OpenLoop, RunSettings, exponent, joine
 
 @BATCH_SCHEDULES.register("late_switch")
 def late_switch(run: RunSettings, *, to: int, at: float = 0.75, lr_exponent: float = 0.0) -> OpenLoop:
-    """Two stages.
+    """Return two stages.
 
     Args:
-        run: starts with its own batch size.
+        run: settings of the run, whose batch size is the first.
         to: batch size after the switch.
         at: share of the budget after which it happens, in (0, 1).
-        lr_exponent: the learning rate goes with this power of the batch size; the paper has it constant.
+        lr_exponent: the learning rate follows the batch size with this power; 0, a constant learning rate, in the
+            paper.
 
     Raises:
-        ConfigError: if a value is out of its domain, or the switch leaves no room for a batch on either side.
+        ConfigError: if a value is invalid, or the switch leaves no room for a batch on either side.
     """
     sizes = [run.batch_size, whole("to", to)]
     switch = number("at", at, below=1.0) * run.examples

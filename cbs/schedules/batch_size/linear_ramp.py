@@ -11,25 +11,27 @@ from cbs.schedules.batch_size.base import OpenLoop, RunSettings, exponent, joine
 def linear_ramp(
     run: RunSettings, *, to: int, over_examples: int, increment: int = 1, lr_exponent: float = 0.0
 ) -> OpenLoop:
-    """``over_examples`` in as many equal intervals as there are increments; Megatron's 16, 8, 300000 up to 1024 has 126
-    of 2,381 (NeMo Speech, discussion 3947).
+    """Return stages in which the batch size grows by equal increments at equal intervals.
+
+    ``over_examples`` is divided into as many intervals as there are increments. Megatron's ``16 8 300000`` up to 1024
+    has 126 intervals of 2,381 examples (NeMo Speech, discussion 3947).
 
     Args:
-        run: its batch size is where the ramp starts.
+        run: settings of the run, whose batch size starts the ramp.
         to: batch size after the ramp.
         over_examples: length of the ramp.
-        increment: examples by which the batch size grows at a time.
-        lr_exponent: the learning rate goes with this power of the batch size.
+        increment: examples by which the batch size grows in each interval.
+        lr_exponent: the learning rate follows the batch size with this power.
 
     Raises:
-        ConfigError: if the increments do not add up, or the ramp ends beyond the budget.
+        ConfigError: if the ramp is not a whole number of increments, or ends beyond the budget.
     """
     start, to, increment = run.batch_size, whole("to", to, least=run.batch_size + 1), whole("increment", increment)
     over = whole("over_examples", over_examples)
     intervals, rest = divmod(to - start, increment)
     if rest:
         raise ConfigError(
-            f"batch schedule 'linear_ramp': from {start} to {to} is no whole number of increments of {increment}"
+            f"batch schedule 'linear_ramp': {start} to {to} is not a whole number of increments of {increment}"
         )
     if over >= run.examples:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""The options that every rule has which looks at the run, said once."""
+"""Options that all rules which observe the run have in common."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from cbs.schedules.batch_size.base import ClosedLoop, Observed, RunSettings, Sta
 
 @dataclass(frozen=True, kw_only=True)
 class Looking:
-    """How a rule looks, and how far it goes.
+    """How a rule observes the run, and how far it may go.
 
     Attributes:
         cap: largest batch size.
-        lr_exponent: the learning rate goes with this power of the batch size.
-        measurements: measured steps from one look to the next.
-        confidence: of the interval whose lower end counts.
+        lr_exponent: the learning rate follows the batch size with this power.
+        measurements: number of measured steps between two observations.
+        confidence: confidence level of the interval of which one end is used.
     """
 
     cap: int | None = None
@@ -28,13 +28,13 @@ class Looking:
     confidence: float = 0.95
 
     def stage(self, run: RunSettings, batch_size: int) -> Stage:
-        """The stage of a batch size that is asked for, at most the cap."""
+        """Return the stage of a requested batch size, limited to the cap."""
         return scaled(run, capped(batch_size, self.cap), self.lr_exponent)
 
     def loop(
         self, run: RunSettings, looks_at: str, decide: Callable[[int, Observed], Stage], *, from_examples: int = 0
     ) -> ClosedLoop:
-        """The rule, from the batch size of the run."""
+        """Return the rule, which starts with the batch size of the run."""
         return ClosedLoop(
             first=Stage(run.batch_size),
             looks_at=looks_at,
@@ -46,11 +46,11 @@ class Looking:
 
 
 def looking(*, without: tuple[str, ...] = (), **defaults: Any) -> Callable[[Callable[..., ClosedLoop]], Any]:
-    """Decorator of a rule ``(run, *, option=..., how: Looking)``: the fields of :class:`Looking` become its options.
+    """Decorate a rule ``(run, *, option=..., how: Looking)``: the fields of :class:`Looking` become its options.
 
     Args:
-        without: fields that are no options of this rule.
-        defaults: of the others, where they are not those of the class.
+        without: fields that are not options of this rule.
+        defaults: default values of fields that differ from those of the class.
     """
 
     def decorate(rule: Callable[..., ClosedLoop]) -> Callable[..., ClosedLoop]:

@@ -1,7 +1,7 @@
-r"""The batch size that the noise scale and the price of a step ask for (McCandlish et al. 2018, arXiv 1812.06162, D.6).
+r"""The best batch size for a noise scale and a price of a step (McCandlish et al. 2018, arXiv 1812.06162, D.6).
 
-:math:`B = \sqrt{r\, B_\mathrm{simple}}`, with r the examples that one step less is worth. The noise scale counts with
-the *lower* end of its interval, so that noise in the measurement does not make the batch larger than it pays.
+:math:`B = \sqrt{r\, B_\mathrm{simple}}`, with r the examples that saving one step is worth. The *lower* end of
+the noise scale's interval is used, so that measurement noise does not make the batch larger than is worthwhile.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from cbs.schedules.batch_size.looking import Looking, looking
 @BATCH_SCHEDULES.register("noise_rule")
 @looking()
 def noise_rule(run: RunSettings, *, price: float, how: Looking) -> ClosedLoop:
-    """The batch size follows the noise scale, upwards and downwards.
+    """Return a rule whose batch size follows the noise scale, upwards and downwards.
 
     Args:
-        run: starts with its own batch size.
+        run: settings of the run, whose batch size is the first.
         price: r, in examples per step.
         how: see :class:`~cbs.schedules.batch_size.looking.Looking`.
     """

@@ -1,9 +1,9 @@
 r"""Grow when the noise of the batch outweighs its gradient: the norm test (Byrd et al. 2012; arXiv 2412.21124).
 
 The test :math:`\mathrm{tr}\,\Sigma / B \le \theta^2 |g|^2` fails when :math:`B < B_\mathrm{simple}/\theta^2`; the batch
-size then grows to that. Its kin in other geometries (Naganuma et al., arXiv 2602.03001) has the noise scale in the dual
-norm of the optimizer in place of :math:`B_\mathrm{simple}`, and the learning rate grows by the root of the ratio.
-Noise scales count with the *lower* end of their interval.
+size then grows to that value. In the variant for other geometries (Naganuma et al., arXiv 2602.03001) the noise scale
+in the dual norm of the optimizer replaces :math:`B_\mathrm{simple}`, and the learning rate grows as the square root of
+the batch size. The *lower* end of the noise scale's interval is used.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from cbs.schedules.batch_size.looking import Looking, looking
 @BATCH_SCHEDULES.register("norm_test")
 @looking()
 def norm_test(run: RunSettings, *, theta: float = 0.3, how: Looking) -> ClosedLoop:
-    """The norm test in the Euclidean norm; the batch size never falls.
+    """Return the norm test in the Euclidean norm; the batch size never falls.
 
     Args:
-        run: starts with its own batch size.
-        theta: share of the gradient's norm that the noise may have, in (0, 1).
+        run: settings of the run, whose batch size is the first.
+        theta: largest ratio of the noise to the gradient's norm, in (0, 1).
         how: see :class:`~cbs.schedules.batch_size.looking.Looking`.
     """
     return _test(run, NOISE_SCALE, theta, how)
@@ -39,13 +39,12 @@ def norm_test(run: RunSettings, *, theta: float = 0.3, how: Looking) -> ClosedLo
 @BATCH_SCHEDULES.register("dual_norm")
 @looking(lr_exponent=0.5)
 def dual_norm(run: RunSettings, *, theta: float = 0.6, how: Looking) -> ClosedLoop:
-    """The norm test in the geometry of the optimizer; the batch size never falls, and there is no look before the end
-    of the warmup.
+    """Return the norm test in the geometry of the optimizer; the batch size never falls.
 
     Args:
-        run: starts with its own batch size.
-        theta: share of the gradient's dual norm that the noise may have, in (0, 1); 0.6 in the paper.
-        how: see :class:`~cbs.schedules.batch_size.looking.Looking`; the paper looks every 100 steps.
+        run: settings of the run, whose batch size is the first.
+        theta: largest ratio of the noise to the gradient's dual norm, in (0, 1); 0.6 in the paper.
+        how: see :class:`~cbs.schedules.batch_size.looking.Looking`; the paper observes every 100 steps.
     """
     return _test(run, MATCHED_NOISE_SCALE, theta, how)
 

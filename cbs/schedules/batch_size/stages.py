@@ -1,4 +1,4 @@
-"""A table of stages: what Megatron-LM, OLMo-core and DeepSeek's reports give."""
+"""A table of stages, as in Megatron-LM, OLMo-core and the reports of DeepSeek."""
 
 from __future__ import annotations
 
@@ -10,29 +10,31 @@ from cbs.schedules.batch_size.text import parse_table
 
 @BATCH_SCHEDULES.register("stages")
 def stages(run: RunSettings, *, table: str, unit: str = "examples", lr_exponent: float = 0.0) -> OpenLoop:
-    """Stages at given places.
+    """Return stages that begin at given numbers of examples or tokens.
 
     Args:
-        run: its batch size is that of the first stage.
+        run: settings of the run, whose batch size is that of the first stage.
         table: ``"0:16 10K:32 40K:64"``: where each stage begins and its batch size in examples.
-        unit: of where they begin: ``examples`` or ``tokens``.
-        lr_exponent: the learning rate goes with this power of the batch size.
+        unit: unit of these starting points: ``examples`` or ``tokens``.
+        lr_exponent: the learning rate follows the batch size with this power.
 
     Raises:
-        ConfigError: if the table is refused, begins with another batch size than the trial's, goes beyond the budget,
-            or has a stage that is shorter than one batch of the stage before.
+        ConfigError: if the table is malformed, begins with another batch size than the trial's, goes beyond the
+            budget, or has a stage that is shorter than one batch of the stage before.
     """
     parsed, per_unit = parse_table(str(table)), 1
     if unit not in ("examples", "tokens"):
         raise ConfigError(f"unit of batch schedule 'stages' must be examples or tokens, got {unit!r}")
     if unit == "tokens":
         if run.tokens_per_example is None:
-            raise ConfigError("batch schedule 'stages' has unit=tokens, and the workload's examples have no tokens")
+            raise ConfigError(
+                "batch schedule 'stages' has unit=tokens, but the workload's examples have no tokens; use unit=examples"
+            )
         per_unit = run.tokens_per_example
     starts, sizes = [-(-start // per_unit) for start, _ in parsed], [size for _, size in parsed]
     if sizes[0] != run.batch_size:
         raise ConfigError(
-            f"the table of stages begins with batch size {sizes[0]}, the trial with {run.batch_size}; "
+            f"the table of stages begins with batch size {sizes[0]}, but the trial with {run.batch_size}; "
             f"use --batch-sizes {sizes[0]}"
         )
     if starts[-1] >= run.examples:
@@ -45,7 +47,8 @@ def stages(run: RunSettings, *, table: str, unit: str = "examples", lr_exponent:
         if end - starts[index] < sizes[index - 1]:
             raise ConfigError(
                 f"the stage of batch size {sizes[index]} holds {end - starts[index]:,} examples, less than one batch "
-                f"of the stage before it ({sizes[index - 1]}): it might be jumped over"
+                f"of the stage before it ({sizes[index - 1]}), so a step might jump over it; lengthen it or leave it "
+                "out"
             )
     factors = joined(sizes, run.batch_size, exponent(lr_exponent))
     return of_table(run, zip(starts, sizes, factors, strict=True))

@@ -1,7 +1,7 @@
 """Learning-rate schedules as functions of examples, not steps; one file each, found by name.
 
-A schedule is a multiplier of the peak learning rate, applied to the update that ends at so many examples. Because it
-knows nothing of steps, it means the same at every batch size.
+A schedule is a multiplier of the peak learning rate, as a function of the examples seen after an update. Because
+it does not use the number of steps, it means the same at every batch size.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from cbs.trial.config import Schedule
 from cbs.trial.parent import Parent
 
 SCHEDULES: Registry[Callable[..., Multiplier]] = Registry("schedule", "cbs.schedules.learning_rate", makes=Callable)
-"""``entry(schedule, *, option=default, ...)`` returns the multiplier from the end of the warmup on."""
+"""Entries are called as ``entry(schedule, *, option=default, ...)`` and return the multiplier from the end of the
+warmup on."""
 
 SCHEDULES.fallback = ImportFallback("schedule")
 
@@ -26,7 +27,7 @@ __all__ = ["SCHEDULES", "Multiplier", "build_schedule", "of_branch", "schedule_o
 
 
 def build_schedule(schedule: Schedule) -> Multiplier:
-    """The multiplier that a configuration names, after a linear warmup from 0.
+    """Return the multiplier that a configuration names, with a linear warmup from 0 before it.
 
     >>> multiplier = build_schedule(Schedule(name="linear", warmup_examples=100, decay_examples=1100))
     >>> multiplier(50), multiplier(100), multiplier(600)
@@ -34,7 +35,7 @@ def build_schedule(schedule: Schedule) -> Multiplier:
 
     Raises:
         ConfigError: if the name or an option is unknown, an option or ``decay_examples`` is missing, a value is
-            refused, or what the entry returns is no multiplier.
+            invalid, or the entry does not return a multiplier.
     """
     after: Multiplier = SCHEDULES.make(schedule.name, schedule, **schedule.options)
     warmup = schedule.warmup_examples
@@ -48,8 +49,9 @@ def build_schedule(schedule: Schedule) -> Multiplier:
 
 
 def of_branch(multiplier: Multiplier, parent: Parent | None) -> Multiplier:
-    """The multiplier of a trial whose schedule began with its parent: it goes on after the parent's examples, under a
-    linear warmup of its own where there is one.
+    """Return the multiplier of a trial that starts from a parent: the parent's schedule continues after its examples.
+
+    Where the parent has ``warmup_examples``, the trial's own linear warmup multiplies it.
 
     >>> from cbs.trial.parent import Parent
     >>> parent = Parent(source="weights.pt", examples=600, digest="0" * 16, warmup_examples=100)
@@ -64,6 +66,6 @@ def of_branch(multiplier: Multiplier, parent: Parent | None) -> Multiplier:
 
 
 def schedule_options(*names: str) -> list[str]:
-    """The options that schedules of these names take, or any of all, sorted."""
+    """Return the options of the schedules with these names, or of all, sorted."""
     entries = [SCHEDULES[name] for name in names or SCHEDULES.names()]
     return sorted({option for entry in entries for option in [*inspect.signature(entry).parameters][1:]})

@@ -1,4 +1,4 @@
-"""What schedules that decay have in common."""
+"""Common parts of the schedules that decay."""
 
 from __future__ import annotations
 
@@ -10,25 +10,26 @@ from cbs.registry.domains import number
 from cbs.trial.config import Schedule
 
 Multiplier = Callable[[int], float]
-"""Maps the examples seen after an update to the fraction of the peak learning rate of that update.
+"""Function from the examples seen after an update to that update's fraction of the peak learning rate.
 
-What an entry of the registry returns; a trial calls it before every update."""
+Entries of the registry return one; a trial calls it before every update."""
 
 
 def decay(schedule: Schedule, left: Callable[[float], float], *, start: float, end: float) -> Multiplier:
-    """From 1 at ``start`` examples to ``final_fraction`` at ``end``, and constant outside.
+    """Return a multiplier that falls from 1 at ``start`` examples to ``final_fraction`` at ``end``, and is constant
+    outside.
 
     Args:
-        schedule: says the final fraction.
-        left: maps the share of the decay that has passed, in [0, 1], to the share that is left above the final value.
-        start, end: examples.
+        schedule: schedule with the final fraction.
+        left: function from the share of the decay that has passed, in [0, 1], to the share of the fall that remains.
+        start, end: start and end of the decay in examples.
     """
     final = schedule.final_fraction
     return lambda examples: final + (1.0 - final) * left(min(1.0, max(0.0, (examples - start) / (end - start))))
 
 
 def decay_end(schedule: Schedule) -> int:
-    """``decay_examples``.
+    """Return ``decay_examples``.
 
     Raises:
         ConfigError: if the schedule has none.
@@ -39,5 +40,5 @@ def decay_end(schedule: Schedule) -> int:
 
 
 def positive(schedule: Schedule, name: str, value: object, *, below: float = math.inf) -> float:
-    """An option as a float above 0, see :func:`cbs.registry.domains.number`."""
+    """Check an option that is a number above 0, see :func:`cbs.registry.domains.number`."""
     return number(f"{name} of schedule {schedule.name!r}", value, below=below)

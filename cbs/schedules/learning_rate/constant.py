@@ -1,4 +1,4 @@
-"""The peak learning rate throughout."""
+"""The peak learning rate for the whole run."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ from cbs.trial.config import Schedule
 
 @SCHEDULES.register("constant")
 def constant(schedule: Schedule) -> Multiplier:
-    """1; ``decay_examples`` and ``final_fraction`` play no part."""
+    """Return 1 always; ``decay_examples`` and ``final_fraction`` are not used."""
     return lambda examples: 1.0

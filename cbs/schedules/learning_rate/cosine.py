@@ -11,7 +11,10 @@ from cbs.trial.config import Schedule
 
 @SCHEDULES.register("cosine")
 def cosine(schedule: Schedule) -> Multiplier:
-    r""":math:`(1 + \cos(\pi x))/2` of the way down, x the share of ``decay_examples`` after the warmup that passed."""
+    r"""Return a decay in which the share :math:`(1 + \cos(\pi x))/2` of the fall remains at x.
+
+    x is the share of the decay that has passed, from the end of the warmup to ``decay_examples``.
+    """
 
     def left(share: float) -> float:
         return 0.5 * (1.0 + math.cos(math.pi * share))

@@ -1,5 +1,6 @@
-"""Decay with the square root of the examples (Vaswani et al. 2017, arXiv 1706.03762; Zhai et al. 2022, arXiv
-2106.04560), which needs no length."""
+"""Decay with the inverse square root of the examples, which needs no length (Vaswani et al. 2017, arXiv 1706.03762;
+Zhai et al. 2022, arXiv 2106.04560).
+"""
 
 from __future__ import annotations
 
@@ -13,15 +14,15 @@ from cbs.trial.config import Schedule
 
 @SCHEDULES.register("inverse_sqrt")
 def inverse_sqrt(schedule: Schedule, *, timescale_examples: int | None = None) -> Multiplier:
-    r""":math:`\sqrt{\tau / (\tau + t)}` of the way down, t the examples since the warmup.
+    r"""Return a decay in which the share :math:`\sqrt{\tau / (\tau + t)}` of the fall remains t examples after warmup.
 
     Args:
-        schedule: ``decay_examples`` plays no part; ``final_fraction`` is what it tends to.
-        timescale_examples: tau, in examples; ``None`` for ``warmup_examples``, which makes it the root of warmup
+        schedule: ``decay_examples`` is not used; ``final_fraction`` is the limit.
+        timescale_examples: tau, in examples; ``None`` for ``warmup_examples``, which gives the square root of warmup
             over examples.
 
     Raises:
-        ConfigError: if the timescale is refused, or neither it nor a warmup is given.
+        ConfigError: if the timescale is invalid, or neither it nor a warmup is given.
     """
     if timescale_examples is None and not schedule.warmup_examples:
         raise ConfigError("schedule 'inverse_sqrt' needs a warmup or timescale_examples")

@@ -9,5 +9,5 @@ from cbs.trial.config import Schedule
 
 @SCHEDULES.register("linear")
 def linear(schedule: Schedule) -> Multiplier:
-    """From the end of the warmup to ``decay_examples``."""
+    """Return a linear decay from the end of the warmup to ``decay_examples``."""
     return decay(schedule, lambda share: 1.0 - share, start=schedule.warmup_examples, end=decay_end(schedule))

@@ -1,4 +1,4 @@
-"""Decay along a power, as the large-batch recipes of LARS (power 2) and LAMB (power 1) have it."""
+"""Decay along a power, as in the large-batch recipes of LARS (power 2) and LAMB (power 1)."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from cbs.trial.config import Schedule
 
 @SCHEDULES.register("polynomial")
 def polynomial(schedule: Schedule, *, power: float = 1.0) -> Multiplier:
-    """``(1 - x) ** power`` of the way down, x the share that passed between the warmup and ``decay_examples``.
+    """Return a decay in which the share ``(1 - x) ** power`` of the fall remains at x.
+
+    x is the share of the decay that has passed, from the end of the warmup to ``decay_examples``.
 
     Args:
         schedule: the schedule.
-        power: of the share that is left, above 0.
+        power: exponent of the remaining share, above 0.
 
     Raises:
-        ConfigError: if ``decay_examples`` is missing or the power refused.
+        ConfigError: if ``decay_examples`` is missing or the power is invalid.
     """
     power = positive(schedule, "power", power)
     return decay(

@@ -1,4 +1,4 @@
-"""Decay along a quarter of a cosine wave, as Seesaw has it (Meterez et al. 2025, arXiv 2510.14717)."""
+"""Decay along a quarter of a cosine wave, as in Seesaw (Meterez et al. 2025, arXiv 2510.14717)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from cbs.trial.config import Schedule
 
 @SCHEDULES.register("quarter_cosine")
 def quarter_cosine(schedule: Schedule) -> Multiplier:
-    r""":math:`\cos(\pi x/2)` of the way down, x the share of ``decay_examples`` after the warmup that passed."""
+    r"""Return a decay in which the share :math:`\cos(\pi x/2)` of the fall remains at x.
+
+    x is the share of the decay that has passed, from the end of the warmup to ``decay_examples``.
+    """
 
     def left(share: float) -> float:
         return math.cos(0.5 * math.pi * share)

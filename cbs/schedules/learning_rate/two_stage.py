@@ -17,18 +17,18 @@ def two_stage(
     second_peak: float = 1.0,
     power: float = 1.0,
 ) -> Multiplier:
-    """A polynomial decay that is complete at the boundary, then a linear warmup from 0 and another one.
+    """Return a polynomial decay that ends at the boundary, then a linear warmup from 0 and a second decay.
 
     Args:
         schedule: its warmup and peak are those of the first stage; the second ends at ``decay_examples``. Each stage
             ends at ``final_fraction`` of its own peak.
-        boundary_examples: examples at which the second stage begins, after the warmup.
-        rewarmup_examples: length of its warmup.
-        second_peak: its peak as a multiple of that of the first stage.
-        power: of both decays, see :mod:`cbs.schedules.learning_rate.polynomial`.
+        boundary_examples: number of examples at which the second stage begins, after the warmup.
+        rewarmup_examples: length of the second stage's warmup.
+        second_peak: peak of the second stage as a multiple of that of the first.
+        power: exponent of both decays, see :mod:`cbs.schedules.learning_rate.polynomial`.
 
     Raises:
-        ConfigError: if ``decay_examples`` is missing, a value is refused, or the parts do not follow each other.
+        ConfigError: if ``decay_examples`` is missing, a value is invalid, or the parts do not follow each other.
     """
     end, power = decay_end(schedule), positive(schedule, "power", power)
     boundary = positive(schedule, "boundary_examples", boundary_examples)

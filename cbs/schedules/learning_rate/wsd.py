@@ -1,4 +1,4 @@
-"""Warmup, stable, decay (Hu et al. 2024, arXiv 2404.06395): constant until a last part of the run."""
+"""Warmup, stable, decay (Hu et al. 2024, arXiv 2404.06395): constant until the last part of the run."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from cbs.trial.config import Schedule
 
 @SCHEDULES.register("wsd")
 def wsd(schedule: Schedule, *, decay_share: float = 0.2) -> Multiplier:
-    """The peak, then a straight line down over the last ``decay_share`` of ``decay_examples``.
+    """Return the peak, then a linear decay over the last ``decay_share`` of ``decay_examples``.
 
     Args:
         schedule: the schedule.
         decay_share: share of ``decay_examples`` over which the learning rate falls, in (0, 1).
 
     Raises:
-        ConfigError: if ``decay_examples`` is missing, the share is refused, or the decay begins within the warmup.
+        ConfigError: if ``decay_examples`` is missing, the share is invalid, or the decay begins within the warmup.
     """
     end = decay_end(schedule)
     start = end * (1.0 - positive(schedule, "decay_share", decay_share, below=1.0))

@@ -1,4 +1,4 @@
-"""Averages of the weights along training, validated in place of the weights; one file each, found by name."""
+"""Averages of the weights over training that are validated in place of the weights; one file each, found by name."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ from cbs.training.averaging.weights import answers_for_another_point
 from cbs.trial.config import Choice
 
 AVERAGES: Registry[Callable[..., WeightAverage]] = Registry("averaging", "cbs.training.averaging", makes=WeightAverage)
-"""``entry(model, *, option=default, ...)`` starts an average at the model's weights."""
+"""Entries are called as ``entry(model, *, option=default, ...)``, which starts an average at the model's weights."""
 
 __all__ = ["AVERAGES", "WeightAverage", "build_averaging"]
 
 
 def build_averaging(choice: Choice, model: nn.Module, optimizer: torch.optim.Optimizer) -> WeightAverage:
-    """The average that a configuration names, over the weights of a model before its first step.
+    """Build the average that a configuration names, over the weights of a model before its first step.
 
     Raises:
-        ConfigError: if the name or an option is unknown, a value is refused, or the optimizer averages by itself.
+        ConfigError: if the name or an option is unknown, a value is invalid, or the optimizer averages its weights
+            itself.
     """
     average: WeightAverage = AVERAGES.make(choice.name, model, **choice.options)
     if answers_for_another_point(optimizer):

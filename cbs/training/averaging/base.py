@@ -1,4 +1,4 @@
-"""What an average of weights keeps, and how it takes the place of the weights for a while."""
+"""Base class of weight averages, and the exchange of average and weights during validation."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import torch
 from torch import Tensor, nn
 
 STATISTICS = ("running_mean", "running_var")
-"""Buffers of normalisation layers that belong to the weights and are averaged with them."""
+"""Buffers of normalization layers that belong to the weights and are averaged with them."""
 
 
 class WeightAverage(ABC):
     """The mean of some points, each with a value for every trained parameter and running statistic of a model.
 
-    Other buffers stay as training has them. Points are kept in float32 at least, as small steps towards a weight would
-    be lost in bfloat16.
+    Other buffers are not averaged. Points are kept in float32 or a wider dtype, because small steps towards a weight
+    would be lost in bfloat16.
 
-    The weights after the first 100 examples, from then on:
+    Example of an average that keeps the weights after the first 100 examples:
 
     >>> class Early(WeightAverage):
     ...     def update(self, examples, batch_size):
@@ -40,7 +40,7 @@ class WeightAverage(ABC):
         model: the model that is trained.
 
     Attributes:
-        points: averaged with equal weights; none before there is anything to average.
+        points: points that are averaged with equal weights; empty before there is anything to average.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -51,20 +51,20 @@ class WeightAverage(ABC):
 
     @abstractmethod
     def update(self, examples: int, batch_size: int) -> None:
-        """Add the present weights; a trial calls it after every update.
+        """Add the current weights to the average; a trial calls this after every update.
 
         Args:
-            examples: seen so far.
-            batch_size: of them in this update.
+            examples: number of examples seen so far.
+            batch_size: number of examples in this update.
         """
 
     def weights(self) -> list[Tensor]:
-        """Where the model stands, as the values of a point; copies nothing that is wide enough."""
+        """Return the current weights as the values of a point; tensors in float32 or wider are not copied."""
         return [tensor.detach().to(torch.promote_types(tensor.dtype, torch.float32)) for tensor in self._tensors]
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Run a block with the mean in place of the weights, which come back bit for bit."""
+        """Run the block with the mean in place of the weights, which are restored bit for bit afterwards."""
         values = self._mean()
         _swap(self._tensors, values)
         try:
@@ -73,7 +73,7 @@ class WeightAverage(ABC):
             _swap(self._tensors, values)
 
     def state_dict(self) -> dict[str, list[list[Tensor]]]:
-        """Everything that a later process needs to go on."""
+        """Return everything that a later process needs to continue."""
         return {"points": self.points}
 
     def load_state_dict(self, state: dict[str, list[list[Tensor]]]) -> None:

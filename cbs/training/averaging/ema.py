@@ -18,16 +18,16 @@ from cbs.training.averaging.base import WeightAverage
 class EMA(WeightAverage):
     r""":math:`e_t = \gamma e_{t-1} + (1 - \gamma) \theta_t` from the initial weights :math:`e_0 = \theta_0`.
 
-    There is no correction for the start: the initial weights have the share :math:`\gamma^t` after t steps.
+    There is no bias correction for the start: the initial weights have the weight :math:`\gamma^t` after t steps.
 
     Args:
         model: the model that is trained.
-        decay: share of the average that an update keeps, gamma, in [0, 1).
-        half_life: instead, examples after which weights count half: gamma is ``2 ** (-batch_size / half_life)``, which
-            means the same at every batch size.
+        decay: gamma, the weight of the old average in an update, in [0, 1).
+        half_life: alternative to ``decay``: number of examples after which the weight of a point is halved. gamma is
+            ``2 ** (-batch_size / half_life)``, which means the same at every batch size.
 
     Raises:
-        ConfigError: unless one of the two is given, within its domain.
+        ConfigError: unless exactly one of the two is given, with a valid value.
     """
 
     def __init__(self, model: nn.Module, *, decay: float | None = None, half_life: float | None = None) -> None:
@@ -45,9 +45,9 @@ class EMA(WeightAverage):
         self.points = [[value.clone() for value in self.weights()]]
 
     def decay(self, batch_size: int) -> float:
-        """gamma of an update of so many examples."""
+        """Return gamma for an update with this many examples."""
         return decay_at(batch_size, self._half_life) if self._half_life is not None else float(self._decay or 0.0)
 
     def update(self, examples: int, batch_size: int) -> None:
-        """A step towards the weights."""
+        """Move the average towards the current weights."""
         get_ema_multi_avg_fn(self.decay(batch_size))(self.points[0], self.weights(), None)

@@ -11,18 +11,18 @@ from cbs.training.averaging.base import WeightAverage
 
 @AVERAGES.register("lawa")
 class LAWA(WeightAverage):
-    """Mean of the latest ``checkpoints`` checkpoints, of all while there are fewer, of the weights before the first.
+    """Mean of the latest ``checkpoints`` checkpoints, or of all while there are fewer.
 
-    A checkpoint is the weights after an update that passes a multiple of ``every_examples``; the paper takes one at the
-    end of every epoch.
+    Before the first checkpoint the current weights are used. A checkpoint holds the weights after an update that passes
+    a multiple of ``every_examples``; the paper takes one at the end of every epoch.
 
     Args:
         model: the model that is trained.
-        checkpoints: copies of the weights that are averaged, at least 1.
-        every_examples: examples from one copy to the next, at least 1.
+        checkpoints: number of checkpoints that are averaged, at least 1.
+        every_examples: number of examples between checkpoints, at least 1.
 
     Raises:
-        ConfigError: if a value is outside its domain.
+        ConfigError: if a value is invalid.
     """
 
     def __init__(self, model: nn.Module, *, checkpoints: int, every_examples: int) -> None:
@@ -32,6 +32,6 @@ class LAWA(WeightAverage):
         self._checkpoints, self._every = checkpoints, every_examples
 
     def update(self, examples: int, batch_size: int) -> None:
-        """A checkpoint, where it is time for one; the oldest of too many goes."""
+        """Take a checkpoint where one is due, and drop the oldest if there are too many."""
         if examples // self._every > (examples - batch_size) // self._every:
             self.points = [*self.points, [value.clone() for value in self.weights()]][-self._checkpoints :]

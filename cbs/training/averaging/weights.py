@@ -1,4 +1,4 @@
-"""Which weights are validated: some trials train at one point and answer for another."""
+"""Choice of the weights that are validated: some methods train one point and evaluate another."""
 
 from __future__ import annotations
 
@@ -11,16 +11,20 @@ from cbs.training.averaging.base import WeightAverage
 
 
 def answers_for_another_point(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether an optimizer is a schedule-free method (Defazio et al. 2024, arXiv 2405.15682): these answer with an
-    average of their iterates and compute gradients elsewhere; they switch by methods called ``eval`` and ``train``."""
+    """Whether an optimizer is a schedule-free method (Defazio et al. 2024, arXiv 2405.15682).
+
+    These evaluate an average of their iterates and compute gradients at another point. They are recognized by methods
+    called ``eval`` and ``train`` that switch between the two.
+    """
     return hasattr(optimizer, "eval") and hasattr(optimizer, "train")
 
 
 @contextmanager
 def averaged_weights(optimizer: torch.optim.Optimizer, average: WeightAverage | None = None) -> Iterator[None]:
-    """Run a block with the weights that a trial would hand over, then go back to those it trains.
+    """Run the block with the weights that a trial delivers, then go back to those it trains.
 
-    They are the average where there is one, else those of a schedule-free method, else those that are trained.
+    The delivered weights are the average where there is one, else those that a schedule-free method evaluates, else
+    those that are trained.
     """
     if average is not None:
         with average.in_place():
@@ -35,6 +39,6 @@ def averaged_weights(optimizer: torch.optim.Optimizer, average: WeightAverage | 
 
 
 def trained_weights(optimizer: torch.optim.Optimizer) -> None:
-    """Have a schedule-free method take its steps where gradients are computed; some refuse to before they are told."""
+    """Switch a schedule-free method to the point where it computes gradients; some refuse to step before this call."""
     if answers_for_another_point(optimizer):
         optimizer.train()  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Metrics that every workload has, beside the validation metric of its own; one file each, found by name."""
+"""Metrics that exist for every workload, beside the validation metric of its own; one file each, found by name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["METRICS", "Metric", "MetricInputs", "build_metrics"]
 
 
 def build_metrics(names: Sequence[str], targets: Sequence[str], inputs: MetricInputs) -> dict[str, Metric]:
-    """The metrics of a trial by name: those that are asked for, and those that its targets name.
+    """Build the metrics of a trial by name: those that are listed, and those that its targets name.
 
     Raises:
         ConfigError: if a name is unknown.

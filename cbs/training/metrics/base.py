@@ -1,4 +1,4 @@
-"""What a metric of a trial is that every workload has."""
+"""Base class of the metrics that exist for every workload."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from cbs.workloads.base import Batch
 
 @dataclass(frozen=True)
 class MetricInputs:
-    """What a metric may look at.
+    """What a metric may use.
 
     Attributes:
-        workload: of the trial.
-        model: as the workload calls it; while :meth:`Metric.value` runs it has the weights that are validated.
-        to_device: puts a batch where the model is.
-        pass_size: examples of a forward and backward pass; ``None`` where memory holds any number.
-        beside: is entered around passes with gradients, which are no part of the training.
-        one_process: whether the trial runs in one process, with whole tensors.
+        workload: workload of the trial.
+        model: the model that the workload calls; during :meth:`Metric.value` it has the weights that are validated.
+        to_device: moves a batch to the device of the model.
+        pass_size: largest number of examples in a forward and backward pass; ``None`` for no limit.
+        beside: context manager to enter around passes with gradients, which are not part of training.
+        one_process: whether the trial runs in one process, with unsharded tensors.
     """
 
     workload: Workload
@@ -38,12 +38,13 @@ class MetricInputs:
 
 
 class Metric(ABC):
-    """A number about a trial, measured at every evaluation. It changes neither weights nor the numbers that training
-    draws.
+    """A number that describes a trial, measured at every evaluation.
+
+    Measuring changes neither weights nor the random numbers that training draws.
 
     Attributes:
-        direction: which side is better.
-        unit: of the values; ``None`` for that of the workload's own metric.
+        direction: which side of a target is better.
+        unit: unit of the values; ``None`` for that of the workload's own metric.
     """
 
     direction: ClassVar[Direction] = "below"
@@ -51,26 +52,29 @@ class Metric(ABC):
 
     @abstractmethod
     def __init__(self, inputs: MetricInputs) -> None:
-        """Get ready; called once per trial, before its first step."""
+        """Prepare the metric; called once per trial, before its first step."""
 
     def observe(self, examples: np.ndarray, losses: np.ndarray) -> None:
-        """Take in the steps since the evaluation before; a trial calls it before :meth:`value`.
+        """Receive the steps since the previous evaluation; a trial calls this before :meth:`value`.
 
         Args:
-            examples: seen after each, shape ``[steps]``.
-            losses: mean training loss of each, at the weights before it, shape ``[steps]``.
+            examples: number of examples seen after each step, shape ``[steps]``.
+            losses: mean training loss of each step, at the weights before it, shape ``[steps]``.
         """
         return
 
     @abstractmethod
     def value(self) -> float:
-        """The metric now; NaN where there is none yet. A trial calls it at every evaluation, with the model in
-        evaluation mode, gradients off and random numbers that are the same every time."""
+        """Return the current value; NaN where there is none yet.
+
+        A trial calls this at every evaluation, with the model in evaluation mode, gradients disabled, and the same
+        random numbers every time.
+        """
 
     def state(self) -> dict[str, Any]:
-        """What a later process needs to go on, as plain values."""
+        """Return what a later process needs to continue, as plain values."""
         return {}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Go back to :meth:`state`."""
+        """Restore the result of :meth:`state`."""
         return

@@ -1,8 +1,8 @@
 """The norm of the gradient over a fixed set of training examples: how far a trial is from a stationary point.
 
-Sato and Iiduka (2023, arXiv 2307.13831) count the steps to a norm of the full gradient below epsilon; a fixed set of
-examples stands for the data here, so that the value is that of the set, not of the data: its sampling error is
-:math:`\\sqrt{\\mathrm{tr}\\,\\Sigma / n}` at most, which is what is left where the gradient of the data vanishes.
+Sato and Iiduka (2023, arXiv 2307.13831) count the steps until the norm of the full gradient is below epsilon. Here a
+fixed set of n examples replaces the full data. Its sampling error is at most about
+:math:`\\sqrt{\\mathrm{tr}\\,\\Sigma / n}`, the value that remains where the gradient over all data vanishes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from cbs.training.metrics import METRICS
 from cbs.training.metrics.base import Metric, MetricInputs
 
 EXAMPLES, PASS = 512, 128
-"""Examples of the fixed set, and most of one pass where nobody said."""
+"""Number of examples in the fixed set, and in one pass where no limit is configured."""
 
 
 @METRICS.register("gradient_norm")

@@ -1,10 +1,10 @@
-r"""The training loss as it is now: a straight line in the logarithm of the examples through the losses of the steps.
+r"""The current training loss: a line fitted to the losses of the steps over the logarithm of the examples, at its end.
 
-A mean over steps is late by its window; the line is read at its end, so it is not. Weights fall off as a power of the
-examples seen, :math:`w = (e/E)^p`, which is the same window at every batch size. What is left is, for a loss
-:math:`L(\ln e)`, of second order: after many steps the line ends :math:`L''/(p+1)^2` below it (the straight line fitted
-to a parabola under these weights), .008 :math:`L''` at :math:`p = 10`. It is of the batches trained on, so it scatters
-more the smaller they are, and sees nothing of overfitting.
+A mean over steps lags behind by its window; the end of a fitted line does not. Weights decay as a power of the examples
+seen, :math:`w = (e/E)^p`, which is the same window at every batch size. For a loss :math:`L(\ln e)` the remaining error
+is of second order: after many steps the end of the line is :math:`L''/(p+1)^2` below the loss (the line fitted to a
+parabola with these weights), .008 :math:`L''` at :math:`p = 10`. The losses are those of the training batches, so the
+value is noisier for smaller batches and does not show overfitting.
 """
 
 from __future__ import annotations
@@ -19,37 +19,40 @@ from cbs.training.metrics import METRICS
 from cbs.training.metrics.base import Metric, MetricInputs
 
 POWER = 10.0
-"""p: half of the weight lies in the last 6 % of the examples."""
+"""Exponent p: half of the weight lies in the last 6 % of the examples."""
 
 
 EXAMPLES = 64
-"""Examples whose mean loss stands for that of training before the first step."""
+"""Number of examples whose mean loss is the value before the first step."""
 
 
 @METRICS.register("training_loss")
 class TrainingLoss(Metric):
-    """Exponentially weighted mean of the training loss with its lag corrected: a plain one after the first step, and
-    before it the mean over :data:`EXAMPLES` examples."""
+    """Weighted mean of the training loss with its lag corrected by a linear fit.
+
+    After the first step, a plain mean; before it, the mean loss over :data:`EXAMPLES` examples.
+    """
 
     def __init__(self, inputs: MetricInputs) -> None:
         self._inputs = inputs
         self._seen = 0.0
         self._sums = np.zeros(5)
-        """Of w, w x, w x^2, w y and w x y; x = ln(e/E) of the weights that a loss y is of, E the examples seen."""
+        """Sums of w, w x, w x^2, w y and w x y; x = ln(e/E) with e the examples behind the weights of a loss y, and E
+        all examples seen."""
 
     def observe(self, examples: np.ndarray, losses: np.ndarray) -> None:
         for now, loss in zip(examples.tolist(), losses.tolist(), strict=True):
             before = self._seen
             if before > 0:
                 self._move(math.log(now / before))
-            # the loss of a step is of the weights before it; those before the first have seen nothing, and stand at 1
+            # The loss of a step belongs to the weights before it; before the first step these count as e = 1.
             x = math.log(max(before, 1.0) / now)
             weight = math.exp(POWER * x)
             self._sums += weight * np.array([1.0, x, x * x, loss, x * loss])
             self._seen = float(now)
 
     def _move(self, shift: float) -> None:
-        """Let the examples seen grow by a factor of ``exp(shift)``: every x is that much less."""
+        """Increase the number of examples seen by the factor ``exp(shift)``, which lowers every x by ``shift``."""
         w, wx, wxx, wy, wxy = self._sums
         moved = np.array([w, wx - shift * w, wxx - 2 * shift * wx + shift * shift * w, wy, wxy - shift * wy])
         self._sums = math.exp(-POWER * shift) * moved

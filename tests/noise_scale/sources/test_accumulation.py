@@ -76,7 +76,7 @@ def test_micro_batches_of_unequal_size_are_told(source: str, sizes: list[int], w
             (loss * (size / sum(sizes) if weighted else 1 / len(sizes))).backward()
         meter.step()
     found = meter.estimate()
-    assert ("micro-batches of 3 to 8 examples in a step: right only where" in found.note) == bool(said)
+    assert ("micro-batches of 3 to 8 examples in a step: correct only if" in found.note) == bool(said)
     if weighted or not said:
         assert found.value == pytest.approx(25, rel=0.15)
     else:
@@ -220,7 +220,7 @@ def test_an_output_with_other_rows_than_the_first_argument() -> None:
             return self.inner(x + table.sum())
 
     model = Second()
-    for count, said in (({}, r"has 6 rows, its output 4: say with count="), ({"count": lambda args, kwargs: 4}, "")):
+    for count, said in (({}, r"has 6 rows, but its output 4: pass count="), ({"count": lambda args, kwargs: 4}, "")):
         with Probe(model, source="accumulation", **count) as probe:
             model.zero_grad()
             for _ in range(2):

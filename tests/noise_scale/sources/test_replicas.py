@@ -119,7 +119,7 @@ def test_nothing_is_left_on_the_model(ranks: list[dict]) -> None:
 def test_refusals_say_what_works(ranks: list[dict]) -> None:
     for rank in range(len(ranks)):
         said = ranks[rank]["refusals"]
-        assert "give the noise scale the wrapper" in said["hidden wrapper"]
+        assert "pass the wrapper to the noise scale" in said["hidden wrapper"]
         assert "geometry 'l2'" in said["geometry"]
         assert "fully_shard" in said["fsdp1"]
         assert "reshard()" in said["whole"]

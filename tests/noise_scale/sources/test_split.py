@@ -307,7 +307,7 @@ def test_layers_called_from_compiled_code_are_an_error() -> None:
     watcher = watch(model)
     losses(torch.compile(model, backend="eager"), batch()).sum().backward()
     losses(plain, batch()).sum().backward()
-    with pytest.raises(ConfigError, match=r"called from compiled code.*; use the source 'accumulation'"):
+    with pytest.raises(ConfigError, match=r"compiled code calls the model.*; use the source 'accumulation'"):
         watcher.collect()
     for mine, other in zip(model.parameters(), plain.parameters(), strict=True):
         assert_near(mine.grad, other.grad, 1e-12)
@@ -342,7 +342,7 @@ def test_a_penalty_on_the_weights_is_an_error_from_some_step_on(step: int) -> No
         model(x).square().sum().backward()
         assert watcher.collect() is not None
     (model(x).square().sum() + model[0].weight.square().sum()).backward()
-    with pytest.raises(ConfigError, match=r"reaches '0.weight' on another way than through the output of the model"):
+    with pytest.raises(ConfigError, match=r"reaches '0.weight' in another way than through the output of the model"):
         watcher.collect()
 
 
@@ -401,7 +401,7 @@ def test_a_layer_called_outside_the_forward_pass_is_an_error() -> None:
     model = gpt()
     watcher = watch(model)
     model.norm(torch.randn(3, 8).double()).sum().backward()
-    with pytest.raises(ConfigError, match="without a forward pass of it; give the noise scale the module"):
+    with pytest.raises(ConfigError, match="without a forward pass through it; pass the module"):
         watcher.collect()
     losses(model, batch()).sum().backward()
     model.norm(torch.randn(3, 8).double()).sum().backward()
