@@ -7,8 +7,8 @@ batches, and that the noise scale is :math:`B_{simple} \sim 1/T`. In logarithms
 .. math:: \ln B_{simple} = c + k_\epsilon \ln \epsilon + k_B \ln B, \qquad k_\epsilon = -1, k_B = 1.
 
 A point is a learning rate and a batch size: mean noise over mean signal of the second half of its steps, all seeds
-pooled. The plane of a sweep, workload and optimizer is fitted by least squares; the intervals are Student's t of its residuals, so they contain the noise
-of the points and whatever makes them leave the plane.
+pooled. The plane of a sweep, workload and optimizer is fitted by least squares; the intervals are Student's t of its
+residuals, so they contain the noise of the points and whatever makes them leave the plane.
 """
 
 from __future__ import annotations

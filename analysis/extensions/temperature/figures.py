@@ -16,7 +16,7 @@ _COLUMNS = ["panel", "optimizer", "kind", "lr", "batch_size", "temperature", "no
 
 
 def compute(found: Temperature) -> pd.DataFrame:
-    """Rows of the kinds ``point``, and ``inverse``: 1/T through the middle of the points of a sweep, workload and optimizer."""
+    """Rows of the kinds ``point``, and ``inverse``: 1/T through the middle of the points of one law."""
     rows = []
     several = len({(point.sweep, point.workload) for point in found.points}) > 1
     for (sweep, workload, name), group in itertools.groupby(

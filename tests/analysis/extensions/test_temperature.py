@@ -81,10 +81,10 @@ def test_workloads_and_sweeps_are_never_pooled(tmp_path: Path) -> None:
         write(tmp_path / "t" / name, lambda lr, size, name=name: 30.0 * lr ** power[name], workload=name)
     write(tmp_path / "t" / "three", lambda lr, size: 900.0 * lr, workload="one")
     found = temperature(tmp_path / "t")
-    assert [law.workload for law in found.laws] == ["one", "one", "two"]
-    assert [law.points for law in found.laws] == [6, 6, 6]
-    for law, expected in zip(found.laws, (-1.0, 1.0, -0.5), strict=True):
-        assert inside(law.lr, expected)
+    assert [each.workload for each in found.laws] == ["one", "one", "two"]
+    assert [each.points for each in found.laws] == [6, 6, 6]
+    for each, expected in zip(found.laws, (-1.0, 1.0, -0.5), strict=True):
+        assert inside(each.lr, expected)
     (picture,) = figures_of(found)
     assert picture.table["panel"].nunique() == 3
 
