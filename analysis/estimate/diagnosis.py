@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -38,6 +38,11 @@ class Verdict(StrEnum):
     DEPENDS_ON_FORM = "depends on the curve's form"
     TOO_WIDE = "interval too wide"
     OK = "ok"
+
+    @classmethod
+    def gravest(cls, verdicts: Iterable[Verdict]) -> Verdict:
+        """The most serious of several; ``OK`` where all are, or there is none."""
+        return min(verdicts, key=list(cls).index, default=cls.OK)
 
 
 LACK_OF_FIT = 0.01

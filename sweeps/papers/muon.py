@@ -48,7 +48,8 @@ def essential_ratio(scale: str) -> PaperRecipe:
             Expectation(
                 claim="the ratio does not decrease with the batch size",
                 published="R_L(B) does not decrease", source="read in the text", relation=Likely(0.9),
-                ours=(AnswerPath(analysis="compare", path=(*ratio, "probability_not_decreasing")),),
+                ours=(AnswerPath(analysis="compare", path=(*ratio, "probability_not_decreasing"),
+                                 ok=((*ratio, "verdict"),)),),
             ),
             larger_critical("muon", "adamw", "Muon keeps its data efficiency at larger batches", "abstract"),
         ),

@@ -72,12 +72,13 @@ def fitted(name: str, **fit: Any) -> AnswerPath:
 def larger_critical(larger: str, smaller: str, published: str, source: str) -> Expectation:
     """That one optimizer's critical batch size exceeds another's, from ``cbs compare`` called ``compare``."""
     pair: dict[str, Any] = {"larger": larger, "smaller": smaller}
+    of: tuple[Step, ...] = ("comparisons", 0, "critical_batch_sizes", pair)
     return Expectation(
         claim=f"the critical batch size of {larger} is larger than that of {smaller}",
         published=published,
         source=source,
         relation=Likely(),
-        ours=(AnswerPath(analysis="compare", path=("comparisons", 0, "critical_batch_sizes", pair, "probability")),),
+        ours=(AnswerPath(analysis="compare", path=(*of, "probability"), ok=((*of, "verdict"),)),),
     )
 
 

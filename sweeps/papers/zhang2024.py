@@ -6,6 +6,7 @@ from typing import Any
 
 from cbs.registry.choices import Choice
 from sweeps.papers import PAPERS, AnswerPath, Expectation, Near, PaperRecipe, RecipeRun
+from sweeps.papers.base import Step
 from sweeps.papers.parts import experiment
 from sweeps.spec.spec import Sweep
 
@@ -26,6 +27,11 @@ def at(width: int, layers: int, target: float) -> Sweep:
         target=target, max_steps=4_000, max_examples=12_000_000, clip_norm=1.0, precision="bfloat16",
         averaging=Choice(name="ema", options={"half_life": 100_000}), expected=(1_500.0, 5e6), micro_batch_size=64,
     )  # fmt: skip
+
+
+def exponent(analysis: str, *law: Step) -> AnswerPath:
+    """Of a law in ``cbs scale``, none of whose points is in doubt."""
+    return AnswerPath(analysis=analysis, path=(*law, "exponent"), ok=((*law, "doubted"),))
 
 
 @PAPERS.register("cbs-scaling")
@@ -55,7 +61,7 @@ def cbs_scaling(scale: str) -> PaperRecipe:
             published="22.91 D^0.47, D in millions of tokens, B in sequences of 512",
             source="fit of the paper's notebook, computed again",
             relation=Near((0.47,), 0.15),
-            ours=(AnswerPath(analysis="data", path=("laws", {"axis": "data"}, "exponent")),),
+            ours=(exponent("data", "laws", {"axis": "data"}),),
         )
     ]
     if tiny:
@@ -66,9 +72,7 @@ def cbs_scaling(scale: str) -> PaperRecipe:
                 published="at equal data 621 N^0.087; Kaplan et al. at equal loss 0",
                 source="read in a summary; N goes as the square of the width",
                 relation=Near((0.0,), 0.2),
-                ours=(
-                    AnswerPath(analysis="size", path=("comparisons", {"axis": "width", "kind": "pooled"}, "exponent")),
-                ),
+                ours=(exponent("size", "comparisons", {"axis": "width", "kind": "pooled"}),),
             )
         )
     return PaperRecipe(

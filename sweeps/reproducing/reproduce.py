@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -70,9 +71,10 @@ class Reproduction:
         scale: one of :data:`sweeps.papers.SCALES`.
         recipe: as it was run.
         judged: one for each of its expectations.
-        figures: files of the paper's figure.
+        figures: files of the paper's figure, from the folder of the recipe.
         failures: analyses that had no answer, with the reason.
         command: command line that does the same.
+        output: folder of the recipe.
         complete: whether every run has ended, and no trial of it failed.
     """
 
@@ -83,6 +85,7 @@ class Reproduction:
     figures: tuple[str, ...]
     failures: dict[str, str]
     command: str
+    output: Path
     complete: bool
 
     def to_json(self) -> dict[str, Any]:
@@ -180,9 +183,12 @@ def reproduce(
         scale=scale,
         recipe=recipe,
         judged=tuple(judge(each, contents, failures) for each in recipe.expectations),
-        figures=tuple(file for file in files if recipe.figure and Path(file).stem == recipe.figure),
+        figures=tuple(
+            os.path.relpath(file, output) for file in files if recipe.figure and Path(file).stem == recipe.figure
+        ),
         failures=failures,
         command=command,
+        output=output,
         complete=complete and not limits.reached,
     )
     store(outcome, output / VERDICTS)

@@ -78,7 +78,7 @@ def verdict_lines(outcome: Reproduction) -> Iterator[str]:
     if not outcome.complete:
         yield "not complete: a limit was reached, or trials failed; the same command continues"
     for file in outcome.figures:
-        yield f"figure      {file}"
+        yield f"figure      {outcome.output / file}"
 
 
 def ours(found: Sequence[Quantity]) -> str:

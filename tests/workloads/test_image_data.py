@@ -170,6 +170,14 @@ def test_validation_images_in_the_folder_of_the_others_are_not_trained_on(tmp_pa
     assert (len(found.training.labels), len(found.validation.labels)) == (10, 5)
 
 
+def test_what_is_trained_on_is_not_for_validation(tmp_path: Path) -> None:
+    parts = {name.removeprefix("set/train/"): each for name, each in class_folders().items() if "/train/" in name}
+    folders = [write(tmp_path / name, parts) for name in ("a", "b")]
+    for other in folders:
+        with pytest.raises(DataError, match=f"^{other}: the images for validation are those for training"):
+            load_images(str(folders[0]), str(other))
+
+
 def test_the_test_part_is_left_alone_where_there_is_one_for_validation(tmp_path: Path) -> None:
     write(tmp_path, class_folders())
     write(tmp_path, {key.replace("/val/", "/test/"): value for key, value in class_folders().items() if "/val/" in key})

@@ -181,9 +181,10 @@ def test_data_order_ignores_the_global_random_state(workload: TextWorkload) -> N
 
 
 def test_every_start_is_equally_likely(tmp_path: Path) -> None:
-    path = tmp_path / "train.u16"
+    path, held_out = tmp_path / "train.u16", tmp_path / "val.u16"
     np.arange(37, dtype="<u2").tofile(path)
-    workload = text(data=str(path), validation=str(path), vocab_size=64, validation_sequences=5)
+    np.arange(38, dtype="<u2").tofile(held_out)
+    workload = text(data=str(path), validation=str(held_out), vocab_size=64, validation_sequences=5)
     counts = torch.bincount(draw(workload, [10_000])[:, 0])
     # Five starts, so binomial with mean 2000 and standard deviation 40.
     assert counts.shape == (5,)
@@ -230,8 +231,9 @@ def test_validation_is_bitwise_repeatable(workload: TextWorkload) -> None:
 
 @pytest.mark.parametrize("sequences", [512, 300])
 def test_validation_windows_span_the_held_out_text(tmp_path: Path, sequences: int) -> None:
-    path = str(write_counting_ids(tmp_path))
-    workload = text(data=path, validation=path, vocab_size=5000, validation_sequences=sequences)
+    path, other = str(write_counting_ids(tmp_path)), tmp_path / "other.u16"
+    np.arange(40, dtype="<u2").tofile(other)
+    workload = text(data=str(other), validation=path, vocab_size=5000, validation_sequences=sequences)
     seen: list[Tensor] = []
 
     class Recorder(nn.Module):

@@ -7,12 +7,13 @@ batches, and that the noise scale is :math:`B_{simple} \sim 1/T`. In logarithms
 .. math:: \ln B_{simple} = c + k_\epsilon \ln \epsilon + k_B \ln B, \qquad k_\epsilon = -1, k_B = 1.
 
 A point is a learning rate and a batch size: mean noise over mean signal of the second half of its steps, all seeds
-pooled. The plane is fitted by least squares; the intervals are Student's t of its residuals, so they contain the noise
-of the points and whatever makes them leave the plane.
+pooled. The plane of a sweep, workload and optimizer is fitted by least squares; the intervals are Student's t of its
+residuals, so they contain the noise of the points and whatever makes them leave the plane.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 from collections.abc import Iterator, Sequence
@@ -29,6 +30,7 @@ from analysis.config import DEFAULT, AnalysisConfig
 from analysis.estimate.findings import Findings
 from analysis.estimate.noise import PLAIN, pooled_ratio
 from analysis.plain import plain
+from analysis.read.groups import Group
 from analysis.read.results import load
 from cbs.errors import ResultsError
 from cbs.trial.record import TrialStatus
@@ -44,6 +46,7 @@ class TemperaturePoint(Quantity):
     squared gradient still changes by :data:`DRIFT`."""
 
     sweep: str
+    workload: str
     optimizer: str
     lr: float
     batch_size: int
@@ -51,10 +54,16 @@ class TemperaturePoint(Quantity):
     note: str = ""
     settled: bool = True
 
+    @property
+    def where(self) -> str:
+        """In words."""
+        return f"{self.workload}, {self.optimizer} at learning rate {self.lr:g}, batch size {self.batch_size}"
+
 
 @dataclass(frozen=True, kw_only=True)
 class TemperatureLaw:
-    """The plane of one optimizer: powers of learning rate and batch size, each ``UNKNOWN`` where it does not vary.
+    """The plane of one sweep, workload and optimizer, which are never pooled: powers of learning rate and batch size,
+    each ``UNKNOWN`` where it does not vary.
 
     Attributes:
         temperature: power of lr / B, fitted alone; -1 where B_simple ~ 1/T with T ~ lr / B.
@@ -63,6 +72,8 @@ class TemperatureLaw:
         unsettled: how many of these are of runs that have not settled at their temperature.
     """
 
+    sweep: str
+    workload: str
     optimizer: str
     lr: Quantity
     batch_size: Quantity
@@ -85,7 +96,7 @@ class Temperature(Findings):
 
 
 def temperature(*paths: str | os.PathLike[str], config: AnalysisConfig = DEFAULT) -> Temperature:
-    """The noise scale over learning rates and batch sizes, per optimizer.
+    """The noise scale over learning rates and batch sizes, per sweep, workload and optimizer.
 
     Args:
         paths: sweeps, or folders of sweeps, with a list of learning rates and a probe; runs that spent their budget.
@@ -97,42 +108,42 @@ def temperature(*paths: str | os.PathLike[str], config: AnalysisConfig = DEFAULT
     results = load(*paths)
     notes = list(results.notes)
     points = [
-        _point(group.sweep, group.optimizer, float(lr), int(size), part, config, notes)
+        [
+            _point(group, float(lr), int(size), part, config, notes)
+            for (lr, size), part in results.of_group(index).groupby(["lr", "batch_size"], sort=True)
+        ]
         for index, group in enumerate(results.groups)
-        for (lr, size), part in results.of_group(index).groupby(["lr", "batch_size"], sort=True)
     ]
-    known = [point for point in points if point.value is not None]
-    notes += [
-        f"{point.optimizer} at learning rate {point.lr:g}, batch size {point.batch_size}: {point.note}"
-        for point in points
-        if point.value is None
-    ]
+    notes += [f"{point.where}: {point.note}" for own in points for point in own if point.value is None]
+    known = [kept for own in points if (kept := [point for point in own if point.value is not None])]
     if not known:
         raise ResultsError(f"no trial has a noise scale: {notes[-1] if notes else 'no moments were recorded'}")
-    optimizers = dict.fromkeys(point.optimizer for point in known)
-    laws = [law([point for point in known if point.optimizer == name], config.confidence) for name in optimizers]
-    return Temperature(config=config, points=tuple(known), laws=tuple(laws), notes=tuple(notes))
+    laws = [law(own, config.confidence) for own in known]
+    return Temperature(
+        config=config, points=tuple(itertools.chain.from_iterable(known)), laws=tuple(laws), notes=tuple(notes)
+    )
 
 
 def _point(
-    sweep: str, optimizer: str, lr: float, size: int, part: pd.DataFrame, config: AnalysisConfig, notes: list[str]
+    group: Group, lr: float, size: int, part: pd.DataFrame, config: AnalysisConfig, notes: list[str]
 ) -> TemperaturePoint:
     windows = list(_windows(part))
     shrunk = _shrinkage(windows)
     settled = 1 / DRIFT < shrunk < DRIFT
-    if not settled:
-        notes.append(
-            f"{optimizer} at learning rate {lr:g}, batch size {size}: the squared gradient changes by a factor of "
-            f"{shrunk:.2g} within the second half, so the run has not settled at its temperature: run it longer"
-        )
     note, found = "no run spent its budget with moments of the gradient", UNKNOWN
     if windows:
         scale = pooled_ratio(windows, confidence=config.confidence)
         note, found = scale.note, Quantity(scale.value, scale.interval)
-    return TemperaturePoint(
-        value=found.value, interval=found.interval, sweep=sweep, optimizer=optimizer, lr=lr, batch_size=size,
-        seeds=len(windows), note=note, settled=settled,
+    point = TemperaturePoint(
+        value=found.value, interval=found.interval, **group.whose, lr=lr, batch_size=size, seeds=len(windows),
+        note=note, settled=settled,
     )  # fmt: skip
+    if not settled:
+        notes.append(
+            f"{point.where}: the squared gradient changes by a factor of {shrunk:.2g} within the second half, so the "
+            "run has not settled at its temperature: run it longer"
+        )
+    return point
 
 
 def _shrinkage(windows: Sequence[Array]) -> float:
@@ -160,7 +171,7 @@ def _windows(part: pd.DataFrame) -> Iterator[Array]:
 
 
 def law(points: list[TemperaturePoint], confidence: float) -> TemperatureLaw:
-    """The plane through points of one optimizer, all with a value."""
+    """The plane through points of one sweep, workload and optimizer, all with a value."""
     y = np.log([point.value for point in points if point.value is not None])
     columns = {"lr": np.log([point.lr for point in points]), "batch_size": np.log([p.batch_size for p in points])}
     vary = [name for name, values in columns.items() if np.ptp(values) > 1e-9]
@@ -173,6 +184,8 @@ def law(points: list[TemperaturePoint], confidence: float) -> TemperatureLaw:
         missing = [name for name in columns if name not in vary]
         remark = f"{' and '.join(missing).replace('_', ' ')} did not vary"
     return TemperatureLaw(
+        sweep=points[0].sweep,
+        workload=points[0].workload,
         optimizer=points[0].optimizer,
         lr=powers.get("lr", UNKNOWN),
         batch_size=powers.get("batch_size", UNKNOWN),

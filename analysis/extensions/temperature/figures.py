@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -10,26 +12,29 @@ from analysis.extensions.temperature.answer import Temperature
 from analysis.present import style
 from analysis.present.figures import figure, tidy
 
-_COLUMNS = ["optimizer", "kind", "lr", "batch_size", "temperature", "noise_scale", "low", "high"]
+_COLUMNS = ["panel", "optimizer", "kind", "lr", "batch_size", "temperature", "noise_scale", "low", "high"]
 
 
 def compute(found: Temperature) -> pd.DataFrame:
-    """Rows of the kinds ``point``, and ``inverse``: 1/T through the middle of the points of an optimizer."""
+    """Rows of the kinds ``point``, and ``inverse``: 1/T through the middle of the points of one law."""
     rows = []
-    for name in dict.fromkeys(point.optimizer for point in found.points):
-        own = [point for point in found.points if point.optimizer == name]
+    several = len({(point.sweep, point.workload) for point in found.points}) > 1
+    for (sweep, workload, name), group in itertools.groupby(
+        found.points, lambda each: (each.sweep, each.workload, each.optimizer)
+    ):
+        own, of = list(group), {"panel": f"{sweep}, {workload}" if several else "", "optimizer": name}
         ratios, values = (np.log([f(p) for p in own]) for f in (lambda p: p.lr / p.batch_size, lambda p: p.value))
         for point in own:
-            about = {"optimizer": name, "kind": "point", "lr": point.lr, "batch_size": point.batch_size}
+            about = of | {"kind": "point", "lr": point.lr, "batch_size": point.batch_size}
             ends = {"low": point.interval[0], "high": point.interval[1]}
             rows.append(about | ends | {"temperature": point.lr / point.batch_size, "noise_scale": point.value})
         for end in (ratios.min(), ratios.max()):
             value = float(np.exp(values.mean() - (end - ratios.mean())))
-            rows.append({"optimizer": name, "kind": "inverse", "temperature": float(np.exp(end)), "noise_scale": value})
+            rows.append(of | {"kind": "inverse", "temperature": float(np.exp(end)), "noise_scale": value})
     return tidy(rows, _COLUMNS)
 
 
-@figure("temperature", of=Temperature, compute=compute)
+@figure("temperature", of=Temperature, compute=compute, panel="panel")
 def draw(axes: Axes, table: pd.DataFrame) -> None:
     """Both axes logarithmic; the dashed line has slope -1."""
     axes.set(xscale="log", yscale="log", xlabel="learning rate / batch size", ylabel="noise scale (examples)")

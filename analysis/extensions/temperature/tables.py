@@ -11,9 +11,11 @@ from analysis.present.table import Column, Table, files, quantity
 @presentation.register
 def _(found: Temperature) -> Presentation:
     said = f"[{percent(found.config.confidence)} % interval]"
+    whose = tuple(Column(name, heading=name, name=True) for name in ("workload", "optimizer"))
     laws = Table(
         columns=(
-            Column("optimizer", heading="optimizer", name=True),
+            *files("sweep"),
+            *whose,
             quantity("lr", "power of the learning rate"),
             quantity("batch_size", "power of the batch size"),
             quantity("temperature", "power of LR / B alone"),
@@ -27,7 +29,7 @@ def _(found: Temperature) -> Presentation:
     points = Table(
         columns=(
             *files("sweep"),
-            Column("optimizer", heading="optimizer", name=True),
+            *whose,
             Column("lr", heading="learning rate", name=True),
             Column("batch_size", heading="batch size", name=True),
             Column("simple_noise_scale", "value", "B_simple", interval="interval"),

@@ -22,6 +22,7 @@ import numpy as np
 
 from analysis.arrays import Array, Interval, Quantity, percentiles
 from analysis.estimate.definitions import ROUNDING
+from analysis.estimate.diagnosis import Verdict
 from analysis.estimate.fitting import interval
 from analysis.estimate.independent import narrowing, shuffled
 from analysis.estimate.result import Answer
@@ -56,6 +57,7 @@ class TokenRatio:
         probability_not_decreasing: that the ratio of the fitted curves does not decrease with the batch size; ``None``
             without resamples. The ratio at the largest batch size that both reached is held against that at the
             smallest.
+        verdict: the graver of the two optimizers' own, which the curve and the probability do not allow for.
     """
 
     reference: str
@@ -63,6 +65,7 @@ class TokenRatio:
     at: tuple[RatioAt, ...] = field(repr=False)
     curve: tuple[RatioAt, ...] = field(default=(), repr=False)
     probability_not_decreasing: float | None = None
+    verdict: Verdict = Verdict.OK
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values; the curve is left to the figure's table."""
@@ -78,6 +81,7 @@ class CriticalPair:
         probability: that the critical batch size of ``larger`` exceeds that of ``smaller``; ``None`` without resamples.
         ratio: of the critical batch sizes; ``None`` where one of them is not bounded.
         interval: of the ratio; an end that the data leave open is ``None``.
+        verdict: the graver of the two optimizers' own, which neither the probability nor the interval allows for.
     """
 
     larger: str
@@ -85,6 +89,7 @@ class CriticalPair:
     probability: float | None
     ratio: float | None
     interval: Interval
+    verdict: Verdict
 
 
 def named(answers: Sequence[Answer], name: str) -> list[Answer]:
@@ -123,6 +128,7 @@ def token_ratio(reference: Answer, other: Answer) -> TokenRatio:
         reference=reference.group.optimizer,
         optimizer=other.group.optimizer,
         at=ratios(shared, values, [interval(np.exp(column), confidence) for column in resampled.T]),
+        verdict=Verdict.gravest(answer.verdict for answer in both),
     )
     if len(shared) < 2:
         return ratio
@@ -155,6 +161,7 @@ def critical_pair(larger: Answer, smaller: Answer) -> CriticalPair:
         probability=exceeds(mine, its) if len(mine) and len(its) else None,
         ratio=None if values[0] is None or values[1] is None else values[0] / values[1],
         interval=_ratio_interval(mine, its, larger.confidence, seed=larger.config.seed),
+        verdict=Verdict.gravest((larger.verdict, smaller.verdict)),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from analysis.estimate.diagnosis import Verdict
 from analysis.estimate.findings import SCOPE
 from analysis.phrases import percent, share, time_unit
 from analysis.present import Presentation, presentation
@@ -61,6 +62,7 @@ def pairs(comparisons: Sequence[Comparison]) -> Table:
         Column("other", "smaller", "other", name=True),
         Column("probability_larger", "probability", "probability", text=share),
         Column("ratio", heading="ratio", interval="interval"),
+        Column("verdict", heading="verdict", left=True),
     )
     rows = [(each.scope, pair) for each in comparisons for pair in each.critical_batch_sizes]
     return Table(columns=columns, rows=rows)
@@ -91,4 +93,5 @@ def rising(ratio: TokenRatio) -> str:
     return (
         f"{ratio.optimizer}: the ratio does not decrease with the batch size with probability "
         f"{share(ratio.probability_not_decreasing)} by the fitted curves"
+        + ("" if ratio.verdict is Verdict.OK else f", one of which is in doubt: {ratio.verdict}")
     )

@@ -11,6 +11,7 @@ import numpy as np
 
 from analysis.arrays import Array
 from analysis.config import AnalysisConfig
+from analysis.estimate.diagnosis import Verdict
 from analysis.phrases import plural
 from analysis.plain import plain, shown
 from analysis.questions.scale.points import AXES, ScalingPoint
@@ -47,6 +48,7 @@ class ScalingLaw:
         also_varies: for kind ``law``, what else differs between the points, in words.
         x: of the points, shape ``[n]``.
         unit: of ``x``; empty for a plain number.
+        doubted: how many of its points have a verdict that is not ok, which its interval does not allow for.
         remark: why there is none, or what to know about it; empty if nothing.
     """
 
@@ -60,6 +62,7 @@ class ScalingLaw:
     x: Array
     unit: str
     fit: PowerLaw | None = field(repr=False)
+    doubted: int
     remark: str
     predictions: tuple[ScalingPrediction, ...]
 
@@ -160,6 +163,7 @@ def _law(
         x=x,
         unit={"data": f"{own[0].data_unit}s", "compute": "FLOPs", "size": "parameters"}.get(axis, "") if own else "",
         fit=law,
+        doubted=sum(point.verdict is not Verdict.OK for point in own),
         remark=remark,
         predictions=tuple(_prediction(law, x, value) for value in at) if law else (),
     )

@@ -37,6 +37,7 @@ class ScalingPoint:
         data: examples to the target in ``data_unit``; ``None`` where not seen.
         compute: 6 N D in FLOPs; ``None`` without N or tokens.
         held_data: where the point is interpolated between targets, the data it is interpolated at.
+        verdict: against the curve it is of; that of the graver curve where it is interpolated.
         log_critical_resamples: shape ``[R]``.
         log_data_resamples: shape ``[R]``; empty without ``data``.
     """
@@ -57,6 +58,7 @@ class ScalingPoint:
     data_unit: str
     compute: float | None
     held_data: float | None = None
+    verdict: Verdict = Verdict.OK
     log_critical_resamples: Array = field(repr=False)
     log_data_resamples: Array = field(repr=False)
 
@@ -170,6 +172,7 @@ def _point(answer: Answer, run: int, in_tokens: bool, data_at_batch: float | Non
         data_interval=data.interval,
         data_unit="token" if group.tokens_per_example else group.example_unit,
         compute=compute,
+        verdict=answer.verdict,
         log_critical_resamples=_logs(answer.critical.resampled)[order] + np.log(factor),
         log_data_resamples=np.empty(0) if data.value is None else _logs(drawn)[order] + np.log(tokens),
     )
@@ -211,6 +214,7 @@ def at_data(points: Sequence[ScalingPoint], data: float, confidence: float) -> t
                 data_interval=(data, data),
                 compute=None if below.compute is None else below.compute * data / first,
                 held_data=data,
+                verdict=Verdict.gravest((below.verdict, above.verdict)),
                 log_critical_resamples=critical[1:],
                 log_data_resamples=np.full(len(critical) - 1, np.log(data)),
             )

@@ -49,6 +49,7 @@ def points(scaling: Scaling) -> Table:
         Column("data_unit", lambda point: f"{point.data_unit}s"),
         Column("compute_flops", "compute"),
         Column("held_data"),
+        Column("verdict"),
         *(Column(f"option_{name}", f"workload_options.{name}") for name in names),
     )
     return Table(columns=columns, rows=scaling.points)
@@ -75,6 +76,7 @@ def laws(rows: Sequence[ScalingLaw], title: str, lines: Iterable[str] = (), hidd
         Column("", equal, "equal", left=True),
         *files("held", "also_varies"),
         Column("points", lambda law: len(law.points), "points"),
+        Column("doubted", heading="doubted"),
         Column("members", lambda law: " ".join(map(str, law.points))),
         Column("x_min", lambda law: law.x.min() if len(law.x) else None),
         Column("x_max", lambda law: law.x.max() if len(law.x) else None),

@@ -140,8 +140,12 @@ def describe(training: Images, validation: Images, names: Sequence[str], size: i
         where: for error messages.
 
     Raises:
-        DataError: if a class of the validation part is not in the training part.
+        DataError: if a class of the validation part is not in the training part, or both parts are the same images.
     """
+    if torch.equal(training.labels, validation.labels) and torch.equal(
+        *(part.gather(_spaced(len(part.labels), 64)) for part in (training, validation))
+    ):
+        raise DataError(f"{where}: the images for validation are those for training; name other data for one of them")
     digest = hashlib.sha256("\n".join(names).encode())
     for part, name in ((training, "training"), (validation, "validation")):
         digest.update(part.labels.numpy().astype("<i8").tobytes())

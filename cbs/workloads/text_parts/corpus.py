@@ -61,11 +61,15 @@ def make_corpus(
     """Check the ids of both parts against the vocabulary and hash them.
 
     Raises:
-        DataError: if an id is not below ``vocab_size``.
+        DataError: if an id is not below ``vocab_size``, or both parts are the same tokens.
     """
-    digest = hashlib.sha256()
-    for tokens, source in zip((training, validation), sources, strict=True):
-        digest.update(scan(tokens, vocab_size, source))
+    parts = [scan(tokens, vocab_size, source) for tokens, source in zip((training, validation), sources, strict=True)]
+    if parts[0] == parts[1]:
+        raise DataError(
+            f"{sources[1]}: the tokens for validation are those for training; leave validation out, which holds some "
+            "out, or name other data"
+        )
+    digest = hashlib.sha256(b"".join(parts))
     return Corpus(
         training=training,
         validation=validation,

@@ -24,7 +24,7 @@ STEPS = 400
 def write(
     root: Path, noise_scale: Callable[[float, int], float], *, sizes: tuple[int, ...] = (16, 64), seeds: int = 2,
     lrs: tuple[float, ...] = (0.1, 0.2, 0.4), shrinks: float = 1.0, probe: bool = True,
-    status: str = "BUDGET_EXHAUSTED",
+    status: str = "BUDGET_EXHAUSTED", workload: str = "synthetic",
 ) -> Path:  # fmt: skip
     """Trials whose moments scatter by a third about a noise scale; signal falls by a factor along the run."""
     store, rng = Store(root), np.random.default_rng(1)
@@ -34,7 +34,7 @@ def write(
         for size in sizes:
             for seed in range(seeds):
                 config = TrialConfig(
-                    workload=Choice(name="synthetic"), optimizer=Choice(name="sgd"), lr=lr, batch_size=size, seed=seed,
+                    workload=Choice(name=workload), optimizer=Choice(name="sgd"), lr=lr, batch_size=size, seed=seed,
                     target=Target(metric="loss", value=0.0), max_steps=STEPS,
                 )  # fmt: skip
                 course = shrinks ** -(np.arange(STEPS) / STEPS)
@@ -75,6 +75,20 @@ def test_the_powers_are_found_with_intervals(tmp_path: Path) -> None:
     assert inside(other.batch_size, 0.0)
 
 
+def test_workloads_and_sweeps_are_never_pooled(tmp_path: Path) -> None:
+    power = {"one": -1.0, "two": -0.5}
+    for name in power:
+        write(tmp_path / "t" / name, lambda lr, size, name=name: 30.0 * lr ** power[name], workload=name)
+    write(tmp_path / "t" / "three", lambda lr, size: 900.0 * lr, workload="one")
+    found = temperature(tmp_path / "t")
+    assert [each.workload for each in found.laws] == ["one", "one", "two"]
+    assert [each.points for each in found.laws] == [6, 6, 6]
+    for each, expected in zip(found.laws, (-1.0, 1.0, -0.5), strict=True):
+        assert inside(each.lr, expected)
+    (picture,) = figures_of(found)
+    assert picture.table["panel"].nunique() == 3
+
+
 def test_what_does_not_vary_has_no_power(tmp_path: Path) -> None:
     (one,) = temperature(write(tmp_path / "t", lambda lr, size: size / lr, sizes=(16,), lrs=(0.05, 0.1, 0.2, 0.4))).laws
     assert one.batch_size == Quantity()
@@ -92,7 +106,9 @@ def test_a_run_that_has_not_settled_is_told(tmp_path: Path) -> None:
 def test_the_interval_of_a_slope_is_that_of_students_t() -> None:
     values = [1.0, 2.3, 3.6, 8.9]
     points = [
-        TemperaturePoint(value=value, interval=(None, None), sweep="s", optimizer="o", lr=lr, batch_size=1, seeds=1)
+        TemperaturePoint(
+            value=value, interval=(None, None), sweep="s", workload="w", optimizer="o", lr=lr, batch_size=1, seeds=1
+        )
         for value, lr in zip(values, (1.0, 2.0, 4.0, 8.0), strict=True)
     ]
     fitted = law(points, 0.95)
@@ -107,7 +123,7 @@ def test_the_interval_of_a_slope_is_that_of_students_t() -> None:
 
 
 def test_without_moments_there_is_no_answer(tmp_path: Path) -> None:
-    with pytest.raises(ResultsError, match="no trial has a noise scale: sgd at learning rate"):
+    with pytest.raises(ResultsError, match="no trial has a noise scale: synthetic, sgd at learning rate"):
         temperature(write(tmp_path / "t", lambda lr, size: 1.0, probe=False))
     with pytest.raises(ResultsError, match="no trial has a noise scale"):
         temperature(write(tmp_path / "u", lambda lr, size: 1.0, status="DIVERGED"))

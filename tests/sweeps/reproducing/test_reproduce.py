@@ -98,8 +98,9 @@ def test_every_statement_has_a_verdict_with_our_interval(written: list[Path], tm
     assert high is not None
     assert low < 171 < high
     assert [Path(file).name for file in outcome.figures if file.endswith(".png")] == ["steps.png"]
-    assert all(Path(file).is_file() for file in outcome.figures)
     stored = json.loads((tmp_path / "out" / VERDICTS).read_text())
+    assert "main/analysis/figures/steps.png" in stored["figures"]
+    assert all((tmp_path / "out" / file).is_file() for file in stored["figures"])
     assert stored["verdicts"][1]["ours"] == [{"value": merit.value, "interval": [low, high]}]
     assert stored["command"] == "cbs reproduce test-recipe --scale tiny"
     assert stored["complete"] is True

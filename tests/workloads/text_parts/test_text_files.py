@@ -157,6 +157,18 @@ def test_validation_inside_the_training_folder_is_refused_unless_its_name_says_s
     assert (len(corpus.training), len(corpus.validation)) == (len(IDS), 50)
 
 
+@pytest.mark.parametrize("copied", [False, True])
+def test_what_is_trained_on_is_not_for_validation(tmp_path: Path, copied: bool) -> None:
+    text = tmp_path / "a.txt"
+    text.write_text("to be or not to be")
+    ids = write_ids(tmp_path / "a.u16", "<u2", IDS)
+    for path, options in ((text, {}), (ids, {"vocab_size": 200})):
+        other = path.with_stem("copy") if copied else path
+        other.write_bytes(path.read_bytes())
+        with pytest.raises(DataError, match=rf"^{other}: the tokens for validation are those for training; leave"):
+            load_corpus(path, validation=other, **options)
+
+
 def test_tokenizer_for_text_and_for_token_files(tmp_path: Path) -> None:
     tokenizers = pytest.importorskip("tokenizers")
     words = {"<eos>": 0, "a": 1, "b": 2}
@@ -164,11 +176,11 @@ def test_tokenizer_for_text_and_for_token_files(tmp_path: Path) -> None:
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
     path = tmp_path / "tokenizer.json"
     tokenizer.save(str(path))
-    text = write_jsonl(tmp_path / "a.jsonl", ["a b", "b"])
-    corpus = load_corpus(text, validation=text, tokenizer=path)
+    text, other = write_jsonl(tmp_path / "a.jsonl", ["a b", "b"]), write_jsonl(tmp_path / "b.jsonl", ["b"])
+    corpus = load_corpus(text, validation=other, tokenizer=path)
     assert corpus.training.tolist() == [1, 2, 0, 2]
     assert (corpus.vocab_size, corpus.unit) == (3, "token")
-    assert load_corpus(text, validation=text, tokenizer=path, vocab_size=64).vocab_size == 64
+    assert load_corpus(text, validation=other, tokenizer=path, vocab_size=64).vocab_size == 64
     assert load_corpus(write_ids(tmp_path / "a.u16", "<u2", IDS % 3), tokenizer=path).vocab_size == 3
     with pytest.raises(ConfigError, match="below the 3 ids"):
         load_corpus(text, tokenizer=path, vocab_size=2)
