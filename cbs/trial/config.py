@@ -7,6 +7,7 @@ trials with the same fingerprint have the same result on the same machine.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 import math
@@ -266,12 +267,12 @@ class TrialConfig:
         """The budget in examples."""
         return self.max_steps * self.batch_size
 
-    @property
+    @functools.cached_property
     def fingerprint(self) -> str:
         """16 hexadecimal digits that identify everything in this configuration."""
         return fingerprint({"version": CONFIG_VERSION, **self.to_dict()})
 
-    @property
+    @functools.cached_property
     def trial_id(self) -> str:
         """Readable, unique and a name of a folder: optimizer, batch size, batch schedule if there is one, learning
         rate, seed, fingerprint."""
