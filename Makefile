@@ -29,11 +29,18 @@ lint: $(STAMP)  ## style, layering, types
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/mypy --num-workers 2
 
-test: lint  ## lint, then the tests
-	$(PYTEST)
+# $(call beside_lint,TESTS): lint runs while the tests do, and is shown after them.
+define beside_lint
+@said=$$(mktemp); $(MAKE) --no-print-directory lint >"$$said" 2>&1 & lint=$$!; \
+	$(1); tests=$$?; \
+	wait $$lint; lint=$$?; cat "$$said"; rm "$$said"; exit $$((tests | lint))
+endef
 
-test-all: lint  ## lint, then every test, the slow ones too
-	$(PYTEST) -m 'slow or not slow'
+test: $(STAMP)  ## the tests, and lint beside them
+	$(call beside_lint,$(PYTEST))
+
+test-all: $(STAMP)  ## every test, the slow ones too, and lint beside them
+	$(call beside_lint,$(PYTEST) -m 'slow or not slow')
 
 check: $(STAMP)  ## in a minute: style, and the tests of what has changed since the last commit
 	$(BIN)/ruff check .

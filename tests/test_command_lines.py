@@ -126,13 +126,16 @@ def complete(line: str) -> tuple[str, list[str]] | None:
     return None if len(words) == 1 and words[0] in flags_of(name) else (name, words)
 
 
-@pytest.mark.parametrize("line", COMMANDS)
-def test_a_command_line_is_parsed(line: str) -> None:
-    name, words = split(COMMANDS[line])
-    assert name in known()
-    assert {word for word in words if re.match("--[a-z]", word)} <= flags_of(name) | {"--help"}
-    if (found := complete(line)) is not None:
-        understood(*found)
+def test_command_lines_are_parsed() -> None:
+    for line in COMMANDS:
+        name, words = split(COMMANDS[line])
+        assert name in known(), line
+        assert {word for word in words if re.match("--[a-z]", word)} <= flags_of(name) | {"--help"}, line
+        if (found := complete(line)) is not None:
+            understood(*found)
+
+
+CORPUS = "\n\n".join(f"Line {n} of a text, {n * n}." for n in range(20_000))
 
 
 @pytest.fixture
@@ -143,7 +146,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / f"{name}.py").write_text(source)
     own = "import torch\nclass Heavy(torch.optim.SGD): ...\nclass MyOptimizer(Heavy):\n    lr_grid = (1e-3, 2e-3)\n"
     (tmp_path / "my_module.py").write_text(own)
-    (tmp_path / "corpus.txt").write_text("\n\n".join(f"Line {n} of a text, {n * n}." for n in range(20_000)))
+    (tmp_path / "corpus.txt").write_text(CORPUS)
     sizes = [2**power for power in range(3, 11)]
     rows = [f"{size},{100 * (1 + 64 / size):.1f}" for size in sizes]
     (tmp_path / "steps.csv").write_text("\n".join(["batch_size,steps", *rows]))
@@ -209,15 +212,28 @@ def test_a_command_runs(line: str, run: Run, place: Path) -> None:
     assert out
 
 
-@pytest.mark.parametrize("line", FLAGS)
-def test_flags_that_stand_alone_are_understood_by_a_command(line: str, run: Run, place: Path) -> None:
-    words = FLAGS[line]
-    flags = {word for word in words if re.fullmatch(r"--[a-z][\w.-]*", word)} - OTHERS
-    having = [name for name in known() if flags <= flags_of(name)]
-    assert having or not flags
-    having = ["sweep"] if {"sweep"} <= {*having} <= {"sweep", "noise-scale", "recommend"} else having
-    if flags and len(words) > len(flags) and not PLACEHOLDER.search(line):
-        assert any(accepted(name, words, run) for name in having)
+def flags_in(words: list[str]) -> set[str]:
+    return {word for word in words if re.fullmatch(r"--[a-z][\w.-]*", word)} - OTHERS
+
+
+def having(words: list[str]) -> list[str]:
+    """The commands that have all flags; of those that have what a sweep has, the sweep."""
+    names = [name for name in known() if flags_in(words) <= flags_of(name)]
+    return ["sweep"] if {"sweep"} <= {*names} <= {"sweep", "noise-scale", "recommend"} else names
+
+
+def test_flags_that_stand_alone_are_those_of_a_command() -> None:
+    assert [line for line, words in FLAGS.items() if not having(words)] == []
+
+
+VALUED = [
+    line for line, words in FLAGS.items() if len(words) > len(flags_in(words)) > 0 and not PLACEHOLDER.search(line)
+]
+
+
+@pytest.mark.parametrize("line", VALUED)
+def test_values_of_flags_that_stand_alone_are_taken_by_a_command(line: str, run: Run, place: Path) -> None:
+    assert any(accepted(name, FLAGS[line], run) for name in having(FLAGS[line]))
 
 
 def accepted(name: str, words: list[str], run: Run) -> bool:

@@ -7,6 +7,7 @@ trials with the same fingerprint have the same result on the same machine.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 import math
@@ -270,12 +271,12 @@ class TrialConfig:
         """The budget in examples."""
         return self.max_steps * self.batch_size
 
-    @property
+    @functools.cached_property
     def fingerprint(self) -> str:
         """Return 16 hexadecimal digits of the SHA-256 of ``data`` as canonical JSON."""
         return fingerprint({"version": CONFIG_VERSION, **self.to_dict()})
 
-    @property
+    @functools.cached_property
     def trial_id(self) -> str:
         """Readable, unique name of the trial and of its folder.
 

@@ -92,19 +92,22 @@ def test_coverage(case: dict) -> None:
     assert given > 0.99
 
 
+RHOS, LENGTHS = (0.0, 0.5, 0.9, 0.97), (50, 200, 1000, 5000)
+STREAMS = [
+    *({"variation": variation} for variation in (0.3, 1.0, 3.0, 10.0)),
+    *({"variation": 1.0, "together": together} for together in (0.9, -0.9)),
+    *({"variation": 1.0, "kind": kind} for kind in ("lognormal", "chi-square", "common scale")),
+    {"variation": 3.0, "kind": "lognormal"},
+    {"variation": 1.0, "drift": 1.0},
+    {"variation": 0.3, "drift": 1.0},
+]
+"""Each with every correlation of neighbours, and with every length."""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("steps", [50, 200, 1000, 5000])
-@pytest.mark.parametrize("rho", [0.0, 0.5, 0.9, 0.97])
 @pytest.mark.parametrize(
-    "case",
-    [
-        *({"variation": variation} for variation in (0.3, 1.0, 3.0, 10.0)),
-        *({"variation": 1.0, "together": together} for together in (0.9, -0.9)),
-        *({"variation": 1.0, "kind": kind} for kind in ("lognormal", "chi-square", "common scale")),
-        {"variation": 3.0, "kind": "lognormal"},
-        {"variation": 1.0, "drift": 1.0},
-        {"variation": 0.3, "drift": 1.0},
-    ],
+    ("case", "rho", "steps"),
+    [(case, rho, LENGTHS[(row + column) % 4]) for row, case in enumerate(STREAMS) for column, rho in enumerate(RHOS)],
     ids=str,
 )
 def test_coverage_everywhere(steps: int, rho: float, case: dict) -> None:

@@ -210,12 +210,13 @@ FAST = [
 ]
 GRID = [
     Case(noise=noise, source=source, batch_size=batch_size, groups=groups, copies=600)
-    for noise in (0.05, 1.0, 20.0)
-    for source, batch_size, groups in (
-        ("split", 16, 2),
-        ("accumulation", 16, 4),
-        ("per_example", 16, 16),
-        ("split", 64, 2),
+    for noise, source, batch_size, groups in (
+        (0.05, "per_example", 16, 16),
+        (0.05, "split", 64, 2),
+        (1.0, "split", 16, 2),
+        (1.0, "accumulation", 16, 4),
+        (20.0, "split", 16, 2),
+        (20.0, "per_example", 16, 16),
     )
 ]
 

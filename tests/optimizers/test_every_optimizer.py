@@ -21,7 +21,7 @@ from cbs.optimizers.problem import Problem, ProblemOptimizer
 from cbs.optimizers.scaling import SCALED_OPTIONS
 from cbs.optimizers.signsgd import SignSGD
 from cbs.optimizers.spectral import orthogonalization
-from cbs.testing import ContractCheck, Failure, NotApplicable, checks, conformance_test, examine, subject
+from cbs.testing import ContractCheck, checks, examine, subject
 from cbs.training.run import run_trial
 from cbs.trial.config import Choice, EvaluationPlan, TrialConfig
 from cbs.trial.record import TrialResult
@@ -33,9 +33,23 @@ Batch = Any
 
 # A name whose entry is its class alone; what takes parameters, not a model, is asked of more.
 CLASSES = {"lamb", "merit", "signsgd"}
-test_class_conforms = conformance_test(MERIT, LAMB, SignSGD)
-test_class_that_looks_ahead_conforms = conformance_test(LAMB, nesterov="both")
-test_class_for_matrices_conforms = conformance_test(Muon, lr=1e-2, matrices=True)
+CLASS_SUBJECTS = {
+    **{kind.__name__: subject(kind) for kind in (MERIT, LAMB, SignSGD)},
+    "LAMB that looks ahead": subject(LAMB, nesterov="both"),
+    **{kind.__name__: subject(kind, lr=1e-2, matrices=True) for kind in (Muon,)},
+}
+HALVES = pytest.mark.parametrize("slow", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["quick", "slow"])
+
+
+def asked_of(slow: bool) -> list[ContractCheck]:
+    return [one for one in checks() if one.slow == slow]
+
+
+@HALVES
+@pytest.mark.parametrize("name", CLASS_SUBJECTS)
+def test_class_conforms(name: str, slow: bool) -> None:
+    report = examine(CLASS_SUBJECTS[name], only=asked_of(slow))
+    assert report, str(report)
 
 
 def by_others(name: str) -> set[type[torch.optim.Optimizer]]:
@@ -46,25 +60,16 @@ def by_others(name: str) -> set[type[torch.optim.Optimizer]]:
     return set() if torch.optim.Optimizer in kinds else kinds
 
 
-@pytest.mark.parametrize(
-    ("name", "check"),
-    [
-        pytest.param(name, check, id=f"{name}-{check.name}", marks=[pytest.mark.slow] if check.slow else [])
-        for name in OPTIMIZERS.names()
-        if name not in CLASSES
-        for check in checks()
-    ],
-)
-def test_conforms(name: str, check: ContractCheck) -> None:
+@HALVES
+@pytest.mark.parametrize("name", [name for name in OPTIMIZERS.names() if name not in CLASSES])
+def test_conforms(name: str, slow: bool) -> None:
     """What a class of others does not keep by itself is not asked of the entry that dresses it."""
-    try:
-        check(subject(name))
-    except NotApplicable as reason:
-        pytest.skip(str(reason))
-    except Failure:
-        theirs, lr = by_others(name), OPTIMIZERS[name].lr_grid[1]
-        if not theirs or any(examine(kind, only=[check], lr=lr) for kind in theirs):
-            raise
+    report = examine(name, only=asked_of(slow))
+    theirs, lr = by_others(name), OPTIMIZERS[name].lr_grid[1]
+    for check in checks():
+        if check.name in report.failed:
+            assert theirs, str(report)
+            assert not any(examine(kind, only=[check], lr=lr) for kind in theirs), str(report)
 
 
 class TokenClassifier(nn.Module):

@@ -196,9 +196,9 @@ def test_the_interval_holds_the_truth_where_the_best_momentum_moves() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("noise", [0.03, 0.1])
 def test_the_interval_has_the_coverage_it_states(noise: float) -> None:
-    """Of 100 at 95 %, 88 and fewer are found once in 200."""
-    found = [replicate(World(noise, number), resamples=200) for number in range(100)]
-    assert statistics.mean(one["covered"] for one in found) >= 0.89
+    """Of 50 at 95 %, 42 and fewer are found once in 300."""
+    found = [replicate(World(noise, number), resamples=200) for number in range(50)]
+    assert sum(one["covered"] for one in found) >= 43
 
 
 def test_a_malformed_plan_is_refused(stored: Path, tmp_path: Path) -> None:

