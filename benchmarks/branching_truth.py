@@ -19,7 +19,7 @@ import numpy as np
 from analysis.arrays import Array
 from analysis.estimate.branches.losses import BranchLosses
 from analysis.estimate.branches.paired import local_factor, paired_means
-from analysis.estimate.branches.sequential import next_branches, noise_of
+from analysis.estimate.branches.sequential import next_branches
 
 FACTORS = np.array([0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0])
 DIMENSION = 60

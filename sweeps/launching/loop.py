@@ -167,7 +167,7 @@ def carry_out(
         trackers: get every trial.
         progress: shows what happens; ``None`` for silence.
         command: the command line, for the record.
-        ahead: the Ray of ``resources``, if it is being started.
+        ahead: the Ray of ``resources``, if it is being started; one serves all sweeps of the plan.
         note: tells a person a line, where there is no ``progress``.
     """
     silence = patience(plan.sweep, plan.cost)
@@ -185,7 +185,9 @@ def carry_out(
             ahead=ahead,
         )
 
-    return follow(policy, plan.sweep, plan.folder, run, limits, note if progress is None else progress.note)
+    with contextlib.ExitStack() as context:
+        ahead = ahead or context.enter_context(PrestartedRay())
+        return follow(policy, plan.sweep, plan.folder, run, limits, note if progress is None else progress.note)
 
 
 def follow(

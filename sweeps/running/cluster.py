@@ -10,7 +10,7 @@ import resource
 import shutil
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -169,7 +169,9 @@ class Resources:
 
 
 @contextlib.contextmanager
-def connected(resources: Resources, engine: Engine | None = None) -> Iterator[bool]:
+def connected(
+    resources: Resources, engine: Engine | None = None, keep: Callable[[Engine], None] | None = None
+) -> Iterator[bool]:
     """Connect to Ray for the length of the block; yields whether the connection was made here.
 
     A private Ray is stopped and its files removed at the end. A connection that exists already is used and left alone.
@@ -178,6 +180,7 @@ def connected(resources: Resources, engine: Engine | None = None) -> Iterator[bo
     Args:
         resources: where to.
         engine: a Ray that was started, which this takes over.
+        keep: is given the Ray in place of its end, where the block ends without an error.
 
     Raises:
         ConfigError: if the cluster cannot be reached.
@@ -197,9 +200,13 @@ def connected(resources: Resources, engine: Engine | None = None) -> Iterator[bo
             engine.start()
             stack.enter_context(signals_as_interrupt())
             yield True
+            if keep is not None:
+                keep(engine)
+                engine = None
         finally:
-            with uninterrupted():
-                engine.stop()
+            if engine is not None:
+                with uninterrupted():
+                    engine.stop()
 
 
 def quiet() -> None:

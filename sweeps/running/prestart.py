@@ -1,4 +1,4 @@
-"""A private Ray starts while a command still plans, and Ray and Tune, which take long themselves, are imported."""
+"""The private Ray of a command: one for all of its sweeps, started while it still plans."""
 
 from __future__ import annotations
 
@@ -10,15 +10,18 @@ from sweeps.running.interrupts import uninterrupted
 
 
 class PrestartedRay:
-    """Starts a private Ray in the background. Use as a context: a Ray that nobody has taken over is stopped.
+    """Starts a private Ray in the background, and imports Ray and Tune, which takes long itself. Use as a context: a
+    Ray that nobody has taken over is stopped.
 
     Args:
-        resources: of trials, on this machine.
+        resources: of trials, on this machine; ``None`` to start nothing beforehand.
     """
 
-    def __init__(self, resources: Resources) -> None:
+    def __init__(self, resources: Resources | None = None) -> None:
         self._pool = ThreadPoolExecutor(1)
-        self._engine: Future[Engine | None] | None = self._pool.submit(_started, resources)
+        self._engine: Future[Engine | None] | None = None
+        if resources is not None:
+            self._engine = self._pool.submit(_started, resources)
 
     def __enter__(self) -> PrestartedRay:
         return self
@@ -42,6 +45,11 @@ class PrestartedRay:
         self._engine.exception()  # waits; interrupted, it is left to the context
         engine, self._engine = self._engine, None
         return engine.result()
+
+    def keep(self, engine: Engine) -> None:
+        """Hold a Ray for the next sweep of the command."""
+        self._engine = Future()
+        self._engine.set_result(engine)
 
 
 def _started(resources: Resources) -> Engine | None:

@@ -17,7 +17,8 @@ from analysis.questions.local.answer import local
 from cbs.errors import ConfigError, ResultsError
 from cbs.registry.choices import Choice
 from cbs.training.parents import digest
-from cbs.trial.record import TrialResult
+from cbs.training.run import run_trial
+from cbs.trial.record import TrialResult, TrialStatus
 from cbs.trial.store import Store
 from cbs.workloads import build_workload
 from sweeps.launching.ledger import clean, ledgers
@@ -30,7 +31,8 @@ from sweeps.spec.branches import BranchPlan, branch_plan
 from sweeps.spec.spec import Sweep
 from tests.sweeps.alone import one_after_the_other
 
-ASKED: dict[str, Any] = {"at": "25%,50%", "factors": "1/2,1,2", "window": "128"}
+SHORT: dict[str, Any] = {"at": "25%,50%", "factors": "1/2,1,2", "window": "128"}
+ASKED = SHORT | {"error": 0}
 
 
 def asked(**changes: Any) -> Sweep:
@@ -82,7 +84,7 @@ def stored(folder: Path, *, with_steps: bool = True) -> Iterator[TrialResult]:
 
 
 def plan(**changes: Any) -> BranchPlan:
-    return branch_plan(**{"batch_size": 16, "examples": 10_000, "lr_rule": "sqrt"} | ASKED | changes)
+    return branch_plan(**{"batch_size": 16, "examples": 10_000, "lr_rule": "sqrt"} | SHORT | changes)
 
 
 def test_shares_and_examples_are_whole_batches_of_the_trunk() -> None:
@@ -196,6 +198,62 @@ def test_the_same_command_runs_nothing_and_more_checkpoints_leave_what_is_there(
     assert not clean(tmp_path)
     (ledger,) = ledgers(tmp_path)
     assert ledger.problems == ledger.left_over == []
+
+
+def one_by_one(folder: Path, **changes: Any) -> Any:
+    sweep = asked(seeds=(0, 1, 2), workload=Choice(name="noisy_quadratic"))
+    wide = {"factors": "1/4,1/2,1,2,4,8", "at": "25%,50%", "window": "640", "within": 0.004, "error": 0.1}
+    return run_sweep(sweep, folder, policy=Branch(**wide | changes))
+
+
+def test_the_sequential_test_runs_the_branches_that_it_needs_and_no_others(tmp_path: Path, started: list[str]) -> None:
+    report = one_by_one(tmp_path / "told")
+    branches = [trial for trial in stored(tmp_path / "told", with_steps=False) if trial.config.parent]
+    early, late = report.content["tested"]
+    assert early["branches"] + late["branches"] == len(branches) == len(started) - 1 < 2 * 6 * 2
+    assert (early["at"], late["at"], early["done"], late["done"]) == (160, 320, True, True)
+    one_by_one(tmp_path / "all", error=0)
+    losses: dict[tuple[int, float], list[float]] = {}
+    for trial in stored(tmp_path / "all", with_steps=False):
+        if parent := trial.config.parent:
+            losses.setdefault((parent.examples, parent.batch_factor), []).append(trial.evaluations[-1].value)
+    for checkpoint in (early, late):
+        low, high = checkpoint["between"]
+        base = np.array(losses[checkpoint["at"], 0.25])
+        assert np.mean(losses[checkpoint["at"], low] - base) <= 0.004
+        assert high is None or np.mean(losses[checkpoint["at"], high] - base) > 0.004
+    assert late["between"] != [0.25, None]
+    before = len(started)
+    again = one_by_one(tmp_path / "told")
+    assert again.content == report.content
+    assert len(started) == before
+    assert report.lines[-1] == f"next: cbs local {tmp_path / 'told'} --within 0.004 --noise-share 0"
+
+
+def test_a_branch_that_fails_ends_the_test_of_its_checkpoint(
+    tmp_path: Path, started: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(config: Any, **how: Any) -> TrialResult:
+        result = run_trial(config, **how)
+        return dataclasses.replace(result, status=TrialStatus.FAILED) if config.parent else result
+
+    monkeypatch.setattr("tests.sweeps.alone.run_trial", failing)
+    early, late = one_by_one(tmp_path).content["tested"]
+    assert (early["done"], late["done"], len(started)) == (False, False, 1 + 2 * 2)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"lr_rule": "tried"}, "--lr-rule tried leaves a sequential test nothing"),
+        ({"factors": "2"}, "--factors 2 leaves a sequential test nothing"),
+        ({"error": 1.0}, "--error must be 0 or more and below 1, got 1"),
+        ({"within": 0.0}, "--within must be a number above 0, got 0"),
+    ],
+)
+def test_what_a_sequential_test_cannot_be_is_refused(changes: dict[str, Any], words: str, started: Any) -> None:
+    with pytest.raises(ConfigError, match=words):
+        Branch(**SHORT | changes).check(asked(), limits=Limits(), source=None)
 
 
 class Killed(Exception):

@@ -51,6 +51,14 @@ class PairedMeans:
     borrowed: np.ndarray
 
 
+@dataclass(frozen=True)
+class LentNoise:
+    """Variance of what a seed does to one factor and not to all, ``[K]``, and its degrees of freedom."""
+
+    variance: Array
+    freedom: float
+
+
 @dataclass(frozen=True, kw_only=True)
 class LocalFactor:
     """Where the loss of branches exceeds that of the best smaller one by a tolerance.
@@ -70,15 +78,15 @@ class LocalFactor:
     beyond: str = ""
 
 
-def paired_means(branches: BranchLosses, draws: int, seed: int, borrowed: Array | None = None) -> PairedMeans:
+def paired_means(branches: BranchLosses, draws: int, seed: int, lent: LentNoise | None = None) -> PairedMeans:
     """The means of the factors that can be compared, and draws of them.
 
     Args:
         branches: of one checkpoint; some of the factors can be compared.
         draws: how many.
         seed: of the draws; branches of one checkpoint are drawn alike for every window, those of others not.
-        borrowed: variance of every factor, ``[K]`` of ``branches``, to be used below two seeds, see
-            :func:`noise_to_borrow`.
+        lent: noise of the factors of ``branches``, to be used below two seeds, and of two where it has more degrees of
+            freedom than they have, see :func:`noise_to_borrow`.
     """
     kept = branches.usable
     losses = branches.losses[:, kept]
@@ -86,14 +94,16 @@ def paired_means(branches: BranchLosses, draws: int, seed: int, borrowed: Array 
     seeds = there.sum(axis=0).astype(float)
     means, residuals = _two_way(losses, there)
     variance = np.where(seeds > 1, (residuals**2).sum(axis=0) / np.maximum(seeds - 1, 1), np.nan)
-    alone = seeds < 2
-    lent = np.where(alone, np.nan if borrowed is None else borrowed[kept], 0.0)
+    lent = lent or LentNoise(np.full(len(branches.factors), np.nan), 0.0)
+    alone = (seeds < 2) | ((seeds < 3) & (lent.freedom > 1))
+    other = np.where(alone, lent.variance[kept], 0.0)
     drawn = np.empty((0, len(means)))
-    if not np.isnan(lent).any():
+    if not np.isnan(other).any():
         rng = np.random.default_rng(seed)
-        freedom = np.where(alone, max(float(seeds.max()) - 1, 1.0), seeds - 1)
-        normal = rng.standard_normal((draws, len(losses))) @ (residuals / np.sqrt(seeds * np.maximum(seeds - 1, 1)))
-        normal += rng.standard_normal((draws, len(means))) * np.sqrt(lent)
+        freedom = np.where(alone, max(lent.freedom, 1.0), seeds - 1)
+        own = np.where(alone, 0.0, residuals / np.sqrt(seeds * np.maximum(seeds - 1, 1)))
+        normal = rng.standard_normal((draws, len(losses))) @ own
+        normal += rng.standard_normal((draws, len(means))) * np.sqrt(other / seeds)
         # comonotone over factors: with seeds alike all differences are divided by the same number
         spread = chi2.ppf(rng.random((draws, 1)), freedom) / freedom
         drawn = means + normal / np.sqrt(np.maximum(spread, 1e-12))
@@ -102,19 +112,25 @@ def paired_means(branches: BranchLosses, draws: int, seed: int, borrowed: Array 
     )
 
 
-def noise_to_borrow(checkpoints: list[BranchLosses], factors: Array) -> Array:
-    """For every one of ``factors`` the largest variance that it had at any checkpoint where two seeds or more were run,
-    the largest of any factor where there is none; NaN where nothing was run twice."""
+def noise_to_borrow(checkpoints: list[BranchLosses], factors: Array) -> LentNoise:
+    """Noise for the factors of a checkpoint that too few seeds ran, from all checkpoints of a run: for every one of
+    ``factors`` the largest variance that it had where two seeds or more ran it, the largest of any factor where there
+    is none; NaN where nothing was run twice."""
     largest = dict.fromkeys(factors.tolist(), math.nan)
+    freedom = 0.0
     for branches in checkpoints:
         if not branches.usable.any():
             continue
         found = paired_means(branches, 0, 0)
+        twice = found.seeds[found.seeds > 1]
+        freedom += float(twice.sum() - len(twice) - (twice.max(initial=1) - 1))  # but for what a seed does to all
         for factor, variance in zip(found.factors.tolist(), found.variance.tolist(), strict=True):
             largest[factor] = np.fmax(largest.get(factor, math.nan), variance)
     known = [variance for variance in largest.values() if not math.isnan(variance)]
     rest = max(known, default=math.nan)
-    return np.array([rest if math.isnan(largest[factor]) else largest[factor] for factor in factors.tolist()])
+    return LentNoise(
+        np.array([rest if math.isnan(largest[factor]) else largest[factor] for factor in factors.tolist()]), freedom
+    )
 
 
 def _two_way(losses: Array, there: np.ndarray) -> tuple[Array, Array]:
