@@ -23,6 +23,7 @@ from cbs.trial.store import Store
 from cbs.workloads import build_workload
 from sweeps.launching.ledger import clean, ledgers
 from sweeps.launching.loop import run_sweep
+from sweeps.launching.merge import merge
 from sweeps.launching.policies.branch import Branch
 from sweeps.recipes import RECIPES
 from sweeps.running import dispatch
@@ -411,6 +412,7 @@ def test_branches_of_one_checkpoint_with_unlike_learning_rates_of_the_run_are_no
         ({"lrs": (0.1, 0.2)}, "one learning rate"),
         ({"budgets": (320, 640)}, "needs --budget"),
         ({"batch_schedules": (Choice(name="seesaw"),)}, "leave out batch schedules"),
+        ({"averaging": Choice(name="ema", options={"decay": 0.9})}, "say half_life=EXAMPLES in place of decay"),
     ],
 )
 def test_a_trunk_that_is_none_is_refused(changes: dict[str, Any], words: str, tmp_path: Path) -> None:
@@ -451,6 +453,23 @@ def test_a_checkpoint_that_is_gone_or_changed_is_told(tmp_path: Path, started: l
     branched(tmp_path, at="25%")  # written again, with the same content
     assert len(started) == 1
     assert path.exists()
+
+
+def test_a_merge_takes_along_the_checkpoints_that_branches_start_from(tmp_path: Path, started: list[str]) -> None:
+    branched(tmp_path / "one", at="25%")
+    branched(tmp_path / "two", at="50%")
+    merge([tmp_path / "one", tmp_path / "two"], tmp_path / "both")
+    started.clear()
+    branched(tmp_path / "both")
+    assert started == []
+    (path,) = (tmp_path / "two" / "kept").rglob("320.pt")
+    shutil.copytree(tmp_path / "two", tmp_path / "three")
+    content = torch.load(path, weights_only=True)
+    content["batch_sizes"][0] += 1
+    torch.save(content, path)
+    with pytest.raises(ResultsError, match=r"320\.pt holds another checkpoint"):
+        merge([tmp_path / "three", tmp_path / "two"], tmp_path / "none")
+    assert not (tmp_path / "none").exists()
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ class PairedMeans:
         drawn: of the means, ``[R, K]``; no rows where the noise is not known.
         seeds: branches of every factor, ``[K]``.
         variance: of what a seed does to one factor and not to all, ``[K]``; NaN below two seeds.
-        borrowed: whether the noise of a factor is that of another checkpoint or factor, ``[K]``.
+        borrowed: whether the noise of a factor is that of other checkpoints or factors, ``[K]``.
     """
 
     factors: Array
@@ -124,7 +124,8 @@ def noise_to_borrow(checkpoints: list[BranchLosses], factors: Array) -> LentNois
         found = paired_means(branches, 0, 0)
         twice = found.seeds[found.seeds > 1]
         freedom += float(twice.sum() - len(twice) - (twice.max(initial=1) - 1))  # but for what a seed does to all
-        for factor, variance in zip(found.factors.tolist(), found.variance.tolist(), strict=True):
+        whole = found.variance * len(found.factors) / max(len(found.factors) - 1, 1)  # with what all factors share
+        for factor, variance in zip(found.factors.tolist(), whole.tolist(), strict=True):
             largest[factor] = np.fmax(largest.get(factor, math.nan), variance)
     known = [variance for variance in largest.values() if not math.isnan(variance)]
     rest = max(known, default=math.nan)
@@ -196,7 +197,8 @@ def _last_within(logs: Array, excess: Array, tolerance: float, seed: int) -> Arr
     infinity where that is the last one. The first excess of a row is 0.
 
     How a curve runs between two factors is as well known as a monotone cubic and straight lines agree: every row but
-    the first is moved by up to their difference, to either side.
+    the first is moved by up to their difference, to either side; by more where the factors next to these two lie
+    farther apart than they do, as the cubic then knows less of the bend.
     """
     if len(logs) == 1:
         return np.full(len(excess), np.inf)
@@ -207,6 +209,9 @@ def _last_within(logs: Array, excess: Array, tolerance: float, seed: int) -> Arr
     apart = np.random.default_rng([seed, 2]).uniform(-1, 1, len(excess))
     apart[0] = 0.0
     both = np.isfinite(smooth) & np.isfinite(straight)
+    after = int(np.clip(np.searchsorted(logs, smooth[0]), 1, len(logs) - 1))
+    gaps = np.diff(logs)
+    apart *= max(1.0, float(gaps[max(after - 2, 0) : after + 1].max() / gaps[after - 1]))
     moved = smooth + apart * (np.where(both, straight, 0.0) - np.where(both, smooth, 0.0))
     return np.asarray(np.where(both, moved, smooth))
 

@@ -110,6 +110,11 @@ class Branch(Policy):
             raise ConfigError("a trunk has one learning rate, --lr; nothing is searched or tuned")
         if sweep.axes().get("batch_schedules"):
             raise ConfigError("branches measure one batch size at a time: leave out batch schedules")
+        if sweep.averaging is not None and "decay" in sweep.averaging.options:
+            raise ConfigError(
+                f"averaging={sweep.averaging} spans k times as many examples in a branch of k times the batch size, "
+                "which then seems to fall behind: say half_life=EXAMPLES in place of decay"
+            )
         if not 0.0 <= self._error < 1.0:
             raise ConfigError(f"--error must be 0 or more and below 1, got {self._error:g}; 0 runs every branch")
         if not 0.0 < self._within < math.inf:
