@@ -248,13 +248,15 @@ def test_a_branch_that_fails_ends_the_test_of_its_checkpoint(
     [
         ({"lr_rule": "tried"}, "--lr-rule tried leaves a sequential test nothing"),
         ({"factors": "2"}, "--factors 2 leaves a sequential test nothing"),
+        ({"seeds": (0,)}, "a single seed leaves a sequential test nothing"),
         ({"error": 1.0}, "--error must be 0 or more and below 1, got 1"),
         ({"within": 0.0}, "--within must be a number above 0, got 0"),
     ],
 )
 def test_what_a_sequential_test_cannot_be_is_refused(changes: dict[str, Any], words: str, started: Any) -> None:
+    seeds = changes.pop("seeds", (0, 1))
     with pytest.raises(ConfigError, match=words):
-        Branch(**SHORT | changes).check(asked(), limits=Limits(), source=None)
+        Branch(**SHORT | changes).check(asked(seeds=seeds), limits=Limits(), source=None)
 
 
 class Killed(Exception):

@@ -135,9 +135,11 @@ class Branch(Policy):
                 "leave it out and give --lr at the checkpoint, or add --set schedule.decay_examples=N --budget N"
             )
         plan = self._plan(sweep)
-        if self._error and (plan.rates_tried > 1 or len(plan.factors) < 2):
-            what = "--lr-rule tried" if plan.rates_tried > 1 else f"--factors {self._asked['factors']}"
-            raise ConfigError(f"{what} leaves a sequential test nothing to compare one by one: add --error 0")
+        few = [f"--factors {self._asked['factors']}"] if len(plan.factors) < 2 else []
+        few += ["--lr-rule tried"] if plan.rates_tried > 1 else []
+        few += ["a single seed"] if len(sweep.seeds) < 2 else []
+        if self._error and few:
+            raise ConfigError(f"{few[0]} leaves a sequential test nothing to compare one by one: add --error 0")
 
     def sweeps(self, sweep: Sweep, folder: Path, limits: Limits, note: Callable[[str], None]) -> Sweeps:
         plan = self._plan(sweep)
