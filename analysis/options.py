@@ -69,6 +69,8 @@ def config_of(
     """The options of an analysis as a :class:`~analysis.config.AnalysisConfig`; the first definition is shown."""
     options: dict[str, dict[str, Any]] = {}
     for choice in map(parse_choice, definition):
+        if choice.name == "local":
+            raise ConfigError("--definition local: it is read from branches of a run's checkpoints, by 'cbs local'")
         if choice.name in options:
             raise ConfigError(f"--definition {choice.name} is given twice")
         options[choice.name] = {

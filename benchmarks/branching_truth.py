@@ -18,8 +18,8 @@ import numpy as np
 
 from analysis.arrays import Array
 from analysis.estimate.branches.losses import BranchLosses
-from analysis.estimate.branches.paired import local_factor, paired_means
-from analysis.estimate.branches.sequential import next_branches, noise_of
+from analysis.estimate.branches.paired import local_factor, noise_to_borrow, paired_means
+from analysis.estimate.branches.sequential import next_branches
 
 FACTORS = np.array([0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0])
 DIMENSION = 60
@@ -150,13 +150,16 @@ class Truth:
 
 
 def coverage(trunk: Trunk, steps: int, wanted: float, seeds: int, replicates: int) -> dict[str, float]:
-    """Of the interval, with the bias of the median estimate, and the tolerance."""
+    """Of the interval, with the bias of the median estimate, and the tolerance; two seeds have the noise of all three
+    checkpoints."""
     truth, losses = worlds(trunk, steps, replicates)
+    every = [worlds(trunk, each, replicates)[1] for each in CHECKPOINTS]
     tolerance = truth.tolerance(wanted)
     low = high = 0
     values = []
     for turn in range(replicates):
-        means = paired_means(BranchLosses(FACTORS, losses[turn, :seeds]), 1000, turn)
+        lent = noise_to_borrow([BranchLosses(FACTORS, each[turn, :seeds]) for each in every], FACTORS)
+        means = paired_means(BranchLosses(FACTORS, losses[turn, :seeds]), 1000, turn, lent)
         found = local_factor(means, tolerance, 0.95, seed=turn)
         first, last = found.factor.interval
         low += first is not None and first > wanted
@@ -181,27 +184,30 @@ def worlds(trunk: Trunk, steps: int, replicates: int) -> tuple[Truth, Array]:
 
 
 def sequential(trunk: Trunk, tolerance: float, replicates: int, error: float = 0.1) -> list[dict[str, float]]:
-    """Along the checkpoints in turn: how often k* lies outside of what the search ends with, and its branches."""
+    """Along the checkpoints in turn: how often k* lies outside of what the search ends with, its branches, how many
+    checkpoints took at most four, and how often the interval of k* by these branches holds it."""
     rows = [worlds(trunk, steps, replicates)[0].factor(tolerance) for steps in CHECKPOINTS]
-    found = [{"k*": row, "wrong": 0.0, "branches": 0.0, "doublings": 0.0} for row in rows]
+    names = ("wrong", "branches", "at most four", "doublings", "coverage")
+    found = [{"k*": row} | dict.fromkeys(names, 0.0) for row in rows]
     for turn in range(replicates):
         earlier: list[BranchLosses] = []
         guess = 1.0
         for place, steps in enumerate(CHECKPOINTS):
             losses = worlds(trunk, steps, replicates)[1][turn]
             branches = BranchLosses(FACTORS, np.full_like(losses, np.nan))
-            noise = noise_of(earlier)
-            while (answer := next_branches(branches, tolerance, guess=guess, error=error, noise=noise)).run:
-                for factor, seed in answer.run:
-                    at = (seed, int(np.flatnonzero(factor == FACTORS)[0]))
-                    branches.losses[at] = losses[at]
+            while (answer := next_branches(branches, tolerance, guess=guess, error=error, earlier=earlier)).run:
+                branches.losses[answer.seed, answer.run] = losses[answer.seed, answer.run]
             low, high = answer.between
-            true = found[place]["k*"]
-            found[place]["wrong"] += (not low <= true <= (high or math.inf)) / replicates
-            found[place]["branches"] += float(np.isfinite(branches.losses).sum()) / replicates
-            found[place]["doublings"] += math.log2((high or 2 * FACTORS[-1]) / low) / replicates
+            count = int(np.isfinite(branches.losses).sum())
+            told = (not low <= rows[place] <= (high or math.inf), count, count <= 4)
+            for name, value in zip(names, (*told, math.log2((high or 2 * FACTORS[-1]) / low)), strict=False):
+                found[place][name] += value / replicates
             earlier.append(branches)
             guess = math.sqrt(low * (high or low))
+        for place, branches in enumerate(earlier):
+            means = paired_means(branches, 1000, turn, noise_to_borrow(earlier, FACTORS))
+            first, last = local_factor(means, tolerance, 0.95, seed=turn).factor.interval
+            found[place]["coverage"] += ((first or 0.0) <= rows[place] <= (last or math.inf)) / replicates
     return found
 
 
@@ -220,20 +226,21 @@ def _rows(replicates: int) -> Iterator[str]:
     for trunk in (*TRUNKS, NEAR_DIVERGENCE):
         for steps in CHECKPOINTS:
             for wanted in WANTED:
-                for seeds in (3, 5):
+                for seeds in (2, 3, 5):
                     row = coverage(trunk, steps, wanted, seeds, replicates)
                     cells = [f"{row['tolerance']:.4f}", str(seeds), f"{100 * row['bias']:+.1f} %"]
                     cells += [f"{100 * row[name]:.1f} %" for name in ("coverage", "too high", "too low")]
                     yield f"| {trunk.name} | {steps} | {wanted} | {' | '.join(cells)} |"
     yield ""
-    yield "| optimizer | tolerance | checkpoint (steps) | k* | wrong | branches | doublings left |"
-    yield "|---|---|---|---|---|---|---|"
+    yield "| optimizer | tolerance | checkpoint (steps) | k* | wrong | branches | at most 4 | doublings | coverage |"
+    yield "|---|---|---|---|---|---|---|---|---|"
     for trunk in TRUNKS:
         tolerance = worlds(trunk, CHECKPOINTS[1], replicates)[0].tolerance(3.0)
         for steps, row in zip(CHECKPOINTS, sequential(trunk, tolerance, replicates), strict=True):
             yield (
                 f"| {trunk.name} | {tolerance:.4f} | {steps} | {row['k*']:.2f} | {100 * row['wrong']:.1f} % | "
-                f"{row['branches']:.1f} of {5 * len(FACTORS)} | {row['doublings']:.2f} |"
+                f"{row['branches']:.1f} of {5 * len(FACTORS)} | {100 * row['at most four']:.0f} % | "
+                f"{row['doublings']:.2f} | {100 * row['coverage']:.1f} % |"
             )
     yield ""
     for trunk in TRUNKS:

@@ -64,7 +64,14 @@ def branch_flags(
     ] = "sqrt",
     warmup: Annotated[int, typer.Option(metavar="EXAMPLES", help="Linear warmup at the start of a branch.")] = 0,
     state: Annotated[str, typer.Option(help="State of the optimizer: keep or reset.")] = "keep",
-    seeds: Annotated[str, typer.Option(help="Number of seeds of a branch, or a list.")] = "2",
+    seeds: Annotated[str, typer.Option(help="Most seeds of a branch, or a list; all of them with --error 0.")] = "5",
+    error: Annotated[
+        float,
+        typer.Option(help="Rate at which the sequential test, which says what runs, may be wrong; 0 runs everything."),
+    ] = 0.1,
+    within: Annotated[
+        float, typer.Option(help="Excess loss up to which a branch has not lost for it, in the unit of the metric.")
+    ] = 0.01,
 ) -> dict[str, Any]:
     """What was given, by the names of the parameters."""
     return dict(locals())
@@ -113,12 +120,8 @@ def command(
     run_settings, settings = split(asked["settings"] or ())
     run_settings.pop("policy", None)
     given = asked.pop("from_checkpoint") or []
-    policy = Branch(
-        **{name: branches[name] for name in ("at", "factors", "window", "lr_rule", "warmup", "state")},
-        trunk_optimizer=asked.pop("trunk_optim") or "",
-        checkpoints=given,
-    )
-    seeds = parse_seeds(branches["seeds"])
+    seeds = parse_seeds(branches.pop("seeds"))
+    policy = Branch(**branches, trunk_optimizer=asked.pop("trunk_optim") or "", checkpoints=given)
     lr, batch_size = asked.pop("lr"), str(asked.pop("trunk_batch"))
     recipe = RECIPES.make(asked["recipe"]).replace(name="branch")
     absent = dict.fromkeys(("lr_rule", "schedule", "axis", "target", "probe", "from_checkpoint"))

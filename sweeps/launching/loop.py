@@ -167,7 +167,7 @@ def carry_out(
         trackers: trackers to which every trial is written.
         progress: displays what happens; ``None`` for no output.
         command: the command line, which is stored.
-        ahead: the Ray of ``resources``, if it is already being started.
+        ahead: the Ray of ``resources``, if it is already being started; one Ray serves all sweeps of the plan.
         note: called with each line of information for the user if there is no ``progress``.
     """
     silence = patience(plan.sweep, plan.cost)
@@ -185,7 +185,9 @@ def carry_out(
             ahead=ahead,
         )
 
-    return follow(policy, plan.sweep, plan.folder, run, limits, note if progress is None else progress.note)
+    with contextlib.ExitStack() as context:
+        ahead = ahead or context.enter_context(PrestartedRay())
+        return follow(policy, plan.sweep, plan.folder, run, limits, note if progress is None else progress.note)
 
 
 def follow(

@@ -18,6 +18,7 @@ import numpy as np
 
 from cbs.errors import ConfigError, DamagedError, ResultsError, reason
 from cbs.files import atomic_folder, refuse_links
+from cbs.training.parents import digest
 from cbs.trial.record import TrialResult, TrialStatus
 from cbs.trial.store import LAST_LINES, MANIFEST, Store
 from sweeps.folder.lock import LOCK
@@ -29,7 +30,7 @@ from sweeps.search.pruning import settle
 from sweeps.spec.cell import Cell
 
 _OF_A_TRIAL = ("record.parquet", "steps.parquet", "timing.json", LAST_LINES)
-_TAKEN = {MANIFEST, LOCK, PLAN, ROUNDS, "trials", "checkpoints", "analysis", "bounds.json"}
+_TAKEN = {MANIFEST, LOCK, PLAN, ROUNDS, "trials", "checkpoints", "kept", "analysis", "bounds.json"}
 """Files of a trial that are merged; and names in a folder that are merged or that commands create anew."""
 
 
@@ -109,6 +110,7 @@ def merge(sources: Sequence[Path], output: Path, command: str = "") -> Merged:
         done.trials = len(results)
         _settle(merged, results, done)
         _checkpoints(merged, stores, results, done)
+        _kept(merged, stores)
         _write_plan(draft, stores, results, done)
         _write_rounds(draft, stores, done)
         for store in stores:
@@ -133,7 +135,7 @@ def _checked(sources: Sequence[Path], output: Path) -> list[Store]:
             raise ResultsError(f"{source} is a folder of sweeps; name those to merge one by one")
         if store.manifest().get("imported"):
             raise ResultsError(f"{source} was imported; to join imports use cbs import --add")
-        for name in ("trials", "checkpoints", "runs", PLAN, ROUNDS):
+        for name in ("trials", "checkpoints", "kept", "runs", PLAN, ROUNDS):
             refuse_links(store.root, store.root / name)
         refuse_owner(store)
         stores.append(store)
@@ -270,6 +272,22 @@ def _checkpoints(merged: Store, stores: Sequence[Store], results: dict[str, Tria
             target.parent.mkdir(exist_ok=True)
             shutil.copytree(path, target, symlinks=True) if path.is_dir() else shutil.copyfile(path, target)
         done.checkpoints += len(paths) if part == "checkpoints" else 0
+
+
+def _kept(merged: Store, stores: Sequence[Store]) -> None:
+    """Checkpoints that branches start from; one that is in several folders has to hold the same in all of them."""
+    for store in stores:
+        for path in sorted((store.root / "kept").glob("*/*.pt")):
+            refuse_links(store.root, path)
+            target = merged.root / path.relative_to(store.root)
+            if not target.exists():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(path, target)
+            elif digest(path) != digest(target):
+                raise ResultsError(
+                    f"{path} holds another checkpoint than the same file of a folder before it: the branches of only "
+                    "one of the two start from it; merge one of the folders alone"
+                )
 
 
 def _write_plan(draft: Path, stores: Sequence[Store], results: dict[str, TrialResult], done: Merged) -> None:

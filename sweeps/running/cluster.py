@@ -10,7 +10,7 @@ import resource
 import shutil
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -172,7 +172,9 @@ class Resources:
 
 
 @contextlib.contextmanager
-def connected(resources: Resources, engine: Engine | None = None) -> Iterator[bool]:
+def connected(
+    resources: Resources, engine: Engine | None = None, keep: Callable[[Engine], None] | None = None
+) -> Iterator[bool]:
     """Connect to Ray for the duration of the block; yields whether the connection was made here.
 
     A private Ray is stopped at the end and its files are removed. An existing connection is used and left alone. Within
@@ -181,6 +183,7 @@ def connected(resources: Resources, engine: Engine | None = None) -> Iterator[bo
     Args:
         resources: the machine or cluster to connect to.
         engine: a Ray that was started already; this function takes it over.
+        keep: called with the Ray instead of stopping it, if the block ends without an error.
 
     Raises:
         ConfigError: if the cluster cannot be reached.
@@ -200,9 +203,13 @@ def connected(resources: Resources, engine: Engine | None = None) -> Iterator[bo
             engine.start()
             stack.enter_context(signals_as_interrupt())
             yield True
+            if keep is not None:
+                keep(engine)
+                engine = None
         finally:
-            with uninterrupted():
-                engine.stop()
+            if engine is not None:
+                with uninterrupted():
+                    engine.stop()
 
 
 def quiet() -> None:

@@ -20,7 +20,7 @@ def run_search(run: SweepRun, resources: Resources, ahead: PrestartedRay | None 
     Args:
         run: the sweep.
         resources: where it runs.
-        ahead: the first Ray, if it is already being started.
+        ahead: the Ray of the command, which is left running for its next sweep.
 
     Raises:
         ConfigError: if a cluster cannot be reached, or no node can hold a trial.
@@ -34,7 +34,7 @@ def run_search(run: SweepRun, resources: Resources, ahead: PrestartedRay | None 
         while not run.over:
             try:
                 with (
-                    connected(resources, None if ahead is None else ahead.taken()) as ours,
+                    connected(resources, *(() if ahead is None else (ahead.taken(), ahead.keep))) as ours,
                     watched(functools.partial(refused, address()), run.last_words),
                 ):
                     tune_search(run, resources)

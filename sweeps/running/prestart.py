@@ -1,4 +1,4 @@
-"""Start a private Ray in the background while a command is still planning, because starting and importing take long."""
+"""The private Ray of a command: one for all of its sweeps, started in the background while the command is still planning."""
 
 from __future__ import annotations
 
@@ -10,15 +10,19 @@ from sweeps.running.interrupts import uninterrupted
 
 
 class PrestartedRay:
-    """Starts a private Ray in the background. A context manager: if nobody takes the Ray over, it is stopped.
+    """Starts a private Ray in the background, because starting and importing take long.
+
+    A context manager: a Ray that nobody has taken over by its end is stopped.
 
     Args:
-        resources: resources of the trials, on this machine.
+        resources: resources of the trials, on this machine; ``None`` to start nothing in advance.
     """
 
-    def __init__(self, resources: Resources) -> None:
+    def __init__(self, resources: Resources | None = None) -> None:
         self._pool = ThreadPoolExecutor(1)
-        self._engine: Future[Engine | None] | None = self._pool.submit(_started, resources)
+        self._engine: Future[Engine | None] | None = None
+        if resources is not None:
+            self._engine = self._pool.submit(_started, resources)
 
     def __enter__(self) -> PrestartedRay:
         return self
@@ -42,6 +46,11 @@ class PrestartedRay:
         self._engine.exception()  # waits; if interrupted here, the context manager still stops it
         engine, self._engine = self._engine, None
         return engine.result()
+
+    def keep(self, engine: Engine) -> None:
+        """Hold a Ray for the next sweep of the command."""
+        self._engine = Future()
+        self._engine.set_result(engine)
 
 
 def _started(resources: Resources) -> Engine | None:

@@ -17,11 +17,13 @@ from analysis.questions.local.answer import local
 from cbs.errors import ConfigError, ResultsError
 from cbs.registry.choices import Choice
 from cbs.training.parents import digest
-from cbs.trial.record import TrialResult
+from cbs.training.run import run_trial
+from cbs.trial.record import TrialResult, TrialStatus
 from cbs.trial.store import Store
 from cbs.workloads import build_workload
 from sweeps.launching.ledger import clean, ledgers
 from sweeps.launching.loop import run_sweep
+from sweeps.launching.merge import merge
 from sweeps.launching.policies.branch import Branch
 from sweeps.recipes import RECIPES
 from sweeps.running import dispatch
@@ -30,7 +32,8 @@ from sweeps.spec.branches import BranchPlan, branch_plan
 from sweeps.spec.spec import Sweep
 from tests.sweeps.alone import one_after_the_other
 
-ASKED: dict[str, Any] = {"at": "25%,50%", "factors": "1/2,1,2", "window": "128"}
+SHORT: dict[str, Any] = {"at": "25%,50%", "factors": "1/2,1,2", "window": "128"}
+ASKED = SHORT | {"error": 0}
 
 
 def asked(**changes: Any) -> Sweep:
@@ -82,7 +85,7 @@ def stored(folder: Path, *, with_steps: bool = True) -> Iterator[TrialResult]:
 
 
 def plan(**changes: Any) -> BranchPlan:
-    return branch_plan(**{"batch_size": 16, "examples": 10_000, "lr_rule": "sqrt"} | ASKED | changes)
+    return branch_plan(**{"batch_size": 16, "examples": 10_000, "lr_rule": "sqrt"} | SHORT | changes)
 
 
 def test_shares_and_examples_are_whole_batches_of_the_trunk() -> None:
@@ -196,6 +199,64 @@ def test_the_same_command_runs_nothing_and_more_checkpoints_leave_what_is_there(
     assert not clean(tmp_path)
     (ledger,) = ledgers(tmp_path)
     assert ledger.problems == ledger.left_over == []
+
+
+def one_by_one(folder: Path, **changes: Any) -> Any:
+    sweep = asked(seeds=(0, 1, 2), workload=Choice(name="noisy_quadratic"))
+    wide = {"factors": "1/4,1/2,1,2,4,8", "at": "25%,50%", "window": "640", "within": 0.004, "error": 0.1}
+    return run_sweep(sweep, folder, policy=Branch(**wide | changes))
+
+
+def test_the_sequential_test_runs_the_branches_that_it_needs_and_no_others(tmp_path: Path, started: list[str]) -> None:
+    report = one_by_one(tmp_path / "told")
+    branches = [trial for trial in stored(tmp_path / "told", with_steps=False) if trial.config.parent]
+    early, late = report.content["tested"]
+    assert early["branches"] + late["branches"] == len(branches) == len(started) - 1 < 2 * 6 * 2
+    assert (early["at"], late["at"], early["done"], late["done"]) == (160, 320, True, True)
+    one_by_one(tmp_path / "all", error=0)
+    losses: dict[tuple[int, float], list[float]] = {}
+    for trial in stored(tmp_path / "all", with_steps=False):
+        if parent := trial.config.parent:
+            losses.setdefault((parent.examples, parent.batch_factor), []).append(trial.evaluations[-1].value)
+    for checkpoint in (early, late):
+        low, high = checkpoint["between"]
+        base = np.array(losses[checkpoint["at"], 0.25])
+        assert np.mean(losses[checkpoint["at"], low] - base) <= 0.004
+        assert high is None or np.mean(losses[checkpoint["at"], high] - base) > 0.004
+    assert late["between"] != [0.25, None]
+    before = len(started)
+    again = one_by_one(tmp_path / "told")
+    assert again.content == report.content
+    assert len(started) == before
+    assert report.lines[-1] == f"next: cbs local {tmp_path / 'told'} --within 0.004 --noise-share 0"
+
+
+def test_a_branch_that_fails_ends_the_test_of_its_checkpoint(
+    tmp_path: Path, started: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(config: Any, **how: Any) -> TrialResult:
+        result = run_trial(config, **how)
+        return dataclasses.replace(result, status=TrialStatus.FAILED) if config.parent else result
+
+    monkeypatch.setattr("tests.sweeps.alone.run_trial", failing)
+    early, late = one_by_one(tmp_path).content["tested"]
+    assert (early["done"], late["done"], len(started)) == (False, False, 1 + 2 * 2)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"lr_rule": "tried"}, "--lr-rule tried leaves a sequential test nothing"),
+        ({"factors": "2"}, "--factors 2 leaves a sequential test nothing"),
+        ({"seeds": (0,)}, "a single seed leaves a sequential test nothing"),
+        ({"error": 1.0}, "--error must be 0 or more and below 1, got 1"),
+        ({"within": 0.0}, "--within must be a number above 0, got 0"),
+    ],
+)
+def test_what_a_sequential_test_cannot_be_is_refused(changes: dict[str, Any], words: str, started: Any) -> None:
+    seeds = changes.pop("seeds", (0, 1))
+    with pytest.raises(ConfigError, match=words):
+        Branch(**SHORT | changes).check(asked(seeds=seeds), limits=Limits(), source=None)
 
 
 class Killed(Exception):
@@ -353,6 +414,7 @@ def test_branches_of_one_checkpoint_with_unlike_learning_rates_of_the_run_are_no
         ({"lrs": (0.1, 0.2)}, "one learning rate"),
         ({"budgets": (320, 640)}, "needs --budget"),
         ({"batch_schedules": (Choice(name="seesaw"),)}, "leave out batch schedules"),
+        ({"averaging": Choice(name="ema", options={"decay": 0.9})}, "say half_life=EXAMPLES in place of decay"),
     ],
 )
 def test_a_trunk_that_is_none_is_refused(changes: dict[str, Any], words: str, tmp_path: Path) -> None:
@@ -393,6 +455,23 @@ def test_a_checkpoint_that_is_gone_or_changed_is_told(tmp_path: Path, started: l
     branched(tmp_path, at="25%")  # written again, with the same content
     assert len(started) == 1
     assert path.exists()
+
+
+def test_a_merge_takes_along_the_checkpoints_that_branches_start_from(tmp_path: Path, started: list[str]) -> None:
+    branched(tmp_path / "one", at="25%")
+    branched(tmp_path / "two", at="50%")
+    merge([tmp_path / "one", tmp_path / "two"], tmp_path / "both")
+    started.clear()
+    branched(tmp_path / "both")
+    assert started == []
+    (path,) = (tmp_path / "two" / "kept").rglob("320.pt")
+    shutil.copytree(tmp_path / "two", tmp_path / "three")
+    content = torch.load(path, weights_only=True)
+    content["batch_sizes"][0] += 1
+    torch.save(content, path)
+    with pytest.raises(ResultsError, match=r"320\.pt holds another checkpoint"):
+        merge([tmp_path / "three", tmp_path / "two"], tmp_path / "none")
+    assert not (tmp_path / "none").exists()
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ def test_a_program_is_told_the_checkpoint(tmp_path: Path, monkeypatch: pytest.Mo
         (tmp_path / name).write_text(json.dumps({"value": value}))
     command = f"{sys.executable} -S program.py {{batch_size}} {{lr}} {{seed}} {{folder}} {{steps}} {{checkpoint}}"
     sweep = asked(command, parent=parent_at(Path("late")))
-    policy = Branch(factors="1/2,1,2", window="128", checkpoints=["late@800", "early@400"])
+    policy = Branch(error=0, factors="1/2,1,2", window="128", checkpoints=["late@800", "early@400"])
     policy.check(sweep, limits=None, source=None)  # type: ignore[arg-type]
     report = run_sweep(sweep, tmp_path / "out", policy=policy)
     trials = list(Store(tmp_path / "out").results())
@@ -72,7 +72,9 @@ def test_a_program_is_told_the_checkpoint(tmp_path: Path, monkeypatch: pytest.Mo
     } == {("early", 400, 5.0), ("late", 800, 3.0)}
     assert report.content["share_of_trunk"] == pytest.approx(12 * 128 / 800)
     (tmp_path / "late").write_text(json.dumps({"value": 2.0}))
-    again = run_sweep(sweep, tmp_path / "out", policy=Branch(factors="1", window="128", checkpoints=["late@800"]))
+    again = run_sweep(
+        sweep, tmp_path / "out", policy=Branch(error=0, factors="1", window="128", checkpoints=["late@800"])
+    )
     (value,) = {row["value"] for row in again.content["branches"]}
     assert value == pytest.approx(2.0 - 0.001 * 16 * 0.5)
 
@@ -118,7 +120,7 @@ def test_a_trainers_checkpoints_are_branched_by_command_and_by_load(
     with monkeypatch.context() as patch:
         patch.setattr(dispatch, "run_search", by_command)
         told = trained_by(trainer, sweep, None, [], (128,))
-        run_sweep(told, tmp_path / "command", policy=Branch(factors="1,2", window="128", checkpoints=given))
+        run_sweep(told, tmp_path / "command", policy=Branch(error=0, factors="1,2", window="128", checkpoints=given))
     trials = list(Store(tmp_path / "command").results())
     assert len(trials) == 4
     for trial in trials:
@@ -135,7 +137,7 @@ def test_a_trainers_checkpoints_are_branched_by_command_and_by_load(
     )  # fmt: skip
     for state in ("keep", "reset"):
         with without_ray():
-            policy = Branch(factors="1,2", window="128", checkpoints=given, state=state)
+            policy = Branch(error=0, factors="1,2", window="128", checkpoints=given, state=state)
             run_sweep(ours, tmp_path / state, policy=policy)
         trials = list(Store(tmp_path / state).results())
         assert len(trials) == 4

@@ -40,7 +40,7 @@ class PairedMeans:
         drawn: of the means, ``[R, K]``; no rows where the noise is not known.
         seeds: branches of every factor, ``[K]``.
         variance: of what a seed does to one factor and not to all, ``[K]``; NaN below two seeds.
-        borrowed: whether the noise of a factor is that of another checkpoint or factor, ``[K]``.
+        borrowed: whether the noise of a factor is that of other checkpoints or factors, ``[K]``.
     """
 
     factors: Array
@@ -49,6 +49,14 @@ class PairedMeans:
     seeds: Array
     variance: Array
     borrowed: np.ndarray
+
+
+@dataclass(frozen=True)
+class LentNoise:
+    """Variance of what a seed does to one factor and not to all, ``[K]``, and its degrees of freedom."""
+
+    variance: Array
+    freedom: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,15 +78,15 @@ class LocalFactor:
     beyond: str = ""
 
 
-def paired_means(branches: BranchLosses, draws: int, seed: int, borrowed: Array | None = None) -> PairedMeans:
+def paired_means(branches: BranchLosses, draws: int, seed: int, lent: LentNoise | None = None) -> PairedMeans:
     """The means of the factors that can be compared, and draws of them.
 
     Args:
         branches: of one checkpoint; some of the factors can be compared.
         draws: how many.
         seed: of the draws; branches of one checkpoint are drawn alike for every window, those of others not.
-        borrowed: variance of every factor, ``[K]`` of ``branches``, to be used below two seeds, see
-            :func:`noise_to_borrow`.
+        lent: noise of the factors of ``branches``, to be used below two seeds, and of two where it has more degrees of
+            freedom than they have, see :func:`noise_to_borrow`.
     """
     kept = branches.usable
     losses = branches.losses[:, kept]
@@ -86,14 +94,16 @@ def paired_means(branches: BranchLosses, draws: int, seed: int, borrowed: Array 
     seeds = there.sum(axis=0).astype(float)
     means, residuals = _two_way(losses, there)
     variance = np.where(seeds > 1, (residuals**2).sum(axis=0) / np.maximum(seeds - 1, 1), np.nan)
-    alone = seeds < 2
-    lent = np.where(alone, np.nan if borrowed is None else borrowed[kept], 0.0)
+    lent = lent or LentNoise(np.full(len(branches.factors), np.nan), 0.0)
+    alone = (seeds < 2) | ((seeds < 3) & (lent.freedom > 1))
+    other = np.where(alone, lent.variance[kept], 0.0)
     drawn = np.empty((0, len(means)))
-    if not np.isnan(lent).any():
+    if not np.isnan(other).any():
         rng = np.random.default_rng(seed)
-        freedom = np.where(alone, max(float(seeds.max()) - 1, 1.0), seeds - 1)
-        normal = rng.standard_normal((draws, len(losses))) @ (residuals / np.sqrt(seeds * np.maximum(seeds - 1, 1)))
-        normal += rng.standard_normal((draws, len(means))) * np.sqrt(lent)
+        freedom = np.where(alone, max(lent.freedom, 1.0), seeds - 1)
+        own = np.where(alone, 0.0, residuals / np.sqrt(seeds * np.maximum(seeds - 1, 1)))
+        normal = rng.standard_normal((draws, len(losses))) @ own
+        normal += rng.standard_normal((draws, len(means))) * np.sqrt(other / seeds)
         # comonotone over factors: with seeds alike all differences are divided by the same number
         spread = chi2.ppf(rng.random((draws, 1)), freedom) / freedom
         drawn = means + normal / np.sqrt(np.maximum(spread, 1e-12))
@@ -102,19 +112,26 @@ def paired_means(branches: BranchLosses, draws: int, seed: int, borrowed: Array 
     )
 
 
-def noise_to_borrow(checkpoints: list[BranchLosses], factors: Array) -> Array:
-    """For every one of ``factors`` the largest variance that it had at any checkpoint where two seeds or more were run,
-    the largest of any factor where there is none; NaN where nothing was run twice."""
+def noise_to_borrow(checkpoints: list[BranchLosses], factors: Array) -> LentNoise:
+    """Noise for the factors of a checkpoint that too few seeds ran, from all checkpoints of a run: for every one of
+    ``factors`` the largest variance that it had where two seeds or more ran it, the largest of any factor where there
+    is none; NaN where nothing was run twice."""
     largest = dict.fromkeys(factors.tolist(), math.nan)
+    freedom = 0.0
     for branches in checkpoints:
         if not branches.usable.any():
             continue
         found = paired_means(branches, 0, 0)
-        for factor, variance in zip(found.factors.tolist(), found.variance.tolist(), strict=True):
+        twice = found.seeds[found.seeds > 1]
+        freedom += float(twice.sum() - len(twice) - (twice.max(initial=1) - 1))  # but for what a seed does to all
+        whole = found.variance * len(found.factors) / max(len(found.factors) - 1, 1)  # with what all factors share
+        for factor, variance in zip(found.factors.tolist(), whole.tolist(), strict=True):
             largest[factor] = np.fmax(largest.get(factor, math.nan), variance)
     known = [variance for variance in largest.values() if not math.isnan(variance)]
     rest = max(known, default=math.nan)
-    return np.array([rest if math.isnan(largest[factor]) else largest[factor] for factor in factors.tolist()])
+    return LentNoise(
+        np.array([rest if math.isnan(largest[factor]) else largest[factor] for factor in factors.tolist()]), freedom
+    )
 
 
 def _two_way(losses: Array, there: np.ndarray) -> tuple[Array, Array]:
@@ -180,7 +197,8 @@ def _last_within(logs: Array, excess: Array, tolerance: float, seed: int) -> Arr
     infinity where that is the last one. The first excess of a row is 0.
 
     How a curve runs between two factors is as well known as a monotone cubic and straight lines agree: every row but
-    the first is moved by up to their difference, to either side.
+    the first is moved by up to their difference, to either side; by more where the factors next to these two lie
+    farther apart than they do, as the cubic then knows less of the bend.
     """
     if len(logs) == 1:
         return np.full(len(excess), np.inf)
@@ -191,6 +209,9 @@ def _last_within(logs: Array, excess: Array, tolerance: float, seed: int) -> Arr
     apart = np.random.default_rng([seed, 2]).uniform(-1, 1, len(excess))
     apart[0] = 0.0
     both = np.isfinite(smooth) & np.isfinite(straight)
+    after = int(np.clip(np.searchsorted(logs, smooth[0]), 1, len(logs) - 1))
+    gaps = np.diff(logs)
+    apart *= max(1.0, float(gaps[max(after - 2, 0) : after + 1].max() / gaps[after - 1]))
     moved = smooth + apart * (np.where(both, straight, 0.0) - np.where(both, smooth, 0.0))
     return np.asarray(np.where(both, moved, smooth))
 

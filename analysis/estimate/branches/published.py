@@ -4,7 +4,7 @@ Merrill et al., "Critical Batch Size Revisited" (arXiv 2505.23971, sections 3 an
 batch size; :math:`L_k` is its training loss at the end, smoothed by an exponential average with weight 0.5; and
 :math:`k^*` is the largest k with :math:`L_{k^*} \le L_k + 0.01` for all tried :math:`k < k^*`. The interval goes from
 it to the next k that was tried, and the geometric mean of both is what is plotted. There is one run of every k in the
-paper; of several the mean over seeds is taken here.
+paper; of several the mean over those seeds that ran every k is taken here.
 """
 
 from __future__ import annotations
@@ -35,12 +35,13 @@ def smoothed(losses: Sequence[float] | np.ndarray) -> float:
 def published(branches: BranchLosses, tolerance: float = TOLERANCE) -> tuple[float | None, Quantity]:
     """``k*``, and the point that is plotted with its interval, which is open above where ``k*`` is the largest k.
 
-    ``None`` and no value where a branch is missing, or that of the smallest k diverged. A k whose branch diverged has
-    not recovered.
+    ``None`` and no value where no seed ran every k, or the branch of the smallest k diverged. A k whose branch diverged
+    has not recovered.
     """
-    means = branches.losses.mean(axis=0)
-    if np.isnan(means).any() or not np.isfinite(means[0]):
+    whole = branches.losses[~np.isnan(branches.losses).any(axis=1)]
+    if not len(whole) or not np.isfinite(whole[:, 0]).all():
         return None, UNKNOWN
+    means = whole.mean(axis=0)
     below = np.minimum.accumulate(means)
     held = np.flatnonzero([not place or means[place] <= below[place - 1] + tolerance for place in range(len(means))])
     last = int(held[-1])

@@ -15,7 +15,7 @@ from scipy.special import fdtrc
 from analysis.arrays import UNKNOWN, Array, Quantity
 from analysis.config import AnalysisConfig
 from analysis.estimate.branches.losses import BranchLosses
-from analysis.estimate.branches.paired import LocalFactor, PairedMeans, local_factor, paired_means
+from analysis.estimate.branches.paired import LentNoise, LocalFactor, PairedMeans, local_factor, paired_means
 from analysis.estimate.branches.published import published, smoothed
 from analysis.estimate.noise import NoiseScale, measure
 from analysis.phrases import number
@@ -120,11 +120,12 @@ class LocalCheckpoint:
 
 @dataclass(frozen=True)
 class CheckpointTables:
-    """The branches of a checkpoint as tables, at the best learning rate of every factor.
+    """The branches of a checkpoint as tables, at the best learning rate of every factor, see :func:`tables_of`.
 
     Attributes:
         rows: positions in :attr:`Branched.trials` of seed and factor, -1 where there is none, ``[N, K]``.
         lr_factors, edges: of every factor, see :class:`BranchesAt`.
+        chosen_alone: whether at some factor one seed chose the learning rate by the loss that is compared.
     """
 
     branched: Branched
@@ -132,6 +133,7 @@ class CheckpointTables:
     rows: np.ndarray
     lr_factors: Array
     edges: np.ndarray
+    chosen_alone: bool = False
 
     def of(self, column: str) -> BranchLosses:
         """A column of the trials, NaN where there is none."""
@@ -150,36 +152,43 @@ class CheckpointTables:
 
 
 def tables_of(branched: Branched) -> CheckpointTables:
-    """The best learning rate of every factor is that of the lowest mean, of those that most seeds ran."""
+    """Where several learning rates were tried, the one that counts for a seed is that of the lowest mean over all other
+    seeds, of those that most seeds ran: the best of several losses that are themselves compared would be too low."""
     trials = branched.trials
     factors, seeds = np.sort(trials["factor"].unique()), np.sort(trials["seed"].unique())
     rows = np.full((len(seeds), len(factors)), -1)
-    best, edges = np.ones(len(factors)), np.zeros(len(factors), dtype=bool)
+    best, edges, alone = np.ones(len(factors)), np.zeros(len(factors), dtype=bool), False
     for place, factor in enumerate(factors):
         own = trials[trials["factor"] == factor]
-        means = own.groupby("lr_factor")["loss"].agg(["count", "mean"])
-        full = means[means["count"] == means["count"].max()]
-        best[place] = full["mean"].fillna(np.inf).idxmin()
-        edges[place] = len(means) > 1 and best[place] in (means.index.min(), means.index.max())
-        chosen = own[own["lr_factor"] == best[place]]
-        rows[np.searchsorted(seeds, chosen["seed"]), place] = chosen.index
-    return CheckpointTables(branched, factors, rows, best, edges)
+        losses, at = (
+            own.assign(row=own.index).pivot(index="seed", columns="lr_factor", values=v) for v in ("loss", "row")
+        )
+        counts = losses.notna().sum()
+        full = losses.loc[:, counts == counts.max()]
+        best[place] = full.mean().fillna(np.inf).idxmin()
+        edges[place] = losses.shape[1] > 1 and best[place] in (losses.columns.min(), losses.columns.max())
+        alone |= losses.shape[1] > 1 and len(full) == 1
+        for seed in full.index:
+            others = full.drop(index=seed) if len(full) > 1 else full
+            row = at.at[seed, others.mean().fillna(np.inf).idxmin()]
+            rows[np.searchsorted(seeds, seed), place] = -1 if np.isnan(row) else row
+    return CheckpointTables(branched, factors, rows, best, edges, alone)
 
 
 def checkpoint(
-    tables: CheckpointTables, tolerance: float, borrowed: Array, config: AnalysisConfig, seed: int
+    tables: CheckpointTables, tolerance: float, lent: LentNoise, config: AnalysisConfig, seed: int
 ) -> LocalCheckpoint:
     """The answer at one checkpoint.
 
     Args:
         tolerance: above the best smaller factor, in the unit of the loss.
-        borrowed: noise of every factor where one seed ran it, see
+        lent: noise of every factor where few seeds ran it, see
             :func:`analysis.estimate.branches.paired.noise_to_borrow`.
         seed: of the draws, another one for every checkpoint.
     """
     branched, losses = tables.branched, tables.of("loss")
-    whole, found = _at(losses, tolerance, borrowed, config, seed)
-    halfway, _ = _at(tables.of("half"), tolerance, borrowed, config, seed)
+    whole, found = _at(losses, tolerance, lent, config, seed)
+    halfway, _ = _at(tables.of("half"), tolerance, lent, config, seed)
     trials = branched.trials
     size = float((trials["batch_size"] / trials["factor"]).iloc[0])
     recovery = _ratio(whole, halfway, config.confidence)
@@ -213,11 +222,11 @@ def checkpoint(
 
 
 def _at(
-    losses: BranchLosses, tolerance: float, borrowed: Array, config: AnalysisConfig, seed: int
+    losses: BranchLosses, tolerance: float, lent: LentNoise, config: AnalysisConfig, seed: int
 ) -> tuple[LocalFactor, PairedMeans | None]:
     if not losses.usable.any():
         return LocalFactor(factor=UNKNOWN, drawn=np.empty(0), factors=np.empty(0), excess=()), None
-    found = paired_means(losses, config.resamples, config.seed + seed, borrowed)
+    found = paired_means(losses, config.resamples, config.seed + seed, lent)
     diverged = losses.factors[losses.diverged & (losses.factors > found.factors[-1])]
     first = float(diverged[0]) if len(diverged) else None
     return local_factor(found, tolerance, config.confidence, first, config.seed + seed), found
@@ -335,7 +344,9 @@ def _verdict(
             "smaller ones"
         )
     if found.borrowed.any():
-        notes.append("where one seed ran a factor its noise is taken from other checkpoints or factors")
+        notes.append("where one or two seeds ran a factor its noise is taken from other checkpoints or factors")
+    if tables.chosen_alone:
+        notes.append("with one seed the learning rate is the best of the losses that are compared, which are too low")
     if tables.edges.any():
         notes.append("the best learning rate of a factor lies at the edge of those that were tried")
     return LocalVerdict.OK, "; ".join(notes)

@@ -67,7 +67,12 @@ def marks(table: pd.DataFrame) -> list[Line2D]:
     return [*shown, style.mark("tolerance", linestyle="--"), style.mark("local critical batch size", linestyle=":")]
 
 
-@figure("local_losses", of=LocalBatchSizes, compute=compute_losses, panel="panel", marks=marks)
+@figure(
+    "local_losses", of=LocalBatchSizes, compute=compute_losses, panel="panel", marks=marks,
+    title="Loss of branches against batch size",
+    caption="Loss at the end of every branch above that of the best smaller one, with {percent} intervals, at every "
+    "checkpoint; the local critical batch size is where the curve passes the tolerance of {tolerance:.3g}.",
+)  # fmt: skip
 def draw_losses(axes: Axes, table: pd.DataFrame) -> None:
     """Excesses joined by lines, the tolerance across, k* down from it with its interval as a band."""
     own = table[table["kind"] == "branch"]
@@ -132,7 +137,12 @@ def curve_marks(table: pd.DataFrame) -> list[Line2D]:
     return [style.mark(words, **look) for kind, (words, look) in _KINDS.items() if (table["kind"] == kind).any()]
 
 
-@figure("local_curve", of=LocalBatchSizes, compute=compute_curve, panel="workload", marks=curve_marks)
+@figure(
+    "local_curve", of=LocalBatchSizes, compute=compute_curve, panel="workload", marks=curve_marks,
+    title="Local critical batch size along the run",
+    caption="From branches of its checkpoints, with {percent} intervals, for a tolerance of {tolerance:.3g} in the "
+    "loss; beside it the published rule and the noise scales of the branches.",
+)  # fmt: skip
 def draw_curve(axes: Axes, table: pd.DataFrame) -> None:
     """Points with intervals joined by lines, those of several optimizers a little aside; noise scales as thin lines."""
     unit = table["example_unit"].iloc[0]

@@ -24,12 +24,15 @@ from analysis.estimate.findings import Analysis
 from analysis.estimate.result import Answer
 from analysis.estimate.suggest import suggest
 from analysis.phrases import percent
+from analysis.present import presentation
 from analysis.present.answers import definitions, example_units, points, summary
-from analysis.present.figures import pictures, scopes
+from analysis.present.figures import figures_of, pictures, scopes
 from analysis.present.suggestions import facts
+from analysis.present.table import Table
 from analysis.questions.report import content, vector
 from analysis.read.results import Results, load
 from cbs.files import atomic_file, refuse_links
+from cbs.registry import extensions
 from cbs.trial.target import Target
 
 LINES = 120
@@ -81,12 +84,31 @@ def report(
     if output is None:
         refuse_links(Path(path), file)
     figures = drawings(scope_answers)
-    text = render(results, scope_answers, config, figures, title=title, command=command, refresh=refresh)
+    count = sum(len(entry["figures"]) for entry in figures)
+    added = sections(Path(path), config, count + 1)
+    text = render(results, scope_answers, config, figures, added, title=title, command=command, refresh=refresh)
     data = text.encode(errors="backslashreplace")
     with atomic_file(file, "the report to ", "; choose another file with --output") as draft:
         draft.write_bytes(data)
-    count = sum(len(entry["figures"]) for entry in figures)
+    count += sum(len(part["figures"]) for part in added)
     return Page(path=file, size=len(data), answers=tuple(scope_answers), figures=count)
+
+
+def sections(path: Path, config: AnalysisConfig, number: int) -> list[dict[str, Any]]:
+    """What other questions put on the page, by the function ``section`` in a module of that name, which returns their
+    result for a folder or ``None``: title, tables, sentences and figures, numbered from ``number``."""
+    parts: list[dict[str, Any]] = []
+    for module in map(extensions.load, dict(extensions.modules("section", "analysis.questions"))):
+        found = module.section(path, config)
+        if found is None:
+            continue
+        shown = presentation(found).shown
+        drawn = [vector.drawn(picture, place) for place, picture in enumerate(figures_of(found), number)]
+        number += len(drawn)
+        tables = [part for part in shown if isinstance(part, Table) and part.rows]
+        lines = [part for part in shown if isinstance(part, str)]
+        parts.append({"title": module.TITLE, "tables": tables, "lines": lines, "figures": drawn})
+    return parts
 
 
 def drawings(drawn_answers: Sequence[Answer]) -> list[dict[str, Any]]:
@@ -108,12 +130,14 @@ def render(
     shown_answers: Sequence[Answer],
     config: AnalysisConfig,
     figures: Sequence[Mapping[str, Any]],
+    added: Sequence[Mapping[str, Any]] = (),
     *,
     title: str = "",
     command: str = "",
     refresh: int | None = None,
 ) -> str:
-    """The page of at least one answer as text; ``figures`` are :func:`drawings`, all else is as of :func:`report`."""
+    """The page of at least one answer as text; ``figures`` are :func:`drawings`, ``added`` :func:`sections`, all else
+    is as of :func:`report`."""
     folders = {group.sweep: group for group in results.groups}
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("analysis.questions.report", "."),
@@ -143,6 +167,7 @@ def render(
         described=content.definitions(shown_answers),
         suggestions=[(suggestion, facts(suggestion)) for suggestion in map(suggest, shown_answers) if suggestion],
         scopes=figures,
+        added=added,
         fold=sum(len(entry["points"].rows) for entry in figures) > LINES,
         longest=vector.LONGEST_TABLE,
         sweeps=sweeps,

@@ -1,11 +1,14 @@
 """``cbs branch``: a run of one batch size, the trunk, and branches that start from its checkpoints.
 
-Trunk and branches are trials of one folder. Each yielded sweep holds the branches of one optimizer at one checkpoint.
+Trunk and branches are trials of one folder. Each yielded sweep holds branches of one optimizer at one checkpoint: all
+of them, or those that a sequential test asks for next (:mod:`analysis.estimate.branches.sequential`), which follow from
+the losses of those before.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +26,7 @@ from sweeps.launching.policies import POLICIES
 from sweeps.launching.policies.base import Policy, SweepReport, Sweeps
 from sweeps.outlook.cost import Cost
 from sweeps.outlook.report import reasons, write_reasons
+from sweeps.search.branch_tests import TestedCheckpoint, tested
 from sweeps.search.lattice import middle
 from sweeps.search.limits import Limits
 from sweeps.search.search import Search
@@ -56,8 +60,7 @@ class Branch(Policy):
     """Trains trunks, one for each optimizer, and then the branches from their checkpoints.
 
     The sweep says the trunk: its one batch size, learning rate (the middle of the optimizer's own where there is none)
-    and budget; its first seed is that of the trunk, whose data a branch of that seed goes on with. Every branch runs on
-    every seed.
+    and budget; its first seed is that of the trunk, whose data a branch of that seed goes on with.
 
     Args:
         at: where branches begin, see :func:`sweeps.spec.branches.branch_plan`; so ``factors``, ``window``, ``lr_rule``.
@@ -68,6 +71,9 @@ class Branch(Policy):
         state: ``"keep"`` or ``"reset"``, what becomes of the state of the optimizer.
         trunk_optimizer: whose checkpoints the branches of all optimizers start from; empty for each its own.
         checkpoints: in place of a trunk, ``PATH@EXAMPLES`` each, or ``PATH`` where the checkpoint says its examples.
+        error: rate at which a sequential test may misplace k*, which then runs the branches that it needs, on as few
+            seeds as it needs; 0 runs every branch on every seed.
+        within: excess loss up to which a branch has not lost for that test, in the unit of the metric.
     """
 
     def __init__(
@@ -80,6 +86,8 @@ class Branch(Policy):
         state: str = "keep",
         trunk_optimizer: str = "",
         checkpoints: Sequence[str] = (),
+        error: float = 0.1,
+        within: float = 0.01,
     ) -> None:
         self._asked: dict[str, Any] = {
             "factors": str(factors),
@@ -89,6 +97,7 @@ class Branch(Policy):
         self._at, self._trunk_optimizer = str(at), trunk_optimizer
         self._how: dict[str, Any] = {"optimizer": state, "warmup_examples": warmup}
         self._checkpoints = tuple(checkpoints)
+        self._error, self._within = error, within
         self._found: list[tuple[Path, int]] = []
         Parent(source="x", examples=0, digest="0" * 16, **self._how)
 
@@ -101,6 +110,15 @@ class Branch(Policy):
             raise ConfigError("a trunk has one learning rate, --lr; nothing is searched or tuned")
         if sweep.axes().get("batch_schedules"):
             raise ConfigError("branches measure one batch size at a time: leave out batch schedules")
+        if sweep.averaging is not None and "decay" in sweep.averaging.options:
+            raise ConfigError(
+                f"averaging={sweep.averaging} spans k times as many examples in a branch of k times the batch size, "
+                "which then seems to fall behind: say half_life=EXAMPLES in place of decay"
+            )
+        if not 0.0 <= self._error < 1.0:
+            raise ConfigError(f"--error must be 0 or more and below 1, got {self._error:g}; 0 runs every branch")
+        if not 0.0 < self._within < math.inf:
+            raise ConfigError(f"--within must be a number above 0, got {self._within:g}")
         if self._trunk_optimizer and self._trunk_optimizer not in map(str, sweep.optimizers):
             raise ConfigError(f"--trunk-optim {self._trunk_optimizer} is none of the optimizers; add it with --optim")
         if not self._checkpoints:
@@ -116,13 +134,20 @@ class Branch(Policy):
                 f"--set schedule.name={sweep.schedule.name}: nobody says by when the learning rate of the run decays: "
                 "leave it out and give --lr at the checkpoint, or add --set schedule.decay_examples=N --budget N"
             )
-        self._plan(sweep)
+        plan = self._plan(sweep)
+        few = [f"--factors {self._asked['factors']}"] if len(plan.factors) < 2 else []
+        few += ["--lr-rule tried"] if plan.rates_tried > 1 else []
+        few += ["a single seed"] if len(sweep.seeds) < 2 else []
+        if self._error and few:
+            raise ConfigError(f"{few[0]} leaves a sequential test nothing to compare one by one: add --error 0")
 
     def sweeps(self, sweep: Sweep, folder: Path, limits: Limits, note: Callable[[str], None]) -> Sweeps:
-        plan, searches = self._plan(sweep), []
+        plan = self._plan(sweep)
+        searches: list[Search] = []
+        found: dict[str, list[TestedCheckpoint]] = {label: [] for label in sweep.labels.values()}
+        smallest = min(plan.factors.values())
         store = Store(folder)
         for trunk in self._trunks(sweep):
-            result = None
             if trunk.sweep is not None:
                 searches.append((yield trunk.sweep, folder))
                 result = next(searches[-1].trials(), None)
@@ -130,15 +155,35 @@ class Branch(Policy):
                     break
                 _check_trunk(trunk, result)
             for part in self._parts(sweep, trunk, plan, store):
+                (label,) = part.labels.values()
                 assert part.parent is not None
-                note(f"{', '.join(part.labels.values())}: branches at {part.parent.examples:,} examples")
-                searches.append((yield part, folder))
+                note(f"{label}: branches at {part.parent.examples:,} examples")
+                if self._error:
+                    one = tested(
+                        part, folder, plan.factors, within=self._within, error=self._error, earlier=found[label],
+                        limits=limits, searches=searches,
+                    )  # fmt: skip
+                    found[label].append((yield from one))
+                    note(found[label][-1].line(smallest))
+                else:
+                    searches.append((yield part, folder))
                 if limits.reached:
                     break
             if limits.reached:
                 break
         write_reasons([row for search in searches for row in reasons(search)], folder)
-        return _report(searches, folder, plan, limits)
+        report = _report(searches, folder, plan, limits)
+        if not self._error:
+            return report
+        checkpoints = [each for along in found.values() for each in along]
+        content = {"error": self._error, "within": self._within, "tested": [each.to_json() for each in checkpoints]}
+        lines = [
+            *report.lines[:-1],
+            *(each.line(smallest) for each in checkpoints),
+            f"each wrong in at most {100 * self._error:g} % of cases, for a tolerance of {self._within:g}",
+            f"{report.lines[-1]} --within {self._within:g} --noise-share 0",
+        ]
+        return SweepReport(report.content | content, lines)
 
     def preview(self, sweep: Sweep, folder: Path, cost: Cost | None, workers: int) -> SweepReport:
         plan, store = self._plan(sweep), Store(folder)
@@ -162,21 +207,25 @@ class Branch(Policy):
             "batch_sizes": list(plan.factors),
             "window": plan.window,
             "seeds": list(sweep.seeds),
+            "error": self._error,
             "trials": planned - done,
             "trials_done": done,
             "examples": examples,
             "share_of_trunk": share,
         }
+        most = "at most " if self._error else ""
         lines = [
             f"output        {folder}",
             *(f"trunk         {t.label}, batch size {plan.batch_size}, learning rate {t.lr:g}" for t in trunks),
             f"branches at   {' '.join(f'{at:,}' for at in plan.at)} examples",
             f"batch sizes   {' '.join(f'{size} (k={k})' for size, k in plan.factors.items())}",
             f"window        {plan.window:,} examples, {plan.window // max(plan.factors)} steps of the largest batch",
-            f"trials        {planned - done} to run, {done} done",
-            f"examples      {examples:,} in all",
-            f"price         branches of an optimizer cost {100 * share:.1f} % of its trunk",
+            f"trials        {most}{planned - done} to run, {done} done",
+            f"examples      {most}{examples:,} in all",
+            f"price         branches of an optimizer cost {most}{100 * share:.1f} % of its trunk",
         ]
+        if self._error:
+            lines.append("as a rule three to ten branches at a checkpoint are enough for the sequential test")
         return SweepReport(content, lines)
 
     def _plan(self, sweep: Sweep) -> BranchPlan:

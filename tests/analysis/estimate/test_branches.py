@@ -10,7 +10,7 @@ import pytest
 from analysis.estimate.branches.losses import BranchLosses
 from analysis.estimate.branches.paired import local_factor, noise_to_borrow, paired_means
 from analysis.estimate.branches.published import published, smoothed
-from analysis.estimate.branches.sequential import BranchState, EarlierNoise, next_branches, noise_of
+from analysis.estimate.branches.sequential import BranchState, next_branches
 from analysis.extensions.theory.noisy_quadratic import NoisyQuadratic
 from analysis.extensions.theory.noisy_quadratic.modes import modes_of
 from benchmarks.branching_truth import FACTORS, TRUNKS, Trunk, coverage, sequential, worlds
@@ -52,7 +52,8 @@ def test_the_published_rule_on_tables_made_by_hand(
 
 
 def test_of_several_seeds_the_published_rule_takes_the_mean() -> None:
-    assert published(table((3.0, 3.02, 3.5, 4.0), (3.0, 2.99, 3.5, 4.0)))[0] == 2.0
+    rows = (3.0, 3.02, 3.5, 4.0), (3.0, 2.99, 3.5, 4.0)
+    assert published(table(*rows))[0] == published(table(*rows, (3.0, 9.0, 2.0, NAN)))[0] == 2.0
 
 
 def test_a_table_that_does_not_fit_is_refused() -> None:
@@ -96,15 +97,39 @@ def test_one_seed_has_no_interval_unless_noise_is_lent() -> None:
     assert bare.factor.interval == (None, None)
     other = table((1.0, 1.003, 1.02, 1.5), (1.0, 1.001, 1.03, 1.5))
     lent = noise_to_borrow([branches, other], branches.factors)
-    assert np.isfinite(lent).all()
-    assert lent[2] >= lent[1] / 2
+    assert np.isfinite(lent.variance).all()
+    assert lent.variance[2] >= lent.variance[1] / 2
+    assert lent.freedom == 3.0
     found = paired_means(branches, 200, 0, lent)
     low, high = local_factor(found, 0.01, 0.95).factor.interval
     assert found.borrowed.all()
     assert low is not None
     assert high is not None
     assert low < 3.0 < high
-    assert np.isnan(noise_to_borrow([branches], branches.factors)).all()
+    assert np.isnan(noise_to_borrow([branches], branches.factors).variance).all()
+
+
+def test_two_seeds_borrow_the_noise_of_many_checkpoints() -> None:
+    """Their own t has one degree of freedom: 12.7 deviations to either side."""
+    rng = np.random.default_rng(0)
+    checkpoints = [table(*(0.003 * rng.standard_normal((2, 4)) + [0, 0, 0.01, 0.1]).tolist()) for _ in range(20)]
+    lent = noise_to_borrow(checkpoints, checkpoints[0].factors)
+    assert lent.freedom == 60.0
+    spreads = []
+    for branches in checkpoints:
+        found = paired_means(branches, 4000, 0, lent)
+        assert found.borrowed.all()
+        spreads.append(np.ptp(np.quantile(found.drawn[:, 3] - found.drawn[:, 0], [0.025, 0.975])))
+    least = 2 * 2.0 * 0.003  # of the exact normal interval of a difference of two means of two
+    assert least < min(spreads) <= max(spreads) < 4 * least
+    assert not paired_means(checkpoints[0], 10, 0, noise_to_borrow(checkpoints[:0], lent.variance)).borrowed.any()
+
+
+def test_noise_that_two_factors_share_half_of_is_lent_whole() -> None:
+    """The deviation of a difference comes back as that of two factors together."""
+    rng = np.random.default_rng(0)
+    branches = BranchLosses(np.array([1.0, 2.0]), rng.standard_normal((400, 2)) + 50 * rng.standard_normal((400, 1)))
+    assert noise_to_borrow([branches], branches.factors).variance == pytest.approx(1.0, rel=0.2)
 
 
 def test_a_factor_that_one_seed_ran_is_not_taken_for_exact() -> None:
@@ -207,29 +232,30 @@ def test_the_error_rate_of_the_search_is_as_stated(shift: float, mistake: Branch
         truth = rng.standard_normal((5, 1)) + np.array([0.0, 0.01 + shift]) + 0.003 * rng.standard_normal((5, 2))
         branches = BranchLosses(np.array([1.0, 2.0]), np.full((5, 2), NAN))
         while (answer := next_branches(branches, 0.01, error=error)).run:
-            for factor, seed in answer.run:
-                branches.losses[seed, int(factor) - 1] = truth[seed, int(factor) - 1]
+            branches.losses[answer.seed, answer.run] = truth[answer.seed, answer.run]
         wrong += answer.states[1] is mistake
     assert 0 < wrong < runs * (error / 2) + 2.6 * math.sqrt(runs * 0.1 * 0.9)
 
 
-def test_noise_of_earlier_checkpoints_saves_seeds_and_is_dropped_where_it_is_too_small() -> None:
+def test_noise_of_all_branches_saves_seeds_and_is_dropped_where_it_is_too_small() -> None:
     factors = np.array([1.0, 2.0, 4.0])
-    earlier = noise_of([BranchLosses(factors, np.array([[0.0, 0.001, NAN], [1.0, 1.002, NAN], [2.0, 2.0, NAN]]))])
-    assert earlier.freedom == {2.0: 2.0}
-    variance, freedom = earlier.of(4.0, 1.0)
-    assert (variance, freedom) == (pytest.approx(4 * earlier.variance[2.0]), 2.0)
+    earlier = [BranchLosses(factors, np.array([[0.0, 0.001, NAN], [1.0, 1.002, NAN], [2.0, 2.0, NAN]]))]
     one = BranchLosses(factors, np.array([[0.0, 0.001, 0.5]]))
-    assert next_branches(one, 0.05, noise=earlier).states[1:] == (BranchState.RECOVERED, BranchState.LOST)
+    assert next_branches(one, 0.05, earlier=earlier).states[1:] == (BranchState.RECOVERED, BranchState.LOST)
     assert next_branches(one, 0.05).states[1:] == (BranchState.OPEN, BranchState.OPEN)
-    tiny = EarlierNoise(variance={2.0: 1e-12, 4.0: 1e-12}, freedom={2.0: 9.0, 4.0: 9.0})
-    two = BranchLosses(factors, np.array([[0.0, 0.04, 0.5], [0.0, 0.0, 0.9]]))
-    assert next_branches(two, 0.05, noise=tiny).states[1] is BranchState.OPEN
+    exact = [BranchLosses(factors, np.array([[0.0, 1e-6 * row, 2e-6 * row] for row in range(9)]))]
+    two = BranchLosses(factors, np.array([[0.0, 0.04, NAN], [0.0, 0.0, NAN]]))
+    assert next_branches(two, 0.05, earlier=exact).states[1] is BranchState.OPEN
+    # a factor that lies farther from the smallest one is taken to scatter more, in proportion to the logarithm
+    close = BranchLosses(factors, np.array([[0.0, 0.0475, NAN]]))
+    far = BranchLosses(factors, np.array([[0.0, NAN, 0.0475]]))
+    assert next_branches(close, 0.05, earlier=earlier, most_seeds=9).states[1] is BranchState.RECOVERED
+    assert next_branches(far, 0.05, earlier=earlier, most_seeds=9).states[2] is not BranchState.RECOVERED
 
 
 def test_the_search_begins_at_the_guess_and_asks_for_pairs() -> None:
     branches = BranchLosses(FACTORS, np.full((0, 7), NAN))
     answer = next_branches(branches, 0.01, guess=4.5)
-    assert answer.run == ((0.25, 0), (4.0, 0))
+    assert (answer.run, answer.seed) == ((0, 4), 0)
     assert answer.between == (0.25, None)
     assert BranchState.LOST is next_branches(table((0.0, 0.0, INF, NAN)), 0.01).states[2]

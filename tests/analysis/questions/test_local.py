@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -17,7 +18,10 @@ from analysis.config import AnalysisConfig
 from analysis.extensions.schedule_plan.phase_sources import sources
 from analysis.present.figures import figures_of
 from analysis.questions.local.answer import LocalBatchSizes, LocalScope, in_words, local
-from analysis.questions.local.checkpoints import LocalVerdict, number_of
+from analysis.questions.local.checkpoints import LocalVerdict, number_of, tables_of
+from analysis.questions.local.section import TITLE
+from analysis.questions.report.answer import report
+from analysis.read.branches import Branched
 from analysis.read.results import load
 from cbs.errors import ConfigError, ResultsError
 from cbs.trial.record import TrialStatus
@@ -177,6 +181,35 @@ def test_the_best_learning_rate_of_every_factor_counts(tmp_path: Path) -> None:
     assert each.branches == 28
     assert [at.lr_factor for at in each.factors] == pytest.approx([math.sqrt(factor) for factor in FACTORS])
     assert inside(each.critical_batch_size.interval, true(40_000))
+
+
+def test_the_learning_rate_of_a_seed_is_chosen_by_the_other_seeds() -> None:
+    """Three rates that are equally good: the mean of the losses that count is theirs, not that of the luckiest ones."""
+    rng, means = np.random.default_rng(0), []
+    for _ in range(60):
+        rows = [(1.0, rate, seed, rng.standard_normal()) for rate in (0.5, 1.0, 2.0) for seed in range(3)]
+        trials = pd.DataFrame(rows, columns=["factor", "lr_factor", "seed", "loss"])
+        tables = tables_of(Branched(group=None, source="", examples=1, window=1.0, trials=trials))  # type: ignore[arg-type]
+        assert not tables.chosen_alone
+        means.append(tables.of("loss").losses.mean())
+    assert abs(np.mean(means)) < 2.6 / math.sqrt(3 * 60)  # the lowest of three would be at -0.49
+    alone = pd.DataFrame(rows[::3], columns=["factor", "lr_factor", "seed", "loss"])
+    tables = tables_of(Branched(group=None, source="", examples=1, window=1.0, trials=alone))  # type: ignore[arg-type]
+    assert tables.chosen_alone
+    assert tables.of("loss").losses.tolist() == [[alone["loss"].min()]]
+
+
+def test_branches_are_a_section_of_the_page_of_a_sweep(tmp_path: Path) -> None:
+    sweep(tmp_path / "sweep", {"adamw": Truth()}, batch_sizes=(4, 16, 64), lrs=(2e-3, 4e-3), growth=1.5)
+    write(tmp_path / "branches", checkpoints=CHECKPOINTS[:2])
+    page = report(tmp_path, output=tmp_path / "page.html", config=FAST)
+    text = page.path.read_text()
+    assert f'<h2 id="added-1-title">{TITLE}</h2>' in text
+    assert text.count("Local critical batch size along the run") >= 1
+    assert f'id="figure-{page.figures}"' in text
+    assert f'id="figure-{page.figures + 1}"' not in text
+    shutil.rmtree(tmp_path / "branches")
+    assert TITLE not in report(tmp_path, output=tmp_path / "page.html", config=FAST).path.read_text()
 
 
 def test_a_metric_whose_larger_values_are_better_is_the_mirror_image(tmp_path: Path, answered: LocalBatchSizes) -> None:

@@ -1,0 +1,17 @@
+"""Local critical batch sizes as a part of the page of ``cbs report``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from analysis.config import AnalysisConfig
+from analysis.questions.local.answer import LocalBatchSizes, local
+from analysis.read.branches import are_branches
+from analysis.read.results import read_trials
+
+TITLE = "Local critical batch sizes"
+
+
+def section(path: Path, config: AnalysisConfig) -> LocalBatchSizes | None:
+    """What ``cbs local`` finds in a folder; ``None`` where it holds no branches."""
+    return local(path, config=config) if are_branches(read_trials(path)[0]).any() else None
