@@ -25,6 +25,8 @@ def command(
     that a trial goes on from, stay; a sweep that is running is left alone.
 
     Example: cbs clean results/ --dry-run
+
+    Example: cbs clean results/ --failed
     """
     from sweeps.launching.ledger import clean
 

@@ -48,6 +48,8 @@ def command(
     Its sweeps, its analyses and figure, and a verdict for every published number. The same command continues.
 
     Example: cbs reproduce nqm
+
+    Example: cbs reproduce merit-gpt2 --dry-run
     """
     from cbs.compute import device
     from cbs.errors import ConfigError

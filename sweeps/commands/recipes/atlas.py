@@ -17,6 +17,8 @@ def command(
     """A page of every statement with published value, ours, verdict.
 
     Example: cbs recipes atlas docs/atlas
+
+    Example: cbs recipes atlas docs/atlas -o page.md
     """
     from sweeps.reproducing.atlas import atlas
 

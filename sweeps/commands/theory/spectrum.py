@@ -45,6 +45,8 @@ def command(
     Curvature of the sweep's model, and gradient and noise along it.
 
     Example: cbs theory spectrum results/quick --optim adamw --at start --at target
+
+    Example: cbs theory spectrum results/ --check
     """
     from rich.progress import Progress
 

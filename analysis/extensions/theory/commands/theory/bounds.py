@@ -32,6 +32,8 @@ def command(
     Of Sato, Naganuma and Iiduka (2025): batch size of fewest examples, and which predictions hold.
 
     Example: cbs theory bounds results/ --at-lr 0.008
+
+    Example: cbs theory bounds results/ --target 2.4
     """
     from analysis.extensions.theory.bounds.measured import measured_bounds
 

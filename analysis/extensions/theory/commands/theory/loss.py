@@ -54,6 +54,8 @@ def command(
     B and K is kept) and run (rows read from the same run).
 
     Example: cbs theory loss runs.csv --holdout N --holdout D:1e9 --at 1e9,512,20000 -o predicted
+
+    Example: cbs theory loss runs.csv --json
     """
     from analysis import present
     from analysis.extensions.theory.loss import losses

@@ -76,8 +76,9 @@ def command(
 
     Predicted by the noisy quadratic model (Zhang et al. 2019).
 
-    Example: cbs theory quadratic --optim sgd --optim momentum --power 0,0.5 --figure nqm.pdf,
-    or of a sweep: cbs theory spectrum results/quick && cbs theory quadratic --spectrum results/quick
+    Example: cbs theory quadratic --optim sgd --optim momentum --power 0,0.5 --figure nqm.pdf
+
+    Example: cbs theory quadratic --spectrum results/quick
     """
     from analysis.extensions.theory.noisy_quadratic import NoisyQuadratic
     from analysis.extensions.theory.prediction import predict
