@@ -92,7 +92,7 @@ def command(
 
     Example: cbs branch --optim adamw --budget 1e5 --dry-run
 
-    Example: cbs branch --optim adamw --from-checkpoint run/last.pt@4e6 --trunk-batch 64 --lr 1e-3
+    Example: cbs branch --optim adamw --optim muon --budget 1e5 --factors 1,4,16
     """
     with errors.status("starting"):
         from cbs.compute import device

@@ -39,7 +39,7 @@ def command(
 
     Example: cbs throughput results/quick -o throughput.csv --batch-sizes 4..512
 
-    Example: cbs throughput results/ --devices 1,2,4,8
+    Example: cbs throughput results/ --seconds 5
     """
     with errors.status("starting"):
         from cbs.errors import ConfigError

@@ -35,7 +35,7 @@ from cbs.errors import ConfigError
 from cbs.noise_scale.moments import Moments, Sizes
 from cbs.noise_scale.probe import Probe
 
-PAGE = Path(models.__file__).resolve().parents[1] / "docs" / "noise-scale-tables.md"
+PAGE = models.PAGE
 CELLS = read(PAGE.read_text())
 
 OF_TRANSFORMERS = {"GPT-2", "T5"}
@@ -63,7 +63,7 @@ def fast(model: str, mode: str, source: str) -> bool:
     [pytest.param(*key, id=", ".join(key), marks=() if fast(*key) else pytest.mark.slow) for key in CELLS],
 )
 def test_a_cell_is_what_the_page_says(model: str, mode: str, source: str) -> None:
-    """Where it is not: ``python -m benchmarks.models --model MODEL --write docs/noise-scale-tables.md``."""
+    """Where it is not: ``python -m benchmarks.models --model MODEL --write benchmarks/noise_scale_models.md``."""
     pytest.importorskip("transformers")
     found, wanted = run(model, mode, source), CELLS[model, mode, source]
     assert found.kind == wanted.kind, found.line

@@ -33,7 +33,7 @@ def command(
 
     Example: cbs lr results/ --target 2.4
 
-    Example: cbs lr results/ --scale-from 64:1e-3
+    Example: cbs lr results/ --scale-from 64
     """
     from analysis.questions.lr.answer import learning_rates
 

@@ -27,8 +27,8 @@ _SHOWN = 3
 _ACCUMULATION, _WHOLE_BATCH = (re.compile(words, re.IGNORECASE) for words in ("accum", "global|total|effective"))
 """What a setting is called that cuts a batch into passes, and one that counts all of them."""
 _WAYS = (
-    "give it in a column of the source, with --pattern 'b{batch_size}-lr{lr}' where the names say it, with --runs FILE, "
-    "a table with a row per run and the columns run, batch_size, optimizer and lr, or with --set NAME=VALUE for all"
+    "give it in a column of the source, with --pattern 'b{batch_size}-lr{lr}' where names say it, with --runs FILE, a "
+    "table with a row per run and the columns run, batch_size, optimizer and lr, or with --set NAME=VALUE for all"
 )
 
 

@@ -46,7 +46,7 @@ def command(
 
     Example: cbs theory spectrum results/quick --optim adamw --at start --at target
 
-    Example: cbs theory spectrum results/ --check
+    Example: cbs theory spectrum results/ --curvature hessian
     """
     from rich.progress import Progress
 
