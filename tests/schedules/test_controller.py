@@ -134,7 +134,7 @@ def grows_after(ratio: float, seed: int, *, steps: int, measurements: int = 100,
 def test_it_never_grows_where_the_noise_scale_is_below_the_batch_and_soon_does_where_it_is_above_twice() -> None:
     """Moments that vary by 2 and 0.5 times their mean, so that a look tells the noise scale to about 50 %: 2,000 steps
     are enough at two and a half times the batch size (398 of 400 streams); at exactly twice 40 % grow, as a look has
-    one chance in forty. The table is in docs/schedules.md."""
+    one chance in forty. The table is in docs/evidence.md."""
     assert not any(math.isfinite(grows_after(0.99, seed, steps=400)) for seed in range(1000))
     assert np.mean([grows_after(2.5, seed, steps=2000) <= 2000 for seed in range(100)]) >= 0.95
     # 39 % expected of 100 streams; a bound of one chance in ten would let 86 % grow

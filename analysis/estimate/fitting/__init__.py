@@ -122,7 +122,7 @@ def fit_curve(
 
     Percentiles of the refits are the interval. With one seed per batch size the deviations are normal draws with the
     standard deviation of the residuals. A seed that did not reach the target is drawn from the fitted curve likewise,
-    and is bounded in a resample where its draw is. The measured coverage is in ``docs/fits.md``. The estimate is
+    and is bounded in a resample where its draw is. The measured coverage is in ``docs/evidence.md``. The estimate is
     that at the best learning rate of the grid, which is a little slower than the best of all where learning rates are
     few, and looks a little faster than it is where they are many and noisy; the intervals hold all of it.
 
