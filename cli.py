@@ -5,6 +5,7 @@ Sweeps know the analysis, not the other way round.
 
 from __future__ import annotations
 
+import copy
 import functools
 import importlib
 import importlib.util
@@ -30,6 +31,10 @@ from cbs.registry.extensions import load
 
 PANELS = ("Measure", "Analyze", "Decide", "Bring your data", "Extensions")
 """Headings of ``cbs --help``, in their order."""
+
+HELP_ALL = "--help-all"
+FIRST_SENTENCE = 200
+"""Characters that the line of a command may have in a list of commands; longer ones would be cut."""
 
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 """What an unknown flag or a malformed value raises; typer brings a click of its own and exports only the subclass."""
@@ -96,27 +101,53 @@ def _panel(homes: Sequence[ModuleType]) -> str:
 
 
 class Panels(typer.core.TyperGroup):
-    """Lists commands under headings."""
+    """Lists commands under headings, each with its whole first sentence."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         under: dict[str, list[tuple[str, str]]] = {name: [] for name in PANELS}
         for name, command in self.commands.items():
-            panel = getattr(command, "rich_help_panel", None) or PANELS[-1]
-            under.setdefault(panel, []).append((name, command.get_short_help_str(limit=formatter.width)))
+            panel = getattr(command, "rich_help_panel", None) or "Commands"
+            under.setdefault(panel, []).append((name, command.get_short_help_str(limit=FIRST_SENTENCE)))
         _write_panels(formatter, {panel: sorted(rows) for panel, rows in under.items() if rows})
 
 
 class OptionPanels(typer.core.TyperCommand):
-    """Lists options under the headings that they name."""
+    """Lists options under the headings that they name; hidden ones only with ``--help-all``."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        parameters = super().get_params(ctx)
+        if not any(getattr(parameter, "hidden", False) for parameter in parameters):
+            return parameters
+        return [*parameters[:-1], _help_all(parameters[-1]), parameters[-1]]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         under: dict[str, list[tuple[str, str]]] = {}
         for parameter in self.get_params(ctx):
-            record = parameter.get_help_record(ctx)
+            hidden = getattr(parameter, "hidden", False)
+            if hidden and not ctx.meta.get(HELP_ALL):
+                continue
+            shown = copy.copy(parameter)
+            shown.hidden = False  # type: ignore[attr-defined]
+            record = shown.get_help_record(ctx)
             if record is not None:
                 panel = getattr(parameter, "rich_help_panel", None) or f"{parameter.param_type_name}s".capitalize()
                 under.setdefault(panel, []).append(record)
         _write_panels(formatter, under)
+
+
+def _help_all(help_option: Any) -> Any:
+    """The option ``--help-all``, made of ``--help``: the help text with the options that are hidden otherwise."""
+
+    def show(ctx: Any, parameter: Any, asked: bool) -> None:
+        if asked and not ctx.resilient_parsing:
+            ctx.meta[HELP_ALL] = True
+            typer.echo(ctx.get_help(), color=ctx.color)
+            ctx.exit()
+
+    option = copy.copy(help_option)
+    option.opts, option.name, option.callback = [HELP_ALL], "help_all", show
+    option.help = "Show every option and exit."
+    return option
 
 
 def _write_panels(formatter: Any, rows_by_panel: dict[str, list[tuple[str, str]]]) -> None:
@@ -131,7 +162,7 @@ def _write_panels(formatter: Any, rows_by_panel: dict[str, list[tuple[str, str]]
 def _group(packages: Sequence[ModuleType]) -> typer.Typer:
     """The commands of packages behind their name; alone, the name does what the function ``command`` of one of them
     does, or says which there are."""
-    group = typer.Typer(rich_markup_mode=None, add_completion=False)
+    group = typer.Typer(cls=Panels, rich_markup_mode=None, add_completion=False)
 
     def overview(context: typer.Context) -> None:
         if context.invoked_subcommand is None:

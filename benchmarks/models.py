@@ -3,7 +3,7 @@
 Every cell attaches a ``NoiseScaleMeter`` to a tiny model, makes three steps, and compares signal and noise of every
 parameter tensor with those of a loop over examples.
 
-``python -m benchmarks.models --write docs/noise-scale-tables.md`` makes the page, in
+``python -m benchmarks.models --write benchmarks/noise_scale_models.md`` makes the page, in
 about an hour on one core; with ``--model`` or ``--mode`` its other cells stay as they are.
 """
 
@@ -23,7 +23,7 @@ from benchmarks.model_cells import CRASHED, MODES, SOURCES, WRONG, Cell, run, su
 from benchmarks.model_page import Key, page, read, run_line, run_lines
 from benchmarks.model_zoo import zoo
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "noise-scale-tables.md"
+PAGE = Path(__file__).resolve().parent / "noise_scale_models.md"
 
 
 def keys(models: Sequence[str], modes: Sequence[str], sources: Sequence[str] = SOURCES) -> list[Key]:

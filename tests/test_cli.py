@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import shlex
 import socket
 import subprocess
 import sys
@@ -54,10 +55,38 @@ def one_line(text: str) -> bool:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_has_help_with_an_example(run, command):
+def test_every_command_has_help_with_two_examples_and_nothing_cut(run, command, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
     code, out, _ = run(*command.split(), "--help")
     assert code == 0
-    assert f"Example: cbs {command}" in out
+    assert all(len(line) <= 80 for line in out.splitlines())
+    examples = [example.split("\n\n")[0] for example in out.split("  Example: ")[1:]]
+    assert len(examples) == 2
+    for example in examples:
+        name, *words = shlex.split(example)[1:]
+        name, words = (f"{name} {words[0]}", words[1:]) if name not in cli.commands() else (name, words)
+        assert (f"{name} " + " ".join(words)).startswith(command)
+        cli.commands()[name].make_context(name, words)
+
+
+def test_rare_options_of_a_sweep_are_shown_when_asked_for(run, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    _, short, _ = run("sweep", "--help")
+    code, long, _ = run("sweep", "--help-all")
+    assert code == 0
+    assert len(short.splitlines()) <= 52
+    every = {flag for option in cli.commands()["sweep"].params for flag in option.opts}
+    assert {flag for flag in every if re.search(rf"(?<![\w-]){flag}(?![\w-])", long)} == every
+    assert {"--optim", "--target", "--command", "--help-all"} <= set(short.split())
+    assert {"--resume", "--lr-rule"}.isdisjoint(short.split())
+    assert run("analyze", "--help-all")[0] == 2  # where nothing is hidden there is no such flag
+
+
+@pytest.mark.parametrize("group", ["schedule", "theory", "recipes"])
+def test_a_list_of_commands_is_not_cut(run, group, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    _, out, _ = run(group, "--help")
+    assert "..." not in out.split("Commands:")[1]
 
 
 def test_the_commands_are_all_there_and_no_others(run, monkeypatch):

@@ -80,12 +80,12 @@ JSON = {"--json": (["--json"], "to_json(")}
 WIDE = {"--wide": (["--wide"], "wide=True")}
 PRESENT = {"analysis.present.write": tuple, "analysis.present.to_json": dict, "analysis.present.show": None}
 PROGRAM = [
-    "--command", "train {batch_size} {lr} {seed} {folder}", "--reads", "csv", "--metric", "loss",
+    "--command", "echo {batch_size} {lr} {seed} {folder}", "--reads", "csv", "--metric", "loss",
     "--direction", "above", "--target", "3", "--metric-unit", "nats", "--example-unit", "tree",
     "--optim", "adamw", "--batch-sizes", "4",
 ]  # fmt: skip
 BRANCHED = [
-    "--command", "train {batch_size} {lr} {seed} {folder} {steps} {checkpoint}", "--reads", "csv", "--metric", "loss",
+    "--command", "echo {batch_size} {lr} {seed} {folder} {steps} {checkpoint}", "--reads", "csv", "--metric", "loss",
     "--direction", "above", "--metric-unit", "nats", "--example-unit", "tree", "--optim", "adamw",
     "--from-checkpoint", "w.pt@7",
 ]  # fmt: skip
@@ -416,7 +416,7 @@ FLAGS = {
             "--max-examples": (["--max-examples", "1e6"], "examples=1000000.0"),
             "--auto": (["--auto"], "policy_of(None, True, "),
             "--set": (["--set", "max_steps=77"], "max_steps=77"),
-            "--command": (PROGRAM[:2] + PROGRAM[4:], "'command': 'train {batch_size} {lr} {seed} {folder}'"),
+            "--command": (PROGRAM[:2] + PROGRAM[4:], "'command': 'echo {batch_size} {lr} {seed} {folder}'"),
             "--reads": (PROGRAM, "'reads': 'csv'"),
             "--metric": (PROGRAM, "Target(metric='loss'"),
             "--direction": (PROGRAM, "direction='above'"),
@@ -425,7 +425,7 @@ FLAGS = {
             "--tokens-per-example": ([*PROGRAM, "--tokens-per-example", "7"], "'tokens_per_example': 7"),
             "--column": ([*PROGRAM, "--column", "step=iter"], "'columns': {'step': 'iter'}"),
             "--resume": (
-                ["--command", "train {batch_size} {lr} {seed} {folder} {resume}", *PROGRAM[2:], "--resume", "--go"],
+                ["--command", "echo {batch_size} {lr} {seed} {folder} {resume}", *PROGRAM[2:], "--resume", "--go"],
                 "'resume': '--go'",
             ),
             "--output": (["-o", "there"], "there"),
@@ -536,7 +536,7 @@ FLAGS = {
             "--warmup": (["--warmup", "96"], "warmup=96"),
             "--state": (["--state", "reset"], "state='reset'"),
             "--seeds": (["--seeds", "5,6"], "seeds=(5, 6)"),
-            "--command": (BRANCHED[:2] + BRANCHED[4:], "'command': 'train {batch_size} {lr} {seed} {folder}"),
+            "--command": (BRANCHED[:2] + BRANCHED[4:], "'command': 'echo {batch_size} {lr} {seed} {folder}"),
             "--reads": (BRANCHED, "'reads': 'csv'"),
             "--metric": (BRANCHED, "Target(metric='loss'"),
             "--direction": (BRANCHED, "direction='above'"),

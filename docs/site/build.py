@@ -60,6 +60,8 @@ def pages(draft: Path) -> None:
 def command_help(name: str) -> str:
     """Help of a command, and of the commands of a group."""
     text = f"## cbs {name}\n\n{printed(name, '--help')}"
+    if "--help-all" in text:
+        text = f"## cbs {name}\n\n{printed(name, '--help-all')}"
     listed = re.search(r"^Commands:\n((?:  .*\n)+)", text, re.MULTILINE)
     members = re.findall(r"^  (\S+)", listed[1], re.MULTILINE) if listed else []
     return text + "".join(f"\n### cbs {name} {member}\n\n{printed(name, member, '--help')}" for member in members)

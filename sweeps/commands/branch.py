@@ -98,13 +98,15 @@ def command(
     command again runs only what is missing.
 
     Example: cbs branch --optim adamw --budget 1e5 --dry-run
+
+    Example: cbs branch --optim adamw --optim muon --budget 1e5 --factors 1,4,16
     """
     with errors.status("starting"):
         from cbs.compute import device
         from cbs.errors import Unfinished
         from cbs.registry.parsing import parse_seeds
         from cbs.trial.store import Store
-        from sweeps.external.asked import asked_sweep
+        from sweeps.external.asked import asked_sweep, check_there
         from sweeps.launching.loop import carry_out, prepare
         from sweeps.launching.policies.branch import Branch
         from sweeps.outlook.progress import Progress
@@ -140,6 +142,8 @@ def command(
         wanted["budget"] = branches["window"] or "1e9"
     sweep = asked_sweep(recipe, wanted, program)
     resources = Resources(**machines, **run_settings)
+    if program["command"] is not None and resources.address is None:
+        check_there(program["command"])
     resources.check_devices(sweep.device, command=program["command"] is not None)
     policy.check(sweep, limits=Limits(), source=None)
     trackers = list(dict.fromkeys(shown["log"] or ()))

@@ -25,6 +25,8 @@ def command(
     trial will resume from, stay; a sweep that is running is left alone.
 
     Example: cbs clean results/ --dry-run
+
+    Example: cbs clean results/ --failed
     """
     from sweeps.launching.ledger import clean
 

@@ -26,6 +26,8 @@ def command(
     The folders are not changed, and cbs sweep continues in the new one.
 
     Example: cbs merge results/here results/there -o results/both
+
+    Example: cbs merge results/seeds-0-2 results/seeds-3-5 -o results/six-seeds --json
     """
     from sweeps.launching.merge import merge
 

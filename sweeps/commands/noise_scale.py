@@ -76,6 +76,8 @@ def command(
     Per phase and per geometry, with intervals.
 
     Example: cbs noise-scale --optim muon --batch-size 64 --steps 256
+
+    Example: cbs noise-scale --workload my_model:Circles --optim adamw --layers
     """
     from rich.progress import Progress
 

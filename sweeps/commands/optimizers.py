@@ -36,6 +36,8 @@ def command(
     Family, paper, options, learning rates, memory, geometry of the noise scale.
 
     Example: cbs optimizers muon --workload text
+
+    Example: cbs optimizers --libraries
     """
     if not names and (workload or settings):
         raise ConfigError("--workload and --set need the names of optimizers, as in: cbs optimizers muon")

@@ -48,6 +48,8 @@ def command(
     Runs its sweeps, analyses and figure, and gives a verdict on every published number. The same command continues.
 
     Example: cbs reproduce nqm
+
+    Example: cbs reproduce merit-gpt2 --dry-run
     """
     from cbs.compute import device
     from cbs.errors import ConfigError

@@ -23,6 +23,8 @@ def command(
     Options of an optimizer are listed by 'cbs optimizers NAME'.
 
     Example: cbs settings cosine
+
+    Example: cbs settings clip_norm --json
     """
     with errors.status("reading the settings"):
         from sweeps.recipes import RECIPES

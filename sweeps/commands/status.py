@@ -27,6 +27,8 @@ def command(
     Also from another terminal or machine: best learning rates so far, the curve, the time left.
 
     Example: cbs status results/quick --watch
+
+    Example: cbs status results/
     """
     from sweeps.launching.ledger import ledgers
     from sweeps.launching.watch import watch as watch_folder

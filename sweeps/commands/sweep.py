@@ -31,7 +31,7 @@ def output_flags(
     ] = None,
     log: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help=f"Also log to {listed('sweeps.trackers')}. Repeats."),
+        typer.Option(metavar="NAME", help=f"Also log to {listed('sweeps.trackers')}. Repeats.", hidden=True),
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show trials, examples, estimated time; run nothing.")
@@ -63,6 +63,8 @@ def command(
     Results are stored trial by trial; the same command runs what is missing.
 
     Example: cbs sweep --optim merit --optim adamw --recipe quick
+
+    Example: cbs sweep --workload my_model:Circles --optim adamw --batch-sizes 4..256 --dry-run
     """
     began, output, dry_run = time.monotonic(), shown["output"], shown["dry_run"]
     local = machines["address"] is None and program["command"] is None
@@ -75,7 +77,7 @@ def command(
         from cbs.errors import Unfinished
         from cbs.registry.parsing import parse_duration
         from cbs.trial.store import Store
-        from sweeps.external.asked import asked_sweep
+        from sweeps.external.asked import asked_sweep, check_there
         from sweeps.launching.asked import limits_of, policy_of
         from sweeps.launching.loop import carry_out, prepare, timed
         from sweeps.launching.policies import POLICIES
@@ -106,6 +108,8 @@ def command(
     recipe = RECIPES.make(asked["recipe"])
     sweep = asked_sweep(recipe, asked, program)
     resources = Resources(**machines, **run_settings)
+    if program["command"] is not None and resources.address is None:
+        check_there(program["command"])
     resources.check_devices(sweep.device, command=program["command"] is not None)
     policy.check(sweep, limits=limits, source=asked["from_"])
     limit = time_limit(parse_duration(ending["stop_after"], "--stop-after") if ending["stop_after"] else None, began)

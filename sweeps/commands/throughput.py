@@ -38,6 +38,8 @@ def command(
     One row per optimizer and batch size, with a confidence interval. All are timed in turn, five times.
 
     Example: cbs throughput results/quick -o throughput.csv --batch-sizes 4..512
+
+    Example: cbs throughput results/ --seconds 5
     """
     with errors.status("starting"):
         from cbs.errors import ConfigError

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+import shlex
+import shutil
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from cbs.errors import ConfigError
@@ -54,6 +58,27 @@ def asked_sweep(recipe: Sweep, asked: Mapping[str, Any], program: Mapping[str, A
         with calling_theirs():
             per_example = built(sweep.workload).tokens_per_example
     return sweep.replace(budgets=in_examples(*amounts, per_example))
+
+
+_INTERPRETERS = ("python", "torchrun", "accelerate", "deepspeed", "bash", "sh")
+
+
+def check_there(command: str) -> None:
+    """Check that the program of a command line, and the script that it is given, are there.
+
+    Raises:
+        ConfigError: naming the one that is not.
+    """
+    program, *words = shlex.split(command)
+    if "{" not in program and shutil.which(program) is None:
+        raise ConfigError(f"--command: no program {program!r} is found; check its spelling, or give its whole path")
+    before_module = itertools.takewhile(lambda word: word not in ("-c", "-m"), words)
+    script = next((word for word in before_module if word.endswith((".py", ".sh")) and "{" not in word), None)
+    if script is not None and Path(program).name.startswith(_INTERPRETERS) and not Path(script).exists():
+        raise ConfigError(
+            f"--command: {script} is not in {Path.cwd()}; check its spelling, or start cbs where it is, "
+            "since the command runs in the same folder"
+        )
 
 
 def program_of(

@@ -22,7 +22,7 @@ def ending_flags(
     ] = None,
     max_examples: Annotated[
         float | None,
-        typer.Option(help="Start no trial after this many examples in total: 1e7."),
+        typer.Option(help="Start no trial after this many examples in total: 1e7.", hidden=True),
     ] = None,
     stop_after: Annotated[
         str | None,

@@ -11,13 +11,13 @@ def resource_flags(
     workers: Annotated[int | None, typer.Option(help="Most trials at a time. Default: one per core.")] = None,
     workers_per_trial: Annotated[
         int,
-        typer.Option(help="Processes that share a trial."),
+        typer.Option(help="Processes that share a trial.", hidden=True),
     ] = 1,
     gpus_per_trial: Annotated[
         float | None,
         typer.Option(help="Share of a GPU. Default: 1 per process, if any."),
     ] = None,
-    address: Annotated[str | None, typer.Option(help="Address of a running Ray cluster, or auto.")] = None,
+    address: Annotated[str | None, typer.Option(help="Address of a running Ray cluster, or auto.", hidden=True)] = None,
 ) -> dict[str, Any]:
     """Return the given options as keyword arguments of :class:`sweeps.running.cluster.Resources`."""
     return dict(locals())

@@ -1,4 +1,4 @@
-"""The private Ray of a command: one for all of its sweeps, started in the background while the command is still planning."""
+"""The private Ray of a command: one for all of its sweeps, started in the background while the command still plans."""
 
 from __future__ import annotations
 

@@ -44,6 +44,7 @@ def sweep_flags(
         typer.Option(
             metavar="RULE",
             help="One rate per batch size, no search: sqrt:5e-3@32768, linear:0.1@256, or 64:1e-3,128:2e-3.",
+            hidden=True,
         ),
     ] = None,
     seeds: Annotated[str | None, typer.Option(help="Number of seeds (3), or a list (0,1,2).")] = None,
@@ -52,6 +53,7 @@ def sweep_flags(
         typer.Option(
             metavar="NAME",
             help=f"Batch-size schedule: {listed('cbs.schedules.batch_size')}, or package.module:name. Repeats.",
+            hidden=True,
         ),
     ] = None,
     axis: Annotated[
@@ -59,30 +61,29 @@ def sweep_flags(
         typer.Option(
             metavar="OPTION=VALUES",
             help="Also tune an option: momentum=0.9,0.95; or run a sweep for each value of a setting. Repeats.",
+            hidden=True,
         ),
     ] = None,
     from_: Annotated[
         Path | None,
         typer.Option(
-            "--from",
-            metavar="RESULTS",
-            help="Start the search at the best learning rates there.",
+            "--from", metavar="RESULTS", help="Start the search at the best learning rates there.", hidden=True
         ),
     ] = None,
     from_checkpoint: Annotated[
         Path | None,
-        typer.Option(metavar="PATH", help="Start every trial from a checkpoint."),
+        typer.Option(metavar="PATH", help="Start every trial from a checkpoint.", hidden=True),
     ] = None,
     probe: Annotated[
         str | None,
-        typer.Option(help=f"Source of the noise scale: {listed('cbs.noise_scale.sources')}, or none."),
+        typer.Option(help=f"Source of the noise scale: {listed('cbs.noise_scale.sources')}, or none.", hidden=True),
     ] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option(
             "--set",
             metavar="KEY=VALUE",
-            help="Other settings; '--set help=' lists them. Repeats.",
+            help="Other settings; 'cbs settings' lists them. Repeats.",
         ),
     ] = None,
 ) -> dict[str, Any]:

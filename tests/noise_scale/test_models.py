@@ -36,7 +36,7 @@ from cbs.errors import ConfigError
 from cbs.noise_scale.moments import Moments, Sizes
 from cbs.noise_scale.probe import Probe
 
-PAGE = Path(models.__file__).resolve().parents[1] / "docs" / "noise-scale-tables.md"
+PAGE = models.PAGE
 CELLS = read(PAGE.read_text())
 
 MODES_IN_SECONDS = {
@@ -80,7 +80,7 @@ SLOW = sorted((first_of_each(lambda key: key[0]) | first_of_each(outcome)) - {*F
 )
 def test_a_cell_is_what_the_page_says(model: str, mode: str, source: str) -> None:
     """A tenth of the page's cells: every model, and every outcome of every mode and source. Where one is not so:
-    ``python -m benchmarks.models --model MODEL --write docs/noise-scale-tables.md``; without ``--model`` it runs all,
+    ``python -m benchmarks.models --model MODEL --write benchmarks/noise_scale_models.md``; without ``--model`` it runs all,
     in an hour or two."""
     pytest.importorskip("transformers")
     found, wanted = run(model, mode, source), CELLS[model, mode, source]

@@ -126,7 +126,7 @@ def fit_curve(
     The interval is formed by percentiles of the refits. With one seed per batch size the deviations are normal draws
     with the standard deviation of the residuals. A seed that did not reach the target is drawn from the fitted curve in
     the same way, and is a bound in a resample if its draw is beyond its bound. The measured coverage is in
-    ``docs/fits.md``. The estimate is for the best learning rate of the grid. It is slightly slower than the best
+    ``docs/evidence.md``. The estimate is for the best learning rate of the grid. It is slightly slower than the best
     possible one if learning rates are few, and looks slightly faster than it is if they are many and noisy; the
     intervals cover both.
 

@@ -41,6 +41,8 @@ def command(
     And the same as tables, in CSV and LaTeX.
 
     Example: cbs analyze results/ --target 2.4 --target 2.8
+
+    Example: cbs analyze results/quick --suggest --figures neurips
     """
     from analysis.questions.analyze.answer import analyze
 

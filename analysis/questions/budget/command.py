@@ -39,6 +39,8 @@ def command(
     Final metric, largest batch size within a margin of the best, what doubling costs.
 
     Example: cbs budget results/ --at 1e6,2e6 --within 0.01
+
+    Example: cbs budget results/adamw results/merit --within 1%
     """
     from analysis.questions.budget.answer import budget
 

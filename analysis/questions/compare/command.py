@@ -34,6 +34,8 @@ def command(
     Token ratio, probability of the larger critical batch size, compute-time plane.
 
     Example: cbs compare results/ --reference adamw --throughput throughput.csv
+
+    Example: cbs compare results/adamw results/merit --target 2.4
     """
     from analysis.questions.compare.answer import compare
 

@@ -34,6 +34,8 @@ def command(
     censored (steps is a lower bound), tokens_per_example.
 
     Example: cbs fit steps.csv --unit sequences --definition 'overhead(reference_batch=256)'
+
+    Example: cbs fit steps.csv --figure steps.pdf
     """
     from analysis.estimate.fit_table import fit_table
     from analysis.present.save_figure import save_figure

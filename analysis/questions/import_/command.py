@@ -63,6 +63,8 @@ def command(
 
     Example: cbs import runs.csv -o results/mine --metric val_loss --direction below --target 3.2
     --metric-unit nats/token --example-unit sequence
+
+    Example: cbs import logs -o results/tb --format tensorboard --pattern 'b{batch_size}-lr{lr}' --set optimizer=adamw
     """
     with errors.status("starting"):
         from analysis.read.importers import Settings, import_runs

@@ -33,6 +33,8 @@ def command(
     Per checkpoint, with intervals, beside the noise scale and the published rule; its time average.
 
     Example: cbs local results/ --within 0.01 --noise-share 0.5
+
+    Example: cbs local results/ --json
     """
     from analysis.questions.local.answer import local
 

@@ -32,6 +32,8 @@ def command(
     And what square-root or linear scaling would have measured.
 
     Example: cbs lr results/ --target 2.4
+
+    Example: cbs lr results/ --scale-from 64
     """
     from analysis.questions.lr.answer import learning_rates
 

@@ -34,6 +34,8 @@ def command(
     And what twice the devices buy.
 
     Example: cbs recommend results/ --target 2.4 --devices 8 --throughput throughput.csv
+
+    Example: cbs recommend results/ --throughput 'assumed(examples_per_second_per_device=2000)'
     """
     from analysis.questions.recommend.answer import recommend
     from analysis.questions.recommend.plans import Wish

@@ -42,6 +42,8 @@ def command(
     Tables, figures, data, protocol; the page needs no network.
 
     Example: cbs report results/ -o report.html
+
+    Example: cbs report results/ --methods
     """
     if methods:
         if output is not None or live:

@@ -46,6 +46,8 @@ def command(
     Laws, and comparisons at all else equal.
 
     Example: cbs scale results/ --target 2.6 --target 2.4 --against data --at 1e9
+
+    Example: cbs scale results/small results/large --against parameters
     """
     from analysis.questions.scale.answer import scale
 

@@ -26,7 +26,10 @@ _SHAPES = {"batch_size": r"\d+", "seed": r"\d+", "parameters": r"\d+", "lr": _NU
 _SHOWN = 3
 _ACCUMULATION, _WHOLE_BATCH = (re.compile(words, re.IGNORECASE) for words in ("accum", "global|total|effective"))
 """Patterns of the names of settings that split a batch into passes, and of settings that count all of them."""
-_WAYS = "give it in a column of the source, with --runs FILE, --pattern or --set NAME=VALUE"
+_WAYS = (
+    "give it in a column of the source, with --pattern 'b{batch_size}-lr{lr}' where names say it, with --runs FILE, a "
+    "table with a row per run and the columns run, batch_size, optimizer and lr, or with --set NAME=VALUE for all"
+)
 
 
 def facts_of(runs: Sequence[ImportedRun], settings: Settings, notes: list[str]) -> list[dict[str, Any]]:
@@ -139,7 +142,9 @@ def _rows(table: Sheet, settings: Settings) -> dict[str, dict[str, Any]]:
     titles = {name: title if title in table.columns else name for name, title in titles.items()}
     column = titles.pop("run")
     rows: dict[str, dict[str, Any]] = {}
-    for index, cell in enumerate(table.need(column, "it needs one with the names of the runs")):
+    for index, cell in enumerate(
+        table.need(column, "it needs one with the names of the runs; --column run=THEIRS says which it is")
+    ):
         name = "" if cells.empty(cell) else str(cell).strip()
         if not name or name in rows:
             raise table.error(index, column, f"run {name!r} {'appears twice' if name else 'is empty'}")

@@ -200,7 +200,7 @@ def _usable(runs: Sequence[ImportedRun], settings: Settings, notes: list[str]) -
                 f"run {name} appears twice, in {' and '.join(dict.fromkeys(where))}; rename or leave out one"
             )
     if not any(len(run.values) for run in runs):
-        there = ", ".join(sorted({name for run in runs for name in run.metrics})) or "none"
+        there = some(sorted({name for run in runs for name in run.metrics}), 4 * _SHOWN) or "none"
         raise DataError(f"no run has the metric {settings.measured!r}; available: {there}")
     kept: list[ImportedRun] = []
     out: list[ImportedRun] = []

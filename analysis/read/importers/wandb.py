@@ -93,7 +93,9 @@ def _from_files(source: str, settings: Settings, notes: list[str]) -> Iterator[I
         if of_chart:
             notes.append(f"{file} is the export of a chart, which may hold fewer points than were logged; {_ALL}")
         else:
-            yield run_of(table, settings, axis, name=file.stem, files=(file,))
+            # of a chart without this metric: the metrics that it has
+            drawn = {title.rpartition(" - ")[2] for title in table.columns if title + _LOWEST in table.columns}
+            yield run_of(table, settings, axis, name=file.stem, files=(file,), **({"metrics": drawn} if drawn else {}))
 
 
 def _from_server(source: str, settings: Settings, notes: list[str]) -> Iterator[ImportedRun]:
@@ -148,8 +150,8 @@ def _of_chart(table: Sheet, title: str, settings: Settings, file: Path) -> Impor
             raise table.error(
                 rows[merged[0]],
                 title,
-                f"merged from several points (from {low[merged[0]]:g} to {high[merged[0]]:g}), so the curve is not the "
-                f"one that was logged; {_ALL}",
+                f"merged from several points or runs (from {low[merged[0]]:g} to {high[merged[0]]:g}), so the curve is "
+                f"not the one that was logged; {_ALL}",
             )
     columns = {theirs: cells for theirs, cells in table.columns.items() if theirs != title}
     one = Sheet(table.name, columns | {settings.measured: table.columns[title]}, table.places)

@@ -15,6 +15,8 @@ def command(context: typer.Context, *, as_json: AsJson = False) -> None:
     Without a subcommand: list them with what they cost.
 
     Example: cbs recipes show merit-gpt2
+
+    Example: cbs recipes --json
     """
     if context.invoked_subcommand is not None:
         return

@@ -17,6 +17,8 @@ def command(
     """Write a page of every statement: published value, our value, verdict.
 
     Example: cbs recipes atlas docs/atlas
+
+    Example: cbs recipes atlas docs/atlas -o page.md
     """
     from sweeps.reproducing.atlas import atlas
 

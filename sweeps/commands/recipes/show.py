@@ -17,6 +17,8 @@ def command(
     """Show the protocol, the deviations from the paper, and what is expected.
 
     Example: cbs recipes show nqm
+
+    Example: cbs recipes show merit-gpt2 --json
     """
     from sweeps.reproducing.reproduce import recipe_of
     from sweeps.reproducing.telling import recipe_lines

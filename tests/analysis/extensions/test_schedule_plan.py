@@ -593,7 +593,7 @@ def test_the_command_refuses_in_one_line(
     ],
 )
 def test_what_is_promised_on_the_quadratic_holds(name: str, rule: str, promises: bool, tmp_path: Path) -> None:
-    """Three sweeps of the noisy quadratic; 20 of each case are in docs/schedules.md."""
+    """Three sweeps of the noisy quadratic; 20 of each case are in docs/evidence.md."""
     case, truths = CASES[name], []
     for index in range(3):
         config = AnalysisConfig(seed=index)

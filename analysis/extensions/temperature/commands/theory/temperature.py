@@ -23,6 +23,8 @@ def command(
     By McCandlish et al. (2018) it goes as 1/T, the temperature T being learning rate over batch size.
 
     Example: cbs theory temperature results/
+
+    Example: cbs theory temperature results/ --confidence 0.9
     """
     from analysis.extensions.temperature.answer import temperature
 

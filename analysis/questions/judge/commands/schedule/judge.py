@@ -24,6 +24,8 @@ def command(
     """What batch schedules bought: their runs against the constant batch sizes run beside them.
 
     Example: cbs schedule judge results/ --target 2.4 --throughput throughput.csv
+
+    Example: cbs schedule judge results/ --devices 8
     """
     from analysis.questions.judge.answer import schedules
 

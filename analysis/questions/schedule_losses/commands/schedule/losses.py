@@ -25,6 +25,8 @@ def command(
     The final metric beside that of the batch size it starts from, and the steps saved.
 
     Example: cbs schedule losses results/
+
+    Example: cbs schedule losses results/ --metric gradient_norm
     """
     from analysis.questions.schedule_losses.answer import schedule_losses
 

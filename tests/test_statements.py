@@ -1,0 +1,175 @@
+"""Statements of the pages about defaults, limits, names and stored tables, each compared with the code it is about."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from analysis.estimate import diagnosis
+from analysis.estimate.definitions import DEFINITIONS
+from analysis.estimate.fitting.bend import FEWEST as FEWEST_FOR_BEND
+from analysis.estimate.fitting.exponent import SPREAD
+from analysis.estimate.fitting.forms import FORMS
+from analysis.estimate.fitting.least_squares import REACH
+from analysis.estimate.studies import FARTHEST
+from analysis.page_widths import VENUES
+from analysis.questions.budget.answer import NATS
+from analysis.questions.recommend.answer import NEAR
+from analysis.questions.report.live import REFRESH
+from benchmarks import models
+from benchmarks.model_cells import EXACT, FALLBACK, REFUSED
+from benchmarks.model_page import read
+from cbs.errors import ConfigError, Unfinished
+from cbs.noise_scale.probe import ALL_OF_THE_FIRST, PERIOD
+from cbs.schedules.batch_size import BATCH_SCHEDULES
+from cbs.training.metrics.gradient_norm import EXAMPLES
+from cbs.trial.config import EvaluationPlan
+from cbs.trial.record import TrialStatus
+from cbs.workloads import WORKLOADS
+from sweeps.external.process import GRACE
+from sweeps.launching.policies.rounds import MOST_ROUNDS
+from sweeps.recipes import RECIPES
+from sweeps.running import patience
+
+ROOT = Path(__file__).resolve().parents[1]
+WORDS = {2: "two", 5: "five", 8: "eight", 10: "ten"}
+
+
+def option(rule: str, name: str) -> Any:
+    """Default of an option of a batch-size rule."""
+    return inspect.signature(BATCH_SCHEDULES[rule]).parameters[name].default
+
+
+def default(definition: str, name: str) -> Any:
+    """Default of an option of a definition."""
+    return next(part.default for part in dataclasses.fields(DEFINITIONS[definition]) if part.name == name)
+
+
+def cells(source: str, kind: str) -> int:
+    """Cells of the stored comparison of the noise scale with a loop over examples."""
+    found = read(models.PAGE.read_text())
+    return sum(key[2] == source and cell.kind == kind for key, cell in found.items())
+
+
+QUICK, DEFAULT, PLAN = RECIPES.make("quick"), RECIPES.make("default"), EvaluationPlan()
+MODELS = len({model for model, _, _ in read(models.PAGE.read_text())})
+FORM = {form.knee: form.belief for form in FORMS if not form.levelled}
+
+STATEMENTS: list[tuple[str, str, Callable[[], tuple[Any, ...]]]] = [
+    (
+        "README.md",
+        "The quick recipe has {} batch sizes and {} seeds",
+        lambda: (WORDS[len(QUICK.batch_sizes)], WORDS[len(QUICK.seeds)]),
+    ),
+    ("README.md", "one of {} definitions", lambda: (WORDS[len(DEFINITIONS.names())],)),
+    (
+        "protocol.md",
+        "the next evaluation after step s is at {} s, or at {} s while",
+        lambda: (PLAN.growth, PLAN.far_growth),
+    ),
+    ("protocol.md", "pruned when it has taken {} times the best steps", lambda: (DEFAULT.prune_factor,)),
+    ("protocol.md", "rises linearly over the first {} updates", lambda: (WORDS[DEFAULT.schedule.warmup_steps],)),
+    ("protocol.md", "down to a ratio of {} (`--set lr_resolution", lambda: (DEFAULT.lr_resolution,)),
+    ("protocol.md", "One step in {} is measured, for about 5 % of the run", lambda: (PERIOD,)),
+    ("protocol.md", "after {} rounds", lambda: (MOST_ROUNDS,)),
+    ("noise-scale.md", "only the first {} steps and then one in {} are measured", lambda: (ALL_OF_THE_FIRST, PERIOD)),
+    ("noise-scale.md", "single examples on {} models", lambda: (MODELS,)),
+    ("fits.md", "prior around 0 with standard deviation {}", lambda: (SPREAD,)),
+    ("fits.md", "| the power law above | {} |", lambda: (FORM[1.0],)),
+    ("fits.md", "a sharper knee, g = 1.5 | {:.2f} |", lambda: (FORM[1.5],)),
+    ("fits.md", "a very blunt one, g = 0.5 | {:.2f} |", lambda: (FORM[0.5],)),
+    ("fits.md", "more than {:.0f} times beyond the measured ones", lambda: (REACH,)),
+    (
+        "fits.md",
+        "It becomes the verdict if p < {} and the size is above {:.0f} %",
+        lambda: (diagnosis.LACK_OF_FIT, 100 * diagnosis.EXCESS_RMS),
+    ),
+    ("fits.md", "below p = {} the verdict is *depends on the curve's form*", lambda: (diagnosis.BENT,)),
+    ("fits.md", "It needs two seeds and {} batch sizes", lambda: ({6: "six"}[FEWEST_FOR_BEND],)),
+    ("fits.md", "between two that are more than a factor of {} apart", lambda: (FARTHEST,)),
+    ("fits.md", "the interval spans a factor of {} or more", lambda: (WORDS[int(diagnosis.WIDE)],)),
+    ("definitions.md", "`overhead` p = {}, `reference_batch`", lambda: (default("overhead", "overhead"),)),
+    ("definitions.md", "measured steps | `tolerance` t = {} | Shallue", lambda: (default("saturation", "tolerance"),)),
+    (
+        "schedules.md",
+        "| `theta` ({}), `cap`, `lr_exponent` (0) | 2412.21124 |",
+        lambda: (f"{option('norm_test', 'theta'):g}"[1:],),
+    ),
+    (
+        "schedules.md",
+        "| `theta` ({}), `cap`, `lr_exponent` (.5) | 2602.03001 |",
+        lambda: (f"{option('dual_norm', 'theta'):g}"[1:],),
+    ),
+    ("schedules.md", "| `cut` ({:g}), `cap` | 1711.00489 |", lambda: (option("smith", "cut"),)),
+    (
+        "schedules.md",
+        "`first_examples`, `delta` ({:g}), `gamma` ({}), `stage_power` ({:g}), `cap` ({})",
+        lambda: tuple(option("growth", name) for name in ("delta", "gamma", "stage_power", "cap")),
+    ),
+    ("faults.md", "| {} | some trials failed, or Ray died for good", lambda: (Unfinished.exit_code,)),
+    ("faults.md", "| {} | the input is wrong, or the folder cannot be used", lambda: (ConfigError.exit_code,)),
+    (
+        "faults.md",
+        "default: {:.0f} times the longest expected step, at least {:.0f} minutes",
+        lambda: (patience.MARGIN, patience.LEAST_SECONDS / 60),
+    ),
+    ("own-trainer.md", "the program gets SIGTERM, and {} seconds later SIGKILL", lambda: (WORDS[int(GRACE)],)),
+    ("budget.md", "by default {} for metrics in nats", lambda: (NATS,)),
+    ("budget.md", "`gradient_norm` (over {} fixed training examples)", lambda: (EXAMPLES,)),
+    ("recommending.md", "at most {:.0f} % more", lambda: (100 * (NEAR - 1),)),
+    ("figures.md", "writes the page again every {} seconds", lambda: (REFRESH,)),
+    ("figures.md", "| `acl` | {:.2f} in | {:.2f} in |", lambda: (VENUES["acl"].single, VENUES["acl"].text)),
+    ("figures.md", "| `ieee` | {:.2f} in | {:.2f} in |", lambda: (VENUES["ieee"].single, VENUES["ieee"].text)),
+    ("evidence.md", "| `split` | {} | 0 | {} |", lambda: (cells("split", EXACT), cells("split", REFUSED))),
+    (
+        "evidence.md",
+        "| `accumulation` | {} | 0 | {} |",
+        lambda: (cells("accumulation", EXACT), cells("accumulation", REFUSED)),
+    ),
+    (
+        "evidence.md",
+        "| `auto` | {} | {} | {} |",
+        lambda: tuple(cells("auto", kind) for kind in (EXACT, FALLBACK, REFUSED)),
+    ),
+]
+"""Page, what it says, and the values in it as the program has them."""
+
+
+@pytest.mark.parametrize(
+    ("page", "said", "values"), STATEMENTS, ids=[f"{page}: {said}" for page, said, _ in STATEMENTS]
+)
+def test_a_page_says_what_the_program_does(page: str, said: str, values: Callable[[], tuple[Any, ...]]) -> None:
+    text = (ROOT / page if page == "README.md" else ROOT / "docs" / page).read_text()
+    assert said.format(*values()) in " ".join(text.split())
+
+
+def test_every_verdict_has_a_row_in_the_guide_and_a_place_in_the_glossary() -> None:
+    guide, glossary = ((ROOT / "docs" / name).read_text() for name in ("fits.md", "glossary.md"))
+    rows = re.findall(r"^\| ([^|]+) \|", guide.partition("## Verdicts")[2], re.MULTILINE)
+    assert set(rows) - {"verdict", "---"} >= {str(verdict) for verdict in diagnosis.Verdict}
+    assert all(f"`{verdict}`" in glossary for verdict in diagnosis.Verdict)
+
+
+def test_the_glossary_has_every_status_of_a_trial() -> None:
+    glossary = (ROOT / "docs" / "glossary.md").read_text()
+    assert all(f"| `{status}` |" in glossary for status in TrialStatus)
+
+
+@pytest.mark.parametrize(
+    ("page", "names"),
+    [
+        ("definitions.md", DEFINITIONS.names()),
+        ("schedules.md", BATCH_SCHEDULES.names()),
+        ("workloads.md", WORKLOADS.names()),
+        ("figures.md", VENUES),
+    ],
+)
+def test_a_page_names_all_entries_of_a_registry(page: str, names: Iterable[str]) -> None:
+    text = (ROOT / "docs" / page).read_text()
+    assert [name for name in names if f"`{name}`" not in text] == []
