@@ -55,9 +55,9 @@ EXCESS_RMS = 0.03
 
 FORM_DOUBT = 0.165
 """Probability of lying outside the interval, were all forms of the curve equally likely, that is too large: up to it
-silent errors stay at 5 % or below in the worlds of ``docs/fits.md``, but for the two that it names."""
+silent errors stay at 5 % or below in the worlds of ``docs/fits.md``."""
 
-BENT = 0.05
+BENT = 0.15
 """Probability of :class:`Bend` below which the exponent is said to fall."""
 
 WIDE = 10.0

@@ -1,4 +1,4 @@
-r"""Whether the exponent of a curve falls towards large batch sizes, which none of the forms can do.
+r"""Whether the exponent of a curve falls towards large batch sizes by more than the blunt forms hold.
 
 Beside the power law stands the curve whose rise :math:`\ln(S/S_{min} - 1)` bends at the critical batch size,
 

@@ -1,8 +1,10 @@
 """What the other forms of the curve say of the critical batch size, and which batch sizes would tell them apart.
 
-The interval holds them in proportion to their priors. Here they are taken as equally likely
+The interval holds them in proportion to their priors and likelihoods. Here they are taken as equally likely
 beforehand, each scattered around its own critical batch size as the power law is around its own, so that an answer that
-rests on the belief alone is noticed.
+rests on the belief alone is noticed. The forms are no complete list, and with little noise the likelihood tells even
+the nearest one from the truth: it counts to the power :data:`COARSE`, as for data that come from near a form only
+(Miller and Dunson 2019, "Robust Bayesian inference via coarsening", arXiv 1506.06101).
 """
 
 from __future__ import annotations
@@ -16,6 +18,9 @@ import numpy as np
 
 from analysis.arrays import Interval
 from analysis.estimate.fitting import Fit
+
+COARSE = 0.3
+"""Power of the likelihood of a form in :attr:`OtherForms.outside`."""
 
 _LIKELY = 0.1
 """Likelihood, over that of the form that the data speak for most, from which on a form is named."""
@@ -38,7 +43,7 @@ class OtherForms:
 
     Attributes:
         outside: probability that the critical batch size lies outside the interval, were all forms equally likely
-            before the data.
+            before the data, which tell them apart by :data:`COARSE`.
         named: what a form that fits as well says of the steps, to follow "if", and its critical batch size; at most
             the one with the smallest and the one with the largest.
         deciding: batch sizes at which the forms differ most, increasing; none where what would help is less noise.
@@ -54,7 +59,7 @@ def other_forms(fit: Fit, ends: Interval) -> OtherForms | None:
     low, high = ends
     if low is None or high is None:
         return None
-    likely = np.array([form.likelihood for form in fit.forms])
+    likely = np.array([form.likelihood for form in fit.forms]) ** COARSE
     apart = np.array([form.estimate.critical for form in fit.forms]) / fit.power.critical
     with np.errstate(invalid="ignore"):
         at = apart[:, None] * fit.resampled_power.critical
