@@ -63,9 +63,9 @@ remark, above it a verdict."""
 
 FORM_DOUBT = 0.165
 """Largest acceptable probability of lying outside the interval if all forms of the curve were equally likely. Up to it,
-silent errors stay at 5 % or below in the simulations of ``docs/evidence.md``, except for the two that are named there."""
+silent errors stay at 5 % or below in the simulations of ``docs/evidence.md``."""
 
-BENT = 0.05
+BENT = 0.15
 """The exponent is said to fall if the probability of :class:`Bend` is below this."""
 
 WIDE = 10.0

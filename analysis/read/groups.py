@@ -162,8 +162,8 @@ def grouped(trials: pd.DataFrame) -> tuple[np.ndarray, list[Group]]:
     settings = settings.drop(columns=empty, errors="ignore")
     sweep = trials["root"].map(as_text)
     workload = sweep + "\n" + settings["workload.name"]
-    for name in ("data_hash", "parameters"):
-        # a trial that failed before its data and model were known takes them from its sweep's workload
+    for name in _KNOWN:
+        # a trial that failed before its data and model were known takes those of its sweep's workload
         known = trials["workload_info"].map(lambda info, name=name: json.dumps(info[name]) if info else None)
         settings[f"workload.{name}"] = known.fillna(known.groupby(workload).transform("first")).fillna("")
     for name in [name for name in _SCALED if name in settings]:

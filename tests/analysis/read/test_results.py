@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -200,6 +201,25 @@ def test_other_data_is_another_group(tmp_path: Path) -> None:
     written(tmp_path, config(), data_hash="aaa")
     Store(tmp_path).save(trial(config(seed=1), ROWS, TrialStatus.REACHED, data_hash="bbb"))
     assert len(load(tmp_path).groups) == 2
+
+
+@pytest.mark.parametrize(
+    "said", [{"tokens_per_example": 64}, {"example_unit": "document"}, {"metric_unit": "bits/byte"}]
+)
+def test_what_counts_or_measures_otherwise_is_another_group(tmp_path: Path, said: dict[str, Any]) -> None:
+    """As of a workload of one's own that was edited between two runs: pooled, their steps would lie on one curve."""
+    written(tmp_path, config())
+    other = trial(config(seed=1), ROWS, TrialStatus.REACHED)
+    assert other.workload is not None
+    Store(tmp_path).save(other.replace(workload=replace(other.workload, **said)))
+    groups = load(tmp_path).groups
+    assert len(groups) == 2
+    ((name, value),) = said.items()
+    assert {getattr(group, name) for group in groups} == {
+        value,
+        getattr(trial(config(), ROWS, TrialStatus.REACHED).workload, name),
+    }
+    assert len({group.workload for group in groups}) == 2
 
 
 def test_failed_trials_are_kept_with_their_group(tmp_path: Path) -> None:
