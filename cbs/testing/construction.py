@@ -12,7 +12,7 @@ from torch import nn
 
 from cbs.errors import CbsError
 from cbs.testing.check import check
-from cbs.testing.subjects import Failure, NotApplicable, OptimizerRun, Subject, ensure, moved, refused, same
+from cbs.testing.subjects import NotApplicable, OptimizerRun, Subject, ensure, moved, refused, same
 
 REFUSALS = (ValueError, TypeError, CbsError)
 BAD_OPTIONS: dict[str, Any] = {"betas": (0.9, 1.5), "momentum": -0.5, "weight_decay": -1.0}
@@ -139,26 +139,6 @@ def check_complex_parameters(subject: Subject) -> None:
         other.step()
     steps = {"parameter": torch.view_as_real(param.detach())}
     same(steps, {"parameter": twin}, "complex parameters are accepted and step differently", tolerance=1e-5)
-
-
-@check()
-def check_tensor_learning_rates(subject: Subject) -> None:
-    """A learning rate that is a tensor of one element, of shape [], [1] or [1, 1], is refused at construction or steps
-    like the number."""
-    plain = subject.run().train(3)
-    for shape in ((), (1,), (1, 1)):
-        message = f"lr=tensor of shape {list(shape)}"
-        try:
-            run = subject.run(lr=torch.full(shape, subject.lr))
-        except REFUSALS:
-            continue
-        try:
-            run.train(3)
-        except Exception as error:
-            raise Failure(f"{message} is accepted, and its step raises {type(error).__name__}: {error}") from error
-        # Products with a float32 learning rate round otherwise than those with a float64 number.
-        same(plain.values(), run.values(), message, tolerance=1e-4)
-    refused(lambda: subject.run(lr=torch.full((2,), subject.lr)).train(1), (Exception,), "lr=tensor of shape [2]")
 
 
 @check(beyond_torch=True)

@@ -77,39 +77,6 @@ def check_loads_by_position(subject: Subject) -> None:
 
 
 @check()
-def check_loads_what_a_hook_returns(subject: Subject) -> None:
-    """A load pre-hook may change the dictionary or return another one, which is then what is loaded; a post-hook is
-    called once, after the load."""
-    run = subject.run().train(3)
-    right, wrong = copy.deepcopy(run.optimizer.state_dict()), copy.deepcopy(run.optimizer.state_dict())
-    for _, leaf in tensors(wrong["state"]):
-        leaf.zero_()
-    for group in wrong["param_groups"]:
-        group["lr"] = 0.5 * group["lr"]
-    other = again(run)
-    calls: list[str] = []
-    other.optimizer.register_load_state_dict_pre_hook(lambda *_: calls.append("before"))
-    other.optimizer.register_load_state_dict_pre_hook(lambda *_: right)
-    other.optimizer.register_load_state_dict_post_hook(lambda *_: calls.append("after"))
-    other.optimizer.load_state_dict(wrong)
-    ensure(calls == ["before", "after"], f"hooks are called: {calls}")
-    same_state(right, other.optimizer.state_dict(), "the state that a load pre-hook returned")
-    same(run.train(2).values(), other.train(2).values(), "after a load that a pre-hook changed")
-
-
-@check()
-def check_state_dict_hooks(subject: Subject) -> None:
-    """Hooks before and after ``state_dict()`` are called once each, and what the latter returns is the state dict."""
-    optimizer = subject.run().train(1).optimizer
-    calls: list[str] = []
-    optimizer.register_state_dict_pre_hook(lambda _: calls.append("before"))
-    optimizer.register_state_dict_post_hook(lambda *_: calls.append("after"))
-    optimizer.register_state_dict_post_hook(lambda _, saved: {**saved, "note": 1})
-    ensure(optimizer.state_dict().get("note") == 1, "what a hook returns is ignored")
-    ensure(calls == ["before", "after"], f"hooks are called: {calls}")
-
-
-@check()
 def check_step_hooks(subject: Subject) -> None:
     """Hooks before and after a step, of the optimizer and of all optimizers, are called once each."""
     from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
@@ -131,25 +98,6 @@ def check_step_hooks(subject: Subject) -> None:
     ensure(sorted(calls) == expected, f"at one step hooks are called: {', '.join(calls)}")
 
 
-@check()
-def check_loads_across_dtypes(subject: Subject) -> None:
-    """State of parameters of one type loads beside parameters of another, and the next steps work."""
-    for source, target in (
-        (torch.float64, torch.float32),
-        (torch.float32, torch.float64),
-        (torch.float32, torch.bfloat16),
-        (torch.bfloat16, torch.float32),
-    ):
-        saved = subject.run(dtype=source).train(2).optimizer.state_dict()
-        run = subject.run(dtype=target)
-        run.optimizer.load_state_dict(saved)
-        try:
-            run.train(2)
-        except Exception as error:
-            raise Failure(f"{source} into {target}: the next step raises {type(error).__name__}: {error}") from error
-        ensure(run.finite(), f"{source} into {target}: weights are not finite after the next step")
-
-
 @check(beyond_torch=True)
 def check_loads_what_lacks_options(subject: Subject) -> None:
     """A state dict whose groups lack options, as an older version's do, leaves those as they were constructed."""
@@ -167,18 +115,6 @@ def check_loads_what_lacks_options(subject: Subject) -> None:
         for name in options.keys() - saving.keys():
             ensure(loaded.get(name) == options[name], f"{name} is {loaded.get(name)!r}, built with {options[name]!r}")
     same(run.train(1).values(), other.train(1).values(), "after a load without options")
-
-
-@check()
-def check_loads_plain_numbers(subject: Subject) -> None:
-    """Where a count of steps is kept as a tensor, a plain number loads as well."""
-    run = subject.run().train(2)
-    saved = copy.deepcopy(run.optimizer.state_dict())
-    for state in saved["state"].values():
-        if isinstance(state.get("step"), Tensor):
-            state["step"] = state["step"].item()
-    other = again(run, saved)
-    same(run.train(1).values(), other.train(1).values(), "a step that is a number")
 
 
 @check()

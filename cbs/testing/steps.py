@@ -198,14 +198,6 @@ def check_double_precision(subject: Subject) -> None:
 
 
 @check()
-def check_default_dtype(subject: Subject) -> None:
-    """What torch.set_default_dtype says makes no difference to float32 parameters."""
-    plain, run = subject.run().train(3), subject.run()
-    torch.set_default_dtype(torch.float64)
-    same(plain.values(), run.train(3).values(), "with float64 as default", tolerance=1e-5)
-
-
-@check()
 def check_sparse_gradients(subject: Subject) -> None:
     """A sparse gradient is refused, or steps as the dense one does."""
     plain, run = subject.run(), subject.run()

@@ -1,8 +1,7 @@
-"""What is promised to what stands around an optimizer: groups, schedulers, averages, compilers."""
+"""What is promised to what stands around an optimizer: groups, schedulers, compilers."""
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Callable
 from typing import Any
@@ -10,12 +9,11 @@ from typing import Any
 import torch
 from torch import nn
 from torch.optim import Optimizer, lr_scheduler
-from torch.optim.swa_utils import SWALR, AveragedModel
+from torch.optim.swa_utils import SWALR
 
 from cbs.testing.check import check
-from cbs.testing.construction import REFUSALS
 from cbs.testing.state import again, through_file
-from cbs.testing.subjects import Failure, NotApplicable, OptimizerRun, Subject, ensure, moved, same
+from cbs.testing.subjects import Failure, OptimizerRun, Subject, ensure, moved, same
 
 PEAK = 0.125
 
@@ -95,43 +93,6 @@ def check_resumes_with_a_scheduler(subject: Subject) -> None:
 
 
 @check()
-def check_rebuilds_from_groups(subject: Subject) -> None:
-    """A new optimizer may be built from the groups of another one, with what schedulers have written in them."""
-    if subject.construct is None:
-        raise NotApplicable("it is built over a model, not over parameters")
-    run = subject.run()
-    cycles = any(key in run.optimizer.param_groups[0] for key in ("betas", "momentum"))
-    SCHEDULERS["OneCycleLR"](run.optimizer, cycles)
-    groups = [dict(group) for group in run.optimizer.param_groups]
-    other = OptimizerRun(subject, run.model, subject.over(groups))
-    before = other.values()
-    ensure(bool(moved(before, other.train(2).values())), "it does not step")
-
-
-@check()
-def check_averaged_model(subject: Subject) -> None:
-    """torch's AveragedModel, updated in a hook after every step, averages the weights that training goes through."""
-    run = subject.run()
-    average, sums = AveragedModel(run.model), {name: torch.zeros_like(value) for name, value in run.values().items()}
-    run.optimizer.register_step_post_hook(lambda *_: average.update_parameters(run.model))
-    for _ in range(3):
-        for name, value in run.train(1).values().items():
-            sums[name] += value / 3
-    same(sums, dict(average.module.named_parameters()), "the average of the weights", tolerance=1e-5)
-
-
-@check()
-def check_zero_grad(subject: Subject) -> None:
-    """zero_grad removes the gradients, or sets them to 0 with ``set_to_none=False``."""
-    run = subject.run()
-    run.backward()
-    run.optimizer.zero_grad(set_to_none=False)
-    ensure(all(not param.grad.any() for param in run.params if param.grad is not None), "gradients are not 0")
-    run.optimizer.zero_grad()
-    ensure(all(param.grad is None for param in run.params), "gradients are not removed")
-
-
-@check()
 def check_options_of_groups(subject: Subject) -> None:
     """A group's own learning rate is that of its parameters alone."""
     run = subject.run()
@@ -150,66 +111,6 @@ def check_options_of_groups(subject: Subject) -> None:
     ensure(bool(changed), "the other groups do not move")
 
 
-@check()
-def check_empty_group(subject: Subject) -> None:
-    """A group without parameters is taken, or refused at construction, and the others step."""
-    model = subject.run().model
-    try:
-        run = OptimizerRun(subject, model, subject.over([{"params": list(model.parameters())}, {"params": []}]))
-    except REFUSALS:
-        return
-    same(subject.run().train(2).values(), run.train(2).values(), "beside an empty group")
-
-
-@check()
-def check_late_group(subject: Subject) -> None:
-    """A group that is added after the first steps is trained with the defaults and saved, or refused with the old ones
-    as they were; a parameter that is in another group is refused."""
-    run = subject.run().train(2)
-    groups = len(run.optimizer.param_groups)
-    late = nn.Parameter(torch.full((4, 3), 0.5))
-    try:
-        run.optimizer.add_param_group({"params": [late]})
-    except (RuntimeError, *REFUSALS) as error:
-        ensure(len(str(error).splitlines()) == 1, "refused without a message, or with more than one line")
-        ensure(len(run.optimizer.param_groups) == groups, "refused, and a group was added all the same")
-        run.train(1)
-        return
-    lacking = run.optimizer.defaults.keys() - run.optimizer.param_groups[-1].keys()
-    ensure(not lacking, f"the new group lacks {sorted(lacking)}")
-    before, start = run.values(), late.detach().clone()
-    for _ in range(2):
-        run.backward()
-        late.grad = torch.linspace(-1, 1, 12).reshape(4, 3)
-        run.only_step()
-    ensure(not torch.equal(late, start), "the new parameter does not move")
-    ensure("head.weight" in moved(before, run.values()), "the others do not move any more")
-    ensure(bool(late.isfinite().all()), "the new parameter is not finite")
-    number = len(run.params) - 1
-    saved = run.optimizer.state_dict()["state"]
-    ensure(number in saved or not saved, "state of the new parameter is not in the state dict")
-    try:
-        run.optimizer.add_param_group({"params": [late]})
-    except ValueError:
-        return
-    raise Failure("a parameter may be in two groups")
-
-
-@check()
-def check_replaced_parameter(subject: Subject) -> None:
-    """A parameter that takes the place of another in its group is trained."""
-    run = subject.run().train(2)
-    run.needs_gradients()
-    new = nn.Parameter(run.model.head.weight.detach().clone())
-    for group in run.optimizer.param_groups:
-        group["params"] = [new if param is run.model.head.weight else param for param in group["params"]]
-    run.model.head.weight = new
-    before = run.values()
-    changed = moved(before, run.train(2).values())
-    ensure("head.weight" in changed, "it does not move")
-    ensure(run.finite(), "weights are not finite")
-
-
 @check(slow=True)
 def check_compiled(subject: Subject) -> None:
     """``torch.compile(optimizer.step)`` steps as without it."""
@@ -223,30 +124,3 @@ def check_compiled(subject: Subject) -> None:
         run.prepare()
         step()
     same(plain.values(), run.values(), "compiled", tolerance=1e-4)
-
-
-@check(slow=True)
-def check_capturable(subject: Subject) -> None:
-    """With ``capturable=True``, where it is an option, a step on a CUDA device is captured in a graph and replayed."""
-    if "capturable" not in inspect.signature(subject.construct or subject.build).parameters:
-        raise NotApplicable("it has no option capturable")
-    if not torch.cuda.is_available():
-        raise NotApplicable("there is no CUDA device")
-    plain, captured = (subject.run().model.cuda() for _ in range(2))
-    optimizers = [subject.build(model, subject.lr, capturable=True) for model in (plain, captured)]
-    for model in (plain, captured):
-        for param in model.parameters():
-            param.grad = torch.linspace(-1, 1, param.numel(), device="cuda").reshape(param.shape)
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        optimizers[1].step()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        optimizers[1].step()
-    for _ in range(2):
-        graph.replay()
-    for _ in range(3):
-        optimizers[0].step()
-    torch.cuda.synchronize()
-    same(dict(plain.named_parameters()), dict(captured.named_parameters()), "replayed", tolerance=1e-4)

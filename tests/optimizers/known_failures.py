@@ -15,10 +15,6 @@ _LIBRARY = {
     "check_deepcopy": {
         "wraps another optimizer and is not one by torch's rules": "magma",
     },
-    "check_default_dtype": {
-        "mixes types, or has constants for float32 alone": "splus",
-        "wraps another optimizer and is not one by torch's rules": "magma",
-    },
     "check_double_precision": {
         "mixes types, or has constants for float32 alone": "fadam gravity splus",
     },
@@ -32,14 +28,6 @@ _LIBRARY = {
     },
     "check_eps_is_outside_the_root": {
         "its eps is inside of the root by design": "adasmooth",
-    },
-    "check_late_group": {
-        "AdamW's part has options of its own, adamw_lr and adamw_wd, and groups must say use_muon": (
-            "adago adamuon muon muonclip normuon"
-        ),
-        "keeps a list that is as long as the groups at construction": "adabound",
-        "moves nothing in its first steps": "radam sara schedulefreeradam",
-        "wraps another optimizer and is not one by torch's rules": "magma",
     },
     "check_learning_rate_of_the_group": {
         "AdamW's part has options of its own, adamw_lr and adamw_wd, and groups must say use_muon": (
@@ -60,20 +48,8 @@ _LIBRARY = {
     "check_loading_leaves_what_it_loads": {
         "sets up state when it loads none": "flashadamw",
     },
-    "check_loads_across_dtypes": {
-        "mixes types, or has constants for float32 alone": "adai fadam kron stableadamw",
-    },
     "check_loads_by_position": {
         "its state dict has entries that belong to no parameter": "emofact emolynx emonavi madgrad spam",
-        "wraps another optimizer and is not one by torch's rules": "magma",
-    },
-    "check_loads_plain_numbers": {
-        "its state dict has entries that belong to no parameter": "madgrad spam",
-        "wraps another optimizer and is not one by torch's rules": "magma",
-    },
-    "check_loads_what_a_hook_returns": {
-        "its state dict has entries that belong to no parameter": "spam",
-        "what it loads is converted, or kept elsewhere": "dash fadam flashadamw",
         "wraps another optimizer and is not one by torch's rules": "magma",
     },
     "check_memory_layouts": {
@@ -90,9 +66,6 @@ _LIBRARY = {
     },
     "check_refuses_bad_values": {
         "does not check momentum": "sgdp",
-    },
-    "check_replaced_parameter": {
-        "moves nothing in its first steps": "radam sara schedulefreeradam",
     },
     "check_reset": {
         "counts steps, or keeps averages, outside of its state": (
@@ -123,9 +96,6 @@ _LIBRARY = {
     },
     "check_state_dict_has_torchs_format": {
         "its state dict has entries that belong to no parameter": "emofact emolynx emonavi madgrad spam stablespam",
-        "wraps another optimizer and is not one by torch's rules": "magma",
-    },
-    "check_state_dict_hooks": {
         "wraps another optimizer and is not one by torch's rules": "magma",
     },
     "check_step_hooks": {

@@ -16,9 +16,6 @@ from cbs.testing.subjects import same
 from cbs.testing.surroundings import SCHEDULERS
 from tests.testing.broken import BROKEN, Adam, Good, adam, broken, like, plain
 
-UNTESTED = {"check_capturable"}
-"""Needs a CUDA device."""
-
 test_a_correct_optimizer_passes = conformance_test(Good)
 
 
@@ -31,7 +28,7 @@ def marked(one: ContractCheck) -> object:
     return pytest.param(one, id=one.name, marks=[pytest.mark.slow] if one.slow else [])
 
 
-@pytest.mark.parametrize("check", [marked(one) for one in checks() if one.name not in UNTESTED])
+@pytest.mark.parametrize("check", [marked(one) for one in checks()])
 def test_a_check_fails_where_its_promise_is_broken(check: ContractCheck) -> None:
     with pytest.raises(Failure) as caught:
         check(broken(check.name))
@@ -53,7 +50,7 @@ def test_what_is_no_number_is_not_the_same(tolerance: float) -> None:
 
 
 def test_every_check_is_broken_and_says_what_is_promised() -> None:
-    assert BROKEN.keys() | UNTESTED == {one.name for one in checks()}
+    assert BROKEN.keys() == {one.name for one in checks()}
     for one in checks():
         assert one.name.startswith("check_")
         assert one.contract.endswith(".")
