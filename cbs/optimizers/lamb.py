@@ -10,11 +10,8 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from cbs.optimizers.base import optimizer
-from cbs.optimizers.contract import check_choice, check_size
-from cbs.optimizers.trust_ratio.adam import AdamTrustRatio, bias
-from cbs.optimizers.trust_ratio.blocks import ParameterBlock
-
-_LOOK_AHEADS = ("none", "first", "both")
+from cbs.optimizers.contract import check_size
+from cbs.optimizers.trust_ratio.adam import AdamTrustRatio
 
 
 @optimizer(
@@ -47,14 +44,6 @@ class LAMB(AdamTrustRatio):
     Versions of the paper differ in bias correction; the default has it. The class has the paper's ``betas``; in a sweep
     they are (0.9, 0.99), as of all of Adam's kin.
 
-    ``nesterov="first"`` is meant to be the paper's N-LAMB and ``"both"`` its NN-LAMB. Its appendix, which defines them,
-    could not be compared: here they are derived from Dozat's Nadam (cs229.stanford.edu/proj2015/054_report.pdf) with a
-    constant beta1. At step t, with the averages before bias correction, its look-ahead takes the place of m,
-
-        m = beta1 m_t / (1 - beta1^(t+1)) + (1 - beta1) g_t / (1 - beta1^t)
-
-    and with ``"both"`` the same of beta2, ``v_t`` and ``g_t^2`` takes the place of v.
-
     Without ratio (``ratio_from_ndim`` above the dimensions of every tensor) LAMB is torch's AdamW: its weight decay
     moves by ``lr * weight_decay * w`` then, which is AdamW's decoupled decay.
 
@@ -65,7 +54,6 @@ class LAMB(AdamTrustRatio):
         eps: added to the root of the second moment.
         weight_decay: coefficient of the weight inside the direction.
         bias_correction: whether the moments are divided by ``1 - beta^step``.
-        nesterov: which moments look ahead, ``"none"``, ``"first"`` or ``"both"``; needs ``bias_correction``.
         gamma_l: lower bound of phi.
         gamma_u: upper bound of phi; ``None`` for none.
         ratio_from_ndim: tensors of fewer dimensions have ratio 1.
@@ -86,7 +74,6 @@ class LAMB(AdamTrustRatio):
         weight_decay: float = 0.0,
         *,
         bias_correction: bool = True,
-        nesterov: str = "none",
         gamma_l: float = 0.0,
         gamma_u: float | None = None,
         ratio_from_ndim: int = 0,
@@ -96,24 +83,6 @@ class LAMB(AdamTrustRatio):
     ) -> None:
         super().__init__(params, locals())
 
-    def direct(self, block: ParameterBlock, group: Mapping[str, Any], decay: float) -> None:
-        """As the base class, from moments that look ahead where the group has it so."""
-        if group["nesterov"] == "none":
-            super().direct(block, group, decay)
-            return
-        (beta1, beta2), (steps, means, squares) = group["betas"], block.states
-        torch._foreach_add_(steps, 1.0)
-        torch._foreach_lerp_(means, block.gradients, 1 - beta1)
-        torch._foreach_mul_(squares, beta2)
-        torch._foreach_addcmul_(squares, block.gradients, block.gradients, 1 - beta2)
-        for out, gradient, step, mean, square in zip(block.views, block.gradients, *block.states, strict=True):
-            at = step.to(out.dtype)
-            both = group["nesterov"] == "both"
-            second = _ahead(square, gradient.square(), at, beta2) if both else square / bias(at, beta2)
-            torch.div(_ahead(mean, gradient, at, beta1), second.sqrt_().add_(group["eps"]), out=out).neg_()
-        if decay:
-            block.out.sub_(block.weight, alpha=decay)
-
     def ratios(self, weights: Tensor, directions: Tensor, group: Mapping[str, Any], decay: float) -> Tensor:
         """``phi(|w|) / |d|``, 1 where either is 0."""
         if group["gamma_l"] > 0.0 or group["gamma_u"] is not None:
@@ -122,14 +91,6 @@ class LAMB(AdamTrustRatio):
 
     def check(self, group: Mapping[str, Any]) -> None:
         super().check(group)
-        check_choice("nesterov", group["nesterov"], _LOOK_AHEADS)
-        if group["nesterov"] != "none" and not group["bias_correction"]:
-            raise ValueError(f"nesterov={group['nesterov']!r} is defined with bias_correction only; leave one out")
         check_size("gamma_l", group["gamma_l"])
         if group["gamma_u"] is not None and not group["gamma_l"] <= group["gamma_u"]:
             raise ValueError(f"gamma_u must be None or at least gamma_l = {group['gamma_l']}, got {group['gamma_u']}")
-
-
-def _ahead(average: Tensor, value: Tensor, step: Tensor, beta: float) -> Tensor:
-    """The bias-corrected average as it were after one more step of the same ``value``, by Dozat's approximation."""
-    return average * (beta / bias(step + 1, beta)) + value * ((1 - beta) / bias(step, beta))

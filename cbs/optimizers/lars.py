@@ -10,12 +10,9 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from cbs.optimizers.base import optimizer
-from cbs.optimizers.contract import check_choice, check_decay, check_size
+from cbs.optimizers.contract import check_decay, check_size
 from cbs.optimizers.trust_ratio.blocks import ParameterBlock
 from cbs.optimizers.trust_ratio.core import TrustRatioOptimizer
-
-_COEFFICIENTS = {"paper": 1e-3, "optax": 1e-3, "lamb": 1.0}
-"""The trust coefficient each variant comes with."""
 
 
 @optimizer(
@@ -32,21 +29,14 @@ class LARS(TrustRatioOptimizer):
 
     Layerwise adaptive rate scaling, arXiv 1708.03888.
 
-    For a tensor w with gradient g, Euclidean norms ``|.|`` over whole tensors and trust coefficient c, by ``variant``:
+    For a tensor w with gradient g, Euclidean norms ``|.|`` over whole tensors and trust coefficient c, the learning
+    rate stands inside the momentum buffer:
 
-    - ``"paper"``, the learning rate inside the momentum buffer and the norms of the denominator added:
+        v <- momentum * v + lr * c * |w| / (|g| + weight_decay * |w|) * (g + weight_decay * w)
+        w <- w - v
 
-          v <- momentum * v + lr * c * |w| / (|g| + weight_decay * |w|) * (g + weight_decay * w)
-          w <- w - v
-
-    - ``"optax"``, the same with the norm of the sum, ``|g + weight_decay * w|``, in the denominator;
-    - ``"lamb"``, as the paper of LAMB restates it (arXiv 1904.00962), the momentum before the ratio, with c = 1:
-
-          m <- momentum * m + (1 - momentum) * (g + weight_decay * w)
-          w <- w - lr * c * |w| / |m| * m
-
-    Where ``|w|`` or the other norm is 0 their quotient counts as 1, so tensors that start at 0 move; the ratio is then
-    c, and with ``"optax"``, as there, it is 1. The first paper leaves that open.
+    Where ``|w|`` or ``|g|`` is 0 their quotient counts as 1, so tensors that start at 0 move. The paper leaves that
+    open.
 
     No tensor is exempt by default. Usual practice in vision exempts biases and normalisation weights from ratio and
     weight decay (``ratio_from_ndim=2``, ``decay_from_ndim=2``); these then move by plain momentum SGD with ``lr``,
@@ -59,8 +49,7 @@ class LARS(TrustRatioOptimizer):
             momentum adds up steps.
         momentum: decay of the momentum buffer per step.
         weight_decay: coefficient of the weight that is added to the gradient.
-        variant: ``"paper"``, ``"optax"`` or ``"lamb"``.
-        trust_coefficient: c; ``None`` for the variant's own, 0.001, 0.001 and 1.
+        trust_coefficient: c.
         ratio_from_ndim: tensors of fewer dimensions have ratio 1.
         decay_from_ndim: tensors of fewer dimensions have no weight decay.
         foreach: ``False`` updates tensor by tensor.
@@ -79,8 +68,7 @@ class LARS(TrustRatioOptimizer):
         momentum: float = 0.9,
         weight_decay: float = 0.0,
         *,
-        variant: str = "paper",
-        trust_coefficient: float | None = None,
+        trust_coefficient: float = 1e-3,
         ratio_from_ndim: int = 0,
         decay_from_ndim: int = 0,
         foreach: bool | None = None,
@@ -89,35 +77,20 @@ class LARS(TrustRatioOptimizer):
         super().__init__(params, locals())
 
     def direct(self, block: ParameterBlock, group: Mapping[str, Any], decay: float) -> None:
-        """``out``: minus the gradient, with weight decay in ``"optax"``; minus the momentum in ``"lamb"``."""
+        """``out``: minus the gradient."""
         torch._foreach_copy_(block.views, block.gradients)
-        if group["variant"] != "paper" and decay:
-            block.out.add_(block.weight, alpha=decay)
-        if group["variant"] == "lamb":
-            (buffers,) = block.states
-            torch._foreach_lerp_(buffers, block.views, 1 - group["momentum"])
-            torch._foreach_copy_(block.views, buffers)
         block.out.neg_()
 
     def ratios(self, weights: Tensor, directions: Tensor, group: Mapping[str, Any], decay: float) -> Tensor:
-        """``c |w| / |d|`` with the denominator of the variant."""
-        own = group["trust_coefficient"]
-        coefficient = _COEFFICIENTS[group["variant"]] if own is None else own
-        moving = (weights > 0) & (directions > 0)
-        if group["variant"] == "paper":
-            directions = directions + decay * weights
-        return torch.where(
-            moving, coefficient * (weights / directions), 1.0 if group["variant"] == "optax" else coefficient
-        )
+        """``c |w| / (|g| + weight_decay |w|)``, c where either is 0."""
+        moving, coefficient = (weights > 0) & (directions > 0), group["trust_coefficient"]
+        return torch.where(moving, coefficient * (weights / (directions + decay * weights)), coefficient)
 
     def apply(
         self, block: ParameterBlock, group: Mapping[str, Any], decay: float, lr: float | Tensor, seen: Any
     ) -> None:
-        """By way of the momentum buffer, which holds past learning rates, except in ``"lamb"``."""
-        if group["variant"] == "lamb":
-            super().apply(block, group, decay, lr, seen)
-            return
-        if group["variant"] == "paper" and decay:
+        """By way of the momentum buffer, which holds past learning rates."""
+        if decay:
             # Scaled, but not part of what is measured.
             block.out.sub_(block.weight, alpha=decay)
         for out, (ratio,) in zip(block.outs, block.factors, strict=False):
@@ -131,6 +104,4 @@ class LARS(TrustRatioOptimizer):
     def check(self, group: Mapping[str, Any]) -> None:
         super().check(group)
         check_decay("momentum", group["momentum"])
-        check_choice("variant", group["variant"], _COEFFICIENTS)
-        if group["trust_coefficient"] is not None:
-            check_size("trust_coefficient", group["trust_coefficient"])
+        check_size("trust_coefficient", group["trust_coefficient"])

@@ -29,9 +29,7 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "merit, l2": (MERIT, {"lr": 0.03, "norm": "l2", "variant": "paper"}),
     "merit, plain": (MERIT, {"lr": 0.03, "foreach": False}),
     "lamb": (LAMB, {"lr": 0.03, "weight_decay": 0.1}),
-    "lamb, ahead": (LAMB, {"lr": 0.03, "weight_decay": 0.1, "nesterov": "both"}),
     "lars": (LARS, {"lr": 5.0, "weight_decay": 0.1}),
-    "lars, lamb": (LARS, {"lr": 0.03, "variant": "lamb"}),
 }
 PAIRS = [
     *((case, "shard 0") for case in CASES),

@@ -35,8 +35,7 @@ Batch = Any
 CLASSES = {"lamb", "merit", "signsgd"}
 CLASS_SUBJECTS = {
     **{kind.__name__: subject(kind) for kind in (MERIT, LAMB, SignSGD)},
-    "LAMB that looks ahead": subject(LAMB, nesterov="both"),
-    **{kind.__name__: subject(kind, lr=1e-2, matrices=True) for kind in (Muon,)},
+    "Muon": subject(Muon, lr=1e-2, matrices=True),
 }
 HALVES = pytest.mark.parametrize("slow", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["quick", "slow"])
 

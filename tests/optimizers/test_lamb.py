@@ -15,8 +15,6 @@ VARIANTS = {
     "default": {},
     "weight decay": {"weight_decay": 0.1},
     "no bias correction": {"bias_correction": False, "weight_decay": 0.1},
-    "first moment ahead": {"nesterov": "first", "weight_decay": 0.1},
-    "both moments ahead": {"nesterov": "both", "weight_decay": 0.1},
     "phi from below": {"gamma_l": 0.8},
     "phi from above": {"gamma_u": 0.5},
     "phi": {"gamma_l": 0.5, "gamma_u": 1.0},
@@ -78,35 +76,6 @@ def test_without_ratio_it_is_adamw(weight_decay: float) -> None:
     torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-13)
 
 
-@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
-def test_without_ratio_and_with_the_first_moment_ahead_it_is_nadam(weight_decay: float) -> None:
-    ours = trained(LAMB, ratio_from_ndim=9, weight_decay=weight_decay, nesterov="first")
-    # So fast a decay of torch's momentum schedule leaves beta1 as it is from the first step on.
-    options = {"momentum_decay": 1e9, "decoupled_weight_decay": True}
-    theirs = trained(torch.optim.NAdam, weight_decay=weight_decay, **options)
-    # It keeps the product of its decays in float32.
-    torch.testing.assert_close(ours, theirs, rtol=5e-6, atol=1e-8)
-
-
-@pytest.mark.parametrize(
-    ("nesterov", "first", "second"),
-    # beta1 = 1/2, beta2 = 3/4, gradients 1 and 3: m = 1/2, 7/4 and v = 1/4, 39/16, without bias correction.
-    [
-        # 1/2 m_1 / (3/4) + 1/2 g_1 / (1/2) and 1/2 m_2 / (7/8) + 1/2 g_2 / (3/4), over the root of v_t / (1 - (3/4)^t).
-        ("first", 4 / 3, 3 / (39 / 7) ** 0.5),
-        # 3/4 v_1 / (7/16) + 1/4 g_1^2 / (1/4) and 3/4 v_2 / (37/64) + 1/4 g_2^2 / (7/16), their roots below the same.
-        ("both", (4 / 3) / (10 / 7) ** 0.5, 3 / (117 / 37 + 36 / 7) ** 0.5),
-    ],
-)
-def test_two_steps_ahead_by_hand(nesterov: str, first: float, second: float) -> None:
-    weight = nn.Parameter(torch.zeros(1, dtype=torch.float64))
-    optimizer = LAMB([weight], 1.0, (0.5, 0.75), eps=0.0, nesterov=nesterov, ratio_from_ndim=9)
-    for gradient, moved in ((1.0, first), (3.0, second)):
-        before, weight.grad = weight.item(), torch.tensor([gradient], dtype=torch.float64)
-        optimizer.step()
-        assert before - weight.item() == pytest.approx(moved, rel=1e-12)
-
-
 def test_a_tensor_as_large_as_its_direction_takes_the_step_of_adam() -> None:
     torch.manual_seed(0)
     gradient, start = torch.randn(4, 3, dtype=torch.float64), torch.randn(4, 3, dtype=torch.float64)
@@ -124,8 +93,6 @@ def test_a_tensor_as_large_as_its_direction_takes_the_step_of_adam() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"nesterov": "second"}, "nesterov must be one of none, first, both, got 'second'"),
-        ({"nesterov": "first", "bias_correction": False}, "nesterov='first' is defined with bias_correction only"),
         ({"gamma_l": -1.0}, "gamma_l must be finite and at least 0, got -1.0"),
         ({"gamma_l": 1.0, "gamma_u": 0.5}, "gamma_u must be None or at least gamma_l = 1.0, got 0.5"),
     ],

@@ -14,8 +14,6 @@ BASE = {"lr": 5.0, "momentum": 0.9, "weight_decay": 0.0}
 VARIANTS = {
     "paper": {},
     "paper, weight decay": {"weight_decay": 0.1},
-    "optax": {"variant": "optax", "weight_decay": 0.1, "lr": 0.5},
-    "lamb": {"variant": "lamb", "weight_decay": 0.1, "lr": 0.02},
     "coefficient": {"trust_coefficient": 0.01, "weight_decay": 0.1},
     "no momentum": {"momentum": 0.0},
     "vision exclusions": {"ratio_from_ndim": 2, "decay_from_ndim": 2, "weight_decay": 0.1, "lr": 0.5},
@@ -86,7 +84,6 @@ def test_a_learning_rate_stays_with_the_gradients_it_was_set_for() -> None:
     ("options", "message"),
     [
         ({"momentum": 1.0}, "momentum must be in"),
-        ({"variant": "other"}, "variant must be one of paper, optax, lamb, got 'other'"),
         ({"trust_coefficient": -1.0}, "trust_coefficient must be finite and at least 0, got -1.0"),
     ],
 )

@@ -45,17 +45,8 @@ def test_blocks_do_not_change_the_variants_of_merit(options: dict, request: Any)
     torch.testing.assert_close(run(MERIT, torch.float64, **options), together, rtol=1e-10, atol=1e-13)
 
 
-@pytest.mark.parametrize("nesterov", ["first", "both"])
-def test_blocks_do_not_change_the_variants_of_lamb(nesterov: str, request: Any) -> None:
-    options = {"nesterov": nesterov, "weight_decay": 0.1}
-    together = run(LAMB, torch.float64, **options)
-    request.getfixturevalue("apart")
-    torch.testing.assert_close(run(LAMB, torch.float64, **options), together, rtol=1e-10, atol=1e-13)
-
-
-@pytest.mark.parametrize("variant", ["paper", "optax", "lamb"])
-def test_blocks_do_not_change_the_variants_of_lars(variant: str, request: Any) -> None:
-    options = {"variant": variant, "weight_decay": 0.1, "lr": 0.1}
+def test_blocks_do_not_change_lars_with_weight_decay(request: Any) -> None:
+    options = {"weight_decay": 0.1, "lr": 0.1}
     together = run(LARS, torch.float64, **options)
     request.getfixturevalue("apart")
     torch.testing.assert_close(run(LARS, torch.float64, **options), together, rtol=1e-10, atol=1e-13)

@@ -21,7 +21,6 @@ class LambTwin:
         weight_decay: float,
         *,
         bias_correction: bool = True,
-        nesterov: str = "none",
         gamma_l: float = 0.0,
         gamma_u: float | None = None,
         ratio_from_ndim: int = 0,
@@ -34,7 +33,6 @@ class LambTwin:
         self.lr, self.betas, self.eps = lr, betas, eps
         self.weight_decay = weight_decay if self.w.ndim >= decay_from_ndim else 0.0
         self.bias_correction, self.gamma_l, self.gamma_u = bias_correction, gamma_l, gamma_u
-        self.nesterov = nesterov
         self.scaled = self.w.ndim >= ratio_from_ndim
 
     def step(self, g: np.ndarray) -> np.ndarray:
@@ -47,11 +45,6 @@ class LambTwin:
             m, v = self.m[index], self.v[index]
             if self.bias_correction:
                 m, v = m / (1 - beta1**self.t), v / (1 - beta2**self.t)
-            if self.nesterov in ("first", "both"):
-                m = beta1 * self.m[index] / (1 - beta1 ** (self.t + 1)) + (1 - beta1) * g[index] / (1 - beta1**self.t)
-            if self.nesterov == "both":
-                v = beta2 * self.v[index] / (1 - beta2 ** (self.t + 1))
-                v += (1 - beta2) * g[index] ** 2 / (1 - beta2**self.t)
             d[index] = m / (math.sqrt(v) + self.eps) + self.weight_decay * self.w[index]
         phi, d_norm = max(euclidean(self.w), self.gamma_l), euclidean(d)
         if self.gamma_u is not None:

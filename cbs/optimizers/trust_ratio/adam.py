@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.optim.adam import adam
 
 from cbs.optimizers.contract import check_size
@@ -66,8 +65,3 @@ class AdamTrustRatio(TrustRatioOptimizer):
         betas = group["betas"]
         if len(betas) != 2 or not all(0.0 <= beta < 1.0 for beta in betas):
             raise ValueError(f"betas must be two numbers in [0, 1), got {betas}")
-
-
-def bias(step: Tensor, beta: float) -> Tensor:
-    """``1 - beta^step``, without the loss of digits in the difference."""
-    return -torch.expm1(step * math.log(beta)) if beta else torch.ones_like(step)
