@@ -35,6 +35,7 @@ def found() -> Losses:
     return losses(table(runs), QUICK, holdouts=["N"], at=["2.5e8,256,20000"], targets=[2.6])
 
 
+@pytest.mark.slow
 def test_the_form_the_runs_are_of_predicts_those_left_out(found: Losses) -> None:
     (one,) = found.holdouts
     assert (one.axis, one.start, one.beyond, int(one.left_out.sum())) == ("N", 6.4e7, 4.0, 9)
@@ -67,6 +68,7 @@ def test_the_error_is_of_runs_that_were_not_fitted() -> None:
     assert after.bias == pytest.approx(before.bias - np.log(1.5))
 
 
+@pytest.mark.slow
 def test_a_prediction_holds_the_truth_and_is_no_surer_than_the_holdout(found: Losses) -> None:
     by_form = {one.form: one for one in found.predictions}
     there = made(rows=[(2.5e8, 256, 20000)])
@@ -85,6 +87,7 @@ def test_a_prediction_holds_the_truth_and_is_no_surer_than_the_holdout(found: Lo
     assert by_form["nqs"].times_beyond == pytest.approx(2.5e8 * 256 * 20000 / (6.4e7 * 1024 * 8000))
 
 
+@pytest.mark.slow
 def test_the_critical_batch_size_is_that_of_the_form(found: Losses) -> None:
     """Twice the fewest steps, with the truth's own curve by the step-by-step twin's formula."""
     one = next(each for each in found.implied if each.form == "nqs")
@@ -142,6 +145,7 @@ def test_what_cannot_be_fitted_is_said_and_the_rest_answered() -> None:
         losses(table(made(sizes=(1e6, 4e6))), QUICK)
 
 
+@pytest.mark.slow
 def test_forms_that_are_far_apart_about_a_batch_size_are_said_to_be(found: Losses) -> None:
     one = next(each for each in found.implied if each.critical.value)
 
@@ -185,6 +189,7 @@ def test_the_command_prints_and_writes(run, tmp_path: Path) -> None:  # type: ig
     assert error == pytest.approx(100 * found["holdouts"][0]["entries"][0]["error"])
 
 
+@pytest.mark.slow
 def test_what_is_drawn_is_what_was_found(found: Losses) -> None:
     pictures = {picture.name: picture for picture in figures_of(found)}
     assert set(pictures) == {"loss_holdout", "loss_steps"}

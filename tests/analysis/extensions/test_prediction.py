@@ -86,6 +86,7 @@ def found(sweep: Path) -> Predictions:
     return predict(sweep, CONFIG)
 
 
+@pytest.mark.slow
 def test_the_prediction_of_a_noisy_quadratic_is_right(found: Predictions) -> None:
     (entry,) = found.entries
     assert entry.mapped == Mapped(method="sgd")
@@ -103,6 +104,7 @@ def test_the_prediction_of_a_noisy_quadratic_is_right(found: Predictions) -> Non
     assert "the prediction of S_min holds" in entry.says
 
 
+@pytest.mark.slow
 def test_a_quadratic_is_the_same_wherever_it_is_measured(found: Predictions) -> None:
     (entry,) = found.entries
     other = entry.others[0]
@@ -113,6 +115,7 @@ def test_a_quadratic_is_the_same_wherever_it_is_measured(found: Predictions) -> 
     assert entry.others[2].min_steps.value > 1.15 * entry.main.min_steps.value
 
 
+@pytest.mark.slow
 def test_the_interval_is_the_jackknife_over_measurements(found: Predictions) -> None:
     """Without each of n in turn, a mean of logarithms has the textbook interval of a mean."""
     logs = np.array([0.1, 0.5, 0.2, 0.9])
@@ -128,6 +131,7 @@ def test_the_interval_is_the_jackknife_over_measurements(found: Predictions) -> 
         assert quantity.interval[0] < quantity.value < quantity.interval[1]
 
 
+@pytest.mark.slow
 def test_one_measurement_has_no_interval_and_no_verdict(sweep: Path) -> None:
     with instead(sweep, lambda sample: sample, count=1):
         (entry,) = predict(sweep, CONFIG, floors=[]).entries
@@ -136,6 +140,7 @@ def test_one_measurement_has_no_interval_and_no_verdict(sweep: Path) -> None:
     assert entry.others == ()
 
 
+@pytest.mark.slow
 def test_one_table_one_figure_and_json(found: Predictions, tmp_path: Path) -> None:
     shown = presentation(found)
     frame = shown.tables["prediction"].frame()
@@ -157,6 +162,7 @@ def test_one_table_one_figure_and_json(found: Predictions, tmp_path: Path) -> No
     assert json.loads((tmp_path / "prediction.json").read_text())["predictions"][0]["says"] == found.entries[0].says
 
 
+@pytest.mark.slow
 def test_the_command_predicts_and_draws(sweep: Path, tmp_path: Path, run: Callable[..., tuple[int, str, str]]) -> None:
     drawn = tmp_path / "drawn.png"
     status, out, err = run(
@@ -180,6 +186,7 @@ def test_the_command_predicts_and_draws(sweep: Path, tmp_path: Path, run: Callab
     assert (status, "--at and --floor are about a measured spectrum" in " ".join(err.split())) == (2, True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("target", "why_not"),
     [(-0.5, "the quadratic has its floor at .*, above the target -0.5, and never reaches it")],
@@ -191,6 +198,7 @@ def test_a_target_below_the_floor_is_said(sweep: Path, target: float, why_not: s
     assert not len(FIGURES["prediction"].compute(Predictions(config=CONFIG, spectrum=None, entries=(entry,))))
 
 
+@pytest.mark.slow
 def test_negative_curvature_is_an_answer_not_a_crash(sweep: Path) -> None:
     def turned(sample: record.SpectrumSample) -> record.SpectrumSample:
         measures = tuple(record.SpectralMeasure(each.kind, -each.curvature, each.weight) for each in sample.measures)
@@ -210,6 +218,7 @@ def test_without_a_spectrum_the_command_that_measures_one_is_named(tmp_path: Pat
         predict(store.root, CONFIG)
 
 
+@pytest.mark.slow
 def test_an_accuracy_and_an_optimizer_unlike_any_method_are_refused(sweep: Path, tmp_path: Path) -> None:
     spectrum = record.read(sweep)
     store = factories.sweep(tmp_path / "results", {"muon": factories.Truth()}, batch_sizes=(4, 8))
@@ -256,6 +265,7 @@ def test_what_the_quadratic_does_not_do_is_told() -> None:
     assert not isinstance(mapped(Choice(name="adamw"), unknown), str)
 
 
+@pytest.mark.slow
 def test_a_metric_that_is_not_the_loss_that_is_trained_is_told(sweep: Path, found: Predictions) -> None:
     assert found.notes == ()
     with instead(sweep, lambda sample: dataclasses.replace(sample, train_loss=sample.train_loss / np.log(2.0))):
@@ -263,12 +273,14 @@ def test_a_metric_that_is_not_the_loss_that_is_trained_is_told(sweep: Path, foun
     assert any("takes the metric for the loss that is trained" in note for note in notes)
 
 
+@pytest.mark.slow
 def test_one_run_is_told(sweep: Path) -> None:
     with instead(sweep, lambda sample: dataclasses.replace(sample, seed=0)):
         notes = predict(sweep, CONFIG, batch_sizes=[4, 64], floors=[]).notes
     assert notes == ("the spectrum is of one run: intervals of predictions hold no difference between runs",)
 
 
+@pytest.mark.slow
 def test_what_is_left_out_of_the_quadratic_is_told(sweep: Path) -> None:
     def curved(sample: record.SpectrumSample) -> record.SpectrumSample:
         fifth = record.SpectralMeasure("noise", np.array([-0.1]), np.array([0.25 * sample.of("noise")[1].sum()]))
