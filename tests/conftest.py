@@ -7,7 +7,9 @@ import gc
 import os
 import random
 import sys
+import weakref
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -88,6 +90,34 @@ def _no_waiting_for_the_disk() -> None:
     """Three waits for every trial that a test stores; a process that is killed loses nothing by their absence. That
     they are asked for, and when, is seen in ``test_store.py`` and ``test_checkpoint.py``."""
     os.fsync = lambda file: None
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _figures_are_sketches() -> Iterator[None]:
+    """Files of figures are empty: laying one out and drawing it once, as is done here, takes a fourth of the time of
+    writing PDF and PNG. What is in the files is seen where ``whole_figures`` is asked for."""
+    from analysis.present import style
+
+    sketched: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    def sketch(figure: Any, path: Path) -> None:
+        path.touch()
+        if figure not in sketched:
+            figure.canvas.draw()
+            sketched.add(figure)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(style, "written", style.save_as, raising=False)
+        patch.setattr(style, "save_as", sketch)
+        yield
+
+
+@pytest.fixture
+def whole_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures are written as they are for a person."""
+    from analysis.present import style
+
+    monkeypatch.setattr(style, "save_as", style.written)  # type: ignore[attr-defined]
 
 
 @pytest.fixture(scope="session")

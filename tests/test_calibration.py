@@ -315,6 +315,7 @@ def test_records_are_judged_against_the_truth() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("whole_figures")
 def test_the_command_goes_on_where_it_stopped_and_fills_the_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -463,6 +463,7 @@ def test_any_numbers_in_range_are_a_result(rows: list[tuple[float, float | None,
     assert frame.empty or attempt(frame) is not None
 
 
+@pytest.mark.usefixtures("whole_figures")
 @pytest.mark.parametrize("suffix", [".pdf", ".png"])
 def test_the_figure_is_one_file(write: Callable[..., Path], tmp_path: Path, suffix: str) -> None:
     frame = pd.read_csv(io.StringIO(curve()))

@@ -192,6 +192,7 @@ def test_panels_of_variants_have_titles_that_differ(tmp_path: Path) -> None:
     assert all(titles)
 
 
+@pytest.mark.usefixtures("whole_figures")
 def test_files_are_vector_with_embedded_fonts_and_their_table(tmp_path: Path) -> None:
     sweep(tmp_path, {"adamw": NOISY}, batch_sizes=SIZES, lrs=(1e-3, 2e-3, 4e-3), growth=1.5, moments=True)
     answered = analyze(tmp_path, QUICK)
@@ -348,6 +349,7 @@ def test_names_are_drawn_as_they_stand() -> None:
     assert literal("a_b") == "a_b"
 
 
+@pytest.mark.usefixtures("whole_figures")
 @pytest.mark.parametrize("name", VENUES)
 def test_a_figure_is_as_wide_as_its_venue(name: str, tmp_path: Path) -> None:
     page = VENUES[name]
@@ -362,6 +364,7 @@ def test_a_figure_is_as_wide_as_its_venue(name: str, tmp_path: Path) -> None:
     assert float(box[1]) == pytest.approx(72 * page.single, abs=0.01)
 
 
+@pytest.mark.usefixtures("whole_figures")
 def test_all_files_of_a_figure_have_one_layout(tmp_path: Path) -> None:
     figure, (axes,) = style.grid(1)
     style.save_as(figure, tmp_path / "figure.pdf")

@@ -78,6 +78,7 @@ def test_the_table_says_everything() -> None:
     assert "blocks.0[x]" not in shown
 
 
+@pytest.mark.usefixtures("whole_figures")
 def test_files_are_written_and_the_figure_is_repeatable(tmp_path: Path) -> None:
     first, second = (present.write(MeasuredRun(RUN), tmp_path / name) for name in ("a", "b"))
     assert {path.name for path in first} == {
@@ -92,6 +93,7 @@ def test_files_are_written_and_the_figure_is_repeatable(tmp_path: Path) -> None:
     assert len(present.write(MeasuredRun(RUN), tmp_path / "c", figures=None)) == 2
 
 
+@pytest.mark.usefixtures("whole_figures")
 def test_a_figure_that_is_written_is_as_wide_as_its_venue(tmp_path: Path) -> None:
     for name in ("default", "neurips", "acl"):
         present.write(MeasuredRun(RUN), tmp_path, figures=name)
