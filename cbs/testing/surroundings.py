@@ -1,4 +1,4 @@
-"""What is promised to what stands around an optimizer: groups, schedulers, averages, compilers."""
+"""Checks of an optimizer together with parameter groups, schedulers, averages and compilers."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ SCHEDULERS: dict[str, Callable[[Optimizer, bool], Any]] = {
     "ReduceLROnPlateau": lambda o, _: lr_scheduler.ReduceLROnPlateau(o, patience=0),
     "SWALR": lambda o, _: SWALR(o, swa_lr=PEAK / 2, anneal_epochs=3),
 }
-"""Every scheduler of torch; the second argument says whether momentum is cycled, too."""
+"""All schedulers of torch; the second argument says whether momentum is cycled, too."""
 
 
 @check()
@@ -76,8 +76,7 @@ def check_schedulers(subject: Subject) -> None:
 
 @check()
 def check_resumes_with_a_scheduler(subject: Subject) -> None:
-    """Optimizer and scheduler go on together from a checkpoint, and a new optimizer may be built from the groups of one
-    that a scheduler has written in."""
+    """Optimizer and scheduler resume together from a checkpoint."""
     run = subject.run()
     scheduler = SCHEDULERS["StepLR"](run.optimizer, False)
     for _ in range(3):
@@ -96,7 +95,7 @@ def check_resumes_with_a_scheduler(subject: Subject) -> None:
 
 @check()
 def check_rebuilds_from_groups(subject: Subject) -> None:
-    """A new optimizer may be built from the groups of another one, with what schedulers have written in them."""
+    """A new optimizer can be built from the groups of another one, including the keys that schedulers have added."""
     if subject.construct is None:
         raise NotApplicable("it is built over a model, not over parameters")
     run = subject.run()
@@ -110,7 +109,7 @@ def check_rebuilds_from_groups(subject: Subject) -> None:
 
 @check()
 def check_averaged_model(subject: Subject) -> None:
-    """torch's AveragedModel, updated in a hook after every step, averages the weights that training goes through."""
+    """torch's AveragedModel, updated in a hook after every step, averages the weights of these steps."""
     run = subject.run()
     average, sums = AveragedModel(run.model), {name: torch.zeros_like(value) for name, value in run.values().items()}
     run.optimizer.register_step_post_hook(lambda *_: average.update_parameters(run.model))
@@ -133,7 +132,7 @@ def check_zero_grad(subject: Subject) -> None:
 
 @check()
 def check_options_of_groups(subject: Subject) -> None:
-    """A group's own learning rate is that of its parameters alone."""
+    """A group's own learning rate applies to its parameters only."""
     run = subject.run()
     groups = run.optimizer.param_groups
     if len(groups) == 1:
@@ -152,7 +151,7 @@ def check_options_of_groups(subject: Subject) -> None:
 
 @check()
 def check_empty_group(subject: Subject) -> None:
-    """A group without parameters is taken, or refused at construction, and the others step."""
+    """A group without parameters is accepted, or refused at construction, and the others step."""
     model = subject.run().model
     try:
         run = OptimizerRun(subject, model, subject.over([{"params": list(model.parameters())}, {"params": []}]))
@@ -163,8 +162,9 @@ def check_empty_group(subject: Subject) -> None:
 
 @check()
 def check_late_group(subject: Subject) -> None:
-    """A group that is added after the first steps is trained with the defaults and saved, or refused with the old ones
-    as they were; a parameter that is in another group is refused."""
+    """A group that is added after the first steps is trained with the defaults and saved, or it is refused and the old
+    groups stay; a parameter that is in another group is refused.
+    """
     run = subject.run().train(2)
     groups = len(run.optimizer.param_groups)
     late = nn.Parameter(torch.full((4, 3), 0.5))
@@ -197,7 +197,7 @@ def check_late_group(subject: Subject) -> None:
 
 @check()
 def check_replaced_parameter(subject: Subject) -> None:
-    """A parameter that takes the place of another in its group is trained."""
+    """A parameter that replaces another one in its group is trained."""
     run = subject.run().train(2)
     run.needs_gradients()
     new = nn.Parameter(run.model.head.weight.detach().clone())
@@ -212,7 +212,7 @@ def check_replaced_parameter(subject: Subject) -> None:
 
 @check(slow=True)
 def check_compiled(subject: Subject) -> None:
-    """``torch.compile(optimizer.step)`` steps as without it."""
+    """``torch.compile(optimizer.step)`` steps as without compilation."""
     plain, run = subject.run(), subject.run()
     plain.needs_gradients()
     plain.train(3)
@@ -227,7 +227,9 @@ def check_compiled(subject: Subject) -> None:
 
 @check(slow=True)
 def check_capturable(subject: Subject) -> None:
-    """With ``capturable=True``, where it is an option, a step on a CUDA device is captured in a graph and replayed."""
+    """With ``capturable=True``, where it is an option, a step on a CUDA device can be captured in a graph and
+    replayed.
+    """
     if "capturable" not in inspect.signature(subject.construct or subject.build).parameters:
         raise NotApplicable("it has no option capturable")
     if not torch.cuda.is_available():
