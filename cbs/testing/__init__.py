@@ -1,6 +1,6 @@
-"""The conformance suite: what a ``torch.optim.Optimizer`` promises, as checks that run on anyone's.
+"""The conformance suite: the contract of a ``torch.optim.Optimizer`` as checks that run on any optimizer.
 
-``print(examine(MyOptimizer))`` says what is wrong, and ``test_mine = conformance_test(MyOptimizer)`` in a test file
+``print(examine(MyOptimizer))`` reports what is wrong, and ``test_mine = conformance_test(MyOptimizer)`` in a test file
 makes a test of each check.
 """
 

@@ -1,7 +1,8 @@
-"""What is promised of a method that steps as Adam does (Kingma & Ba 2014, arXiv 1412.6980, Algorithm 1).
+"""Checks for methods that step as Adam does (Kingma & Ba 2014, arXiv 1412.6980, Algorithm 1).
 
-With next to no averages Adam moves every entry by ``lr |g| / (|g| + eps)`` against the sign of its gradient g. What has
-a pair of betas and does so, where eps is small, is of its kind; of any other method these checks say nothing.
+With almost no averaging Adam moves every entry by ``lr |g| / (|g| + eps)`` against the sign of its gradient g. A method
+that has a pair of betas and does this for small eps is treated as a kind of Adam; these checks do not apply to other
+methods.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from cbs.testing.options import draws, feed
 from cbs.testing.subjects import NotApplicable, OptimizerRun, Subject, ensure
 
 NO_AVERAGE = (1e-4, 1e-4)
-"""Betas of averages that hold the latest gradient only; some methods refuse 0."""
+"""Betas of averages that hold almost only the latest gradient; some methods refuse 0."""
 
 LONG = (0.9, 0.999)
 
@@ -29,12 +30,13 @@ CLOSE = 0.02
 
 @check()
 def check_bias_correction(subject: Subject) -> None:
-    """Of what steps as Adam does, averages are corrected for their start at 0: the first steps under a constant
-    gradient are not those of averages that are left as they are."""
+    """A method that steps as Adam does corrects its averages for their start at 0: its first steps under a constant
+    gradient are not those of uncorrected averages.
+    """
     unit = adams_unit(subject)
     groups = subject.run().optimizer.param_groups
     if any("bias" in key and not value for group in groups for key, value in group.items()):
-        raise NotApplicable("its groups say that it corrects no bias")
+        raise NotApplicable("its groups say that it does not correct bias")
     ratios = [size / unit for size in sizes(subject, 0.5, 3, betas=LONG)]
     first = [1 - LONG[0] ** step for step in (1, 2, 3)]
     second = [1 / math.sqrt(1 - LONG[1] ** step) for step in (1, 2, 3)]
@@ -47,7 +49,9 @@ def check_bias_correction(subject: Subject) -> None:
 
 @check()
 def check_eps_is_outside_the_root(subject: Subject) -> None:
-    """What steps as Adam does where eps is small adds eps to the root of the second average, not to that average."""
+    """A method that steps as Adam does for small eps adds eps to the square root of the second average, not to the
+    average.
+    """
     unit, eps = adams_unit(subject), 1e-2
     if not takes(subject, "eps"):
         raise NotApplicable("it has no eps")
@@ -55,15 +59,15 @@ def check_eps_is_outside_the_root(subject: Subject) -> None:
     inside = eps / math.sqrt(eps**2 + eps)
     ensure(
         not math.isclose(size / unit, inside, rel_tol=CLOSE),
-        f"eps is inside of the root: where the gradient is eps, a step is {size / unit:.3g} of a usual one, not half",
+        f"eps is inside the root: where the gradient is eps, a step is {size / unit:.3g} of a usual one, not half",
     )
 
 
 def adams_unit(subject: Subject) -> float:
-    """The size of the steps of a method of Adam's kind under large gradients.
+    """Return the step size of a method that steps as Adam does, under large gradients.
 
     Raises:
-        NotApplicable: if it is none.
+        NotApplicable: if it does not.
     """
     groups = subject.run().optimizer.param_groups
     if not all(isinstance(group.get("betas"), tuple | list) and len(group["betas"]) == 2 for group in groups):
@@ -79,13 +83,13 @@ def adams_unit(subject: Subject) -> float:
 
 
 def sizes(subject: Subject, gradient: float, steps: int, **options: Any) -> list[float]:
-    """The median size of each step under a constant gradient."""
+    """Return the median size of each step under a constant gradient."""
     run = undecayed(subject, **options)
     return [float(step.median()) for step in feed(run, lambda _, param: torch.full_like(param, gradient), steps)]
 
 
 def undecayed(subject: Subject, **options: Any) -> OptimizerRun:
-    """The optimizer without weight decay."""
+    """Return a run of the optimizer without weight decay."""
     if takes(subject, "weight_decay"):
         options["weight_decay"] = 0.0
     return subject.run(lr=LR, **options)

@@ -1,4 +1,4 @@
-"""What a check is, and how one is run."""
+"""The type of a check, and how a check is run."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class ContractCheck:
     """One promise of an optimizer.
 
     Attributes:
-        name: of the function, ``check_...``.
+        name: name of the function, ``check_...``.
         function: called with a subject; raises :class:`Failure`, or :class:`NotApplicable`.
-        beyond_torch: whether torch's own optimizers do not promise it.
-        slow: whether it takes more than a second.
+        beyond_torch: whether the promise is one that torch's own optimizers do not make.
+        slow: whether the check takes more than a second.
     """
 
     name: str
@@ -30,15 +30,15 @@ class ContractCheck:
 
     @property
     def contract(self) -> str:
-        """What is promised, in words."""
+        """The promise in words."""
         return " ".join((inspect.getdoc(self.function) or "").split())
 
     def __call__(self, subject: Subject) -> None:
-        """Run it.
+        """Run the check.
 
         Raises:
-            Failure: if the promise is broken, whatever the optimizer raises included.
-            NotApplicable: if it does not concern the optimizer.
+            Failure: if the promise is broken; any other error of the optimizer counts as a failure, too.
+            NotApplicable: if the promise does not apply to the optimizer.
         """
         default = torch.get_default_dtype()
         with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
@@ -58,7 +58,7 @@ CHECKS: list[ContractCheck] = []
 
 
 def check(*, beyond_torch: bool = False, slow: bool = False) -> Callable[..., Callable[[Subject], None]]:
-    """Take a function ``check_...(subject)`` into :data:`CHECKS`."""
+    """Decorate a function ``check_...(subject)`` and add it to :data:`CHECKS`."""
 
     def decorate(function: Callable[[Subject], None]) -> Callable[[Subject], None]:
         CHECKS.append(ContractCheck(function.__name__, function, beyond_torch, slow))

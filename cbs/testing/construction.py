@@ -1,4 +1,4 @@
-"""What is promised when an optimizer is built."""
+"""Checks of how an optimizer is built."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ BAD_OPTIONS: dict[str, Any] = {"betas": (0.9, 1.5), "momentum": -0.5, "weight_de
 
 @check()
 def check_is_a_torch_optimizer(subject: Subject) -> None:
-    """It derives from torch.optim.Optimizer, its groups have a learning rate and its defaults, and it prints."""
+    """It derives from torch.optim.Optimizer, its groups have a learning rate and its defaults, and its name is in its
+    repr.
+    """
     optimizer = subject.run().optimizer
     ensure(isinstance(optimizer, torch.optim.Optimizer), f"it is a {type(optimizer).__name__}")
     ensure(all("lr" in group for group in optimizer.param_groups), "a group has no learning rate")
@@ -31,13 +33,13 @@ def check_is_a_torch_optimizer(subject: Subject) -> None:
 
 @check()
 def check_holds_trainable_parameters_once(subject: Subject) -> None:
-    """Every trainable parameter is in one group, once, and no other is in any."""
+    """Every trainable parameter is in exactly one group, and no other parameter is in any."""
     model = subject.run().model
     frozen = model.hidden.weight.requires_grad_(False)
     run = OptimizerRun(subject, model)
     held = [id(param) for param in run.params]
     trainable = [id(param) for param in model.parameters() if param.requires_grad]
-    ensure(sorted(held) == sorted(trainable), f"it holds {len(held)} parameters, {len(trainable)} are trainable")
+    ensure(sorted(held) == sorted(trainable), f"it holds {len(held)} parameters, but {len(trainable)} are trainable")
     before = frozen.detach().clone()
     run.train(2)
     ensure(torch.equal(before, frozen), "it moves a parameter that is not trainable")
@@ -45,7 +47,7 @@ def check_holds_trainable_parameters_once(subject: Subject) -> None:
 
 @check()
 def check_frozen_parameters_stay(subject: Subject) -> None:
-    """A parameter that is given and not trainable stays as it is."""
+    """A parameter that is passed but not trainable stays unchanged."""
     model = subject.run().model
     model.hidden.weight.requires_grad_(False)
     run = OptimizerRun(subject, model, subject.over(model.parameters()))
@@ -56,8 +58,9 @@ def check_frozen_parameters_stay(subject: Subject) -> None:
 
 @check()
 def check_takes_what_torch_takes(subject: Subject) -> None:
-    """Parameters come as a list, a generator, groups, or pairs of names and parameters; all step alike. Names are kept
-    in the groups and in the state dict."""
+    """Parameters may be a list, a generator, groups, or pairs of names and parameters; all step alike. Names are kept
+    in the groups and in the state dict.
+    """
 
     def ends(params: Any) -> OptimizerRun:
         model = subject.run().model
@@ -75,14 +78,16 @@ def check_takes_what_torch_takes(subject: Subject) -> None:
 
 @check()
 def check_refuses_no_parameters(subject: Subject) -> None:
-    """An empty list of parameters, or a model without trainable ones, is refused."""
+    """An empty list of parameters, or a model without trainable parameters, is refused."""
     model = subject.run().model.requires_grad_(False)
     refused(lambda: subject.build(model, subject.lr), REFUSALS, "without parameters")
 
 
 @check()
 def check_refuses_bad_values(subject: Subject) -> None:
-    """A learning rate below 0 is refused at construction, and so are averages that grow and negative decay."""
+    """A negative learning rate is refused at construction, and so are decays of 1 or more, negative momentum and
+    negative weight decay.
+    """
     refused(lambda: subject.run(lr=-0.1), REFUSALS, "lr=-0.1")
     options = subject.run().optimizer.param_groups[0]
     for name, value in BAD_OPTIONS.items():
@@ -93,7 +98,7 @@ def check_refuses_bad_values(subject: Subject) -> None:
 
 @check(beyond_torch=True)
 def check_refuses_values_that_are_not_finite(subject: Subject) -> None:
-    """Learning rates and weight decay that are infinite or no number are refused at construction."""
+    """Learning rates and weight decay that are infinite or NaN are refused at construction."""
     for value in (math.nan, math.inf):
         refused(partial(subject.run, lr=value), REFUSALS, f"lr={value}")
         if takes(subject, "weight_decay"):
@@ -108,7 +113,7 @@ def check_refuses_unknown_options(subject: Subject) -> None:
 
 @check(beyond_torch=True)
 def check_refuses_misspelt_keys_of_groups(subject: Subject) -> None:
-    """A key of a group that is an option misspelt is refused; others, as schedulers write, are kept."""
+    """A key of a group that is a misspelt option is refused; other keys, such as those of schedulers, are kept."""
     param = nn.Parameter(torch.ones(4, 3))
     optimizer = subject.over([{"params": [param], "initial_lr": 0.1, "owner": "me"}])
     ensure(optimizer.param_groups[0].get("owner") == "me", "it loses a key of a group that it does not know")
@@ -121,7 +126,7 @@ def check_refuses_misspelt_keys_of_groups(subject: Subject) -> None:
 
 @check(beyond_torch=True)
 def check_complex_parameters(subject: Subject) -> None:
-    """Complex parameters are refused at construction, or step as their real and imaginary parts do."""
+    """Complex parameters are refused at construction, or step like their real and imaginary parts."""
     values = torch.complex(torch.linspace(-1, 1, 6), torch.linspace(1, 2, 6)).reshape(2, 3)
     param = nn.Parameter(values.clone())
     try:
@@ -129,7 +134,7 @@ def check_complex_parameters(subject: Subject) -> None:
     except REFUSALS as error:
         ensure("complex" in str(error).lower(), f"the refusal does not say why: {error}")
         return
-    ensure(not subject.matrices, "they are accepted, and a complex matrix is no pair of real ones")
+    ensure(not subject.matrices, "they are accepted, but a complex matrix is not a pair of real ones")
     twin = nn.Parameter(torch.view_as_real(values).clone())
     other = subject.over([twin])
     for step in range(3):
@@ -143,7 +148,7 @@ def check_complex_parameters(subject: Subject) -> None:
 
 @check(beyond_torch=True)
 def check_declares_a_geometry(subject: Subject) -> None:
-    """The geometry of its noise scale is known: by an attribute ``geometry`` of its class, or by its name."""
+    """The geometry of its noise scale is known from an attribute ``geometry`` of its class, or from its name."""
     from cbs.noise_scale import GEOMETRIES, matched
 
     name = matched(subject.run().optimizer)
@@ -152,7 +157,7 @@ def check_declares_a_geometry(subject: Subject) -> None:
 
 @check(beyond_torch=True)
 def check_learning_rates_are_a_grid(subject: Subject) -> None:
-    """The learning rates to start a sweep from are finite, above 0 and increase by a constant ratio."""
+    """The learning rates from which a sweep starts are finite, above 0 and increase by a constant ratio."""
     grid = subject.lr_grid
     ratios = [high / low for low, high in pairwise(grid)]
     ensure(all(0.0 < lr < math.inf for lr in grid), f"learning rates are not finite and above 0: {grid}")
@@ -160,7 +165,7 @@ def check_learning_rates_are_a_grid(subject: Subject) -> None:
 
 
 def takes(subject: Subject, name: str) -> bool:
-    """Whether it has an option: its group shows it, and it may be given at its default."""
+    """Whether it has an option: its groups contain it, and its default value can be passed."""
     value = subject.run().optimizer.param_groups[0].get(name)
     try:
         if value is None:

@@ -1,4 +1,4 @@
-"""What is promised of options: that steps read them where they stand, and that they mean what their names say."""
+"""Checks of options: that steps read them from the groups, and that they mean what their names say."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ MATRICES = ("hidden.weight", "head.weight")
 
 @check()
 def check_weight_decay(subject: Subject) -> None:
-    """Weight decay, where it can be given, matters, and a step reads it from a group that shows it."""
+    """Weight decay, where it is an option, has an effect, and a step reads it from the group if the group contains
+    it.
+    """
     try:
         plain, given, late = subject.run(weight_decay=0.0), subject.run(weight_decay=0.5), subject.run(weight_decay=0.0)
     except REFUSALS:
@@ -35,7 +37,7 @@ def check_weight_decay(subject: Subject) -> None:
 
 @check()
 def check_decays_of_the_group(subject: Subject) -> None:
-    """Betas and momentum, where they can be given, are read from the groups, where loads and schedulers write them."""
+    """Betas and momentum, where they are options, are read from the groups, where loading and schedulers write them."""
     options = subject.run().optimizer.param_groups[0]
     for name in ("betas", "momentum"):
         value = options.get(name)
@@ -67,8 +69,9 @@ def check_weight_decay_shrinks(subject: Subject) -> None:
 
 @check()
 def check_decays_matter(subject: Subject) -> None:
-    """Another value of any of the betas, or of momentum, where they can be given, in the last group that has them,
-    changes the steps of that group."""
+    """Another value of any of the betas, or of momentum, where they are options, in the last group that has them,
+    changes the steps of that group.
+    """
     for name in ("betas", "momentum"):
         if not any(isinstance(group.get(name), float | tuple | list) for group in subject.run().optimizer.param_groups):
             continue
@@ -82,7 +85,9 @@ def check_decays_matter(subject: Subject) -> None:
 
 
 def draws() -> Callable[[int, Tensor], Tensor]:
-    """Gradients of both signs between a half and two, the same ones for every call of this function."""
+    """Return a source of gradients with both signs and sizes between 0.5 and 2, the same for every call of this
+    function.
+    """
     generator = torch.Generator().manual_seed(0)
 
     def draw(_: int, param: Tensor) -> Tensor:
@@ -93,13 +98,13 @@ def draws() -> Callable[[int, Tensor], Tensor]:
 
 
 def feed(run: OptimizerRun, gradient: Callable[[int, Tensor], Tensor], steps: int) -> Iterator[Tensor]:
-    """Steps with gradients of one's own; yields how far each moved the entries of the matrices against their signs.
+    """Run steps with given gradients; yield how far each moved the entries of the matrices against the gradient's sign.
 
     Raises:
-        NotApplicable: if the optimizer reads no gradients.
+        NotApplicable: if the optimizer does not read gradients.
     """
     if not reads_gradients(run):
-        raise NotApplicable("it reads no gradients")
+        raise NotApplicable("it does not read gradients")
     for step in range(steps):
         before = run.values()
         for param in run.named.values():
@@ -111,12 +116,12 @@ def feed(run: OptimizerRun, gradient: Callable[[int, Tensor], Tensor], steps: in
 
 
 def reads_gradients(run: OptimizerRun) -> bool:
-    """Whether the steps of its optimizer use the gradients of the parameters."""
+    """Whether the optimizer's steps use the gradients of the parameters."""
     return not isinstance(run.optimizer, ProblemOptimizer) or run.optimizer.reads_gradients
 
 
 def parted(subject: Subject) -> OptimizerRun:
-    """The optimizer with the head in a group of its own, where it takes groups."""
+    """Return the optimizer with the head in a separate group, where it accepts groups."""
     if subject.construct is None:
         return subject.run()
     model = subject.run().model
@@ -126,13 +131,18 @@ def parted(subject: Subject) -> OptimizerRun:
 
 
 def last_with(run: OptimizerRun, name: str) -> dict[str, Any]:
-    """The last group that has an option."""
+    """Return the last group that has an option."""
     return [group for group in run.optimizer.param_groups if name in group][-1]
 
 
 def ends(subject: Subject, name: str, number: int | None = None) -> dict[str, Tensor]:
-    """The parameters of the last group that has an option after eight steps, one of its decays halved in it if asked
-    for."""
+    """Return the parameters of the last group that has an option, after eight steps.
+
+    Args:
+        subject: the optimizer.
+        name: name of the option.
+        number: index of the decay in it that is halved in that group; ``None`` for no change.
+    """
     run = parted(subject)
     group = last_with(run, name)
     if number is not None:
@@ -147,11 +157,11 @@ def ends(subject: Subject, name: str, number: int | None = None) -> dict[str, Te
 
 
 def decays(value: Any) -> Sequence[float]:
-    """The decays of an option."""
+    """Return the decays in an option's value."""
     return [value] if isinstance(value, float) else value
 
 
 def halved(value: Any, number: int) -> Any:
-    """An option with one of its decays halved, or 0.5 in the place of 0."""
+    """Return an option's value with one of its decays halved, or set to 0.5 if it is 0."""
     changed = tuple((0.5 * decay or 0.5) if place == number else decay for place, decay in enumerate(decays(value)))
     return changed[0] if isinstance(value, float) else changed

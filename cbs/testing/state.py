@@ -1,4 +1,4 @@
-"""What is promised of the state: where it lives, and how it is saved and loaded."""
+"""Checks of the state: where it is stored, and how it is saved and loaded."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ State = dict[str, Any]
 
 @check()
 def check_state_dict_has_torchs_format(subject: Subject) -> None:
-    """A state dict has ``state`` by number of the parameter and ``param_groups`` with those numbers in order, and no
-    parameter in it; to ask for it changes nothing."""
+    """A state dict has ``state`` by number of the parameter and ``param_groups`` with those numbers in order, and
+    contains no parameter; calling it changes nothing.
+    """
     run, quiet = subject.run().train(2), subject.run().train(3)
     saved = run.optimizer.state_dict()
     ensure(set(saved) == {"state", "param_groups"}, f"its keys are {sorted(saved)}")
@@ -35,8 +36,9 @@ def check_state_dict_has_torchs_format(subject: Subject) -> None:
 
 @check()
 def check_resumes_bitwise(subject: Subject) -> None:
-    """A state dict that went through ``torch.save`` and ``torch.load(weights_only=True)`` goes on bit for bit, into an
-    optimizer that was built with another learning rate, after the first step as after the fifth."""
+    """A state dict that went through ``torch.save`` and ``torch.load(weights_only=True)`` resumes bit for bit, in an
+    optimizer that was built with another learning rate, after the first step as after the fifth.
+    """
     for steps in (1, 5):
         run = subject.run().train(steps)
         loaded = through_file(run.optimizer.state_dict())
@@ -48,8 +50,7 @@ def check_resumes_bitwise(subject: Subject) -> None:
 
 @check()
 def check_loading_leaves_what_it_loads(subject: Subject) -> None:
-    """Loading neither changes the dictionary nor adds keys to groups or state, and so does loading before the first
-    step."""
+    """Loading neither changes the dictionary nor adds keys to groups or state, before the first step as well."""
     fresh = subject.run()
     for run in (subject.run(), subject.run().train(2)):
         saved = run.optimizer.state_dict()
@@ -78,7 +79,7 @@ def check_loads_by_position(subject: Subject) -> None:
 
 @check()
 def check_step_hooks(subject: Subject) -> None:
-    """Hooks before and after a step, of the optimizer and of all optimizers, are called once each."""
+    """Hooks before and after a step, both those of the optimizer and the global ones, are called once each."""
     from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
     run = subject.run()
@@ -100,26 +101,31 @@ def check_step_hooks(subject: Subject) -> None:
 
 @check(beyond_torch=True)
 def check_loads_what_lacks_options(subject: Subject) -> None:
-    """A state dict whose groups lack options, as an older version's do, leaves those as they were constructed."""
+    """A state dict whose groups lack options, like that of an older version, leaves those as they were at
+    construction.
+    """
     run = subject.run().train(2)
     other = again(run)
     built = [dict(group) for group in other.optimizer.param_groups]
     saved = copy.deepcopy(run.optimizer.state_dict())
     for group, options in zip(saved["param_groups"], built, strict=True):
         for name in run.optimizer.defaults.keys() & group.keys() - {"lr"}:
-            # What the steps have changed is state that is kept in the group.
+            # Values that steps have changed are state that is kept in the group.
             if group[name] == options[name]:
                 del group[name]
     other.optimizer.load_state_dict(saved)
     for options, saving, loaded in zip(built, saved["param_groups"], other.optimizer.param_groups, strict=True):
         for name in options.keys() - saving.keys():
-            ensure(loaded.get(name) == options[name], f"{name} is {loaded.get(name)!r}, built with {options[name]!r}")
+            ensure(
+                loaded.get(name) == options[name],
+                f"{name} is {loaded.get(name)!r}, but was built with {options[name]!r}",
+            )
     same(run.train(1).values(), other.train(1).values(), "after a load without options")
 
 
 @check()
 def check_reset(subject: Subject) -> None:
-    """``optimizer.state = defaultdict(dict)`` and ``optimizer.state.clear()`` make the next step a first step."""
+    """After ``optimizer.state = defaultdict(dict)`` or ``optimizer.state.clear()`` the next step is a first step."""
     for reset in ("state = defaultdict(dict)", "state.clear()"):
         run = subject.run().train(3)
         fresh = again(run)
@@ -137,7 +143,7 @@ def check_reset(subject: Subject) -> None:
 
 @check()
 def check_assigned_state(subject: Subject) -> None:
-    """A tensor assigned to ``state[p][name]`` is what the next step uses, as one changed in place is."""
+    """A tensor assigned to ``state[p][name]`` is used by the next step, like one changed in place."""
     changed, assigned = subject.run().train(3), subject.run().train(3)
     names = 0
     for one, other in zip(changed.params, assigned.params, strict=True):
@@ -157,7 +163,7 @@ def check_assigned_state(subject: Subject) -> None:
 
 @check()
 def check_pickle(subject: Subject) -> None:
-    """Model and optimizer pickled together go on bit for bit."""
+    """Model and optimizer pickled together continue bit for bit."""
     run = subject.run().train(2)
     model, optimizer = pickle.loads(pickle.dumps((run.model, run.optimizer)))
     twin = OptimizerRun(subject, model, optimizer)
@@ -169,7 +175,9 @@ def check_pickle(subject: Subject) -> None:
 
 @check()
 def check_deepcopy(subject: Subject) -> None:
-    """A deep copy of model and optimizer has the same public attributes, goes on bit for bit, and alone."""
+    """A deep copy of model and optimizer has the same public attributes, continues bit for bit, and leaves the original
+    alone.
+    """
     run = subject.run().train(2)
     model, optimizer = copy.deepcopy((run.model, run.optimizer))
     attributes = [{name for name in vars(one) if not name.startswith("_")} for one in (run.optimizer, optimizer)]
@@ -183,7 +191,7 @@ def check_deepcopy(subject: Subject) -> None:
 
 
 def through_file(saved: State) -> State:
-    """What comes back from a file."""
+    """Return a state dict after saving it to a file and loading it."""
     file = io.BytesIO()
     torch.save(saved, file)
     file.seek(0)
@@ -191,7 +199,7 @@ def through_file(saved: State) -> State:
 
 
 def again(run: OptimizerRun, saved: State | None = None, *, lr: Any = None) -> OptimizerRun:
-    """A new optimizer over a copy of the model, with a state if one is given."""
+    """Return a new optimizer over a copy of the model, with a state if one is given."""
     other = OptimizerRun(run.subject, copy.deepcopy(run.model), lr=lr)
     other.steps = run.steps
     if saved is not None:
@@ -200,7 +208,7 @@ def again(run: OptimizerRun, saved: State | None = None, *, lr: Any = None) -> O
 
 
 def tensors(value: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
-    """All tensors in nested dictionaries and lists, with where they are."""
+    """Yield all tensors in nested dictionaries and lists, with their paths."""
     if isinstance(value, Tensor):
         yield path, value
     elif isinstance(value, dict):
@@ -223,7 +231,7 @@ def same_state(one: Any, other: Any, message: str, path: str = "") -> None:
         for key in one:
             same_state(one[key], other[key], message, f"{path}[{key!r}]")
     elif isinstance(one, list | tuple) and isinstance(other, list | tuple):
-        ensure(len(one) == len(other), f"{message}: {path} is of another length")
+        ensure(len(one) == len(other), f"{message}: {path} has another length")
         for key, (a, b) in enumerate(zip(one, other, strict=True)):
             same_state(a, b, message, f"{path}[{key}]")
     elif isinstance(one, Tensor) or isinstance(other, Tensor) or one != other:

@@ -1,4 +1,4 @@
-"""What is promised of a step, whatever the gradients are."""
+"""Checks of a step, whatever the gradients are."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ODD: Shapes = {
 
 @check()
 def check_learns(subject: Subject) -> None:
-    """At one of its learning rates the loss of a small model falls by a tenth within 30 steps."""
+    """At one of its learning rates the loss of a small model falls by at least a tenth within 30 steps."""
     ends = {}
     for lr in sorted(subject.lr_grid, key=lambda lr: abs(math.log(lr / subject.lr_grid[-2:][0]))):
         run = subject.run(lr=lr)
@@ -41,24 +41,24 @@ def check_learns(subject: Subject) -> None:
 
 @check()
 def check_repeats_bitwise(subject: Subject) -> None:
-    """The same run twice gives the same weights, bit for bit."""
+    """The same run twice gives the same weights bit for bit."""
     same(subject.run().train(5).values(), subject.run().train(5).values(), "a second run")
 
 
 @check()
 def check_steps_in_place(subject: Subject) -> None:
-    """Parameters keep their memory, type and requires_grad, and no graph hangs on them."""
+    """Parameters keep their memory, dtype and requires_grad, and remain leaves without a graph."""
     run = subject.run()
     before = {name: (param.data_ptr(), param.dtype) for name, param in run.named.items()}
     run.train(2)
     for name, param in run.named.items():
-        ensure((param.data_ptr(), param.dtype) == before[name], f"{name} is in other memory or of another type")
-        ensure(param.requires_grad and param.is_leaf, f"{name} is no leaf that requires a gradient")
+        ensure((param.data_ptr(), param.dtype) == before[name], f"{name} has other memory or another dtype")
+        ensure(param.requires_grad and param.is_leaf, f"{name} is not a leaf that requires a gradient")
 
 
 @check(beyond_torch=True)
 def check_leaves_gradients_alone(subject: Subject) -> None:
-    """A step does not change the gradients, which others read after it."""
+    """A step does not change the gradients, which may be read after it."""
     run = subject.run().train(2)
     run.backward()
     before = {name: param.grad.clone() for name, param in run.named.items()}
@@ -69,8 +69,9 @@ def check_leaves_gradients_alone(subject: Subject) -> None:
 
 @check()
 def check_closure(subject: Subject) -> None:
-    """A closure is called once, with gradients enabled, and what it returns is what the step returns; the step is that
-    without one."""
+    """A closure is called once, with gradients enabled, and the step returns its result; the update is the same as
+    without a closure.
+    """
     calls = []
     run, plain = subject.run(), subject.run().train(1)
 
@@ -86,7 +87,9 @@ def check_closure(subject: Subject) -> None:
 
 @check()
 def check_learning_rate_of_the_group(subject: Subject) -> None:
-    """The learning rate is the group's, which schedulers write: at 0 from the start nothing moves, later it does."""
+    """The learning rate is read from the group, where schedulers write it: at 0 from the start nothing moves, later it
+    does.
+    """
     run = subject.run(lr=0.25 * subject.lr)
     rates = {float(group["lr"]) for group in run.optimizer.param_groups}
     ensure(rates == {0.25 * subject.lr}, f"groups have learning rates {rates}, not the one given")
@@ -102,7 +105,7 @@ def check_learning_rate_of_the_group(subject: Subject) -> None:
 
 @check()
 def check_missing_gradients(subject: Subject) -> None:
-    """Without a gradient a parameter stays as it is, and gets no state; the others step."""
+    """A parameter without a gradient stays unchanged and gets no state; the others step."""
     run = subject.run()
     run.needs_gradients()
     before = run.values()
@@ -134,7 +137,7 @@ def check_zero_gradients(subject: Subject) -> None:
 
 @check(beyond_torch=True)
 def check_huge_and_tiny_gradients(subject: Subject) -> None:
-    """Gradients whose squares exceed the largest number, or vanish, leave weights finite."""
+    """Gradients whose squares overflow or underflow leave weights finite."""
     for scale in (1e20, 1e-30):
         run = subject.run()
         run.needs_gradients()
@@ -144,7 +147,9 @@ def check_huge_and_tiny_gradients(subject: Subject) -> None:
 
 @check()
 def check_shapes(subject: Subject) -> None:
-    """Parameters of no, one, three and four dimensions, rows, columns and those without elements step."""
+    """Parameters with 0, 1, 3 and 4 dimensions, single rows or columns and parameters without elements can be
+    stepped.
+    """
     for name, shape in ODD.items():
         run = subject.run(extra={name: shape})
         before = run.values()
@@ -158,7 +163,7 @@ def check_shapes(subject: Subject) -> None:
 
 @check()
 def check_memory_layouts(subject: Subject) -> None:
-    """Parameters and gradients that are not contiguous step as contiguous ones do."""
+    """Parameters and gradients that are not contiguous step like contiguous ones."""
     plain = subject.run().train(3)
     run = subject.run()
     for param in run.named.values():
@@ -178,20 +183,20 @@ def check_memory_layouts(subject: Subject) -> None:
 
 @check()
 def check_dtypes(subject: Subject) -> None:
-    """bfloat16 and float64 parameters step, stay what they are and stay finite."""
+    """bfloat16 and float64 parameters step, keep their dtype and stay finite."""
     steps_in(subject, torch.float64)
     steps_in(subject, torch.bfloat16)
 
 
 @check(beyond_torch=True)
 def check_float16(subject: Subject) -> None:
-    """float16 parameters step, stay what they are and stay finite, though the usual eps is 0 in it."""
+    """float16 parameters step, keep their dtype and stay finite, although the usual eps is 0 in float16."""
     steps_in(subject, torch.float16)
 
 
 @check()
 def check_double_precision(subject: Subject) -> None:
-    """In float64 the steps are those of float32, up to rounding."""
+    """In float64 the steps equal those of float32 up to rounding."""
     coarse, fine = subject.run().train(2), subject.run(dtype=torch.float64).train(2)
     wide = {name: value.double() for name, value in coarse.values().items()}
     same(wide, fine.values(), "float64", tolerance=1e-2)
@@ -199,7 +204,7 @@ def check_double_precision(subject: Subject) -> None:
 
 @check()
 def check_sparse_gradients(subject: Subject) -> None:
-    """A sparse gradient is refused, or steps as the dense one does."""
+    """A sparse gradient is refused, or steps like the dense one."""
     plain, run = subject.run(), subject.run()
     plain.needs_gradients()
     plain.train(1)
@@ -218,8 +223,9 @@ def check_sparse_gradients(subject: Subject) -> None:
 
 @check()
 def check_new_memory(subject: Subject) -> None:
-    """Gradients may be new tensors or the old ones written anew, and parameters may move to other memory, between any
-    two steps."""
+    """Between any two steps, gradients may be new tensors or the old ones overwritten, and parameters may move to other
+    memory.
+    """
     plain, kept, away = subject.run().train(4), subject.run(), subject.run()
     buffers: list[Tensor] = []
     for _ in range(4):
@@ -239,8 +245,9 @@ def check_new_memory(subject: Subject) -> None:
 
 @check(beyond_torch=True)
 def check_changed_tensors(subject: Subject) -> None:
-    """After the first step a parameter that changes its type or shape, or a gradient of another type, raises or leaves
-    finite weights."""
+    """If a parameter changes its dtype or shape after the first step, or a gradient its dtype, the step raises or
+    leaves finite weights.
+    """
 
     def narrow(param: nn.Parameter) -> None:
         param.data, param.grad = param.data.bfloat16(), None
@@ -261,15 +268,17 @@ def check_changed_tensors(subject: Subject) -> None:
         try:
             run.only_step()
             run.only_step()
-        except Exception as error:  # noqa: BLE001  whatever it raises is better than going on
+        except Exception as error:  # noqa: BLE001  any error is better than a silent step
             ensure(bool(str(error)), f"{change.__name__}: raises {type(error).__name__} without a message")
             continue
-        ensure(run.finite(), f"{change.__name__}: weights are not finite, in silence")
+        ensure(run.finite(), f"{change.__name__}: weights are not finite, without an error")
 
 
 @check()
 def check_gradient_scaler(subject: Subject) -> None:
-    """torch's GradScaler drives it: scaled gradients step as plain ones do, a step with infinite ones is left out."""
+    """It works with torch's GradScaler: scaled gradients step like unscaled ones, and a step with infinite gradients is
+    skipped.
+    """
     plain, run = subject.run().train(2), subject.run()
     scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
     for _ in range(2):
@@ -285,27 +294,27 @@ def check_gradient_scaler(subject: Subject) -> None:
 
 
 def steps_in(subject: Subject, dtype: torch.dtype) -> None:
-    """Three steps of parameters of one type."""
+    """Run three steps with parameters of one dtype."""
     try:
         run = subject.run(dtype=dtype)
         before = run.values()
         run.train(3)
     except Exception as error:
         raise Failure(f"{dtype} raises {type(error).__name__}: {error}") from error
-    ensure(all(param.dtype == dtype for param in run.params), f"{dtype} parameters become another type")
+    ensure(all(param.dtype == dtype for param in run.params), f"{dtype} parameters change their dtype")
     ensure(run.finite(), f"{dtype} parameters are not finite")
     ensure(bool(moved(before, run.values())), f"{dtype} parameters do not move")
 
 
 def scaled_step(run: OptimizerRun, scaler: torch.amp.GradScaler) -> None:
-    """A step through a scaler."""
+    """Run a step through a scaler."""
     run.prepare()
     scaler.step(run.optimizer)
     scaler.update()
 
 
 def scale_gradients(run: OptimizerRun, scale: float) -> None:
-    """A step with the gradients times ``scale``."""
+    """Run a step with the gradients times ``scale``."""
     run.backward()
     for param in run.params:
         if param.grad is not None:

@@ -1,4 +1,4 @@
-"""What is tested, and a small model that it trains."""
+"""The optimizer under test, and the small model that it trains."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _WORDS, _WIDTH, _HIDDEN, _CLASSES = 8, 6, 5, 3
 
 
 class Failure(AssertionError):
-    """An optimizer does not keep what a check asks for; the message says what it does instead."""
+    """An optimizer does not pass a check; the message says what it does instead."""
 
 
 class NotApplicable(Exception):
-    """A check does not concern an optimizer; the message says why."""
+    """A check does not apply to an optimizer; the message says why."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,11 +33,12 @@ class Subject:
     """An optimizer under test.
 
     Attributes:
-        name: what reports call it.
-        build: ``build(model, lr, **options)`` returns it over the trainable parameters of a model.
-        lr_grid: learning rates, increasing; at one of them it must learn, the second is what most checks step with.
-        matrices: whether it takes matrices only, as ``torch.optim.Muon`` does.
-        construct: the class, or what else is called with parameters or groups of them; ``None`` if it takes a model.
+        name: name in reports.
+        build: ``build(model, lr, **options)`` returns the optimizer over the trainable parameters of a model.
+        lr_grid: increasing learning rates; it has to learn at one of them, and most checks use the second.
+        matrices: whether it accepts only matrices, like ``torch.optim.Muon``.
+        construct: the class or function that is called with parameters or groups of them; ``None`` if it is built over
+            a model.
         options: arguments of every construction.
     """
 
@@ -56,13 +57,13 @@ class Subject:
     def run(
         self, *, dtype: torch.dtype = torch.float32, extra: Shapes | None = None, lr: Any = None, **options: Any
     ) -> OptimizerRun:
-        """The optimizer over a fresh model, the same at every call."""
+        """Return the optimizer over a new model, which is the same at every call."""
         if extra and self.matrices:
-            raise NotApplicable("it takes matrices only")
+            raise NotApplicable("it accepts only matrices")
         return OptimizerRun(self, Model(extra or {}, matrices=self.matrices).to(dtype), lr=lr, **options)
 
     def over(self, params: Any, **options: Any) -> torch.optim.Optimizer:
-        """The optimizer over parameters or groups of them, as a class takes them."""
+        """Return the optimizer over parameters or groups of them."""
         if self.construct is None:
             raise NotApplicable("it is built over a model, not over parameters")
         return self.construct(params, **{"lr": self.lr, **self.options, **options})
@@ -75,13 +76,13 @@ def subject(
     matrices: bool = False,
     **options: Any,
 ) -> Subject:
-    """What to test.
+    """Return the subject for an optimizer to test.
 
     Args:
-        target: a class of optimizers, or anything called as ``target(params, lr=...)``; a name that ``--optim`` takes,
-            with ``module:name`` for one of yours; or a :class:`Subject`, returned as it is.
+        target: a class of optimizers, or any function called as ``target(params, lr=...)``; a name that ``--optim``
+            accepts, with ``module:name`` for your own; or a :class:`Subject`, returned as it is.
         lr: a learning rate at which it learns; by default that of its signature, and for a name its grid.
-        matrices: whether it takes matrices only.
+        matrices: whether it accepts only matrices.
         options: further arguments of every construction.
 
     Raises:
@@ -95,7 +96,7 @@ def subject(
     if lr is None:
         given = inspect.signature(target).parameters.get("lr")
         if given is None or not isinstance(given.default, float):
-            raise TypeError(f"at which learning rate does {target!r} learn? Say lr=")
+            raise TypeError(f"{target!r} has no default learning rate: pass one at which it learns as lr=")
         lr = given.default
 
     def build(model: nn.Module, lr: Any, **more: Any) -> torch.optim.Optimizer:
@@ -122,11 +123,11 @@ def _registered(name: str, lr: float | None, options: dict[str, Any]) -> Subject
 
 
 class Model(nn.Module):
-    """Words to classes: an embedding, a normalisation, a hidden matrix with a bias and a head, or two matrices only.
+    """A small classifier: an embedding, a normalization, a hidden matrix with a bias and a head, or only two matrices.
 
     Args:
         extra: names and shapes of further parameters, which shift the first output.
-        matrices: whether there are matrices only.
+        matrices: whether the model consists of matrices only.
     """
 
     def __init__(self, extra: Shapes, *, matrices: bool = False) -> None:
@@ -144,7 +145,7 @@ class Model(nn.Module):
                 param.copy_(torch.randn(param.shape, generator=generator) * 0.5)
 
     def forward(self, words: Tensor) -> Tensor:
-        """Logits, shape ``[examples, 3]``."""
+        """Return logits, shape ``[examples, 3]``."""
         dtype = self.head.weight.dtype
         x = one_hot(words, _WORDS).to(dtype) if self.matrices else self.norm(self.words(words))
         logits = self.head(torch.relu(self.hidden(x)))
@@ -155,7 +156,9 @@ class Model(nn.Module):
 
 
 class OptimizerRun:
-    """An optimizer and the model that it trains, step by step; random numbers of a step depend on its number alone."""
+    """An optimizer and the model that it trains, step by step; the random numbers of a step depend only on its
+    number.
+    """
 
     def __init__(
         self,
@@ -191,34 +194,34 @@ class OptimizerRun:
         return [param for group in self.optimizer.param_groups for param in group["params"]]
 
     def values(self) -> dict[str, Tensor]:
-        """Copies of the parameters."""
+        """Return copies of the parameters."""
         return {name: param.detach().clone() for name, param in self.named.items()}
 
     def loss(self) -> Tensor:
-        """Mean loss of the batch."""
+        """Return the mean loss of the batch."""
         return output_losses(outputs(self.model, self.batch), self.batch).mean()
 
     def backward(self) -> Tensor:
-        """New gradients; returns the loss."""
+        """Compute new gradients; return the loss."""
         self.optimizer.zero_grad()
         loss = self.loss()
         loss.backward()
         return loss
 
     def prepare(self) -> None:
-        """What comes before every step."""
+        """Do what is needed before every step."""
         self.steps += 1
         seed(self.steps)
         if isinstance(self.optimizer, ProblemOptimizer):
             self.optimizer.observe(self.batch)
 
     def only_step(self, *closure: Callable[[], Any]) -> Any:
-        """A step with the gradients there are."""
+        """Run a step with the current gradients."""
         self.prepare()
         return self.optimizer.step(*closure)
 
     def train(self, steps: int = 3) -> OptimizerRun:
-        """New gradients and a step, several times."""
+        """Run several steps, each with new gradients."""
         for _ in range(steps):
             self.backward()
             self.only_step()
@@ -229,13 +232,13 @@ class OptimizerRun:
         return all(bool(param.isfinite().all()) for param in self.model.parameters())
 
     def needs_gradients(self) -> None:
-        """Leave the check if the optimizer computes gradients of its own."""
+        """Raise NotApplicable if the optimizer computes its own gradients."""
         if isinstance(self.optimizer, ProblemOptimizer):
             raise NotApplicable("it evaluates the model itself")
 
 
 def seed(value: int) -> None:
-    """Seed the numbers of torch's own generator; ``torch.manual_seed`` takes a thousand times as long."""
+    """Seed torch's own generator; ``torch.manual_seed`` takes a thousand times as long."""
     torch.default_generator.manual_seed(value)
 
 
@@ -269,7 +272,7 @@ def same(one: dict[str, Tensor], other: dict[str, Tensor], message: str, *, tole
         if a.shape != b.shape or a.dtype != b.dtype:
             raise Failure(f"{message}: {name} is {a.dtype}{list(a.shape)} here and {b.dtype}{list(b.shape)} there")
         if tolerance:
-            # Told so that what is not finite is apart.
+            # Written so that values that are not finite count as different.
             apart = a.numel() > 0 and not (a - b).abs().max() <= tolerance * a.abs().max() < math.inf
         else:
             apart = not torch.equal(a, b)
@@ -278,12 +281,12 @@ def same(one: dict[str, Tensor], other: dict[str, Tensor], message: str, *, tole
 
 
 def moved(one: dict[str, Tensor], other: dict[str, Tensor]) -> set[str]:
-    """Names of the tensors that differ."""
+    """Return the names of the tensors that differ."""
     return {name for name in one if not torch.equal(one[name], other[name])}
 
 
 def refused(action: Callable[[], Any], kinds: tuple[type[Exception], ...], message: str) -> None:
-    """Fail unless ``action`` raises one of ``kinds``, with words."""
+    """Fail unless ``action`` raises one of ``kinds`` with a message."""
     try:
         action()
     except kinds as error:

@@ -1,4 +1,4 @@
-"""All checks of one optimizer: as a report, as an error, or as tests."""
+"""Run all checks on an optimizer: as a report or as tests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cbs.testing.check import CHECKS, ContractCheck
 from cbs.testing.subjects import Failure, NotApplicable, Subject, subject
 
 __all__ = ["Report", "checks", "conformance_test", "examine"]
-_FILES = (construction, steps, options, adam_kind, state, surroundings)  # what fills CHECKS
+_FILES = (construction, steps, options, adam_kind, state, surroundings)  # importing these fills CHECKS
 
 
 @dataclass(frozen=True)
@@ -19,10 +19,10 @@ class Report:
     """Results of the checks.
 
     Attributes:
-        name: of the optimizer.
-        passed: names of checks.
-        failed: names of checks, with what is wrong.
-        left_out: names of checks that do not concern it, with the reason.
+        name: name of the optimizer.
+        passed: names of the passed checks.
+        failed: names of the failed checks, with what is wrong.
+        left_out: names of the checks that do not apply, with the reason.
     """
 
     name: str
@@ -31,21 +31,21 @@ class Report:
     left_out: dict[str, str]
 
     def __bool__(self) -> bool:
-        """Whether nothing failed."""
+        """Whether no check failed."""
         return not self.failed
 
     def __str__(self) -> str:
-        """One line, and one for each failure."""
+        """Return a line of counts, and one line for each failure."""
         head = f"{self.name}: {len(self.passed)} checks pass, {len(self.failed)} fail, {len(self.left_out)} left out"
         return "\n".join([head, *(f"  {name}: {problem}" for name, problem in self.failed.items())])
 
 
 def checks(*, beyond_torch: bool = True, slow: bool = True) -> list[ContractCheck]:
-    """The checks there are.
+    """Return the available checks.
 
     Args:
-        beyond_torch: whether with those that torch's own optimizers do not promise.
-        slow: whether with those that take more than a second.
+        beyond_torch: whether to include those that torch's own optimizers do not promise to pass.
+        slow: whether to include those that take more than a second.
     """
     return [one for one in CHECKS if (beyond_torch or not one.beyond_torch) and (slow or not one.slow)]
 
@@ -61,10 +61,10 @@ def examine(
     AdamW: 2 checks pass, 0 fail, 0 left out
 
     Args:
-        target: a class of optimizers, a name that ``--optim`` takes, or a subject; see
+        target: a class of optimizers, a name that ``--optim`` accepts, or a subject; see
             :func:`~cbs.testing.subjects.subject`.
         only: some of :func:`checks`; all by default.
-        how: ``lr``, ``matrices`` and options of every construction, for ``subject``.
+        how: ``lr``, ``matrices`` and options of every construction, passed on to ``subject``.
     """
     tested = subject(target, **how)
     passed, failed, left_out = [], {}, {}
@@ -83,17 +83,17 @@ def examine(
 def conformance_test(
     *targets: Subject | str | Callable[..., Any], known: Mapping[tuple[str, str], str] | None = None, **how: Any
 ) -> Callable[..., None]:
-    """One test for each optimizer and check, for pytest: ``test_mine = conformance_test(MyOptimizer)``.
+    """Return one test for each optimizer and check, for pytest: ``test_mine = conformance_test(MyOptimizer)``.
 
-    Slow checks bear the mark ``slow``, and a check that does not concern an optimizer is skipped.
+    Slow checks have the mark ``slow``, and checks that do not apply to an optimizer are skipped.
 
     Args:
         targets: see :func:`examine`.
-        known: why a check fails, by the names of optimizer and check. It must fail.
+        known: reasons of known failures, by the names of optimizer and check. These checks must fail.
         how: see :func:`examine`.
 
     Raises:
-        ValueError: if ``known`` has a name that is no optimizer or check of these.
+        ValueError: if ``known`` names an optimizer or check that is not among these.
     """
     import pytest
 
@@ -104,7 +104,7 @@ def conformance_test(
     }
     reasons = dict(known or {})
     if strangers := reasons.keys() - pairs.keys():
-        raise ValueError(f"known failures of what is not tested: {sorted(strangers)}")
+        raise ValueError(f"known failures of optimizers or checks that are not tested: {sorted(strangers)}")
 
     def marks(key: tuple[str, str], check: ContractCheck) -> list[Any]:
         expected = [pytest.mark.xfail(strict=True, raises=Failure, reason=reasons[key])] if key in reasons else []

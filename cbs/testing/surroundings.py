@@ -1,4 +1,4 @@
-"""What is promised to what stands around an optimizer: groups, schedulers, compilers."""
+"""Checks of an optimizer together with parameter groups, schedulers and compilers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ SCHEDULERS: dict[str, Callable[[Optimizer, bool], Any]] = {
     "ReduceLROnPlateau": lambda o, _: lr_scheduler.ReduceLROnPlateau(o, patience=0),
     "SWALR": lambda o, _: SWALR(o, swa_lr=PEAK / 2, anneal_epochs=3),
 }
-"""Every scheduler of torch; the second argument says whether momentum is cycled, too."""
+"""All schedulers of torch; the second argument says whether momentum is cycled, too."""
 
 
 @check()
@@ -74,8 +74,7 @@ def check_schedulers(subject: Subject) -> None:
 
 @check()
 def check_resumes_with_a_scheduler(subject: Subject) -> None:
-    """Optimizer and scheduler go on together from a checkpoint, and a new optimizer may be built from the groups of one
-    that a scheduler has written in."""
+    """Optimizer and scheduler resume together from a checkpoint."""
     run = subject.run()
     scheduler = SCHEDULERS["StepLR"](run.optimizer, False)
     for _ in range(3):
@@ -94,7 +93,7 @@ def check_resumes_with_a_scheduler(subject: Subject) -> None:
 
 @check()
 def check_options_of_groups(subject: Subject) -> None:
-    """A group's own learning rate is that of its parameters alone."""
+    """A group's own learning rate applies to its parameters only."""
     run = subject.run()
     groups = run.optimizer.param_groups
     if len(groups) == 1:
@@ -113,7 +112,7 @@ def check_options_of_groups(subject: Subject) -> None:
 
 @check(slow=True)
 def check_compiled(subject: Subject) -> None:
-    """``torch.compile(optimizer.step)`` steps as without it."""
+    """``torch.compile(optimizer.step)`` steps as without compilation."""
     plain, run = subject.run(), subject.run()
     plain.needs_gradients()
     plain.train(3)

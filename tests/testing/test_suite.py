@@ -135,7 +135,7 @@ def test_an_optimizer_that_says_that_it_corrects_no_bias_is_believed() -> None:
 
     kind = type("Plain", (BROKEN["check_bias_correction"],), {"__init__": uncorrected})
     report = examine(kind, lr=0.1, only=[one for one in checks() if one.name == "check_bias_correction"])
-    assert report.left_out == {"check_bias_correction": "its groups say that it corrects no bias"}
+    assert report.left_out == {"check_bias_correction": "its groups say that it does not correct bias"}
 
 
 def test_adams_kind_is_told_by_its_steps() -> None:
@@ -193,7 +193,7 @@ def test_subjects() -> None:
     assert subject("merit").name == "merit"
     assert subject(Good).lr == 0.1
     assert subject(Good, lr=1, momentum=0.5).run().optimizer.param_groups[0]["momentum"] == 0.5
-    with pytest.raises(TypeError, match="Say lr="):
+    with pytest.raises(TypeError, match="pass one at which it learns as lr="):
         subject(torch.optim.LBFGS.__init__)
     one = Subject(name="mine", build=Good, lr_grid=(0.1,))
     assert subject(one) is one
