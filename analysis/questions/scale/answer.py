@@ -1,6 +1,6 @@
-"""How the critical batch size grows with data, model size, loss and compute, and what it depends on at all else equal.
+"""How the critical batch size scales with data, model size, loss and compute, and on what it depends, all else equal.
 
-``scale(paths)`` is the whole of it; see :mod:`analysis.estimate.laws` for the fits.
+The entry point is ``scale(paths)``; see :mod:`analysis.estimate.laws` for the fits.
 """
 
 from __future__ import annotations
@@ -27,27 +27,28 @@ from cbs.errors import ConfigError, ResultsError
 from cbs.trial.target import Target
 
 _OWN = 0.25
-"""Spread of ln S_min over that of ln B_crit below which an exponent against the data is 1 within a quarter, whatever
-they are."""
+"""Ratio of the spread of ln S_min to that of ln B_crit below which an exponent against data counted at B_crit is 1
+within a quarter, whatever the data."""
 
 _FAR_OFF = 0.1
-"""Residual of ln S, rms, above which the law in three terms is doubted: more than seeds of most workloads scatter."""
+"""Residual of ln S, rms, above which the law with three terms is doubted; seeds of most workloads scatter less."""
 
 _LONGER = 0.01
-"""Step of ln S for the slope of the law."""
+"""Step in ln S for the numerical slope of the law."""
 
 _ONE_LAW = "; a law holds for one workload and optimizer: models that share a law need the same workload name"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scaling(Findings):
-    """What :func:`scale` found.
+    """Result of :func:`scale`.
 
     Attributes:
-        points: the critical batch sizes; those interpolated at held data last.
-        comparisons: sets with all else equal, and pools of them.
-        three_term: Kaplan's three terms fitted to all steps to target, by workload and optimizer.
-        data: what data and compute stand for, in words.
+        points: the critical batch sizes; those interpolated at fixed data come last.
+        laws: laws over all points of an optimizer.
+        comparisons: sets with all else equal, and pools of such sets.
+        three_term: Kaplan's law with three terms fitted to all steps to target, by workload and optimizer.
+        data: what data and compute refer to, in words.
     """
 
     points: tuple[ScalingPoint, ...]
@@ -68,16 +69,18 @@ def scale(
     data_at_batch: float | None = None,
     targets: Sequence[float | Target] | None = None,
 ) -> Scaling:
-    """Laws of the critical batch size over many models and targets.
+    """Fit laws of the critical batch size over many models and targets.
 
     Args:
+        paths: sweeps, or folders of sweeps.
+        config: configuration of the analysis.
         against: names in :data:`analysis.questions.scale.points.AXES`; ``None`` for all that vary.
-        vary: axes or workload options to compare along, all else equal; ``None`` for every option that varies.
-        hold_data: amounts of data at which ``vary`` is also compared, the loss then being free; in tokens where an
-            example has them.
-        at: values to predict the critical batch size at; needs one axis.
-        data_at_batch: batch size whose examples to target are the data; ``None`` for the critical
-            one.
+        vary: axes or workload options along which to compare, all else equal; ``None`` for every option that varies.
+        hold_data: amounts of data at which ``vary`` is also compared, with the loss free; in tokens if an example has
+            them.
+        at: values at which to predict the critical batch size; requires a single axis.
+        data_at_batch: batch size whose examples to target are the data; ``None`` for the critical batch size.
+        targets: as for :func:`analysis.analyze`.
 
     Raises:
         ConfigError: if an argument is out of its domain.
@@ -108,7 +111,7 @@ def scale(
             raise ResultsError(f"no law against {axis}: {why}{_ONE_LAW if len(own) > 1 else ''}")
     notes += [] if data_at_batch else [line for law in fitted for line in _against_itself(law, measured)]
     names = list(dict.fromkeys(vary or varying(points, options(points))))
-    # the parameters follow a single option that varies
+    # if a single option varies, the parameters follow from it
     names += varying(points, ["parameters"]) if not vary and len(names) != 1 else []
     compared = [law for name in names for law in comparisons(points, name, config)]
     for data in hold_data or ():
@@ -137,7 +140,7 @@ def scale(
 
 
 def _against_itself(law: ScalingLaw, points: Sequence[ScalingPoint]) -> list[str]:
-    """That data which are a multiple of B_crit itself say nothing of how it grows with them."""
+    """Warn if the data are a multiple of B_crit itself and therefore say nothing about how it grows with them."""
     if law.axis not in ("data", "compute") or law.fit is None:
         return []
     sizes = np.log([points[index].critical_batch_size for index in law.points])
@@ -167,7 +170,8 @@ def _check(
 
 
 def _three_terms(answers: Sequence[Answer], config: AnalysisConfig) -> tuple[dict[str, LossFit], list[str]]:
-    """The law in three terms where there are several sizes and several targets, and what speaks against it."""
+    """Fit the law with three terms if there are several sizes and several targets; also return what speaks against
+    it."""
     fits, doubts = {}, []
     for name, runs in runs_of(answers).items():
         if len(np.unique(runs.parameters)) > 1 and len(np.unique(runs.loss)) > 1:
@@ -180,7 +184,8 @@ def _three_terms(answers: Sequence[Answer], config: AnalysisConfig) -> tuple[dic
 
 
 def _off(name: str, law: LossFit, runs: LossRuns) -> list[str]:
-    """That steps lie far off the law, and by how much for every size; residuals of ln L over the slope in ln S."""
+    """Warn if steps lie far off the law, with the deviation for every size; it is the residual of ln L over the slope
+    in ln S."""
     fitted, longer = (law.log_loss(each)[0] for each in (runs, replace(runs, steps=runs.steps * np.exp(_LONGER))))
     off = (np.log(runs.loss) - fitted) * _LONGER / np.sqrt(np.mean((longer - fitted) ** 2))
     rms = float(np.sqrt(np.mean(off**2)))

@@ -329,7 +329,7 @@ def test_unlike_budgets_are_one_line(tmp_path: Path, run: Callable[..., tuple[in
     write(tmp_path / "b", {"merit": TRUE}, sizes=(4, 8), budget=BUDGET // 2)
     code, _, err = run("budget", tmp_path / "a", tmp_path / "b")
     assert code == 2
-    assert re.search(r"unlike budgets in one comparison: adamw 65,536, merit 32,768 sequences", err)
+    assert re.search(r"different budgets in one comparison: adamw 65,536, merit 32,768 sequences", err)
     assert len(err.splitlines()) == 1
     code, out, _ = run(
         "budget", tmp_path / "a", tmp_path / "b", "--at", BUDGET // 2, "--figures", "none", "--resamples", 100
