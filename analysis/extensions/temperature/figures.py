@@ -14,7 +14,7 @@ _COLUMNS = ["optimizer", "kind", "lr", "batch_size", "temperature", "noise_scale
 
 
 def compute(found: Temperature) -> pd.DataFrame:
-    """Rows of the kinds ``point``, and ``inverse``: 1/T through the middle of the points of an optimizer."""
+    """Return rows of the kinds ``point``, and ``inverse``: the line 1/T through the middle of an optimizer's points."""
     rows = []
     for name in dict.fromkeys(point.optimizer for point in found.points):
         own = [point for point in found.points if point.optimizer == name]
@@ -31,7 +31,7 @@ def compute(found: Temperature) -> pd.DataFrame:
 
 @figure("temperature", of=Temperature, compute=compute)
 def draw(axes: Axes, table: pd.DataFrame) -> None:
-    """Both axes logarithmic; the dashed line has slope -1."""
+    """Draw the points with both axes logarithmic; the dashed line has slope -1."""
     axes.set(xscale="log", yscale="log", xlabel="learning rate / batch size", ylabel="noise scale (examples)")
     for name, look, (line, points) in style.each(table, "inverse", "point"):
         axes.plot(line["temperature"], line["noise_scale"], "--", color=look.colour, linewidth=0.8)

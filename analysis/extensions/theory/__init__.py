@@ -1,1 +1,2 @@
-"""What theory says of critical batch sizes: noisy quadratics, the loss of a run, upper bounds on the steps."""
+"""Theoretical predictions about critical batch sizes: noisy quadratics, the loss of a run, upper bounds on the
+steps."""

@@ -341,7 +341,7 @@ def test_unlike_budgets_are_one_line(tmp_path: Path, run: Callable[..., tuple[in
     )
     code, _, err = run("budget", tmp_path / "c")
     assert code == 2
-    assert "unlike budgets" in err
+    assert "different budgets" in err
     assert "--at 32768" in err
     write(tmp_path / "d", {"adamw": TRUE}, ends=lambda *_: (0.5, TrialStatus.REACHED), stops_at_target=True)
     code, _, err = run("budget", tmp_path / "d")

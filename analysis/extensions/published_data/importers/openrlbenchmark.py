@@ -1,11 +1,11 @@
 """Format ``openrlbenchmark``: the runs that Open RL Benchmark keeps when it is run with ``--scan-history``.
 
 ``openrlbenchmark/dataset/ENTITY/PROJECT/ID`` has ``run_df.csv``, the whole history of a run of Weights & Biases, and
-``run.json`` with its name and config. The other tables it writes (``compare.csv``) hold a mean and a standard
-deviation per environment: no curve, so nothing to import.
+``run.json`` with its name and config. The other tables that it writes (``compare.csv``) contain a mean and a standard
+deviation per environment, no curves, so they cannot be imported.
 
-Histories count environment steps in ``global_step`` and calls of the logger in ``_step``. Neither is optimizer updates,
-so what the axis is has to be said.
+Histories count environment steps in ``global_step`` and calls of the logger in ``_step``. Neither counts optimizer
+updates, so the user has to say what the axis is.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class OpenRLBenchmark(Importer):
     marks = (HISTORY, HISTORY)
 
     def claims(self, source: str) -> Claim | None:
-        """Histories by their name, or a table of means and deviations, which is then refused."""
+        """Claim histories by their name, or a table of means and deviations, which is then refused."""
         path = Path(source)
         histories = super().claims(source)
         if histories or not path.is_file() or header_of(path)[:1] != [""]:
@@ -72,7 +72,7 @@ def _is_summary(table: Sheet) -> bool:
 
 
 def _plain(config: Any) -> dict[str, Any]:
-    """Settings, without the wrapping in ``{"value": ...}`` that raw ones of Weights & Biases have."""
+    """Return the settings without the ``{"value": ...}`` that wraps raw ones of Weights & Biases."""
     if not isinstance(config, dict):
         return {}
     given = {str(key): value for key, value in config.items() if value or value == 0}

@@ -1,8 +1,8 @@
-"""Steps bounds, and which of their predictions hold on measured sweeps.
+"""Upper bounds on steps, and which of their predictions hold for measured sweeps.
 
-:mod:`.measured` holds what the bounds (:mod:`.closed_form`) predict against the steps of a sweep: :mod:`.checks` for
-one optimizer at a time, :mod:`.variants` for several settings of momentum and weight decay, :mod:`.settings` says which
-optimizer which bound is about.
+:mod:`.measured` compares the predictions of the bounds (:mod:`.closed_form`) with the steps of a sweep: :mod:`.checks`
+for one optimizer at a time, :mod:`.variants` for several settings of momentum and weight decay. :mod:`.settings` says
+which bound applies to which optimizer.
 
-Every prediction is one of an upper bound. Measured steps may go against it without going against the bound.
+Every prediction is one of an upper bound. Measured steps may violate the prediction without violating the bound.
 """

@@ -1,8 +1,9 @@
-"""What the bounds predict of the steps of one optimizer, held against the measured ones.
+"""Check the predictions of the bounds about the steps of one optimizer against measured ones.
 
-The bounds say that examples are fewest at an interior batch size, and which form the steps have. The first is two
-inequalities between measured examples. A margin is the ratio of the sides of one: above 1 it is kept. Its noise is that
-of seeds, as it compares measured steps and no curve; with one seed that of the residuals of the fitted curve stands in.
+The bounds predict that examples are fewest at an interior batch size, and the functional form of the steps. The first
+prediction consists of two inequalities between measured examples. A margin is the ratio of the two sides of one: above
+1 it holds. Its noise is that of seeds, because measured steps are compared, not a curve; with one seed, the residuals
+of the fitted curve are used instead.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ FORM = "steps have the form of the bound"
 
 
 class CheckOutcome(StrEnum):
-    """Whether a prediction holds where it was looked at."""
+    """Whether a prediction holds for the measured data."""
 
     HOLDS = "holds"
     FAILS = "does not hold"
@@ -39,7 +40,7 @@ class CheckOutcome(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class PredictionCheck:
-    """One prediction and what became of it; a margin above 1 is on its side, and the worst one counts."""
+    """One prediction and its outcome; a margin above 1 supports it, and the worst margin counts."""
 
     prediction: str
     verdict: CheckOutcome
@@ -48,11 +49,11 @@ class PredictionCheck:
 
 
 def inside_check(answer: Answer) -> PredictionCheck:
-    """Whether both the smallest and the largest batch size take more examples than some other.
+    """Check whether both the smallest and the largest batch size take more examples than some other.
 
-    A smaller batch size that was given up without reaching the target took at least the examples it ran, where there is
-    one learning rate: of several, another one than those tried may have been the best. The intervals hold together for
-    all batch sizes (Bonferroni), as the least is chosen among them.
+    A smaller batch size that was given up without reaching the target took at least the examples it ran, provided that
+    one learning rate was tried: among several, a learning rate between them might have been the best. The intervals
+    hold jointly for all batch sizes (Bonferroni), because the minimum is chosen among them.
     """
     fit, confidence = answer.fit, answer.confidence
     if fit is None or not len(fit.resampled_log_steps):
@@ -79,7 +80,7 @@ def inside_check(answer: Answer) -> PredictionCheck:
         return checked(
             CheckOutcome.UNKNOWN, "fewest at the largest measured batch size: an optimum would lie there or beyond"
         )
-    # the largest of the resampled minima leaves the bound room for the noise of one seed
+    # the upper end of the resampled minima leaves the bound room for the noise of one seed
     most = float(np.quantile(examples[1:, least], confidence))
     for size, count in _given_up_at_one_lr(answer):
         if size < sizes[least] and math.log(size * count) > most:
@@ -97,11 +98,11 @@ def inside_check(answer: Answer) -> PredictionCheck:
 
 
 def form_check(answer: Answer, bound_fit: BoundFit | None) -> tuple[PredictionCheck, Misfit | None]:
-    """Whether the steps have the form of the bound, by the test of lack of fit, and the test.
+    """Check by the test of lack of fit whether the steps have the form of the bound; also return the test.
 
-    It fails where residuals are too large for the noise of seeds and larger than what an interval takes up; it holds
-    where they are neither and the data bound the pole, with four batch sizes or more. A batch size that was given up
-    above the pole, where the form says that the target is reached in far fewer steps, speaks against it too.
+    The prediction fails if residuals are too large for the noise of seeds and larger than what an interval covers; it
+    holds if they are neither, the data bound the pole, and there are four batch sizes or more. It also fails if a batch
+    size above the pole was given up although the form predicts that it reaches the target in far fewer steps.
     """
     fit = answer.fit
     if fit is None or bound_fit is None:
@@ -132,7 +133,8 @@ def form_check(answer: Answer, bound_fit: BoundFit | None) -> tuple[PredictionCh
 
 
 def _missed(answer: Answer, bound_fit: BoundFit, fit: Fit) -> str:
-    """A batch size that ran on without reaching the target where the form says it was reached long before."""
+    """Describe a batch size that ran without reaching the target far beyond the steps that the form predicts; or
+    empty."""
     spread = 3.0 * max(math.sqrt(fit.seed_variance), bound_fit.residual_rms, LEAST_DEVIATION)
     for size, steps in _given_up_at_one_lr(answer):
         predicted = float(bound_fit.form.log_steps(np.array([float(size)]))[0])
@@ -142,7 +144,7 @@ def _missed(answer: Answer, bound_fit: BoundFit, fit: Fit) -> str:
 
 
 def _given_up_at_one_lr(answer: Answer) -> list[tuple[int, float]]:
-    """Batch sizes with one learning rate that did not reach the target, and the steps they ran."""
+    """Return the batch sizes with one learning rate that did not reach the target, and the steps they ran."""
     pairs = zip(answer.points, answer.studies, strict=True)
     return [
         (point.batch_size, point.steps_lower_bound)

@@ -1,4 +1,4 @@
-r"""Where an upper bound on the steps has its fewest examples, in closed form.
+r"""The batch size at which an upper bound on the steps has its fewest examples, in closed form.
 
 Sato, Naganuma and Iiduka, arXiv:2507.01598, proposition 4.2: after T steps of batches of b examples an average is at
 most :math:`X/T + Y b^{-p} + Z`, so an accuracy :math:`\epsilon` is reached within
@@ -6,17 +6,17 @@ most :math:`X/T + Y b^{-p} + Z`, so an accuracy :math:`\epsilon` is reached with
 .. math:: T(b) = \frac{X}{c - Y b^{-p}}, \qquad c = \epsilon - Z, \qquad b > b_0 = (Y/c)^{1/p}
 
 steps, with p = 1/2 for momentum and p = 1 for SGD. ``T`` falls and is convex. The examples ``b T(b)`` (the complexity
-of the stochastic first-order oracle, SFO) fall, then rise, and are least at :math:`b^* = ((1 + p) Y/c)^{1/p}`. With
+of the stochastic first-order oracle, SFO) fall, then rise, with the minimum at :math:`b^* = ((1 + p) Y/c)^{1/p}`. With
 decoupled weight decay :math:`\lambda` the start is forgotten geometrically and the steps are a logarithm. At or below
 :math:`b_0` the bound does not exist: nothing is said about T.
 
-How X, Y and Z depend on the optimizer is in Cesista and Wen, "Critical batch size for steepest descent under arbitrary
-norms", who generalise Sato et al.: every step has length ``lr`` in a norm, against the momentum. Muon is the spectral
-norm, Signum the largest entry; SGD's own steps are of no fixed length, and the bound is not about them. The learning
-rate is the same at every batch size.
+How X, Y and Z depend on the optimizer is derived by Cesista and Wen, "Critical batch size for steepest descent under
+arbitrary norms", who generalise Sato et al.: every step has length ``lr`` in a norm, against the momentum. Muon
+corresponds to the spectral norm, Signum to the largest entry; SGD's own steps have no fixed length, so the bound does
+not cover them. The learning rate is the same at every batch size.
 
-These are upper bounds with constants that nobody observes. They may be far above the steps that training takes; that
-they move in one direction does not force measured steps to move with them.
+These are upper bounds with constants that cannot be observed. They may be far above the steps that training takes; if
+they move in one direction, measured steps need not move with them.
 """
 
 from __future__ import annotations
@@ -42,13 +42,14 @@ def best_over_pole_with_decay(level: ArrayLike) -> np.ndarray:
     Args:
         level: :math:`\ell = \ln(X/c)`, at least 0.
     """
-    # beyond 600 the exponential is no number any more, and u so large that the ratio is 1 to 3 parts in 1000
+    # above 600 the exponential underflows, and u is so large that the ratio is 1 to within 3 parts in 1000
     u = -2.0 * lambertw(-0.5 * np.exp(-np.minimum(level, 600.0) - 0.5), -1).real - 1.0
     return np.asarray((1.0 + 1.0 / u) ** 2)
 
 
 def noise_factor(beta: float, *, nesterov: bool) -> float:
-    r"""Standard deviation of the average gradient that a step follows, over that of a batch: at most this.
+    r"""Return an upper bound of the standard deviation of the averaged gradient that a step follows, over that of a
+    batch.
 
     :math:`\sqrt{(1 - \beta)/(1 + \beta)}`; with Nesterov's look-ahead :math:`\beta` times this, plus :math:`1 - \beta`.
 
@@ -62,10 +63,11 @@ def noise_factor(beta: float, *, nesterov: bool) -> float:
 
 
 def relative_best(beta: float, *, nesterov: bool, weight_decay: float = 0.0) -> float:
-    r"""``b*`` over everything else in it: :math:`\kappa^2`, and with weight decay :math:`\kappa^2/\lambda^2`.
+    r"""Return ``b*`` up to factors common to both settings: :math:`\kappa^2`, or :math:`\kappa^2/\lambda^2` with weight
+    decay.
 
     ``b*`` of two settings are in this ratio at the same :math:`\epsilon - Z`, noise, D (and X with weight decay). To
-    first order :math:`\kappa^2` is proportional to :math:`1 - \beta`. With weight decay and without it they are not
+    first order :math:`\kappa^2` is proportional to :math:`1 - \beta`. Settings with and without weight decay are not
     comparable.
 
     Raises:

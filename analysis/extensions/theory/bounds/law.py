@@ -1,4 +1,4 @@
-r"""The forms that steps bounds have in the batch size, fitted to measured steps.
+r"""The functional forms of steps bounds in the batch size, fitted to measured steps.
 
 A bound (:mod:`.closed_form`) says how steps depend on the batch size up to constants. With the pole :math:`b_0`, the
 batch size at and below which it does not exist, the forms are
@@ -7,11 +7,12 @@ batch size at and below which it does not exist, the forms are
     S = \tau (\ell - \ln(1 - \sqrt{b_0/b}))
 
 with two constants for optimizers without weight decay and three with it. The batch size of the fewest examples,
-:math:`b^*`, is a multiple of :math:`b_0` that the form fixes: 9/4, 2, and at most 1.96. As the target was reached at
-the smallest measured batch size, :math:`b_0` lies below it and :math:`b^*` below so many times of it, whatever the
-steps: that much of a fitted :math:`b^*` is the form's, not the data's.
+:math:`b^*`, is a multiple of :math:`b_0` that the form determines: 9/4, 2, and at most 1.96. Because the target was
+reached at the smallest measured batch size, :math:`b_0` lies below it, and :math:`b^*` below that multiple of it,
+whatever the steps: this part of a fitted :math:`b^*` comes from the form, not from the data.
 
-Residuals are in log steps. The pole is looked for between the smallest batch size and where it no longer matters.
+Residuals are in log steps. The pole is searched between the smallest batch size and the point at which it no longer
+matters.
 """
 
 from __future__ import annotations
@@ -30,13 +31,14 @@ from analysis.estimate.fitting.least_squares import profiled
 from analysis.extensions.theory.bounds.closed_form import best_over_pole, best_over_pole_with_decay
 
 POWERS = {"root": 0.5, "linear": 1.0}
-"""``p`` of the forms with two constants, by name."""
+"""Exponent ``p`` of the forms with two constants, by name."""
 
 FORMS = (*POWERS, "decay")
 """``root``: momentum, Muon, Signum; ``linear``: SGD; ``decay``: momentum, Muon, Signum with decoupled weight decay."""
 
 NEGLIGIBLE = 1e-3
-"""Share of the noise in the steps at the smallest batch size below which a pole is not looked for: it is 0."""
+"""Fraction that the pole contributes to the steps at the smallest batch size below which it is not searched: it is
+0."""
 
 _NEAREST = 30.0
 _LEVELS = (1e-3, 1e3)
@@ -48,10 +50,10 @@ class FittedBound:
 
     Attributes:
         name: one of :data:`FORMS`.
-        log_scale: ``ln S_inf``, or ``ln tau`` of ``decay``; optimizer steps.
-        log_pole: ``ln b_0``, examples.
-        level: of ``decay``; infinity for the others.
-        plateau: whether the pole is no longer to be told from 0: the steps do not fall with the batch size.
+        log_scale: ``ln S_inf``, or ``ln tau`` for ``decay``; optimizer steps.
+        log_pole: ``ln b_0``, in examples.
+        level: the constant l of ``decay``; infinity for the other forms.
+        plateau: whether the pole cannot be distinguished from 0, so that steps do not fall with the batch size.
     """
 
     name: str
@@ -61,7 +63,7 @@ class FittedBound:
     plateau: Array
 
     def log_steps(self, batch_sizes: Array) -> Array:
-        """``ln S`` at ``batch_sizes`` ``[M]``, shape ``[M]`` or ``[R, M]``; infinity at and below the pole."""
+        """Return ``ln S`` at ``batch_sizes`` ``[M]``, shape ``[M]`` or ``[R, M]``; infinity at and below the pole."""
         below = np.asarray(self.log_pole)[..., None] - np.log(np.asarray(batch_sizes, dtype=float))
         with np.errstate(divide="ignore"):
             rise = -np.log(-np.expm1(np.minimum(POWERS.get(self.name, 0.5) * below, 0.0)))
@@ -82,19 +84,20 @@ class FittedBound:
 
 
 def best_over_smallest(name: str) -> float:
-    """``b*`` lies below so many times the smallest batch size that reached the target."""
+    """Return the multiple of the smallest batch size that reached the target below which ``b*`` must lie."""
     return best_over_pole(POWERS[name]) if name in POWERS else float(best_over_pole_with_decay(0.0))
 
 
 def fit_form(name: str, batch_sizes: Array, log_steps: Array, weights: Array) -> FittedBound:
-    """The form of least squares, shape ``[R]``, through ``log_steps`` ``[R, M]`` at increasing ``batch_sizes`` with
-    ``weights``, shape ``[M]`` each."""
+    """Fit the form to ``log_steps`` ``[R, M]`` at increasing ``batch_sizes`` with ``weights``, shape ``[M]`` each, by
+    least squares; shape ``[R]``."""
     power, ratios = POWERS.get(name, 0.5), np.log(batch_sizes[0] / np.asarray(batch_sizes))[:, None]
     levels = np.log(_LEVELS) if name == "decay" else np.zeros(2)
     box = np.array([[math.log(NEGLIGIBLE) / power, levels[0]], [_NEAREST, levels[1]]])
 
     def shape(theta: Array) -> tuple[Array, Array, Array]:
-        """The first parameter is the logit of ``b_0`` over the smallest batch size, the second ``ln level``."""
+        """Return the shape; the first parameter is the logit of ``b_0`` over the smallest batch size, the second ``ln
+        level``."""
         part = power * (ratios - np.logaddexp(0.0, -theta[:, 0]))
         rise = -np.log(-np.expm1(part))
         slope = power * expit(-theta[:, 0]) * np.exp(part + rise)
@@ -114,9 +117,11 @@ class BoundFit:
     """A form fitted to the steps of one optimizer at one target, with resamples.
 
     Attributes:
-        form, resampled: scalars, and of shape ``[R]``; no rows where the interval is undefined.
+        form, resampled: the fitted form, scalars, and its resamples, shape ``[R]``; no rows if the interval is
+            undefined.
         residual_rms: root of the weighted mean squared residual of the log steps.
         freedom: degrees of freedom of the residuals.
+        confidence: confidence of the intervals.
     """
 
     form: FittedBound
@@ -140,9 +145,9 @@ class BoundFit:
 
 
 def fit_bound(name: str, fit: Fit, confidence: float) -> BoundFit | None:
-    """The form through the same log steps as ``fit``; ``None`` below so many batch sizes as it has constants.
+    """Fit the form to the same log steps as ``fit``; ``None`` with fewer batch sizes than it has constants.
 
-    Resamples are the deviations of those of ``fit``, around the form, rescaled to the standard deviation of
+    Resamples are the deviations of those of ``fit`` around the form, rescaled to the standard deviation of
     :func:`analysis.estimate.fitting.pooled_deviation`. There are none without a residual.
     """
     constants = 3 if name == "decay" else 2
@@ -169,5 +174,6 @@ def fit_bound(name: str, fit: Fit, confidence: float) -> BoundFit | None:
 
 
 def fitted_data(fit: Fit) -> Data:
-    """What a form is held against: the log steps of ``fit``, seeds that missed the target at their expectation."""
+    """Return the data that a form is fitted to: the log steps of ``fit``, with expected values for seeds that
+    missed."""
     return Data(fit.batch_sizes, fit.log_steps, fit.weights, np.empty(0, dtype=int), np.empty(0))

@@ -1,4 +1,4 @@
-"""From a folder of results to the bounds beside the critical batch sizes, and what became of their predictions."""
+"""Compare the bounds with the critical batch sizes of a folder of results, and check their predictions."""
 
 from __future__ import annotations
 
@@ -25,14 +25,20 @@ from cbs.trial.target import Target
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredBound:
-    """The form of a steps bound through the measured steps of one optimizer.
+    """The form of a steps bound fitted to the measured steps of one optimizer.
 
     Attributes:
-        setting: what the bounds look at; ``None`` where they are not about this optimizer.
-        form: of the bound, see :data:`analysis.extensions.theory.bounds.law.FORMS`; empty without one.
-        best: ``b*`` of the form in examples; no value where the steps do not have the form.
-        pole: ``b_0`` of the form, likewise.
-        largest_best: ``b*`` lies below this whatever the steps, see :mod:`analysis.extensions.theory.bounds.law`.
+        answer: answer of the optimizer.
+        optimizer: its name.
+        setting: its properties that matter to the bounds; ``None`` if they do not cover this optimizer.
+        form: form of the bound, see :data:`analysis.extensions.theory.bounds.law.FORMS`; empty if there is none.
+        fit: the fitted form, if any.
+        best: ``b*`` of the form in examples; no value if the steps do not have the form.
+        pole: ``b_0`` of the form in examples; no value if the steps do not have the form.
+        largest_best: upper limit of ``b*``, whatever the steps, see :mod:`analysis.extensions.theory.bounds.law`.
+        residual_rms, misfit: residual of the form, and test of its lack of fit.
+        checks: outcome of the predictions.
+        remark: why there is no bound, or how it differs; empty otherwise.
     """
 
     answer: Answer = field(repr=False)
@@ -60,8 +66,8 @@ class MeasuredBound:
 
 @dataclass(frozen=True, kw_only=True)
 class BoundScope(Scope):
-    """The bounds of one sweep, workload and target, one per optimizer, and what they predict between settings of
-    one."""
+    """The bounds of one sweep, workload and target, one per optimizer, and what they predict about ratios between
+    settings of one optimizer."""
 
     bounds: tuple[MeasuredBound, ...]
     scalings: tuple[Scaled, ...]
@@ -69,8 +75,8 @@ class BoundScope(Scope):
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredBounds(Findings):
-    """What :func:`measured_bounds` found; ``lr`` is the one learning rate of all batch sizes, as the bounds assume,
-    ``None`` for the best of each."""
+    """Result of :func:`measured_bounds`; ``lr`` is the common learning rate of all batch sizes, as the bounds assume,
+    or ``None`` for the best one of each."""
 
     lr: float | None
     scopes: tuple[BoundScope, ...]
@@ -84,12 +90,12 @@ def measured_bounds(
     form: str | None = None,
     lr: float | None = None,
 ) -> MeasuredBounds:
-    """The forms of steps bounds through measured steps, and which predictions of the bounds hold.
+    """Fit the forms of steps bounds to measured steps, and check the predictions of the bounds.
 
     Args:
-        path, config, targets: as of :func:`analysis.analyze`, errors too.
-        form: for every optimizer, also for those that no bound is about; ``None`` for each its own.
-        lr: take the steps at this one learning rate instead of at the best one of every batch size.
+        path, config, targets: as for :func:`analysis.analyze`, including errors.
+        form: form for every optimizer, even if no bound covers it; ``None`` for each one's own.
+        lr: learning rate at which to take the steps, instead of the best one of every batch size.
 
     Raises:
         ConfigError: if nothing was run at ``lr``.
@@ -125,7 +131,7 @@ def measured_bounds(
 
 
 def _at(lr: float, answers: Sequence[Answer]) -> tuple[tuple[Answer, ...], list[str]]:
-    """The answers with this learning rate alone, of the optimizers that ran it, and what is missing."""
+    """Return the answers with only this learning rate, for the optimizers that ran it, and notes on what is missing."""
     kept, notes = [], []
     for answer in answers:
         name, ran = answer.group.optimizer, {float(rate) for study in answer.studies for rate in study.lrs}

@@ -1,4 +1,4 @@
-"""Which bound an optimizer comes under, by its options."""
+"""Decide which bound covers an optimizer, by its options."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from cbs.registry.choices import Choice
 
 @dataclass(frozen=True, kw_only=True)
 class Covered:
-    """What the bounds need to know of an optimizer of ours.
+    """What the bounds need to know about one of our optimizers.
 
     Attributes:
-        options: its options that the bounds look at, with their defaults.
+        options: its options that matter to the bounds, with their defaults.
         fixed_length: whether a step has the length of the learning rate in some norm.
-        also: what else about it the bounds do not know.
+        also: other properties that the bounds do not cover.
     """
 
     options: dict[str, Any]
@@ -36,16 +36,18 @@ COVERED = {
     "signsgd": Covered(options={"weight_decay": 0.0}),
     "signum": Covered(options={"momentum": 0.9, "weight_decay": 0.0}),
 }
-"""By name; of any other optimizer the papers say nothing."""
+"""Covered optimizers by name; the papers say nothing about any other."""
 
 FREE_LENGTH = "the bound of momentum is for steps of a fixed length, and those of SGD are not"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """One optimizer with what the bounds look at: the ``form`` of the bound on its steps is one of
-    :data:`analysis.extensions.theory.bounds.law.FORMS`, and ``remark`` says where it is not quite what the bound is
-    about."""
+    """One optimizer with its properties that matter to the bounds.
+
+    ``form`` of the bound on its steps is one of :data:`analysis.extensions.theory.bounds.law.FORMS`, and ``remark``
+    says where the optimizer deviates from what the bound assumes.
+    """
 
     name: str
     beta: float
@@ -66,9 +68,9 @@ class Setting:
 
 
 def setting_of(group: Group) -> Setting:
-    """The setting of a group of trials, or a ``ConfigError`` that says why no bound is about it.
+    """Return the setting of a group of trials; raise ``ConfigError`` that says why no bound covers it.
 
-    An option that the sweep did not name has our default, unless the results were imported: then nobody knows.
+    An option that the sweep did not name has our default, unless the results were imported, when it is unknown.
     """
     if group.tuned:
         raise ConfigError(
@@ -79,8 +81,8 @@ def setting_of(group: Group) -> Setting:
 
 
 def read_setting(choice: Choice, *, defaults: bool = True) -> Setting:
-    """The setting of an optimizer with its options; ``defaults`` is whether those not named have our default. Errors as
-    of :func:`setting_of`."""
+    """Return the setting of an optimizer with its options; ``defaults`` is whether unnamed options have our default.
+    Errors are those of :func:`setting_of`."""
     covered = COVERED.get(choice.name)
     if covered is None:
         raise ConfigError(f"the papers have no bound for it, only for {', '.join(COVERED)}")

@@ -1,10 +1,10 @@
-"""How the best batch size moves with momentum and weight decay: measured against predicted ratios.
+"""How the best batch size changes with momentum and weight decay: measured ratios against predicted ones.
 
-The bounds predict ratios, not values: their constants are not observed, but at the same constants the batch sizes of
-the fewest examples of two settings are in the ratio of :func:`.closed_form.relative_best`. That is predicted
-for the optimum of an upper bound, at the same learning rate in every batch size. It is held here against three batch
-sizes that are measured: that of the fewest examples, that of the bound's form fitted to the steps, and the critical
-batch size of the analysis, which the bound is not about but the claim is made of.
+The bounds predict ratios, not values: their constants cannot be observed, but at equal constants the batch sizes with
+the fewest examples of two settings have the ratio given by :func:`.closed_form.relative_best`. This is predicted for
+the optimum of an upper bound, at the same learning rate for every batch size. It is compared with three measured batch
+sizes: that of the fewest examples, that of the bound's form fitted to the steps, and the critical batch size of the
+analysis, to which the bound does not refer but the claim does.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ from analysis.extensions.theory.bounds.settings import Setting
 from cbs.trial.store import finite_or_none
 
 SOUND = (Verdict.OK, Verdict.FAR_SEED, Verdict.EXPONENT_FROM_PRIOR, Verdict.DEPENDS_ON_FORM, Verdict.TOO_WIDE)
-"""Verdicts with which an interval holds; forms of the curve are in it in proportion to their probability."""
+"""Verdicts with which an interval is valid; it includes the forms of the curve in proportion to their probability."""
 
 BOUND = "bound"
 """Name of the ``b*`` of the fitted form among the measured batch sizes."""
 
 
 Best = tuple[CriticalBatchSize, str]
-"""A measured batch size of one setting that may follow the prediction, with its resamples; ``definition`` names it. Why
-nothing can be told from it; empty otherwise."""
+"""A measured batch size of one setting that may follow the prediction, with its resamples (``definition`` names it),
+and why it cannot be used (empty otherwise)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Variant:
-    """One setting and what was measured of it.
+    """One setting and its measured batch sizes.
 
     Attributes:
-        answer: its critical batch size.
-        setting: what the bounds look at.
-        bests: by name.
+        answer: answer with its critical batch size.
+        setting: properties that matter to the bounds.
+        bests: measured batch sizes by name.
     """
 
     answer: Answer = field(repr=False)
@@ -54,13 +54,16 @@ class Variant:
 
 @dataclass(frozen=True, kw_only=True)
 class Scaled:
-    """A prediction about several settings of one optimizer, and what was measured.
+    """A prediction about several settings of one optimizer, with the measurement.
 
     Attributes:
         quantity: name of the measured batch size: a definition, or ``bound``.
-        optimizers: two for a ratio, more for an exponent.
-        kind: ``ratio`` of the second's batch size over the first's; ``exponent``: of the measured batch size over the
-            predicted one, 1 if the prediction holds and 0 if the batch size does not move.
+        optimizers: labels of the settings: two for a ratio, more for an exponent.
+        kind: ``ratio`` of the second's batch size to the first's; ``exponent`` of the measured batch size as a power of
+            the predicted one, 1 if the prediction holds and 0 if the batch size does not change.
+        predicted, measured: predicted value, and measured value with its interval.
+        verdict: whether the prediction holds.
+        why: why it cannot be decided; empty otherwise.
     """
 
     quantity: str
@@ -73,8 +76,10 @@ class Scaled:
 
 
 def bests_of(answer: Answer, fit: BoundFit | None, form: PredictionCheck) -> dict[str, Best]:
-    """What of an answer may follow the prediction, and what speaks against each: ``fit`` is the form of the bound
-    through its steps, ``form`` whether they have it."""
+    """Return the measured batch sizes of an answer that may follow the prediction, and what speaks against each.
+
+    ``fit`` is the form of the bound fitted to its steps, ``form`` whether they have this form.
+    """
     own = answer.critical
     judged = {
         "sfo": _fewest(answer),
@@ -90,9 +95,9 @@ def bests_of(answer: Answer, fit: BoundFit | None, form: PredictionCheck) -> dic
 
 
 def _fewest(answer: Answer) -> Best:
-    """That of the fewest examples, which lies anywhere between the neighbours of the measured one that has them.
+    """Return the batch size of the fewest examples, which may lie anywhere between the neighbours of the measured one.
 
-    At an end of the measured batch sizes it is a bound and no value.
+    At an end of the measured batch sizes it is only a bound.
     """
     by_definition, sizes = (
         answer.definitions["sfo"],
@@ -109,10 +114,10 @@ def _fewest(answer: Answer) -> Best:
 
 
 def scalings(variants: Sequence[Variant]) -> tuple[Scaled, ...]:
-    """Ratios of neighbours in the predicted order, and one exponent for all, per optimizer and measured batch size.
+    """Return ratios of neighbours in predicted order, and one exponent for all, per optimizer and measured batch size.
 
-    Settings go together where all else about the optimizer is the same, and both have weight decay or neither has. The
-    intervals of the ratios of one batch size hold together (Bonferroni).
+    Settings are compared if everything else about the optimizer is the same, and either both or neither has weight
+    decay. The intervals of the ratios of one batch size hold jointly (Bonferroni).
     """
     families: dict[object, list[Variant]] = {}
     for variant in variants:
@@ -129,7 +134,8 @@ def scalings(variants: Sequence[Variant]) -> tuple[Scaled, ...]:
 
 
 def check_outcome(interval: Interval, predicted: float, unmoved: float) -> CheckOutcome:
-    """A prediction fails outside the interval, and holds inside where no change at all lies outside."""
+    """Return the outcome: a prediction fails outside the interval, and holds inside if no change at all lies
+    outside."""
     low, high = (end if end is not None else side for end, side in zip(interval, (-math.inf, math.inf), strict=True))
     if not low <= predicted <= high:
         return CheckOutcome.FAILS
@@ -145,8 +151,9 @@ def _doubts(name: str, variants: Sequence[Variant]) -> str:
 
 
 def _scaled(name: str, variants: Sequence[Variant], *, of: int = 1) -> Scaled:
-    """Of two the ratio, one of so many; of more the exponent, the least-squares slope of the logarithm of the measured
-    batch size over that of the predicted one. Both are sums of logarithms with weights that add up to 0."""
+    """Compute the ratio of two settings (one of ``of`` ratios), or the exponent of more: the least-squares slope of the
+    logarithm of the measured batch size against that of the predicted one. Both are sums of logarithms with weights
+    that sum to 0."""
     x, two = np.log([variant.setting.relative_best for variant in variants]), len(variants) == 2
     spread = ((x - x.mean()) ** 2).sum()
     weights = np.array([-1.0, 1.0]) if two else (x - x.mean()) / spread if spread else np.zeros(len(x))
@@ -175,9 +182,10 @@ def _scaled(name: str, variants: Sequence[Variant], *, of: int = 1) -> Scaled:
 
 
 def _contrast(weights: Array, criticals: Sequence[CriticalBatchSize], answers: Sequence[Answer], of: int) -> Quantity:
-    """Weighted sum of the logarithms of critical batch sizes, at the level at which so many intervals hold together.
+    """Return a weighted sum of the logarithms of critical batch sizes, at the level at which ``of`` intervals hold
+    jointly.
 
-    Resamples of different runs are independent; where one is not bounded, the sum stands at both ends.
+    Resamples of different runs are independent; if one is not bounded, the sum counts at both ends.
     """
     confidence, seed = answers[0].confidence, answers[0].config.seed
     level = 1.0 - (1.0 - confidence) / of

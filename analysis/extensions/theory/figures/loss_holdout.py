@@ -1,4 +1,4 @@
-"""Predicted over measured loss of the runs that were fitted and of those that were left out."""
+"""Predicted over measured loss, for the runs that were fitted and for those that were left out."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from analysis.present import style
 from analysis.present.figures import figure, tidy
 
 _LARGEST = 1e12
-"""Beyond it ticks are powers of ten."""
+"""Value above which ticks are powers of ten."""
 
 _COLUMNS = ["form", "kind", "panel", "x", "percent_off"]
 
 
 def compute(losses: Losses) -> pd.DataFrame:
-    """One row per axis of a holdout, form and run: ``percent_off`` is 100 (predicted/measured - 1) of the form fitted
-    without the runs of kind ``left out``."""
+    """Return one row per axis of a holdout, form and run: ``percent_off`` is 100 (predicted/measured - 1) for the form
+    fitted without the runs of kind ``left out``."""
     rows = []
     for one in losses.holdouts:
         panel, kinds = f"{AXES[one.axis]}, from {number(one.start)} left out", np.array(["fitted", "left out"])
@@ -36,7 +36,7 @@ def compute(losses: Losses) -> pd.DataFrame:
 
 
 def marks(table: pd.DataFrame) -> list[Line2D]:
-    """The forms, and what open marks mean."""
+    """Return key entries of the forms, and of open marks."""
     looks = style.looks(table["form"])
     forms = [style.handle(name, look, line=False) for name, look in looks.items()]
     return [*forms, style.mark("fitted", marker="o", linestyle="", markerfacecolor="white")]
@@ -44,7 +44,7 @@ def marks(table: pd.DataFrame) -> list[Line2D]:
 
 @figure("loss_holdout", of=Losses, compute=compute, panel="panel", columns=2, marks=marks)
 def draw(axes: Axes, table: pd.DataFrame) -> None:
-    """One mark per run and form; forms stand a little aside."""
+    """Draw one mark per run and form; forms are offset."""
     about = table.iloc[0]
     style.log_scale(axes, "x", table["x"], most=style.most_ticks(axes))
     if table["x"].max() > _LARGEST:

@@ -1,4 +1,4 @@
-"""Steps to a loss over batch sizes, as the forms of the loss have them."""
+"""Steps to a loss over batch sizes, according to the forms of the loss."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from analysis.present.figures import figure, tidy
 
 _COLUMNS = ["form", "batch_size", "steps", "low", "high"]
 _TALLEST = 100.0
-"""A band is drawn up to this factor above the lines."""
+"""Factor above the lines up to which a band is drawn."""
 
 
 def compute(losses: Losses) -> pd.DataFrame:
-    """One row per form, model size, target and batch size; without those at which the loss is not reached."""
+    """Return one row per form, model size, target and batch size, without those at which the loss is not reached."""
     rows: list[dict[str, Any]] = []
     measured = losses.runs.batch_size
     for one in losses.implied:
@@ -40,7 +40,7 @@ def compute(losses: Losses) -> pd.DataFrame:
 
 @figure("loss_steps", of=Losses, compute=compute, panel="panel", columns=2)
 def draw(axes: Axes, table: pd.DataFrame) -> None:
-    """A line for every form, thick within the batch sizes measured."""
+    """Draw a line for every form, thick within the measured batch sizes."""
     shown = style.near(table["steps"], table[["low", "high"]], 3)
     style.log_axes(axes, table["batch_size"], shown, "batch size B", "steps K to the loss", most=5)
     handles = []

@@ -1,4 +1,4 @@
-"""Steps against batch size of a sweep, and as the noisy quadratic with the model's spectrum predicts them."""
+"""Steps against batch size, measured in a sweep and predicted by the noisy quadratic with the model's spectrum."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _THIN: dict[str, Any] = {"color": style.GREY, "linewidth": 0.7, "zorder": 2}
 
 
 def compute(predictions: Predictions) -> pd.DataFrame:
-    """Rows of four kinds, see column ``kind``.
+    """Return rows of four kinds (column ``kind``).
 
-    ``point``: measured steps of one batch size with the range over seeds; ``fit``: the curve through them with its
-    interval; ``predicted``: the prediction with its interval; ``assumed``: that under another assumption, named in
-    ``assumption``.
+    ``point``: measured steps of one batch size with the range over seeds; ``fit``: the curve fitted to them with its
+    interval; ``predicted``: the prediction with its interval; ``assumed``: the prediction under another assumption,
+    named in ``assumption``.
     """
     rows = []
     for entry in predictions.entries:
@@ -56,7 +56,7 @@ def _predicted(entry: Prediction, variation: Variation, kind: str) -> Iterator[d
 
 
 def marks(table: pd.DataFrame) -> list[Line2D]:
-    """What is measured and what is predicted, under which assumption."""
+    """Return key entries of what is measured and what is predicted, under which assumption."""
     percent = style.percent(table)
     assumption = table.loc[table["kind"] == "predicted", "assumption"].iloc[0]
     handles = [
@@ -70,7 +70,7 @@ def marks(table: pd.DataFrame) -> list[Line2D]:
 
 @figure("prediction", of=Predictions, compute=compute, panel="panel", columns=2, marks=marks)
 def draw(axes: Axes, table: pd.DataFrame) -> None:
-    """One panel per optimizer."""
+    """Draw one panel per optimizer."""
     kinds = ("point", "fit", "predicted", "assumed")
     points, fit, predicted, assumed = (table[table["kind"] == kind] for kind in kinds)
     label = f"steps to {style.words(table['target'].iloc[0])}"

@@ -1,4 +1,4 @@
-"""Measured steps and examples with the form of the steps bound, and how best batch sizes move between settings."""
+"""Measured steps and examples with the form of the steps bound, and how best batch sizes change between settings."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def _(result: MeasuredBounds) -> Iterable[tuple[str, BoundScope]]:
 
 
 def compute(scope: BoundScope) -> pd.DataFrame:
-    """Rows of six kinds, see column ``kind``; none where there is neither a form to draw nor a ratio.
+    """Return rows of six kinds (column ``kind``); none if there is neither a form nor a ratio to draw.
 
     ``point`` with its interval; ``missed``, a lower bound; ``form``, that of the bound; ``best``, its b*; ``ratio``,
-    measured (``value``) against predicted (``batch_size``) between settings, by the measured batch size that
-    ``optimizer`` names; ``doubted``, one of which nothing can be told.
+    measured (``value``) against predicted (``batch_size``) between settings, by the measured batch size named in
+    ``optimizer``; ``doubted``, a ratio that cannot be decided.
     """
     rows = [row for bound in scope.bounds for row in _rows(bound)]
     names = "\n".join(dict.fromkeys(bound.optimizer for bound in scope.bounds))
@@ -44,7 +44,7 @@ def compute(scope: BoundScope) -> pd.DataFrame:
             about = {"panel": MOVES, "kind": kind, "optimizer": named(scaled.quantity)}
             rows.append(about | dict(zip(("batch_size", "value", "low", "high"), values, strict=True)))
     if not {"form", "ratio", "doubted"} & {row["kind"] for row in rows}:
-        return tidy([], _COLUMNS)  # the steps alone are another figure
+        return tidy([], _COLUMNS)  # the steps alone are shown in another figure
     answer = scope.answers[0]
     common = {
         "after": names,
@@ -81,7 +81,7 @@ def _rows(bound: MeasuredBound) -> Iterator[dict[str, Any]]:
 
 
 def marks(table: pd.DataFrame) -> list[Line2D]:
-    """The optimizers, the measured batch sizes that may move, and what is neither."""
+    """Return key entries of the optimizers, of the measured batch sizes that may change, and of the other marks."""
     before = str(table["after"].iloc[0]).split("\n")
     looks = style.looks([*before, *table["optimizer"]])
     handles = [style.handle(name, look, line=False) for name, look in looks.items()]
@@ -97,7 +97,7 @@ def marks(table: pd.DataFrame) -> list[Line2D]:
 
 @figure("steps_bounds", of=MeasuredBounds, compute=compute, panel="panel", marks=marks)
 def draw(axes: Axes, table: pd.DataFrame) -> None:
-    """Points with bars; the form is dashed; an open mark is a bound or undecided."""
+    """Draw points with bars and the form dashed; an open mark is a bound or undecided."""
     before = str(table["after"].iloc[0]).split("\n")
     panel = table["panel"].iloc[0]
     if panel == MOVES:
@@ -115,7 +115,8 @@ def draw(axes: Axes, table: pd.DataFrame) -> None:
 
 
 def _moves(axes: Axes, table: pd.DataFrame, before: Sequence[str]) -> None:
-    """Grey lines are the prediction and no change at all; an interval without an end runs to the edge."""
+    """Draw the ratios; grey lines are the prediction and no change at all, an interval without an end runs to the
+    edge."""
     ends = table[["value", "low", "high"]].to_numpy(float)
     near = np.clip(ends, np.nanmin(table["value"]) / 30, np.nanmax(table["value"]) * 30)
     x = np.append(table["batch_size"], 1.0)

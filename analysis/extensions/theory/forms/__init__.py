@@ -1,1 +1,1 @@
-"""Forms of the loss beside that of the core, one per file."""
+"""Further forms of the loss, in addition to those of the core, one per file."""

@@ -2,7 +2,7 @@ r"""Chinchilla's form: Hoffmann et al. (2022, arXiv:2203.15556), equation 2, wit
 
 .. math:: L = E + A/N^\alpha + B/D^\beta
 
-The batch size and the steps count by their product alone, so it has no critical batch size.
+Batch size and steps enter only by their product, so it has no critical batch size.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from analysis.estimate.forms import FORMS, LossForm, LossRuns, Reference, Terms
 
 
 def terms(shape: Array, runs: LossRuns, reference: Reference, log_loss: Array) -> Terms:
-    """f and g of ``ln alpha, ln beta``; sizes are those at the reference."""
+    """Return f and g for ``ln alpha, ln beta``; sizes of the terms are those at the reference."""
     alpha, beta = np.exp(shape.T)[..., None]
     by_size = -alpha * np.log(runs.parameters / reference.parameters)
     by_data = -beta * np.log(runs.data / (reference.batch_size * reference.steps))
@@ -26,7 +26,7 @@ def terms(shape: Array, runs: LossRuns, reference: Reference, log_loss: Array) -
 
 
 def named(at: Array, reference: Reference) -> dict[str, Array]:
-    """The parameters as the paper has them; its B is called B_D, for it is no batch size."""
+    """Return the parameters as in the paper; its B is called B_D, because it is not a batch size."""
     alpha, beta = np.exp(at[:, 3]), np.exp(at[:, 4])
     return {
         "E": at[:, 0],

@@ -1,10 +1,10 @@
-r"""The noisy quadratic system: SGD on the first N coordinates of an endless quadratic.
+r"""The noisy quadratic system: SGD on the first N coordinates of an infinite-dimensional quadratic.
 
 Li and Maddison (2026), "Predicting Large Model Test Losses with a Noisy Quadratic System", arXiv:2605.09154,
-assumptions 4.1 to 4.3 and the decomposition that follows, as their code has it. The loss is
-:math:`E + \frac12 \sum_n \lambda_n (w_n - w_n^*)^2` with curvatures :math:`\lambda_n = Q/n^q`, a start with
-:math:`E[\lambda_n (w_n - w_n^*)^2] = P/n^p`, and noise of variance :math:`R/(n^r B)` on every gradient. Only
-:math:`n \le N` are trained, K steps at the learning rate :math:`\gamma`. With :math:`x_n = \gamma Q/n^q`
+assumptions 4.1 to 4.3 and the decomposition that follows, as implemented in their code. The loss is :math:`E + \frac12
+\sum_n \lambda_n (w_n - w_n^*)^2` with curvatures :math:`\lambda_n = Q/n^q`, a start with :math:`E[\lambda_n (w_n -
+w_n^*)^2] = P/n^p`, and noise of variance :math:`R/(n^r B)` on every gradient. Only :math:`n \le N` are trained, K steps
+at the learning rate :math:`\gamma`. With :math:`x_n = \gamma Q/n^q`
 
 .. math::
 
@@ -14,10 +14,12 @@ assumptions 4.1 to 4.3 and the decomposition that follows, as their code has it.
         \frac{1 - (1 - x_n)^{2K}}{2 - x_n}}_{\text{variance}}
 
 The last sum is the paper's :math:`\frac12 \sum_n \lambda_n R n^{-r} \gamma^2/B \sum_{k<K} (1 - x_n)^{2k}` with the
-geometric series added up. So losses tell :math:`\gamma Q` and :math:`\gamma R` and not :math:`\gamma`, which their code
-holds at 1.999. Their further step, a learning rate that falls as the weights grow (for small batch sizes), is left out.
+geometric series summed. Losses therefore determine :math:`\gamma Q` and :math:`\gamma R` but not :math:`\gamma`, which
+their code fixes at 1.999. Their further step, a learning rate that falls as the weights grow (for small batch sizes),
+is left out.
 
-Sums over n are exact up to :data:`EXACT`; beyond, an integral over ln n with the first term of Euler and Maclaurin.
+Sums over n are exact up to :data:`EXACT`; beyond, they are an integral over ln n with the first term of the
+Euler-Maclaurin formula.
 """
 
 from __future__ import annotations
@@ -31,15 +33,15 @@ from analysis.arrays import Array
 from analysis.estimate.forms import FORMS, LossForm, LossRuns, Reference, Terms
 
 EXACT = 32
-"""Coordinates that are summed one by one."""
+"""Number of coordinates that are summed one by one."""
 
 _NODES = 48
 _NEAR_ONE = 1e-12
 
 
 def terms(shape: Array, runs: LossRuns, reference: Reference, log_loss: Array) -> Terms:
-    """f and g of ``ln(p - 1), ln(gamma Q), ln q, r``; sizes are the approximation error at the reference size for f,
-    and gamma R over the reference batch size for g."""
+    """Return f and g for ``ln(p - 1), ln(gamma Q), ln q, r``; sizes of the terms are the approximation error at the
+    reference size for f, and gamma R over the reference batch size for g."""
     excess, first, q, r = np.exp(shape[:, 0]), shape[:, 1], np.exp(shape[:, 2]), shape[:, 3]
     rows, count = len(shape), len(runs.steps)
     f, g = np.empty((rows, count)), np.empty((rows, count))
@@ -60,7 +62,7 @@ def terms(shape: Array, runs: LossRuns, reference: Reference, log_loss: Array) -
              noise, noise * by_x, noise * by_x * slowness, wider, wider * slowness, -noise * log_n], axis=-1
         )  # fmt: skip
         counts, which = np.unique(runs.steps[here], return_inverse=True)
-        # what is left of a coordinate's start after K steps, [R, K, J]
+        # the remaining fraction of a coordinate's start after K steps, [R, K, J]
         left = np.exp(2.0 * counts[:, None] * np.log(np.abs(gap))[:, None])
         kept = np.moveaxis(left @ parts, -1, 0)[..., which]
         whole = np.moveaxis(parts.sum(axis=1), -1, 0)[..., None]
@@ -78,7 +80,8 @@ def terms(shape: Array, runs: LossRuns, reference: Reference, log_loss: Array) -
 
 @functools.lru_cache(maxsize=1024)
 def nodes(size: float) -> tuple[Array, Array]:
-    """``ln n`` and weights whose sum over a smooth function is that over n = 1 ... size, shape ``[J]`` each."""
+    """Return ``ln n`` and weights whose sum over a smooth function equals that over n = 1 ... size, shape ``[J]``
+    each."""
     first = np.arange(1.0, EXACT + 1.0)
     if size <= EXACT:
         return np.log(first), (first <= size).astype(float)
@@ -92,7 +95,7 @@ def nodes(size: float) -> tuple[Array, Array]:
 
 
 def _tail(size: float, log_excess: Array, excess: Array, middle: float) -> tuple[Array, Array]:
-    """The approximation error in units of that at the reference size, and its derivative in ``ln(p - 1)``."""
+    """Return the approximation error relative to that at the reference size, and its derivative in ``ln(p - 1)``."""
     log_end = math.log(size + 0.5)
     main = np.exp(excess * (middle - log_end))
     rest = -(1.0 + excess) / 24.0 * np.exp(log_excess - 2.0 * log_end) * main
@@ -101,7 +104,7 @@ def _tail(size: float, log_excess: Array, excess: Array, middle: float) -> tuple
 
 
 def named(at: Array, reference: Reference) -> dict[str, Array]:
-    """The parameters as the paper has them."""
+    """Return the parameters as in the paper."""
     excess = np.exp(at[:, 3])
     return {
         "E": at[:, 0],

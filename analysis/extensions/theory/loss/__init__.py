@@ -1,7 +1,7 @@
-"""The loss of a run of model size N, batch size B and K steps: forms of it, held against runs that were left out.
+"""The loss of a run of model size N, batch size B and K steps: functional forms, tested on runs that were left out.
 
-The noisy quadratic system of Li and Maddison (2026, arXiv:2605.09154) beside Chinchilla's form and Kaplan's three
-terms.
+The noisy quadratic system of Li and Maddison (2026, arXiv:2605.09154) is compared with Chinchilla's form and Kaplan's
+three terms.
 """
 
 from __future__ import annotations
@@ -29,12 +29,18 @@ ORDER = ("nqs", "kaplan", "chinchilla")
 
 @dataclass(frozen=True, kw_only=True)
 class Losses:
-    """What :func:`losses` found.
+    """Result of :func:`losses`.
 
     Attributes:
-        refused: why a form was not fitted, by form.
-        implied: critical batch sizes, one per form with one, size and target.
-        notes: what was done to the table, and what holdout there is not.
+        config: configuration of the analysis.
+        name: name of the table.
+        runs: the runs.
+        fits: fitted forms by name.
+        refused: why a form was not fitted, by name.
+        holdouts: tests on runs that were left out.
+        predictions: predicted losses.
+        implied: critical batch sizes, one per form that has one, size and target.
+        notes: what was done to the table, and which holdouts are missing.
     """
 
     config: AnalysisConfig
@@ -80,17 +86,18 @@ def losses(
     sizes: Sequence[float] | None = None,
     targets: Sequence[float] | None = None,
 ) -> Losses:
-    """Fit every form of the loss to the runs of a table and to those of its smaller runs.
+    """Fit every form of the loss to the runs of a table, and to its smaller runs to test it on the larger ones.
 
     Args:
         source, columns: see :func:`analysis.extensions.theory.loss.rows.read`.
-        holdouts: axes to leave the largest runs out along, ``N`` or ``D:1e9``; by default N and D.
-        at: where to predict the loss, each as ``N,B,K``.
-        sizes: model sizes to give a critical batch size of; by default the largest measured.
-        targets: losses to reach; by default the median one of the largest size.
+        config: configuration of the analysis.
+        holdouts: axes along which to leave out the largest runs, ``N`` or ``D:1e9``; by default N and D.
+        at: runs whose loss to predict, each as ``N,B,K``.
+        sizes: model sizes for which to give a critical batch size; by default the largest measured.
+        targets: losses to reach; by default the median loss of the largest size.
 
     Raises:
-        DataError: if the table cannot be used, or determines no form; the line names what is missing.
+        DataError: if the table cannot be used, or determines no form; the message names what is missing.
         ConfigError: if an argument is outside its domain.
     """
     asked = [parsed(text) for text in holdouts or ("N", "D")]

@@ -15,7 +15,7 @@ from analysis.estimate.laws.loss import LossFit
 
 _ENDLESS = 1e30
 _BEYOND = 4.0
-"""Batch sizes are looked at this factor beyond the measured ones on either side."""
+"""Factor beyond the measured batch sizes, on either side, up to which batch sizes are considered."""
 
 _STEPS_BEYOND = 100.0
 _STEPS = 120
@@ -24,17 +24,21 @@ _FEWEST = 4
 
 @dataclass(frozen=True, kw_only=True)
 class Implied:
-    """Steps to a loss over batch sizes, and the critical batch size, as a form has them.
+    """Steps to a loss over batch sizes, and the critical batch size, according to a form.
 
     Attributes:
-        batch_sizes: where the curve is known, shape ``[b]``.
-        steps: of the estimate, infinite where the loss does not get there; shape ``[b]``.
-        low, high: interval of ``steps``, likewise.
+        form: name of the form.
+        parameters: model size N.
+        target: the loss to reach.
+        batch_sizes: batch sizes of the curve, shape ``[b]``.
+        steps: estimated steps, infinite if the loss is not reached; shape ``[b]``.
+        low, high: interval of ``steps``, shape ``[b]``.
         critical: batch size that takes twice the fewest steps, those of an infinitely large batch.
-        min_steps: those.
-        fitted: critical batch size of the curve that is fitted to the steps at the measured batch sizes.
-        times_beyond: N over the largest that was measured, at least 1.
-        remark: what is not known, and why.
+        min_steps: the fewest steps.
+        fitted: critical batch size of the curve fitted to the steps at the measured batch sizes.
+        exponent: exponent of that curve.
+        times_beyond: N over the largest measured N, at least 1.
+        remark: what is unknown, and why.
     """
 
     form: str
@@ -53,7 +57,7 @@ class Implied:
 
 
 def implied(fit: LossFit, runs: LossRuns, size: float, target: float, config: AnalysisConfig) -> Implied:
-    """What ``fit``, fitted to ``runs``, says of a model of ``size`` parameters at the loss ``target``."""
+    """Return what ``fit``, fitted to ``runs``, implies for a model of ``size`` parameters at the loss ``target``."""
     measured = np.array([runs.batch_size.min(), runs.batch_size.max()])
     count = max(_FEWEST + 3, int(np.ceil(2 * np.log2(measured[1] / measured[0] * _BEYOND**2))))
     batch_sizes = np.geomspace(measured[0] / _BEYOND, measured[1] * _BEYOND, count)
@@ -88,7 +92,8 @@ def implied(fit: LossFit, runs: LossRuns, size: float, target: float, config: An
 
 
 def _first_steps(fit: LossFit, runs: LossRuns, size: float, target: float, batch_sizes: Array) -> Array:
-    """Steps at which the loss first is at the target, shape ``[1 + R, b]``; infinite beyond those looked at."""
+    """Return the steps at which the loss first reaches the target, shape ``[1 + R, b]``; infinite beyond the search
+    range."""
     least = max(1.0, runs.steps.min() / _STEPS_BEYOND)
     grid = np.geomspace(least, runs.steps.max() * _STEPS_BEYOND, _STEPS)
     b, k = (each.ravel() for each in np.meshgrid(batch_sizes, grid, indexing="ij"))
@@ -109,8 +114,8 @@ def _first_steps(fit: LossFit, runs: LossRuns, size: float, target: float, batch
 
 
 def _doubling(batch_sizes: Array, ratio: Array) -> Array:
-    """Where the steps are twice the fewest, shape ``[R]``: 0 below and infinite beyond the batch sizes; NaN where the
-    fewest are not known."""
+    """Return where the steps are twice the fewest, shape ``[R]``: 0 below and infinite beyond the batch sizes; NaN if
+    the fewest are unknown."""
     doublings = np.full(len(ratio), np.nan)
     for row, values in enumerate(ratio):
         known = np.isfinite(values) & (values > 1.0 + 1e-9)
@@ -127,7 +132,7 @@ def _doubling(batch_sizes: Array, ratio: Array) -> Array:
 
 
 def _quantity(rows: Array, config: AnalysisConfig) -> Quantity:
-    """The first row with the interval over the others."""
+    """Return the first row with the interval over the others."""
     value = float(rows[0])
     others = np.where(np.isfinite(rows[1:]), rows[1:], np.inf)
     return Quantity(value if np.isfinite(value) and value > 0 else None, interval(others, config.confidence))

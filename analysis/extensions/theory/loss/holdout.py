@@ -1,4 +1,4 @@
-"""How well a form fitted to the smaller runs predicts the larger ones."""
+"""Test how well a form fitted to the smaller runs predicts the larger ones."""
 
 from __future__ import annotations
 
@@ -21,25 +21,26 @@ AXES = {
     "D": "data B K",
     "C": "compute 6 N B K",
 }
-"""Along which runs may be left out."""
+"""Axes along which runs may be left out."""
 
 _SHARE = 0.25
-"""Of the rows that are left out, about, unless a start is given."""
+"""Approximate fraction of the rows that are left out, unless a start is given."""
 
 _FEWEST = 4
-"""Groups below which the error of those left out has no interval."""
+"""Number of groups below which the error on those left out has no interval."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Held:
-    """What one form says of the runs that were left out.
+    """Result of one form on the runs that were left out.
 
     Attributes:
-        refused: why it could not be fitted to the others; empty where it was.
+        form: name of the form.
+        refused: why it could not be fitted to the other runs; empty if it was.
         error: root mean square of ``ln(predicted/measured)``; ``None`` without a fit.
-        interval: of ``error``, over the groups that were left out; open with fewer than four.
-        bias: mean of ``ln(predicted/measured)``: above 0 where too high a loss was predicted.
-        inside: rows within their own prediction interval.
+        interval: interval of ``error``, over the groups that were left out; open with fewer than four.
+        bias: mean of ``ln(predicted/measured)``: positive if the predicted loss is too high.
+        inside: number of rows within their own prediction interval.
         log_ratio: ``ln(predicted/measured)`` of every run of the table, shape ``[n]``.
     """
 
@@ -54,13 +55,14 @@ class Held:
 
 @dataclass(frozen=True, kw_only=True)
 class Holdout:
-    """Runs left out of the fit by extrapolation.
+    """Runs left out of the fit to test extrapolation.
 
     Attributes:
         axis: one of :data:`AXES`.
-        start: of those left out, on the axis.
-        left_out: which, shape ``[n]``.
-        beyond: the largest left out over the largest that was fitted, on the axis.
+        start: smallest value on the axis of the runs left out.
+        left_out: mask of the runs left out, shape ``[n]``.
+        beyond: ratio of the largest value left out to the largest fitted, on the axis.
+        entries: results of the forms.
     """
 
     axis: str
@@ -71,13 +73,13 @@ class Holdout:
 
 
 def along(runs: LossRuns, axis: str) -> Array:
-    """Where the runs lie on one of :data:`AXES`, shape ``[n]``."""
+    """Return the values of the runs on one of :data:`AXES`, shape ``[n]``."""
     given = {"N": runs.parameters, "B": runs.batch_size, "K": runs.steps, "D": runs.data}
     return given[axis] if axis in given else 6.0 * runs.parameters * runs.data
 
 
 def parsed(text: str) -> tuple[str, float | None]:
-    """``N`` or ``D:1e9`` as the axis and the start; anything else is a ``ConfigError``."""
+    """Parse ``N`` or ``D:1e9`` into axis and start; raise ``ConfigError`` for anything else."""
     axis, colon, start = text.partition(":")
     try:
         value = float(start) if colon else None
@@ -91,8 +93,8 @@ def parsed(text: str) -> tuple[str, float | None]:
 def holdout(
     runs: LossRuns, axis: str, start: float | None, forms: Sequence[str], config: AnalysisConfig
 ) -> Holdout | None:
-    """Fit every form to the runs below ``start`` on the axis (``None`` for about the largest quarter of the rows), and
-    hold its predictions against the others; ``None`` if one side is empty."""
+    """Fit every form to the runs below ``start`` on the axis (``None`` to leave out about the largest quarter of the
+    rows), and compare its predictions with the others; ``None`` if one side is empty."""
     where = along(runs, axis)
     if start is None:
         distinct = np.unique(where)
@@ -130,7 +132,7 @@ def _held(name: str, runs: LossRuns, left_out: np.ndarray, config: AnalysisConfi
 
 
 def _of_groups(error: Array, group: np.ndarray, config: AnalysisConfig) -> Interval:
-    """Of the root mean square, groups drawn with replacement."""
+    """Return the interval of the root mean square, with groups drawn with replacement."""
     count = int(group.max()) + 1
     if count < _FEWEST:
         return OPEN

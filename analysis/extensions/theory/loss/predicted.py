@@ -1,4 +1,4 @@
-"""The loss of a run that has not been made."""
+"""Predict the loss of a run that has not been made."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ from cbs.errors import ConfigError
 
 @dataclass(frozen=True, kw_only=True)
 class Predicted:
-    """What one form says of one run.
+    """Prediction of one form for one run.
 
     Attributes:
+        form: name of the form.
         parameters, batch_size, steps: N, B and K of the run.
-        interval: of the loss of such a run; no narrower than the form's error on the runs that were left out.
-        times_beyond: its compute over the most that was measured.
+        loss: the predicted loss.
+        interval: interval of the loss of such a run; at least as wide as the form's error on the runs left out.
+        times_beyond: its compute over the largest measured.
     """
 
     form: str
@@ -34,7 +36,8 @@ class Predicted:
 
 
 def points(texts: Sequence[str]) -> list[tuple[float, float, float]]:
-    """Texts such as ``1e9,512,20000`` as N, B and K; anything but three numbers above 0 is a ``ConfigError``."""
+    """Parse texts such as ``1e9,512,20000`` into N, B and K; raise ``ConfigError`` unless they are three positive
+    numbers."""
     rows = []
     for text in texts:
         try:
@@ -50,7 +53,7 @@ def points(texts: Sequence[str]) -> list[tuple[float, float, float]]:
 def predicted(
     fit: LossFit, runs: LossRuns, place: tuple[float, float, float], error: float, config: AnalysisConfig
 ) -> Predicted:
-    """What ``fit``, fitted to ``runs``, says of a run at ``N, B, K``; ``error`` is the form's on runs left out."""
+    """Predict a run at ``N, B, K`` with ``fit``, fitted to ``runs``; ``error`` is the form's error on runs left out."""
     n, b, k = (np.array([each]) for each in place)
     middle = np.exp(np.log(runs.loss).mean(keepdims=True))
     there = LossRuns(parameters=n, batch_size=b, steps=k, loss=middle, group=np.zeros(1, dtype=int))

@@ -1,4 +1,4 @@
-"""Runs with their sizes and losses from a table that a person wrote, checked."""
+"""Read and check a table, written by a person, of runs with their sizes and losses."""
 
 from __future__ import annotations
 
@@ -36,15 +36,16 @@ def read(
     Args:
         source: a file, ``-`` for standard input, or a table in memory, with columns ``N``, ``B``, ``K`` and ``loss``
             and, optionally, ``lr`` and ``run``.
+        columns: titles of columns in the table, by the names used here, where they differ.
 
     Returns:
-        What to call the table in a message, the runs, and notes on what was done to them. Without a column ``run``,
-        rows of one N and B may have been read from one run, and are a group. With a column ``lr``, of every N, B and K
-        those with the best learning rate are kept. Rows without a finite loss are left out.
+        The name of the table for messages, the runs, and notes on what was done to them. Without a column ``run``, rows
+        with the same N and B may have been read from one run, and form a group. With a column ``lr``, the rows with the
+        best learning rate are kept for each N, B and K. Rows without a finite loss are left out.
 
     Raises:
-        DataError: naming table, row and remedy.
-        ConfigError: if ``columns`` names one that is not there, or is not one of ours.
+        DataError: if a row cannot be used; the message names table, row and remedy.
+        ConfigError: if ``columns`` names a title that does not exist, or an unknown column.
     """
     table = read_table(source)
     titles = table.titled((*_MEANING, *_OPTIONAL), columns or {})
@@ -92,7 +93,9 @@ def _cell(table: Sheet, row: int, title: str, name: str) -> Any:
         if name == "loss":
             value = cells.number(cell)
             if math.isfinite(value) and not 0.0 < value < _MOST:
-                raise ValueError(f"{shown(cell)} is no loss above 0; the forms are of a loss whose logarithm is fitted")
+                raise ValueError(
+                    f"{shown(cell)} is not a loss above 0; the forms are fitted to the logarithm of the loss"
+                )
             return value
         value = cells.positive(cell)
         if not _LEAST.get(name, 0.0) <= value <= _MOST:

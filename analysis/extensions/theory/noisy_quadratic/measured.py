@@ -1,10 +1,10 @@
 r"""The noisy quadratic of a measured spectrum.
 
-The expected losses of every method here are linear in two measures along the curvature: the start's,
-:math:`\sum_i s_i \delta_{h_i}`, and the noise's, :math:`\sum_i c_i \delta_{h_i}`. How many coordinates there are does
-not enter. Both measures come from Lanczos as a few points each, so the quadratic has a coordinate for every point of
-the start, without noise, and one for every point of the noise, without start. With
-:math:`g_i = h_i \theta_i` the gradient that the quadratic has at the start, :math:`s_i = g_i^2 / h_i^2`.
+The expected losses of all methods here are linear in two measures along the curvature: that of the start, :math:`\sum_i
+s_i \delta_{h_i}`, and that of the noise, :math:`\sum_i c_i \delta_{h_i}`. The number of coordinates does not enter. The
+Lanczos algorithm gives both measures as a few points each, so the quadratic has a coordinate for every point of the
+start, without noise, and one for every point of the noise, without start. With :math:`g_i = h_i \theta_i` the gradient
+that the quadratic has at the start, :math:`s_i = g_i^2 / h_i^2`.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from analysis.extensions.theory.noisy_quadratic.model import NoisyQuadratic
 from cbs.spectrum.record import SpectrumSample
 
 RESOLVED = 1e-6
-"""Curvatures below this part of the largest count as 0: products in single precision do not tell them from it."""
+"""Curvatures below this fraction of the largest count as 0, because single precision cannot distinguish them from 0."""
 
 MOST = 0.5
-"""Largest part of the gradient, or of the noise, that may lie along curvatures that are not positive."""
+"""Largest fraction of the gradient, or of the noise, that may lie along curvatures that are not positive."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,12 +29,12 @@ class MeasuredQuadratic:
     """A noisy quadratic in the unit of a workload's metric.
 
     Attributes:
-        model: the quadratic; its losses are in excess of ``floor``.
+        model: the quadratic; its losses are relative to ``floor``.
         floor: metric at the minimum of the quadratic.
-        negative: part of the squared gradient or of the noise, whichever is larger, along negative curvatures; it is
-            left out.
-        flat: likewise along curvatures that count as 0.
-        hidden: part of the start's excess loss that noise hides, weights below 0; it is left out.
+        negative: fraction of the squared gradient or of the noise, whichever is larger, along negative curvatures,
+            which is left out.
+        flat: fraction along curvatures that count as 0, which is left out.
+        hidden: fraction of the start's excess loss that noise hides (negative weights), which is left out.
     """
 
     model: NoisyQuadratic
@@ -45,17 +45,17 @@ class MeasuredQuadratic:
 
 
 def measured_quadratic(samples: Sequence[SpectrumSample], floor: float | None = None) -> MeasuredQuadratic:
-    """The quadratic of measurements at one point, which count alike.
+    """Return the quadratic of measurements at one point, which are averaged with equal weights.
 
     Args:
-        samples: at least one.
-        floor: metric at the minimum. ``None`` for that of the quadratic itself, the metric at the point minus
-            ``1/2 g' H^-1 g`` of the gradient there; otherwise the start is scaled so that the loss before training is
-            the metric there.
+        samples: the measurements, at least one.
+        floor: metric at the minimum. ``None`` for that of the quadratic itself, the metric at the point minus ``1/2 g'
+            H^-1 g`` for the gradient there; otherwise the start is scaled so that the loss before training equals the
+            metric there.
 
     Raises:
-        ValueError: if nothing curves, nothing is left of the gradient, negative curvature dominates, or the floor is
-            not below the metric before training.
+        ValueError: if all curvatures are 0, nothing is left of the gradient, negative curvature dominates, or the floor
+            is not below the metric before training.
     """
     parts = {kind: _together(samples, kind) for kind in ("start", "gradient", "noise")}
     largest = max(float(np.abs(h).max()) for h, _ in parts.values())
@@ -106,7 +106,7 @@ def measured_quadratic(samples: Sequence[SpectrumSample], floor: float | None = 
 
 
 def _together(samples: Sequence[SpectrumSample], kind: str) -> tuple[np.ndarray, np.ndarray]:
-    """The measure of a kind averaged over samples."""
+    """Return the measure of a kind averaged over samples."""
     parts = [sample.of(kind) for sample in samples]
     return np.concatenate([h for h, _ in parts]), np.concatenate([weight / len(parts) for _, weight in parts])
 

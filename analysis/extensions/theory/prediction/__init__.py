@@ -1,8 +1,8 @@
-"""A sweep predicted from its model's measured spectrum by the noisy quadratic, beside what was measured.
+"""Predict a sweep from its model's measured spectrum with the noisy quadratic, and compare with the measurement.
 
-The spectrum is that of ``cbs theory spectrum``. The noisy quadratic of Zhang et al. (2019, arXiv:1907.04164) that has
-its curvature, its gradient and its noise is trained in closed form to the sweep's target at the sweep's batch sizes,
-and the counts are fitted as those of the sweep are.
+The spectrum is that of ``cbs theory spectrum``. The noisy quadratic of Zhang et al. (2019, arXiv:1907.04164) with its
+curvature, gradient and noise is trained in closed form to the sweep's target at the sweep's batch sizes, and the
+resulting steps are fitted like those of the sweep.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from cbs.spectrum.record import START, TARGET, SpectrumSample, read
 from cbs.trial.store import find_sweeps, read_record
 
 APART = 0.1
-"""Relative difference between metric and training loss that is told."""
+"""Relative difference between metric and training loss above which a note is given."""
 
 
 def predict(
@@ -43,15 +43,17 @@ def predict(
 
     Args:
         path: folder of one sweep.
-        optimizers: names of the sweep's optimizers; all that the quadratic knows by default.
-        targets: values of the sweep's metric; its own by default.
-        batch_sizes: those of the sweep by default.
-        at: the point whose spectrum the prediction is of; by default where training reached the target, if that was
-            measured. The other point is among the other assumptions.
-        floors: assumed floors beside the quadratic's own. By default 0 and half the target.
+        config: configuration of the analysis.
+        optimizers: names of the sweep's optimizers; by default all that the quadratic covers.
+        targets: values of the sweep's metric; by default its own target.
+        batch_sizes: batch sizes; by default those of the sweep.
+        at: point whose spectrum is used for the prediction; by default where training reached the target, if that was
+            measured. The other point is one of the alternative assumptions.
+        floors: assumed floors in addition to the quadratic's own; by default 0 and half the target.
+        progress: called with what has just been computed.
 
     Raises:
-        ConfigError: if there is no such optimizer or point, the metric is no loss, or a value is out of its domain.
+        ConfigError: if there is no such optimizer or point, the metric is not a loss, or a value is out of its domain.
         ResultsError: if there are no usable results or no spectrum at ``path``.
     """
     stores = find_sweeps(path)
@@ -110,7 +112,7 @@ def predict(
 
 
 def _doubts(samples: Sequence[SpectrumSample], metric: str) -> Iterator[str]:
-    """Where the metric is far from the training loss, which the quadratic is of; where there is one run alone."""
+    """Warn if the metric is far from the training loss, to which the quadratic refers, or if there is only one run."""
     if len({sample.seed for sample in samples}) == 1:
         yield "the spectrum is of one run: intervals of predictions hold no difference between runs"
     loss, value = (float(np.mean([getattr(sample, name) for sample in samples])) for name in ("train_loss", "value"))

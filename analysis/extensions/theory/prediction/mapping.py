@@ -1,4 +1,4 @@
-"""Which optimizers the noisy quadratic knows, and what of a trial's settings it does not."""
+"""Which optimizers the noisy quadratic covers, and which settings of a trial it does not."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "adam": {"betas": [0.9, 0.99]},
     "adamw": {"betas": [0.9, 0.99]},
 }
-"""The optimizers, with the options that matter and their defaults."""
+"""Covered optimizers, with the options that matter and their defaults."""
 
 ADAM_POWER = 0.5
-"""Adam divides by the root of the second moment of the gradient, which where noise outweighs the gradient and follows
-the curvature is the root of the curvature (Zhang et al. 2019, arXiv:1907.04164)."""
+"""Adam divides by the root of the second moment of the gradient. If noise dominates the gradient and is proportional to
+the curvature, this is the root of the curvature (Zhang et al. 2019, arXiv:1907.04164)."""
 
 
 _MATTERS = ("averaging", "clip_norm", "schedule")
-"""Settings that the quadratic leaves out."""
+"""Settings that the quadratic ignores."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mapped:
-    """A method of the noisy quadratic, with momentum, and the preconditioner ``h^-power``."""
+    """A method of the noisy quadratic, with momentum and the preconditioner ``h^-power``."""
 
     method: str
     momentum: float = 0.0
@@ -42,8 +42,8 @@ class Mapped:
 
 
 def mapped(choice: Choice, config: Mapping[str, Any]) -> Mapped | str:
-    """The method that an optimizer is on the quadratic, or why there is none; ``config`` is that of a trial's
-    record."""
+    """Return the method on the quadratic that corresponds to an optimizer, or why there is none; ``config`` is that of
+    a trial's record."""
     if choice.name not in DEFAULTS:
         return f"the noisy quadratic model covers {', '.join(DEFAULTS)}"
     if config.get("averaging") not in (None, UNKNOWN):
@@ -57,7 +57,7 @@ def mapped(choice: Choice, config: Mapping[str, Any]) -> Mapped | str:
 
 
 def unlike(choice: Choice, config: Mapping[str, Any]) -> Iterator[str]:
-    """What the trials did that the quadratic does not."""
+    """Yield what the trials did that the quadratic does not."""
     if choice.options.get("weight_decay"):
         yield f"trained with weight decay {choice.options['weight_decay']:g}, which the quadratic leaves out"
     if unknown := [name for name in _MATTERS if config.get(name) == UNKNOWN]:

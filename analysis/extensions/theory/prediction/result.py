@@ -1,4 +1,4 @@
-"""What is predicted of a sweep beside what was measured, and whether the prediction holds."""
+"""Predictions for a sweep compared with measurements, and whether they hold."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from analysis.plain import plain
 from cbs.spectrum.record import Spectrum
 
 FACTOR = 4.0
-"""A ratio whose interval is wider than this says neither yes nor no."""
+"""A ratio whose interval is wider than this factor is inconclusive."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,14 +22,14 @@ class Variation:
     """The prediction under one assumption.
 
     Attributes:
-        point: where the spectrum is of: ``start`` or ``target``.
-        floor: metric at the minimum of the quadratic; ``None`` where there is no quadratic.
-        own: whether the floor is that of the quadratic itself, not one that was assumed.
-        steps: to the target at every batch size; ``None`` where it is not reached.
-        critical_batch_size: of the fit to ``steps``, in examples.
-        min_steps: likewise ``S_min``.
-        why_not: why there is no prediction; empty where there is one.
-        left_out: what of the spectrum the quadratic leaves out, one line each; nothing where that is little.
+        point: point of the spectrum: ``start`` or ``target``.
+        floor: metric at the minimum of the quadratic; ``None`` if there is no quadratic.
+        own: whether the floor is that of the quadratic itself rather than an assumed one.
+        steps: steps to the target at every batch size; ``None`` if it is not reached.
+        critical_batch_size: critical batch size of the curve fitted to ``steps``, in examples.
+        min_steps: ``S_min`` of that curve.
+        why_not: why there is no prediction; empty if there is one.
+        left_out: what the quadratic leaves out of the spectrum, one line each; empty if that is little.
     """
 
     point: str
@@ -50,7 +50,7 @@ class Variation:
 
     @property
     def label(self) -> str:
-        """The same in few letters."""
+        """The assumption in a short form."""
         return f"{self.point}, {'own floor' if self.own else f'floor {number(self.floor)}'}"
 
 
@@ -59,10 +59,13 @@ class Prediction:
     """One optimizer at one target.
 
     Attributes:
+        answer: the measured answer.
+        mapped: the method on the quadratic.
+        batch_sizes: batch sizes of the prediction.
         main: the prediction, with intervals over the replicates of the spectrum.
-        others: under other assumptions, without intervals.
+        others: predictions under other assumptions, without intervals.
         critical_ratio: predicted over measured critical batch size.
-        min_steps_ratio: likewise of ``S_min``.
+        min_steps_ratio: predicted over measured ``S_min``.
     """
 
     answer: Answer = field(repr=False)
@@ -81,7 +84,7 @@ class Prediction:
 
     @property
     def says(self) -> str:
-        """Whether the prediction holds, in a sentence."""
+        """Statement of whether the prediction holds."""
         if self.main.why_not:
             return f"no prediction: {self.main.why_not}"
         parts = [
@@ -112,7 +115,7 @@ class Prediction:
 
 @dataclass(frozen=True, kw_only=True)
 class Predictions(Findings):
-    """What :func:`predict` found of a model's spectrum, one entry per optimizer and target."""
+    """Result of :func:`predict` from a model's spectrum, with one entry per optimizer and target."""
 
     spectrum: Spectrum = field(repr=False)
     entries: tuple[Prediction, ...] = field(repr=False)

@@ -1,4 +1,4 @@
-"""Steps to a target on the noisy quadratic of a spectrum under one assumption, their interval over measurements."""
+"""Steps to a target on the noisy quadratic of a spectrum under one assumption, with intervals over measurements."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from analysis.phrases import number
 from cbs.spectrum.record import SpectrumSample
 
 GROUPED = 1.03
-"""Curvatures nearer than this are taken together: steps change by a thousandth."""
+"""Curvatures within this ratio are merged, which changes steps by a thousandth."""
 
 MUCH = 0.01
-"""Part of a spectrum that is told where it is left out."""
+"""Fraction of a spectrum above which it is reported if it is left out."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What is predicted from a spectrum."""
+    """A prediction to make from a spectrum."""
 
     method: Mapped
     target: float
@@ -37,7 +37,7 @@ class Task:
     config: AnalysisConfig
 
     def under(self, samples: Sequence[SpectrumSample], floor: float | None = None) -> Variation:
-        """The prediction of measurements that count alike, without intervals."""
+        """Return the prediction from measurements with equal weights, without intervals."""
         point, own = samples[0].point, floor is None
         try:
             measured = measured_quadratic(samples, floor)
@@ -60,7 +60,7 @@ class Task:
         )
 
     def with_interval(self, samples: Sequence[SpectrumSample]) -> Variation:
-        """Likewise with intervals, by the jackknife over the measurements."""
+        """Return the prediction with intervals by the jackknife over the measurements."""
         whole = self.under(samples)
         if whole.why_not or len(samples) < 2:
             return whole
@@ -97,7 +97,7 @@ class Task:
         return [None if best is None else best.steps for best in bests]
 
     def _fitted(self, steps: Sequence[float | None]) -> tuple[float | None, float | None]:
-        """Critical batch size and ``S_min`` of the curve through the counts."""
+        """Return critical batch size and ``S_min`` of the curve fitted to the steps."""
         rows = [(size, count) for size, count in zip(self.batch_sizes, steps, strict=True) if count]
         if len(rows) < 2:
             return None, None
@@ -118,8 +118,8 @@ def _left_out(measured: MeasuredQuadratic) -> tuple[str, ...]:
 
 
 def jackknifed(value: float | None, rest: Sequence[float | None], confidence: float) -> Interval:
-    """Interval of a positive number from its values without each of n independent parts, by Student's t on the log
-    axis (Efron & Tibshirani 1993, "An Introduction to the Bootstrap", chapter 11)."""
+    """Return the interval of a positive number from its values without each of n independent parts, by Student's t on
+    the log axis (Efron & Tibshirani 1993, "An Introduction to the Bootstrap", chapter 11)."""
     if value is None or not all(rest):
         return OPEN
     logs, count = np.log(np.array(rest, float)), len(rest)

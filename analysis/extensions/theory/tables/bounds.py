@@ -1,4 +1,4 @@
-"""What ``cbs theory bounds`` writes and prints."""
+"""Presentation of ``cbs theory bounds``: what it writes and prints."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _(answer: MeasuredBounds) -> Presentation:
 
 
 def measured(bounds: Sequence[MeasuredBound], interval: str) -> Table:
-    """One row per optimizer and target."""
+    """Return a table with one row per optimizer and target."""
     answers = [bound.answer for bound in bounds]
     critical = symbol(answers[0].critical.definition)
     columns = (
@@ -67,7 +67,7 @@ def measured(bounds: Sequence[MeasuredBound], interval: str) -> Table:
 
 
 def predictions(bounds: Sequence[MeasuredBound], title: str) -> Table:
-    """One row per optimizer, target and prediction."""
+    """Return a table with one row per optimizer, target and prediction."""
     rows = [(check, bound.answer) for bound in bounds for check in bound.checks]
     columns = (
         *about([bound.answer for bound in bounds]),
@@ -80,7 +80,7 @@ def predictions(bounds: Sequence[MeasuredBound], title: str) -> Table:
 
 
 def scalings(scopes: Sequence[BoundScope], title: str) -> Table:
-    """One row per pair of settings, or family of them, and measured batch size."""
+    """Return a table with one row per pair of settings, or family of settings, and measured batch size."""
     rows = [(scaled, scope.answers[0].target, scope.scope) for scope in scopes for scaled in scope.scalings]
     several = len(scopes) > 1
     columns = (
@@ -107,5 +107,5 @@ def _between(scaled: Scaled) -> str:
 
 
 def named(quantity: str) -> str:
-    """What a measured batch size is called."""
+    """Return the displayed name of a measured batch size."""
     return {BOUND: "b* of the form", "sfo": "fewest examples"}.get(quantity) or symbol(quantity)

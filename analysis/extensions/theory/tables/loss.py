@@ -1,4 +1,4 @@
-"""What ``cbs theory loss`` writes and prints."""
+"""Presentation of ``cbs theory loss``: what it writes and prints."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from analysis.present.loss_fits import limits, parameters
 from analysis.present.table import Column, Table, files, quantity
 
 _APART = 2.0
-"""Ratio of critical batch sizes beyond which forms disagree."""
+"""Ratio of critical batch sizes above which forms disagree."""
 
 
 @presentation.register
@@ -41,7 +41,7 @@ def _(losses: Losses) -> Presentation:
 
 
 def holdouts(losses: Losses, said: str, lines: Sequence[str]) -> Table:
-    """One row per axis and form: the error on the runs that were left out."""
+    """Return a table with one row per axis and form: the error on the runs that were left out."""
     rows = [(entry, one) for one in losses.holdouts for entry in one.entries]
 
     def held(_: object, one: Holdout) -> str:
@@ -75,7 +75,7 @@ def holdouts(losses: Losses, said: str, lines: Sequence[str]) -> Table:
 
 
 def predictions(losses: Losses, interval_note: str) -> Table:
-    """One row per place and form."""
+    """Return a table with one row per requested run and form."""
     columns = (
         Column("parameters", heading="N", name=True),
         Column("batch_size", heading="B", name=True),
@@ -89,7 +89,7 @@ def predictions(losses: Losses, interval_note: str) -> Table:
 
 
 def critical(losses: Losses, said: str) -> Table:
-    """One row per form, model size and target."""
+    """Return a table with one row per form, model size and target."""
     columns = (
         Column("form", heading="form", name=True),
         Column("parameters", heading="N", name=True),
@@ -115,7 +115,7 @@ def critical(losses: Losses, said: str) -> Table:
 
 
 def _disagreement(losses: Losses) -> list[str]:
-    """A line for every model size and target at which the forms are far apart."""
+    """Return a line for every model size and target at which the forms disagree."""
     places: dict[tuple[float, float], dict[str, float]] = {}
     for one in losses.implied:
         if one.critical.value:

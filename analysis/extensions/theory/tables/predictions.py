@@ -1,4 +1,4 @@
-"""What ``cbs theory quadratic --spectrum`` prints."""
+"""Presentation of ``cbs theory quadratic --spectrum``: what it prints."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _(predictions: Predictions) -> Presentation:
 
 
 def summary(answer: Predictions) -> Table:
-    """One row per optimizer and target: measured, predicted, and whether that holds."""
+    """Return a table with one row per optimizer and target: measured, predicted, and whether the prediction holds."""
     answers = [entry.answer for entry in answer.entries]
     rows = [(entry, entry.answer) for entry in answer.entries]
 
@@ -49,7 +49,7 @@ def summary(answer: Predictions) -> Table:
 
 
 def assumptions(predictions: Predictions) -> Table:
-    """One row per optimizer, target and assumption: how much the prediction depends on it."""
+    """Return a table with one row per optimizer, target and assumption, which shows how much depends on it."""
     rows = [(each, entry, entry.answer) for entry in predictions.entries for each in (entry.main, *entry.others)]
 
     def critical_ratio(each: Variation, entry: Prediction, _: object) -> float | None:
@@ -75,7 +75,7 @@ def assumptions(predictions: Predictions) -> Table:
 
 
 def steps(predictions: Predictions) -> Table:
-    """One row per optimizer, target and batch size."""
+    """Return a table with one row per optimizer, target and batch size."""
     rows = []
     for entry in predictions.entries:
         measured = {point.batch_size: point.steps_to_target for point in entry.answer.points}

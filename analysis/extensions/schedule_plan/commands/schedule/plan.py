@@ -84,7 +84,7 @@ def command(
 ) -> None:
     """Batch sizes that grow with the critical one, their learning rates, and what they will take.
 
-    Of a table of stages: how many steps it takes, and what it saves against a constant batch size.
+    For a table of stages: how many steps it takes, and what it saves against a constant batch size.
 
     Example: cbs schedule plan results/ --divisible-by 32 --export megatron
 
