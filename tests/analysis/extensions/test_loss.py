@@ -202,7 +202,7 @@ def test_what_is_drawn_is_what_was_found(found: Losses) -> None:
         ({}, ["--holdout", "D:0"], "--holdout D:0: it is one of"),
         ({}, ["--at", "1e9,512"], "--at 1e9,512: it is N,B,K"),
         ({}, ["--target", "-1"], "--target must be above 0"),
-        ({"loss": -1.0}, [], "line 2, column 'loss': '-1.0' is no loss above 0"),
+        ({"loss": -1.0}, [], "line 2, column 'loss': '-1.0' is not a loss above 0"),
         ({"N": 0}, [], "column 'N': '0' must be above 0"),
         ({"K": ""}, [], "column 'K': it is empty; every row needs K"),
         ({"loss": "nan"}, [], "no row has a finite loss"),

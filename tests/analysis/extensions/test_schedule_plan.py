@@ -371,7 +371,7 @@ def test_a_budget_beyond_what_was_measured_is_said_and_far_beyond_refused(folder
 
 
 def test_what_was_not_measured_is_refused(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(ResultsError, match="one target says nothing"):
+    with pytest.raises(ResultsError, match="one target does not show"):
         of_sweep(folder, CONFIG, [2.0], None)
     with pytest.raises(ResultsError, match="no step lies between"):
         of_sweep(folder, CONFIG, [9.0, 8.9, 2.0], None)
@@ -385,7 +385,7 @@ def test_what_was_not_measured_is_refused(folder: Path, tmp_path: Path) -> None:
         of_sweep(tmp_path / "two", CONFIG, [2.8, 2.4], None)
     for ask, said in (
         ({"divisible_by": 1000}, "no multiple of 1000"),
-        ({"max_batch_size": 31, "divisible_by": 2}, "no multiple of 2, as sizes"),
+        ({"max_batch_size": 31, "divisible_by": 2}, "not a multiple of 2, as sizes"),
         ({"rule": "cube"}, "one of price, doubling"),
         ({"rule": "doubling"}, "go together"),
         ({"rule": "doubling", "first_batch_size": 8, "price": 2.0}, "belongs to"),
