@@ -213,7 +213,7 @@ def test_suffixes_are_decimal() -> None:
 REFUSED = [
     ("stages", {"table": "0:8 5k:16"}, {}, "beyond the budget of 4,000"),
     ("stages", {"table": "0:16"}, {}, "use --batch-sizes 16"),
-    ("stages", {"table": "0:8 100:16 103:4"}, {}, "might be skipped"),
+    ("stages", {"table": "0:8 100:16 103:4"}, {}, "might be jumped over"),
     ("stages", {"table": "0:8 100:16", "unit": "tokens"}, {}, "no tokens"),
     ("stages", {"table": "0:8 100:16", "unit": "bytes"}, {}, "examples or tokens"),
     ("stages", {"table": "8"}, {}, "not start:size"),
