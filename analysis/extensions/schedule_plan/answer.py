@@ -121,7 +121,7 @@ def _table(phases: Sequence[PhaseEstimate], chosen: Array, ask: PlanRequest) -> 
 def _of_rule(source: PhaseSource, ask: PlanRequest, rule: LearningRateRule | None, sizes: Sequence[int]) -> list[str]:
     """Return remarks on the learning rates."""
     if rule is None:
-        return ["nothing was measured of the learning rate: its factors are not known; give --lr-exponent to set them"]
+        return ["the learning rate was not measured, so its factors are unknown; give --lr-exponent to set them"]
     notes = [beyond(source, rule, sizes)]
     if ask.lr_exponent is None and len(sizes) > 1:
         why = (

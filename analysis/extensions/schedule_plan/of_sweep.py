@@ -128,7 +128,7 @@ def _shares(answer: Answer, results: Results) -> list[float]:
     after = curve[curve["step"] > 0]
     steps, values = after["step"].to_numpy(dtype=float), after["value"].to_numpy()
     if len(steps) < FEWEST:
-        raise ResultsError(f"a run has {len(steps)} evaluations: say with --target at which losses phases end")
+        raise ResultsError(f"a run has {len(steps)} evaluations: give the losses at which phases end with --target")
     values_there = np.interp(np.log(np.array(SHARES) * point.steps_per_seed[0]), np.log(steps), values)
     kept: list[float] = []
     for value in (float(f"{value:.3g}") for value in values_there):

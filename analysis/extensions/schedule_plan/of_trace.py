@@ -60,7 +60,7 @@ def of_trace(
     elif path.suffix == ".parquet":
         stretches, confidence = _of_steps(path, config.confidence), config.confidence
     else:
-        raise DataError(f"{path} is no noise_scale.json (of cbs noise-scale) and no steps.parquet (of a trial)")
+        raise DataError(f"{path} is neither a noise_scale.json (of cbs noise-scale) nor a steps.parquet (of a trial)")
     phases, seen = [], 0
     for place, (steps, examples, value, (low, high)) in enumerate(stretches):
         seen += examples

@@ -81,7 +81,7 @@ def stages(table: str, budget: str | None = None, *, tokens_per_example: int | N
     read = read_schedule(_text(table), tokens_per_example)
     parsed, end = list(read.table), read.end if budget is None else parse_amount(budget)
     if end is None:
-        raise ConfigError("nothing says where the run ends: give --budget, in the unit of the table")
+        raise ConfigError("the end of the run is not given: give --budget, in the unit of the table")
     each = tokens_per_example or 1
     if end // each < parsed[0][1]:
         raise ConfigError(f"the budget of {end:,} holds no batch of {parsed[0][1]} examples")

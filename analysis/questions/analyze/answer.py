@@ -38,7 +38,7 @@ def analyze(
         ResultsError: if there are no usable results at ``path``.
     """
     if suggestions and metric is not None:
-        raise ConfigError("--suggest says what to run to the sweep's own target: leave out --metric")
+        raise ConfigError("--suggest applies to the sweep's own target: leave out --metric")
     results = load(path, metric=metric)
     found_answers = answers(results, config, targets=targets)
     return Analysis(

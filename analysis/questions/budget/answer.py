@@ -335,7 +335,7 @@ def _verdict(sizes: Sequence[SizeAtBudget], found: BestLosses, margin: float) ->
     if len(sizes) < 2:
         return "too few batch sizes", "run at least two, a factor of two apart"
     if not len(found.resampled):
-        return "too few seeds", "with one seed and fewer than four batch sizes nothing tells how far losses scatter"
+        return "too few seeds", "with one seed and fewer than four batch sizes the scatter of losses is unknown"
     if found.freedom < len(sizes) and int(found.seeds.max()) == 1:
         return "too few seeds", "the noise is read off the scatter about a smooth curve; run two or more seeds"
     if coarse := [size for size in sizes if size.between > margin]:

@@ -150,7 +150,7 @@ def _at_budget(results: Results, group: Group, rows: pd.DataFrame, at: float | N
             if ended > at * (1 + ALIKE) + size and lr < _AT_PEAK * rows.at[row, "lr"]:
                 raise ConfigError(
                     f"--at {number(at)}: the learning rates of {group.optimizer} in {group.sweep} are not at their "
-                    "peak there, and only constant ones say what a smaller budget gives; leave --at out or run each"
+                    "peak there, and only constant ones show what a smaller budget gives; leave out --at or run each"
                 )
         elif status in (TrialStatus.REACHED, TrialStatus.BUDGET_EXHAUSTED):
             why = "it ended at its target" if status == TrialStatus.REACHED else "it ended sooner"
@@ -173,9 +173,9 @@ def _at_budget(results: Results, group: Group, rows: pd.DataFrame, at: float | N
             studies.append(study)
             tables.append(losses)
         else:
-            notes.append(f"{group.optimizer}: at batch size {size} no run got as far as {number(at)} examples")
+            notes.append(f"{group.optimizer}: at batch size {size} no run reached {number(at)} examples")
     if not studies:
-        return f"no run got as far as {budget}"
+        return f"no run reached {budget}"
     scale = unit_of(tables)
     return Spent(
         group=group,

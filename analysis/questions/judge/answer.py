@@ -135,8 +135,8 @@ def schedules(
     for scheduled in results.scheduled:
         if scheduled.reference is None:
             notes.append(
-                f"{len(scheduled.trials)} trials with {scheduled.choice} have no constant batch sizes beside them that "
-                "differ in nothing else; run the sweep without --schedule, too"
+                f"{len(scheduled.trials)} trials with {scheduled.choice} have no constant batch sizes that differ in "
+                "nothing else to compare with; also run the sweep without --schedule"
             )
             continue
         group = results.groups[scheduled.reference]
@@ -154,7 +154,7 @@ def schedules(
         optimizers = dict.fromkeys(entry.answer.group.optimizer for entry in entries)
         notes += filter(None, dict.fromkeys(throughput.assumption(each, devices) for each in optimizers))
     else:
-        notes.append(f"hours are not known: {missing}; give --throughput")
+        notes.append(f"hours are unknown: {missing}; give --throughput")
     return Schedules(config=config, entries=tuple(entries), notes=tuple(notes))
 
 

@@ -47,8 +47,8 @@ def verdicts(entries: Sequence[Judged]) -> Table:
     )
     lines = [
         "gamma = (S/S_min - 1)(E/E_min - 1), below 1 where a schedule beats every constant batch size",
-        "saved: share of the steps of the best constant batch size at equal examples, of the examples of the best one "
-        "at equal steps",
+        "saved: share of the steps of the best constant batch size at equal examples, and of the examples of the best "
+        "one at equal steps",
         *(["time saved: against the best constant batch size at equal examples"] if times else []),
     ]
     title = f"Batch schedules against constant batch sizes{titled(answers)}" if entries else ""

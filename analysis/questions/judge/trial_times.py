@@ -27,7 +27,7 @@ def trial_times(results: Results) -> tuple[StepTimeTable | None, str]:
     rows = [_row(*trial) for trial in results.trials[["folder", "group", "batch_size", "final_step"]].itertuples(False)]
     known = pd.DataFrame([row for row in rows if row is not None])
     if known.empty:
-        return None, "no trial says how long its steps took"
+        return None, "no trial recorded how long its steps took"
     machines = known[list(_MACHINE)].astype(str).drop_duplicates()
     if len(machines) > 1:
         return None, f"the trials ran on {plural(len(machines), 'machine')} that differ, so their times do not compare"

@@ -148,7 +148,7 @@ def _against_itself(law: ScalingLaw, points: Sequence[ScalingPoint]) -> list[str
         return []
     return [
         f"{law.workload}, {law.optimizer}: {law.axis}, counted at B_crit, only follows it, as S_min hardly differs "
-        "between the points: an exponent near 1 says nothing; --data-at-batch B counts at one batch size"
+        "between the points: an exponent near 1 means nothing; --data-at-batch B counts at one batch size"
     ]
 
 
@@ -195,5 +195,5 @@ def _off(name: str, law: LossFit, runs: LossRuns) -> list[str]:
     sizes = ", ".join(f"{number(size)}: {number(mean, 2)} %" for size, mean in means.items())
     return [
         f"{name}: steps lie {100 * rms:.2g} % (rms; mean by size {sizes}) off the law in three terms: if seeds scatter "
-        "less, it is another, and no interval holds"
+        "less, this law is wrong, and no interval is valid"
     ]

@@ -124,8 +124,8 @@ def schedule_losses(
         raise ResultsError(f"nothing to compare at {path}: {'; '.join(notes) or 'no run saw all of its examples'}")
     if not entries:
         raise ResultsError(
-            f"no batch schedule at {path} has constant batch sizes beside it that differ in nothing else; run the "
-            "sweep without --schedule, too"
+            f"no batch schedule at {path} has constant batch sizes that differ in nothing else to compare with; also "
+            "run the sweep without --schedule"
         )
     return ScheduleLosses(config=config, entries=tuple(entries), notes=tuple(notes))
 
@@ -171,7 +171,7 @@ def _entries(
     found = best_losses(studies, scale, config)
     if found.seeds.max(initial=0) < 2:  # noise could only come from batch sizes, and these do not form a curve
         found = BestLosses(**vars(found) | {"resampled": found.resampled[:0]})
-        notes.append(f"{group.optimizer}: one seed, so nothing tells how far losses scatter; run two or more")
+        notes.append(f"{group.optimizer}: one seed, so the scatter of losses is unknown; run two or more")
     places = {size: place for place, (name, size, *_) in enumerate(kept) if name == "constant"}
     steps = [_mean(part, "final_step") for _, _, part, _, _ in kept]
     examples = [_mean(part, "examples_seen") for _, _, part, _, _ in kept]

@@ -166,7 +166,7 @@ def test_the_command_predicts_and_draws(sweep: Path, tmp_path: Path, run: Callab
     assert "B_crit measured" in " ".join(out.split())
     assert drawn.stat().st_size > 1000
     for flags, message in (
-        (["--power", "0.5"], "--power: with --spectrum that is what the sweep says"),
+        (["--power", "0.5"], "--power: --spectrum takes this from the sweep"),
         (["--optim", "muon"], "has no optimizer 'muon'; it has sgd"),
         (
             ["--at", "end"],

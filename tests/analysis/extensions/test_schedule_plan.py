@@ -431,7 +431,7 @@ def test_the_noise_scale_stands_in_for_the_critical_batch_size(tmp_path: Path) -
     (plan,) = plan_schedule([source], PlanRequest(price=50.0), CONFIG).plans
     assert [size for _, size in plan.table] == [24, 48]  # the root of 50 times 12 and 40, in eights as the run had them
     assert any("stands in" in note and "2" in note for note in plan.notes)
-    assert any("nothing was measured of the learning rate" in note for note in plan.notes)
+    assert any("the learning rate was not measured" in note for note in plan.notes)
     assert plan.stages[-1].lr_factor == UNKNOWN
 
 

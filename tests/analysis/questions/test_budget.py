@@ -229,7 +229,7 @@ def test_runs_that_diverged_count_as_such(tmp_path: Path) -> None:
     write(tmp_path / "all", {"adamw": World(fails_above=1e-3)}, sizes=(4,))
     write(tmp_path / "some", {"muon": TRUE}, sizes=(4, 8))
     found = budget(tmp_path / "all", tmp_path / "some", config=FAST)
-    assert any("batch size 4 no run got as far" in note or "every run" in note for note in found.notes)
+    assert any("batch size 4 no run reached" in note or "every run" in note for note in found.notes)
 
 
 def test_a_best_rate_at_the_edge_is_told_and_says_nothing_of_equality(tmp_path: Path) -> None:

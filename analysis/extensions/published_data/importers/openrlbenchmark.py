@@ -51,7 +51,7 @@ class OpenRLBenchmark(Importer):
             if not any(unit in settings.columns for unit in AXES):
                 raise DataError(
                     f"{path}: global_step counts environment steps and _step calls of the logger, not optimizer "
-                    "updates; say what the axis is: --column examples=global_step where batch sizes are in environment "
+                    "updates; say what the axis is: --column examples=global_step if batch sizes are in environment "
                     f"steps, or --column step=NAME for a column of updates; it has {table.titles}"
                 )
             run = read_mapping(about, "run the tool once more") if about.exists() else {}

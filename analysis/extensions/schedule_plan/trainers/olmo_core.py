@@ -33,7 +33,7 @@ class OlmoCore(TrainerFormat):
         if export.optimizer not in OPTIMIZERS:
             raise ConfigError(
                 f"OLMo-core changes the batch size of {' and '.join(OPTIMIZERS)} alone, not of "
-                f"{export.optimizer or 'an optimizer that nobody named: give --optimizer'}"
+                f"{export.optimizer or 'an unnamed optimizer: give --optimizer'}"
             )
         sizes = [size for _, size in export.table]
         for stage, (before, after) in enumerate(itertools.pairwise(sizes), 1):

@@ -48,6 +48,6 @@ class Torchtitan(TrainerFormat):
         except (ValueError, KeyError) as error:
             raise ConfigError(f"{_FLAG} cannot be read: {error}") from None
         if any(size % tokens_per_example for size in tokens):
-            raise ConfigError(f"a value of {_FLAG} is no multiple of {tokens_per_example} tokens per example")
+            raise ConfigError(f"a value of {_FLAG} is not a multiple of {tokens_per_example} tokens")
         sizes = [size // tokens_per_example for size in tokens]
         return of_steps([0, *ends[:-1]], sizes, ends[-1], tokens_per_example)

@@ -118,7 +118,7 @@ def form_check(answer: Answer, bound_fit: BoundFit | None) -> tuple[PredictionCh
             return PredictionCheck(prediction=FORM, verdict=CheckOutcome.FAILS, why=why), test
     if test is None:
         return PredictionCheck(
-            prediction=FORM, verdict=CheckOutcome.UNKNOWN, why=f"{why}; one seed: the noise is not known"
+            prediction=FORM, verdict=CheckOutcome.UNKNOWN, why=f"{why}; one seed, so the noise is unknown"
         ), test
     why += f" (p = {share(test.probability)})"
     if test.probability < LACK_OF_FIT and test.excess_rms > EXCESS_RMS:

@@ -76,7 +76,8 @@ def read(
     group = rows.groupby(by, sort=False).ngroup().to_numpy()
     if "run" not in rows and len(np.unique(group)) < len(rows):
         notes.append(
-            "rows of one N and B are taken as read from one run, whose losses err together; a column run says which are"
+            "rows of one N and B are assumed to come from one run, whose errors are dependent; "
+            "add a column run where they do not"
         )
     n, b, k, loss = (rows[name].to_numpy(dtype=float) for name in _MEANING)
     return table.name, LossRuns(parameters=n, batch_size=b, steps=k, loss=loss, group=group), notes

@@ -61,7 +61,7 @@ def measured_quadratic(samples: Sequence[SpectrumSample], floor: float | None = 
     largest = max(float(np.abs(h).max()) for h, _ in parts.values())
     least = RESOLVED * largest
     if not largest > 0.0:
-        raise ValueError("the curvature is 0 along the gradient and its noise: the loss is no quadratic there")
+        raise ValueError("the curvature is 0 along the gradient and its noise: the loss is not a quadratic there")
     negative, flat = (
         max(_share(*parts[kind], *ends) for kind in ("start", "noise")) for ends in ((-np.inf, -least), (-least, least))
     )

@@ -97,7 +97,7 @@ def scalings(scopes: Sequence[BoundScope], title: str) -> Table:
         Column("verdict", heading="verdict", left=True),
         Column("why", heading="why" if any(scaled.why for scaled, *_ in rows) else "", left=True),
     )
-    lines = ["exponent: of the measured batch size over the predicted one; 1 as predicted, 0 where it does not move"]
+    lines = ["exponent: of the measured batch size over the predicted one; 1 as predicted, 0 if it does not change"]
     return Table(columns=columns, rows=rows, title=title, lines=lines)
 
 

@@ -88,7 +88,7 @@ def marks(table: pd.DataFrame) -> list[Line2D]:
     marks=marks,
     title="Steps against learning rate",
     caption="Optimizer steps to {target} (geometric mean over the seeds that reached it) against the learning "
-    "rate, one line per batch size B in {example_unit}s, with the options that won where others were tuned, too; both "
+    "rate, one line per batch size B in {example_unit}s, with the best options if others were tuned as well; both "
     "axes are logarithmic. A star is the best learning "
     "rate, with a red rim where it is the lowest or highest that was tried. Open circles: only some seeds reached "
     "the target. Open triangles: none did in the steps that were run, so the true value is higher. Crosses at the "

@@ -72,7 +72,7 @@ def test_a_table_of_means_is_refused_with_the_remedy(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "words"),
-    [("{", r"cannot read .*run\.json"), ('{"_attrs": {}}', "old version"), ("[]", "it is no mapping")],
+    [("{", r"cannot read .*run\.json"), ('{"_attrs": {}}', "old version"), ("[]", "it is not a mapping")],
 )
 def test_a_broken_description_is_one_line(tmp_path: Path, content: str, words: str) -> None:
     write_run(tmp_path / "in", history(CURVES[0]), {})

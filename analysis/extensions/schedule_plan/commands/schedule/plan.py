@@ -105,7 +105,9 @@ def command(
             "options of the intervals": config != AnalysisConfig(),
         }  # fmt: skip
         if given := [flag for flag, value in planning.items() if value]:
-            raise ConfigError(f"{', '.join(given)}: not for a table of stages, where nothing is planned; leave it out")
+            raise ConfigError(
+                f"{', '.join(given)}: does not apply to a table of stages, where nothing is planned; leave it out"
+            )
         answer(stages(source, budget, tokens_per_example=tokens_per_example), None)
         return
     results = None if source is None else Path(source)

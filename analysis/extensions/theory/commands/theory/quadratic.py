@@ -91,14 +91,14 @@ def command(
         "--spectrum-power": spectrum_power != 1.0, "--noise": noise != 1.0, "--figure": figure is not None,
     }  # fmt: skip
     if as_published and (given := [flag for flag, there in fitted.items() if there]):
-        raise ConfigError(f"{' and '.join(given)}: with --as-published that is what the notebook says; leave it out")
+        raise ConfigError(f"{' and '.join(given)}: --as-published takes this from the notebook; leave it out")
     if spectrum is not None:
         alone = {
             "--power": power != "0", "--momentum": momentum is not None, "--ema": ema is not None,
             "--dimension": dimension != 10_000, "--spectrum-power": spectrum_power != 1.0, "--noise": noise != 1.0,
         }  # fmt: skip
         if given := [flag for flag, there in alone.items() if there]:
-            raise ConfigError(f"{' and '.join(given)}: with --spectrum that is what the sweep says; leave it out")
+            raise ConfigError(f"{' and '.join(given)}: --spectrum takes this from the sweep; leave it out")
         with errors.status("predicting") as status:
             predicted = predict(
                 spectrum, config, optimizers=optim, targets=None if target is None else [target], at=at, floors=floor,
