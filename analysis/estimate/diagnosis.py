@@ -253,7 +253,7 @@ def _doubtful(doubts: Doubts) -> Iterator[tuple[Verdict, str]]:
         yield (
             Verdict.ONE_DECIDES,
             f"without batch size {size:g} the critical one is {where}, outside the interval: run more seeds there, and "
-            "batch sizes beside it",
+            "neighbouring batch sizes",
         )
     yield from _of_the_form(doubts)
     low, high = doubts.ends
@@ -261,7 +261,7 @@ def _doubtful(doubts: Doubts) -> Iterator[tuple[Verdict, str]]:
         yield (
             Verdict.TOO_WIDE,
             f"the interval of the critical batch size spans a factor of {high / low:.2g}; four times as many seeds "
-            f"make that about {math.sqrt(high / low):.2g}, and more batch sizes on both sides of it help, too",
+            f"make that about {math.sqrt(high / low):.2g}, and more batch sizes on both sides of it also help",
         )
 
 
@@ -277,7 +277,7 @@ def _of_the_form(doubts: Doubts) -> Iterator[tuple[Verdict, str]]:
         yield (
             Verdict.DEPENDS_ON_FORM,
             f"the exponent seems to fall from {small} to {large} (p = {doubts.bend.probability:.2g}), which no form of "
-            "the curve does: B_crit is then above the estimate; more seeds and larger batch sizes would tell",
+            "the curve does: B_crit is then above the estimate; more seeds and larger batch sizes would show it",
         )
     if doubts.of_the_form is not None:
         alternatives = "; ".join(f"if {words}, B_crit is {value:.3g}" for words, value in doubts.of_the_form.named)
@@ -301,7 +301,7 @@ def not_reached(group: Group, target: Target, easier: Target | None) -> str:
     if group.stops_at_target and not easier_or_equal(target, group.target):
         return f"the trials stopped at the sweep's own target, {group.target}: run a sweep with the target {target}"
     if easier is None:
-        return "at some batch size no trial got as far as an evaluation: see the messages of the failed trials"
+        return "at some batch size no trial reached its first evaluation: see the messages of the failed trials"
     return (
         f"analyze with an easier target ({easier} was reached at every batch size), or run with more steps or other "
         "learning rates"

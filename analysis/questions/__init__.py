@@ -1,9 +1,9 @@
-"""Questions about results: a folder each, named as its command, with all that is its own.
+"""Questions about results: one folder each, named like its command.
 
-``answer`` asks and returns one frozen result, ``tables`` and ``figures`` present it, ``command`` is ``cbs NAME``
-(``commands/GROUP/NAME`` is one in a group). They are found by where they stand, see :mod:`cbs.registry.extensions`.
-Questions do not import one another: what two need is in :mod:`analysis.estimate`.
+``answer`` computes and returns one frozen result, ``tables`` and ``figures`` present it, ``command`` is ``cbs NAME``
+(``commands/GROUP/NAME`` is a command in a group). They are found by their location, see :mod:`cbs.registry.extensions`.
+Questions do not import one another: what two of them need is in :mod:`analysis.estimate`.
 """
 
 PANEL = "Analyze"
-"""Under which heading ``cbs --help`` lists the commands of questions that say nothing else."""
+"""Heading in ``cbs --help`` for commands of questions that name no other."""

@@ -172,7 +172,7 @@ def _checkpoint(group: Group, born: int, rows: pd.DataFrame, notes: list[str]) -
     )
     if kept["start"].isna().all():
         notes.append(
-            f"{where}: no branch was evaluated before its first step, so the loss of the checkpoint is not known"
+            f"{where}: no branch was evaluated before its first step, so the loss of the checkpoint is unknown"
         )
     columns = ["steps", "examples", "lrs", "values", "group", "digest", "born", "source"]
     return Branched(

@@ -33,7 +33,7 @@ def cut_short(trials: pd.DataFrame) -> Iterator[str]:
     for (sweep, optimizer), part in short.groupby(["sweep", "called"], sort=False):
         worst = part.loc[(part["final_step"] / part["longest"]).idxmin()]
         yield (
-            f"sweep {sweep}, {optimizer}: in {len(part)} trials the program ended by itself sooner than in others of "
+            f"sweep {sweep}, {optimizer}: in {len(part)} trials the program ended earlier than in others of "
             f"their batch size (at step {worst['final_step']} of {worst['longest']} at batch size {worst['batch_size']}"
             f" and learning rate {worst['lr']:.3g}): if it stopped early, or failed with exit code 0, these learning "
             "rates were not tried to their end"

@@ -16,7 +16,7 @@ LoggedPoints = tuple[tuple[int, float], ...]
 _MEANT = {
     "seed": ("seed", "identical runs count once"),
     "lr": ("learning rate", "none of them is better than another"),
-    "batch_size": ("batch size", "the steps say nothing of it"),
+    "batch_size": ("batch size", "the steps do not depend on it"),
     "tuned": ("options of --axis", "none of their values is better than another"),
 }
 

@@ -91,14 +91,14 @@ def load(*paths: str | os.PathLike[str], metric: str | None = None) -> Results:
             "left out of it; 'cbs local' compares them"
         )
         if branches.all():
-            raise ResultsError(f"{', '.join(map(str, paths))}: {notes[-1]}; run a sweep from the start, too")
+            raise ResultsError(f"{', '.join(map(str, paths))}: {notes[-1]}; also run a sweep from the start")
         every = every[~branches].reset_index(drop=True)
     scheduled = every["batch_schedule"].notna()
     trials = every[~scheduled].reset_index(drop=True)
     if trials.empty:
         raise ResultsError(
             f"{', '.join(map(str, paths))}: every trial has a batch schedule, so there is no curve of steps against "
-            "batch size; run the sweep without --schedule, too"
+            "batch size; also run the sweep without --schedule"
         )
     trials["group"], groups = grouped(trials)
     if metric is not None:
@@ -106,7 +106,7 @@ def load(*paths: str | os.PathLike[str], metric: str | None = None) -> Results:
         groups = [group.read_by(metric, said[index] or "below") for index, group in enumerate(groups)]
     apart = with_schedule(every, trials, notes) if scheduled.any() else []
     notes += dict.fromkeys(
-        f"sweep {group.sweep}: its trials went on to {target}: see --metric {target.metric}"
+        f"sweep {group.sweep}: its trials continued to {target}: see --metric {target.metric}"
         for group in groups
         for target in group.further_targets
         if not group.beside

@@ -15,7 +15,7 @@ STATED = "stated"
 def with_stated(config: dict[str, Any], stated: dict[str, Any], *, foreign: bool) -> dict[str, Any]:
     """Return the configuration of a trial with the settings that its program reported.
 
-    Earlier versions stored defaults for settings that nobody had reported; these are removed.
+    Earlier versions stored defaults for settings that nobody had reported; these are replaced by "unknown".
 
     Args:
         config: configuration from the record.

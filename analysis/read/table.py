@@ -34,7 +34,7 @@ SUFFIXES = (".csv", ".tsv", ".parquet")
 _INDEX = re.compile(r"__index_level_\d+__")
 """Name of a column that pandas adds to Parquet files."""
 
-_EMPTY = "it is empty; leave the row out where nothing was measured, write nan where the run diverged"
+_EMPTY = "it is empty; leave out the row if nothing was measured, write nan if the run diverged"
 
 _MARKS = {";": "semicolons", "|": "bars", "\t": "tabs", ",": "commas", " ": "spaces"}
 

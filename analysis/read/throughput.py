@@ -143,7 +143,7 @@ class StepTimeTable:
     def spread(self) -> str:
         known = [row.repetitions for row in self.rows if row.interval is not None]
         if not known:
-            return "the intervals hold the uncertainty of the steps alone: the spread of the step times is not known"
+            return "the intervals hold the uncertainty of the steps alone: the spread of the step times is unknown"
         few, most = min(known), max(known)
         times = f"{few} repetitions" if few == most else f"{few} to {most} repetitions"
         some = "" if len(known) == len(self.rows) else f", known of {len(known)} of {len(self.rows)}"

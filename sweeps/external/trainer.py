@@ -94,7 +94,7 @@ class ExternalTrainer:
                 "{resume} in --command must stand alone: it is replaced by nothing, or by the value of --resume"
             )
         if "resume" in named and not self.resume:
-            raise ConfigError("--command has {resume}: say with --resume what replaces it, as in --resume --resume")
+            raise ConfigError("--command has {resume}: give what replaces it, as in --resume --resume")
 
     @classmethod
     def of(cls, workload: Choice) -> ExternalTrainer:
@@ -199,7 +199,7 @@ def trained_by(
     if budgets and "{steps}" not in trainer.command:
         raise ConfigError("--command has no {steps}: with --budget the program must know how many updates to make")
     if sweep.parent is None and "{checkpoint}" in trainer.command:
-        raise ConfigError("--command has {checkpoint}: say with --from-checkpoint PATH where trials start")
+        raise ConfigError("--command has {checkpoint}: give the checkpoint with --from-checkpoint PATH")
     if sweep.parent is not None and "{checkpoint}" not in trainer.command:
         raise ConfigError(
             "--command has no {checkpoint}: every trial would start from scratch, not from the checkpoint"

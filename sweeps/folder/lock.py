@@ -142,7 +142,7 @@ class Lock(Observer):
         """
         there = owner(self._path.parent)
         if there is None:
-            raise ResultsError(f"{self._path} is gone: somebody has removed it, or its folder, while the sweep ran")
+            raise ResultsError(f"{self._path} is gone: it, or its folder, was removed while the sweep ran")
         if there.content.get("token") not in (self._mine["token"], None):
             raise ResultsError(f"{self._path.parent} was taken over by another sweep: {there}")
         with atomic_file(self._path) as draft:

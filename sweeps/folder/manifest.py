@@ -236,8 +236,8 @@ def union(stored: dict[str, Any], wanted: dict[str, Any], where: Path | str = "t
         there, asked = (", ".join(options.get(name, [])) or "nothing" for options in (tuned, now_tuned))
         if there != asked:
             raise ResultsError(
-                f"{where} holds trials of {name} with {there} tuned beside the learning rate, not {asked} (--axis); "
-                "choose another folder with --output"
+                f"{where} holds trials of {name} with {there} tuned in addition to the learning rate, "
+                f"not {asked} (--axis); choose another folder with --output"
             )
     merged: dict[str, Any] = {"tuned": tuned | now_tuned} if tuned or now_tuned else {}
     if "batch_schedules" in stored or "batch_schedules" in wanted:

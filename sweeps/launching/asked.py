@@ -39,7 +39,7 @@ def policy_of(precision: float | None, auto: bool, named: str | None, *, budget:
         ConfigError: if two options contradict each other.
     """
     if named is not None and (precision is not None or auto):
-        raise ConfigError(f"--set policy={named} says how the sweep continues: leave out --precision and --auto")
+        raise ConfigError(f"--set policy={named} sets how the sweep continues: leave out --precision and --auto")
     if named is not None:
         return parse_choice(named)
     if budget and (auto or precision is not None):

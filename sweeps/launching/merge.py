@@ -170,7 +170,7 @@ def _tell_unlike(done: Merged, stores: Sequence[Store], plans: Sequence[dict[str
             done.notes.append(f"{stores[0].root} and {store.root} were run by different code: {', '.join(changes)}")
     for store in stores:
         others = [path.name for path in store.root.iterdir() if path.name not in _TAKEN and path.name[0] != "."]
-        done.notes += [f"{store.root / name} stays where it is" for name in sorted(others)]
+        done.notes += [f"{store.root / name} is not merged" for name in sorted(others)]
 
 
 def _of_one(trial_id: str, stores: Sequence[Store], done: Merged) -> tuple[TrialResult, Store] | None:
@@ -217,7 +217,7 @@ def unlike(one: TrialResult, other: TrialResult) -> str:
     if (one.workload, set(one.steps), one.geometries) != (other.workload, set(other.steps), other.geometries):
         return "what was recorded"
     if one.stated != other.stated:
-        return "what its program said of its settings"
+        return "the settings that its program reported"
     for name in one.steps:
         length = min(len(one.steps[name]), len(other.steps[name]))
         if not pruned and len(one.steps[name]) != len(other.steps[name]):

@@ -100,7 +100,7 @@ class Tracking(Observer):
             file.parent.mkdir(exist_ok=True)
             return set(file.read_text(encoding="utf-8").splitlines()) if file.exists() else set()
         except (OSError, UnicodeDecodeError) as error:
-            raise ResultsError(f"cannot read {file}, which says what {name} has: {reason(error)}; remove it") from None
+            raise ResultsError(f"cannot read {file}, which lists what {name} has: {reason(error)}; remove it") from None
 
 
 def _ended(result: TrialResult) -> str:

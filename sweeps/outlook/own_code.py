@@ -82,7 +82,9 @@ def _of_data(workload: Workload) -> Iterator[str]:
 
     first = drawn(0, 0)
     if not _equal(first, drawn(0, 1)):
-        yield "its training stream gives other examples for the same generator: trials of a seed see different data"
+        yield (
+            "its training stream gives different examples for the same generator: trials of one seed see different data"
+        )
     elif _equal(first, drawn(1, 2)):
         yield (
             "its training stream gives the same examples for every seed: the noise of the data is not in the "
@@ -105,7 +107,7 @@ def _of_seeds(loop: TrainingLoop) -> Iterator[str]:
                 run()
                 states.append(seeding.states())
         if any(_equal(states[0][of], states[1][of]) for of in ("torch", "numpy", "python")):
-            yield f"{what} sets a seed of random numbers itself: {same}"
+            yield f"{what} sets the seed of random numbers itself: {same}"
 
 
 def _of_losses(loop: TrainingLoop) -> Iterator[str]:
@@ -117,8 +119,8 @@ def _of_losses(loop: TrainingLoop) -> Iterator[str]:
         whole, again, apart = _losses(loop, [batch], 0), _losses(loop, [batch], 1), _losses(loop, parts, 0)
     if _apart(whole, again) <= ALIKE * float(whole.norm()) < _apart(whole, apart):
         yield (
-            f"the loss of a batch is {float(whole.mean() / apart.mean()):.3g} times that of its parts: example_losses "
-            "of an example depend on those beside it, so with the batch size the loss itself changes"
+            f"the loss of a batch is {float(whole.mean() / apart.mean()):.3g} times that of its parts: the "
+            "example_losses depend on the rest of the batch, so the loss itself changes with the batch size"
         )
         return
     cutting = loop.passes.compare(batch, [EXAMPLES], PARTS)

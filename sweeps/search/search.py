@@ -293,7 +293,7 @@ class Search:
             return bracket.needed(_outcomes(stored, rules), self.sweep.seeds, lattice, rules)
         why = "the optimizer's default: nothing is known yet"
         if law:
-            why = f"{self._sources(course)} lead to expect {math.exp(law.log_lr):.3g}, give or take a factor of "
+            why = f"{self._sources(course)} predict {math.exp(law.log_lr):.3g} within a factor of "
             why += f"{math.exp(law.deviation):.2g}"
         beside = "a factor of 2 on either side of the expected best"
         return [

@@ -102,7 +102,7 @@ def test_a_folder_does_not_mix_a_tuned_option_with_one_that_is_not(tmp_path: Pat
     assert len(merged_manifest(store, more, "more")["axes"]["optimizers"]) == 4
     alone = SGD.replace(optimizers=(Choice(name="adamw"), Choice(name="muon")))
     assert merged_manifest(store, alone, "other optimizers")["axes"]["tuned"] == {"sgd": ["momentum"]}
-    with pytest.raises(ResultsError, match="sgd with momentum tuned beside the learning rate, not nothing"):
+    with pytest.raises(ResultsError, match="sgd with momentum tuned in addition to the learning rate, not nothing"):
         merged_manifest(store, SGD, "second")
 
 

@@ -84,7 +84,7 @@ def test_tokens_become_examples_where_an_example_has_any():
     assert in_examples((64e6,), False, 128) == (64_000_000,)
     with pytest.raises(ConfigError, match="examples of this workload have none"):
         in_examples((64e6,), True, None)
-    with pytest.raises(ConfigError, match="two of them are 1 examples"):
+    with pytest.raises(ConfigError, match="two of the budgets are 1 examples"):
         in_examples((100, 101), True, 100)
 
 

@@ -130,7 +130,7 @@ def test_an_owner_whose_folder_was_removed_stops_and_does_not_make_it_anew(store
     with Lock(store, "slow") as slow:
         slow.beat({})
         shutil.rmtree(store.root)
-        with pytest.raises(ResultsError, match=r"sweep\.lock is gone: somebody has removed it"):
+        with pytest.raises(ResultsError, match=r"sweep\.lock is gone: it, or its folder, was removed"):
             slow.beat({})
     assert not store.root.exists()
 

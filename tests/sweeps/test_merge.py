@@ -124,7 +124,7 @@ def test_of_a_pruned_trial_the_longer_run_counts(tmp_path: Path, whole: list[Tri
         (lambda r: r.replace(evaluations=r.evaluations[:-1]), "how it ended"),
         (lambda r: r.replace(steps_to_target=r.steps_to_target * (1 + 1e-15)), "steps_to_target"),
         (lambda r: r.replace(steps={"step": r.steps["step"]}), "what was recorded"),
-        (lambda r: r.replace(stated={"warmup_steps": 3}), "what its program said"),
+        (lambda r: r.replace(stated={"warmup_steps": 3}), "the settings that its program reported"),
         (lambda r: r.replace(timing={"host": "y", "seconds": 3}, message="other"), None),
     ],
 )

@@ -265,12 +265,12 @@ def test_what_holds_is_not_doubted(workload: str, optimizer: str) -> None:
 @pytest.mark.parametrize(
     ("workload", "said"),
     [
-        ("Unseeded", "other examples for the same generator"),
+        ("Unseeded", "different examples for the same generator"),
         ("OneOrder", "the same examples for every seed"),
         ("OneBatch", "the same examples in every batch"),
         ("Summed", "times that of its parts"),
-        ("OneStart", "build_model sets a seed of random numbers itself: every seed starts with the same weights"),
-        ("OneDraw", "a training step sets a seed of random numbers itself: every step draws the same"),
+        ("OneStart", "build_model sets the seed of random numbers itself: every seed starts with the same weights"),
+        ("OneDraw", "a training step sets the seed of random numbers itself: every step draws the same"),
         ("NoisyValidation", "validate of one model gives"),
         ("ValidationOfTheSeed", "validate of one model gives"),
         ("ValidationOfTheStream", "validate of one model gives"),

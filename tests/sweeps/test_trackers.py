@@ -225,7 +225,7 @@ def test_what_was_written_and_cannot_be_read_is_refused_by_name(store: Store, re
     written = store.root / WRITTEN / "recorded.txt"
     written.parent.mkdir()
     written.write_bytes(b"\xff\xfe")
-    with pytest.raises(ResultsError, match=r"recorded\.txt, which says what recorded has: .*; remove it"):
+    with pytest.raises(ResultsError, match=r"recorded\.txt, which lists what recorded has: .*; remove it"):
         write(store, ["recorded"])
     written.unlink()
     written.mkdir()

@@ -225,7 +225,7 @@ def _check_repeats(name: str, rows: pd.DataFrame) -> None:
             raise DataError(f"{where}: {which}, seed {second['seed']} {there}; remove one of them")
         if second.drop("place").equals(first.drop("place")):
             raise DataError(f"{where}: repeats {first['place']}; remove it, or add a column seed if they are two runs")
-        raise DataError(f"{where}: {which} {there}; add a column seed to tell the runs apart")
+        raise DataError(f"{where}: {which} {there}; add a column seed to distinguish the runs")
 
 
 def _check_budget(name: str, rows: pd.DataFrame) -> None:

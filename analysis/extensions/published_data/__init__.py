@@ -1,1 +1,1 @@
-"""Data that papers published, as sweeps: a format each for ``cbs import``."""
+"""Data published with papers, importable as sweeps: one format of ``cbs import`` each."""

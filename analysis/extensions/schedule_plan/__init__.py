@@ -1,1 +1,1 @@
-"""Batch schedules planned from what was measured, and written as trainers take them."""
+"""Plan batch schedules from measurements, and write them in the formats of trainers."""

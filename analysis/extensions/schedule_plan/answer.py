@@ -1,18 +1,18 @@
-r"""A table of batch sizes, planned from what was measured, and what it will take.
+r"""Plan a table of batch sizes from measurements, and predict what it will take.
 
 Every phase of a run (see :mod:`analysis.extensions.schedule_plan.phases`) gets the batch size that is best for it:
 
 ===========  ==========================================================================================================
-``price``    makes steps times (price + batch size) as small as can be: :math:`B = \sqrt{r b}` with the price r in
-             examples per step and the critical batch size b of the phase (McCandlish et al. 2018, arXiv 1812.06162,
-             appendix D). Where step times are known, the time instead: what ``cbs recommend`` calls ``time``, and on
-             given devices ``cost`` and ``priced`` as well.
-``doubling`` doubles where b exceeds twice the batch size (Merrill et al., arXiv 2505.23971).
+``price``    minimises steps times (price + batch size), at :math:`B = \sqrt{r b}` with the price r in examples per
+             step and the critical batch size b of the phase (McCandlish et al. 2018, arXiv 1812.06162, appendix D).
+             If step times are known, it minimises the time instead, the objective ``time`` of ``cbs recommend``; for
+             given devices this also minimises ``cost`` and ``priced``.
+``doubling`` doubles the batch size where b exceeds twice the batch size (Merrill et al., arXiv 2505.23971).
 ===========  ==========================================================================================================
 
-The lower end of the interval decides, so that noise in the measurement does not make a batch larger than it pays; a
-plan never shrinks a batch. What it takes is predicted on every resample, for the table as it stands, under every rule
-of the learning rate (:mod:`analysis.extensions.schedule_plan.lr_rules`).
+The lower end of the interval decides, so that noise in the measurement does not make a batch too large; a plan never
+reduces the batch size. Its steps and examples are predicted on every resample, for the table as it stands, under every
+rule of the learning rate (:mod:`analysis.extensions.schedule_plan.lr_rules`).
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from cbs.schedules.batch_size.base import of_table
 from cbs.trial.config import Schedule
 
 FURTHEST = 4.0
-"""A budget of at most so many times the examples that were measured; beyond, a plan would be a guess."""
+"""Largest budget as a multiple of the measured examples; a plan beyond it would be a guess."""
 
 
 def plan_schedule(sources: Sequence[PhaseSource], ask: PlanRequest, config: AnalysisConfig = DEFAULT) -> SchedulePlans:
-    """A plan for every source; a ``ConfigError`` if no batch size is allowed, a price is missing, or the budget is far
-    beyond what was measured."""
+    """Return a plan for every source; raise ``ConfigError`` if no batch size is allowed, a price is missing, or the
+    budget is far beyond what was measured."""
     timing = "" if ask.throughput is None else f"{ask.throughput.statement}; {ask.throughput.spread}"
     return SchedulePlans(config=config, plans=tuple(_plan(source, ask, config) for source in sources), timing=timing)
 
@@ -95,7 +95,7 @@ def _plan(source: PhaseSource, ask: PlanRequest, config: AnalysisConfig) -> Sche
 
 
 def _of_budget(budget: int, whole: float) -> list[str]:
-    """What has to be said of a budget, where the phases take ``whole`` examples."""
+    """Return remarks on a budget if the phases take ``whole`` examples."""
     if budget > FURTHEST * whole:
         raise ConfigError(
             f"the budget of {budget:,} examples is {number(budget / whole)} times what the measured phases take "
@@ -110,7 +110,7 @@ def _of_budget(budget: int, whole: float) -> list[str]:
 
 
 def _table(phases: Sequence[PhaseEstimate], chosen: Array, ask: PlanRequest) -> tuple[OpenLoop, Array]:
-    """Stages as a trainer takes them, and the examples at which the phases end."""
+    """Return the stages as a trainer takes them, and the examples at which the phases end."""
     sizes = np.asarray(chosen)
     ends = np.cumsum(sizes * [np.exp(phase.estimate.log_steps(sizes[[at]])[0]) for at, phase in enumerate(phases)])
     run = RunSettings(batch_size=int(sizes[0]), examples=ask.budget or math.ceil(ends[-1]), lr_schedule=Schedule())
@@ -119,9 +119,9 @@ def _table(phases: Sequence[PhaseEstimate], chosen: Array, ask: PlanRequest) -> 
 
 
 def _of_rule(source: PhaseSource, ask: PlanRequest, rule: LearningRateRule | None, sizes: Sequence[int]) -> list[str]:
-    """What has to be said of the learning rates."""
+    """Return remarks on the learning rates."""
     if rule is None:
-        return ["nothing was measured of the learning rate: its factors are not known; give --lr-exponent to set them"]
+        return ["the learning rate was not measured, so its factors are unknown; give --lr-exponent to set them"]
     notes = [beyond(source, rule, sizes)]
     if ask.lr_exponent is None and len(sizes) > 1:
         why = (

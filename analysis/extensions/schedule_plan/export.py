@@ -1,4 +1,4 @@
-"""A plan as a trainer takes it."""
+"""Write a plan in the format of a trainer."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from cbs.errors import ConfigError
 
 
 def exported(plans: SchedulePlans, trainer: str) -> tuple[str, list[str]]:
-    """The text, and what has to be said beside it; a ``ConfigError`` if there are several plans, no such trainer, or it
-    cannot do it."""
+    """Return the text and remarks on it; raise ``ConfigError`` if there are several plans, the trainer is unknown, or
+    it cannot run the plan."""
     if len(plans.plans) != 1:
         names = ", ".join(plan.source.optimizer for plan in plans.plans)
         raise ConfigError(f"--export takes one plan, and there are those of {names}: choose with --optimizer")

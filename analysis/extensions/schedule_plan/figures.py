@@ -1,4 +1,4 @@
-"""Planned batch sizes beside the critical batch size of every phase."""
+"""Planned batch sizes compared with the critical batch size of every phase."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _PLAN, _CRITICAL = "C0", style.GREY
 
 
 def compute(plans: SchedulePlans) -> pd.DataFrame:
-    """Rows of two kinds, see column ``kind``: ``stage`` with its batch size and ``phase`` with its critical batch size
-    and the interval, each from the examples ``first`` to ``last``."""
+    """Return rows of two kinds (column ``kind``): ``stage`` with its batch size and ``phase`` with its critical batch
+    size and interval, each from the examples ``first`` to ``last``."""
     return tidy([row for plan in plans.plans for row in _rows(plan)], _COLUMNS)
 
 
@@ -39,7 +39,7 @@ def _rows(plan: SchedulePlan) -> list[dict[str, Any]]:
 
 
 def marks(table: pd.DataFrame) -> list[Line2D]:
-    """What is planned, and what was measured."""
+    """Return key entries of what is planned and what was measured."""
     return [
         style.mark("planned batch size", color=_PLAN, linewidth=1.6),
         style.mark("critical batch size of the phase, with its interval", color=_CRITICAL, linestyle="--"),
@@ -48,7 +48,7 @@ def marks(table: pd.DataFrame) -> list[Line2D]:
 
 @figure("schedule_plan", of=SchedulePlans, compute=compute, panel="panel", marks=marks)
 def draw(axes: Axes, table: pd.DataFrame) -> None:
-    """Stairs in front of the phases."""
+    """Draw the stages as steps in front of the phases."""
     unit = table["example_unit"].iloc[0]
     style.axis_label(axes, "x", f"data ({unit}s)")
     style.axis_label(axes, "y", f"batch size ({unit}s)")

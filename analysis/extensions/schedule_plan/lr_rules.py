@@ -1,11 +1,11 @@
-r"""Which learning rate goes with a table of batch sizes: the rules side by side, and the one to take.
+r"""Rules for the learning rate of a table of batch sizes, and which one to use.
 
-At a constant learning rate the loss late in a run is the noise of the last steps, eta/B, on top of what any batch size
-would have reached by then; a larger batch kills the noise of the steps before it. So the one rate that suits the *last*
-batch size suits the whole run (**flat**), and a rate that grows with the batch keeps the noise that growth was to kill.
-The law of the best constant runs, and the square root, are for runs whose batch size is theirs from the start. Where
-the learning rate decays, growth of the batch stands in for decay (Smith et al. 2018, arXiv 1711.00489): the **ratio**
-undoes as much of it as the batch grows.
+At a constant learning rate, the loss late in a run is the noise of the last steps, proportional to eta/B, on top of
+what any batch size would have reached by then; a larger batch removes the noise of earlier steps. The learning rate
+that suits the *last* batch size therefore suits the whole run (**flat**), and a rate that grows with the batch would
+keep the noise that the growth was meant to remove. The law of the best constant runs, and the square root, apply to
+runs whose batch size is constant from the start. If the learning rate decays, growth of the batch replaces decay (Smith
+et al. 2018, arXiv 1711.00489): the **ratio** rule undoes as much of the decay as the batch grows.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ class LearningRateRule:
     """One rule for the learning rate.
 
     Attributes:
+        name: name of the rule.
         exponent: power of the batch size; ``None`` for the measured law.
-        factors: on the learning rate of the first stage, of every stage.
-        base: learning rate of the first stage, such that the last one has its best; no value where that is not known.
+        factors: factor of every stage on the learning rate of the first stage.
+        base: learning rate of the first stage for which the last one has its best; no value if that is unknown.
     """
 
     name: str
@@ -41,7 +42,8 @@ class LearningRateRule:
 def learning_rates(
     source: PhaseSource, ask: PlanRequest, sizes: Sequence[int]
 ) -> tuple[list[LearningRateRule], int | None]:
-    """The rules for stages of these batch sizes, and the index of the one to take; ``None`` where nothing says it."""
+    """Return the rules for stages of these batch sizes, and the index of the one to use; ``None`` if nothing decides
+    it."""
     last = source.best_lr(sizes[-1])
     ratios = [size / sizes[0] for size in sizes]
     exponents: dict[str, float] = {}
@@ -74,8 +76,8 @@ def learning_rates(
 
 
 def beyond(source: PhaseSource, rule: LearningRateRule, sizes: Sequence[int]) -> str:
-    """What has to be said where a stage has a learning rate above every one that reached the target at its batch size;
-    empty otherwise."""
+    """Return a warning if a stage has a learning rate above every one that reached the target at its batch size; empty
+    otherwise."""
     if rule.base.value is None or not source.highest_lrs:
         return ""
     for size, factor in zip(sizes, rule.factors, strict=True):

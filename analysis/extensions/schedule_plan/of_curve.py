@@ -1,4 +1,4 @@
-"""Phases from a table of critical batch sizes along a run, as branched training gives them."""
+"""Phases from a table of critical batch sizes along a run, as obtained from branched training."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def of_curve(
     tokens_per_example: int | None,
     optimizer: str | None,
 ) -> PhaseSource:
-    """The phases between the rows of a table; what a row says holds until the next one, the last one until ``end``
-    examples.
+    """Return the phases between the rows of a table.
 
-    Columns: ``examples`` seen, from 0 or later and increasing; the local ``critical_batch_size`` there, in examples;
-    its interval ``low`` and ``high``, without which there is no band, at the level of ``config``; ``batch_size`` of the
-    run that it was measured along. A ``DataError`` names the line and the remedy.
+    A row holds until the next one, the last one until ``end`` examples. Columns: ``examples`` seen, from 0 or later and
+    increasing; the local ``critical_batch_size`` there, in examples; its interval ``low`` and ``high`` at the
+    confidence of ``config``, without which there is no band; ``batch_size`` of the run along which it was measured. A
+    ``DataError`` names the line and the remedy.
     """
     table = read_table(path)
     for name in table.columns:

@@ -1,7 +1,7 @@
 """Phases from a sweep: the critical batch size between one loss and the next.
 
-The steps between two targets are a curve over batch sizes like those to one target, from the same trials: at the
-learning rate that is best for the hardest target, because a run has one.
+The steps between two targets form a curve over batch sizes like those to one target, from the same trials, at the
+learning rate that is best for the hardest target, because a run has only one learning rate.
 """
 
 from __future__ import annotations
@@ -28,26 +28,28 @@ from analysis.read.results import Results, load
 from cbs.errors import ConfigError, ResultsError
 
 FEWEST = 3
-"""Batch sizes with an interval."""
+"""Smallest number of batch sizes from which there is an interval."""
 
 SHARES = (1 / 8, 1 / 4, 1 / 2)
-"""Of the examples to the target: where phases end when nobody says; each is as long as all before it, because the noise
-scale moves fastest early."""
+"""Default ends of phases as fractions of the examples to the target; each phase is as long as all before it, because
+the noise scale changes fastest early in training."""
 
 
 def of_sweep(
     path: str | os.PathLike[str], config: AnalysisConfig, targets: Sequence[float] | None, optimizer: str | None
 ) -> list[PhaseSource]:
-    """One source per optimizer.
+    """Return one source per optimizer.
 
     Args:
-        targets: where phases end; ``None`` for the losses of the run nearest the critical batch size after
+        path: one sweep, or a folder of sweeps.
+        config: configuration of the analysis.
+        targets: losses at which phases end; ``None`` for the losses of the run nearest the critical batch size after
             :data:`SHARES` of its examples, and the sweep's own target.
-        optimizer: the one to plan for, as tables call it; ``None`` for all.
+        optimizer: label of the optimizer to plan for; ``None`` for all.
 
     Raises:
-        ConfigError: if targets or the optimizer are no good.
-        ResultsError: if there are no usable results, or none with a plan in them.
+        ConfigError: if targets or the optimizer are invalid.
+        ResultsError: if there are no usable results, or no plan can be made from them.
     """
     results = load(path)
     names = list(dict.fromkeys(group.optimizer for group in results.groups))
@@ -75,7 +77,7 @@ def _source(results: Results, answer: Answer, targets: Sequence[float] | None) -
     values = _shares(answer, results) if targets is None else _ordered(targets, results)[:-1]
     ends = [*(replace(answer.target, value=value) for value in values), answer.target]
     if len(ends) < 2:
-        raise ResultsError("one target says nothing of how the critical batch size grows: repeat --target")
+        raise ResultsError("one target does not show how the critical batch size grows: repeat --target")
     trial, step, value = (results.evaluations[name].to_numpy() for name in ("trial", "step", "value"))
     steps = [target.crossings(trial, step, value, len(results.trials)) for target in ends]
     sizes, tables = _increments(answer, np.array(steps))
@@ -116,7 +118,7 @@ def _source(results: Results, answer: Answer, targets: Sequence[float] | None) -
 
 
 def _shares(answer: Answer, results: Results) -> list[float]:
-    """Losses of a run near the critical batch size after :data:`SHARES` of its examples, to three digits."""
+    """Return the losses of a run near the critical batch size after :data:`SHARES` of its examples, to three digits."""
     reached = [point for point in answer.points if point.reached]
     if not reached:
         raise ResultsError(f"{answer.target} was reached at no batch size: {answer.advice}")
@@ -126,7 +128,7 @@ def _shares(answer: Answer, results: Results) -> list[float]:
     after = curve[curve["step"] > 0]
     steps, values = after["step"].to_numpy(dtype=float), after["value"].to_numpy()
     if len(steps) < FEWEST:
-        raise ResultsError(f"a run has {len(steps)} evaluations: say with --target at which losses phases end")
+        raise ResultsError(f"a run has {len(steps)} evaluations: give the losses at which phases end with --target")
     values_there = np.interp(np.log(np.array(SHARES) * point.steps_per_seed[0]), np.log(steps), values)
     kept: list[float] = []
     for value in (float(f"{value:.3g}") for value in values_there):
@@ -137,8 +139,11 @@ def _shares(answer: Answer, results: Results) -> list[float]:
 
 
 def _increments(answer: Answer, steps: np.ndarray) -> tuple[list[int], list[np.ndarray]]:
-    """Batch sizes at which seeds reached the target, and their steps in every phase, shape ``[phases, seeds]``, from
-    ``steps`` of every trial to every target, shape ``[phases, trials]``."""
+    """Return the batch sizes at which seeds reached the target, and their steps in every phase, shape ``[phases,
+    seeds]``.
+
+    ``steps`` are those of every trial to every target, shape ``[phases, trials]``.
+    """
     reached = [point for point in answer.points if point.reached]
     tables = [np.diff(steps[:, list(point.trials)], axis=0, prepend=0.0) for point in reached]
     return [point.batch_size for point in reached], tables
@@ -153,12 +158,13 @@ def _phase(where: str, fit: Fit, confidence: float) -> PhaseEstimate:
 
 
 def _highest(study: Study) -> tuple[int, float]:
-    """The batch size, and the largest learning rate at which a seed reached the target."""
+    """Return the batch size, and the largest learning rate at which a seed reached the target."""
     return study.batch_size, float(study.lrs[np.isfinite(study.steps).any(axis=1)].max())
 
 
 def _decays(results: Results, trials: Sequence[int]) -> bool | None:
-    """Whether the learning rate ends below its peak in any of these trials; ``None`` where they do not say it."""
+    """Return whether the learning rate ends below its peak in any of these trials; ``None`` if they do not record
+    it."""
     rows = results.evaluations[results.evaluations["trial"].isin(trials) & (results.evaluations["step"] > 0)]
     ends = rows.groupby("trial")["lr"].agg(["last", "max"])
     return None if ends.isna().any(axis=None) else bool((ends["last"] < 0.999 * ends["max"]).any())

@@ -1,8 +1,8 @@
-"""Phases from the noise scale along a run, which stands in for the critical batch size.
+"""Phases from the noise scale along a run, used as a proxy of the critical batch size.
 
-It is the critical batch size where the curvature is alike in all directions (McCandlish et al. 2018, arXiv 1812.06162,
-equation 2.9), and elsewhere a multiple of it that has to be measured once: in the paper's table they differ by up to a
-factor of 10, and Merrill et al. (arXiv 2505.23971) find more.
+The two are equal if the curvature is the same in all directions (McCandlish et al. 2018, arXiv 1812.06162, equation
+2.9). Otherwise they differ by a factor that has to be measured once: up to 10 in the paper's table, and more according
+to Merrill et al. (arXiv 2505.23971).
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from cbs.errors import DataError, ResultsError, reason
 from cbs.trial.store import read_steps
 
 MOST = 5
-"""Phases that a run is cut into; fewer where one of them has no interval."""
+"""Largest number of phases into which a run is divided; fewer if one of them would have no interval."""
 
 Stretch = tuple[int, int, float | None, Interval]
-"""Steps and examples in a stretch of a run; its noise scale with the interval."""
+"""Steps and examples in a stretch of a run, and its noise scale with the interval."""
 
 
 def of_trace(
@@ -38,17 +38,17 @@ def of_trace(
     optimizer: str | None = None,
     tokens_per_example: int | None = None,
 ) -> PhaseSource:
-    """The phases of the one run behind a ``noise_scale.json`` or a ``steps.parquet``.
+    """Return the phases of the run behind a ``noise_scale.json`` or a ``steps.parquet``.
 
     Args:
-        path: of the file, or of the folder that holds it.
-        config: options of the intervals; a ``noise_scale.json`` has its own.
-        ratio: critical batch size over noise scale.
-        optimizer, tokens_per_example: where the file does not say them.
+        path: path of the file, or of the folder that contains it.
+        config: configuration of the intervals; a ``noise_scale.json`` has its own.
+        ratio: ratio of critical batch size to noise scale.
+        optimizer, tokens_per_example: values to use if the file does not contain them.
 
     Raises:
-        DataError: if it is neither of the two, or damaged.
-        ResultsError: if the noise scale of some phase has no interval that is closed on both sides and above 0.
+        DataError: if the path is neither of the two, or damaged.
+        ResultsError: if the noise scale of a phase has no interval with two positive finite ends.
     """
     path = Path(path)
     if path.is_dir():
@@ -60,7 +60,7 @@ def of_trace(
     elif path.suffix == ".parquet":
         stretches, confidence = _of_steps(path, config.confidence), config.confidence
     else:
-        raise DataError(f"{path} is no noise_scale.json (of cbs noise-scale) and no steps.parquet (of a trial)")
+        raise DataError(f"{path} is neither a noise_scale.json (of cbs noise-scale) nor a steps.parquet (of a trial)")
     phases, seen = [], 0
     for place, (steps, examples, value, (low, high)) in enumerate(stretches):
         seen += examples
@@ -95,8 +95,8 @@ def of_trace(
 
 
 def _missing(value: float | None, ends: Interval) -> str:
-    """Which of the numbers is open, not above 0, as estimates of little signal may be, or beyond counting; empty where
-    none is."""
+    """Name the number that is missing, not positive (possible for estimates with little signal), or too large; empty if
+    there is none."""
     named = zip(("value", "lower end", "upper end"), (value, *ends), strict=True)
     return next((name for name, found in named if found is None or not 0 < found < LARGEST), "")
 
@@ -119,7 +119,7 @@ def _of_json(path: Path) -> tuple[list[Stretch], float, dict[str, Any]]:
 
 
 def _of_steps(path: Path, confidence: float) -> list[Stretch]:
-    """As many phases, each as long as all before it, as there are intervals for."""
+    """Divide the run into as many phases, each as long as all before it, as have intervals."""
     columns, geometries = read_steps(path)
     plain = next((entry for entry in geometries if entry.geometry == PLAIN), None)
     if plain is None:

@@ -1,17 +1,17 @@
-r"""What a table of batch sizes takes under every rule of the learning rate, and whether it pays.
+r"""Predict what a table of batch sizes takes under every rule of the learning rate, and whether it pays off.
 
-Runs with the same path of eta/B over *intrinsic time*, the sum of the learning rates so far, coincide. So a plan
-reaches the target once its intrinsic time is that of the constant run of its *last* batch size B at that one's best
-learning rate eta, which it has to be run at, too, and once what its early stages lost is made good:
+Runs with the same path of eta/B over *intrinsic time*, the sum of the learning rates so far, coincide. A plan therefore
+reaches the target once its intrinsic time equals that of the constant run of its *last* batch size B at that one's best
+learning rate eta (which the plan also has to use), and once what its early stages lost is made up for:
 
 .. math:: S = S(B) + \sum_k n_k (1 - (1 - \lambda x_k) \eta_k/\eta), \quad x_k = 1 - \frac{\eta/B}{\eta_k/B_k}
 
-with :math:`n_k` steps in the stages before. Their noise is above that of the last stage by the share :math:`x_k`, and
-is not all forgotten by the end: progress is lost in proportion, nothing where eta/B stays as it is, :math:`\lambda`
-where the last stage has no noise beside them. How much depends on the curvatures; :data:`LOST` bounds it, and it is
-drawn uniformly beside :data:`OFF`, up to one step more or less, because steps are whole and intrinsic time is not, and
-the resamples of the curve of the whole run, from which S(B) comes and the constant batch size that a plan is compared
-with.
+with :math:`n_k` steps in the earlier stages. Their noise exceeds that of the last stage by the fraction :math:`x_k`,
+and is not completely forgotten by the end: progress is lost in proportion, nothing if eta/B is unchanged,
+:math:`\lambda` if the last stage has negligible noise in comparison. The value of :math:`\lambda` depends on the
+curvatures; it is bounded by :data:`LOST` and drawn uniformly. In addition to it, draws include :data:`OFF`, up to one
+step more or less (because steps are integers and intrinsic time is not), and the resamples of the curve of the whole
+run, which gives S(B) and the constant batch size with which a plan is compared.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from analysis.phrases import number, percent
 from cbs.schedules.batch_size import OpenLoop
 
 LOST = 0.5
-"""Bound of lambda: on noisy quadratics 0 to 0.5 were seen, with and without momentum and preconditioner."""
+"""Upper bound of lambda: on noisy quadratics 0 to 0.5 was observed, with and without momentum and preconditioner."""
 
 OFF = 0.025
-"""Standard deviation of ln S of a plan beside that: momentum starts slowly, and constant batch sizes are better at
-rates between those of a grid. It is the most likely one of 36 plans of simulated sweeps, none of which a table in the
-docs counts; it was looked for after that table had been seen. What the choice of the rate and points off a curve leave
-open is in the resamples of the curve instead."""
+"""Further standard deviation of ln S of a plan: momentum starts slowly, and constant batch sizes are better at rates
+between those of a grid. It is the most likely value for 36 plans of simulated sweeps, none of which is counted in a
+table of the docs, but it was determined after that table had been seen. The uncertainty due to the choice of the
+learning rate and to points off the curve is in the resamples of the curve instead."""
 
 
 def outcomes(
@@ -49,7 +49,7 @@ def outcomes(
     constant: int,
     config: AnalysisConfig,
 ) -> tuple[PlanOutcome, ...]:
-    """Outcomes of the plan under every rule, and of a constant batch size."""
+    """Return the outcomes of the plan under every rule, and of a constant batch size."""
     stages = [stage.batch_size for stage in table.stages]
     alone = len(stages) == 1
     outcomes_of_choices = []
@@ -90,7 +90,7 @@ def _constant(source: PhaseSource, ask: PlanRequest, size: int, config: Analysis
 
 
 def _hours(source: PhaseSource, ask: PlanRequest, course: PlanCost, config: AnalysisConfig) -> Quantity:
-    """With the spread of the step times; no value without any."""
+    """Return the hours, with the spread of the step times; no value without step times."""
     if ask.throughput is None:
         return UNKNOWN
     took, count = seconds(source, ask, course.sizes), len(course.stages) - 1
@@ -104,8 +104,8 @@ def _times(base: Quantity, factor: Quantity) -> float | None:
 
 
 def _course(source: PhaseSource, table: OpenLoop, rule: LearningRateRule, config: AnalysisConfig) -> PlanCost | None:
-    """By intrinsic time; ``None`` where the last stage begins after the target was reached, or a stage has a higher
-    learning rate than the last one."""
+    """Return the cost of the plan by intrinsic time; ``None`` if the last stage would begin after the target was
+    reached, or a stage has a higher learning rate than the last one."""
     assert source.whole is not None
     sizes = np.array([stage.batch_size for stage in table.stages], dtype=float)
     before = np.zeros(len(sizes) - 1)
@@ -130,7 +130,7 @@ def _course(source: PhaseSource, table: OpenLoop, rule: LearningRateRule, config
 
 
 def _of_last(source: PhaseSource, rule: LearningRateRule, sizes: Array, rows: int) -> Array:
-    """Learning rates over that of the last stage, shape ``[1 + R, T]``."""
+    """Return the learning rates relative to that of the last stage, shape ``[1 + R, T]``."""
     if rule.exponent is not None:
         return np.broadcast_to((sizes / sizes[-1]) ** rule.exponent, (rows, len(sizes)))
     assert source.law is not None
@@ -139,8 +139,8 @@ def _of_last(source: PhaseSource, rule: LearningRateRule, sizes: Array, rows: in
 
 
 def _saved(source: PhaseSource, course: PlanCost) -> Array:
-    """Share of the examples of the constant batch size with as many steps, shape ``[1 + R]``; all where none has so
-    few."""
+    """Return the fraction of examples saved against the constant batch size with equally many steps, shape ``[1 + R]``;
+    1 if none has so few."""
     assert source.whole is not None
     curve = source.whole.estimate.then(source.whole.resampled)
     examples, _ = fewest_examples(curve, course.steps)
@@ -148,7 +148,7 @@ def _saved(source: PhaseSource, course: PlanCost) -> Array:
 
 
 def verdict(plan: PlanOutcome, source: PhaseSource, constant: PlanOutcome, config: AnalysisConfig) -> str:
-    """Whether the recommended plan buys anything, in words."""
+    """Say in words whether the recommended plan gains anything."""
     as_good = f"a constant batch size of {constant.batch_sizes[0]:,} is as good"
     if len(plan.batch_sizes) == 1:
         return f"the critical batch size does not grow, as far as its intervals tell: {as_good}"

@@ -1,4 +1,4 @@
-"""Where a plan's phases come from: a sweep, a noise trace, a table."""
+"""Sources of a plan's phases: a sweep, a noise trace, or a table."""
 
 from __future__ import annotations
 
@@ -27,9 +27,11 @@ def sources(
     budget: str | None = None,
     tokens_per_example: int | None = None,
 ) -> tuple[list[PhaseSource], int | None]:
-    """The phases, one source per optimizer, and the budget in examples; it is given in tokens where an example has
-    them. All else goes to :func:`.of_sweep`, :func:`.of_trace` or :func:`.of_curve`, errors too; options that do not go
-    together are a ``ConfigError``."""
+    """Return the phases, one source per optimizer, and the budget in examples.
+
+    The budget is given in tokens if an example has tokens. The other arguments are passed to :func:`.of_sweep`,
+    :func:`.of_trace` or :func:`.of_curve`, which may raise errors; incompatible options are a ``ConfigError``.
+    """
     if tokens_per_example is not None and tokens_per_example < 1:
         raise ConfigError(f"--tokens-per-example must be at least 1, got {tokens_per_example}")
     if targets and results is None:
@@ -56,7 +58,7 @@ def sources(
 
 
 def _counted(source: PhaseSource, tokens_per_example: int | None) -> PhaseSource:
-    """``source``, whose sweep may not say how many tokens an example has."""
+    """Return ``source`` with the number of tokens per example, which its sweep may not record."""
     known = source.tokens_per_example
     if None not in (known, tokens_per_example) and known != tokens_per_example:
         raise ConfigError(f"--tokens-per-example {tokens_per_example}: examples of these results have {known}")

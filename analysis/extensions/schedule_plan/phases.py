@@ -1,12 +1,12 @@
-r"""A run cut into phases, and what a batch size that changes between them takes.
+r"""Divide a run into phases, and compute what a batch size that changes between them takes.
 
 Between two losses a constant batch size takes :math:`\Delta S(B) = \Delta S_{min} (1 + (b/B)^a)` steps: the curve of
-steps to target again, with a critical batch size b that holds in the phase alone. With progress s counted in steps
-without noise, :math:`S = \int (1 + B_n/B)\,ds` and :math:`E = \int (B + B_n)\,ds` (McCandlish et al. 2018, arXiv
-1812.06162, appendix D), so on the hyperbola :math:`\Delta S_{min} = \Delta s`, and b is the mean noise scale of the
-phase. The critical batch size of a whole run is an average over its phases, and smaller than what holds at its end.
+steps to target again, with a critical batch size b of the phase alone. With progress s counted in steps without noise,
+:math:`S = \int (1 + B_n/B)\,ds` and :math:`E = \int (B + B_n)\,ds` (McCandlish et al. 2018, arXiv 1812.06162, appendix
+D), so on the hyperbola :math:`\Delta S_{min} = \Delta s`, and b is the mean noise scale of the phase. The critical
+batch size of a whole run is an average over its phases, and smaller than that at its end.
 
-The one assumption: steps in a phase do not depend on the batch sizes before it, at the same loss.
+The only assumption is that the steps in a phase do not depend on the batch sizes before it, at the same loss.
 """
 
 from __future__ import annotations
@@ -22,14 +22,13 @@ from analysis.estimate.curves import StepsCurve
 
 @dataclass(frozen=True, kw_only=True)
 class PhaseEstimate:
-    """One phase of a
-    run.
+    """One phase of a run.
 
-        Attributes:
-            where: it ends, in words.
-            critical: its own critical batch size, examples; no value where it lies beyond what was measured.
-            estimate, resampled: steps in it against the batch size, scalars and of shape ``[R]``; no rows without an
-                interval.
+    Attributes:
+        where: where it ends, in words.
+        critical: critical batch size of the phase in examples; no value if it lies beyond what was measured.
+        estimate, resampled: curve of the steps in the phase against the batch size, scalars and of shape ``[R]``; no
+            rows without an interval.
     """
 
     where: str
@@ -40,11 +39,11 @@ class PhaseEstimate:
 
 @dataclass(frozen=True)
 class PlanCost:
-    """What stages take to the end of the last phase; the first row is the estimate, the others are the resamples.
+    """Cost of stages up to the end of the last phase; the first row is the estimate, the others are the resamples.
 
     Attributes:
-        stages: steps in each, shape ``[1 + R, T]``.
-        sizes: batch size of each, shape ``[T]``.
+        stages: steps in each stage, shape ``[1 + R, T]``.
+        sizes: batch size of each stage, shape ``[T]``.
     """
 
     stages: Array
@@ -57,22 +56,23 @@ class PlanCost:
 
     @property
     def examples(self) -> Array:
-        """Likewise."""
+        """Examples of all stages, shape ``[1 + R]``."""
         return np.asarray(self.stages @ self.sizes)
 
 
 def steps_of(phases: Sequence[PhaseEstimate], sizes: Array) -> Array:
-    """Steps in every phase at every constant batch size ``[M]``, shape ``[1 + R, phases, M]``."""
+    """Return the steps in every phase at every constant batch size ``[M]``, shape ``[1 + R, phases, M]``."""
     return np.stack([np.exp(phase.estimate.then(phase.resampled).log_steps(sizes)) for phase in phases], axis=1)
 
 
 def along(phases: Sequence[PhaseEstimate], starts: Sequence[float], sizes: Sequence[float]) -> PlanCost:
-    """A table of stages, to the end of the last phase: the examples at which each begins, and its batch size."""
+    """Return the cost of a table of stages up to the end of the last phase, from the start and batch size of each
+    stage."""
     steps = steps_of(phases, np.asarray(sizes, dtype=float))
     rows = len(steps)
     done, seen, taken = np.zeros(rows), np.zeros(rows), np.zeros((rows, len(sizes)))
     for stage, (size, end) in enumerate(zip(sizes, [*starts[1:], np.inf], strict=True)):
-        # steps from the start to each end of a phase, had all of them been at this batch size
+        # steps from the start to each end of a phase if all of them were at this batch size
         ends = np.concatenate([np.zeros((rows, 1)), np.cumsum(steps[:, :, stage], axis=1)], axis=1)
         here = _between(np.broadcast_to(np.arange(ends.shape[1], dtype=float), ends.shape), ends, done)
         there = np.minimum(here + np.ceil(np.maximum(end - seen, 0.0) / size), ends[:, -1])
@@ -83,7 +83,7 @@ def along(phases: Sequence[PhaseEstimate], starts: Sequence[float], sizes: Seque
 
 
 def _between(x: Array, y: Array, at: Array) -> Array:
-    """Row for row the value at ``at`` ``[R]`` of the straight pieces through ``(x, y)`` ``[R, N]``, x increasing."""
+    """Interpolate ``(x, y)`` ``[R, N]`` linearly at ``at`` ``[R]``, row by row, with x increasing."""
     row = np.arange(len(x))
     left = np.clip((x <= at[:, None]).sum(axis=1) - 1, 0, x.shape[1] - 2)
     x0, x1, y0, y1 = x[row, left], x[row, left + 1], y[row, left], y[row, left + 1]
@@ -92,22 +92,22 @@ def _between(x: Array, y: Array, at: Array) -> Array:
 
 
 def best_sizes(steps: Array, weights: Array, sizes: Array) -> Array:
-    """The batch size of the least ``steps``, see :func:`steps_of`, times what one costs at each of the increasing
-    ``sizes``; in every phase, shape ``[1 + R, phases]``; of equals the least."""
+    """Return the batch size with the least ``steps`` (see :func:`steps_of`) times ``weights``, the cost of a step at
+    each of the increasing ``sizes``, in every phase, shape ``[1 + R, phases]``; the smallest of ties."""
     return np.asarray(sizes[(steps * weights).argmin(axis=2)])
 
 
 def lower_ends(best: Array, confidence: float) -> Array:
-    """The lower end, of the two-sided interval, of each phase's best batch size, one of those that were looked at;
-    never smaller than that of a phase before it. Without resamples it is the best one itself."""
+    """Return the lower end of the two-sided interval of each phase's best batch size, but never smaller than that of an
+    earlier phase; without resamples, the best one itself."""
     ends = best[0] if len(best) == 1 else np.quantile(best[1:], 0.5 - confidence / 2, axis=0, method="lower")
     return np.maximum.accumulate(np.minimum(ends, best[0]))
 
 
 def doubled(phases: Sequence[PhaseEstimate], first: float, largest: float) -> Array:
-    """Batch sizes from ``first`` to ``largest`` that double where the critical batch size of a phase, at its lower end,
-    exceeds twice the batch size (Merrill et al., arXiv 2505.23971), shape ``[phases]``; not where there is no such
-    end."""
+    """Return batch sizes from ``first`` to ``largest``, shape ``[phases]``, that double where the lower end of a
+    phase's critical batch size exceeds twice the batch size (Merrill et al., arXiv 2505.23971); not where there is no
+    lower end."""
     size, sizes = first, []
     for phase in phases:
         low = phase.critical.interval[0] if len(phase.resampled.critical) else phase.critical.value

@@ -1,4 +1,4 @@
-"""What is asked of a plan, and what it says."""
+"""Requests for a plan, and the plan itself."""
 
 from __future__ import annotations
 
@@ -14,24 +14,27 @@ from analysis.read.throughput import Throughput
 from cbs.errors import ConfigError
 
 RULES = ("price", "doubling")
-"""How batch sizes are chosen, see :mod:`analysis.extensions.schedule_plan.answer`."""
+"""Rules for choosing batch sizes, see :mod:`analysis.extensions.schedule_plan.answer`."""
 
 LAW = "measured law"
-"""The rule of the learning rate that takes that of the constant runs of each batch size."""
+"""Name of the learning-rate rule that uses the best learning rate of constant runs at each batch size."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlanRequest:
-    """What a plan has to satisfy.
+    """Requirements of a plan.
 
     Attributes:
         rule: one of :data:`RULES`.
-        price: examples that one step less is worth; ``None`` for the time of a step where that is known, else for as
-            many as the critical batch size has.
-        first_batch_size: of rule ``doubling``, where it starts.
-        divisible_by: every batch size is a multiple of it; ``None`` for what the source was measured in.
-        lr_exponent: the learning rate goes with this power of the batch size, or by :data:`LAW`; ``None`` for what is
-            known to be best.
+        price: number of examples that saving one step is worth; ``None`` to minimise time if step times are known,
+            otherwise as many examples as the critical batch size.
+        throughput: step times, if known.
+        devices: number of devices that share a step.
+        divisible_by: number of which every batch size is a multiple; ``None`` for that of the source's measurements.
+        max_batch_size: largest batch size.
+        first_batch_size: batch size from which the rule ``doubling`` starts.
+        lr_exponent: power of the batch size to which the learning rate is proportional, or :data:`LAW`; ``None`` for
+            what is known to be best.
         budget: examples at which the run ends; ``None`` for the end of the last phase.
     """
 
@@ -65,18 +68,22 @@ class PlanRequest:
             value = getattr(self, name)
             if value is not None and self.divisible_by and value % self.divisible_by:
                 raise ConfigError(
-                    f"--{name.replace('_', '-')} {value} is no multiple of {self.divisible_by}, as sizes have to be"
+                    f"--{name.replace('_', '-')} {value} is not a multiple of {self.divisible_by}, as sizes have to be"
                 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedStage:
-    """One stage.
+    """One stage of a plan.
 
     Attributes:
-        steps: in it, within the budget.
-        lr_factor: on the learning rate of the first stage; no value where nothing says it.
-        lr: that makes; no value where the best learning rate is not known.
+        start: examples at which it begins.
+        batch_size: its batch size.
+        steps: number of steps within the budget.
+        until: where it ends, in words.
+        critical: critical batch size of its phase.
+        lr_factor: factor on the learning rate of the first stage; no value if unknown.
+        lr: resulting learning rate; no value if the best learning rate is unknown.
     """
 
     start: int
@@ -90,16 +97,19 @@ class PlannedStage:
 
 @dataclass(frozen=True, kw_only=True)
 class PlanOutcome:
-    """What a choice of batch sizes takes to the end of the last phase under one rule of the learning rate.
+    """Predicted cost of a choice of batch sizes up to the end of the last phase, under one rule of the learning rate.
 
-    Steps and all that follows from them have no values where nothing says them, see
+    Steps and everything that follows from them have no values if they cannot be predicted, see
     :mod:`analysis.extensions.schedule_plan.outcome`.
 
     Attributes:
-        lrs: of every stage; no values where they are not known.
-        hours: likewise; no value where step times are not known.
-        examples_saved: share of the examples of the constant batch size that takes as many steps.
-        recommended: whether it is the rule of the plan.
+        name: name of the choice.
+        batch_sizes: batch size of every stage.
+        lrs: learning rate of every stage; no values if unknown.
+        steps, examples: number of steps and examples.
+        hours: hours; no value if step times are unknown.
+        examples_saved: fraction of examples saved against the constant batch size that takes equally many steps.
+        recommended: whether this is the rule of the plan.
     """
 
     name: str
@@ -117,10 +127,15 @@ class SchedulePlan:
     """A plan for one optimizer.
 
     Attributes:
+        source: the phases that it is based on.
+        ask: its requirements.
         decided_by: the rule and its numbers, in words.
+        budget: examples at which the run ends.
+        stages: the stages.
         phase_ends: examples at which the phases end, by the estimate.
-        lr_rule: of the learning rate; empty where nothing says one.
-        outcomes: under every rule of the learning rate, then of the best constant batch size.
+        lr_rule: rule of the learning rate; empty if there is none.
+        outcomes: outcomes under every rule of the learning rate, then of the best constant batch size.
+        verdict: whether the plan gains anything.
         notes: reasons to doubt it.
     """
 
@@ -149,8 +164,8 @@ class SchedulePlan:
 
 @dataclass(frozen=True, kw_only=True)
 class SchedulePlans(Findings):
-    """What :func:`~analysis.extensions.schedule_plan.answer.plan_schedule` found, one plan per optimizer; ``timing``
-    says where step times are from."""
+    """Result of :func:`~analysis.extensions.schedule_plan.answer.plan_schedule`, with one plan per optimizer;
+    ``timing`` says where step times come from."""
 
     plans: tuple[SchedulePlan, ...] = field(repr=False)
     timing: str = ""

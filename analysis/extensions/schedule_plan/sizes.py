@@ -1,4 +1,4 @@
-"""Which batch sizes a plan may take, what decides between them, and the size of every phase."""
+"""Which batch sizes a plan may use, the cost by which they are compared, and the batch size of every phase."""
 
 from __future__ import annotations
 
@@ -16,17 +16,21 @@ from analysis.read.cells import LARGEST
 from cbs.errors import ConfigError
 
 _OPEN = 4.0
-"""Where batch sizes have no measured end: up to so many times the largest critical one, or the price."""
+"""If batch sizes have no measured end, they extend to this multiple of the largest critical batch size, or of the
+price."""
 
 
 def grain(source: PhaseSource, ask: PlanRequest) -> int:
-    """What every batch size is a multiple of."""
+    """Return the number of which every batch size is a multiple."""
     return ask.divisible_by or source.grain
 
 
 def price_of(source: PhaseSource, ask: PlanRequest) -> tuple[float | None, str]:
-    """Examples that a step is worth, ``None`` where time decides; and what decides in words. Under rule ``doubling`` it
-    decides nothing but which constant batch size stands beside the plan. Where nothing says it, a ``ConfigError``."""
+    """Return the number of examples that a step is worth (``None`` if time decides), and the criterion in words.
+
+    Under the rule ``doubling`` it only determines which constant batch size is compared with the plan. Raise
+    ``ConfigError`` if it is unknown.
+    """
     if ask.rule == "doubling":
         first = ask.first_batch_size
         rule_text = f"doubles from {first} where the lower end of the critical batch size exceeds twice the batch"
@@ -38,14 +42,14 @@ def price_of(source: PhaseSource, ask: PlanRequest) -> tuple[float | None, str]:
         return None, f"{rule_text}least time on {plural(ask.devices, 'device')}"
     if source.critical is None:
         raise ConfigError(
-            f"{source.optimizer or source.what}: the critical batch size is not known, so there is no price of a step: "
+            f"{source.optimizer or source.what}: the critical batch size is unknown, so there is no price of a step: "
             "give --price, in examples per step"
         )
     return source.critical, f"{rule_text}a step is worth {number(source.critical)} examples, the critical batch size"
 
 
 def allowed(source: PhaseSource, ask: PlanRequest, price: float | None) -> Array:
-    """Batch sizes that are looked at, shape ``[M]``, increasing; a ``ConfigError`` if there is none."""
+    """Return the candidate batch sizes, shape ``[M]``, increasing; raise ``ConfigError`` if there is none."""
     low, high = source.measured
     if not math.isfinite(high):
         known = [phase.critical.interval[1] or phase.critical.value or 0.0 for phase in source.phases]
@@ -73,12 +77,12 @@ def allowed(source: PhaseSource, ask: PlanRequest, price: float | None) -> Array
 
 
 def costs(source: PhaseSource, ask: PlanRequest, sizes: Array, price: float | None) -> Array:
-    """What a step at each batch size costs, shape ``[M]``: examples and its price, or seconds."""
+    """Return the cost of a step at each batch size, shape ``[M]``: examples plus the price, or seconds."""
     return sizes + price if price is not None else seconds(source, ask, sizes)
 
 
 def seconds(source: PhaseSource, ask: PlanRequest, sizes: Array) -> Array:
-    """Seconds of a step at each batch size, shape ``[M]``."""
+    """Return the seconds per step at each batch size, shape ``[M]``."""
     assert ask.throughput is not None
     return ask.throughput.seconds_per_step(source.optimizer, sizes, ask.devices)
 
@@ -86,9 +90,11 @@ def seconds(source: PhaseSource, ask: PlanRequest, sizes: Array) -> Array:
 def chosen(
     source: PhaseSource, ask: PlanRequest, sizes: Array, steps: Array, cost: Array, confidence: float
 ) -> tuple[Array, list[str]]:
-    """The batch size of every phase, and what has to be said of them: ``steps`` in every phase, see
-    :func:`.phases.steps_of`, and ``cost`` of one are over ``sizes``; the lower end at ``confidence``
-    decides."""
+    """Return the batch size of every phase, and remarks.
+
+    ``steps`` in every phase (see :func:`.phases.steps_of`) and ``cost`` per step are given over ``sizes``; the lower
+    end of the interval at ``confidence`` decides.
+    """
     if ask.rule == "doubling":
         first = float(ask.first_batch_size or 1)
         steps_up = doubled(source.phases, first, float(sizes[-1]))
@@ -107,6 +113,6 @@ def chosen(
 
 
 def best_constant(source: PhaseSource, cost: Array, sizes: Array) -> int:
-    """The one batch size of least cost, by the curve of the whole run where there is one."""
+    """Return the constant batch size of least cost, by the curve of the whole run if there is one."""
     steps = np.exp(source.whole.estimate.log_steps(sizes)) if source.whole else steps_of(source.phases, sizes)[0].sum(0)
     return int(sizes[np.argmin(steps * cost)])

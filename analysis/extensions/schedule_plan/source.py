@@ -1,4 +1,4 @@
-"""What a plan is made from, whatever it was measured by."""
+"""The input of a plan, however it was measured."""
 
 from __future__ import annotations
 
@@ -16,20 +16,21 @@ from analysis.extensions.schedule_plan.phases import PhaseEstimate
 
 @dataclass(frozen=True, kw_only=True)
 class PhaseSource:
-    """The phases of a run, and what is known beside them.
+    """The phases of a run, and further known quantities.
 
     Attributes:
-        what: they were measured by, in words.
-        optimizer: name, with what tells it from others; empty where nothing says it.
-        whole: the run as one phase, which is no sum of the others: each curve has its own form; ``None`` where it was
-            not measured at constant batch sizes.
-        measured: smallest and largest batch size that steps are known for.
-        critical: critical batch size of all phases together, examples; ``None`` where it is not known.
-        grain: what batch sizes are multiples of, so that they can be run as those that were measured.
-        law: of the learning rate; ``None`` where none was measured.
-        best_lrs: batch sizes and the best learning rate at each, between those that were tried; none at an edge.
-        highest_lrs: batch sizes and the largest learning rate that reached the target at each, likewise.
-        decays: whether the learning rate of the runs falls; ``None`` where nothing says it.
+        what: how they were measured, in words.
+        optimizer: name, with what distinguishes it from others; empty if unknown.
+        phases: the phases.
+        whole: the run as one phase, which is not the sum of the others, because each curve has its own form; ``None``
+            if it was not measured at constant batch sizes.
+        measured: smallest and largest batch size for which steps are known.
+        critical: critical batch size of all phases together, in examples; ``None`` if unknown.
+        grain: number of which batch sizes are multiples, so that they can be run like the measured ones.
+        law: law of the learning rate; ``None`` if none was measured.
+        best_lrs: batch sizes and the best learning rate at each, interpolated; without those at an edge.
+        highest_lrs: batch sizes and the largest learning rate that reached the target at each.
+        decays: whether the learning rate of the runs falls; ``None`` if unknown.
     """
 
     what: str
@@ -48,8 +49,10 @@ class PhaseSource:
     notes: tuple[str, ...] = ()
 
     def best_lr(self, batch_size: int) -> Quantity:
-        """Of constant runs: between the optima on straight lines in ln lr, not by a law that may miss all of them on
-        one side, because steps are those at the optima."""
+        """Return the best learning rate of a constant run, interpolated linearly in ln lr between the optima.
+
+        The law is not used, because it may lie on one side of all optima nearby, while steps are those at the optima.
+        """
         if not self.best_lrs or not self.best_lrs[0][0] <= batch_size <= self.best_lrs[-1][0]:
             return UNKNOWN
         sizes, lrs = np.log(np.array(self.best_lrs)).T
@@ -59,15 +62,18 @@ class PhaseSource:
 def of_noise_scale(
     where: str, value: float, ends: Interval, progress: float, seen: float, *, draws: int, seed: int, confidence: float
 ) -> PhaseEstimate:
-    """A phase of a run whose noise scale is known: a hyperbola.
+    """Return a phase of a run whose noise scale is known, as a hyperbola.
 
-    The logarithm of the noise scale is drawn as normal on either side, as wide as its interval says.
+    The logarithm of the noise scale is drawn from normal distributions on either side, as wide as its interval.
 
     Args:
-        value, ends: the noise scale and its interval, examples; drawn only where both ends are known.
+        where: where the phase ends, in words.
+        value, ends: the noise scale and its interval in examples; it is drawn only if both ends are known.
         progress: steps of the run in the phase.
         seen: examples of the run in the phase.
-        seed: of the draws; another one for each phase.
+        draws: number of draws.
+        seed: seed of the draws; different for each phase.
+        confidence: confidence of the interval.
     """
     low, high = ends
     drawn = np.full(0, math.nan)
@@ -85,14 +91,14 @@ def of_noise_scale(
 
 
 def _hyperbola(noise_scale: Array, steps: float, batch_size: float) -> StepsCurve:
-    """Of a run that took so many steps at this batch size: each made 1/(1 + B_n/B) steps of progress."""
+    """Return the curve of a run with this many steps at this batch size: each made 1/(1 + B_n/B) steps of progress."""
     return StepsCurve(
         np.log(steps / (1.0 + noise_scale / batch_size)), np.log(noise_scale), np.ones_like(noise_scale), noise_scale
     )
 
 
 def together(phases: tuple[PhaseEstimate, ...]) -> float:
-    """Critical batch size of all phases of hyperbolas together: E_min over S_min."""
+    """Return the critical batch size of all hyperbolic phases together: E_min over S_min."""
     return float(
         sum(float(phase.estimate.min_examples) for phase in phases)
         / sum(float(phase.estimate.min_steps) for phase in phases)

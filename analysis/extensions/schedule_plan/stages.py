@@ -1,4 +1,4 @@
-"""What a table of stages says: steps in each, and what they save; nothing is measured."""
+"""What a table of stages implies: steps in each, and what they save, without any measurement."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cbs.trial.config import Schedule
 
 @dataclass(frozen=True, kw_only=True)
 class StageSteps:
-    """One stage, from ``start`` in the unit of the table; ``share`` is of all examples."""
+    """One stage, from ``start`` in the unit of the table; ``share`` is its fraction of all examples."""
 
     start: int
     batch_size: int
@@ -27,9 +27,11 @@ class StageSteps:
 
 @dataclass(frozen=True, kw_only=True)
 class Stages:
-    """A table of stages over a budget in the same ``unit``, ``examples`` or ``tokens``; ``constant`` is, of each of its
-    batch sizes, the share of the steps of this constant batch size that the table saves; negative where it takes
-    more."""
+    """A table of stages over a budget in the same ``unit``, ``examples`` or ``tokens``.
+
+    ``constant`` is, for each of its batch sizes, the fraction of that constant batch size's steps that the table saves;
+    negative if it takes more.
+    """
 
     unit: str
     tokens_per_example: int | None
@@ -43,7 +45,7 @@ class Stages:
 
 
 def _text(table: str) -> str:
-    """What stands in a file of this name; the text itself where there is none."""
+    """Return the content of the file of this name, or the text itself if there is no such file."""
     try:
         return Path(table).read_text() if Path(table).is_file() else table
     except (OSError, ValueError) as error:
@@ -53,22 +55,22 @@ def _text(table: str) -> str:
 
 
 def is_table(text: str) -> bool:
-    """Whether a text is a table of stages, or the name of a file that holds one, and not the name of a folder."""
+    """Return whether a text is a table of stages, or the name of a file that contains one, but not of a folder."""
     try:
         if Path(text).is_dir():
             return False
         return Path(text).is_file() or re.search(r"[:\s=]", text) is not None
-    except (OSError, ValueError):  # too long for a name, or no name at all
+    except (OSError, ValueError):  # too long for a file name, or not a valid one
         return True
 
 
 def stages(table: str, budget: str | None = None, *, tokens_per_example: int | None = None) -> Stages:
-    """Steps of every stage; a stage begins with the first step at or after its place.
+    """Return the steps of every stage; a stage begins with the first step at or after its start.
 
     Args:
-        table: as of :func:`.trainers.read_schedule`, or the path of a file that holds such a text.
-        budget: where the run ends, in the unit of the table; ``None`` for where the text says it does.
-        tokens_per_example: where that unit is tokens; ``None`` for examples.
+        table: as for :func:`.trainers.read_schedule`, or the path of a file with such a text.
+        budget: end of the run, in the unit of the table; ``None`` for the end given in the text.
+        tokens_per_example: tokens per example if that unit is tokens; ``None`` for examples.
 
     Raises:
         ConfigError: if the table or the budget is refused, or a stage begins beyond the budget.
@@ -79,7 +81,7 @@ def stages(table: str, budget: str | None = None, *, tokens_per_example: int | N
     read = read_schedule(_text(table), tokens_per_example)
     parsed, end = list(read.table), read.end if budget is None else parse_amount(budget)
     if end is None:
-        raise ConfigError("nothing says where the run ends: give --budget, in the unit of the table")
+        raise ConfigError("the end of the run is not given: give --budget, in the unit of the table")
     each = tokens_per_example or 1
     if end // each < parsed[0][1]:
         raise ConfigError(f"the budget of {end:,} holds no batch of {parsed[0][1]} examples")
@@ -91,7 +93,7 @@ def stages(table: str, budget: str | None = None, *, tokens_per_example: int | N
         if (later - start) // each < before[1]:
             raise ConfigError(
                 f"the stage of batch size {size} at {start:,} is shorter than one batch of the stage before it "
-                f"({before[1]}): it might be jumped over"
+                f"({before[1]}): it might be skipped"
             )
     schedule = of_table(run, ((start, size, 1.0) for start, (_, size) in zip(starts, parsed, strict=True)))
     counts = schedule.steps(run.examples)

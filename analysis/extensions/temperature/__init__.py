@@ -1,3 +1,3 @@
-"""How the noise scale follows learning rate and batch size, the temperature of McCandlish et al. (2018)."""
+"""How the noise scale depends on learning rate and batch size: the temperature of McCandlish et al. (2018)."""
 
 PANEL = "Extensions"

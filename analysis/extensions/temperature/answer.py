@@ -1,4 +1,4 @@
-r"""The noise scale against learning rate and batch size, of runs of one length.
+r"""The noise scale against learning rate and batch size, for runs of equal length.
 
 McCandlish et al. (2018, arXiv 1812.06162, appendix C) argue that training at a learning rate :math:`\epsilon` and a
 batch size B has the temperature :math:`T = \epsilon / \epsilon_{max}(B)`, about :math:`\epsilon / B` for SGD at small
@@ -6,9 +6,9 @@ batches, and that the noise scale is :math:`B_{simple} \sim 1/T`. In logarithms
 
 .. math:: \ln B_{simple} = c + k_\epsilon \ln \epsilon + k_B \ln B, \qquad k_\epsilon = -1, k_B = 1.
 
-A point is a learning rate and a batch size: mean noise over mean signal of the second half of its steps, all seeds
-pooled. The plane of a sweep, workload and optimizer is fitted by least squares; the intervals are Student's t of its
-residuals, so they contain the noise of the points and whatever makes them leave the plane.
+A point is a learning rate and a batch size: mean noise over mean signal in the second half of its steps, pooled over
+all seeds. The plane of a sweep, workload and optimizer is fitted by least squares; the intervals are Student's t from
+its residuals, so they include the noise of the points and all other deviations from the plane.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from cbs.trial.record import TrialStatus
 from cbs.trial.store import read_steps
 
 DRIFT = 1.2
-"""Factor by which the squared gradient may change within the second half of a run."""
+"""Factor by which the squared gradient may change within the second half of a run for it to count as settled."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TemperaturePoint(Quantity):
-    """The noise scale in examples at one learning rate and batch size, of so many seeds; ``settled`` is false where the
-    squared gradient still changes by :data:`DRIFT`."""
+    """The noise scale in examples at one learning rate and batch size; ``settled`` is false if the squared gradient
+    still changes by :data:`DRIFT`."""
 
     sweep: str
     workload: str
@@ -63,13 +63,16 @@ class TemperaturePoint(Quantity):
 @dataclass(frozen=True, kw_only=True)
 class TemperatureLaw:
     """The plane of one sweep, workload and optimizer, which are never pooled: powers of learning rate and batch size,
-    each ``UNKNOWN`` where it does not vary.
+    each ``UNKNOWN`` if it does not vary.
 
     Attributes:
-        temperature: power of lr / B, fitted alone; -1 where B_simple ~ 1/T with T ~ lr / B.
-        residual_rms: of ln B_simple about the plane.
-        points: that it is fitted to.
-        unsettled: how many of these are of runs that have not settled at their temperature.
+        optimizer: name of the optimizer.
+        lr, batch_size: power of the learning rate, and of the batch size.
+        temperature: power of lr / B, fitted alone; -1 if B_simple ~ 1/T with T ~ lr / B.
+        residual_rms: root mean square residual of ln B_simple around the plane.
+        points: number of points.
+        remark: what did not vary; empty otherwise.
+        unsettled: number of points from runs that have not settled at their temperature.
     """
 
     sweep: str
@@ -86,7 +89,7 @@ class TemperatureLaw:
 
 @dataclass(frozen=True, kw_only=True)
 class Temperature(Findings):
-    """What :func:`temperature` found."""
+    """Result of :func:`temperature`."""
 
     points: tuple[TemperaturePoint, ...] = field(repr=False)
     laws: tuple[TemperatureLaw, ...]
@@ -96,11 +99,11 @@ class Temperature(Findings):
 
 
 def temperature(*paths: str | os.PathLike[str], config: AnalysisConfig = DEFAULT) -> Temperature:
-    """The noise scale over learning rates and batch sizes, per sweep, workload and optimizer.
+    """Fit the noise scale over learning rates and batch sizes, per sweep, workload and optimizer.
 
     Args:
-        paths: sweeps, or folders of sweeps, with a list of learning rates and a probe; runs that spent their budget.
-        config: confidence.
+        paths: sweeps, or folders of sweeps, with a list of learning rates and a probe, whose runs spent their budget.
+        config: configuration of the analysis.
 
     Raises:
         ResultsError: if no trial has moments of the gradient.
@@ -147,7 +150,7 @@ def _point(
 
 
 def _shrinkage(windows: Sequence[Array]) -> float:
-    """Mean signal of the first part of all windows over that of the second; 1 where noise hides it."""
+    """Return the mean signal of the first part of all windows over that of the second; 1 if noise hides it."""
     halves = [np.array_split(window[0], 2) for window in windows]
     first, second = (np.concatenate([pair[place] for pair in halves]) if halves else np.ones(1) for place in (0, 1))
     error = math.hypot(*(part.std() / math.sqrt(len(part)) for part in (first, second)))
@@ -157,7 +160,7 @@ def _shrinkage(windows: Sequence[Array]) -> float:
 
 
 def _windows(part: pd.DataFrame) -> Iterator[Array]:
-    """Signal and noise of the second half of every run that went to its end, shape ``[2, steps]``."""
+    """Yield signal and noise of the second half of every run that ended with its budget, shape ``[2, steps]``."""
     for folder in part.loc[part["status"] != str(TrialStatus.DIVERGED), "folder"]:
         columns, geometries = read_steps(Path(folder) / "steps.parquet")
         plain_columns = next((entry for entry in geometries if entry.geometry == PLAIN), None)
@@ -171,7 +174,7 @@ def _windows(part: pd.DataFrame) -> Iterator[Array]:
 
 
 def law(points: list[TemperaturePoint], confidence: float) -> TemperatureLaw:
-    """The plane through points of one sweep, workload and optimizer, all with a value."""
+    """Fit the plane to points of one sweep, workload and optimizer, all with a value."""
     y = np.log([point.value for point in points if point.value is not None])
     columns = {"lr": np.log([point.lr for point in points]), "batch_size": np.log([p.batch_size for p in points])}
     vary = [name for name, values in columns.items() if np.ptp(values) > 1e-9]
@@ -198,7 +201,8 @@ def law(points: list[TemperaturePoint], confidence: float) -> TemperatureLaw:
 
 
 def _least_squares(x: Array, y: Array, confidence: float) -> list[Quantity]:
-    """Slopes of y on the columns of x and a constant, with Student's t; without interval where no residual is left."""
+    """Return the slopes of y on the columns of x and a constant, with Student's t; without intervals if no residual is
+    left."""
     design = np.column_stack([x, np.ones(len(y))])
     if np.linalg.matrix_rank(design) < design.shape[1]:
         return [UNKNOWN] * x.shape[1]

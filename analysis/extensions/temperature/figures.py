@@ -16,7 +16,7 @@ _COLUMNS = ["panel", "optimizer", "kind", "lr", "batch_size", "temperature", "no
 
 
 def compute(found: Temperature) -> pd.DataFrame:
-    """Rows of the kinds ``point``, and ``inverse``: 1/T through the middle of the points of one law."""
+    """Return rows of the kinds ``point``, and ``inverse``: the line 1/T through the middle of the points of one law."""
     rows = []
     several = len({(point.sweep, point.workload) for point in found.points}) > 1
     for (sweep, workload, name), group in itertools.groupby(
@@ -36,7 +36,7 @@ def compute(found: Temperature) -> pd.DataFrame:
 
 @figure("temperature", of=Temperature, compute=compute, panel="panel")
 def draw(axes: Axes, table: pd.DataFrame) -> None:
-    """Both axes logarithmic; the dashed line has slope -1."""
+    """Draw the points with both axes logarithmic; the dashed line has slope -1."""
     axes.set(xscale="log", yscale="log", xlabel="learning rate / batch size", ylabel="noise scale (examples)")
     for name, look, (line, points) in style.each(table, "inverse", "point"):
         axes.plot(line["temperature"], line["noise_scale"], "--", color=look.colour, linewidth=0.8)

@@ -1,4 +1,4 @@
-"""What ``cbs theory temperature`` writes and prints."""
+"""Presentation of ``cbs theory temperature``: what it writes and prints."""
 
 from __future__ import annotations
 

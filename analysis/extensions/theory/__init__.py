@@ -1,1 +1,1 @@
-"""What theory says of critical batch sizes: noisy quadratics."""
+"""Theoretical predictions about critical batch sizes: noisy quadratics."""

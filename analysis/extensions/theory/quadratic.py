@@ -1,7 +1,7 @@
 """Which optimizers gain from large batches on the noisy quadratic of Zhang et al. (2019, arXiv:1907.04164).
 
-The curves come from closed forms, see :mod:`analysis.extensions.theory.noisy_quadratic`. They are fitted like a
-measured sweep's, but ``S_min`` and ``B_crit`` are known without a form.
+The curves come from closed forms, see :mod:`analysis.extensions.theory.noisy_quadratic`. They are fitted like those of
+a measured sweep, but ``S_min`` and ``B_crit`` are known without assuming a form.
 """
 
 from __future__ import annotations
@@ -32,13 +32,15 @@ from cbs.errors import ConfigError
 
 @dataclass(frozen=True, kw_only=True)
 class QuadraticAnswer:
-    """What :func:`quadratic` found.
+    """Result of :func:`quadratic`.
 
     Attributes:
-        rows: one per optimizer, power and batch size.
-        fit: of the rows, one curve for each optimizer and power, with its exact ``S_min`` and ``B_crit``, which have no
-            interval; ``None`` where no curve has a row, or none was asked for.
-        lower_bound: steps that no method undercuts, for each batch size; none where the noise is not the curvature.
+        rows: one row per optimizer, power and batch size.
+        fit: fit of the rows, one curve for each optimizer and power, with its exact ``S_min`` and ``B_crit``, which
+            have no interval; ``None`` if no curve has a row, or none was requested.
+        target: expected loss to reach.
+        initial_loss: expected loss before the first step.
+        lower_bound: lower bound of the steps of any method, by batch size; empty unless the noise equals the curvature.
     """
 
     rows: tuple[Row, ...]
@@ -69,13 +71,18 @@ def quadratic(
     config: AnalysisConfig,
     progress: Callable[[Row], None] = lambda row: None,
 ) -> QuadraticAnswer:
-    """Steps to target over batch sizes for several optimizers on a noisy quadratic, and their critical batch sizes.
+    """Compute steps to target over batch sizes for several optimizers on a noisy quadratic, and critical batch sizes.
 
     Args:
+        optimizers: names of the optimizers.
+        batch_sizes: batch sizes.
         powers: exponents p of the preconditioner ``h^-p``: 0 for none, 1/2 as in Adam, 1 as in Newton's method.
-        momenta: of momentum and Nesterov, a curve for each; ``None`` for tuned at every batch size.
-        decays: of the average, likewise.
+        target: expected loss to reach.
+        momenta: momenta of momentum and Nesterov, one curve each; ``None`` to tune at every batch size.
+        decays: decays of the average, one curve each; ``None`` to tune at every batch size.
         model: the noisy quadratic.
+        config: configuration of the analysis.
+        progress: called with every computed row.
 
     Raises:
         ConfigError: if a value is outside its domain, or the target is not below the loss at the start.
@@ -129,8 +136,8 @@ def as_notebook(
     target: float = 0.01,
     dimension: int = 10_000,
 ) -> QuadraticAnswer:
-    """The steps as the authors' notebook finds them, see
-    :func:`~analysis.extensions.theory.noisy_quadratic.curves.notebook_curve`; no curve is fitted to them.
+    """Compute the steps as the authors' notebook does, without fitting curves; see
+    :func:`~analysis.extensions.theory.noisy_quadratic.curves.notebook_curve`.
 
     Raises:
         ConfigError: if the notebook has no such optimizer, or the target is not below the loss at the start.
@@ -154,9 +161,9 @@ def as_notebook(
 
 
 def fit_exactly(table: pd.DataFrame, config: AnalysisConfig) -> TableFit:
-    """The fit of a table of steps without noise, without what lies beyond its batch sizes.
+    """Fit a table of steps without noise, and drop values beyond its batch sizes.
 
-    No interval would be open there, and whatever it said would be the form of the curve alone: steps that halve with
+    No interval would be open there, and a value would come from the form of the curve alone: steps that halve with
     every doubling may stop doing so at the next one.
     """
     fit = fit_table(table, config, unit="samples")
@@ -183,7 +190,7 @@ def _within(answer: Answer) -> Answer:
 
 
 def _known(answer: Answer, exact: CurveSummary | None) -> Answer:
-    """The answer with what is exact in place of what the form makes of it."""
+    """Return the answer with exact values in place of those from the fitted form."""
     size, least = (exact.batch_size, exact.min_steps) if exact else (None, None)
     pareto = replace(answer.definitions["pareto"], value=size, interval=OPEN, remark="")
     return replace(
@@ -196,6 +203,6 @@ def _known(answer: Answer, exact: CurveSummary | None) -> Answer:
 
 
 def label(row: Row) -> str:
-    """The optimizer and what is fixed of it: ``momentum, m = 0.9, p = 0.5``."""
+    """Return the optimizer and its fixed options: ``momentum, m = 0.9, p = 0.5``."""
     fixed = {"m": row.momentum, "decay": row.ema, "p": row.power or None}
     return ", ".join([row.optimizer, *(f"{name} = {value:g}" for name, value in fixed.items() if value is not None)])

@@ -22,22 +22,23 @@ def analyze(
     metric: str | None = None,
     suggestions: bool = False,
 ) -> Analysis:
-    """Critical batch size with an interval, per sweep, optimizer and target.
+    """Estimate the critical batch size with an interval, per sweep, optimizer and target.
 
     Args:
         path: one sweep, or a folder of sweeps.
-        targets: values of each sweep's own metric, or whole targets; ``None`` takes each sweep's own target. Targets
+        config: configuration of the analysis.
+        targets: values of each sweep's own metric, or whole targets; ``None`` for each sweep's own target. Targets
             easier than a sweep's own are read from the same curves.
-        metric: another one that the trials recorded, which the targets are then of; a sweep that was not trained to a
-            target of it needs ``targets``.
-        suggestions: whether to work out which trials would help, see :func:`analysis.estimate.suggest.suggest`.
+        metric: another metric that the trials recorded, to which the targets then refer; ``targets`` is required for a
+            sweep that was not trained to a target on it.
+        suggestions: whether to find trials that would help, see :func:`analysis.estimate.suggest.suggest`.
 
     Raises:
         ConfigError: if an argument is out of its domain or a target cannot be used.
         ResultsError: if there are no usable results at ``path``.
     """
     if suggestions and metric is not None:
-        raise ConfigError("--suggest says what to run to the sweep's own target: leave out --metric")
+        raise ConfigError("--suggest applies to the sweep's own target: leave out --metric")
     results = load(path, metric=metric)
     found_answers = answers(results, config, targets=targets)
     return Analysis(

@@ -38,7 +38,7 @@ def command(
 ) -> None:
     """Critical batch size with interval, noise scale, figures.
 
-    And the same as tables, in CSV and LaTeX.
+    The results are also written as tables, in CSV and LaTeX.
 
     Example: cbs analyze results/ --target 2.4 --target 2.8
 

@@ -1,4 +1,4 @@
-"""What ``cbs analyze`` and ``cbs fit`` write and print."""
+"""Presentation of ``cbs analyze`` and ``cbs fit``: what they write and print."""
 
 from __future__ import annotations
 

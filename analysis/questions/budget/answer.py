@@ -1,4 +1,4 @@
-"""At equal examples: the final metric against the batch size, and up to where a larger batch is as good."""
+"""Compare batch sizes at equal examples: the final metric, and up to which batch size it is as good as the best."""
 
 from __future__ import annotations
 
@@ -28,29 +28,29 @@ from analysis.read.results import load
 from cbs.errors import ConfigError
 
 NATS = 0.01
-"""Margin of a metric in nats; of any other it is :data:`SHARE` of the best value."""
+"""Default margin of a metric in nats; for other metrics it is the fraction :data:`SHARE` of the best value."""
 
 SHARE = 0.01
 
 
 @dataclass(frozen=True, kw_only=True)
 class SizeAtBudget:
-    """One batch size at a budget.
+    """One batch size at one budget.
 
     Attributes:
         batch_size: examples per step.
         steps: updates to the budget.
-        metric: at the best learning rate, those between the ones that were run included.
-        per_seed: at the best of those that were run.
-        best_lr: of these; ``None`` where the trials do not say.
-        at_grid_edge: whether it is the lowest or the highest: a better one may lie beyond.
-        seeds: of the best learning rate that ended.
-        excess: how far the loss lies above the best one.
-        basin: the factor between the lowest and the highest learning rate within the margin of this batch size's best,
-            ``None`` where the grid ends before.
-        between: how much it is not known what a learning rate between those that were run would save.
-        grid: learning rates that were run, with the mean of the metric over seeds; not finite where one diverged.
-        warmup: steps of the learning rate's warmup.
+        metric: metric at the best learning rate, including learning rates between those that were run.
+        per_seed: metric of every seed at the best learning rate that was run.
+        best_lr: the best learning rate that was run; ``None`` if the trials do not state it.
+        at_grid_edge: whether it is the lowest or the highest, so that a better one may lie beyond.
+        seeds: number of seeds that ended at the best learning rate.
+        excess: difference between the loss and the best one of all batch sizes.
+        basin: ratio of the highest to the lowest learning rate within the margin of this batch size's best; ``None`` if
+            the grid ends before.
+        between: uncertainty of what a learning rate between those that were run would save.
+        grid: learning rates that were run, with the mean metric over seeds; not finite if one diverged.
+        warmup: number of warmup steps of the learning rate.
     """
 
     batch_size: int
@@ -72,13 +72,15 @@ class OptimizerAtBudget:
     """One optimizer at one budget.
 
     Attributes:
-        optimizer: its name, with the settings that tell it from others.
-        sizes: by increasing batch size.
+        group: the trials of the optimizer.
+        optimizer: its name, with the settings that distinguish it from others.
+        sizes: results in order of increasing batch size.
         equivalence: which batch sizes are as good as the best.
-        doublings: what the next batch size costs, see :class:`SizeDoubling`.
-        relation: the same beside the critical batch size.
-        verdict: ``ok``, or what speaks against the answer; ``advice`` says what to do.
-        constant: whether learning rates were constant, so that one run has every smaller budget, too.
+        doublings: cost of the next larger batch size, see :class:`SizeDoubling`.
+        relation: the same from the critical batch size.
+        verdict: ``ok``, or what speaks against the answer.
+        advice: what to do about the verdict.
+        constant: whether learning rates were constant, so that one run also gives every smaller budget.
     """
 
     group: Group = field(repr=False)
@@ -110,9 +112,9 @@ class AtBudget:
     """The optimizers of one workload and metric at one budget.
 
     Attributes:
-        budget: examples.
-        margin: above the best loss up to which one is as good, in the unit of the metric; ``within`` says how it was
-            asked for.
+        budget: number of examples.
+        margin: difference from the best loss up to which a loss is as good, in the unit of the metric; ``within`` is
+            how it was requested.
     """
 
     title: str = field(repr=False)
@@ -132,7 +134,7 @@ class AtBudget:
 
 @dataclass(frozen=True, kw_only=True)
 class Budgets(Findings):
-    """What :func:`budget` found, one entry per workload, metric and budget."""
+    """Result of :func:`budget`, with one entry per workload, metric and budget."""
 
     budgets: tuple[AtBudget, ...] = field(repr=False)
 
@@ -147,17 +149,19 @@ def budget(
     within: str | None = None,
     metric: str | None = None,
 ) -> Budgets:
-    """The final metric at equal budgets, per optimizer and budget.
+    """Compare the final metric at equal budgets, per optimizer and budget.
 
     Args:
         paths: sweeps, or folders of sweeps.
-        at: budgets in examples to read off the curves of constant learning rates; where the runs end without any.
-        within: the margin above the best loss up to which one is as good: in the unit of the metric, ``0.01``, or a
-            share of the best value, ``1%``. ``None`` for :data:`NATS` of a metric in nats, else :data:`SHARE`.
-        metric: as of :func:`analysis.read.results.load`.
+        config: configuration of the analysis.
+        at: budgets in examples to read from curves of constant learning rates; empty for the ends of the runs.
+        within: margin above the best loss up to which a loss is as good: in the unit of the metric, ``0.01``, or as a
+            fraction of the best value, ``1%``. ``None`` for :data:`NATS` if the metric is in nats, otherwise
+            :data:`SHARE`.
+        metric: as for :func:`analysis.read.results.load`.
 
     Raises:
-        ConfigError: if an argument is out of its domain, budgets are unlike, or ``at`` is given though rates decay.
+        ConfigError: if an argument is out of its domain, budgets differ, or ``at`` is given although rates decay.
         ResultsError: if there are no usable results, no run is at a budget, or the metric is missing.
     """
     if not paths:
@@ -210,7 +214,7 @@ def budget(
 
 
 def _margin(text: str, best: float) -> float:
-    """The margin in the unit of the metric; of a share, that of the best value."""
+    """Return the margin in the unit of the metric; a fraction refers to the best value."""
     try:
         value = float(text.strip().removesuffix("%")) / (100 if text.strip().endswith("%") else 1)
     except ValueError:
@@ -221,7 +225,7 @@ def _margin(text: str, best: float) -> float:
 
 
 def _names(scope: Sequence[Spent]) -> list[str]:
-    """Names that tell the optimizers of one scope apart."""
+    """Return names that distinguish the optimizers of one scope."""
     names = [entry.name for entry in scope]
     if len(set(names)) == len(names):
         return names
@@ -258,7 +262,7 @@ def _answer(
 
 
 def _at_edges(entry: Spent) -> np.ndarray:
-    """At which batch sizes the best of several learning rates is the lowest or the highest, shape ``[M]``."""
+    """Return a mask of the batch sizes whose best learning rate is the lowest or highest of several, shape ``[M]``."""
     return np.array(
         [
             bool(np.isfinite(study.lrs).all()) and len(study.lrs) > 1 and study.at_edge(study.winner or 0)
@@ -298,8 +302,8 @@ def _size(
 
 
 def _means(losses: Array, ran: Array, winner: int) -> Array:
-    """Of every learning rate, from its differences to the winner on the seeds that both ran; not finite where one of
-    its runs failed."""
+    """Return the mean of every learning rate, from its differences to the winner on the seeds that both ran; not finite
+    if one of its runs failed."""
     with np.errstate(invalid="ignore"):
         apart = np.where(np.isfinite(losses) & np.isfinite(losses[winner]), losses - losses[winner], np.nan)
     both = np.isfinite(apart)
@@ -310,8 +314,8 @@ def _means(losses: Array, ran: Array, winner: int) -> Array:
 
 
 def _basin(lrs: Array, means: Array, limit: float, winner: int) -> float | None:
-    """Highest over lowest learning rate at which the mean, linear in ln lr, is below the limit; a rate that failed ends
-    it halfway."""
+    """Return the ratio of the highest to the lowest learning rate at which the mean, interpolated in ln lr, is below
+    the limit; a failed learning rate ends the range halfway to it."""
     width = 0.0
     for side in (1, -1):
         logs, over = side * np.log(lrs)[winner::side], means[winner::side] - limit
@@ -331,7 +335,7 @@ def _verdict(sizes: Sequence[SizeAtBudget], found: BestLosses, margin: float) ->
     if len(sizes) < 2:
         return "too few batch sizes", "run at least two, a factor of two apart"
     if not len(found.resampled):
-        return "too few seeds", "with one seed and fewer than four batch sizes nothing tells how far losses scatter"
+        return "too few seeds", "with one seed and fewer than four batch sizes the scatter of losses is unknown"
     if found.freedom < len(sizes) and int(found.seeds.max()) == 1:
         return "too few seeds", "the noise is read off the scatter about a smooth curve; run two or more seeds"
     if coarse := [size for size in sizes if size.between > margin]:

@@ -36,7 +36,7 @@ def command(
 ) -> None:
     """Equal budgets: up to which batch size is the loss as good?
 
-    Final metric, largest batch size within a margin of the best, what doubling costs.
+    Final metric, largest batch size within a margin of the best, cost of doubling.
 
     Example: cbs budget results/ --at 1e6,2e6 --within 0.01
 

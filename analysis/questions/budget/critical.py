@@ -1,13 +1,13 @@
-r"""The largest batch size within a margin at a budget, beside the critical batch size, which predicts it.
+r"""The largest batch size within a margin at a budget, compared with its prediction from the critical batch size.
 
-On the hyperbola of McCandlish et al. (2018) a run of E examples at batch size B does what
-:math:`E_\mathrm{eff} = E/(1 + B/B_\mathrm{crit})` examples do in the limit of small batches. So its loss lies above
-that of another batch size by the slope of the curve in ln E times the difference of ln E_eff:
+On the hyperbola of McCandlish et al. (2018) a run of E examples at batch size B achieves what :math:`E_\mathrm{eff} =
+E/(1 + B/B_\mathrm{crit})` examples achieve in the limit of small batches. Its loss therefore lies above that of another
+batch size by the slope of the curve in ln E times the difference of ln E_eff:
 
 .. math:: L(B) - L(B_0) = s \ln\frac{1 + B/B_\mathrm{crit}}{1 + B_0/B_\mathrm{crit}},\quad s = -dL/d\ln E.
 
 The critical batch size is that of the steps to the hardest loss that every batch size had reached when the examples
-were spent, estimated as by ``cbs analyze``.
+were spent, estimated as in ``cbs analyze``.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from analysis.questions.budget.reading import Spent
 from analysis.read.results import Results
 
 _FEWEST = 4
-"""Points of a curve below which it is none."""
+"""Smallest number of points of a curve from which a slope is taken."""
 
 _BACK = 2.0
-"""How many times fewer examples the slope of the curve is taken over."""
+"""The slope is taken over this factor of examples at the end of the curve."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Relation:
-    """One optimizer at one budget by both definitions.
+    """Both results for one optimizer at one budget.
 
     Attributes:
-        target: value of the metric that the critical batch size is that of.
-        critical_batch_size: examples per step.
-        slope: by how much the loss falls per unit of ln E at the best batch size, in the unit of the metric.
-        predicted: the largest batch size within the margin that follows from the two.
-        measured: the one that was found.
-        holds: ``holds`` where the intervals meet, ``does not hold`` where they do not, ``cannot be told`` where one is
-            not known.
-        remark: why something is not known, or the verdict on the critical batch size; else empty.
+        target: value of the metric for which the critical batch size holds.
+        critical_batch_size: critical batch size in examples.
+        slope: decrease of the loss per unit of ln E at the best batch size, in the unit of the metric.
+        predicted: the largest batch size within the margin that these two predict.
+        measured: the measured one.
+        holds: ``holds`` if the intervals overlap, ``does not hold`` if they do not, ``cannot be told`` if one is
+            unknown.
+        remark: why something is unknown, or the verdict on the critical batch size; otherwise empty.
     """
 
     target: float | None = None
@@ -58,7 +58,7 @@ class Relation:
 def relation(
     results: Results, entry: Spent, best: float | None, measured: Quantity, margin: float, config: AnalysisConfig
 ) -> Relation:
-    """Both definitions side by side; ``best`` is the batch size with the least loss."""
+    """Return prediction and measurement side by side; ``best`` is the batch size with the smallest loss."""
     if not entry.constant:
         return Relation(measured=measured, remark="learning rates decay, so no curve passes a loss as it would have")
     if best is None or len(entry.studies) < 2:
@@ -82,7 +82,7 @@ def relation(
     if slope is None or critical.value is None:
         said = said or ("the curve is too short for its slope" if slope is None else "no critical batch size")
         return Relation(target=target.value, critical_batch_size=critical, slope=slope, measured=measured, remark=said)
-    # the larger the critical batch size, the larger the one within the margin
+    # the predicted batch size increases with the critical batch size
     low, high = (None if end is None else _within(end, best, margin / slope) for end in critical.interval)
     predicted = Quantity(_within(critical.value, best, margin / slope), (low, high))
     return Relation(
@@ -97,13 +97,13 @@ def relation(
 
 
 def _whole(losses: Array) -> Array:
-    """Without learning rates of which a seed failed, where some have none that did."""
+    """Return the losses without learning rates at which a seed failed, if there are others."""
     kept = np.isfinite(losses).all(axis=1)
     return losses[kept] if kept.any() else losses[np.isfinite(losses).any(axis=1)]
 
 
 def _slope(examples: Array, losses: Array) -> float | None:
-    """Fall of the loss per unit of ln E at the end of a curve."""
+    """Return the decrease of the loss per unit of ln E at the end of a curve."""
     if len(examples) < 3 or examples[0] > examples[-1] / _BACK:
         return None
     logs = np.log(examples)
@@ -112,7 +112,7 @@ def _slope(examples: Array, losses: Array) -> float | None:
 
 
 def _within(critical: float, best: float, nats: float) -> float:
-    """The batch size whose effective examples are by ``nats`` in ln fewer than those of ``best``."""
+    """Return the batch size whose effective examples are fewer than those of ``best`` by ``nats`` in ln."""
     return critical * (math.exp(min(nats, 700.0)) * (1 + best / critical) - 1)
 
 

@@ -1,8 +1,8 @@
-"""What a larger batch costs at a budget: as loss, and as examples, from the curves of the runs or from several budgets.
+"""The cost of a larger batch at a budget: as loss, and as examples, from the curves of runs or from several budgets.
 
-The larger batch has at the budget E the loss that the smaller one has after E' examples, each at its best learning
-rate. The share of the data it costs is 1 - E'/E, and for the same loss the smaller one takes (E'/B)/(E/B') steps for
-every one of the larger, B'/B where nothing is lost.
+At the budget E, the larger batch has the loss that the smaller one has after E' examples, each at its best learning
+rate. The fraction of the data that it costs is 1 - E'/E, and for the same loss the smaller batch takes (E'/B)/(E/B')
+steps for every step of the larger one, which is B'/B if nothing is lost.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ _EDGE = "a best learning rate lies at the edge of the grid"
 
 @dataclass(frozen=True, kw_only=True)
 class SizeDoubling:
-    """From one batch size to the next.
+    """From one batch size to the next larger one.
 
     Attributes:
-        batch_size, larger: examples per step.
-        loss: by how much the loss of the larger is worse, in the unit of the metric; below 0 where it is better.
-        data: share of the examples that the larger costs: with so many less the smaller is as good; below 0 where the
-            smaller needs more. No value where no curve says.
-        steps: steps of the smaller for every one of the larger at the same loss; likewise.
-        remark: why there is no value; else empty.
+        batch_size, larger: the two batch sizes in examples.
+        loss: by how much the loss of the larger one is worse, in the unit of the metric; negative if it is better.
+        data: fraction of the examples that the larger one costs: with so many fewer, the smaller one is as good;
+            negative if the smaller one needs more. No value if no curve shows it.
+        steps: steps of the smaller one for every step of the larger one at the same loss; no value if ``data`` has
+            none.
+        remark: why there is no value; otherwise empty.
     """
 
     batch_size: int
@@ -47,11 +48,14 @@ def doublings(
     others: Sequence[tuple[Spent, BestLosses]],
     confidence: float,
 ) -> tuple[SizeDoubling, ...]:
-    """Of every batch size and the next.
+    """Return the cost of going from every batch size to the next one.
 
     Args:
-        bound: which losses are bounds, because the best learning rate is at the edge of the grid, shape ``[M]``.
-        others: the same optimizer at other budgets, for runs without curves and learning rates that decay.
+        entry: the runs of the optimizer at this budget.
+        found: losses of the batch sizes.
+        bound: mask of the losses that are bounds, because the best learning rate is at the edge of the grid, ``[M]``.
+        others: the same optimizer at other budgets, for runs without curves and decaying learning rates.
+        confidence: confidence of the intervals.
     """
     curves = [entry.tuned_curve(study) for study in entry.studies] if entry.constant else []
     source = "no curve of the runs goes there"
@@ -78,7 +82,7 @@ def doublings(
 def _over_budgets(
     size: int, entry: Spent, found: BestLosses, others: Sequence[tuple[Spent, BestLosses]]
 ) -> tuple[Array, Array]:
-    """Budgets at which a batch size was run, and its losses there."""
+    """Return the budgets at which a batch size was run, and its losses there."""
     points = {}
     for spent, losses in [*others, (entry, found)]:
         for study, loss in zip(spent.studies, losses.losses, strict=True):
@@ -91,7 +95,8 @@ def _over_budgets(
 def _share(
     pair: tuple[tuple[Array, Array], tuple[Array, Array]], budget: float, worse: Array, confidence: float
 ) -> Quantity:
-    """``1 - E'/E`` of the first of ``worse`` with the interval of the others; an end beyond the curves is open."""
+    """Return ``1 - E'/E`` for the first of ``worse`` with the interval of the others; an end beyond the curves is
+    open."""
     logs = np.array([_log_ratio(pair, budget, each) for each in worse])
     if not np.isfinite(logs[0]):
         return UNKNOWN
@@ -105,8 +110,8 @@ def _share(
 
 
 def _log_ratio(pair: tuple[tuple[Array, Array], tuple[Array, Array]], budget: float, worse: float) -> float:
-    """ln E'/E: along the curve of the smaller batch where the larger is worse, else the reverse along that of the
-    larger; infinite beyond them."""
+    """Return ln E'/E, along the curve of the smaller batch if the larger one is worse, otherwise reversed along that of
+    the larger one; infinite beyond the curves."""
     sign, (examples, losses) = (1.0, pair[0]) if worse >= 0 else (-1.0, pair[1])
     here = examples <= budget * 1.02
     examples, losses = examples[here], losses[here]
@@ -115,7 +120,7 @@ def _log_ratio(pair: tuple[tuple[Array, Array], tuple[Array, Array]], budget: fl
     at = losses[-1] + abs(worse)
     if at > losses[0]:
         return -sign * np.inf
-    # losses fall along the curve
+    # losses decrease along the curve
     log = np.interp(-at, -losses, np.log(examples))
     return float(sign * (log - np.log(examples[-1])))
 

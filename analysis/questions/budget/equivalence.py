@@ -1,12 +1,13 @@
-r"""Up to which batch size the loss at a budget is as good as the best, by tests of equivalence.
+r"""Up to which batch size the loss at a budget is as good as the best one, by tests of equivalence.
 
 The excess of a batch size is :math:`L(B) - \min_{B'} L(B')` over the batch sizes that were run. It is below a margin if
-:math:`L(B) - L(B')` is for every B', so it is called so where every one of these differences is shown to be, each at
-the level of one side of the interval (an intersection-union test: no correction for how many there are; Berger 1982),
-and every batch size between it and the best one is called so, too. It is above the margin if one of the differences is,
-so the lower limits hold for all of them together (Hsu 1984, "Constrained simultaneous confidence intervals for multiple
-comparisons with the best"): the quantile is that of the largest of the standardised deviations. A batch size may be the
-best where none of these limits is above 0, with all that the confidence leaves on that one side.
+:math:`L(B) - L(B')` is for every B'. A batch size is therefore called equal if every one of these differences is shown
+to be below the margin, each at the level of one side of the interval (an intersection-union test, which needs no
+correction for the number of differences; Berger 1982), and every batch size between it and the best one is called equal
+too. The excess is above the margin if one of the differences is, so the lower limits hold for all of them jointly (Hsu
+1984, "Constrained simultaneous confidence intervals for multiple comparisons with the best"): the quantile is that of
+the largest of the standardised deviations. A batch size may be the best if none of these limits is above 0, with the
+whole error probability on that one side.
 """
 
 from __future__ import annotations
@@ -25,32 +26,32 @@ from analysis.arrays import OPEN, UNKNOWN, Array, Interval, Quantity
 from analysis.estimate.objective import BestLosses
 
 _BETWEEN = 32
-"""Points between two batch sizes at which a curve through resampled losses is looked at."""
+"""Number of points between two batch sizes at which a curve through resampled losses is evaluated."""
 
 MOST_SEEDS = 1000
 
 _NOISY = 3.0
-"""Standard deviations of the mean up to which what a learning rate in between could save is itself noise, which further
-seeds make smaller, too."""
+"""Possible savings of a learning rate in between, in standard deviations of the mean, up to which they are noise
+themselves, which further seeds would reduce."""
 
 
 class SizeStanding(StrEnum):
-    """How the loss at one batch size stands to the best one."""
+    """How the loss at one batch size compares with the best one."""
 
     EQUAL = "equal"
     WORSE = "worse"
     UNKNOWN = "cannot be told"
-    """Between the two; or the noise is not known, or the best learning rate lies at the edge of the grid."""
+    """Neither is shown; or the noise is unknown, or the best learning rate is at the edge of the grid."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Excess(Quantity):
-    """How far the loss at a batch size lies above the best of all, in the unit of the metric.
+    """Difference between the loss at a batch size and the best one of all, in the unit of the metric.
 
     Attributes:
-        standing: against the margin.
-        more_seeds: further seeds at every batch size after which it should be told; ``None`` where it is told already,
-            where seeds alone do not, or it is not known how far they scatter.
+        standing: how it compares with the margin.
+        more_seeds: number of further seeds at every batch size that should decide it; ``None`` if it is decided, if
+            seeds alone do not decide it, or if their scatter is unknown.
     """
 
     standing: SizeStanding = SizeStanding.UNKNOWN
@@ -59,15 +60,15 @@ class Excess(Quantity):
 
 @dataclass(frozen=True, kw_only=True)
 class Equivalence:
-    """The batch sizes of one optimizer at one budget against one another.
+    """Comparison of the batch sizes of one optimizer at one budget.
 
     Attributes:
-        excesses: of every batch size, in their order.
-        best: the batch size with the least loss, with the smallest and the largest that may have it.
-        largest_within: the largest batch size whose loss is at most the margin above the least, interpolated in ln B;
-            ``None`` where it is that of the largest batch size, too.
+        excesses: excess of every batch size, in order.
+        best: the batch size with the smallest loss, with the smallest and the largest one that may have it.
+        largest_within: the largest batch size whose loss is at most the margin above the smallest, interpolated in ln
+            B; ``None`` if this includes the largest batch size.
         largest_equal, smallest_worse: the largest batch size that is shown to be within the margin, and the smallest
-            above the best one that is shown not to be; ``None`` where there is none.
+            one above the best that is shown not to be; ``None`` if there is none.
     """
 
     excesses: tuple[Excess, ...] = field(repr=False)
@@ -82,14 +83,15 @@ class Equivalence:
 
 
 def equivalence(sizes: Array, found: BestLosses, margin: float, bound: np.ndarray, confidence: float) -> Equivalence:
-    """All batch sizes, increasing, against the best of them.
+    """Compare all batch sizes, in increasing order, with the best of them.
 
     Args:
+        sizes: batch sizes.
         found: their losses.
-        bound: whether the loss at the best learning rate may be any lower, because that is at the edge of the grid;
-            shape ``[M]``. Such a batch size is left out of the comparisons; all that is said of it is that it may be
-            the best.
-        confidence: two-sided; an error of either kind is made in half of the rest.
+        margin: largest excess that counts as equal.
+        bound: mask of the batch sizes whose loss at the best learning rate may be lower, because that is at the edge of
+            the grid, shape ``[M]``. They are left out of the comparisons; it is only said that they may be the best.
+        confidence: two-sided confidence; each kind of error has half of the remaining probability.
     """
     kept = np.flatnonzero(np.logical_not(bound))
     losses, drawn = found.losses[kept], found.resampled[:, kept]
@@ -138,8 +140,8 @@ def equivalence(sizes: Array, found: BestLosses, margin: float, bound: np.ndarra
 
 
 def _limits(losses: Array, drawn: Array, confidence: float) -> tuple[Array, Array, np.ndarray]:
-    """Limits of the excess of every batch size, and whether it may be the best, shape ``[M]`` each: the lower ones for
-    all differences together."""
+    """Return limits of the excess of every batch size, and whether it may be the best, shape ``[M]`` each; the lower
+    limits hold for all differences jointly."""
     tail = 0.5 - confidence / 2
     low, high, best = np.zeros(len(losses)), np.zeros(len(losses)), np.ones(len(losses), dtype=bool)
     for place in range(len(losses)):
@@ -156,7 +158,8 @@ def _limits(losses: Array, drawn: Array, confidence: float) -> tuple[Array, Arra
 
 
 def _standings(low: Array, high: Array, margin: float, least: int) -> list[SizeStanding]:
-    """Outwards from the best one: what lies beyond one that is not shown to be equal is not called so."""
+    """Return the standings from the best batch size outwards; sizes beyond one not shown to be equal are not called
+    equal."""
     standings = [SizeStanding.WORSE if each > margin else SizeStanding.UNKNOWN for each in low]
     for side in (range(least, len(low)), range(least, -1, -1)):
         for place in side:
@@ -167,8 +170,8 @@ def _standings(low: Array, high: Array, margin: float, least: int) -> list[SizeS
 
 
 def _more_seeds(half: float, wanted: float, of_seeds: float, have: float) -> int | None:
-    """How many more bring a limit ``half`` away as near as ``wanted``, all else as it is; ``of_seeds`` is the part of
-    ``half`` that goes down with their number, which is ``have``."""
+    """Return how many more seeds reduce a limit from ``half`` to ``wanted``, everything else unchanged; ``of_seeds`` is
+    the part of ``half`` that decreases with their number, which is ``have``."""
     rest = max(half**2 - of_seeds**2, 0.0)
     if not (half > wanted > math.sqrt(rest)):
         return None
@@ -177,9 +180,12 @@ def _more_seeds(half: float, wanted: float, of_seeds: float, have: float) -> int
 
 
 def _largest(sizes: Array, excess: Array, limits: tuple[Array, Array] | None, margin: float, least: int) -> Quantity:
-    """Where the excess passes the margin for the first time above the best batch size, with the batch sizes at which it
-    may: from where the upper limit passes it to where the lower one does. Straight lines in ln B bend up before a
-    convex curve does, monotone cubics follow it, so the one goes with the upper limit and the other with the lower."""
+    """Return where the excess first passes the margin above the best batch size, with the range in which it may.
+
+    The range goes from where the upper limit passes the margin to where the lower one does. Between batch sizes,
+    straight lines in ln B lie above a convex curve, and monotone cubics follow it, so lines are used for the upper
+    limit and cubics for the lower one.
+    """
     logs = np.log(sizes[least:])
     if len(logs) < 2:
         return UNKNOWN
@@ -192,14 +198,14 @@ def _largest(sizes: Array, excess: Array, limits: tuple[Array, Array] | None, ma
 
 
 def _passes(logs: Array, excess: Array, margin: float, *, smooth: bool) -> float | None:
-    """The batch size at which an excess that begins below the margin passes it; ``None`` where it does not."""
+    """Return the batch size at which an excess that starts below the margin passes it; ``None`` if it does not."""
     at = float(zeros(logs, excess[None] - margin, smooth=smooth)[0])
     return math.exp(at) if math.isfinite(at) else None
 
 
 def zeros(logs: Array, rows: Array, *, smooth: bool) -> Array:
-    """Where every row, ``[R, M]`` values at ``logs``, first rises above 0, along monotone cubics in ``logs`` or else
-    straight lines, shape ``[R]``: the first of ``logs`` where it begins there, infinite where it never does."""
+    """Return where every row, ``[R, M]`` values at ``logs``, first rises above 0, along monotone cubics in ``logs`` or
+    straight lines, shape ``[R]``: the first of ``logs`` if it starts above, infinity if it never does."""
     fine = np.concatenate(
         [np.linspace(a, b, _BETWEEN, endpoint=False) for a, b in itertools.pairwise(logs)] + [logs[-1:]]
     )

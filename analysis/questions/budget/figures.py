@@ -1,4 +1,4 @@
-"""The final metric at equal budgets: against the batch size, over learning rates, and the width of the basin."""
+"""Figures of the final metric at equal budgets: against batch size, over learning rates, and the width of the basin."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from analysis.present.figures import figure, tidy
 from analysis.questions.budget.answer import AtBudget, Budgets
 
 _MARK = {"equal": "full", "worse": "none", "cannot be told": "bottom"}
-"""How full the mark of a batch size is, by its standing."""
+"""Fill style of the mark of a batch size, by its standing."""
 
 _FEWEST_TICKS = 4
 
 _DEEPEST = 8.0
-"""Margins above the best at which a heat map is darkest: what lies farther off is simply far off."""
+"""Multiple of the margin above the best at which a heat map is darkest; worse values look the same."""
 
 
 def _panel(found: Budgets, scope: AtBudget) -> dict[str, Any]:
@@ -42,7 +42,7 @@ def _panel(found: Budgets, scope: AtBudget) -> dict[str, Any]:
 
 
 def compute(found: Budgets) -> pd.DataFrame:
-    """One row per batch size with the metric and its interval, and the standing of the batch size."""
+    """Return one row per batch size with the metric, its interval, and the standing of the batch size."""
     rows = [
         _panel(found, scope)
         | {"optimizer": entry.optimizer, "kind": "point", "batch_size": size.batch_size, "value": size.metric.value}
@@ -56,12 +56,12 @@ def compute(found: Budgets) -> pd.DataFrame:
 
 
 def _ticks(axes: Axes, sizes: pd.Series) -> pd.Series | None:
-    """The batch sizes where there is room for all of their labels; else round numbers are better."""
+    """Return the batch sizes as ticks if there is room for all labels; otherwise ``None`` for round numbers."""
     return sizes if sizes.nunique() <= style.most_ticks(axes) else None
 
 
 def marks(table: pd.DataFrame) -> list[Line2D]:
-    """What the marks say, of the standings there are, and the band."""
+    """Return key entries of the standings that occur, and of the band."""
     words = {"equal": "within the margin of the best", "worse": "worse by more", "cannot be told": "cannot be told"}
     shown = [
         style.mark(words[standing], marker="o", linestyle="", fillstyle=fill, markerfacecoloralt="white")
@@ -74,7 +74,7 @@ def marks(table: pd.DataFrame) -> list[Line2D]:
 
 @figure("budget_losses", of=Budgets, compute=compute, panel="panel", marks=marks)
 def draw(axes: Axes, table: pd.DataFrame) -> None:
-    """Points joined by lines, a band from the best to the margin; points of several optimizers a little aside."""
+    """Draw points joined by lines, and a band from the best to the margin; points of several optimizers are offset."""
     sizes, sign = table["batch_size"], float(table["sign"].iloc[0])
     style.batch_axes(axes, table, table["value"].abs(), str(table["label"].iloc[0]), _ticks(axes, sizes))
     axes.set_yscale("linear")
@@ -105,7 +105,7 @@ def draw(axes: Axes, table: pd.DataFrame) -> None:
 
 
 def compute_heat(found: Budgets) -> pd.DataFrame:
-    """One row per batch size and learning rate with what the metric is worse by than the best of all."""
+    """Return one row per batch size and learning rate with the difference of the metric from the best of all."""
     return tidy(list(_cells(found)), ["panel", "optimizer", "batch_size", "lr", "value", "worse", "best"])
 
 
@@ -128,8 +128,8 @@ def _cells(found: Budgets) -> Iterator[dict[str, Any]]:
 
 @figure("budget_heat", of=Budgets, compute=compute_heat, panel="panel")
 def draw_heat(axes: Axes, table: pd.DataFrame) -> None:
-    """A cell per learning rate, lighter where the loss is nearer to the best of all, the best of every size boxed;
-    crossed out where a run diverged, and white where none was run."""
+    """Draw a cell per learning rate, lighter if the loss is nearer to the best of all, with the best of every size
+    boxed, crossed out if a run diverged, and white if none was run."""
     sizes = np.sort(table["batch_size"].unique())
     rates = np.sort(table["lr"].unique())
     margin = float(table["margin"].iloc[0])
@@ -160,7 +160,7 @@ def draw_heat(axes: Axes, table: pd.DataFrame) -> None:
 
 
 def compute_basin(found: Budgets) -> pd.DataFrame:
-    """One row per batch size whose basin of learning rates ends on both sides within the grid."""
+    """Return one row per batch size whose basin of learning rates ends inside the grid on both sides."""
     rows = [
         _panel(found, scope)
         | {"optimizer": entry.optimizer, "kind": "point", "batch_size": size.batch_size, "basin_width": size.basin}
@@ -174,7 +174,7 @@ def compute_basin(found: Budgets) -> pd.DataFrame:
 
 @figure("budget_basin", of=Budgets, compute=compute_basin, panel="panel")
 def draw_basin(axes: Axes, table: pd.DataFrame) -> None:
-    """The factor of learning rates that do as well as the best of the batch size, within the margin."""
+    """Draw the ratio of the learning rates that do as well as the best of the batch size, within the margin."""
     label = f"learning rates within {number(float(table['margin'].iloc[0]))} of the best, highest / lowest"
     style.batch_axes(axes, table, [*table["basin_width"], 1.0], label, _ticks(axes, table["batch_size"]))
     key = []

@@ -1,4 +1,4 @@
-"""Two optimizers at one budget: how far apart at every batch size, and where one overtakes the other."""
+"""Two optimizers at one budget: their difference at every batch size, and where one overtakes the other."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from analysis.questions.budget.equivalence import zeros
 
 @dataclass(frozen=True, kw_only=True)
 class DifferenceAt(Quantity):
-    """Loss of one optimizer less that of the other at a batch size, in the unit of the metric: above 0 where the other
+    """Loss of one optimizer minus that of the other at a batch size, in the unit of the metric; positive if the other
     is better.
 
     Attributes:
-        probability: that the other is better; ``None`` without resamples.
+        probability: probability that the other is better; ``None`` without resamples.
     """
 
     batch_size: int
@@ -27,13 +27,13 @@ class DifferenceAt(Quantity):
 
 @dataclass(frozen=True, kw_only=True)
 class Pair:
-    """One optimizer less another.
+    """Comparison of one optimizer with another.
 
     Attributes:
-        at: one per batch size that both were run at.
-        overtakes: the batch size from which on the other is better, where it is not below; interpolated in ln B. No
-            value where neither overtakes.
-        overtaker: which one is better at the larger batch sizes then; empty without a value.
+        at: differences at every batch size at which both were run.
+        overtakes: batch size from which on the other one is better although it is not below; interpolated in ln B. No
+            value if neither overtakes.
+        overtaker: the one that is better at larger batch sizes; empty without a value.
     """
 
     optimizer: str
@@ -51,7 +51,7 @@ def pair(
     confidence: float,
     seed: int,
 ) -> Pair:
-    """The first less the second, where neither loss is a bound; their resamples are independent."""
+    """Return the first minus the second where neither loss is a bound; the resamples of the two are independent."""
     both = np.intersect1d(*(own[~bound] for own, bound in zip(sizes, bounds, strict=True)))
     one, two = (np.searchsorted(own, both) for own in sizes)
     losses = found[0].losses[one] - found[1].losses[two]
@@ -75,7 +75,8 @@ def pair(
 
 
 def _overtakes(logs: Array, losses: Array, drawn: Array, confidence: float) -> tuple[Quantity, bool]:
-    """Where the difference passes 0 if both its ends are told from 0 and differ in sign, with its interval."""
+    """Return where the difference passes 0, with its interval, if both its ends differ significantly from 0 and in
+    sign; and whether it rises."""
     if len(logs) < 2 or not len(drawn):
         return UNKNOWN, False
     low, high = percentiles(drawn, confidence)

@@ -1,4 +1,4 @@
-"""What every run had reached when its examples were spent: one table of losses per batch size, optimizer and budget."""
+"""Read what every run had reached when its examples were spent: losses per batch size, optimizer and budget."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ from cbs.registry.choices import called, parse_choice
 from cbs.trial.record import TrialStatus, read_off
 
 ALIKE = 0.01
-"""Budgets that differ by less are one: each is met as closely as whole batches allow."""
+"""Relative difference up to which budgets count as equal, because each is met only as closely as whole batches
+allow."""
 
 _OF_A_BATCH = 0.55
-"""Of a batch, by which a run may miss its budget, and two budgets be apart: half a one, and what rounding adds."""
+"""Fraction of a batch by which a run may miss its budget, and two budgets may differ: one half, plus rounding."""
 
 _AT_PEAK = 0.999
 
@@ -35,15 +36,18 @@ class Spent:
     """The runs of one optimizer at one budget.
 
     Attributes:
-        name: of the optimizer, with the settings that tell it from others but not those that follow the budget.
-        budget: examples.
-        sign: 1 where less of the metric is better, else -1: a loss is the metric times this.
-        scale: of :func:`analysis.estimate.objective.as_study`.
-        studies: of losses, by increasing batch size; each has a winner.
-        losses: shape ``[L, N]`` each.
-        constant: whether learning rates were at their peak when the examples were spent, so that curves say what
-            smaller budgets give; of an import, that nobody said otherwise.
-        results: of which ``rows`` are those of the group.
+        group: the trials of the optimizer.
+        name: name of the optimizer, with the settings that distinguish it from others except those that follow from the
+            budget.
+        budget: number of examples.
+        sign: 1 if a lower metric is better, otherwise -1: a loss is the metric times this.
+        scale: as for :func:`analysis.estimate.objective.as_study`.
+        studies: studies of losses, in order of increasing batch size; each has a winner.
+        losses: losses of each study, shape ``[L, N]``.
+        constant: whether learning rates were at their peak when the examples were spent, so that curves also give
+            smaller budgets; for imports, whether nothing says otherwise.
+        results: results to which ``rows`` belong.
+        rows: the trials of the group.
     """
 
     group: Group
@@ -62,8 +66,10 @@ class Spent:
         return np.array([study.batch_size for study in self.studies], dtype=float)
 
     def tuned_curve(self, study: Study) -> tuple[Array, Array]:
-        """Examples, up to the budget, and the least over learning rates of the mean loss over seeds there, each curve
-        as it was run; where an average falls below what follows, what follows counts."""
+        """Return examples, up to the budget, and the smallest mean loss over seeds of all learning rates there.
+
+        Each curve is read as it was run; an average that falls below a later value is replaced by that value.
+        """
         grid = np.geomspace(self.budget / 64, self.budget, 97)
         best = np.full(len(grid), np.inf)
         for trials in study.trials:
@@ -81,13 +87,15 @@ class Spent:
 
 
 def spent(results: Results, at: Sequence[float], notes: list[str]) -> list[Spent]:
-    """The runs of every group at every budget; says what is left out.
+    """Return the runs of every group at every budget; notes say what is left out.
 
     Args:
-        at: budgets in examples, read off the curves of constant learning rates; none for where the runs end.
+        results: the results.
+        at: budgets in examples to read from curves of constant learning rates; empty for the ends of the runs.
+        notes: list to which lines are added.
 
     Raises:
-        ConfigError: if a schedule decays though ``at`` is given, or runs end at unlike budgets.
+        ConfigError: if a schedule decays although ``at`` is given, or runs end at different budgets.
         ResultsError: if no run is at a budget.
     """
     for value in at:
@@ -97,7 +105,7 @@ def spent(results: Results, at: Sequence[float], notes: list[str]) -> list[Spent
     for index, group in enumerate(results.groups):
         rows = results.of_group(index)
         if "imported" in group.manifest and at:
-            notes.append(f"{group.sweep}: how learning rates went is not known; --at takes them for constant")
+            notes.append(f"{group.sweep}: the learning-rate schedule is not known; --at takes it for constant")
         for budget in at or (None,):
             entry = _at_budget(results, group, rows, budget, notes)
             if isinstance(entry, str):
@@ -111,7 +119,7 @@ def spent(results: Results, at: Sequence[float], notes: list[str]) -> list[Spent
 
 
 def _at_budget(results: Results, group: Group, rows: pd.DataFrame, at: float | None, notes: list[str]) -> Spent | str:
-    """The runs of one group at one budget, or why there are none."""
+    """Return the runs of one group at one budget, or the reason why there are none."""
     sign = -1.0 if group.target.direction == "above" else 1.0
     if at is None:
         whole = rows[[_ran_on(group, status) for status in rows["status"]]]
@@ -142,7 +150,7 @@ def _at_budget(results: Results, group: Group, rows: pd.DataFrame, at: float | N
             if ended > at * (1 + ALIKE) + size and lr < _AT_PEAK * rows.at[row, "lr"]:
                 raise ConfigError(
                     f"--at {number(at)}: the learning rates of {group.optimizer} in {group.sweep} are not at their "
-                    "peak there, and only constant ones say what a smaller budget gives; leave --at out or run each"
+                    "peak there, and only constant ones show what a smaller budget gives; leave out --at or run each"
                 )
         elif status in (TrialStatus.REACHED, TrialStatus.BUDGET_EXHAUSTED):
             why = "it ended at its target" if status == TrialStatus.REACHED else "it ended sooner"
@@ -165,9 +173,9 @@ def _at_budget(results: Results, group: Group, rows: pd.DataFrame, at: float | N
             studies.append(study)
             tables.append(losses)
         else:
-            notes.append(f"{group.optimizer}: at batch size {size} no run got as far as {number(at)} examples")
+            notes.append(f"{group.optimizer}: at batch size {size} no run reached {number(at)} examples")
     if not studies:
-        return f"no run got as far as {budget}"
+        return f"no run reached {budget}"
     scale = unit_of(tables)
     return Spent(
         group=group,
@@ -184,32 +192,32 @@ def _at_budget(results: Results, group: Group, rows: pd.DataFrame, at: float | N
 
 
 def _ran_on(group: Group, status: str) -> bool:
-    """Whether a run ended because its examples were spent."""
+    """Return whether a run ended because its examples were spent."""
     return status == TrialStatus.BUDGET_EXHAUSTED or (status == TrialStatus.REACHED and not group.stops_at_target)
 
 
 def _ended(rows: pd.DataFrame) -> pd.Series:
-    """Examples that runs saw."""
+    """Return the number of examples that each run saw."""
     return rows["final_step"] * rows["batch_size"].astype(float)
 
 
 def _common(group: Group, rows: pd.DataFrame) -> float:
-    """The budget of runs that spent their examples; refused where it is not one."""
+    """Return the budget of runs that spent their examples; raise an error if they have different ones."""
     ended = _ended(rows)
     near = np.maximum(_OF_A_BATCH * rows["batch_size"], ALIKE * ended)
     low, high = float((ended - near).max()), float((ended + near).min())
     if low > high:
         raise ConfigError(
-            f"unlike budgets in {group.sweep}: runs of {group.optimizer} end after {number(ended.min())} to "
+            f"different budgets in {group.sweep}: runs of {group.optimizer} end after {number(ended.min())} to "
             f"{number(ended.max())} {group.example_unit}s; with constant learning rates give --at {ended.min():g} or "
             "less"
         )
-    # smaller batches meet a budget more closely
+    # smaller batches meet a budget more exactly
     return min(max(float(ended[rows["batch_size"].idxmin()]), low), high)
 
 
 def _name(group: Group) -> str:
-    """The optimizer without what follows the budget."""
+    """Return the name of the optimizer without settings that follow from the budget."""
     try:
         choice = parse_choice(group.optimizer)
     except ConfigError:
@@ -219,7 +227,7 @@ def _name(group: Group) -> str:
 
 
 def side_by_side(entries: Sequence[Spent]) -> Iterator[list[Spent]]:
-    """Those of one workload, metric and budget, each set in the order of its first one.
+    """Yield the entries of one workload, metric and budget, in the order of the first of each.
 
     Raises:
         ConfigError: if there are several optimizers and no two at one budget.
@@ -237,8 +245,8 @@ def side_by_side(entries: Sequence[Spent]) -> Iterator[list[Spent]]:
     if len(names) > 1 and len({_comparable(entry) for entry in entries}) == 1 and all(len(s) == 1 for s in scopes):
         told = ", ".join(f"{entry.name} {number(entry.budget)}" for entry in entries)
         raise ConfigError(
-            f"unlike budgets in one comparison: {told} {entries[0].group.example_unit}s; with constant learning rates "
-            "give a budget of all with --at"
+            f"different budgets in one comparison: {told} {entries[0].group.example_unit}s; with constant learning "
+            "rates give a common budget with --at"
         )
     yield from sorted(scopes, key=lambda scope: (_comparable(scope[0]), scope[0].budget))
 

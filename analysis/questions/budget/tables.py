@@ -1,4 +1,4 @@
-"""What ``cbs budget`` writes and prints."""
+"""Presentation of ``cbs budget``: what it writes and prints."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _entries(found: Budgets) -> Iterator[tuple[OptimizerAtBudget, AtBudget]]:
 
 
 def _about(found: Budgets) -> tuple[Column, ...]:
-    """What tells rows apart; people see what differs."""
+    """Return the columns that identify rows; those whose values differ are displayed."""
     workloads = {scope.workload for scope in found.budgets}
     units = {f"{scope.example_unit}s" for scope in found.budgets}
     unit = units.pop() if len(units) == 1 else "examples"
@@ -53,7 +53,7 @@ def _about(found: Budgets) -> tuple[Column, ...]:
 
 
 def _metric(found: Budgets) -> str:
-    """The one metric there is, with its unit."""
+    """Return the name of the metric with its unit, if there is only one."""
     units = {scope.metric: f" ({scope.metric_unit})" if scope.metric_unit else "" for scope in found.budgets}
     said = {f"{metric.replace('_', ' ')}{unit}" for metric, unit in units.items()}
     return said.pop() if len(said) == 1 else "metric"
@@ -65,7 +65,7 @@ def _title(found: Budgets, what: str) -> str:
 
 
 def equivalence(found: Budgets) -> Table:
-    """One row per optimizer and budget."""
+    """Return a table with one row per optimizer and budget."""
     margins = {f"{number(scope.margin)} {scope.metric_unit}".strip() for scope in found.budgets}
     margin = margins.pop() if len(margins) == 1 else "the margin"
     columns = (
@@ -92,7 +92,7 @@ def _whose(found: Budgets, entry: OptimizerAtBudget, scope: AtBudget) -> str:
 
 
 def precise(value: Quantity) -> str:
-    """A value with its interval, to two digits of the half width; of an open one the end that it has."""
+    """Format a value with its interval, to two digits of the half-width; if the interval is half open, with its end."""
     low, high = value.interval
     if value.value is not None and (low is None) != (high is None):
         side, end = ("at most", high) if low is None else ("at least", low)
@@ -104,7 +104,7 @@ def precise(value: Quantity) -> str:
 
 
 def losses(found: Budgets) -> Table:
-    """One row per optimizer, budget and batch size."""
+    """Return a table with one row per optimizer, budget and batch size."""
     rows = [(size, entry, scope) for entry, scope in _entries(found) for size in entry.sizes]
     edges = any(size.at_grid_edge for size, *_ in rows)
     columns = (
@@ -129,7 +129,7 @@ def losses(found: Budgets) -> Table:
 
 
 def doublings(found: Budgets) -> Table:
-    """One row per optimizer, budget and step from one batch size to the next."""
+    """Return a table with one row per optimizer, budget and pair of neighbouring batch sizes."""
     rows = [(each, entry, scope) for entry, scope in _entries(found) for each in entry.doublings]
     columns = (
         *_about(found),
@@ -150,7 +150,7 @@ def doublings(found: Budgets) -> Table:
 
 
 def critical(found: Budgets) -> Table:
-    """One row per optimizer and budget."""
+    """Return a table of predicted and measured batch sizes, one row per optimizer and budget."""
     rows = [(entry.relation, entry, scope) for entry, scope in _entries(found)]
     columns = (
         *_about(found),
@@ -168,7 +168,7 @@ def critical(found: Budgets) -> Table:
 
 
 def differences(found: Budgets) -> Table:
-    """One row per pair of optimizers, budget and batch size."""
+    """Return a table with one row per pair of optimizers, budget and batch size."""
     rows = [(at, pair, scope) for scope in found.budgets for pair in scope.pairs for at in pair.at]
     columns = (
         *_pair_columns(found),
@@ -180,7 +180,7 @@ def differences(found: Budgets) -> Table:
 
 
 def overtaking(found: Budgets) -> Table:
-    """One row per pair of optimizers and budget where one overtakes the other."""
+    """Return a table with one row per pair of optimizers and budget for which one overtakes the other."""
     rows = [(pair, scope) for scope in found.budgets for pair in scope.pairs if pair.overtaker]
     columns = (
         *_pair_columns(found),
@@ -201,7 +201,7 @@ def _pair_columns(found: Budgets) -> tuple[Column, ...]:
 
 
 def learning_rates(found: Budgets) -> Table:
-    """One row per optimizer, budget, batch size and learning rate."""
+    """Return a table with one row per optimizer, budget, batch size and learning rate."""
     rows: Sequence[Any] = [
         ({"lr": lr, "value": value, "best": lr == size.best_lr}, size, entry, scope)
         for entry, scope in _entries(found)

@@ -1,1 +1,1 @@
-"""Optimizers side by side: token ratios, and whose critical batch size is the larger."""
+"""Compare optimizers: token ratios, and which critical batch size is larger."""

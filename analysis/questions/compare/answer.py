@@ -1,4 +1,4 @@
-"""From a folder of results to optimizers side by side."""
+"""From a folder of results to a comparison of its optimizers."""
 
 from __future__ import annotations
 
@@ -27,11 +27,14 @@ from cbs.trial.target import Target
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison(Scope):
-    """The optimizers of one sweep, workload and target.
+    """Comparison of the optimizers of one sweep, workload and target.
 
     Attributes:
-        reference: the optimizer in the numerator of the token ratios, of which there is one per other optimizer.
-        critical_batch_sizes: every ordered pair of optimizers.
+        definition: definition of the critical batch size.
+        optimizers: names of the optimizers.
+        reference: the optimizer in the numerator of the token ratios.
+        token_ratios: one for each other optimizer.
+        critical_batch_sizes: one for every ordered pair of optimizers.
         compute_time: rows of :func:`analysis.estimate.time_curves.plane`; empty without a throughput.
         notes: verdicts, and what could not be compared.
     """
@@ -47,7 +50,7 @@ class Comparison(Scope):
 
 @dataclass(frozen=True, kw_only=True)
 class Comparisons(Findings):
-    """What :func:`compare` found, one comparison per sweep, workload and target."""
+    """Result of :func:`compare`, with one comparison per sweep, workload and target."""
 
     comparisons: tuple[Comparison, ...]
     throughput: Throughput | None = field(default=None, repr=False)
@@ -66,19 +69,19 @@ def compare(
     reference: str | None = None,
     throughput: Throughput | None = None,
 ) -> Comparisons:
-    """Token ratios, critical batch sizes and, with step times, the compute-time plane, optimizer beside optimizer.
+    """Compare token ratios, critical batch sizes and, if step times are given, the plane of compute and time.
 
-    Optimizers of one sweep and workload are compared; with ``others`` those of all of them.
+    Optimizers of one sweep and workload are compared; with ``others``, those of all folders.
 
     Args:
-        path, config, targets, metric: as of :func:`analysis.analyze`, errors too.
-        others: further folders; they need the same metric and a target in common.
-        reference: the optimizer that the others are compared with; ``None`` takes ``adamw`` where it is there, else the
+        path, config, targets, metric: as for :func:`analysis.analyze`, including errors.
+        others: further folders; they need the same metric and a common target.
+        reference: the optimizer that the others are compared with; ``None`` for ``adamw`` if it exists, otherwise the
             first.
-        throughput: seconds per step; ``None`` leaves the compute-time plane out.
+        throughput: seconds per step; ``None`` to leave out the plane of compute and time.
 
     Raises:
-        ConfigError: if no optimizer is called like the reference, or folders have nothing in common.
+        ConfigError: if no optimizer has the name ``reference``, or folders have nothing in common.
     """
     scopes, notes = read_scopes(path, config, targets, others, metric)
     if reference is not None and not any(named(scope.answers, reference) for scope in scopes):

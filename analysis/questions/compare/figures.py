@@ -1,7 +1,7 @@
-"""Optimizers compared: the token ratio against batch size, and devices against wall time.
+"""Figures that compare optimizers: the token ratio against batch size, and devices against wall time.
 
-Essential AI, "Practical Efficiency of Muon" (2505.02222), the token ratio from equation 2: how many more examples the
-reference needs than each of the others. In the plane of devices and time lower left is better.
+Essential AI, "Practical Efficiency of Muon" (2505.02222); the token ratio is from equation 2: how many times more
+examples the reference needs than each of the others. In the plane of devices and time, lower left is better.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _TIMES = ["seconds", "seconds_low", "seconds_high"]
 
 
 def compute_ratio(comparisons: Comparisons) -> pd.DataFrame:
-    """Rows of two kinds, see column ``kind``: ``point`` per batch size that both optimizers reached the target at,
-    ``fit`` along the ratio of the fitted curves, both with their intervals."""
+    """Return rows of two kinds (column ``kind``): ``point`` per batch size at which both optimizers reached the target,
+    and ``fit`` along the ratio of the fitted curves, both with intervals."""
     rows = []
     for comparison in comparisons.comparisons:
         own = {"panel": comparison.title, "reference": comparison.reference} | about(comparison.answers[0])
@@ -34,7 +34,7 @@ def compute_ratio(comparisons: Comparisons) -> pd.DataFrame:
 
 @figure("token_ratio", of=Comparisons, compute=compute_ratio, panel="panel")
 def draw_ratio(axes: Axes, table: pd.DataFrame) -> None:
-    """Points of several optimizers stand a little aside, so that their intervals stay apart."""
+    """Draw the token ratio; points of several optimizers are offset, so that their intervals do not overlap."""
     sizes, reference = table.loc[table["kind"] == "point", "batch_size"], table["reference"].iloc[0]
     values = np.append(table[["token_ratio", "low", "high"]].to_numpy(float), 1.0)
     style.batch_axes(axes, table, values, f"token ratio, {reference} / other", sizes)
@@ -48,7 +48,8 @@ def draw_ratio(axes: Axes, table: pd.DataFrame) -> None:
 
 
 def compute_plane(comparisons: Comparisons) -> pd.DataFrame:
-    """One row per optimizer, number of devices and batch size; ``on_frontier`` where nothing is better in both."""
+    """Return one row per optimizer, number of devices and batch size; ``on_frontier`` if none is better in both
+    respects."""
     rows = [
         {"panel": comparison.title} | point
         for comparison in comparisons.comparisons
@@ -59,7 +60,7 @@ def compute_plane(comparisons: Comparisons) -> pd.DataFrame:
 
 @figure("compute_time", of=Comparisons, compute=compute_plane, panel="panel")
 def draw_plane(axes: Axes, table: pd.DataFrame) -> None:
-    """The frontier with its interval and the range of its batch sizes, small dots for what lies behind it."""
+    """Draw the frontier with its interval and the range of its batch sizes, and small dots for dominated points."""
     unit, length = time_unit(table["seconds"])
     times = (table[_TIMES].astype(float) / length).set_axis(["time", "low", "high"], axis=1)
     table = pd.concat([table, times], axis=1)

@@ -1,14 +1,15 @@
-r"""Optimizers side by side: how many more examples one needs, and whether one's critical batch size is the larger.
+r"""Compare two optimizers: how many more examples one needs, and whether its critical batch size is larger.
 
 The token ratio of optimizers A and B at a batch size is :math:`R_L(B) = T_A(B) / T_B(B)`, with :math:`T` the tokens (or
 examples) to the target (Essential AI, "Practical Efficiency of Muon", 2505.02222, equation 2). Both take the same
-tokens per step, so it is the ratio of the steps to target, too.
+number of tokens per step, so it is also the ratio of the steps to target.
 
-Different optimizers are different runs. Their bootstraps draw with the same seed, so resamples must not be compared one
-by one: for a probability every resample of one meets every resample of the other; for a ratio one side is shuffled.
+Different optimizers are independent runs. Their bootstraps use the same random seed, so resamples must not be compared
+one by one: for a probability, every resample of one is compared with every resample of the other; for a ratio, one side
+is shuffled.
 
 The resamples of a fit are widened by Student's t, because the noise is estimated from few runs. Two fits estimate it
-twice, so what compares them is widened by t at the degrees of freedom of Welch (1947), which are more.
+twice, so their comparison is widened by t at Welch's (1947) degrees of freedom, which are more.
 """
 
 from __future__ import annotations
@@ -36,13 +37,13 @@ DEFAULT_REFERENCE = "adamw"
 _RESOLUTION = 60
 
 Drawn = tuple[Array, Array]
-"""Logarithms of an answer, shape ``[K]`` or a scalar, and their resamples, shape ``[R, K]`` or ``[R]``."""
+"""Logarithms of an estimate, shape ``[K]`` or scalar, and their resamples, shape ``[R, K]`` or ``[R]``."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RatioAt(Quantity):
-    """Token ratio at a batch size in examples: examples to target of the reference over those of the other, above 1
-    where the other needs fewer; both ends of its interval are ``None`` (along a curve NaN) without resamples."""
+    """Token ratio at one batch size: examples to target of the reference over those of the other, above 1 if the other
+    needs fewer. Without resamples both ends of its interval are ``None`` (NaN along a curve)."""
 
     batch_size: float
 
@@ -52,12 +53,14 @@ class TokenRatio:
     """Token ratio of one optimizer.
 
     Attributes:
-        at: as measured, one per batch size that both reached the target at.
-        curve: of the fitted curves, between the smallest and the largest of these; empty where they are fewer than two.
-        probability_not_decreasing: that the ratio of the fitted curves does not decrease with the batch size; ``None``
-            without resamples. The ratio at the largest batch size that both reached is held against that at the
-            smallest.
-        verdict: the graver of the two optimizers' own, which the curve and the probability do not allow for.
+        reference: the reference optimizer.
+        optimizer: the other optimizer.
+        at: measured ratios, one per batch size at which both reached the target.
+        curve: ratio of the fitted curves between the smallest and the largest of these; empty if there are fewer than
+            two.
+        probability_not_decreasing: probability that the ratio of the fitted curves does not decrease with the batch
+            size, comparing the largest with the smallest batch size that both reached; ``None`` without resamples.
+        verdict: the worse of the two optimizers' verdicts, which the curve and the probability do not account for.
     """
 
     reference: str
@@ -68,20 +71,21 @@ class TokenRatio:
     verdict: Verdict = Verdict.OK
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values; the curve is left to the figure's table."""
+        """Return plain JSON values; the curve is only in the figure's table."""
         return shown(self) | {"token_ratio": plain(self.at)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class CriticalPair:
-    """Critical batch sizes of two optimizers.
+    """Comparison of the critical batch sizes of two optimizers.
 
     Attributes:
-        larger, smaller: the optimizers; the names say what ``probability`` is about, not what was found.
-        probability: that the critical batch size of ``larger`` exceeds that of ``smaller``; ``None`` without resamples.
-        ratio: of the critical batch sizes; ``None`` where one of them is not bounded.
-        interval: of the ratio; an end that the data leave open is ``None``.
-        verdict: the graver of the two optimizers' own, which neither the probability nor the interval allows for.
+        larger, smaller: the optimizers; the names say what ``probability`` refers to, not what was found.
+        probability: probability that the critical batch size of ``larger`` exceeds that of ``smaller``; ``None``
+            without resamples.
+        ratio: ratio of the critical batch sizes; ``None`` if one of them is not bounded.
+        interval: interval of the ratio; an end that the data leave open is ``None``.
+        verdict: the worse of the two optimizers' verdicts, which the probability and the interval do not account for.
     """
 
     larger: str
@@ -93,14 +97,14 @@ class CriticalPair:
 
 
 def named(answers: Sequence[Answer], name: str) -> list[Answer]:
-    """The answers whose optimizer is called so, or has this name and these options, ``name(option=value, ...)``."""
+    """Return the answers whose optimizer has this label, or this name and options, ``name(option=value, ...)``."""
     exact = [answer for answer in answers if answer.group.optimizer == name]
     return exact or [answer for answer in answers if read_choice(name).covers(answer.group.choice)]
 
 
 def pick_reference(answers: Sequence[Answer], wanted: str | None) -> Answer:
-    """The answer that the others are compared with: as asked where it is there, else ``adamw``, else the first. A name
-    that stands for several optimizers is a ``ConfigError``."""
+    """Return the answer that the others are compared with: the requested one if it exists, otherwise ``adamw``,
+    otherwise the first. Raise ``ConfigError`` if a name refers to several optimizers."""
     candidates = [] if wanted is None else named(answers, wanted)
     if len(candidates) > 1:
         names = ", ".join(answer.group.optimizer for answer in candidates)
@@ -109,7 +113,8 @@ def pick_reference(answers: Sequence[Answer], wanted: str | None) -> Answer:
 
 
 def token_ratio(reference: Answer, other: Answer) -> TokenRatio:
-    """Examples to target of ``reference`` over those of ``other``, at every batch size both reached."""
+    """Return the ratio of examples to target of ``reference`` to those of ``other``, at every batch size both
+    reached."""
     confidence, seed, both = reference.confidence, reference.config.seed, (reference, other)
 
     def difference(one: Drawn, two: Drawn) -> Drawn:
@@ -136,7 +141,7 @@ def token_ratio(reference: Answer, other: Answer) -> TokenRatio:
     estimate, along = difference(*(_curve(answer, grid) for answer in both))
     ends = [_curve(answer, shared[[0, -1]]) for answer in both]
     its_fall, fall = (drawn[:, 0] - drawn[:, 1] for drawn in _narrowed(reference, other, *ends))
-    # of independent fits; equal ones count whole: two of perfect scaling, or two plateaus, have a constant ratio
+    # the fits are independent; ties count fully: two of perfect scaling, or two plateaus, have a constant ratio
     rises = np.searchsorted(np.sort(its_fall), fall + ROUNDING, side="right") / max(1, len(its_fall))
     return replace(
         ratio,
@@ -146,10 +151,10 @@ def token_ratio(reference: Answer, other: Answer) -> TokenRatio:
 
 
 def critical_pair(larger: Answer, smaller: Answer) -> CriticalPair:
-    """Whether one critical batch size exceeds another, by the chosen definition.
+    """Compare two critical batch sizes by the chosen definition.
 
-    Resamples that the data do not bound (0, infinity) count as that; where both are the same one, neither is the
-    larger. Resamples without a value are left out.
+    Resamples that the data do not bound count as 0 or infinity; if both are the same of these, neither is larger.
+    Resamples without a value are left out.
     """
     mine, its = (
         values[~np.isnan(values)] for values in _narrowed(larger, smaller, *map(_log_critical, (larger, smaller)))
@@ -166,10 +171,10 @@ def critical_pair(larger: Answer, smaller: Answer) -> CriticalPair:
 
 
 def exceeds(first: Array, second: Array) -> float:
-    """Probability that a draw of ``first`` exceeds an independent one of ``second``; equal ones count half.
+    """Return the probability that a draw of ``first`` exceeds an independent one of ``second``; ties count half.
 
-    Shapes ``[R]`` and ``[Q]``, not empty, without NaN; infinities are larger than anything else. All ``R * Q`` pairs
-    count (the Mann-Whitney statistic over its largest value).
+    Shapes are ``[R]`` and ``[Q]``, not empty, without NaN; infinities are allowed. All ``R * Q`` pairs count (the
+    Mann-Whitney statistic divided by its largest value).
     """
     ordered = np.sort(second)
     below = np.searchsorted(ordered, first, side="left") + np.searchsorted(ordered, first, side="right")
@@ -177,8 +182,8 @@ def exceeds(first: Array, second: Array) -> float:
 
 
 def _narrowed(first: Answer, second: Answer, one: Drawn, two: Drawn) -> tuple[Array, Array]:
-    """Resamples of a logarithm of both, nearer to its estimate as :func:`narrowing` says; infinite ones, and those of
-    an unknown (NaN) estimate, stay as they are."""
+    """Return resamples of a logarithm of both, moved towards their estimates as :func:`narrowing` says; infinite ones,
+    and those of an unknown (NaN) estimate, are unchanged."""
     factors = narrowing((first.fit, second.fit), first.confidence)
     mine, its = (
         np.where(np.isnan(centre), values, centre + factor * (values - centre))
@@ -188,8 +193,8 @@ def _narrowed(first: Answer, second: Answer, one: Drawn, two: Drawn) -> tuple[Ar
 
 
 def _measured(answer: Answer) -> tuple[Array, Array, Array]:
-    """Batch sizes and natural log of the steps to target: what the curve is fitted to, with its resamples, else the
-    mean over seeds."""
+    """Return batch sizes, and natural log of the steps to target: the data of the fit with its resamples, or without a
+    fit the means over seeds."""
     fit = answer.fit
     if fit is not None:
         return fit.batch_sizes.astype(int), fit.log_steps, fit.measured_resamples
@@ -204,15 +209,15 @@ def _log_critical(answer: Answer) -> Drawn:
 
 
 def _curve(answer: Answer, batch_sizes: Array) -> Drawn:
-    """Log steps of the fit and of its resamples."""
+    """Return log steps of the fit and of its resamples."""
     fit = answer.fit
     assert fit is not None
     return fit.estimate.log_steps(batch_sizes), fit.resampled.log_steps(batch_sizes)
 
 
 def _ratio_interval(first: Array, second: Array, confidence: float, *, seed: int) -> Interval:
-    """Percentile interval of the ratio of independent resamples, given in logarithms; where both are 0 or both
-    infinite, the ratio may be anything: it stands at both ends."""
+    """Return the percentile interval of the ratio of independent resamples, given in logarithms; if both are 0 or both
+    infinite, the ratio may be anything, so it counts at both ends."""
     count = min(len(first), len(second))
     if not count:
         return None, None
@@ -220,5 +225,5 @@ def _ratio_interval(first: Array, second: Array, confidence: float, *, seed: int
         ratios = np.exp(shuffled(first, seed=seed, turn=1)[:count] - shuffled(second, seed=seed, turn=2)[:count])
     low = interval(np.where(np.isnan(ratios), 0.0, ratios), confidence)[0]
     high = interval(np.where(np.isnan(ratios), np.inf, ratios), confidence)[1]
-    # an end beyond everything that can be measured says no more than that it is open
+    # an end beyond anything that can be measured only means that it is open
     return finite_or_none(low), high or None

@@ -1,4 +1,4 @@
-"""What ``cbs compare`` writes and prints."""
+"""Presentation of ``cbs compare``: what it writes and prints."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _(comparisons: Comparisons) -> Presentation:
 
 
 def _shown(comparison: Comparison, said: str) -> Iterator[Table]:
-    """The tables of one comparison that have something to show."""
+    """Yield the tables of one comparison that are not empty."""
     if rows := ratios([comparison]).rows:
         across = Column("optimizer", "value", interval="interval")
         title = f"Token ratio, {comparison.title}: examples {comparison.reference} needs over those of the other {said}"
@@ -48,14 +48,14 @@ def _shown(comparison: Comparison, said: str) -> Iterator[Table]:
 
 
 def ratios(comparisons: Sequence[Comparison]) -> Table:
-    """One row per optimizer and batch size."""
+    """Return a table with one row per optimizer and batch size."""
     rows = [(each.scope, ratio, at) for each in comparisons for ratio in each.token_ratios for at in ratio.at]
     value = Column("token_ratio", "value", interval="interval")
     return Table(columns=(*files(*SCOPE, "reference", "optimizer", "batch_size"), value), rows=rows)
 
 
 def pairs(comparisons: Sequence[Comparison]) -> Table:
-    """One row per ordered pair of optimizers."""
+    """Return a table with one row per ordered pair of optimizers."""
     columns = (
         *files(*SCOPE),
         replace(_OPTIMIZER, value="larger"),
@@ -69,7 +69,7 @@ def pairs(comparisons: Sequence[Comparison]) -> Table:
 
 
 def plane(comparisons: Sequence[Comparison]) -> Table:
-    """One row per optimizer, number of devices and batch size."""
+    """Return a table with one row per optimizer, number of devices and batch size."""
     rows = [(each.scope, point) for each in comparisons for point in each.compute_time]
     unit, length = time_unit(point["seconds"] for _, point in rows if point["on_frontier"])
 
@@ -87,7 +87,7 @@ def plane(comparisons: Sequence[Comparison]) -> Table:
 
 
 def rising(ratio: TokenRatio) -> str:
-    """Whether the token ratio decreases with the batch size, in a sentence."""
+    """Say in a sentence whether the token ratio decreases with the batch size."""
     if ratio.probability_not_decreasing is None:
         return f"{ratio.optimizer}: too few batch sizes to say whether the ratio decreases with the batch size"
     return (

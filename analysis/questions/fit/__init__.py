@@ -1,1 +1,1 @@
-"""A critical batch size from a table of batch sizes and steps."""
+"""Estimate a critical batch size from a table of batch sizes and steps."""

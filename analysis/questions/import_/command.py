@@ -84,7 +84,7 @@ def command(
         raise ask_for(absent)
     columns, constants = pairs("--column", column), pairs("--set", constant)
     settings = Settings(**given, columns=columns, constants=constants, runs=runs, pattern=pattern, trials=trials)
-    if errors.is_terminal:  # no spinner: wandb may ask for a login
+    if errors.is_terminal:  # without a spinner, because wandb may ask for a login
         errors.print(f"reading {', '.join(sources)}", markup=False)
     imported = import_runs(
         sources, output, settings, format=format, add=add, command=shlex.join(["cbs", *sys.argv[1:]])

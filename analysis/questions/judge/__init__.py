@@ -1,1 +1,1 @@
-"""What batch schedules bought: their runs against the constant batch sizes run beside them."""
+"""Judge batch schedules: compare their runs with the constant batch sizes of the same sweep."""

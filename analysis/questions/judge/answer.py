@@ -1,4 +1,4 @@
-"""What a batch schedule bought: its runs against the curve of constant batch sizes at the same target."""
+"""Judge a batch schedule: compare its runs with the curve of constant batch sizes at the same target."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ from cbs.trial.store import read_steps
 from cbs.trial.target import Target
 
 FEWEST_SEEDS = 2
-"""With fewer the noise of a schedule's runs is known from the constant batch sizes alone."""
+"""With fewer seeds, the noise of a schedule's runs is known only from the constant batch sizes."""
 
 
 HOUR = 3600.0
-"""Seconds."""
+"""Seconds per hour."""
 
 
 class Standing(StrEnum):
-    """What can be said of a schedule; the notes name all that speaks against saying more."""
+    """Verdict on a schedule; the notes say what prevents a stronger one."""
 
     BETTER = "better than all constant"
     ALIKE = "no difference shown"
@@ -53,15 +53,19 @@ class Standing(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Judged:
-    """One schedule from one first batch size at one target.
+    """One schedule, starting from one batch size, at one target.
 
     Attributes:
-        answer: the curve of constant batch sizes.
-        schedule: name, with the options that tell it from others of that name.
-        best_lr: the learning rate that wins over seeds; ``None`` where no trial reached the target.
+        answer: answer for the constant batch sizes.
+        schedule: name, with the options that distinguish it from others of that name.
+        choice: the schedule with its options, as text.
+        batch_size: the first batch size.
+        best_lr: the best learning rate over seeds; ``None`` if no trial reached the target.
         at_grid_edge: whether it is the lowest or the highest that was tried.
-        seeds, seeds_reached: that were run at the best learning rate, and of these reached the target.
-        comparison: ``None`` where it was not made, for which a note says why.
+        seeds, seeds_reached: number of seeds run at the best learning rate, and of those that reached the target.
+        comparison: the comparison; ``None`` if it was not possible, with a note that says why.
+        verdict: the verdict.
+        notes: reasons and remarks.
         course: every step of one run, see :func:`course_of`.
     """
 
@@ -92,7 +96,7 @@ class Judged:
 
 @dataclass(frozen=True, kw_only=True)
 class Schedules(Findings):
-    """What :func:`schedules` found, one entry per optimizer, target, schedule and first batch size."""
+    """Result of :func:`schedules`, with one entry per optimizer, target, schedule and first batch size."""
 
     entries: tuple[Judged, ...] = field(repr=False)
 
@@ -108,11 +112,11 @@ def schedules(
     throughput: Throughput | None = None,
     devices: int = 1,
 ) -> Schedules:
-    """Every batch schedule of the results against the constant batch sizes that were run beside it.
+    """Compare every batch schedule of the results with the constant batch sizes of the same sweep.
 
-    ``path``, ``config`` and ``targets`` are those of :func:`analysis.analyze`, errors too, and a ``ResultsError`` where
-    no trial has a batch schedule; the hours that a schedule saves are those of ``throughput`` on so many ``devices``,
-    of the trials themselves where it is ``None``.
+    ``path``, ``config`` and ``targets`` are as for :func:`analysis.analyze`, including errors; it is a ``ResultsError``
+    if no trial has a batch schedule. The hours that a schedule saves are computed from ``throughput`` on ``devices``
+    devices, or from the trials themselves if it is ``None``.
     """
     results = load(path)
     if not results.scheduled:
@@ -131,8 +135,8 @@ def schedules(
     for scheduled in results.scheduled:
         if scheduled.reference is None:
             notes.append(
-                f"{len(scheduled.trials)} trials with {scheduled.choice} have no constant batch sizes beside them that "
-                "differ in nothing else; run the sweep without --schedule, too"
+                f"{len(scheduled.trials)} trials with {scheduled.choice} have no constant batch sizes that differ in "
+                "nothing else to compare with; also run the sweep without --schedule"
             )
             continue
         group = results.groups[scheduled.reference]
@@ -150,12 +154,12 @@ def schedules(
         optimizers = dict.fromkeys(entry.answer.group.optimizer for entry in entries)
         notes += filter(None, dict.fromkeys(throughput.assumption(each, devices) for each in optimizers))
     else:
-        notes.append(f"hours are not known: {missing}; give --throughput")
+        notes.append(f"hours are unknown: {missing}; give --throughput")
     return Schedules(config=config, entries=tuple(entries), notes=tuple(notes))
 
 
 StepTimes = Callable[[Array], Array]
-"""Seconds of a step over batch sizes; NaN where they are not known."""
+"""Function from batch sizes to seconds per step; NaN where unknown."""
 
 
 def _judged(
@@ -211,14 +215,17 @@ def _judged(
     elif times is not None and comparison.seconds_saved.value is None and comparison.equal_examples is not None:
         remarks.append(f"no step time at batch size {comparison.equal_examples:.3g}, so no hours saved")
     if not hyperbola:
-        remarks.append("the curve of constant batch sizes is no hyperbola, so gamma means nothing")
+        remarks.append("the curve of constant batch sizes is not a hyperbola, so gamma is meaningless")
     verdict = Standing.UNKNOWN if against else _standing(comparison.steps_saved)
     return Judged(**about, comparison=comparison, verdict=verdict, notes=(*against, *remarks))
 
 
 def _winner(study: Study, recorded: dict[int, dict[str, np.ndarray]]) -> int | None:
-    """Row of the best learning rate. Under a rule that looks at the run the fewest steps may cost more examples, so the
-    geometric mean of the two counts; for a table of stages, and a constant batch size, it is the same choice."""
+    """Return the row of the best learning rate.
+
+    Under a rule that reacts to the run, fewer steps may cost more examples, so the geometric mean of both counts; for a
+    fixed table of stages, and for constant batch sizes, this is the same choice.
+    """
     cost = np.full_like(study.steps, np.nan)
     for place in zip(*np.nonzero(np.isfinite(study.steps)), strict=True):
         run = _run(float(study.steps[place]), recorded[int(study.trials[place])])
@@ -244,7 +251,7 @@ def _run(steps: float, recorded: dict[str, np.ndarray], times: StepTimes | None 
 
 
 def _against(answer: Answer, gain: ScheduleGain, edge: bool, reached: int, seeds: int) -> list[str]:
-    """What forbids a verdict."""
+    """Return what prevents a verdict."""
     remarks = []
     if answer.verdict is not Verdict.OK:
         remarks.append(f"the curve of constant batch sizes: {answer.verdict}")
@@ -275,9 +282,12 @@ def _standing(saved: Quantity) -> Standing:
 
 
 def course_of(trial: pd.Series, recorded: dict[int, dict[str, np.ndarray]]) -> pd.DataFrame:
-    """Every step of one run: ``step, examples, batch_size``, the learning rate ``lr``, and the metric as ``value``
-    where it was evaluated. Learning rates are stored at evaluations: between them that of the schedule is taken to be
-    linear in examples, and the factor of the batch schedule is that of the step."""
+    """Return every step of one run: ``step, examples, batch_size``, the learning rate ``lr``, and the metric as
+    ``value`` where it was evaluated.
+
+    Learning rates are stored at evaluations; in between, that of the schedule is interpolated linearly in examples,
+    times the factor of the batch schedule at each step.
+    """
     columns = recorded[int(trial.name)]
     course = pd.DataFrame({name: columns[name] for name in ("step", "examples", "batch_size")})
     at, values, lrs = (np.asarray(trial[name]) for name in ("steps", "values", "lrs"))

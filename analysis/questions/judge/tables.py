@@ -1,4 +1,4 @@
-"""What ``cbs schedule judge`` writes and prints."""
+"""Presentation of ``cbs schedule judge``: what it writes and prints."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _(schedules: Schedules) -> Presentation:
 
 
 def verdicts(entries: Sequence[Judged]) -> Table:
-    """One row per optimizer, target, schedule and first batch size."""
+    """Return a table with one row per optimizer, target, schedule and first batch size."""
     answers, times = [entry.answer for entry in entries], _times(entries)
     columns = (
         *about(answers),
@@ -47,8 +47,8 @@ def verdicts(entries: Sequence[Judged]) -> Table:
     )
     lines = [
         "gamma = (S/S_min - 1)(E/E_min - 1), below 1 where a schedule beats every constant batch size",
-        "saved: share of the steps of the best constant batch size at equal examples, of the examples of the best one "
-        "at equal steps",
+        "saved: share of the steps of the best constant batch size at equal examples, and of the examples of the best "
+        "one at equal steps",
         *(["time saved: against the best constant batch size at equal examples"] if times else []),
     ]
     title = f"Batch schedules against constant batch sizes{titled(answers)}" if entries else ""
@@ -57,7 +57,7 @@ def verdicts(entries: Sequence[Judged]) -> Table:
 
 
 def _times(entries: Sequence[Judged]) -> list[Column]:
-    """The time a schedule takes, and what it saves, in one unit; in hours for files."""
+    """Return columns of the time a schedule takes, and of what it saves, in one unit; in hours for files."""
     seconds = [each.comparison.seconds.value for each in entries if each.comparison is not None]
     known = [value for value in seconds if value is not None]
     if not known:
@@ -71,7 +71,7 @@ def _times(entries: Sequence[Judged]) -> list[Column]:
 
 
 def _remarks(entries: Sequence[Judged]) -> list[str]:
-    """The notes of every row, each after the name of its schedule."""
+    """Return the notes of every row, each after the name of its schedule."""
     return [
         f"{entry.answer.group.optimizer}, {entry.schedule} from {entry.batch_size}: {note}"
         for entry in entries

@@ -1,4 +1,4 @@
-"""Step times from the trials of a sweep, as their ``timing.json`` has them: the hours schedules are judged by."""
+"""Step times from the trials of a sweep, as recorded in ``timing.json``, from which the hours of schedules follow."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _MACHINE = ("device", "host", "threads")
 
 
 def trial_times(results: Results) -> tuple[StepTimeTable | None, str]:
-    """Seconds per step at every constant batch size, the median over its trials; and why there are none.
+    """Return seconds per step at every constant batch size, the median over its trials, or why there are none.
 
-    The seconds are those of all optimizer updates of a trial over its steps, with what measuring took, and without
-    evaluations. Trials on machines that differ are not pooled: there are no times then.
+    They are the seconds of all optimizer updates of a trial, including measurements but not evaluations, divided by its
+    steps. Trials on different machines are not pooled: there are no times then.
     """
     rows = [_row(*trial) for trial in results.trials[["folder", "group", "batch_size", "final_step"]].itertuples(False)]
     known = pd.DataFrame([row for row in rows if row is not None])
     if known.empty:
-        return None, "no trial says how long its steps took"
+        return None, "no trial recorded how long its steps took"
     machines = known[list(_MACHINE)].astype(str).drop_duplicates()
     if len(machines) > 1:
         return None, f"the trials ran on {plural(len(machines), 'machine')} that differ, so their times do not compare"
@@ -48,12 +48,12 @@ def trial_times(results: Results) -> tuple[StepTimeTable | None, str]:
 
 
 def _row(folder: Path, group: int, batch_size: int, steps: int) -> dict[str, Any] | None:
-    """What a trial says; ``None`` where it says nothing that can be used."""
+    """Return what a trial recorded; ``None`` if nothing usable."""
     try:
         timing = read_timing(folder / "timing.json")
         seconds, workers = float(timing["training_seconds"]), int(timing.get("workers", 1))
     except (ResultsError, ValueError, TypeError, KeyError):
-        return None  # imported trials have none, and a time is not worth refusing the sweep
+        return None  # imported trials have none, and a missing time is no reason to refuse the sweep
     if not (steps and 0 < seconds < np.inf and workers > 0):
         return None
     about = {name: timing.get(name, "") for name in _MACHINE}

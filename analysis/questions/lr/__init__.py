@@ -1,1 +1,1 @@
-"""How the best learning rate follows the batch size."""
+"""How the best learning rate depends on the batch size."""

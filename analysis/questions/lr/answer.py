@@ -1,4 +1,5 @@
-"""How the learning rate follows the batch size, and what the way it is chosen does to the critical batch size."""
+"""How the best learning rate depends on the batch size, and how the way it is chosen affects the critical batch
+size."""
 
 from __future__ import annotations
 
@@ -18,13 +19,16 @@ from analysis.read.results import load
 from cbs.trial.target import Target
 
 MULTIPLES = (2, 4, 8)
-"""How many times larger a batch the factors are for."""
+"""Multiples of the batch size for which factors are given."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LearningRate:
-    """One optimizer at one target; the factors, none without a law, are from the critical batch size, where it is
-    known, and from the largest with a known optimum, to each of :data:`MULTIPLES`."""
+    """Results for one optimizer at one target.
+
+    The factors (none without a law) start from the critical batch size, if known, and from the largest batch size with
+    a known optimum, and go to each of :data:`MULTIPLES`.
+    """
 
     answer: Answer = field(repr=False)
     law: LearningRateLaw
@@ -37,7 +41,7 @@ class LearningRate:
 
 @dataclass(frozen=True, kw_only=True)
 class LearningRates(Findings):
-    """What :func:`learning_rates` found, one entry per sweep, optimizer and target."""
+    """Result of :func:`learning_rates`, with one entry per sweep, optimizer and target."""
 
     entries: tuple[LearningRate, ...] = field(repr=False)
 
@@ -53,10 +57,11 @@ def learning_rates(
     metric: str | None = None,
     reference: int | None = None,
 ) -> LearningRates:
-    """The law of the best learning rate, the factors for larger batches, and the protocols, per optimizer and target.
+    """Fit the law of the best learning rate, and return factors for larger batches and protocols, per optimizer and
+    target.
 
-    ``path``, ``config``, ``targets`` and ``metric`` are those of :func:`analysis.analyze`, errors too; ``reference`` is
-    that of :func:`analysis.estimate.protocols.protocols`.
+    ``path``, ``config``, ``targets`` and ``metric`` are as for :func:`analysis.analyze`, including errors;
+    ``reference`` is as for :func:`analysis.estimate.protocols.protocols`.
     """
     results = load(path, metric=metric)
     entries = []

@@ -27,7 +27,7 @@ def command(
     config: AnalysisConfig,
     answer: Answer,
 ) -> None:
-    """How the best learning rate follows the batch size.
+    """How the best learning rate depends on the batch size.
 
     And what square-root or linear scaling would have measured.
 

@@ -1,4 +1,4 @@
-"""Best learning rate against batch size, with the law through the optima."""
+"""Best learning rate against batch size, with the law fitted to the optima."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _ALONG = 60
 
 
 def compute(learning_rates: LearningRates) -> pd.DataFrame:
-    """Rows of three kinds, see column ``kind``: ``optimum`` with its interval, ``bound`` at an edge of the grid, with
-    the open end missing, ``law`` along the law with its band."""
+    """Return rows of three kinds (column ``kind``): ``optimum`` with its interval, ``bound`` at an edge of the grid,
+    without the open end, and ``law`` along the law with its band."""
     return tidy([row for entry in learning_rates.entries for row in _rows(entry)], _COLUMNS)
 
 
@@ -46,7 +46,7 @@ def _rows(entry: LearningRate) -> Iterator[dict[str, Any]]:
 
 
 def marks(table: pd.DataFrame) -> list[Line2D]:
-    """Bounds, where there are any."""
+    """Return key entries of the bounds, if there are any."""
     kinds = (
         ("high", "^", "at the upper edge of the grid: it lies there or above"),
         ("low", "v", "at the lower edge of the grid: it lies there or below"),
@@ -61,7 +61,7 @@ def marks(table: pd.DataFrame) -> list[Line2D]:
 
 @figure("best_learning_rate", of=LearningRates, compute=compute, panel="panel", marks=marks)
 def draw(axes: Axes, table: pd.DataFrame) -> None:
-    """Points of several optimizers stand a little aside, so that their intervals stay apart."""
+    """Draw optima and laws; points of several optimizers are offset, so that their intervals do not overlap."""
     sizes, key = table.loc[table["kind"] != "law", "batch_size"], []
     style.batch_axes(axes, table, table[["lr", "low", "high"]], "best learning rate", sizes)
     middle = (table["optimizer"].nunique() - 1) / 2

@@ -1,4 +1,4 @@
-"""What ``cbs lr`` writes and prints."""
+"""Presentation of ``cbs lr``: what it writes and prints."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from analysis.present.table import Column, Table, quantity
 from analysis.questions.lr.answer import LearningRate, LearningRates
 
 FEW = 2
-"""Commands that are shown; more are in the file."""
+"""Number of commands that are shown; the file has all."""
 
 
 @presentation.register
@@ -47,7 +47,7 @@ def _about(entries: Iterable[LearningRate]) -> tuple[Column, ...]:
 
 
 def optima(entries: Sequence[LearningRate]) -> Table:
-    """One row per optimizer and batch size."""
+    """Return a table with one row per optimizer and batch size."""
     rows = [(best, entry.answer) for entry in entries for best in entry.law.best]
     bound = any(best["at_grid_edge"] for best, _ in rows)
     columns = (
@@ -62,7 +62,7 @@ def optima(entries: Sequence[LearningRate]) -> Table:
 
 
 def laws(entries: Sequence[LearningRate]) -> Table:
-    """One row per optimizer."""
+    """Return a table with one row per optimizer."""
     names = {
         "slope": "slope of ln lr over ln B",
         "first_slope": "slope at the smallest B",
@@ -83,7 +83,7 @@ def laws(entries: Sequence[LearningRate]) -> Table:
 
 
 def factors(entries: Sequence[LearningRate]) -> Table:
-    """One row per optimizer, start and multiple."""
+    """Return a table with one row per optimizer, start and multiple."""
     rows = [(factor, entry.answer) for entry in entries for factor in entry.factors]
     columns = (
         *_about(entries),
@@ -99,7 +99,7 @@ def factors(entries: Sequence[LearningRate]) -> Table:
 
 
 def protocols(learning_rates: LearningRates) -> Table:
-    """One row per optimizer and way to choose the learning rate."""
+    """Return a table with one row per optimizer and way to choose the learning rate."""
     rows = [(protocol, entry, protocol.answer) for entry in learning_rates.entries for protocol in entry.protocols]
 
     def reached(_: Protocol, __: LearningRate, answer: Answer) -> int:
@@ -128,7 +128,7 @@ def protocols(learning_rates: LearningRates) -> Table:
 
 
 def missing_trials(entries: Sequence[LearningRate]) -> Table:
-    """One row per learning rate of a protocol that was not run."""
+    """Return a table with one row per learning rate of a protocol that was not run."""
     rows = [
         (cells, protocol, entry.answer)
         for entry in entries
@@ -147,7 +147,7 @@ def missing_trials(entries: Sequence[LearningRate]) -> Table:
 
 
 def _to_run(entries: Sequence[LearningRate]) -> Iterator[str]:
-    """What every protocol lacks, and commands where there are few, each of them once."""
+    """Yield what every protocol lacks, with commands if there are few, each once."""
     lacking = [(protocol, entry.answer) for entry in entries for protocol in entry.protocols if protocol.missing]
     shown: set[str] = set()
     if lacking:

@@ -1,1 +1,1 @@
-"""The noise scale that was measured along one run."""
+"""The noise scale measured along one run."""

@@ -12,10 +12,10 @@ from analysis.questions.noise_scale_run.tables import CORRECTED, MeasuredRun, sc
 
 
 def compute(measured_run: MeasuredRun) -> pd.DataFrame:
-    """One row per phase and geometry; none where every estimate is undefined.
+    """Return one row per phase and geometry; none if every estimate is undefined.
 
-    The columns are those of :func:`analysis.questions.noise_scale_run.tables.scales`; ``noise_scale`` is NaN where
-    undefined, ``low`` and ``high`` are NaN where the interval is open.
+    The columns are those of :func:`analysis.questions.noise_scale_run.tables.scales`; ``noise_scale`` is NaN if
+    undefined, ``low`` and ``high`` are NaN if the interval is open.
     """
     numbers = ["noise_scale", "low", "high", "signal", "noise"]
     table = scales(measured_run.values).frame().astype(dict.fromkeys(numbers, float))
@@ -23,17 +23,17 @@ def compute(measured_run: MeasuredRun) -> pd.DataFrame:
 
 
 def _measured(table: pd.DataFrame) -> pd.Series:
-    """Rows that are drawn: of a scale and its corrected one, the latter."""
+    """Return a mask of the rows to draw; a corrected scale replaces the uncorrected one."""
     better = [name.removesuffix(CORRECTED) for name in set(table["geometry"]) if name.endswith(CORRECTED)]
     return ~table["geometry"].isin(better) & (table["noise_scale"] > 0)
 
 
 @figure("noise_scale_run", of=MeasuredRun, name="noise_scale", compute=compute)
 def draw(axes: Axes, table: pd.DataFrame) -> None:
-    """Corrected noise scales stand in place of what they correct; an open end runs off the axes."""
+    """Draw the noise scales, corrected ones in place of uncorrected ones; an open end extends beyond the axes."""
     measured, unit = table[_measured(table)], table["example_unit"].iloc[0]
     looks = style.looks(measured["geometry"])
-    # Side by side, so that the bars of one phase do not lie on each other.
+    # side by side, so that the bars of one phase do not overlap
     aside = {geometry: 1.05 ** (place - len(looks) / 2) for place, geometry in enumerate(looks)}
     along = measured["examples"] * measured["geometry"].map(aside)
     values = measured[["noise_scale", "low", "high"]].to_numpy()

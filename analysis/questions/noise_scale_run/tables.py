@@ -1,4 +1,4 @@
-"""What ``cbs noise-scale`` writes and prints; layers where everything is asked for."""
+"""Presentation of ``cbs noise-scale``: what it writes and prints; layers only if everything is requested."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from analysis.present.table import Column, Table, files, pivot
 from cbs.registry.choices import Choice
 
 CORRECTED = "_corrected"
-"""Ends the name of a geometry whose noise scale is corrected for the batch size."""
+"""Suffix of the name of a geometry whose noise scale is corrected for the batch size."""
 
 
 @dataclass(frozen=True)
 class MeasuredRun:
-    """A run that was measured: ``values`` are what :meth:`cbs.training.noise_scale_run.NoiseScaleRun.to_json` gives."""
+    """A measured run; ``values`` is the result of :meth:`cbs.training.noise_scale_run.NoiseScaleRun.to_json`."""
 
     values: dict[str, Any]
 
@@ -59,7 +59,7 @@ def _(measured_run: MeasuredRun) -> Presentation:
 
 
 def matched(run: dict[str, Any]) -> str:
-    """The geometry that is matched to the optimizer: where there is one, that which is corrected for the batch size."""
+    """Return the geometry that matches the optimizer, corrected for the batch size if there is such a version."""
     corrected = f"{run['matched']}{CORRECTED}"
     return corrected if corrected in run["phases"][0]["noise_scales"] else str(run["matched"])
 
@@ -69,9 +69,9 @@ def _interval(*row: Any) -> tuple[float | None, float | None]:
 
 
 def scales(run: dict[str, Any]) -> Table:
-    """One row per phase and geometry of a :meth:`cbs.training.noise_scale_run.NoiseScaleRun.to_json`.
+    """Return a table with one row per phase and geometry of :meth:`cbs.training.noise_scale_run.NoiseScaleRun.to_json`.
 
-    ``examples`` is the middle of the phase.
+    ``examples`` is at the middle of the phase.
     """
     rows = []
     for place, phase in enumerate(run["phases"]):
@@ -98,7 +98,7 @@ def scales(run: dict[str, Any]) -> Table:
 
 
 def _notes(run: dict[str, Any]) -> list[str]:
-    """What is said of the estimates, every note once per phase."""
+    """Return the notes on the estimates, every note once per phase."""
     notes: dict[tuple[int, str], list[str]] = {}
     for phase in run["phases"]:
         for geometry, entry in phase["noise_scales"].items():

@@ -1,1 +1,1 @@
-"""What one step saves at its best length, against the batch size."""
+"""What one step saves at its best length, by batch size."""

@@ -1,6 +1,6 @@
-r"""The noise scale by definition: from what the best step saves at every batch size.
+r"""The noise scale by its definition: from what the best step saves at every batch size.
 
-What it saves is fitted by :math:`\Delta L_{opt}(B) = \Delta L_{max}/(1 + B_{noise}/B)` (McCandlish et al. 2018, arXiv
+The saving is fitted by :math:`\Delta L_{opt}(B) = \Delta L_{max}/(1 + B_{noise}/B)` (McCandlish et al. 2018, arXiv
 1812.06162, equation 2.7). The same :math:`B_{noise} = tr(H\Sigma)/G^\top H G` follows from the curvature along the
 gradients, and the simple one, :math:`tr(\Sigma)/|G|^2`, from their norms; both by the unbiased combinations of the
 smallest and the largest batch size (appendix A.1). Intervals resample the gradients of every batch size.
@@ -18,20 +18,21 @@ from analysis.arrays import Array, Quantity
 from analysis.plain import shown
 
 _GRID = 400
-"""Noise scales that are tried in a fit."""
+"""Number of noise scales that are tried in a fit."""
 
 _BEYOND = 100.0
-"""How far beyond the batch sizes they go."""
+"""Factor by which they extend beyond the batch sizes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BestStep:
-    """The best step with one batch size.
+    """The best step at one batch size.
 
     Attributes:
-        length: along the gradient.
-        saved: of the loss.
-        at_edge: whether it is the shortest or longest that was tried: what it saves is a lower bound.
+        batch_size: examples per step.
+        length: its length along the gradient.
+        saved: decrease of the loss.
+        at_edge: whether it is the shortest or longest that was tried, so that the saving is a lower bound.
     """
 
     batch_size: int
@@ -42,13 +43,18 @@ class BestStep:
 
 @dataclass(frozen=True, kw_only=True)
 class OneStepTest:
-    """What :func:`one_step_test` found; noise scales are in examples.
+    """Result of :func:`one_step_test`; noise scales are in examples.
 
     Attributes:
-        most: the best step with the whole gradient saves so much.
-        noise_scale: by the fit to what steps saved; no value where it lies beyond what can be told.
-        hessian_noise_scale: by curvature along the gradients.
-        simple_noise_scale: by norms of the gradients.
+        about: description of what was measured.
+        points: the best step at every batch size.
+        most: decrease of the loss by the best step with the full gradient.
+        noise_scale: noise scale from the fit to the savings; no value if it is outside the range that can be
+            determined.
+        hessian_noise_scale: noise scale from the curvature along the gradients.
+        simple_noise_scale: noise scale from the norms of the gradients.
+        confidence: confidence of the intervals.
+        notes: remarks.
     """
 
     about: dict[str, Any]
@@ -68,10 +74,10 @@ def one_step_test(
     about: dict[str, Any], batch_sizes: Sequence[int], lengths: Sequence[Array], changes: Sequence[Array],
     sq_norms: Array, curvatures: Array, examples: int, *, confidence: float = 0.95, resamples: int = 1000,
 ) -> OneStepTest:  # fmt: skip
-    """The noise scales of :class:`cbs.spectrum.one_step.OneStep`, whose fields these are.
+    """Estimate the noise scales from the fields of :class:`cbs.spectrum.one_step.OneStep`.
 
     Args:
-        about: what was measured: workload, optimizer and the like, unit of an example.
+        about: description of what was measured: workload, optimizer and the like, unit of an example.
     """
     sizes, replicates = np.array(batch_sizes, dtype=float), len(sq_norms[0])
     rng = np.random.default_rng(0)
@@ -103,8 +109,8 @@ def one_step_test(
 
 
 def _best(lengths: Array, means: Array) -> tuple[Array, Array, Any]:
-    """Length and saving of the best step of every row ``[R, J]``, by the parabola through the best one that was tried
-    and its neighbours, and whether that is an end."""
+    """Return length and saving of the best step of every row ``[R, J]``, by the parabola through the best one tried and
+    its neighbours, and whether that is the shortest or longest."""
     best = means.argmin(axis=1)
     at = np.clip(best, 1, len(lengths) - 2)
     rows = np.arange(len(means))
@@ -119,8 +125,8 @@ def _best(lengths: Array, means: Array) -> tuple[Array, Array, Any]:
 
 
 def _fitted(sizes: Array, saved: Array) -> tuple[Array, Array]:
-    """The most that a step saves and the noise scale of every row, by least squares in logarithms, each batch size
-    weighted by how well its saving is known; NaN where a saving is not above 0, 0 or infinity at an end of the grid."""
+    """Return the largest saving of a step and the noise scale for every row, by least squares in logarithms with
+    weights; NaN if a saving is not positive, 0 or infinity at an end of the grid."""
     known = np.asarray((saved > 0).all(axis=1))
     logs = np.log(np.where(saved > 0, saved, 1.0))
     spread = np.var(logs[1:][known[1:]], axis=0) if known[1:].sum() > 1 else np.ones(len(sizes))
@@ -144,8 +150,8 @@ def _fitted(sizes: Array, saved: Array) -> tuple[Array, Array]:
 
 
 def _of_ends(sizes: Array, moments: Array) -> Array:
-    """Noise over signal of moments that are signal + noise/B at the smallest and the largest batch size, ``[R]``; NaN
-    where one is not above 0."""
+    """Return noise over signal from moments that are signal + noise/B at the smallest and the largest batch size,
+    ``[R]``; NaN if one is not positive."""
     small, big = moments[:, 0], moments[:, -1]
     signal = (sizes[-1] * big - sizes[0] * small) / (sizes[-1] - sizes[0])
     noise = (small - big) / (1 / sizes[0] - 1 / sizes[-1])
@@ -153,6 +159,7 @@ def _of_ends(sizes: Array, moments: Array) -> Array:
 
 
 def _within(rows: Array, confidence: float) -> Quantity:
-    """A noise scale, with an end open where resamples have none there: no signal stands for infinitely much noise."""
+    """Return a noise scale with its interval; resamples without signal count as infinitely much noise, so the end is
+    open."""
     rows = np.where(np.isnan(rows), np.inf, rows)
     return Quantity.open_ended(np.where(rows > 0, rows, -np.inf), confidence)

@@ -1,4 +1,4 @@
-"""What the best step saves against the batch size, with the fitted curve."""
+"""The saving of the best step against the batch size, with the fitted curve."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from analysis.questions.one_step.answer import OneStepTest
 
 
 def compute(found: OneStepTest) -> pd.DataFrame:
-    """Rows of two kinds, see column ``kind``: ``point`` per batch size with its interval, ``fit`` along the curve."""
+    """Return rows of two kinds (column ``kind``): ``point`` per batch size with its interval, ``fit`` along the
+    curve."""
     points = [
         {"kind": "point", "batch_size": each.batch_size, "saved": each.saved.value}
         | dict(zip(("low", "high"), each.saved.interval, strict=True))
@@ -31,7 +32,7 @@ def compute(found: OneStepTest) -> pd.DataFrame:
 
 @figure("one_step", of=OneStepTest, compute=compute)
 def draw(axes: Axes, table: pd.DataFrame) -> None:
-    """Points and the fitted curve."""
+    """Draw points and the fitted curve."""
     look = style.looks(["one"])["one"]
     points, fit = (table[table["kind"] == kind] for kind in ("point", "fit"))
     values = style.near(table["saved"], table[["low", "high"]], 4)

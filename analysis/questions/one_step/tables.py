@@ -1,4 +1,4 @@
-"""What ``cbs noise-scale --one-step`` writes and prints."""
+"""Presentation of ``cbs noise-scale --one-step``: what it writes and prints."""
 
 from __future__ import annotations
 

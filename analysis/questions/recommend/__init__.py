@@ -1,1 +1,1 @@
-"""Which batch size to train with: least time, cost or data."""
+"""Recommend a batch size to train with: least time, cost or data."""

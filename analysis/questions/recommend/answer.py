@@ -1,8 +1,8 @@
-r"""Which batch size to train with, from steps to target and seconds per step.
+r"""Recommend a batch size to train with, from steps to target and seconds per step.
 
 The time to target at batch size B on n devices is :math:`T(B, n) = S(B)\, s(B, n)`, with :math:`S` the fitted curve and
-:math:`s` the seconds of a step. Four things may be made as small as can be, each over all batch sizes and over any
-number of devices up to the given one:
+:math:`s` the seconds per step. One of four objectives is minimised, each over all batch sizes and over any number of
+devices up to the given one:
 
 ==============  =======================================  ==========================================================
 ``time``        :math:`T`                                hours to target
@@ -11,11 +11,11 @@ number of devices up to the given one:
 ``priced``      :math:`(n + R) T`                        device-hours, when an hour of waiting is worth R of them
 ==============  =======================================  ==========================================================
 
-The last is the exchange of McCandlish et al. (2018), appendix D, who make examples plus r times steps as small as can
-be, at :math:`B = \sqrt{r B_{crit}}`.
+The last one is the exchange of McCandlish et al. (2018), appendix D, who minimise examples plus r times steps, with the
+minimum at :math:`B = \sqrt{r B_{crit}}`.
 
-The steps are uncertain, and so are the seconds where their table says by how much. For given devices the first two and
-the last choose the same batch size; they differ in the devices.
+The steps are uncertain, and so are the seconds if their table gives their error. For a given number of devices the
+first two and the last choose the same batch size; they differ in the number of devices.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ from analysis.read.throughput import Throughput
 from cbs.trial.target import Target
 
 NEAR = 1.05
-"""A batch size is near the best when it takes at most this multiple of the best."""
+"""A batch size is near the best if its objective is at most this multiple of the best."""
 
 _ROUNDING = 1e-9
-"""Of batch sizes that differ by less than this, in the objective, the smallest is taken."""
+"""Relative difference of the objective below which batch sizes count as equal; the smallest of them is taken."""
 
 _FLAT = 5e-3
-"""Likewise in examples: near perfect scaling an exponent that is off 1 by a hair moves their minimum anywhere."""
+"""The same for examples: near perfect scaling, an exponent slightly off 1 would move their minimum anywhere."""
 
 
 def recommend(
@@ -65,8 +65,10 @@ def recommend(
     targets: Sequence[float | Target] | None = None,
     metric: str | None = None,
 ) -> Recommendations:
-    """The batch size of least time, cost and data, with intervals, per optimizer, and the best optimizer; ``path``,
-    ``config``, ``targets`` and ``metric`` are those of :func:`analysis.analyze`, errors too."""
+    """Recommend the batch size of least time, cost and data, with intervals, per optimizer, and the best optimizer.
+
+    ``path``, ``config``, ``targets`` and ``metric`` are as for :func:`analysis.analyze`, including errors.
+    """
     found, notes = read_scopes(path, config, targets, metric=metric)
     recommendations = []
     for scope in found:
@@ -80,7 +82,7 @@ def recommend(
 
 
 def advise(answer: Answer, throughput: Throughput, wish: Wish) -> Advice:
-    """The best batch size of an optimizer for every objective."""
+    """Return the best batch size of an optimizer for every objective."""
     remarks = [] if answer.verdict is Verdict.OK else [f"{answer.verdict}: {answer.advice}"]
     courses = courses_of(answer, throughput, wish.devices)
     if not courses:
@@ -94,8 +96,8 @@ def advise(answer: Answer, throughput: Throughput, wish: Wish) -> Advice:
 
 
 def probabilities_of_best(plans: Sequence[Plan], *, seed: int) -> list[float] | None:
-    """Probability of each plan, of as many optimizers, to have the smallest objective; ``None`` where one has no
-    resamples. The optimizers are independent."""
+    """Return the probability of each plan, each of another optimizer, to have the smallest objective; ``None`` if one
+    has no resamples. The optimizers are independent."""
     if not all(len(plan.objective_resamples) for plan in plans):
         return None
     best = np.argmin([shuffled(plan.objective_resamples, seed=seed, turn=at) for at, plan in enumerate(plans)], axis=0)
@@ -118,7 +120,7 @@ def _plan(answer: Answer, throughput: Throughput, wish: Wish, objective: str, co
         c.batch_sizes if objective == "examples" else c.seconds * (1.0 if objective == "time" else rate)
         for c, rate in zip(courses, rates, strict=True)
     ]
-    # of equals the one on more devices, which is the sooner
+    # among equals, the one on more devices is sooner
     chosen = min(reversed(range(len(courses))), key=lambda index: (courses[index].steps * weights[index]).min())
     entry, weight, price = courses[chosen], weights[chosen], prices[chosen]
     drawn = 1.0 if objective == "examples" else entry.drawn
@@ -152,7 +154,7 @@ def _plan(answer: Answer, throughput: Throughput, wish: Wish, objective: str, co
 
 
 def _near(batch_sizes: Array, values: Array, at: int) -> tuple[int, int]:
-    """The batch sizes around ``at`` without a gap that take at most 5 % more."""
+    """Return the range of batch sizes around ``at``, without gaps, that take at most 5 % more."""
     far = np.flatnonzero(values > NEAR * values[at])
     low = far[far < at].max(initial=-1) + 1
     high = far[far > at].min(initial=len(values)) - 1
@@ -160,8 +162,8 @@ def _near(batch_sizes: Array, values: Array, at: int) -> tuple[int, int]:
 
 
 def _of_plan(answer: Answer, throughput: Throughput, objective: str, entry: TimeCurve, at: int) -> str:
-    """For the least data, what decides them; else, where the best candidate is the smallest or the largest, why it is,
-    and whether the best lies beyond it."""
+    """For the least data, say what determines it; otherwise, if the best candidate is the smallest or the largest, say
+    why, and whether the best may lie beyond."""
     fit, optimizer = answer.fit, answer.group.optimizer
     assert fit is not None
     if objective == "examples":

@@ -31,7 +31,7 @@ def command(
 ) -> None:
     """Which batch size to train with: least time, cost or data.
 
-    And what twice the devices buy.
+    It also says what twice the devices gain.
 
     Example: cbs recommend results/ --target 2.4 --devices 8 --throughput throughput.csv
 

@@ -25,11 +25,11 @@ _NEAR: dict[str, Any] = {"linewidth": 5, "alpha": 0.45}
 
 
 def compute(recommendations: Recommendations) -> pd.DataFrame:
-    """Rows of three kinds per panel and optimizer, see column ``kind``: ``curve`` along the batch sizes that may be
-    recommended, on the devices of the recommendation, with its interval; ``point`` at every measured batch size with
-    the range over seeds; ``best`` at the recommendation, with the range of batch sizes within 5 % of it.
+    """Return rows of three kinds per panel and optimizer (column ``kind``).
 
-    ``value`` is in seconds in a panel of time; in a panel of cost in ``unit``.
+    ``curve``: along the batch sizes that may be recommended, on the devices of the recommendation, with its interval;
+    ``point``: at every measured batch size with the range over seeds; ``best``: at the recommendation, with the range
+    of batch sizes within 5 % of it. ``value`` is in seconds in a panel of time, and in ``unit`` in a panel of cost.
     """
     rows = []
     for recommendation in recommendations.recommendations:
@@ -66,7 +66,7 @@ def _rows(answer: Answer, step_times: Throughput, plan: Plan) -> Iterator[dict[s
 
 
 def marks(table: pd.DataFrame) -> list[Line2D]:
-    """All but the optimizers, which are named at their lines."""
+    """Return key entries of everything except the optimizers, which are named at their lines."""
     shown: dict[str, dict[str, Any]] = {
         "recommended batch size B": {"marker": "*", "linestyle": "", **_STAR},
         "at most 5 % more than that": _NEAR,
@@ -78,7 +78,8 @@ def marks(table: pd.DataFrame) -> list[Line2D]:
 
 @figure("recommendation", of=Recommendations, compute=compute, panel="panel", columns=2, marks=marks)
 def draw(axes: Axes, table: pd.DataFrame) -> None:
-    """A star at the recommended batch size, a thick line within 5 % of it, every line named at its end."""
+    """Draw a star at the recommended batch size, a thick line within 5 % of it, and the name of every line at its
+    end."""
     unit, length = table["unit"].iloc[0], 1.0
     if unit == "s":
         unit, length = time_unit(table["value"])

@@ -1,4 +1,4 @@
-"""What is asked for and what is recommended: objectives, a batch size for each, what twice the devices buy."""
+"""Requests and recommendations: objectives, a batch size for each, and the gain from twice the devices."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ OBJECTIVES = ("time", "cost", "examples", "priced")
 
 @dataclass(frozen=True, kw_only=True)
 class Wish:
-    """What a recommendation has to respect.
+    """Conditions that a recommendation has to respect.
 
     Attributes:
-        price: of a device-hour, in any currency; replaces that of the throughput table; ``None`` takes the table's.
-        price_ratio: device-hours that it is worth to be done an hour sooner; ``None`` to leave ``priced`` out.
+        devices: largest number of devices.
+        price: price of a device-hour in any currency; replaces that of the throughput table; ``None`` for the table's.
+        price_ratio: number of device-hours that finishing an hour sooner is worth; ``None`` to leave ``priced`` out.
     """
 
     devices: int
@@ -39,7 +40,7 @@ class Wish:
 
     @property
     def objectives(self) -> tuple[str, ...]:
-        """Objectives that can be answered."""
+        """The objectives that can be answered."""
         return OBJECTIVES if self.price_ratio is not None else OBJECTIVES[:-1]
 
 
@@ -48,14 +49,21 @@ class Plan:
     """The best batch size of one optimizer for one objective.
 
     Attributes:
+        optimizer: the optimizer.
+        objective: the objective.
+        batch_size: the recommended batch size.
+        devices: number of devices.
         within_5_percent: smallest and largest batch size around it that take at most 5 % more on these devices.
-        best_batch_size_interval: interval of the batch size that is best on these devices, over the resamples.
-        probability_within_5_percent: that the batch size takes at most 5 % more than the best on these devices;
-            ``None`` without resamples.
-        seconds: wall time to target, validation not included.
-        cost: in the currency of the price, which is that of a device-hour; both ``None`` where it is not known.
-        objective_value: the objective, in its own unit.
-        objective_resamples: the objective on every resample, shape ``[R]``.
+        best_batch_size_interval: interval of the best batch size on these devices, over the resamples.
+        probability_within_5_percent: probability that the batch size takes at most 5 % more than the best on these
+            devices; ``None`` without resamples.
+        steps, examples: steps and examples to target.
+        seconds: wall time to target, without validation.
+        device_hours: device-hours to target.
+        cost: cost in the currency of the price of a device-hour; both are ``None`` if unknown.
+        remarks: remarks on the plan.
+        objective_value: value of the objective in its own unit.
+        objective_resamples: value of the objective on every resample, shape ``[R]``.
     """
 
     optimizer: str = field(repr=False)
@@ -78,13 +86,13 @@ class Plan:
 
 @dataclass(frozen=True, kw_only=True)
 class Doubling:
-    """What twice as many devices buy when all of them are used, each time at the batch size of least time.
+    """Gain from using twice as many devices, each time at the batch size of least time.
 
     Attributes:
-        devices: before; twice as many after.
-        batch_sizes: of least time, before and after.
-        time_factor: time after over time before; 0.5 is perfect.
-        cost_factor: device-hours after over device-hours before; 1 is perfect.
+        devices: number of devices before; twice as many after.
+        batch_sizes: batch sizes of least time, before and after.
+        time_factor: time after over time before; 0.5 is ideal.
+        cost_factor: device-hours after over device-hours before; 1 is ideal.
     """
 
     devices: int
@@ -96,11 +104,13 @@ class Doubling:
 
 @dataclass(frozen=True, kw_only=True)
 class Advice:
-    """What one optimizer should train with.
+    """Recommendations for one optimizer.
 
     Attributes:
-        plans: by objective; empty where nothing can be recommended.
-        doubling_devices: ``None`` where no step time is known for twice the devices, or nothing can be recommended.
+        answer: the answer that they are based on.
+        plans: plan by objective; empty if nothing can be recommended.
+        doubling_devices: gain from twice the devices; ``None`` if no step time is known for them, or nothing can be
+            recommended.
         remarks: verdict, and why there is no plan.
     """
 
@@ -120,8 +130,8 @@ class Advice:
 
 @dataclass(frozen=True, kw_only=True)
 class Winner:
-    """The optimizer that is best for an objective, every one at its own recommended batch size; the probability that it
-    is is ``None`` without resamples, or with one optimizer."""
+    """The best optimizer for an objective, each at its own recommended batch size; the probability that it is the best
+    is ``None`` without resamples, or with one optimizer."""
 
     objective: str
     optimizer: str
@@ -130,8 +140,8 @@ class Winner:
 
 @dataclass(frozen=True, kw_only=True)
 class Recommendation(Scope):
-    """What to train with, for one sweep, workload and target: advice per optimizer, and a winner per objective, none
-    where nothing can be recommended."""
+    """Recommendation for one sweep, workload and target: advice per optimizer, and a winner per objective (none if
+    nothing can be recommended)."""
 
     advice: tuple[Advice, ...] = field(repr=False)
     winners: tuple[Winner, ...] = field(repr=False)
@@ -142,7 +152,7 @@ class Recommendation(Scope):
 
 @dataclass(frozen=True, kw_only=True)
 class Recommendations(Findings):
-    """What :func:`recommend` found, one entry per sweep, workload and target."""
+    """Result of :func:`recommend`, with one entry per sweep, workload and target."""
 
     wish: Wish = field(repr=False)
     recommendations: tuple[Recommendation, ...]

@@ -1,4 +1,4 @@
-"""What ``cbs recommend`` writes and prints."""
+"""Presentation of ``cbs recommend``: what it writes and prints."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _(recommendations: Recommendations) -> Presentation:
 
 
 def plans(recommendations: Sequence[Recommendation], title: str = "", lines: Sequence[str] = ()) -> Table:
-    """One row per objective and optimizer."""
+    """Return a table with one row per objective and optimizer."""
     rows = [
         (entry.scope, advice.plans[best.objective], best, advice.answer)
         for entry in recommendations
@@ -63,7 +63,7 @@ def plans(recommendations: Sequence[Recommendation], title: str = "", lines: Seq
 
 
 def sentences(recommendation: Recommendation, *, exact: bool) -> Iterator[str]:
-    """Everything that stands below the table, one line each; ``exact`` is whether step times are taken to be so."""
+    """Yield the lines below the table; ``exact`` is whether step times are taken as exact."""
     condition = " if the step times are exact" if exact else ""
     for best in recommendation.winners:
         if best.probability is not None:

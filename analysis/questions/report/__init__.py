@@ -1,1 +1,1 @@
-"""Everything about a folder of results as one HTML page."""
+"""Report everything about a folder of results as one HTML page."""

@@ -1,7 +1,7 @@
-"""A whole analysis as one HTML page that needs nothing else: no network, no script, no file beside it.
+"""Write a whole analysis as one self-contained HTML page: no network, no script, no other files.
 
-The same results, options and command give the same bytes; the page holds no time but those the sweeps were run at. The
-values of marks are shown on hover by the titles of SVG elements.
+The same results, options and command give the same bytes; the page contains no time except those at which the sweeps
+were run. Values of marks are shown on hover by the titles of SVG elements.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from cbs.registry import extensions
 from cbs.trial.target import Target
 
 LINES = 120
-"""Rows of points beyond which their tables are folded."""
+"""Number of rows of points above which their tables are folded."""
 
 _BREAKS = re.compile(r"[^,_(=/]+[,_(=/]*|[,_(=/]+")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """The file that :func:`report` wrote, its size in bytes, an answer per sweep, group and target, and how many
-    figures."""
+    """The page that :func:`report` wrote: its file, its size in bytes, one answer per sweep, group and target, and the
+    number of figures."""
 
     path: Path
     size: int
@@ -69,11 +69,11 @@ def report(
     """Analyze the results and write them as one self-contained HTML page.
 
     Args:
-        path, targets, metric, config: as of :func:`analysis.analyze`, errors too.
-        output: the file to write; ``analysis/report.html`` inside ``path`` when absent.
-        title: of the page; names the sweeps when empty.
-        command: that makes this page, to stand on it; left out when empty.
-        refresh: seconds after which a browser loads the page again, as a sweep is running; ``None`` for never.
+        path, targets, metric, config: as for :func:`analysis.analyze`, including errors.
+        output: the file to write; ``analysis/report.html`` inside ``path`` by default.
+        title: title of the page; the names of the sweeps if empty.
+        command: command that makes this page, to be shown on it; left out if empty.
+        refresh: seconds after which a browser reloads the page, for a running sweep; ``None`` for never.
 
     Raises:
         ResultsError: if ``output`` cannot be written.
@@ -112,7 +112,8 @@ def sections(path: Path, config: AnalysisConfig, number: int) -> list[dict[str, 
 
 
 def drawings(drawn_answers: Sequence[Answer]) -> list[dict[str, Any]]:
-    """Of every sweep, workload and target the ``answers``, their ``points`` and the ``figures``, numbered through."""
+    """Return the ``answers``, ``points`` and ``figures`` of every sweep, workload and target, figures numbered
+    throughout."""
     pages: list[dict[str, Any]] = []
     number = 1
     for suffix, members in scopes(drawn_answers):
@@ -136,8 +137,8 @@ def render(
     command: str = "",
     refresh: int | None = None,
 ) -> str:
-    """The page of at least one answer as text; ``figures`` are :func:`drawings`, ``added`` :func:`sections`, all else
-    is as of :func:`report`."""
+    """Return the page of at least one answer as text; ``figures`` are :func:`drawings`, ``added`` :func:`sections`, the
+    rest is as for :func:`report`."""
     folders = {group.sweep: group for group in results.groups}
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("analysis.questions.report", "."),
@@ -183,12 +184,12 @@ def render(
 
 
 def _papers(text: str) -> Markup:
-    """``text`` with arXiv numbers as links."""
+    """Return ``text`` with arXiv numbers as links."""
     link = Markup('<a href="https://arxiv.org/abs/{0}">arXiv:{0}</a>')
     parts = content.ARXIV.split(text)
     return Markup("").join(link.format(part) if place % 2 else part for place, part in enumerate(parts))
 
 
 def _breakable(text: str) -> Markup:
-    """``text`` that may be broken after a comma and the like."""
+    """Return ``text`` with permitted line breaks after commas and the like."""
     return Markup("").join(Markup("{}<wbr>").format(part) for part in _BREAKS.findall(text))

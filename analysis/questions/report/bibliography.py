@@ -1,4 +1,4 @@
-"""BibTeX of what a result rests on: the definitions of the critical batch size, the optimizers, and this program."""
+"""BibTeX entries that a result relies on: definitions of the critical batch size, optimizers, and this program."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from analysis.estimate.definitions import DEFINITIONS
 from cbs.registry.choices import Choice
 
 SOFTWARE = "cbs"
-"""Key of this program."""
+"""Key of the entry of this program."""
 
 _ARXIV = re.compile(r"arXiv:(\d{4}\.\d{5})")
 _EPRINT = re.compile(r"eprint = \{([^}]*)\}")
 _OPTIMIZERS = re.compile(r", optimizers = \{([^}]*)\}")
-"""Names in the registry of those that a paper introduces; not printed."""
+"""Field with the registered names of the optimizers that a paper introduces; not printed."""
 
 
 @functools.cache
 def entries() -> dict[str, str]:
-    """BibTeX by key, of ``sources.bib`` beside this file and of this program."""
+    """Return the BibTeX entries by key, from ``sources.bib`` beside this file and of this program."""
     lines = (Path(__file__).parent / "sources.bib").read_text().splitlines()
     known = {line[line.index("{") + 1 : line.index(",")]: line for line in lines if line.startswith("@")}
     title = "{cbs}: critical batch sizes of optimizers, with intervals"
@@ -35,19 +35,19 @@ def entries() -> dict[str, str]:
 
 
 def bibtex(keys: list[str]) -> str:
-    """The entries of these keys, each once, one field a line."""
+    """Return the entries of these keys, each once, one field per line."""
     texts = (_OPTIMIZERS.sub("", entries()[key]) for key in dict.fromkeys(keys))
     return "\n\n".join(re.sub(r", (?=\w+ = \{)", ",\n  ", text)[:-1] + "\n}" for text in texts)
 
 
 def of_definition(name: str) -> list[str]:
-    """Keys of the sources that the file of a definition names by arXiv number."""
+    """Return the keys of the sources that the file of a definition cites by arXiv number."""
     numbers = _ARXIV.findall(inspect.getdoc(sys.modules[DEFINITIONS[name].__module__]) or "")
     return [key for key, entry in entries().items() if (found := _EPRINT.search(entry)) and found[1] in numbers]
 
 
 def of_optimizer(choice: Choice) -> list[str]:
-    """Keys of the papers whose entry names an optimizer; none for code of one's own, for one that only the imported
-    results know, and for a library's class."""
+    """Return the keys of the papers whose entry names an optimizer; none for custom code, for optimizers known only
+    from imports, and for classes of a library."""
     fields = {key: _OPTIMIZERS.search(entry) for key, entry in entries().items()}
     return [key for key, found in fields.items() if found and choice.name in found[1].split(", ")]

@@ -1,6 +1,6 @@
-"""What the page says beside its tables, as plain values: of its answers, and of where their numbers come from.
+"""What the page says in addition to its tables, as plain values: about its answers and the origin of their numbers.
 
-That is protocol, commands, software and machine, and how the trials ended.
+The latter are protocol, commands, software and machine, and how the trials ended.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ from analysis.present.table import Column, Table
 from analysis.read.results import Results
 
 MESSAGES = 20
-"""Most messages of trials that are shown."""
+"""Largest number of trial messages that are shown."""
 
 ARXIV = re.compile(r"arXiv:(\d{4}\.\d{5})")
 
 
 def axis(answers: Sequence[Answer]) -> tuple[float, float]:
-    """Ends of a common logarithmic axis for critical batch sizes: powers of two around every value and finite end."""
+    """Return the ends of a common log axis for critical batch sizes: powers of two around all values and finite
+    ends."""
     known = [
         value for answer in answers for value in (answer.critical_batch_size, *answer.interval) if value and value > 0
     ]
@@ -40,9 +41,11 @@ def axis(answers: Sequence[Answer]) -> tuple[float, float]:
 
 
 def judged(answers: Sequence[Answer]) -> list[dict[str, Any]]:
-    """What the page says to every answer: its ``value`` with interval, whether it is ``fine``, what a ``hyperbola``
-    would say, and where low end, value and high end lie on the common axis, 0 to 1, ``None`` where open or
-    undefined."""
+    """Return what the page says about every answer.
+
+    That is its ``value`` with interval, whether it is ``fine``, what a ``hyperbola`` would give, and the positions of
+    low end, value and high end on the common axis, 0 to 1, ``None`` if open or undefined.
+    """
     low, high = map(math.log, axis(answers))
     return [
         {
@@ -61,13 +64,13 @@ def judged(answers: Sequence[Answer]) -> list[dict[str, Any]]:
 
 
 def value_of(answer: Answer) -> str:
-    """The critical batch size with its interval and unit; that there is none, where it is unknown."""
+    """Return the critical batch size with interval and unit, or that there is no value."""
     words = with_interval(answer.critical_batch_size, answer.interval).removeprefix(f"{DASH} ")
     return "no value" if words == DASH else f"{words} {answer.group.example_unit}s"
 
 
 def verdict_first(table: Table) -> Table:
-    """The summary with its verdict beside the critical batch size, where no screen cuts it off."""
+    """Return the summary with its verdict next to the critical batch size, where no screen cuts it off."""
     verdict = next(column for column in table.columns if column.key == "verdict")
     columns = [column for column in table.columns if column is not verdict]
     place = next(place for place, column in enumerate(columns) if column.key == "critical_batch_size") + 1
@@ -75,8 +78,8 @@ def verdict_first(table: Table) -> Table:
 
 
 def definitions(answers: Sequence[Answer]) -> list[dict[str, str]]:
-    """Every definition that was evaluated: its name with its options, one plain sentence, what exactly is computed, and
-    its source."""
+    """Return every evaluated definition: name with options, a plain sentence, what exactly is computed, and its
+    source."""
     entries = []
     for name, entry in answers[0].definitions.items():
         kind = DEFINITIONS[name]
@@ -89,15 +92,15 @@ def definitions(answers: Sequence[Answer]) -> list[dict[str, str]]:
 
 
 def _plain(text: str) -> str:
-    """A docstring without its markup."""
+    """Return a docstring without its markup."""
     return re.sub(r":\w+:`([^`]*)`", r"\1", " ".join(text.split())).replace("``", "")
 
 
 def sweep(name: str, folder: str, manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """A sweep from its ``sweep.json``; what is missing there is left out.
+    """Return a description of a sweep from its ``sweep.json``; what is missing there is left out.
 
-    ``axes`` is what was varied and ``protocol`` what all trials share, setting and value; ``runs`` has one entry per
-    command that added to it, see :func:`_run`.
+    ``axes`` is what was varied and ``protocol`` what all trials share, as settings and values; ``runs`` has one entry
+    per command that added to it, see :func:`_run`.
     """
     protocol = (manifest.get("protocol") or {}) | {"data hash": manifest.get("data_hash") or None}
     return {
@@ -110,14 +113,14 @@ def sweep(name: str, folder: str, manifest: Mapping[str, Any]) -> dict[str, Any]
 
 
 def latest(runs: Sequence[Mapping[str, str]]) -> list[tuple[str, str]]:
-    """Software and machine of the run that started last, for the head of the page."""
+    """Return software and machine of the latest run, for the top of the page."""
     last = max(runs, key=lambda run: run["started"], default={})
     shown = (("Software", "software"), ("Machine", "hardware"), ("Commit", "git"))
     return [(name, re.sub(r"\b([0-9a-f]{10})[0-9a-f]{30}\b", r"\1", last[key])) for name, key in shown if last.get(key)]
 
 
 def _run(entry: Mapping[str, Any]) -> dict[str, str]:
-    """Command, start and what it ran on, as lines of text."""
+    """Return command, start and machine as lines of text."""
     hardware = entry.get("hardware") or {}
     machine = {
         **{key: hardware.get(key) for key in ("system", "processor")},
@@ -146,7 +149,7 @@ def _text(value: Any) -> str:
 
 
 def statuses(results: Results) -> Table:
-    """How the trials ended: one row per group."""
+    """Return a table of how the trials ended, one row per group."""
     names = [name for name, _ in Counter(results.trials["status"]).most_common()]
     rows: list[dict[str, Any]] = [
         {"sweep": group.sweep, "optimizer": group.optimizer}
@@ -164,8 +167,8 @@ def statuses(results: Results) -> Table:
 
 
 def messages(results: Results) -> list[tuple[str, int]]:
-    """What trials said when they ended early, with how many said the like; those that differ in numbers alone count
-    together under the first. The most frequent first."""
+    """Return the messages of trials that ended early, with their number, the most frequent first; messages that differ
+    only in numbers are counted together under the first."""
     texts = results.trials["message"].fillna("")
     texts = texts[texts != ""]
     alike = texts.groupby(texts.str.replace(r"\d+(\.\d+)?", "0", regex=True), sort=False).agg(["first", "size"])

@@ -1,4 +1,4 @@
-"""What every mark of a figure stands for, as titles of invisible circles on the marks: a browser shows them on hover,
+"""Values behind every mark of a figure, as titles of invisible circles on the marks, which a browser shows on hover
 without a script."""
 
 from __future__ import annotations
@@ -15,29 +15,31 @@ from matplotlib.figure import Figure
 from analysis.phrases import ends, number
 
 _RADIUS = 5.0
-"""Of a circle in points, larger than the marks so that it is easily met."""
+"""Radius of a circle in points, larger than the marks so that it is easy to hit."""
 
 _BOUNDS = ("censored", "missed")
-"""Kinds of rows whose steps are a lower bound."""
+"""Kinds of rows whose steps are lower bounds."""
 
 _CLOSE = 1e-9
-"""Relative difference up to which a place on the axes is a number of the table."""
+"""Relative difference up to which a position on the axes is matched to a number of the table."""
 
 
 def values(figure: Figure, table: pd.DataFrame) -> Markup:
-    """The circles of every mark inside its axes that stands for a row of the table; the figure has been saved, so that
-    all stands in its place. What is drawn elsewhere than at its number, such as the arrow of an open end, has none.
+    """Return circles for every mark inside its axes that represents a row of the table.
+
+    The figure must have been saved, so that everything has its final position. Marks drawn elsewhere than at their
+    value, such as the arrow of an open end, have none.
 
     Args:
-        figure: drawn of ``table``.
-        table: its rows say whose a mark is.
+        figure: figure drawn from ``table``.
+        table: table that says what each mark represents.
     """
     height = 72 * figure.get_size_inches()[1]
     marks = [mark for axes in figure.axes for mark in _marks(axes, figure, table)]
     places = 72 / figure.dpi * np.array([mark[:2] for mark in marks]).reshape(-1, 2)
     circles = []
     for x, y in np.unique(places, axis=0):
-        near = np.hypot(*(places - (x, y)).T) < _RADIUS  # a circle hides those below it
+        near = np.hypot(*(places - (x, y)).T) < _RADIUS  # a circle covers those below it
         text = "\n".join(dict.fromkeys(marks[place][2] for place in np.flatnonzero(near)))
         circle = Markup('<circle cx="{:.1f}" cy="{:.1f}" r="{:g}"><title>{}</title></circle>')
         circles.append(circle.format(x, height - y, _RADIUS, text))
@@ -45,7 +47,7 @@ def values(figure: Figure, table: pd.DataFrame) -> Markup:
 
 
 def _marks(axes: Axes, figure: Figure, table: pd.DataFrame) -> Iterator[tuple[float, float, str]]:
-    """Place in pixels and words of every mark of the axes, each place once for every row that stands there."""
+    """Yield position in pixels and text of every mark of the axes, once for every row at that position."""
     known: set[tuple[float, float]] = set()
     numbers = table.select_dtypes("number").to_numpy(float)
     labels = _label(axes, figure, "x"), _label(axes, figure, "y")
@@ -62,7 +64,7 @@ def _marks(axes: Axes, figure: Figure, table: pd.DataFrame) -> Iterator[tuple[fl
 
 
 def _rows(x: float, y: float | None, numbers: np.ndarray) -> np.ndarray:
-    """Those that hold both numbers, or the only one that holds the first where the other axis has none."""
+    """Return the rows that contain both numbers, or the only row that contains the first if the other axis has none."""
     holds = np.isclose(numbers, x, rtol=_CLOSE, atol=0).any(axis=1)
     if y is None:
         return np.flatnonzero(holds if holds.sum() == 1 else [])
@@ -81,7 +83,7 @@ def _words(x: float, y: float, labels: tuple[str, str], row: pd.Series) -> str:
 
 
 def _label(axes: Axes, figure: Figure, axis: str) -> str:
-    """Label of an axis; that of its neighbours where it is said only once for all."""
+    """Return the label of an axis, or that of its neighbours if it is given only once for all."""
     texts = [getattr(each, f"get_{axis}label")() for each in (axes, *figure.axes)]
     common = getattr(figure, f"get_sup{axis}label")()
     return " ".join(next(filter(None, [*texts, common]), "").replace(r"\$", "$").split())

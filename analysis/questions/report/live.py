@@ -1,4 +1,4 @@
-"""The page of a sweep that is running: written again and again until it has ended."""
+"""Write the page of a running sweep repeatedly until the sweep has ended."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cbs.errors import ResultsError
 from cbs.trial.store import LOCK, STALE_SECONDS, find_sweeps
 
 REFRESH = 30
-"""Seconds between two pages."""
+"""Seconds between two versions of the page."""
 
 
 def follow(
@@ -21,15 +21,16 @@ def follow(
     *,
     pause: Callable[[float], None] = time.sleep,
 ) -> Page:
-    """Write the page while a sweep at ``path`` runs, and once more when none does.
+    """Write the page while a sweep at ``path`` runs, and once more when none is running.
 
     Args:
-        write: writes it; is given the seconds after which a browser is to load it again, ``None`` for never.
-        note: tells a person a line.
-        pause: waits so many seconds.
+        path: path of the results.
+        write: writes the page; receives the seconds after which a browser reloads it, ``None`` for never.
+        note: called with each line of information for the user.
+        pause: waits for a number of seconds.
 
     Raises:
-        ResultsError: as of :func:`analysis.questions.report.answer.report`, once no sweep runs any more.
+        ResultsError: as for :func:`analysis.questions.report.answer.report`, once no sweep is running.
     """
     if not running(path):
         note(f"no sweep is running in {path}: the page is written once")
@@ -48,7 +49,7 @@ def follow(
 
 
 def running(path: str | os.PathLike[str]) -> bool:
-    """Whether the owner of one of the sweeps at ``path`` has touched its lock of late."""
+    """Return whether the owner of one of the sweeps at ``path`` has touched its lock recently."""
     for store in find_sweeps(path):
         try:
             age = time.time() - (store.root / LOCK).stat().st_mtime

@@ -1,7 +1,7 @@
-"""The paragraph on methods of a paper, in LaTeX, about this very result: what was run, how it was read, what is open.
+"""Write the methods paragraph of a paper, in LaTeX, about a result: what was run, how it was analysed, what is open.
 
-It says what ``sweep.json`` and the trials record and nothing else; what neither holds stands in a comment, to be filled
-in by the author.
+It contains only what ``sweep.json`` and the trials record; what neither records is listed in a comment, to be filled in
+by the author.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from analysis.read.results import load
 from cbs.trial.target import Target
 
 _SHORT = 10
-"""Digits of a commit."""
+"""Number of digits of a commit."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Methods:
-    """A paragraph for every sweep, in LaTeX, and the BibTeX of what they cite."""
+    """One paragraph per sweep, in LaTeX, and the BibTeX entries that they cite."""
 
     paragraphs: tuple[str, ...]
     bibtex: str
@@ -48,10 +48,10 @@ def methods(
     metric: str | None = None,
     config: AnalysisConfig = DEFAULT,
 ) -> Methods:
-    """How the critical batch sizes of a folder of results were measured, to be put into a paper.
+    """Describe how the critical batch sizes of a folder of results were measured, for use in a paper.
 
     Args:
-        path, targets, metric, config: as of :func:`analysis.analyze`, errors too.
+        path, targets, metric, config: as for :func:`analysis.analyze`, including errors.
     """
     by_sweep: dict[str, list[Answer]] = {}
     for answer in answers(load(path, metric=metric), config, targets=targets):
@@ -65,7 +65,7 @@ def methods(
 
 
 def _paragraph(members: Sequence[Answer]) -> str:
-    """One sentence a line; comments say what is not recorded."""
+    """Return a paragraph with one sentence per line; comments list what is not recorded."""
     manifest = members[0].group.manifest
     recorded = manifest.get("protocol")
     protocol: Mapping[str, Any] = recorded if isinstance(recorded, dict) else {}
@@ -170,7 +170,7 @@ def _schedule(schedule: Mapping[str, Any]) -> str:
 
 
 def _further(protocol: Mapping[str, Any]) -> str:
-    """What else was done to every step, where that is not the usual."""
+    """Describe what else was done at every step, if it is not the default."""
     parts = [f"{protocol['precision']} arithmetic"] if protocol.get("precision") else []
     parts += [f"gradients clipped to norm {protocol['clip_norm']:g}"] if protocol.get("clip_norm") else []
     if isinstance(averaging := protocol.get("averaging"), dict):
@@ -226,7 +226,7 @@ def _commit(manifest: Mapping[str, Any]) -> str:
 
 
 def _each(members: Sequence[Answer], words: Callable[[Answer], str]) -> str:
-    """What ``words`` says of every optimizer; once where all are alike."""
+    """Return what ``words`` says about every optimizer; only once if it is the same for all."""
     by_words: dict[str, list[str]] = {}
     for answer in members:
         by_words.setdefault(words(answer), []).append(answer.group.optimizer)

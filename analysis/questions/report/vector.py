@@ -1,4 +1,4 @@
-"""The figures of the page, with what belongs to them: SVG whose text stays text, or PNG where that is smaller."""
+"""Figures of the page with their captions and data: SVG with text kept as text, or PNG if that is smaller."""
 
 from __future__ import annotations
 
@@ -21,22 +21,23 @@ from analysis.present.table import Column, Table
 from analysis.questions.report.hover import values
 
 LONGEST_TABLE = 60
-"""Rows of the table behind a figure that are shown; the download has all."""
+"""Number of rows shown of the table behind a figure; the download has all."""
 
 FIRST = ("steps", "pareto", "definitions")
 """Figures that come before the others."""
 
 LARGEST = 400_000
-"""Characters of SVG beyond which a figure is written as PNG: a browser is slow with so many marks."""
+"""Number of characters of SVG above which a figure is written as PNG, because browsers are slow with so many marks."""
 
 _FALLBACK = f"'{FONT}', Verdana, sans-serif"
-"""Verdana has nearly the same widths, so labels keep their place where the font is missing."""
+"""Verdana has nearly the same widths, so labels keep their positions if the font is missing."""
 
 _GEOMETRY, _LONG = re.compile(r'\b(d|[xy][12]?|points|transform|width|height)="[^"]*"'), re.compile(r"-?\d+\.\d{3,}")
 
 
 def drawn(shown: Picture, number: int) -> Mapping[str, Any]:
-    """A figure with its number on the page, its words, the table behind it, and that as a ``data:`` URI."""
+    """Return a figure with its number on the page, its caption, the table behind it, and the table as a ``data:``
+    URI."""
     kind, frame, figure = shown.kind, shown.table, shown.kind.figure(shown.table)
     columns = [Column(name, heading=name, text=_text, left=True) for name in frame]
     return {
@@ -59,9 +60,11 @@ def _text(value: object) -> str:
 
 
 def picture(figure: Figure, *, prefix: str, name: str, description: str, table: pd.DataFrame) -> Markup:
-    """The figure as an element of a page, as large as on one of paper. ``prefix`` is put before every id of the SVG, so
-    that several can share a page; ``name`` is the id of the element that names it, ``description`` for those who do not
-    see it, and ``table`` what it is drawn of."""
+    """Return the figure as an HTML element, in the same size as on paper.
+
+    ``prefix`` is prepended to every id of the SVG, so that several can share a page; ``name`` is the id of the element
+    that names it, ``description`` a text for people who cannot see it, and ``table`` the data behind it.
+    """
     with style.style():
         text = _svg(figure, prefix)
         text = text.removesuffix("</svg>\n").removesuffix("</svg>") + f"{values(figure, table)}</svg>"
@@ -75,7 +78,7 @@ def picture(figure: Figure, *, prefix: str, name: str, description: str, table: 
 
 
 def _svg(figure: Figure, prefix: str) -> str:
-    """What is inside the drawing, without what a page has no use for: metadata, a style sheet for all elements."""
+    """Return the content of the drawing, without metadata and global style sheet, which would affect the page."""
     buffer = io.StringIO()
     with matplotlib.rc_context({"svg.hashsalt": prefix}):
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})

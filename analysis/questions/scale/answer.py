@@ -1,6 +1,6 @@
-"""How the critical batch size grows with data, model size, loss and compute, and what it depends on at all else equal.
+"""How the critical batch size scales with data, model size, loss and compute, and on what it depends, all else equal.
 
-``scale(paths)`` is the whole of it; see :mod:`analysis.estimate.laws` for the fits.
+The entry point is ``scale(paths)``; see :mod:`analysis.estimate.laws` for the fits.
 """
 
 from __future__ import annotations
@@ -23,20 +23,21 @@ from cbs.errors import ConfigError, ResultsError
 from cbs.trial.target import Target
 
 _OWN = 0.25
-"""Spread of ln S_min over that of ln B_crit below which an exponent against the data is 1 within a quarter, whatever
-they are."""
+"""Ratio of the spread of ln S_min to that of ln B_crit below which an exponent against data counted at B_crit is 1
+within a quarter, whatever the data."""
 
 _ONE_LAW = "; a law holds for one workload and optimizer: models that share a law need the same workload name"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scaling(Findings):
-    """What :func:`scale` found.
+    """Result of :func:`scale`.
 
     Attributes:
-        points: the critical batch sizes; those interpolated at held data last.
-        comparisons: sets with all else equal, and pools of them.
-        data: what data and compute stand for, in words.
+        points: the critical batch sizes; those interpolated at fixed data come last.
+        laws: laws over all points of an optimizer.
+        comparisons: sets with all else equal, and pools of such sets.
+        data: what data and compute refer to, in words.
     """
 
     points: tuple[ScalingPoint, ...]
@@ -56,16 +57,18 @@ def scale(
     data_at_batch: float | None = None,
     targets: Sequence[float | Target] | None = None,
 ) -> Scaling:
-    """Laws of the critical batch size over many models and targets.
+    """Fit laws of the critical batch size over many models and targets.
 
     Args:
+        paths: sweeps, or folders of sweeps.
+        config: configuration of the analysis.
         against: names in :data:`analysis.questions.scale.points.AXES`; ``None`` for all that vary.
-        vary: axes or workload options to compare along, all else equal; ``None`` for every option that varies.
-        hold_data: amounts of data at which ``vary`` is also compared, the loss then being free; in tokens where an
-            example has them.
-        at: values to predict the critical batch size at; needs one axis.
-        data_at_batch: batch size whose examples to target are the data; ``None`` for the critical
-            one.
+        vary: axes or workload options along which to compare, all else equal; ``None`` for every option that varies.
+        hold_data: amounts of data at which ``vary`` is also compared, with the loss free; in tokens if an example has
+            them.
+        at: values at which to predict the critical batch size; requires a single axis.
+        data_at_batch: batch size whose examples to target are the data; ``None`` for the critical batch size.
+        targets: as for :func:`analysis.analyze`.
 
     Raises:
         ConfigError: if an argument is out of its domain.
@@ -96,7 +99,7 @@ def scale(
             raise ResultsError(f"no law against {axis}: {why}{_ONE_LAW if len(own) > 1 else ''}")
     notes += [] if data_at_batch else [line for law in fitted for line in _against_itself(law, measured)]
     names = list(dict.fromkeys(vary or varying(points, options(points))))
-    # the parameters follow a single option that varies
+    # if a single option varies, the parameters follow from it
     names += varying(points, ["parameters"]) if not vary and len(names) != 1 else []
     compared = [law for name in names for law in comparisons(points, name, config)]
     for data in hold_data or ():
@@ -123,7 +126,7 @@ def scale(
 
 
 def _against_itself(law: ScalingLaw, points: Sequence[ScalingPoint]) -> list[str]:
-    """That data which are a multiple of B_crit itself say nothing of how it grows with them."""
+    """Warn if the data are a multiple of B_crit itself and therefore say nothing about how it grows with them."""
     if law.axis not in ("data", "compute") or law.fit is None:
         return []
     sizes = np.log([points[index].critical_batch_size for index in law.points])
@@ -131,7 +134,7 @@ def _against_itself(law: ScalingLaw, points: Sequence[ScalingPoint]) -> list[str
         return []
     return [
         f"{law.workload}, {law.optimizer}: {law.axis}, counted at B_crit, only follows it, as S_min hardly differs "
-        "between the points: an exponent near 1 says nothing; --data-at-batch B counts at one batch size"
+        "between the points: an exponent near 1 means nothing; --data-at-batch B counts at one batch size"
     ]
 
 

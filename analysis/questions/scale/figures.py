@@ -25,8 +25,8 @@ _WORDS = {"loss": "target loss", "parameters": "parameters N", "data": "data D",
 
 @dataclass(frozen=True)
 class Against:
-    """What one figure is drawn of: the critical batch sizes against ``axis``; where ``held_data`` is given, compared at
-    these data instead of at equal loss."""
+    """What one figure shows: critical batch sizes against ``axis``; if ``held_data`` is given, compared at these data
+    instead of at equal loss."""
 
     scaling: Scaling
     axis: str
@@ -44,12 +44,12 @@ def _(result: Scaling) -> Iterable[tuple[str, Against]]:
 
 
 def compute(part: Against) -> pd.DataFrame:
-    """Rows of three kinds, see column ``kind``.
+    """Return rows of three kinds (column ``kind``).
 
-    ``point``: a critical batch size with its interval; ``set`` names what it has in common with the points it is joined
-    to. ``law``: the law within the data, ``extrapolation``: beyond them, both with the interval of a new point; where
-    the axis is an option of the workload there is a law only through a single set. ``label`` holds the exponent, of the
-    law or of all sets together.
+    ``point``: a critical batch size with its interval; ``set`` is what it has in common with the points to which it is
+    joined. ``law``: the law within the data, and ``extrapolation``: beyond them, both with the interval of a new point;
+    if the axis is an option of the workload, there is a law only through a single set. ``label`` contains the exponent
+    of the law or of all sets together.
     """
     scaling, axis, held_data = part.scaling, part.axis, part.held_data
     own = [law for law in scaling.laws if law.axis == axis and law.points and held_data is None]
@@ -79,7 +79,7 @@ def compute(part: Against) -> pd.DataFrame:
 
 
 def _curves(law: ScalingLaw) -> Iterator[dict[str, Any]]:
-    """The law within the data and from there to everything that was asked for."""
+    """Yield the law within the data, and from there to all requested values."""
     if law.fit is None:
         return
     first, last, asked = float(law.x.min()), float(law.x.max()), [prediction.x for prediction in law.predictions]
@@ -93,7 +93,7 @@ def _curves(law: ScalingLaw) -> Iterator[dict[str, Any]]:
 
 
 def _label(laws: Sequence[ScalingLaw], point: ScalingPoint) -> str:
-    """Exponent of the law of a point's optimizer, or of all its sets together; empty without one."""
+    """Return the exponent of the law of a point's optimizer, or of all its sets together; empty if there is none."""
     fitted_laws = [law for law in laws if (law.workload, law.optimizer) == (point.family, point.optimizer) and law.fit]
     by_kind = {law.kind: law for law in fitted_laws}
     law = by_kind.get("law") or by_kind.get("pooled") or (fitted_laws[0] if len(fitted_laws) == 1 else None)
@@ -104,7 +104,7 @@ def _label(laws: Sequence[ScalingLaw], point: ScalingPoint) -> str:
 
 @figure("scaling", of=Scaling, compute=compute)
 def draw(axes: Axes, table: pd.DataFrame) -> None:
-    """Points of one set are joined by thin lines; laws are thick within the data and thin beyond."""
+    """Draw points, with thin lines that join those of one set, and laws, thick within the data and thin beyond."""
     points, about = table[table["kind"] == "point"], table.iloc[0]
     values = sorted(set(points["x"]))
     label, unit = _WORDS.get(about["axis"], style.words(about["axis"])), about["axis_unit"]
@@ -127,7 +127,7 @@ def draw(axes: Axes, table: pd.DataFrame) -> None:
 
 
 def _draw_optimizer(axes: Axes, name: str, look: style.MarkStyle, points: pd.DataFrame, *laws: pd.DataFrame) -> Line2D:
-    """Returns the handle for the key, labelled with the exponent."""
+    """Draw one optimizer and return its key entry, labelled with the exponent."""
     for _, members in points.groupby("set", sort=False):
         members = members.sort_values("x")
         axes.plot(members["x"], members["critical_batch_size"], color=look.colour, linewidth=0.5, alpha=0.6, zorder=2)

@@ -19,13 +19,13 @@ from analysis.questions.scale.power_law import Observations, PowerLaw, fit
 from cbs.errors import ConfigError
 
 _SAME = 1e-9
-"""Relative; values closer than this are one value."""
+"""Relative difference below which two values count as equal."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScalingPrediction:
-    """The law at one value, with the interval of a new point's critical batch size, and how far outside the data that
-    lies; 1 inside."""
+    """The law at one value, with the interval of a new point's critical batch size, and the factor by which the value
+    lies outside the data (1 inside)."""
 
     x: float
     critical_batch_size: float
@@ -38,18 +38,22 @@ class ScalingPrediction:
 
 @dataclass(frozen=True, kw_only=True)
 class ScalingLaw:
-    """B_crit against one thing.
+    """The law of B_crit against one quantity.
 
     Attributes:
-        kind: ``law``: all points of an optimizer; ``set``: everything but ``axis`` is equal; ``pooled``: several sets
-            with a common exponent.
+        kind: ``law``: all points of an optimizer; ``set``: points that are equal in everything but ``axis``;
+            ``pooled``: several sets with a common exponent.
         axis: one of :data:`analysis.questions.scale.points.AXES`, or an option of the workload.
+        workload, optimizer: what the law holds for.
         held: what all points of a set have in common, in words.
         also_varies: for kind ``law``, what else differs between the points, in words.
-        x: of the points, shape ``[n]``.
-        unit: of ``x``; empty for a plain number.
-        doubted: how many of its points have a verdict that is not ok, which its interval does not allow for.
-        remark: why there is none, or what to know about it; empty if nothing.
+        points: indices of the points.
+        x: values of the points on the axis, shape ``[n]``.
+        unit: unit of ``x``; empty for a plain number.
+        fit: the fitted law, if any.
+        doubted: number of points whose verdict is not ok, which the interval does not account for.
+        remark: why there is no law, or what to know about it; otherwise empty.
+        predictions: predictions at the requested values.
     """
 
     kind: str
@@ -84,12 +88,12 @@ class ScalingLaw:
 
 
 def options(points: Iterable[ScalingPoint]) -> list[str]:
-    """Names of the options that the workloads were given."""
+    """Return the names of all options that the workloads were given."""
     return list(dict.fromkeys(name for point in points for name in point.workload_options))
 
 
 def varying(points: Sequence[ScalingPoint], names: Iterable[str]) -> list[str]:
-    """Those of ``names``, axes or options, in which the points of some optimizer differ."""
+    """Return those of ``names``, axes or options, in which the points of some optimizer differ."""
     groups = _by_optimizer(points).values()
     return [name for name in names if any(_differ(points, members, name) for members in groups)]
 
@@ -109,7 +113,7 @@ def _by_optimizer(points: Sequence[ScalingPoint]) -> dict[tuple[str, str], list[
 def laws(
     points: Sequence[ScalingPoint], axis: str, config: AnalysisConfig, *, at: Sequence[float] = ()
 ) -> list[ScalingLaw]:
-    """One law per workload and optimizer over all its points, with its predictions ``at``."""
+    """Fit one law per workload and optimizer to all its points, with predictions ``at`` some values."""
     return [
         _law("law", axis, points, {"": [index for index in members if points[index].values.get(axis)]}, of, config, at)
         for of, members in _by_optimizer(points).items()
@@ -119,9 +123,9 @@ def laws(
 def comparisons(
     points: Sequence[ScalingPoint], name: str, config: AnalysisConfig, *, first: int = 0
 ) -> Iterator[ScalingLaw]:
-    """Per optimizer the sets in which everything but ``name``, an axis or an option of the workload, is equal, each
-    alone and pooled; the points before ``first`` are passed over. A ``name`` that is no number in the points is a
-    ``ConfigError``."""
+    """Yield, per optimizer, the sets that are equal in everything but ``name`` (an axis or an option of the workload),
+    each alone and pooled; points before ``first`` are skipped. Raise ``ConfigError`` if no point has ``name`` as a
+    number."""
     if not any(point.values.get(name) for point in points):
         known = ", ".join(dict.fromkeys([*AXES, *options(points)]))
         raise ConfigError(f"--vary {name}: no point has it as a positive number; known are {known}")
@@ -145,7 +149,8 @@ def _law(
     config: AnalysisConfig,
     at: Sequence[float] = (),
 ) -> ScalingLaw:
-    """The law of one workload and optimizer through ``sets`` of points, by what each holds, with a common exponent."""
+    """Fit the law of one workload and optimizer to ``sets`` of points, by what each has in common, with one
+    exponent."""
     members = [index for entries in sets.values() for index in entries]
     own = [points[index] for index in members]
     x = np.array([point.values.get(axis) for point in own], dtype=float)
@@ -172,7 +177,7 @@ def _law(
 def _fitted(
     points: Sequence[ScalingPoint], x: Array, axis: str, sets: Sequence[int], config: AnalysisConfig
 ) -> tuple[PowerLaw | None, str]:
-    """The law and what to know about it; of two values the ratio, with the interval of the points' own errors."""
+    """Return the law and a remark; for two values, the ratio with the interval from the points' own errors."""
     uncertain = axis in ("data", "compute")
     errors = [point.log_data_resamples if uncertain else 0.0 * point.log_critical_resamples for point in points]
     observed = Observations(
@@ -208,13 +213,13 @@ def _prediction(law: PowerLaw, seen: Array, x: float) -> ScalingPrediction:
 
 
 def held(point: ScalingPoint, name: str) -> str:
-    """Everything about a point but ``name`` and what it brings about."""
+    """Describe everything about a point except ``name`` and what follows from it."""
     options = [f"{key}={value}" for key, value in sorted(point.workload_options.items()) if key != name]
     if name == "parameters":
         options = []
     if point.held_data is not None:
         return ", ".join([f"data={point.held_data:g} {point.data_unit}s", *options])
-    # the loss sets how much data and compute a model takes
+    # the loss determines how much data and compute a model takes
     return ", ".join([*([] if name in ("loss", "data", "compute") else [str(point.target)]), *options])
 
 

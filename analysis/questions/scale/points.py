@@ -27,19 +27,24 @@ class ScalingPoint:
     """One workload variant, optimizer and target with a critical batch size.
 
     Attributes:
+        sweep: name of the sweep.
         family: name of the workload.
-        workload: the same with what tells it from others.
-        workload_options: every option the workload was given, nested ones by dotted name.
-        optimizer: name, with what tells it from others.
-        run: number of the trials behind it, the same for all targets of one curve.
-        unit: of batch sizes: ``sequence``, ``token``, ...
-        data_unit: of ``data``: ``token``, or the example.
-        data: examples to the target in ``data_unit``; ``None`` where not seen.
+        workload: the same with what distinguishes it from others.
+        workload_options: every option that the workload was given, nested ones by dotted name.
+        optimizer: name, with what distinguishes it from others.
+        target: the target.
+        run: index of the trials behind it, the same for all targets of one curve.
+        critical_batch_size, interval: the critical batch size with its interval.
+        unit: unit of batch sizes: ``sequence``, ``token``, ...
+        parameters: number of model parameters, if known.
+        data: examples to the target in ``data_unit``; ``None`` if not seen.
+        data_interval: interval of ``data``.
+        data_unit: unit of ``data``: ``token``, or the example.
         compute: 6 N D in FLOPs; ``None`` without N or tokens.
-        held_data: where the point is interpolated between targets, the data it is interpolated at.
-        verdict: against the curve it is of; that of the graver curve where it is interpolated.
-        log_critical_resamples: shape ``[R]``.
-        log_data_resamples: shape ``[R]``; empty without ``data``.
+        held_data: for a point interpolated between targets, the data at which it is interpolated.
+        verdict: verdict on the curve that the point is of; if interpolated, that of the worse curve.
+        log_critical_resamples: resampled ln critical batch size, shape ``[R]``.
+        log_data_resamples: resampled ln data, shape ``[R]``; empty without ``data``.
     """
 
     sweep: str
@@ -64,7 +69,7 @@ class ScalingPoint:
 
     @property
     def values(self) -> dict[str, float]:
-        """Axes and options of the workload that are positive numbers; that of a named size is its parameters."""
+        """Axes and workload options that are positive numbers; a named size counts as its number of parameters."""
         by_axis = {**self.workload_options, **{name: getattr(self, name) for name in AXES if name != "loss"}}
         by_axis["loss"] = self.target.value if self.target.direction == "below" else None
         if isinstance(by_axis.get("size"), str):
@@ -76,7 +81,7 @@ class ScalingPoint:
 
 
 def in_tokens(answers: Sequence[Answer]) -> bool:
-    """Whether batch sizes are counted in tokens, because examples differ in length."""
+    """Return whether batch sizes are counted in tokens, because examples differ in length."""
     lengths = {answer.group.tokens_per_example for answer in answers}
     return len(lengths) > 1 and None not in lengths
 
@@ -87,12 +92,12 @@ _ALIKE = {
     "example_unit": "units of an example",
     "tokens_per_example": "tokens in an example",
 }
-"""What the points of one law have in common, in words."""
+"""What the points of one law must have in common, in words."""
 
 
 def unlike(pooled_answers: Sequence[Answer]) -> Iterator[str]:
-    """One line for everything in which the models of one workload should be alike and are not; examples that differ in
-    length are, where batch sizes are in tokens."""
+    """Yield one line for everything that differs between models of one workload although it should not; examples that
+    differ in length are allowed if batch sizes are in tokens."""
     for family, answers in itertools.groupby(sorted(pooled_answers, key=_family), _family):
         groups = [answer.group for answer in answers]
         for name, words in _ALIKE.items():
@@ -107,9 +112,11 @@ def _family(answer: Answer) -> str:
 
 
 def points_of(answers: Sequence[Answer], data_at_batch: float | None) -> tuple[list[ScalingPoint], list[str]]:
-    """Every critical batch size with an interval; one line for everything that has none, with the reason, and one for
-    every verdict against those that have. The data are the examples to target at ``data_at_batch`` examples, ``None``
-    for the critical batch size."""
+    """Return every critical batch size with an interval, one line for everything that has none, with the reason, and
+    one for every verdict against those that have.
+
+    The data are the examples to target at ``data_at_batch`` examples, ``None`` for the critical batch size.
+    """
     whys = [(answer, _reason(answer)) for answer in answers]
     kept = [answer for answer, why in whys if not why]
     runs = {number: place for place, number in enumerate(dict.fromkeys(id(answer.group) for answer in answers))}
@@ -126,7 +133,7 @@ def _named(answer: Answer) -> str:
 
 
 def _reason(answer: Answer) -> str:
-    """Why there is no point; empty if there is one."""
+    """Return why there is no point; empty if there is one."""
     if answer.fit is None or answer.critical.value is None:
         return f"no critical batch size ({answer.verdict})"
     if None in answer.critical.interval:
@@ -147,7 +154,7 @@ def _point(answer: Answer, run: int, in_tokens: bool, data_at_batch: float | Non
         rows = data_at_batch * np.exp(fit.estimate.then(fit.resampled).log_steps(np.array([data_at_batch])))[:, 0]
         data, drawn = Quantity.drawn(rows, answer.confidence), rows[1:]
     data = data.times(tokens)
-    # of different runs the resamples are independent, those of one run go together
+    # resamples of different runs are independent, those of one run belong together
     order = np.random.default_rng([answer.config.seed, run]).permutation(len(drawn))
     compute = None
     if group.parameters and data.value and group.tokens_per_example:
@@ -179,9 +186,9 @@ def _point(answer: Answer, run: int, in_tokens: bool, data_at_batch: float | Non
 
 
 def at_data(points: Sequence[ScalingPoint], data: float, confidence: float) -> tuple[list[ScalingPoint], list[str]]:
-    """One point per curve at the same data instead of the same loss, and one line per curve that has none.
+    """Return one point per curve at the same data instead of the same loss, and one line per curve that has none.
 
-    The critical batch size between the two targets whose data lie around ``data`` is interpolated, log against log, on
+    The critical batch size is interpolated, log against log, between the two targets whose data lie around ``data``, on
     every resample.
     """
     scaling_points, left_out = [], []
@@ -196,7 +203,7 @@ def at_data(points: Sequence[ScalingPoint], data: float, confidence: float) -> t
             continue
         (first, place), (second, other) = around[0]
         below, above = own[place], own[other]
-        # where the data lie between the two, at most half the distance outside: the estimate, then the resamples
+        # position of the data between the two, at most half the distance outside: the estimate, then the resamples
         start = np.append(np.log(first), below.log_data_resamples)
         distance = np.maximum(np.append(np.log(second), above.log_data_resamples) - start, 1e-9)
         share = np.clip((np.log(data) - start) / distance, -0.5, 1.5)
@@ -223,7 +230,8 @@ def at_data(points: Sequence[ScalingPoint], data: float, confidence: float) -> t
 
 
 def _logs(values: Array) -> Array:
-    """Natural logarithms; 0 and infinity, of the few resamples beyond a closed interval, count as the outermost."""
+    """Return natural logarithms; 0 and infinity, from the few resamples beyond a closed interval, count as the
+    outermost."""
     usable = np.isfinite(values) & (values > 0)
     inside = values[usable]
     return np.asarray(

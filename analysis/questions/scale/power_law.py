@@ -1,10 +1,11 @@
-r"""A power law :math:`y = c\,x^k` through points that have errors in both coordinates and scatter beyond them.
+r"""Fit a power law :math:`y = c\,x^k` to points with errors in both coordinates and additional scatter.
 
 In logarithms the law is a line. Sets of points may have constants of their own and share the exponent (fixed effects).
-Every point is weighted by the variance of :math:`\ln y - k \ln x` over its resamples, so errors in ``x`` that go with
-those in ``y`` count as what they are (York 1966), plus the scatter of :mod:`analysis.questions.scale.scatter`. That
-points of the same runs err together is in the intervals, not in the weights: weights by the inverse of a nearly
-singular covariance can put a pooled exponent outside of all that it is pooled from.
+Every point is weighted by the variance of :math:`\ln y - k \ln x` over its resamples, so that errors in ``x``
+correlated with those in ``y`` are treated correctly (York 1966), plus the scatter of
+:mod:`analysis.questions.scale.scatter`. The correlation between points of the same runs enters the intervals but not
+the weights: weights by the inverse of a nearly singular covariance can put a pooled exponent outside the range of all
+that it is pooled from.
 """
 
 from __future__ import annotations
@@ -24,22 +25,22 @@ from analysis.questions.scale.scatter import Scatter
 
 _ITERATIONS = 30
 _TOLERANCE = 1e-6
-"""Of the exponent; the scatter, found by a search, is no more exact."""
+"""Tolerance of the exponent; the scatter, found by a search, is not more exact."""
 
 Ends = tuple[float, float]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Observations:
-    """Points of a law, in natural logarithms.
+    """Points of a law in natural logarithms.
 
     Attributes:
-        log_x, log_y: shape ``[n]``.
-        log_x_resamples, log_y_resamples: shape ``[R, n]``; only their deviations from the mean over ``R`` are used. No
-            deviations (equal rows) stand for exact numbers.
-        runs: number of the runs every point is from, shape ``[n]``. Resamples of one number are compared row by row;
-            those of different numbers must be independent.
-        sets: number of the set, 0, 1, ..., with a constant of its own, shape ``[n]``.
+        log_x, log_y: the points, shape ``[n]``.
+        log_x_resamples, log_y_resamples: resamples, shape ``[R, n]``; only their deviations from the mean over ``R``
+            are used. Equal rows mean exact numbers.
+        runs: index of the runs that every point comes from, shape ``[n]``. Resamples of one index are compared row by
+            row; those of different indices must be independent.
+        sets: index of the set, 0, 1, ..., with a constant of its own, shape ``[n]``.
     """
 
     log_x: Array
@@ -51,17 +52,17 @@ class Observations:
 
     @property
     def design(self) -> Array:
-        """Columns: one constant per set, ``log_x``; shape ``[n, sets + 1]``."""
+        """Design matrix: one constant per set, and ``log_x``; shape ``[n, sets + 1]``."""
         constants = np.equal.outer(self.sets, np.arange(self.sets.max() + 1)).astype(float)
         return np.column_stack([constants, self.log_x])
 
     @property
     def freedom(self) -> int:
-        """Degrees of freedom the scatter is seen with.
+        """Degrees of freedom of the scatter.
 
-        Points less parameters. Where ``x`` is the same for all points of the same runs, the exponent is seen between
-        runs alone, and several targets of one run are no further witnesses: then runs less the exponent and one
-        constant for all sets that share runs.
+        It is points minus parameters. If ``x`` is the same for all points of the same runs, only differences between
+        runs determine the exponent, and several targets of one run add nothing: then it is runs minus the exponent
+        minus one constant for all sets that share runs.
         """
         from scipy.sparse.csgraph import connected_components
 
@@ -77,18 +78,20 @@ class Observations:
 
 @dataclass(frozen=True, kw_only=True)
 class PowerLaw:
-    """A fitted law.
+    """A fitted power law.
 
     Attributes:
-        exponent: ``k``.
-        exponent_interval: with the scatter.
-        exponent_interval_of_errors: as if the law held exactly and the points had no scatter beyond their own errors.
+        exponent: the exponent ``k``.
+        exponent_interval: its interval, including the scatter.
+        exponent_interval_of_errors: its interval if the law held exactly, without scatter beyond the points' own
+            errors.
         log_constants: ``ln c`` of every set.
-        constant_intervals: of ``c`` of every set.
-        scatter: beyond the points' own errors; ``None`` where nothing is left to see it with (``freedom`` 0): the
-            intervals then hold the points' own errors alone.
+        constant_intervals: interval of ``c`` of every set.
+        scatter: scatter beyond the points' own errors; ``None`` if there are no degrees of freedom to estimate it
+            (``freedom`` 0): the intervals then include only the points' own errors.
         freedom: see :attr:`Observations.freedom`.
         residual_rms: root mean squared residual of ``ln y``.
+        confidence: confidence of the intervals.
         resampled: ``ln c`` of every set and ``k`` on every resample, shape ``[R, sets + 1]``.
         new_point: deviations of a new point of other runs from the law, shape ``[R]``.
     """
@@ -111,11 +114,11 @@ class PowerLaw:
         return np.exp(self.log_constants)
 
     def at(self, x: Array | float) -> Array:
-        """``y`` of the law of the first set."""
+        """Return ``y`` of the law of the first set."""
         return np.asarray(np.exp(self.log_constants[0] + self.exponent * np.log(x)))
 
     def prediction(self, x: Array | float) -> tuple[Array, Array]:
-        """Interval at every ``x`` of the true ``y`` of a new point: the law's uncertainty and the scatter."""
+        """Return the interval of the true ``y`` of a new point at every ``x``: uncertainty of the law and scatter."""
         log_x = np.log(np.atleast_1d(np.asarray(x, dtype=float)))
         drawn = self.resampled[:, 0, None] + self.resampled[:, -1, None] * log_x
         low, high = percentiles(drawn + self.new_point[:, None], self.confidence)
@@ -131,9 +134,10 @@ def fit(observations: Observations, config: AnalysisConfig = DEFAULT) -> PowerLa
 
     A resample moves every point by the deviation of its own resample and by a normal draw of the scatter. These are
     multiplied by :math:`\max(1, \sqrt{q}\,t/z)`, where ``q`` is the weighted mean squared residual and ``t`` and ``z``
-    are the percentiles of Student's t at the degrees of freedom and of the normal distribution: the variance of Hartung
-    and Knapp (2001), never less than that of the points' own errors. On synthetic laws (3 to 8 points, scatter of none
-    to five times the errors) the 95 % interval of the exponent held the truth in 93 to 99 %; most with three points.
+    are the quantiles of Student's t at the degrees of freedom and of the normal distribution: the variance of Hartung
+    and Knapp (2001), but never less than that of the points' own errors. On synthetic laws (3 to 8 points, scatter from
+    none to five times the errors) the 95 % interval of the exponent covered the truth in 93 to 99 %; most with three
+    points.
 
     Raises:
         ValueError: if no two points of a set differ in ``x``, or there are fewer points than parameters.
@@ -154,7 +158,7 @@ def fit(observations: Observations, config: AnalysisConfig = DEFAULT) -> PowerLa
         between = scatter.estimate(y, design, errors, runs) if freedom > 0 else None
         covariance = errors + scatter.FLOOR * np.eye(n) + (between.covariance(runs) if between else 0.0)
         variance = np.diag(covariance)
-        # x as the residuals say it is: without this errors in x pull the exponent to zero
+        # x as estimated from the residuals: otherwise errors in x would bias the exponent towards zero
         instrument = design.copy()
         instrument[:, -1] -= (dx * deviations).mean(axis=0) * (y - design @ beta) / variance
         weighted = instrument / variance[:, None]

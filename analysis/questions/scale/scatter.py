@@ -1,8 +1,8 @@
-r"""How far points scatter around a linear law beyond their own errors.
+r"""Scatter of points around a linear law beyond their own errors.
 
 The model is :math:`y = X \beta + e + u + v` with errors :math:`e` of known covariance, a scatter :math:`u` of every
-point and a scatter :math:`v` common to the points of the same runs. Both variances are those that maximise the
-restricted likelihood (Patterson and Thompson 1971; random-effects meta-regression).
+point and a scatter :math:`v` common to the points of the same runs. Both variances maximise the restricted likelihood
+(Patterson and Thompson 1971; random-effects meta-regression).
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ import numpy as np
 from analysis.arrays import Array
 
 FLOOR = 1e-12
-"""Variance (of a logarithm) added to every point: a millionth of its value, so that exact points stay solvable."""
+"""Variance (of a logarithm) added to every point, the square of a relative error of 1e-6, to keep exact points
+solvable."""
 
 _LARGEST = 100.0
-"""Largest scatter looked for, as a multiple of the variance of the unweighted residuals."""
+"""Largest scatter in the search, as a multiple of the variance of the unweighted residuals."""
 
 _GRID = 60
 
@@ -28,8 +29,9 @@ class Scatter:
     """Standard deviations beyond the points' own errors.
 
     Attributes:
-        of_points: independent between points.
-        of_runs: common to the points of the same runs; 0 where every run has one point or all points are of one run.
+        of_points: standard deviation independent between points.
+        of_runs: standard deviation common to points of the same runs; 0 if every run has one point or all points are
+            from one run.
     """
 
     of_points: float
@@ -40,24 +42,27 @@ class Scatter:
         return float(np.hypot(self.of_points, self.of_runs))
 
     def covariance(self, runs: np.ndarray) -> Array:
-        """Shape ``[n, n]``."""
+        """Return the covariance matrix, shape ``[n, n]``."""
         return self.of_points**2 * np.eye(len(runs)) + self.of_runs**2 * same(runs)
 
     def draw(self, runs: np.ndarray, rows: int, rng: np.random.Generator) -> Array:
-        """Normal draws of shape ``[rows, n]``."""
+        """Return normal draws of shape ``[rows, n]``."""
         distinct, run = np.unique(runs, return_inverse=True)
         common = rng.standard_normal((rows, len(distinct)))[:, run]
         return self.of_points * rng.standard_normal((rows, len(runs))) + self.of_runs * common
 
 
 def same(runs: np.ndarray) -> Array:
-    """1 where two points are of the same runs, else 0; shape ``[n, n]``."""
+    """Return a matrix with 1 where two points are from the same runs, otherwise 0; shape ``[n, n]``."""
     return np.equal.outer(runs, runs).astype(float)
 
 
 def estimate(y: Array, design: Array, errors: Array, runs: np.ndarray) -> Scatter:
-    """Restricted maximum likelihood for ``y`` ``[n]``, a ``design`` ``[n, p]`` of full rank p < n, the covariance of
-    the points' own errors ``[n, n]`` and the runs that every point is of ``[n]``."""
+    """Estimate the scatter by restricted maximum likelihood.
+
+    Arguments are ``y`` ``[n]``, a ``design`` ``[n, p]`` of full rank p < n, the covariance of the points' own errors
+    ``[n, n]``, and the runs that every point is from ``[n]``.
+    """
     from scipy.optimize import minimize
 
     unit = max(_variance(y, design), FLOOR)
@@ -82,11 +87,11 @@ def estimate(y: Array, design: Array, errors: Array, runs: np.ndarray) -> Scatte
 def plausible(
     y: Array, design: Array, errors: Array, runs: np.ndarray, scatter: Scatter, rows: int, rng: np.random.Generator
 ) -> Array:
-    r"""Draws of the total scatter, shape ``[rows]``: how large it may be although a smaller one fits best.
+    r"""Draw the total scatter, shape ``[rows]``: plausible values although a smaller one may fit best.
 
-    Drawn from the restricted likelihood times :math:`1/(\bar\sigma^2 + \tau^2)`, with :math:`\bar\sigma^2` the mean
-    variance of the points' own errors. Where these are 0, a new point then has the Student t distribution of textbook
-    regression. Points and runs share the scatter as in ``scatter``.
+    Draws are from the restricted likelihood times :math:`1/(\bar\sigma^2 + \tau^2)`, with :math:`\bar\sigma^2` the mean
+    variance of the points' own errors. If these are 0, a new point then has the Student t distribution of ordinary
+    regression. The scatter is divided between points and runs as in ``scatter``.
     """
     own = float(np.trace(errors)) / len(y) + FLOOR
     unit = max(_variance(y, design), own)
@@ -99,14 +104,14 @@ def plausible(
 
 
 def minus_log_likelihood(y: Array, design: Array, covariance: Array) -> float:
-    """Of the restricted likelihood, without its constant."""
+    """Return minus the restricted log likelihood, without its constant."""
     squares, logs = generalised(y, design, covariance + FLOOR * np.eye(len(y)))
     return logs + 0.5 * squares
 
 
 def generalised(y: Array, design: Array, covariance: Array) -> tuple[float, float]:
-    """Weighted sum of squared residuals of generalised least squares; half the logarithm of the determinants of
-    ``covariance`` and of the normal matrix."""
+    """Return the weighted sum of squared residuals of generalised least squares, and half the logarithm of the
+    determinants of ``covariance`` and of the normal matrix."""
     root = np.linalg.cholesky(covariance)
     whitened = np.linalg.solve(root, np.column_stack([design, y]))
     q, r = np.linalg.qr(whitened[:, :-1])
@@ -115,6 +120,6 @@ def generalised(y: Array, design: Array, covariance: Array) -> tuple[float, floa
 
 
 def _variance(y: Array, design: Array) -> float:
-    """Of the residuals of ordinary least squares."""
+    """Return the variance of the residuals of ordinary least squares."""
     n, p = design.shape
     return generalised(y, design, np.eye(n))[0] / (n - p)

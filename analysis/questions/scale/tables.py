@@ -1,4 +1,4 @@
-"""What ``cbs scale`` writes and prints."""
+"""Presentation of ``cbs scale``: what it writes and prints."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _(answer: Scaling) -> Presentation:
 
 
 def points(scaling: Scaling) -> Table:
-    """One row per critical batch size; workload options as columns ``option_<name>``."""
+    """Return a table with one row per critical batch size; workload options are columns ``option_<name>``."""
     names = dict.fromkeys(name for point in scaling.points for name in point.workload_options)
 
     columns = (
@@ -56,7 +56,7 @@ def points(scaling: Scaling) -> Table:
 
 
 def laws(rows: Sequence[ScalingLaw], title: str, lines: Iterable[str] = (), hidden: str = "") -> Table:
-    """One row per law, set and pool of sets; ``hidden`` is the heading of a column that is left out."""
+    """Return a table with one row per law, set and pool of sets; ``hidden`` is the heading of a column to leave out."""
 
     def constant(name: str) -> Any:
         return lambda law: getattr(law.fit, name)[0] if law.fit and len(law.fit.constants) == 1 else None
@@ -97,7 +97,7 @@ def laws(rows: Sequence[ScalingLaw], title: str, lines: Iterable[str] = (), hidd
 
 
 def predictions(scaling: Scaling) -> Table:
-    """One row per law and value asked for."""
+    """Return a table with one row per law and requested value."""
     columns = (
         Column("axis"),
         Column("axis_unit", "unit"),
@@ -109,7 +109,7 @@ def predictions(scaling: Scaling) -> Table:
 
 
 def _remarks_of_sets(scaling: Scaling) -> list[str]:
-    """What holds for every set holds for the pool, which says it once."""
+    """Return remarks on sets; a remark that holds for every set is given once for the pool."""
 
     def pool(law: ScalingLaw) -> tuple[str, str, str, float | None]:
         return law.axis, law.workload, law.optimizer, scaling.points[law.points[0]].held_data

@@ -1,1 +1,1 @@
-"""What batch schedules end at when their examples are spent, beside the batch size that they start from."""
+"""The final loss of batch schedules when their examples are spent, compared with constant batch sizes."""

@@ -1,4 +1,4 @@
-"""At equal examples: the final metric under a batch schedule less that of the batch size it starts from."""
+"""Compare the final metric under batch schedules with that of constant batch sizes, at equal examples."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from cbs.trial.record import TrialStatus
 from cbs.trial.store import METRIC, read_record, read_steps
 
 ALIKE = 0.02
-"""Relative difference of the examples of two runs from which on they are not equal."""
+"""Relative difference of the examples of two runs above which they count as different."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LossDifference(Quantity):
-    """The metric at the end less that of a constant batch size; below 0 where it is smaller.
+    """The final metric minus that of a constant batch size; negative if it is smaller.
 
     Attributes:
-        batch_size: the constant one.
-        probability_smaller: that the metric is; ``None`` without resamples.
-        steps_saved: updates, as a share of those of the constant batch size.
+        batch_size: the constant batch size.
+        probability_smaller: probability that the metric is smaller; ``None`` without resamples.
+        steps_saved: updates saved, as a fraction of those of the constant batch size.
     """
 
     batch_size: int
@@ -44,18 +44,20 @@ class LossDifference(Quantity):
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduleLoss:
-    """One schedule from one first batch size, or a constant batch size.
+    """One schedule starting from one batch size, or a constant batch size.
 
     Attributes:
-        schedule: name, with the options that tell it from others; ``constant`` for none.
-        batch_size: the first one.
-        metric: at the end, at the best learning rate.
-        against: every constant batch size of the sweep but itself.
+        sweep: name of the sweep.
+        optimizer: name of the optimizer.
+        schedule: name, with the options that distinguish it from others; ``constant`` for none.
+        batch_size: the first batch size.
+        metric: final metric at the best learning rate.
+        against: comparison with every other constant batch size of the sweep.
         steps: mean number of updates.
-        examples: that every run saw.
-        best_lr: of those that were run.
+        examples: number of examples that every run saw.
+        best_lr: the best learning rate that was run.
         at_grid_edge: whether it is the lowest or the highest of several.
-        seeds: at the best learning rate.
+        seeds: number of seeds at the best learning rate.
     """
 
     sweep: str
@@ -71,13 +73,13 @@ class ScheduleLoss:
     seeds: int
 
     def less(self, batch_size: int) -> LossDifference | None:
-        """The difference to a constant batch size."""
+        """Return the difference from a constant batch size, or ``None``."""
         return next((each for each in self.against if each.batch_size == batch_size), None)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduleLosses(Findings):
-    """What :func:`schedule_losses` found."""
+    """Result of :func:`schedule_losses`."""
 
     entries: tuple[ScheduleLoss, ...]
 
@@ -88,20 +90,20 @@ class ScheduleLosses(Findings):
 def schedule_losses(
     path: str | os.PathLike[str], config: AnalysisConfig = DEFAULT, *, metric: str | None = None
 ) -> ScheduleLosses:
-    """The final metric under every batch schedule of a sweep to a budget, and under the constant batch sizes.
+    """Compare the final metric under every batch schedule of a sweep with a budget with that of constant batch sizes.
 
-    A run counts at the end of its budget; one that diverged is worse than all others. The learning rate is the best of
-    each by the mean over seeds; intervals contain that choice and the noise of seeds, pooled over all that is compared.
-    Where it is the lowest or the highest that was run, one beyond may be better, and that end of an interval is open.
+    A run counts at the end of its budget; one that diverged is worse than all others. The learning rate of each is the
+    best by the mean over seeds; intervals include that choice and the noise of seeds, pooled over all that is compared.
+    If it is the lowest or the highest that was run, one beyond may be better, and that end of the interval is open.
 
     Args:
-        path: a sweep whose trials end with a budget, with schedules and the batch sizes that they start from.
-        config: confidence and resamples.
-        metric: which one of those that the trials recorded; ``None`` for that of the target.
+        path: a sweep whose trials end with a budget, with schedules and the batch sizes from which they start.
+        config: configuration of the analysis.
+        metric: one of the metrics that the trials recorded; ``None`` for that of the target.
 
     Raises:
-        ResultsError: if no schedule has a constant batch size beside it, trials ended at a target or at unlike budgets,
-            or one has no such metric.
+        ResultsError: if no schedule has a comparable constant batch size, trials ended at a target or at different
+            budgets, or one has no such metric.
     """
     results = load(path)
     entries: list[ScheduleLoss] = []
@@ -122,15 +124,15 @@ def schedule_losses(
         raise ResultsError(f"nothing to compare at {path}: {'; '.join(notes) or 'no run saw all of its examples'}")
     if not entries:
         raise ResultsError(
-            f"no batch schedule at {path} has constant batch sizes beside it that differ in nothing else; run the "
-            "sweep without --schedule, too"
+            f"no batch schedule at {path} has constant batch sizes that differ in nothing else to compare with; also "
+            "run the sweep without --schedule"
         )
     return ScheduleLosses(config=config, entries=tuple(entries), notes=tuple(notes))
 
 
 def _ends(part: pd.DataFrame, metric: str | None) -> pd.DataFrame:
-    """The trials with what they ended at as a loss, NaN where they did not see all examples, and with the examples that
-    they saw."""
+    """Return the trials with their final loss, NaN if they did not see all examples, and the number of examples they
+    saw."""
     rows = [_end(Path(folder), metric) for folder in part["folder"]]
     values, seen, signs = (np.array(column, dtype=float) for column in zip(*rows, strict=True))
     ran = part["status"].isin([str(TrialStatus.BUDGET_EXHAUSTED), str(TrialStatus.REACHED)]).to_numpy()
@@ -138,7 +140,7 @@ def _ends(part: pd.DataFrame, metric: str | None) -> pd.DataFrame:
 
 
 def _end(folder: Path, metric: str | None) -> tuple[float, float, float]:
-    """Metric and examples of the last evaluation, and -1 where more of the metric is better, else 1."""
+    """Return metric and examples of the last evaluation, and -1 if a higher metric is better, otherwise 1."""
     table, summary = read_record(folder / "record.parquet")
     target = summary["config"]["target"]
     name = "value" if metric in (None, target["metric"]) else f"{METRIC}{metric}"
@@ -167,9 +169,9 @@ def _entries(
     scale = unit_of([table for *_, table in kept])
     studies = [as_study(study, table, scale) for *_, study, table in kept]
     found = best_losses(studies, scale, config)
-    if found.seeds.max(initial=0) < 2:  # their noise would be read off batch sizes, and these are no curve
+    if found.seeds.max(initial=0) < 2:  # noise could only come from batch sizes, and these do not form a curve
         found = BestLosses(**vars(found) | {"resampled": found.resampled[:0]})
-        notes.append(f"{group.optimizer}: one seed, so nothing tells how far losses scatter; run two or more")
+        notes.append(f"{group.optimizer}: one seed, so the scatter of losses is unknown; run two or more")
     places = {size: place for place, (name, size, *_) in enumerate(kept) if name == "constant"}
     steps = [_mean(part, "final_step") for _, _, part, _, _ in kept]
     examples = [_mean(part, "examples_seen") for _, _, part, _, _ in kept]
@@ -177,7 +179,7 @@ def _entries(
     for (name, size, part, *_), seen in zip(kept, examples, strict=True):
         if most - seen > max(ALIKE * most, 2 * _last_batch(name, size, part)):
             raise ResultsError(
-                f"unlike budgets in {group.sweep}: {name} from batch size {size} saw {seen:g} examples of {most:g}"
+                f"different budgets in {group.sweep}: {name} from batch size {size} saw {seen:g} examples of {most:g}"
             )
         if most - seen > ALIKE * most:
             notes.append(
@@ -220,7 +222,7 @@ def _entries(
 
 
 def _last_batch(name: str, size: int, part: pd.DataFrame) -> float:
-    """Examples of the last step; a schedule ends with the last one that fits."""
+    """Return the examples of the last step; a schedule ends with the last step that fits into the budget."""
     if name == "constant":
         return float(size)
     folder = Path(part.loc[part["ended"].notna(), "folder"].iloc[0])
@@ -228,12 +230,12 @@ def _last_batch(name: str, size: int, part: pd.DataFrame) -> float:
 
 
 def _mean(part: pd.DataFrame, column: str) -> float:
-    """Over the runs that got to their end."""
+    """Return the mean over the runs that reached their end."""
     return float(part.loc[part["ended"].notna(), column].mean())
 
 
 def _ends_of(rows: Array, confidence: float, *beyond: float) -> Interval:
-    """The interval; open below for a positive entry of ``beyond``, above for a negative one."""
+    """Return the interval; open below for a positive entry of ``beyond``, above for a negative one."""
     if not len(rows):
         return (None, None)
     low, high = percentiles(rows, confidence).tolist()

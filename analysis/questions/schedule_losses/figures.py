@@ -1,4 +1,4 @@
-"""The final metric against the steps it took, at equal examples: lower left is better."""
+"""The final metric against the number of steps, at equal examples; lower left is better."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ _COLUMNS = ["panel", "optimizer", "steps", "metric", "low", "high"]
 
 
 def compute(found: ScheduleLosses) -> pd.DataFrame:
-    """One row per schedule and first batch size, or constant batch size; ``optimizer`` is what the key says."""
+    """Return one row per schedule and first batch size, or constant batch size; ``optimizer`` is the text in the
+    key."""
     rows = []
     for entry in found.entries:
         constant = entry.schedule == "constant"
@@ -26,7 +27,7 @@ def compute(found: ScheduleLosses) -> pd.DataFrame:
 
 @figure("schedule_losses", of=ScheduleLosses, compute=compute, panel="panel")
 def draw(axes: Axes, table: pd.DataFrame) -> None:
-    """A mark with its interval for every one; steps on a logarithmic axis."""
+    """Draw a mark with its interval for each, with steps on a log axis."""
     axes.set(xlabel="steps", ylabel="metric at the end", xscale="log")
     handles = []
     for name, look in style.looks(table["optimizer"]).items():

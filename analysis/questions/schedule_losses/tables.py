@@ -1,4 +1,4 @@
-"""What ``cbs schedule losses`` writes and prints."""
+"""Presentation of ``cbs schedule losses``: what it writes and prints."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def _(found: ScheduleLosses) -> Presentation:
 
 
 def percent_or_dash(part: float | None) -> str:
-    """A share that may be negative."""
+    """Format a fraction that may be negative, or a dash."""
     return DASH if part is None else f"{100 * part:.3g} %"
 
 
 def losses(found: ScheduleLosses) -> Table:
-    """One row per optimizer, schedule and first batch size."""
+    """Return a table with one row per optimizer, schedule and first batch size."""
 
     rows = [(entry, difference) for entry in found.entries for difference in entry.against or (None,)]
 

@@ -26,7 +26,7 @@ ANY_TABLE, COLUMNS, LAYOUT = range(3)
 """How certain a format is that a file is its own: it is some table, it has the format's columns, or its name and place
 are those of the format only."""
 
-_SCHEDULED = "call the column otherwise where it follows a schedule, and give the peak with --set or --runs; or "
+_SCHEDULED = "rename the column if it follows a schedule, and give the peak with --set or --runs; or "
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,7 +218,7 @@ def _one(table: Sheet, title: str, run: str, name: str) -> dict[str, Any]:
             raise table.error(
                 row,
                 title,
-                f"run {run} has the {name} {facts[name]} and {value}; a run has one; {where}tell the runs apart in the "
-                "column 'run', or correct the cell",
+                f"run {run} has the {name} {facts[name]} and {value}; a run has one; {where}distinguish the "
+                "runs in the column 'run', or correct the cell",
             )
     return facts

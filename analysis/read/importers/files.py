@@ -44,7 +44,7 @@ def read_mapping(path: Path, remedy: str) -> dict[str, Any]:
     """Return the mapping in a JSON or YAML file."""
     data = read(path, (lambda content: yaml.load(content, _Plain)) if path.suffix == ".yaml" else json.loads, remedy)
     if not isinstance(data, dict):
-        raise DataError(f"cannot read {path}: it is no mapping of names to values; {remedy}")
+        raise DataError(f"cannot read {path}: it is not a mapping of names to values; {remedy}")
     return {str(key): value for key, value in data.items()}
 
 

@@ -25,7 +25,7 @@ _ENDED = {1: "still running", 2: "scheduled", 4: "failed", 5: "killed"}
 """Status codes of runs whose curves may end before their budget."""
 _PERHAPS_OF_TRAINER = (
     "have epochs from 0 on: if a Lightning Trainer logged them, each step is one less than the updates made; have it "
-    "log self.global_step, too, and give that with --column step=THEIRS"
+    "also log self.global_step, and give that with --column step=THEIRS"
 )
 
 
@@ -91,7 +91,7 @@ def _points(path: Path) -> Iterator[tuple[float, float]]:
         parts = line.split()
         try:
             if len(parts) < 2:
-                raise ValueError(f"{cells.shown(line)} is no timestamp, value and step")
+                raise ValueError(f"{cells.shown(line)} is not a timestamp, value and step")
             yield cells.number(parts[2]) if parts[2:] else 0.0, cells.number(parts[1])
         except ValueError as error:
             raise DataError(f"{path}, line {number}: {error}; {_REMEDY}") from None

@@ -107,7 +107,7 @@ def clean(run: ImportedRun, batch_size: int, settings: Settings) -> tuple[Array,
         step, values = once["step"][twice].iloc[0], once["value"][twice].to_list()
         raise DataError(
             f"run {run.name} ({run.place}) has two values at step {int(step)}: {values[0]:g} and {values[1]:g}; remove "
-            "one, or tell the runs apart if these are two"
+            "one, or distinguish the runs if these are two"
         )
     counts = Counter(duplicates=len(points) - len(once), rounded=rounded, restarted=int(_restarted(steps)))
     return once["step"].to_numpy(), once["value"].to_numpy(), counts

@@ -371,7 +371,7 @@ def test_a_budget_beyond_what_was_measured_is_said_and_far_beyond_refused(folder
 
 
 def test_what_was_not_measured_is_refused(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(ResultsError, match="one target says nothing"):
+    with pytest.raises(ResultsError, match="one target does not show"):
         of_sweep(folder, CONFIG, [2.0], None)
     with pytest.raises(ResultsError, match="no step lies between"):
         of_sweep(folder, CONFIG, [9.0, 8.9, 2.0], None)
@@ -385,7 +385,7 @@ def test_what_was_not_measured_is_refused(folder: Path, tmp_path: Path) -> None:
         of_sweep(tmp_path / "two", CONFIG, [2.8, 2.4], None)
     for ask, said in (
         ({"divisible_by": 1000}, "no multiple of 1000"),
-        ({"max_batch_size": 31, "divisible_by": 2}, "no multiple of 2, as sizes"),
+        ({"max_batch_size": 31, "divisible_by": 2}, "not a multiple of 2, as sizes"),
         ({"rule": "cube"}, "one of price, doubling"),
         ({"rule": "doubling"}, "go together"),
         ({"rule": "doubling", "first_batch_size": 8, "price": 2.0}, "belongs to"),
@@ -431,7 +431,7 @@ def test_the_noise_scale_stands_in_for_the_critical_batch_size(tmp_path: Path) -
     (plan,) = plan_schedule([source], PlanRequest(price=50.0), CONFIG).plans
     assert [size for _, size in plan.table] == [24, 48]  # the root of 50 times 12 and 40, in eights as the run had them
     assert any("stands in" in note and "2" in note for note in plan.notes)
-    assert any("nothing was measured of the learning rate" in note for note in plan.notes)
+    assert any("the learning rate was not measured" in note for note in plan.notes)
     assert plan.stages[-1].lr_factor == UNKNOWN
 
 

@@ -161,7 +161,7 @@ def test_recommend_on_the_command_line(two: Path, run: Callable, tmp_path: Path)
     code, out, err = run("recommend", two, "--devices", 4, "--price", 2, "--price-ratio", 3, *options)
     assert (code, err) == (0, "")
     assert "validation loss < 2.4, up to 4 devices [95 % interval]" in out
-    assert "of the steps alone: the spread of the step times is not known" in " ".join(out.split())
+    assert "of the steps alone: the spread of the step times is unknown" in " ".join(out.split())
     assert re.search(r"least time: muon, with probability [>.\d ]+ if the step times are\s+exact", out)
     code, out, _ = run("recommend", two, "--devices", 4, "--json", "--figures", "none", *options)
     (found,) = json.loads(out)["recommendations"]

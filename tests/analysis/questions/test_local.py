@@ -331,7 +331,7 @@ def test_branches_of_a_checkpoint_that_has_changed_are_refused_though_each_was_r
         parent = dataclasses.replace(trial.config.parent, digest="f" * 16)
         config = dataclasses.replace(trial.config, parent=parent)
         store.save(trial.replace(config=config, evaluations=trial.evaluations[:-1]))
-    with pytest.raises(ResultsError, match="unlike checkpoints of one name"):
+    with pytest.raises(ResultsError, match="different checkpoints of one name"):
         local(tmp_path, config=FAST)
 
 

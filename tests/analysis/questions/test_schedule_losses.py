@@ -172,11 +172,11 @@ def test_one_seed_tells_nothing_of_the_noise(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_compared_is_refused(tmp_path: Path, world: Store) -> None:
-    with pytest.raises(ResultsError, match=r"no batch schedule at .* has constant batch sizes beside it"):
+    with pytest.raises(ResultsError, match=r"no batch schedule at .* has constant batch sizes that differ"):
         schedule_losses(world.root, CONFIG)
     add(world, bowl(3.0), examples=2 * BUDGET)
     with pytest.raises(
-        ResultsError, match="unlike budgets in budget: constant from batch size 16 saw 4096 examples of 8192"
+        ResultsError, match="different budgets in budget: constant from batch size 16 saw 4096 examples of 8192"
     ):
         schedule_losses(world.root, CONFIG)
     write(tmp_path / "t", {"adamw": World()}, sizes=SIZES, budget=BUDGET, stops_at_target=True)

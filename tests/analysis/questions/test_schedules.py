@@ -278,7 +278,7 @@ def timed(folder: Path, hosts: tuple[str, ...] = ("one",)) -> None:
 
 def test_hours_come_from_the_trials_where_nothing_else_says_them(folder: Path) -> None:
     with_schedule(Store(folder), steps_with(0.3))
-    said = "hours are not known: no trial says how long its steps took; give --throughput"
+    said = "hours are unknown: no trial recorded how long its steps took; give --throughput"
     assert judged(folder).notes[-1] == said
     timed(folder)
     found = judged(folder)

@@ -13,7 +13,7 @@ from cbs.trial.store import Store
 from tests import factories
 
 SPENT, REACHED = TrialStatus.BUDGET_EXHAUSTED, TrialStatus.REACHED
-ODD = "in 1 trials the program ended by itself sooner than in others of their batch size (at step 20 of 100 at"
+ODD = "in 1 trials the program ended earlier than in others of their batch size (at step 20 of 100 at"
 
 
 @pytest.mark.parametrize(

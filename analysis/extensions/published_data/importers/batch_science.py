@@ -5,10 +5,10 @@ Layout: ``dataset/model/optimizer/batch_size/study.json`` and below it ``trial_i
 
 Their protocol (``batch_science`` in google-research, README and ``data_loader.py``): steps to result are the fewest
 over all COMPLETE trials of a study, the comparison is strict, INCOMPLETE trials are ignored, INFEASIBLE ones diverged
-at some point. Here each trial is a learning rate of its own with one seed, so the best learning rate of a batch size is
-the best trial of its study: a second seed would make the analysis average over trials, and rate a learning rate by how
-many of its trials reached the target. Where two trials have the same learning rate, one is stored as the next
-representable number. INFEASIBLE trials are kept with their status and without their curve, which does not count.
+at some point. Here each trial is a learning rate of its own with one seed, so that the best learning rate of a batch
+size is the best trial of its study: with a second seed, the analysis would average over trials, and rate a learning
+rate by how many of its trials reached the target. If two trials have the same learning rate, one is stored as the next
+representable number. INFEASIBLE trials are kept with their status but without their curve, which does not count.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from cbs.trial.record import TrialStatus
 STUDY, TRIAL, CURVE = "study.json", "metadata.json", "measurements.csv"
 _REMEDY = "unpack the archive again"
 _DEPTH = 4
-"""Folders from dataset to batch size."""
+"""Number of folder levels from dataset to batch size."""
 
 _COUNTED = {
     "INCOMPLETE": "ignored {} INCOMPLETE trials",
@@ -45,13 +45,14 @@ _COUNTED = {
 
 @IMPORTERS.register("batch_science")
 class BatchScience(Importer):
-    """The top folder, any folder of studies, or one study; one workload is a dataset and a model."""
+    """The top folder, any folder of studies, or one study; a workload is a dataset and a model."""
 
     expected = f"folders dataset/model/optimizer/batch_size with {STUDY}"
     marks = (STUDY, STUDY)
 
     def read(self, source: str, settings: Settings, notes: list[str]) -> Iterator[ImportedRun]:
-        """Every COMPLETE trial, or the first ``settings.trials`` of each study by trial id, and the INFEASIBLE ones."""
+        """Yield every COMPLETE trial, or the first ``settings.trials`` of each study by trial id, and INFEASIBLE
+        ones."""
         counts: Counter[str] = Counter()
         complete: dict[tuple[str, str], dict[int, int]] = {}
         for path in self.files(source):
@@ -83,7 +84,7 @@ class BatchScience(Importer):
 
 
 def _study(path: Path, relative: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What a study says, and the facts that all its trials share."""
+    """Return the content of a study's file, and the facts that all its trials share."""
     data = read_mapping(path, _REMEDY)
     above = Path(relative).parts[:-_DEPTH]
     try:
@@ -98,7 +99,7 @@ def _study(path: Path, relative: str) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _trial_folders(study: Path) -> list[Path]:
-    """By trial id."""
+    """Return the folders of the trials, sorted by trial id."""
     folders = [path for path in study.iterdir() if path.is_dir() and not path.name.startswith(".")]
     for folder in folders:
         if not folder.name.isdecimal():

@@ -1,1 +1,1 @@
-"""What ``cbs schedule plan`` writes and prints, one file per type of result."""
+"""Presentation of ``cbs schedule plan``, one file per type of result."""

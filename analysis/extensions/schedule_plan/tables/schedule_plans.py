@@ -1,4 +1,4 @@
-"""What ``cbs schedule plan`` writes and prints."""
+"""Presentation of ``cbs schedule plan``: what it writes and prints."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _(plans: SchedulePlans) -> Presentation:
 
 
 def stages(plans: Sequence[SchedulePlan], title: str = "", lines: Sequence[str] = ()) -> Table:
-    """One row per stage."""
+    """Return a table with one row per stage."""
     rows = [(stage, plan) for plan in plans for stage in plan.stages]
 
     def tokens(stage: PlannedStage, plan: SchedulePlan) -> int | None:
@@ -53,7 +53,7 @@ def stages(plans: Sequence[SchedulePlan], title: str = "", lines: Sequence[str] 
 
 
 def outcomes(plans: Sequence[SchedulePlan], title: str = "", lines: Sequence[str] = ()) -> Table:
-    """One row per choice of batch sizes."""
+    """Return a table with one row per choice of batch sizes."""
     rows = [(outcome, plan) for plan in plans for outcome in plan.outcomes]
     timed = any(outcome.hours.value is not None for outcome, _ in rows)
 
@@ -76,7 +76,7 @@ def outcomes(plans: Sequence[SchedulePlan], title: str = "", lines: Sequence[str
 
 
 def _ends(stage: PlannedStage, _: object) -> Interval:
-    """Of the factor; a factor that is known has none to show."""
+    """Return the interval of the factor; open if the factor is known exactly."""
     low, high = stage.lr_factor.interval
     return OPEN if low == high else (low, high)
 

@@ -1,4 +1,4 @@
-"""What ``cbs schedule plan`` prints of a table of stages."""
+"""Presentation of ``cbs schedule plan`` for a table of stages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How trainers write a batch-size schedule: one file each, found by name, which writes one and reads it back."""
+"""Formats of trainers for a batch-size schedule: one file each, found by name, which writes a schedule and reads it."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from cbs.schedules.batch_size.text import parse_table
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduleExport:
-    """A schedule to be written.
+    """A schedule to write.
 
     Attributes:
         table: examples at which each stage begins, and its batch size in examples.
-        steps: in each.
-        examples: where the run ends.
-        tokens_per_example: ``None`` where that means nothing.
-        optimizer: its name, without options; empty where nobody said it.
-        lr_factors: on the learning rate of the first stage, of each.
+        steps: number of steps of each stage.
+        examples: examples at which the run ends.
+        tokens_per_example: tokens per example; ``None`` if examples have none.
+        optimizer: name of the optimizer without options; empty if unknown.
+        lr_factors: factor of each stage on the learning rate of the first stage.
     """
 
     table: tuple[tuple[int, int], ...]
@@ -35,7 +35,7 @@ class ScheduleExport:
 
     @property
     def seen(self) -> int:
-        """Examples of all steps: where a trainer ends that goes on until so many are seen, or more."""
+        """Examples of all steps, which is where a trainer ends that runs until at least this many are seen."""
         return sum(count * size for count, (_, size) in zip(self.steps, self.table, strict=True))
 
 
@@ -44,8 +44,8 @@ class ReadSchedule:
     """A schedule that was read from a text.
 
     Attributes:
-        table: where each stage begins and its batch size in examples; in tokens where an example has them.
-        end: where the run ends, likewise; ``None`` where the text does not say it.
+        table: start of each stage and its batch size in examples; starts are in tokens if examples have tokens.
+        end: end of the run in the same unit; ``None`` if the text does not give it.
     """
 
     table: tuple[tuple[int, int], ...]
@@ -53,20 +53,20 @@ class ReadSchedule:
 
 
 class TrainerFormat(ABC):
-    """One trainer's way to write a schedule. What it cannot write or read it refuses with a ``ConfigError``.
+    """The format of one trainer. Raises ``ConfigError`` for what it cannot write or read.
 
     Attributes:
-        carries_lr: whether the learning rate follows in it.
+        carries_lr: whether the format includes the learning rate.
     """
 
     carries_lr: bool = False
 
     @abstractmethod
     def write(self, export: ScheduleExport) -> str:
-        """The text that the trainer takes."""
+        """Return the text that the trainer takes."""
 
     def read(self, text: str, tokens_per_example: int | None) -> ReadSchedule | None:
-        """What :meth:`write` wrote, or a person did; ``None`` if the text is of another kind."""
+        """Read what :meth:`write` wrote, or a person; return ``None`` if the text has another format."""
         return None
 
 
@@ -76,17 +76,17 @@ TRAINERS: Registry[type[TrainerFormat]] = Registry(
 
 
 def write_schedule(trainer: str, export: ScheduleExport) -> str:
-    """The schedule as a trainer takes it, see :meth:`TrainerFormat.write`."""
+    """Return the schedule in the format of a trainer, see :meth:`TrainerFormat.write`."""
     return trainer_named(trainer)().write(export)
 
 
 def trainer_named(name: str) -> type[TrainerFormat]:
-    """The trainer of that name; ``olmo_core`` is ``olmo-core``, too."""
+    """Return the trainer of a name; ``olmo_core`` is accepted for ``olmo-core``."""
     return TRAINERS[name.replace("_", "-")]
 
 
 def read_schedule(text: str, tokens_per_example: int | None = None) -> ReadSchedule:
-    """A schedule as any of the trainers has it, or a bare table ``0:768 250B:1536``."""
+    """Read a schedule in the format of any trainer, or a plain table ``0:768 250B:1536``."""
     for name in TRAINERS:
         schedule = TRAINERS[name]().read(text, tokens_per_example)
         if schedule is not None:
@@ -97,13 +97,13 @@ def read_schedule(text: str, tokens_per_example: int | None = None) -> ReadSched
 def of_steps(
     places: Sequence[int], sizes: Sequence[int], end: int | None, tokens_per_example: int | None
 ) -> ReadSchedule:
-    """The schedule of a trainer that counts in steps.
+    """Return the schedule of a trainer that counts in steps.
 
     Args:
         places: steps at which the stages begin.
-        sizes: examples per step.
-        end: steps of the run; ``None`` where the text does not say it.
-        tokens_per_example: where there are tokens.
+        sizes: batch sizes in examples.
+        end: number of steps of the run; ``None`` if the text does not give it.
+        tokens_per_example: tokens per example, if there are tokens.
     """
     each, seen, table = tokens_per_example or 1, 0, []
     for size, start, later in zip(sizes, places, [*places[1:], end], strict=True):
@@ -113,7 +113,7 @@ def of_steps(
 
 
 def checked(schedule: ReadSchedule) -> ReadSchedule:
-    """``schedule``, if its stages follow one another from 0 to its end."""
+    """Return ``schedule`` if its stages are in order from 0 to its end; raise ``ConfigError`` otherwise."""
     starts = [start for start, _ in schedule.table]
     if not starts or starts[0] != 0 or any(later <= sooner for sooner, later in itertools.pairwise(starts)):
         raise ConfigError(f"the stages of a schedule begin at 0 and one after another, these at {starts}")

@@ -1,8 +1,8 @@
 """Levanter: a list in place of ``trainer.train_batch_size`` (levanter/schedule.py, ``ScheduleStep``).
 
-Places are optimizer steps, sizes are examples. There is no factor of the learning rate, and its schedule is in steps,
-too. With a list it accumulates only where ``trainer.per_device_parallelism`` is given, which has to divide every size
-together with the devices.
+Starts are optimizer steps, sizes are examples. There is no factor of the learning rate, whose schedule is also in
+steps. With a list it accumulates gradients only if ``trainer.per_device_parallelism`` is given, which, times the number
+of devices, has to divide every size.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from cbs.errors import ConfigError
 
 @TRAINERS.register("levanter")
 class Levanter(TrainerFormat):
-    """The part of the configuration, YAML."""
+    """The relevant part of the configuration, in YAML."""
 
     def write(self, export: ScheduleExport) -> str:
         starts = [0, *itertools.accumulate(export.steps)]

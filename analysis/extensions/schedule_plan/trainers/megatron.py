@@ -1,9 +1,9 @@
 """Megatron-LM: ``--step-batch-size-schedule`` (NVIDIA/Megatron-LM, pull request 4411, 2026).
 
-Thresholds are tokens: it always passes its own ``--seq-length`` on, and makes whole samples of them by it, rounded down
-(core/num_microbatches_calculator.py). Batch sizes are samples. It steps until ``--train-samples`` are consumed or more
-(``update_train_iters`` of training/training.py), so only the samples of whole steps end where a plan does. There is no
-factor of the learning rate. A batch size has to divide by micro-batch times data-parallel size.
+Thresholds are tokens: it always uses its own ``--seq-length`` to convert them to whole samples, rounded down
+(core/num_microbatches_calculator.py). Batch sizes are samples. It steps until at least ``--train-samples`` are consumed
+(``update_train_iters`` of training/training.py), so only the samples of whole steps end at the same point as a plan.
+There is no factor of the learning rate. A batch size has to be divisible by micro-batch size times data-parallel size.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _NO_LENGTH = "Megatron-LM reads thresholds as tokens, by its own --seq-length: g
 
 @TRAINERS.register("megatron")
 class Megatron(TrainerFormat):
-    """Arguments of the command line."""
+    """Command-line arguments."""
 
     def write(self, export: ScheduleExport) -> str:
         length = export.tokens_per_example
@@ -52,7 +52,7 @@ class Megatron(TrainerFormat):
 
 
 def _consumed(places: list[tuple[int, int]], samples: int) -> int:
-    """Samples of the steps that it takes until it has seen so many or more."""
+    """Return the samples of the steps that it takes until it has seen at least this many."""
     seen = 0
     for (_, size), (later, _) in zip(places, [*places[1:], (samples, 0)], strict=True):
         seen += max(0, -(-(min(later, samples) - seen) // size)) * size

@@ -1,10 +1,10 @@
 """OLMo-core: ``BatchSizeSchedulerCallback`` (allenai/OLMo-core, train/callbacks/batch_size_scheduler.py, 2026).
 
-Batch sizes and places are tokens. It changes the batch size by whole factors only, multiplies the learning rate by the
-root of the factor itself, and knows Adam's kin alone. Factors count from ``global_batch_size`` of the data loader, so
-that has to be the one of the first stage. An increase waits until the batches done, in those of the size in force,
-divide by its factor: stages are written to begin where it begins them. It steps until ``max_duration`` is reached or
-passed (train/trainer.py), so that is the end of the last whole step.
+Batch sizes and starts are tokens. It changes the batch size by integer factors only, multiplies the learning rate by
+the square root of the factor itself, and supports only Adam-like optimizers. Factors refer to ``global_batch_size`` of
+the data loader, so that has to be the batch size of the first stage. An increase waits until the number of batches
+done, counted in the current size, is divisible by its factor: stages are written to begin where it will begin them. It
+steps until ``max_duration`` is reached or passed (train/trainer.py), so that is set to the end of the last whole step.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NAME = "BatchSizeSchedulerCallback"
 
 @TRAINERS.register("olmo-core")
 class OlmoCore(TrainerFormat):
-    """The call that makes the callback, and the duration of the run."""
+    """The call that creates the callback, and the duration of the run."""
 
     carries_lr = True
 
@@ -33,7 +33,7 @@ class OlmoCore(TrainerFormat):
         if export.optimizer not in OPTIMIZERS:
             raise ConfigError(
                 f"OLMo-core changes the batch size of {' and '.join(OPTIMIZERS)} alone, not of "
-                f"{export.optimizer or 'an optimizer that nobody named: give --optimizer'}"
+                f"{export.optimizer or 'an unnamed optimizer: give --optimizer'}"
             )
         sizes = [size for _, size in export.table]
         for stage, (before, after) in enumerate(itertools.pairwise(sizes), 1):
@@ -75,7 +75,9 @@ class OlmoCore(TrainerFormat):
                 if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "max_duration":
                     end = _tokens(node.value)
             if any(size % tokens_per_example for size in sizes):
-                raise ConfigError(f"a batch size of {_NAME} is no multiple of {tokens_per_example} tokens per example")
+                raise ConfigError(
+                    f"a batch size of {_NAME} is not a multiple of {tokens_per_example} tokens per example"
+                )
             table = [(start, size // tokens_per_example) for start, size in zip(starts, sizes, strict=True)]
         except (SyntaxError, ValueError, TypeError, KeyError, AttributeError, NameError, RecursionError) as error:
             raise ConfigError(f"{_NAME} cannot be read: {error}") from None
@@ -83,8 +85,8 @@ class OlmoCore(TrainerFormat):
 
 
 def _waited(export: ScheduleExport) -> tuple[list[int], int]:
-    """Examples at which the stages begin and the run ends, where every increase waits for a batch that it may come
-    after: ``done`` are the batches so far, had all been of the size in force."""
+    """Return the examples at which stages begin and the run ends, given that every increase waits for a suitable batch;
+    ``done`` is the number of batches so far, counted in the current size."""
     seen, done, places = 0, 0, [0]
     ends = [*(start for start, _ in export.table[2:]), export.examples]
     for ((_, size), (start, after)), end in zip(itertools.pairwise(export.table), ends, strict=False):
@@ -102,7 +104,7 @@ def _waited(export: ScheduleExport) -> tuple[list[int], int]:
 
 
 def _tokens(node: ast.expr) -> int:
-    """Of ``Duration.tokens(n)``."""
+    """Return n of ``Duration.tokens(n)``."""
     if not isinstance(node, ast.Call) or getattr(node.func, "attr", "") != "tokens" or len(node.args) != 1:
         raise ValueError("a duration that is not Duration.tokens(n)")
     value = ast.literal_eval(node.args[0])

@@ -1,10 +1,10 @@
-"""torchtitan: one run per stage, each from the checkpoint of the one before (pytorch/torchtitan, August 2026).
+"""torchtitan: one run per stage, each from the checkpoint of the previous one (pytorch/torchtitan, August 2026).
 
 ``training.num_tokens_per_train_step`` is read once, when a run starts (trainer.py); earlier versions count sequences in
-``training.global_batch_size``. A checkpoint holds the optimizer, the place in the data and the step, and a run whose
-``training.steps`` are done ends at once, so the same script goes on where it was interrupted. Two defaults would spoil
-it in silence: the last checkpoint holds the model alone (components/checkpointer/base.py), and the learning-rate
-schedule ends with the steps of the run at hand (components/optimizer/lr_scheduler.py).
+``training.global_batch_size``. A checkpoint contains the optimizer, the position in the data and the step, and a run
+whose ``training.steps`` are done ends at once, so the same script continues where it was interrupted. Two defaults
+would silently break it: the last checkpoint contains only the model (components/checkpointer/base.py), and the
+learning-rate schedule ends with the steps of the current run (components/optimizer/lr_scheduler.py).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LAST = "--training.steps"
 
 @TRAINERS.register("torchtitan")
 class Torchtitan(TrainerFormat):
-    """A shell script, started where ``run_train.sh`` is; its arguments go to every run."""
+    """A shell script, to be started in the folder of ``run_train.sh``; its arguments are passed to every run."""
 
     def write(self, export: ScheduleExport) -> str:
         if export.tokens_per_example is None:
@@ -48,6 +48,6 @@ class Torchtitan(TrainerFormat):
         except (ValueError, KeyError) as error:
             raise ConfigError(f"{_FLAG} cannot be read: {error}") from None
         if any(size % tokens_per_example for size in tokens):
-            raise ConfigError(f"a value of {_FLAG} is no multiple of {tokens_per_example} tokens per example")
+            raise ConfigError(f"a value of {_FLAG} is not a multiple of {tokens_per_example} tokens")
         sizes = [size // tokens_per_example for size in tokens]
         return of_steps([0, *ends[:-1]], sizes, ends[-1], tokens_per_example)

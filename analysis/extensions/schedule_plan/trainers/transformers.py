@@ -1,7 +1,7 @@
-"""Hugging Face Trainer: it has no batch-size schedule of its own (huggingface/transformers, issue 31222, open), so this
-writes a plan that :class:`cbs.integrations.huggingface_stages.StagesCallback` makes it follow, in examples.
+"""Hugging Face Trainer, which has no batch-size schedule of its own (huggingface/transformers, issue 31222, open).
 
-The factors of the learning rate go with it where all of them are known.
+A plan is written, in examples, for :class:`cbs.integrations.huggingface_stages.StagesCallback`, which makes the Trainer
+follow it. The factors of the learning rate are included if all of them are known.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from cbs.schedules.plan import BatchPlan, plan_from_text, plan_to_text
 
 @TRAINERS.register("transformers")
 class Transformers(TrainerFormat):
-    """The file that the callback reads, JSON."""
+    """The JSON file that the callback reads."""
 
     carries_lr = True
 

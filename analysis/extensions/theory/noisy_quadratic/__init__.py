@@ -1,4 +1,4 @@
-"""The noisy quadratic of Zhang et al. (2019, arXiv:1907.04164): what training it takes, in closed form."""
+"""The noisy quadratic of Zhang et al. (2019, arXiv:1907.04164): how many steps training on it takes, in closed form."""
 
 from analysis.extensions.theory.noisy_quadratic.curves import (
     OPTIMIZERS,

@@ -14,21 +14,22 @@ from analysis.extensions.theory.noisy_quadratic.model import NoisyQuadratic
 from analysis.extensions.theory.noisy_quadratic.search import Best, best_settings, tuned
 
 OPTIMIZERS = {"sgd": "sgd", "momentum": "heavy_ball", "nesterov": "nesterov", "ema": "averaged"}
-"""What can be asked for, and the method it is: momentum and the decay of the average are tuned at every batch size
+"""Names of the optimizers, and the method of each; momentum and the decay of the average are tuned at every batch size
 unless given."""
 
 MOMENTA = 1.0 - np.logspace(-5, 0, 20)
-"""Momenta and decays that are tried, those of the paper."""
+"""Momenta and decays that are tried, as in the paper."""
 
 SGD_LRS, LRS = np.logspace(-5, 0.5, 100), np.logspace(-8, 1, 100)[34:]
 """Learning rates of the authors' notebook (repository gd-zhang/noisy-quadratic-model); those of momentum and averaging
-without the ones up to 1e-5, of which one equals it but for rounding."""
+without the ones up to 1e-5, one of which differs from it only by rounding."""
 
 CUSHION = 1e-8
-"""What the notebook adds to ``1 - rho`` of plain SGD."""
+"""Number that the notebook adds to ``1 - rho`` of plain SGD."""
 
 _STRIDE, _OPEN = math.log(4.0), 50.0
-"""Of the search for a critical batch size; the log of steps over twice the fewest, where no setting gets there."""
+"""Stride of the search for a critical batch size; and the log of steps over twice the fewest if no setting reaches
+it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,12 +37,12 @@ class Row:
     """One optimizer at one batch size.
 
     Attributes:
-        optimizer: a name of :data:`OPTIMIZERS`.
-        momentum: as given; ``None`` where it is tuned or there is none.
-        ema: decay of the average, as given; ``None`` where it is tuned or there is none.
+        optimizer: a name in :data:`OPTIMIZERS`.
+        momentum: the given momentum; ``None`` if it is tuned or there is none.
+        ema: the given decay of the average; ``None`` if it is tuned or there is none.
         power: exponent p of the preconditioner ``h^-p``.
         batch_size: examples per step.
-        steps: to the target; ``None`` where no setting reaches it.
+        steps: steps to the target; ``None`` if no setting reaches it.
         best_lr: learning rate with the fewest steps.
         best_momentum: momentum, or decay of the average, with the fewest steps.
     """
@@ -65,7 +66,7 @@ def curve(
     momentum: float | None = None,
     power: float = 0.0,
 ) -> Iterator[Row]:
-    """Steps to target over batch sizes at the best learning rate: the first step at or below the target.
+    """Yield the steps to target over batch sizes at the best learning rate: the first step at or below the target.
 
     Args:
         model: the noisy quadratic.
@@ -102,12 +103,16 @@ def curve(
 def notebook_curve(
     optimizer: str, target: float, batch_sizes: Sequence[float], *, dimension: int, power: float = 0.0
 ) -> list[Row]:
-    """:func:`curve` as the authors' notebook searches it: curvatures in 100 bins, on its grids. Where it returns the
-    last step that misses the target, these are the first that reach it.
+    """Compute :func:`curve` with the search of the authors' notebook: curvatures in 100 bins, on its grids.
+
+    The notebook returns the last step that misses the target; here it is the first that reaches it.
 
     Args:
         optimizer: sgd, momentum or ema.
+        target: expected loss to reach.
+        batch_sizes: examples per step.
         dimension: number of parameters.
+        power: exponent of the preconditioner.
 
     Raises:
         ValueError: if the notebook has no such optimizer.
@@ -142,7 +147,7 @@ def notebook_curve(
 def _best(
     model: NoisyQuadratic, optimizer: str, target: float, batch_size: float, momentum: float | None, power: float
 ) -> Best | None:
-    """The best settings at one batch size, which may be infinite."""
+    """Return the best settings at one batch size, which may be infinite."""
     method = OPTIMIZERS[optimizer]
     momenta = [0.0] if method == "sgd" else MOMENTA if momentum is None else [momentum]
     largest = model.largest_lr(power)
@@ -155,11 +160,11 @@ def _best(
 
 @dataclass(frozen=True, kw_only=True)
 class CurveSummary:
-    """What a curve is known to have, with no form fitted to it.
+    """Quantities of a curve that are known without fitting a form.
 
     Attributes:
-        min_steps: to the target without noise, the limit of large batch sizes.
-        batch_size: at which a run takes twice as many; ``None`` where there is no noise.
+        min_steps: steps to the target without noise, the limit of large batch sizes.
+        batch_size: batch size at which a run takes twice as many steps; ``None`` if there is no noise.
     """
 
     min_steps: float
@@ -175,13 +180,13 @@ def critical(
     power: float = 0.0,
     near: float = 1.0,
 ) -> CurveSummary | None:
-    """``S_min`` and the batch size of twice as many steps, to a thousandth; arguments as of :func:`curve`.
+    """Return ``S_min`` and the batch size of twice as many steps, to a thousandth; arguments as for :func:`curve`.
 
     Args:
-        near: batch size around which it is looked for first.
+        near: batch size around which the search starts.
 
     Returns:
-        ``None`` where the target is not reached without noise either.
+        The summary; ``None`` if the target is not reached even without noise.
     """
     least = _best(model, optimizer, target, math.inf, momentum, power)
     if least is None or least.steps <= 0:

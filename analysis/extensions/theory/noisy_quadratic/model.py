@@ -1,8 +1,8 @@
-r"""The noisy quadratic model: curvatures, noise and start, and what is known of it without training.
+r"""The noisy quadratic model: curvatures, noise and start, and quantities that are known without training.
 
 The loss is :math:`\frac12 \sum_i h_i \theta_i^2` and the gradient of a batch of B examples is :math:`h_i \theta_i` plus
 independent noise of variance :math:`c_i/B` (Zhang et al. 2019, "Which Algorithmic Choices Matter at Which Batch
-Sizes?", arXiv:1907.04164). The coordinates do not talk to each other.
+Sizes?", arXiv:1907.04164). The coordinates are independent.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class NoisyQuadratic:
         curvature: ``h``, eigenvalues of the Hessian, at least 0, shape ``[d]``.
         noise: ``c``, variance of a single example's gradient noise, at least 0, shape ``[d]``.
         start: ``s_0``, second moment of the initial parameters, shape ``[d]``.
-        count: how many coordinates share each entry, shape ``[d]``.
+        count: number of coordinates that share each entry, shape ``[d]``.
 
     Raises:
         ValueError: if shapes differ, there is no coordinate, or a value is negative or not finite.
@@ -41,15 +41,16 @@ class NoisyQuadratic:
 
     @classmethod
     def power_law(cls, dimension: int, *, power: float = 1.0, noise: float = 1.0) -> NoisyQuadratic:
-        """Curvature ``i^-power`` for ``i = 1 ... dimension``, noise variance ``noise * curvature``, unit start."""
+        """Return a model with curvature ``i^-power`` for ``i = 1 ... dimension``, noise ``noise * curvature``, unit
+        start."""
         curvature = np.arange(1, dimension + 1) ** -float(power)
         ones = np.ones(dimension)
         return cls(curvature=curvature, noise=noise * curvature, start=ones, count=ones)
 
     def grouped(self, ratio: float = 1.01) -> NoisyQuadratic:
-        """The same with curvatures that differ by less than ``ratio`` taken together, each group at its mean.
+        """Return the model with curvatures that differ by less than ``ratio`` merged, each group at its mean.
 
-        Losses differ by about the square of ``ratio - 1``.
+        Losses change by about the square of ``ratio - 1``.
         """
         order = np.argsort(-self.curvature)
         h = self.curvature[order]
@@ -68,7 +69,8 @@ class NoisyQuadratic:
 
     @classmethod
     def binned(cls, dimension: int, bins: int = 100) -> NoisyQuadratic:
-        """Curvature ``1/i`` rounded down to ``bins`` geometric values, as the authors' notebook has it."""
+        """Return a model with curvature ``1/i`` rounded down to ``bins`` geometric values, as in the authors'
+        notebook."""
         values = np.geomspace(1.0, 1.0 / dimension, bins)
         index = np.searchsorted(-values, -cls.power_law(dimension).curvature).clip(max=bins - 1)
         count = np.bincount(index, minlength=bins).astype(float)
@@ -90,18 +92,20 @@ class NoisyQuadratic:
         return float((self.count * self.noise).sum())
 
     def lower_bound(self, batch_size: float, target: float) -> float:
-        """Steps that no method of the paper can undercut when ``c = h``: ``d / (2 * target * batch_size)``."""
+        """Return a lower bound of the steps of all methods of the paper for ``c = h``: ``d / (2 * target *
+        batch_size)``."""
         return float(self.count.sum() / (2.0 * target * batch_size))
 
     def preconditioner(self, power: float) -> np.ndarray:
-        """``h ** -power``, 0 where the curvature is 0, shape ``[d]``."""
+        """Return ``h ** -power``, 0 where the curvature is 0, shape ``[d]``."""
         with np.errstate(divide="ignore"):
             return np.where(self.curvature > 0, self.curvature**-power, 0.0)
 
     def largest_lr(self, power: float = 0.0, momentum: float = 0.0, *, nesterov: bool = False) -> float:
-        """The learning rate at which the steepest coordinate becomes unstable.
+        """Return the learning rate at which the steepest coordinate becomes unstable.
 
-        ``2 (1 + m) / max h^(1 - power)`` for heavy ball, and ``(2 + 2m) / (1 + 2m)`` in its place for Nesterov.
+        It is ``2 (1 + m) / max h^(1 - power)`` for heavy ball, and for Nesterov with ``(2 + 2m) / (1 + 2m)`` as
+        numerator.
         """
         steepest = float((self.curvature[self.curvature > 0] ** (1.0 - power)).max(initial=0.0))
         if steepest == 0.0:

@@ -1,21 +1,21 @@
 r"""Expected loss of linear methods on a noisy quadratic in closed form, for all settings and batch sizes at once.
 
-Every method here is a linear recurrence of second order in each coordinate. With its two roots :math:`r_a = 1 - q_a`
+Every method here is a linear recurrence of second order in each coordinate. With its two roots :math:`r_a = 1 - q_a`,
 the parameters after k steps are the start times :math:`\sum_a \beta_a r_a^k`, plus the gradient noise of j + 1 steps
-before times :math:`\sum_a \alpha_a r_a^j`, for each j below k. The second moment is therefore
+earlier times :math:`\sum_a \alpha_a r_a^j`, for each j below k. The second moment is therefore
 
 .. math::
     E \theta_k^2 = s_0 \Big(\sum_a \beta_a r_a^k\Big)^2
         + \frac{\eta^2 c}{B} \sum_{ab} \alpha_a \alpha_b \frac{1 - (r_a r_b)^k}{1 - r_a r_b}.
 
-The noise enters as 1/B, so the roots serve every batch size, and powers of two of k cost a multiplication each. Written
-in q, which is small where a coordinate is slow, nothing is lost to rounding. The methods, with :math:`x = \eta h^{1-p}`
-for a preconditioner :math:`h^{-p}` (p = 0 plain, 1/2 Adam's kin, 1 Newton):
+The noise enters as 1/B, so the same roots serve every batch size, and powers of two of k cost one multiplication each.
+Written in q, which is small if a coordinate is slow, nothing is lost to rounding. The methods, with :math:`x = \eta
+h^{1-p}` for a preconditioner :math:`h^{-p}` (p = 0 plain, 1/2 like Adam, 1 Newton):
 
 - SGD, :math:`\theta' = \theta - \eta g`: one root, q = x;
 - heavy ball, :math:`v' = m v - \eta g,\ \theta' = \theta + v'`: :math:`q^2 - (1 - m + x) q + x = 0`
   (arXiv:1907.04164, equation 21);
-- Nesterov as torch has it, evaluated where the gradient is taken: :math:`q^2 - (1 - m + (1 + m) x) q + x = 0`;
+- Nesterov as in torch, evaluated where the gradient is taken: :math:`q^2 - (1 - m + (1 + m) x) q + x = 0`;
 - the average of SGD's iterates :math:`e' = m e + (1 - m) \theta'` from :math:`e_0 = \theta_0`: q = x and 1 - m
   (equation 38).
 """
@@ -34,23 +34,24 @@ METHODS = ("sgd", "heavy_ball", "nesterov", "averaged")
 """The methods; ``momentum`` is the decay of the average for the last, and must be 0 for the first."""
 
 APART = 3e-6
-"""Roots closer than this part of their size are moved apart by as much: both sums and differences keep five digits."""
+"""Roots closer than this fraction of their size are moved apart by as much, so that sums and differences keep five
+digits."""
 
 EDGE = 1e-8
-"""How close to -1 a root may come."""
+"""Smallest distance of a root from -1."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Modes:
-    """A method at given settings; every loss is of shape ``[...]``, the shape of the settings.
+    """A method at given settings; every loss has the shape of the settings, ``[...]``.
 
     Attributes:
-        roots: for each of the d coordinates the size of the only one, as the loss sees squares of it, or both; shape
-            ``[..., 1 or 2, d]``.
-        start: weights of the roots' powers in what is left of the start, of which the loss is the sum of squares; shape
-            of the roots.
-        noise: weights of the products of two roots' powers in the stationary loss per unit of ``1/B``, ``[..., pairs *
-            d]``: of the first squared and, where there are two, of both and of the second squared.
+        roots: for each of the d coordinates the absolute value of the only root (the loss depends on its square), or
+            both roots; shape ``[..., 1 or 2, d]``.
+        start: weights of the powers of the roots in the remaining start, the squares of which sum to its loss; shape of
+            ``roots``.
+        noise: weights of products of powers of two roots in the stationary loss per unit of ``1/B``, ``[..., pairs *
+            d]``: of the first squared and, if there are two, of both and of the second squared.
         rest: the stationary loss per unit of ``1/B``, ``[...]``.
         stable: whether no coordinate grows without bound, ``[...]``.
         initial: the loss at step 0.
@@ -64,17 +65,18 @@ class Modes:
     initial: float
 
     def loss(self, steps: int, batch_size: float) -> np.ndarray:
-        """Expected loss after ``steps`` steps; infinity where it exceeds every number."""
+        """Return the expected loss after ``steps`` steps; infinity if it overflows."""
         with np.errstate(all="ignore"):
             from_start, from_noise = self.parts(self.powers(steps))
             return np.nan_to_num(from_start + from_noise / batch_size, nan=np.inf, posinf=np.inf)
 
     def losses(self, steps: int, batch_size: float) -> np.ndarray:
-        """Expected loss after 0, 1, ..., ``steps`` steps, shape ``[..., steps + 1]``; costs one matrix product."""
+        """Return the expected loss after 0, 1, ..., ``steps`` steps, shape ``[..., steps + 1]``, by one matrix
+        product."""
         width = math.isqrt(steps) + 1
         with np.errstate(all="ignore"):
             weights = pairs(self.start, 2.0) - self.noise / batch_size
-            # Step i + width * j is the product of what i and width * j steps do to each pair of roots.
+            # the power i + width * j of each pair of roots is the product of its powers i and width * j
             fine = np.stack([pairs(self.powers(step)) for step in range(width)], -1)
             coarse = np.stack([weights * pairs(self.powers(width * j)) for j in range(width)], -2)
             table = (coarse @ fine).real + self.rest[..., None, None] / batch_size
@@ -83,13 +85,13 @@ class Modes:
         return losses
 
     def floor(self, batch_size: float) -> np.ndarray:
-        """Expected loss after infinitely many steps; infinity where the method is unstable."""
+        """Return the expected loss after infinitely many steps; infinity if the method is unstable."""
         return np.where(self.stable, self.rest / batch_size, np.inf)
 
     def steps_to_target(self, target: float, batch_size: float, limit: int = 1_000_000) -> float:
-        """First step at or below ``target``, infinity if there is none up to ``limit``; of one setting.
+        """Return the first step at or below ``target``, infinity if there is none up to ``limit``; for one setting.
 
-        Every step is looked at, so a loss that oscillates or rises again is no trouble.
+        Every step is evaluated, so a loss may oscillate or rise again.
         """
         horizon = 1023
         while True:
@@ -101,7 +103,7 @@ class Modes:
             horizon = 8 * horizon + 7
 
     def at(self, chosen: np.ndarray) -> Modes:
-        """The settings that ``chosen`` indexes; of a row of settings."""
+        """Return the settings that ``chosen`` indexes, from a row of settings."""
         return Modes(
             roots=self.roots[chosen],
             start=self.start[chosen],
@@ -116,22 +118,22 @@ class Modes:
         return np.log(self.roots)
 
     def powers(self, steps: int | np.ndarray) -> np.ndarray:
-        """The roots to the power of ``steps``, a number, or numbers above 0 of a shape that fits the roots'."""
+        """Return the roots to the power of ``steps``, a number, or numbers above 0 that broadcast with the roots."""
         return np.exp(steps * self._logs) if np.any(steps) else np.ones_like(self.roots)
 
     def parts(self, powers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The loss from the start and that from noise per unit of ``1/B``, from :meth:`powers`."""
+        """Return the loss from the start and that from noise per unit of ``1/B``, given :meth:`powers`."""
         return self.from_start(powers), self.rest - np.einsum("...i,...i->...", self.noise, pairs(powers)).real
 
     def from_start(self, powers: np.ndarray) -> np.ndarray:
-        """The loss from the start alone, which noise only adds to."""
+        """Return the loss from the start alone, a lower bound of the loss."""
         each = self.start * powers
         left = each[..., 0, :] if each.shape[-2] == 1 else (each[..., 0, :] + each[..., 1, :]).real
         return np.einsum("...i,...i->...", left, left)
 
 
 def pairs(powers: np.ndarray, mixed: float = 1.0) -> np.ndarray:
-    """Products of two powers of roots, shape ``[..., pairs * d]``, those of unlike roots times ``mixed``."""
+    """Return products of two powers of roots, shape ``[..., pairs * d]``; those of different roots times ``mixed``."""
     first = powers[..., 0, :]
     if powers.shape[-2] == 1:
         return first * first
@@ -148,15 +150,15 @@ def modes_of(
     power: float = 0.0,
     cushion: float = 0.0,
 ) -> Modes:
-    """A method on a model at some settings.
+    """Return the modes of a method on a model at some settings.
 
     Args:
         model: the noisy quadratic.
         method: one of :data:`METHODS`.
-        lr: learning rate, a number or any shape.
-        momentum: in [0, 1), of a shape that broadcasts with that of ``lr``; the decay of the average if ``averaged``.
+        lr: learning rate, a number or an array.
+        momentum: in [0, 1), of a shape that broadcasts with that of ``lr``; the decay of the average for ``averaged``.
         power: the exponent p of the preconditioner.
-        cushion: added to ``1 - (1 - x)^2`` in the stationary moment of SGD, as the authors' notebook does.
+        cushion: number added to ``1 - (1 - x)^2`` in the stationary moment of SGD, as in the authors' notebook.
 
     Raises:
         ValueError: if there is no such method, or a value is outside its domain.
@@ -170,7 +172,7 @@ def modes_of(
         raise ValueError("momentum must be in [0, 1), and 0 for sgd")
     scale = model.preconditioner(power)
     x = lr * scale * model.curvature
-    # Where the curvature is 0 nothing is lost by the walk that noise takes: the loss does not see it.
+    # Where the curvature is 0, the random walk due to noise does not matter, because it does not change the loss.
     x = np.where(x > 0, x, 1e-300)
     if method == "sgd":
         gaps = [x]
@@ -178,7 +180,7 @@ def modes_of(
         gaps = _apart(x, np.broadcast_to(1.0 - m, x.shape))
     else:
         gaps = _apart(*_roots((1.0 - m + x * (1.0 + m if method == "nesterov" else 1.0)) / 2.0, x))
-    # A root of -1 lets noise pile up without end, by a limit of what is divided below.
+    # With a root of -1 noise accumulates without end; the limit keeps the divisions below finite.
     gaps = [np.where(np.abs(2.0 - gap) < EDGE, gap * (1.0 - EDGE), gap) for gap in gaps]
     alpha, beta = (np.stack(weights, -2) for weights in _weights(method, gaps, m))
     weight = 0.5 * model.count * model.curvature
@@ -200,7 +202,7 @@ def modes_of(
 
 
 def _roots(half: np.ndarray, product: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The roots of ``q^2 - 2 half q + product``, the smaller first, without cancellation."""
+    """Return the roots of ``q^2 - 2 half q + product``, the smaller first, without cancellation."""
     large = half + np.sqrt((half**2 - product).astype(complex))
     return product / large, large
 
@@ -211,7 +213,7 @@ def _apart(first: np.ndarray, second: np.ndarray) -> list[np.ndarray]:
 
 
 def _weights(method: str, gaps: list[np.ndarray], m: np.ndarray) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """``alpha`` and ``beta`` of the roots ``1 - q``; ``gaps`` holds the q."""
+    """Return ``alpha`` and ``beta`` of the roots ``1 - q``; ``gaps`` holds the q."""
     if method == "sgd":
         return [np.ones_like(gaps[0])], [np.ones_like(gaps[0])]
     first, second = gaps
@@ -219,12 +221,12 @@ def _weights(method: str, gaps: list[np.ndarray], m: np.ndarray) -> tuple[list[n
     if method == "averaged":
         share = (1.0 - m) * (1.0 - first) / apart
         return [share, (m - 1.0) * (1.0 - second) / apart], [share, 1.0 - share]
-    # What torch's parameters hold under Nesterov is a step of momentum ahead.
+    # Under Nesterov, torch's parameters are one momentum step ahead.
     ahead = [(1.0 + m) * (1.0 - q) - m if method == "nesterov" else 1.0 - q for q in gaps]
     alpha = [ahead[0] / apart, -ahead[1] / apart]
     return alpha, [alpha[0] * second, alpha[1] * first]
 
 
 def _twos(values: list[np.ndarray]) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Both of the first, one of each, both of the second."""
+    """Return pairs: the first twice, first and second, the second twice."""
     return [(one, other) for index, one in enumerate(values) for other in values[index:]]

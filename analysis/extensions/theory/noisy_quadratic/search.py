@@ -1,8 +1,9 @@
-"""Fewest steps to a target over learning rates, momenta and batch sizes at once, and at the best learning rate of all.
+"""Fewest steps to a target, over a grid of learning rates, momenta and batch sizes at once, or at the best learning
+rate.
 
-Settings whose stationary loss misses the target are left out. The steps of all others are multiplied by eight together,
-three squarings of the roots each, until some setting has arrived; only those that arrive then can win, and bisection
-drops every one that misses where another arrives. All batch sizes share the roots.
+Settings whose stationary loss misses the target are dropped. The number of steps is multiplied by eight for all others
+together, by three squarings of the roots, until some setting has reached the target; only those that have reached it by
+then can win, and bisection drops every one that misses it where another reaches it. All batch sizes share the roots.
 """
 
 from __future__ import annotations
@@ -17,22 +18,22 @@ from analysis.extensions.theory.noisy_quadratic.model import NoisyQuadratic
 from analysis.extensions.theory.noisy_quadratic.modes import Modes, modes_of
 
 LIMIT = 2**27
-"""Steps after which a search gives up."""
+"""Number of steps after which a search gives up."""
 
 
 STRIDE = 8
-"""Factor between the steps of the gallop: three squarings."""
+"""Factor between the step counts of the search upwards: three squarings."""
 
 NEAR = 0.04
-"""Below the logarithm of the edge of stability, from where on :func:`tuned` looks at places ever closer to it."""
+"""Distance in ln lr below the edge of stability from which on :func:`tuned` places points ever closer to the edge."""
 
 LRS, SHORT = 64, 300
-"""Learning rates of the grid of :func:`tuned`, and runs of so few steps that it looks at more."""
+"""Number of learning rates in the grid of :func:`tuned`, and number of steps below which it evaluates more."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Best:
-    """The winner of a search: steps to target, learning rate, and momentum (or decay of the average)."""
+    """Result of a search: steps to target, learning rate, and momentum (or decay of the average)."""
 
     steps: float
     lr: float
@@ -52,10 +53,10 @@ def best_settings(
     cushion: float = 0.0,
     limit: int = LIMIT,
 ) -> list[Best | None]:
-    """The points of a grid with the fewest steps to ``target``, one for each batch size, in their order.
+    """Return the points of a grid with the fewest steps to ``target``, one for each batch size, in order.
 
-    The step is one at which the loss passes the target: the first where the loss never rises, otherwise a short dip
-    below the target may be missed. Ties go to the earlier momentum, then the earlier learning rate.
+    The step is one at which the loss passes the target: the first one if the loss never rises, otherwise a short dip
+    below the target may be missed. Ties go to the earlier momentum, then to the earlier learning rate.
 
     Args:
         model: the noisy quadratic.
@@ -66,10 +67,10 @@ def best_settings(
         momenta: momenta or averaging decays.
         power: exponent of the preconditioner.
         cushion: see :func:`~analysis.extensions.theory.noisy_quadratic.modes.modes_of`.
-        limit: steps after which the search gives up.
+        limit: number of steps after which the search gives up.
 
     Returns:
-        ``None`` where no setting reaches the target within ``limit`` steps.
+        The best points; ``None`` if no setting reaches the target within ``limit`` steps.
     """
     lr, momentum = np.asarray(lrs, float), np.asarray(momenta, float)
     each = np.tile(lr, momentum.size), np.repeat(momentum, lr.size)
@@ -90,14 +91,15 @@ def best_settings(
 
 
 def _gallop(grid: Modes, target: float, batch_sizes: Sequence[float], limit: int) -> list[tuple[int, np.ndarray]]:
-    """For each batch size the least power of :data:`STRIDE` at which a setting has arrived, and those that have."""
+    """Return, for each batch size, the least power of :data:`STRIDE` at which a setting has reached the target, and
+    those settings."""
     able = np.stack([grid.floor(batch_size) <= target for batch_size in batch_sizes])
     waiting = [place for place, settings in enumerate(able) if settings.any()]
     arrivals, steps = [(limit + 1, np.empty(0, int))] * len(batch_sizes), 1
     alive = np.flatnonzero(able.any(0))
     some, powers = grid.at(alive), grid.roots[alive]
     while waiting and steps <= STRIDE * limit:
-        # Noise only adds, so most settings need no second look.
+        # Noise only adds to the loss, so most settings need no second evaluation.
         near = (some.from_start(powers) <= target).nonzero()[0]
         if len(near):
             from_start, from_noise = some.at(near).parts(powers[near])
@@ -116,11 +118,11 @@ def _gallop(grid: Modes, target: float, batch_sizes: Sequence[float], limit: int
 
 
 def _bisect(grid: Modes, target: float, batch_size: float, high: int) -> tuple[float, int]:
-    """The least step up to ``high`` at which a setting has arrived, and the first of the settings that have."""
+    """Return the smallest step up to ``high`` at which a setting has reached the target, and the first such setting."""
     low, alive, logs = high // STRIDE, np.arange(len(grid.stable)), np.log(grid.roots)
     while high - low > 1:
         middle = (low + high) // 2
-        # Squarings of the roots would do, but what they lose to rounding grows with the steps.
+        # Squaring the roots would also work, but its rounding errors grow with the number of steps.
         from_start, from_noise = grid.parts(np.exp(middle * logs))
         arrived = (from_start + from_noise / batch_size <= target).nonzero()[0]
         if not len(arrived):
@@ -142,10 +144,11 @@ def tuned(
     power: float = 0.0,
     limit: int = LIMIT,
 ) -> Best | None:
-    """Fewest steps to ``target`` over all learning rates, the crossing interpolated in log step as for a trial.
+    """Return the fewest steps to ``target`` over all learning rates, with the crossing interpolated in log step as for
+    trials.
 
-    A grid up to the edge of stability finds the region, sections the optimum to a thousandth of the learning rate, or
-    to a tenth of what it lies below the edge.
+    A grid up to the edge of stability finds the region; section search finds the optimum to a thousandth of the
+    learning rate, or to a tenth of its distance from the edge.
 
     Args:
         model: the noisy quadratic.
@@ -154,16 +157,16 @@ def tuned(
         batch_size: examples per step.
         momentum: momentum or averaging decay.
         power: exponent of the preconditioner.
-        limit: steps after which the search gives up.
+        limit: number of steps after which the search gives up.
 
     Returns:
-        ``None`` if no learning rate reaches the target within ``limit`` steps.
+        The best settings; ``None`` if no learning rate reaches the target within ``limit`` steps.
     """
     plain = method in ("sgd", "averaged")
     largest = model.largest_lr(power, 0.0 if plain else momentum, nesterov=method == "nesterov")
     if not math.isfinite(largest):
         return None
-    for high in (0, -5):  # from 1e-10 of the edge on, which noise asks for at the smallest batch sizes
+    for high in (0, -5):  # from 1e-10 of the edge upwards, which noise requires at the smallest batch sizes
         grid = largest * np.logspace(high - 5, high, LRS + 1)[:-1]
         (rough,) = best_settings(model, method, target, [batch_size], grid, [momentum], power=power, limit=limit)
         if rough is not None and rough.lr > grid[0]:
@@ -183,11 +186,11 @@ def tuned(
 
     places = math.log(rough.lr) + np.linspace(-0.2, 0.2, 11)
     if short:
-        # The loss oscillates, and any learning rate up to the edge may be the first to dip below.
+        # If the loss oscillates, any learning rate up to the edge may be the first to dip below the target.
         places = np.union1d(places, math.log(largest) + np.linspace(-2.8, 0.0, 801))
     edge = math.log(largest)
     if places[-1] > edge - NEAR:
-        # The best of large batches lies just below the edge, where steps turn within less than the spacing of places.
+        # The best learning rate of large batches lies just below the edge, where steps vary within the grid spacing.
         places = np.union1d(places[places < edge - NEAR], edge - np.geomspace(NEAR, 1e-6, 24))
     steps = crossings(places)
     best = int(np.argmin(steps))
@@ -203,7 +206,7 @@ def tuned(
 
 
 def _first(settings: Modes, target: float, batch_size: float, horizon: int) -> np.ndarray:
-    """The first crossing of each setting, every step looked at; infinity beyond ``horizon``."""
+    """Return the first crossing of each setting, evaluating every step; infinity beyond ``horizon``."""
     crossings = []
     for losses in settings.losses(horizon, batch_size):
         below = np.flatnonzero(losses <= target)
@@ -214,7 +217,7 @@ def _first(settings: Modes, target: float, batch_size: float, horizon: int) -> n
 
 @np.errstate(all="ignore")
 def passages(settings: Modes, target: float, batch_size: float) -> np.ndarray:
-    """A crossing of each setting of a row, by bisection; infinity where there is none."""
+    """Return a crossing of each setting of a row, by bisection; infinity if there is none."""
     crossings = np.full(len(settings.stable), math.inf)
     able = np.flatnonzero(settings.floor(batch_size) <= target)
     some, high = settings.at(able), np.full(len(able), math.inf)
@@ -241,6 +244,6 @@ def passages(settings: Modes, target: float, batch_size: float) -> np.ndarray:
 
 
 def _between(step: int, before: float, after: float, target: float) -> float:
-    """Where the loss passes the target within a step, interpolated in log step as :mod:`cbs.trial.target` does."""
+    """Return where the loss passes the target within a step, interpolated in log step as in :mod:`cbs.trial.target`."""
     share = (before - target) / (before - after)
     return share if step == 1 else float((step - 1) * (step / (step - 1)) ** share)

@@ -1,1 +1,1 @@
-"""What ``cbs theory`` writes and prints, one file per type of result."""
+"""Presentation of ``cbs theory``, one file per type of result."""

@@ -1,4 +1,4 @@
-"""What ``cbs theory quadratic`` prints."""
+"""Presentation of ``cbs theory quadratic``: what it prints."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ UNSEEN = {
     Verdict.NO_PERFECT_SCALING: "smaller",
     Verdict.NO_SATURATION: "larger",
 }
-"""Verdicts that hold without noise, too, and which batch sizes they ask for."""
+"""Verdicts that also hold without noise, and the batch sizes for which they call."""
 
 
 @presentation.register
@@ -33,7 +33,7 @@ def _(found: QuadraticAnswer) -> Presentation:
     fit = presentation(found.fit)
     tables |= fit.tables
     summary = tables["summary"]
-    # What a verdict asks for, seeds above all, is for measured curves; but for batch sizes.
+    # Verdicts call mainly for seeds, which only measured curves have; here only those about batch sizes apply.
     columns = tuple(
         replace(column, interval=None) if column.key in ("min_steps", "examples_at_critical") else column
         for column in summary.columns
@@ -57,7 +57,7 @@ def _(found: QuadraticAnswer) -> Presentation:
 
 
 def steps(answer: QuadraticAnswer) -> Table:
-    """One row per optimizer and batch size."""
+    """Return a table with one row per optimizer and batch size."""
     tuned = any(row.best_momentum is not None for row in answer.rows)
     columns = (
         Column("optimizer", label, "optimizer", name=True),

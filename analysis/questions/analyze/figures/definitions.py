@@ -1,4 +1,4 @@
-"""Every definition of the critical batch size side by side: one row each, a dot with its interval per optimizer."""
+"""All definitions of the critical batch size side by side: one row each, with a dot and an interval per optimizer."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from analysis.present.style.labels import LINE
 from analysis.present.style.scales import ink
 
 _LANE = 0.17
-"""Height of the lane of one optimizer within a row, inches."""
+"""Height in inches of the lane of one optimizer within a row."""
 
 _LABELS = 0.3
-"""Width that the names of the definitions take beyond what other figures need, inches."""
+"""Width in inches that the names of the definitions take in addition to other labels."""
 
 _SLACK = 0.85
-"""Height of the axes and their labels beside the rows, inches."""
+"""Height in inches of the axis and its labels, in addition to the rows."""
 
 _NUMBERS = ["value", "low", "high"]
 
 
 def compute(answers: Sequence[Answer]) -> pd.DataFrame:
-    """One row per optimizer and definition; none where no definition has a value.
+    """Return one row per optimizer and definition; no rows if no definition has a value.
 
-    ``value`` in examples with its interval ``low`` to ``high``, NaN where open or not defined; ``smallest`` and
-    ``largest`` measured batch size that reached the target.
+    ``value`` is in examples with its interval ``low`` to ``high``, NaN where open or undefined; ``smallest`` and
+    ``largest`` are the measured batch sizes that reached the target.
     """
     rows = []
     for answer in answers:
@@ -52,7 +52,7 @@ def compute(answers: Sequence[Answer]) -> pd.DataFrame:
 
 
 def marks(table: pd.DataFrame) -> list[Line2D]:
-    """The optimizers, and what is not one."""
+    """Return key entries of the optimizers, and of the other marks."""
     handles = [style.handle(name, look, line=False) for name, look in style.looks(table["optimizer"]).items()]
     handles.append(style.mark(style.percent(table), marker="|", linestyle=""))
     if (table["low"].isna() ^ table["high"].isna()).any():
@@ -72,7 +72,8 @@ def marks(table: pd.DataFrame) -> list[Line2D]:
     "compared.",
 )
 def draw(axes: Axes, table: pd.DataFrame) -> None:
-    """A log axis in examples; an open end of an interval is an arrow; grey: the measured batch sizes."""
+    """Draw a log axis in examples, with an arrow at every open end of an interval, and the measured batch sizes in
+    grey."""
     looks = style.looks(table["optimizer"])
     definitions = list(dict.fromkeys(table["definition"]))
     labels = [_broken(label) for label in table.drop_duplicates("definition")["label"]]
@@ -98,7 +99,8 @@ def draw(axes: Axes, table: pd.DataFrame) -> None:
 
 
 def _broken(label: str) -> str:
-    """Every option of a definition on a line of its own; one of its own name is said once."""
+    """Return the label with every option of a definition on a line of its own, without repeating the definition's
+    name."""
     name, _, options = label.partition(" (")
     given = [option for option in options.rstrip(")").split(", ") if options]
     own = given and given[0].startswith(f"{name} ")

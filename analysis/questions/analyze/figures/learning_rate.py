@@ -1,4 +1,4 @@
-"""Steps to target against learning rate, one line per batch size: is every optimum inside the grid?"""
+"""Steps to target against learning rate, one line per batch size, to check that every optimum is inside the grid."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _MARKS: dict[str, tuple[str, dict[str, Any]]] = {
     "best": ("*", _BEST),
     "best, at the edge of the grid": ("*", _BEST | {"markeredgecolor": style.ALERT, "markeredgewidth": 1.0}),
 }
-"""What is marked, see :func:`_marked`: marker and look."""
+"""Categories that are marked, see :func:`_marked`, with marker and style."""
 
 
 def compute(answers: Sequence[Answer]) -> pd.DataFrame:
-    """One row per optimizer, batch size and learning rate; none where no trial got far enough to draw.
+    """Return one row per optimizer, batch size and learning rate; none if no trial got far enough to draw.
 
-    ``steps`` is the geometric mean over the ``seeds_reached`` of ``seeds`` that reached the target, NaN where none did;
-    ``steps_lower_bound`` is then the most steps it can be said not to be reached in; ``diverged`` counts seeds.
+    ``steps`` is the geometric mean over the seeds that reached the target (``seeds_reached`` of ``seeds``), NaN if none
+    did; ``steps_lower_bound`` is then a lower bound of the steps; ``diverged`` is a number of seeds.
     """
     rows, tuned = [], any(answer.group.tuned for answer in answers)
     for answer in answers:
@@ -66,7 +66,7 @@ def _row(study: Study, index: int) -> dict[str, Any]:
 
 
 def _marked(table: pd.DataFrame) -> dict[str, pd.Series]:
-    """Which rows have which of the :data:`_MARKS`."""
+    """Return masks of the rows in each category of :data:`_MARKS`."""
     reached, bounded = table["steps"].notna(), table["steps_lower_bound"].notna()
     some = table["seeds_reached"] < table["seeds"]
     edge = table["at_grid_edge"]
@@ -75,7 +75,7 @@ def _marked(table: pd.DataFrame) -> dict[str, pd.Series]:
 
 
 def marks(table: pd.DataFrame) -> list[Line2D]:
-    """Those that are there, but for the plain ones."""
+    """Return key entries of the categories that occur, except the plain one."""
     names = [name for name, rows in list(_marked(table).items())[1:] if rows.any()]
     return [style.mark(name, linestyle="", marker=_MARKS[name][0], **_MARKS[name][1]) for name in names]
 
@@ -88,14 +88,14 @@ def marks(table: pd.DataFrame) -> list[Line2D]:
     marks=marks,
     title="Steps against learning rate",
     caption="Optimizer steps to {target} (geometric mean over the seeds that reached it) against the learning "
-    "rate, one line per batch size B in {example_unit}s, with the options that won where others were tuned, too; both "
+    "rate, one line per batch size B in {example_unit}s, with the best options if others were tuned as well; both "
     "axes are logarithmic. A star is the best learning "
     "rate, with a red rim where it is the lowest or highest that was tried. Open circles: only some seeds reached "
     "the target. Open triangles: none did in the steps that were run, so the true value is higher. Crosses at the "
     "top: every seed diverged.",
 )
 def draw(axes: Axes, table: pd.DataFrame) -> None:
-    """The mark of every learning rate says what became of its seeds, see :data:`_MARKS`."""
+    """Draw a mark for every learning rate that says how its seeds ended, see :data:`_MARKS`."""
     table = table.assign(y=table["steps"].fillna(table["steps_lower_bound"]))
     label = f"steps to {style.words(table['target'].iloc[0])}"
     style.log_axes(axes, table["lr"], table["y"], "learning rate", label, most=style.most_ticks(axes))

@@ -1,8 +1,8 @@
-"""The largest attention logit along training: does attention stay bounded under every optimizer?
+"""The largest attention logit along training, to see whether attention stays bounded under every optimizer.
 
 As in the figures of MERIT (ICML 2025, arXiv 2508.20577) for the first and the last layer. The logit is q.k times the
-scale of the attention, 1/sqrt(d_k) unless the model says otherwise; its largest value is over the examples of a step,
-the heads and the unmasked pairs of positions (the paper does not say whether masked pairs count).
+scale of the attention, 1/sqrt(d_k) unless the model uses another; its largest value is over the examples of a step, the
+heads and the unmasked pairs of positions (the paper does not say whether masked pairs count).
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from analysis.present.figures import figure, tidy
 _COLUMNS = ["panel", "optimizer", "batch_size", "lr", *COLUMNS, "example_unit"]
 
 _LOG_FROM = 10.0
-"""Ratio of the largest to the smallest value from which on the axis of the logits is logarithmic."""
+"""Ratio of the largest to the smallest logit above which the axis is logarithmic."""
 
 
 def compute(answers: Sequence[Answer]) -> pd.DataFrame:
-    """Rows of the curves that are drawn, see :func:`analysis.estimate.attention.attention_logits`; none where
-    nothing was recorded.
+    """Return rows of the curves, see :func:`analysis.estimate.attention.attention_logits`; none if nothing was
+    recorded.
 
     There is a panel for the first and the last layer at the smallest and the largest batch size that all optimizers
     with a record share; if they share none, at the one that most of them have. ``lr`` is the best learning rate. An
@@ -74,8 +74,10 @@ def compute(answers: Sequence[Answer]) -> pd.DataFrame:
     "share. Lines are medians over seeds, bands their range.",
 )
 def draw(axes: Axes, table: pd.DataFrame) -> None:
-    """Logit against examples, which are on a log axis; the line of an optimizer is the median over seeds and its band
-    their range. The logits are on a log axis where they span a factor of ten."""
+    """Draw the logit against examples on a log axis: medians over seeds as lines, their range as bands.
+
+    The axis of the logits is logarithmic if they span a factor of ten.
+    """
     curves = table[table["max_attention_logit"].notna()]
     style.log_scale(axes, "x", curves["examples"], most=style.most_ticks(axes))
     low, high = curves["low"].min(), curves["high"].max()

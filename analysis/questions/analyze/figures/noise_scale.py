@@ -1,4 +1,4 @@
-"""The noise scale along training, plain and matched, beside the critical batch size it is meant to predict."""
+"""The noise scale along training, simple and matched, beside the critical batch size that it is meant to predict."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _BOTH = ["simple_noise_scale", "matched_noise_scale"]
 
 
 def compute(answers: Sequence[Answer]) -> pd.DataFrame:
-    """One row per optimizer, batch size and bin of the way to the target; none of an optimizer without a measurement.
+    """Return one row per optimizer, batch size and bin of progress to the target; none for optimizers without
+    measurements.
 
-    ``progress`` is the share of the steps to target at the middle of the bin, ``simple_noise_scale`` and
-    ``matched_noise_scale`` the ratios of the mean moments in the bin, pooled over seeds; NaN where a mean is not
-    positive.
+    ``progress`` is the fraction of the steps to target at the middle of the bin; ``simple_noise_scale`` and
+    ``matched_noise_scale`` are ratios of mean moments in the bin, pooled over seeds, NaN if a mean is not positive.
     """
     rows = []
     for answer in answers:
@@ -38,7 +38,7 @@ def compute(answers: Sequence[Answer]) -> pd.DataFrame:
 
 
 def marks(table: pd.DataFrame) -> list[Line2D]:
-    """The one that has no label at its end."""
+    """Return the key entry of the line that has no label at its end."""
     measured = table[table["simple_noise_scale"].notna()]
     if not measured.groupby("optimizer")["batch_size"].nunique().gt(1).any():
         return []
@@ -60,7 +60,7 @@ def marks(table: pd.DataFrame) -> list[Line2D]:
     "not positive.",
 )
 def draw(axes: Axes, table: pd.DataFrame) -> None:
-    """Of the batch size nearest to B_crit (without one, of the middle one) both noise scales, of others the plain."""
+    """Draw both noise scales at the batch size nearest B_crit (or the middle one), and the simple one at the others."""
     plain, matched = style.looks(_BOTH).values()
     lines = {"simple_noise_scale": plain}
     if table["matched_geometry"].iloc[0] != PLAIN:

@@ -1,4 +1,4 @@
-"""The trade-off of steps against examples: what a larger batch buys and what it costs.
+"""The trade-off between steps and examples: what a larger batch gains and what it costs.
 
 McCandlish et al. (2018), figure 1 and equation 2.11.
 """
@@ -21,13 +21,13 @@ from analysis.present.figures.curves import fitted, measured
 
 _RESOLUTION = 120
 _BEYOND = 3.0
-"""The curve is drawn this factor beyond the measured batch sizes."""
+"""Factor by which the curve is drawn beyond the measured batch sizes."""
 
 
 def compute(answers: Sequence[Answer]) -> pd.DataFrame:
-    """Rows of up to four kinds, see column ``kind``: ``point`` per batch size, ``fit`` along the curve, ``hyperbola``
-    along the one of exponent 1 where that looks different, ``critical`` at B_crit of the fit, which takes twice the
-    fewest steps."""
+    """Return rows of up to four kinds (column ``kind``): ``point`` per batch size; ``fit`` along the curve;
+    ``hyperbola`` along the curve of exponent 1 if that looks different; ``critical`` at B_crit of the fit, which takes
+    twice the fewest steps."""
     rows = [row | about(answer) for answer in answers for row in _rows(answer)]
     table = tidy(rows, ["optimizer", "kind", "batch_size", "steps"])
     table.insert(4, "examples", table["batch_size"] * table["steps"])
@@ -58,7 +58,7 @@ def _rows(answer: Answer) -> Iterator[dict[str, Any]]:
     "looks different. A star is the point at B_crit, which takes twice the fewest steps.",
 )
 def draw(axes: Axes, table: pd.DataFrame) -> None:
-    """Small batches at the lower right, large ones at the upper left, a star at the critical batch size."""
+    """Draw the curve, with small batches at the lower right, large ones at the upper left, and a star at B_crit."""
     curved = table["kind"].isin(["fit", "hyperbola", "other"])
     marks, curves = table[~curved], table[curved]
     label, y_label = f"steps to {style.words(table['target'].iloc[0])}", f"data ({table['example_unit'].iloc[0]}s)"

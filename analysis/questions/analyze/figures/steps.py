@@ -27,11 +27,11 @@ _COLUMNS = ["optimizer", "kind", "batch_size", "steps", "low", "high"]
 
 
 def compute(answers: Sequence[Answer]) -> pd.DataFrame:
-    """Rows of three kinds, see column ``kind``.
+    """Return rows of several kinds (column ``kind``).
 
     ``point``: steps of one batch size with the range over seeds (``low``, ``high``); ``censored``: the most steps run
     where the target was not reached; ``fit``: the fitted curve with the interval band, over the batch sizes that
-    reached the target; ``hyperbola``: the same with exponent 1, where that looks different. On every row the critical
+    reached the target; ``hyperbola``: the same with exponent 1, if that looks different. Every row has the critical
     batch size and the exponent with their intervals.
     """
     return tidy([row | about(answer) for answer in answers for row in _rows(answer)], _COLUMNS)
@@ -65,8 +65,8 @@ def _rows(answer: Answer) -> Iterator[dict[str, Any]]:
     "the steps that were run, so the true value is higher.",
 )
 def draw(axes: Axes, table: pd.DataFrame) -> None:
-    """One look per optimizer, open triangles for lower bounds, a dotted line at every critical batch size; where an
-    optimizer has a panel of its own, its critical batch size stands in the corner."""
+    """Draw one style per optimizer, open triangles for lower bounds, and a dotted line at every critical batch size; if
+    an optimizer has a panel of its own, its critical batch size is in the corner."""
     sizes = table.loc[table["kind"].isin(["point", "censored", "beyond"]), "batch_size"]
     label = f"steps to {style.words(table['target'].iloc[0])}"
     style.batch_axes(axes, table, table[["steps", "low", "high"]], label, sizes)
@@ -103,9 +103,9 @@ def draw(axes: Axes, table: pd.DataFrame) -> None:
 def _draw_optimizer(
     axes: Axes, name: str, look: style.MarkStyle, kinds: Sequence[pd.DataFrame], triangle: float
 ) -> Line2D:
-    """Returns the handle for the key, labelled with the critical batch size.
+    """Draw one optimizer and return its key entry, labelled with the critical batch size.
 
-    Triangles of several optimizers at one place are told apart by their size.
+    Triangles of several optimizers at one place differ in size.
     """
     points, fit, hyperbola, censored = kinds
     style.curve(axes, fit, "batch_size", "steps", look)
@@ -122,7 +122,7 @@ def _draw_optimizer(
 
 
 def _words(about: pd.Series) -> str:
-    """The critical batch size of a row with its interval, in words short enough for a key."""
+    """Return the critical batch size of a row with its interval, short enough for a key."""
     numbers = about[list(CRITICAL)].astype(object)
     value, low, high = numbers.where(numbers.notna(), None)
     if value is not None:

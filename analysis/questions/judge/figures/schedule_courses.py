@@ -14,12 +14,15 @@ from analysis.questions.judge.answer import Judged, Schedules
 
 _COLUMNS = ["panel", "optimizer", "x", "y", "x_label", "y_label", "target_value", "tokens_per_example", "target"]
 _MOST = 400
-"""Points of a line; more are thinned out, evenly along the run."""
+"""Largest number of points of a line; longer ones are thinned out evenly along the run."""
 
 
 def compute(schedules: Schedules) -> pd.DataFrame:
-    """One row per point of a line; the panel, its axes and the name of the schedule (``optimizer``) in columns of their
-    own. Intrinsic time is the sum of the learning rates so far."""
+    """Return one row per point of a line, with the panel, its axes and the name of the schedule (``optimizer``) in
+    columns.
+
+    Intrinsic time is the sum of the learning rates so far.
+    """
     rows = [panel for entry in _hardest(schedules) for panel in _panels(entry)]
     if not rows:
         return tidy([], _COLUMNS)
@@ -28,7 +31,7 @@ def compute(schedules: Schedules) -> pd.DataFrame:
 
 
 def _hardest(schedules: Schedules) -> list[Judged]:
-    """One run of every schedule: that of the hardest target where there are several."""
+    """Return one run of every schedule: the one at the hardest target if there are several."""
     kept: dict[tuple[int, str, int], Judged] = {}
     for entry in schedules.entries:
         whose = id(entry.answer.group), entry.choice, entry.batch_size
@@ -62,7 +65,7 @@ def _panels(entry: Judged) -> list[pd.DataFrame]:
     for name, x_label, y_label, x, y in lines:
         kept = np.unique(np.linspace(0, len(x) - 1, min(len(x), _MOST)).round().astype(int))
         if name == "batch size":
-            # every change, whatever is thinned out
+            # keep every change of the batch size, whatever is thinned out
             changed = np.flatnonzero(np.diff(y.to_numpy())) + 1
             kept = np.unique([*kept, *changed])
         points = pd.DataFrame({"x": x.to_numpy()[kept], "y": y.to_numpy()[kept]})
@@ -71,14 +74,14 @@ def _panels(entry: Judged) -> list[pd.DataFrame]:
 
 
 def marks(table: pd.DataFrame) -> list[Any]:
-    """The schedules, below the panels."""
+    """Return key entries of the schedules, shown below the panels."""
     each = style.each(table, after=["constant batch size"])
     return [style.handle(name, look._replace(marker="")) for name, look, _ in each]
 
 
 @figure("schedule_courses", of=Schedules, compute=compute, panel="panel", marks=marks)
 def draw(axes: Axes, table: pd.DataFrame) -> None:
-    """Stairs for what is set, lines for what was measured."""
+    """Draw steps for settings and lines for measurements."""
     x_label, y_label = table["x_label"].iloc[0], table["y_label"].iloc[0]
     stairs = y_label in ("batch size", "learning rate")
     style.axis_label(axes, "x", x_label)

@@ -1,4 +1,4 @@
-"""Scheduled runs beside the front of constant batch sizes."""
+"""Scheduled runs compared with the front of constant batch sizes."""
 
 from __future__ import annotations
 
@@ -19,9 +19,11 @@ _COLUMNS = ["panel", "optimizer", "kind", "batch_size", "steps", "examples", "lo
 
 
 def compute(schedules: Schedules) -> pd.DataFrame:
-    """Rows of three kinds, see column ``kind``: ``point`` per constant batch size, ``fit`` along their curve,
+    """Return rows of three kinds (column ``kind``): ``point`` per constant batch size, ``fit`` along their curve,
     ``schedule`` per schedule, with the interval of its steps (``x_low``, ``x_high``) and examples (``low``, ``high``).
-    The column ``optimizer`` has the name of the schedule, or ``constant batch size``."""
+
+    The column ``optimizer`` has the name of the schedule, or ``constant batch size``.
+    """
     rows: list[dict[str, Any]] = []
     answers = list({id(entry.answer): entry.answer for entry in schedules.entries}.values())
     for answer in answers:
@@ -54,7 +56,7 @@ def compute(schedules: Schedules) -> pd.DataFrame:
 
 @figure("schedule_front", of=Schedules, compute=compute, panel="panel")
 def draw(axes: Axes, table: pd.DataFrame) -> None:
-    """Constant batch sizes in grey, every schedule in a look of its own."""
+    """Draw constant batch sizes in grey, and every schedule in a style of its own."""
     marks = table[table["kind"] != "fit"]
     unit = table["example_unit"].iloc[0]
     label = f"steps to {style.words(table['target'].iloc[0])}"
@@ -65,7 +67,7 @@ def draw(axes: Axes, table: pd.DataFrame) -> None:
     axes.plot(fit["steps"], fit["examples"], color=style.GREY, zorder=2)
     axes.plot(points["steps"], points["examples"], "o", color=style.GREY, zorder=3)
     key = [style.mark("constant batch size", marker="o", linestyle="-")]
-    # the first look, a circle, is that of the constant batch sizes
+    # the first style, a circle, is that of the constant batch sizes
     for name, look, (rows,) in style.each(scheduled, "schedule", after=["constant batch size"]):
         style.points(axes, rows, "steps", "examples", look)
         key.append(style.handle(name, look, line=False))

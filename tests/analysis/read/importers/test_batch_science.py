@@ -130,7 +130,7 @@ def replace(path: Path, **changes: Any) -> None:
     ("damage", "words"),
     [
         (lambda s: (s / "study.json").write_text("{"), "study.json"),
-        (lambda s: (s / "study.json").write_text("[]"), "it is no mapping"),
+        (lambda s: (s / "study.json").write_text("[]"), "it is not a mapping"),
         (lambda s: (s / "study.json").write_text("[" * 100_000), "study.json"),
         (lambda s: replace(s / "study.json", batch_size="x"), "'x' is not a number"),
         (lambda s: replace(s / "study.json", dataset=None), "None is not a name"),

@@ -129,7 +129,7 @@ def test_the_metrics_there_are_listed(tmp_path: Path) -> None:
     [
         ("", "cannot read"),
         (trainer_state(CURVES[0].rows)[:100], "cannot read"),
-        ("3", "it is no mapping"),
+        ("3", "it is not a mapping"),
         (b"\xff\x00", "cannot read"),
         (json.dumps({"log_history": 3}), "no list of logs"),
         (json.dumps({"log_history": [3]}), "no list of logs"),

@@ -120,7 +120,7 @@ def test_objects_in_settings_are_not_made(tmp_path: Path) -> None:
     ("name", "content", "words"),
     [
         ("hparams.yaml", "a: [1", r"cannot read .*hparams\.yaml.*copy it again"),
-        ("hparams.yaml", "just words", "it is no mapping"),
+        ("hparams.yaml", "just words", "it is not a mapping"),
         ("metrics.csv", "", r"metrics\.csv is empty"),
         ("metrics.csv", "step,loss\n1,2\n1", "line 3: 1 cells where the header has 2"),
         ("metrics.csv", "step,los\n1,2\n", "no run has the metric 'loss'; available: los"),

@@ -114,7 +114,7 @@ def test_a_run_that_diverged(tmp_path: Path) -> None:
     ("name", "content", "words"),
     [
         ("metrics/loss", "1 2.0 3\n1 x 4\n", r"metrics/loss, line 2: 'x' is not a number; .*copy the run again"),
-        ("metrics/loss", "1\n", "line 1: '1' is no timestamp, value and step"),
+        ("metrics/loss", "1\n", "line 1: '1' is not a timestamp, value and step"),
         ("metrics/loss", "1 2.0 3\n1 2.5 3\n", "two values at step 3: 2 and 2.5"),
         ("metrics/loss", "1 2.0 1.5\n", "1.5 step is not a whole number"),
         ("meta.yaml", "a: [", r"cannot read .*meta\.yaml"),

@@ -102,7 +102,7 @@ def test_a_run_has_one_of_everything(tmp_path: Path) -> None:
 
 def test_a_learning_rate_that_follows_a_schedule_is_asked_for_elsewhere(tmp_path: Path) -> None:
     rows = [row | {"lr": 0.5 / (index + 1)} for index, row in enumerate(ROWS)]
-    with pytest.raises(DataError, match=r"lr 0\.5 and 0\.25; a run has one; call the column otherwise .* --set"):
+    with pytest.raises(DataError, match=r"lr 0\.5 and 0\.25; a run has one; rename the column .* --set"):
         imported("table", tmp_path, rows, {}, constants=KNOWN)
     renamed = [{"rate" if key == "lr" else key: value for key, value in row.items()} for row in rows]
     assert imported("table", tmp_path, renamed, {}, constants=KNOWN | {"lr": "0.5"}).config.lr == 0.5

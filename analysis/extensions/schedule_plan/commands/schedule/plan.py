@@ -84,7 +84,7 @@ def command(
 ) -> None:
     """Batch sizes that grow with the critical one, their learning rates, and what they will take.
 
-    Of a table of stages: how many steps it takes, and what it saves against a constant batch size.
+    For a table of stages: how many steps it takes, and what it saves against a constant batch size.
 
     Example: cbs schedule plan results/ --divisible-by 32 --export megatron
 
@@ -105,7 +105,9 @@ def command(
             "options of the intervals": config != AnalysisConfig(),
         }  # fmt: skip
         if given := [flag for flag, value in planning.items() if value]:
-            raise ConfigError(f"{', '.join(given)}: not for a table of stages, where nothing is planned; leave it out")
+            raise ConfigError(
+                f"{', '.join(given)}: does not apply to a table of stages, where nothing is planned; leave it out"
+            )
         answer(stages(source, budget, tokens_per_example=tokens_per_example), None)
         return
     results = None if source is None else Path(source)

@@ -20,7 +20,7 @@ def command(
 ) -> None:
     """Noise scale against learning rate and batch size.
 
-    By McCandlish et al. (2018) it goes as 1/T, the temperature T being learning rate over batch size.
+    According to McCandlish et al. (2018) it is proportional to 1/T, with T the learning rate over the batch size.
 
     Example: cbs theory temperature results/
 

@@ -72,7 +72,7 @@ def command(
         "--spectrum-power": spectrum_power != 1.0, "--noise": noise != 1.0, "--figure": figure is not None,
     }  # fmt: skip
     if as_published and (given := [flag for flag, there in fitted.items() if there]):
-        raise ConfigError(f"{' and '.join(given)}: with --as-published that is what the notebook says; leave it out")
+        raise ConfigError(f"{' and '.join(given)}: --as-published takes this from the notebook; leave it out")
     if dimension < 1 or dimension > 10_000_000:
         raise ConfigError(f"--dimension must be between 1 and 10,000,000, got {dimension}")
     sizes = parse_batch_sizes(batch_sizes or "4..65536")

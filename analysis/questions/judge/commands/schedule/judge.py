@@ -21,7 +21,7 @@ def command(
     config: AnalysisConfig,
     answer: Answer,
 ) -> None:
-    """What batch schedules bought: their runs against the constant batch sizes run beside them.
+    """Batch schedules against the constant batch sizes run beside them.
 
     Example: cbs schedule judge results/ --target 2.4 --throughput throughput.csv
 
