@@ -63,10 +63,10 @@ def among_sizes(optimizer: Step, *path: str, budget: int = -1) -> AnswerPath:
     return AnswerPath(analysis="budget", path=(*of, *path), ok=((*of, "sizes", EACH, "at_grid_edge"),))
 
 
-def fitted(name: str, **fit: Any) -> AnswerPath:
-    """A number of a curve in ``cbs analyze`` called ``analyze``, which counts where its verdict is ok: the interval
+def fitted(name: str, *, analysis: str = "analyze", **fit: Any) -> AnswerPath:
+    """A number of a curve in ``cbs analyze``, which counts where its verdict is ok: the interval
     does not allow for a learning rate at the edge of the grid, or for points that are off the curve."""
-    return AnswerPath(analysis="analyze", path=("fits", fit, name), ok=(("fits", fit, "verdict"),))
+    return AnswerPath(analysis=analysis, path=("fits", fit, name), ok=(("fits", fit, "verdict"),))
 
 
 def larger_critical(larger: str, smaller: str, published: str, source: str) -> Expectation:
