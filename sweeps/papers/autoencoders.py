@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cbs.registry.choices import Choice
 from sweeps.papers import PAPERS, Beyond, Expectation, PaperRecipe
-from sweeps.papers.parts import experiment, fitted, one_run
+from sweeps.papers.parts import AUTO, PROBE, experiment, fitted, one_run
 
 PUBLISHED = {"autoencoder": (2, 40), "vae": (10, 200)}
 """B_simple and B_crit on SVHN, averages of a run."""
@@ -18,9 +18,9 @@ def autoencoders(scale: str) -> PaperRecipe:
     """The noise scale of an autoencoder and of a variational one, beside their critical batch sizes."""
     tiny, runs = scale == "tiny", []
     for name, target in TARGETS[scale].items():
-        about = {"target": target, "probe": Choice(name="auto")}
+        about = {"target": target, "probe": PROBE if tiny else AUTO}
         if tiny:
-            sweep = experiment(Choice(name=name), ("adam",), (2, 8, 32, 128), seeds=(0, 1), max_steps=3_000,
+            sweep = experiment(Choice(name=name), ("adam",), (2, 8, 32, 128, 512), seeds=(0, 1), max_steps=3_000,
                                max_examples=60_000, expected=(150.0, 3_000.0), **about)  # fmt: skip
         else:
             options = {"data": "data/svhn", "width": 1024, "code": 64}

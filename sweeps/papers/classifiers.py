@@ -7,7 +7,7 @@ from dataclasses import replace
 from cbs.registry.choices import Choice
 from cbs.trial.target import Target
 from sweeps.papers import PAPERS, Expectation, Near, PaperRecipe
-from sweeps.papers.parts import classifier, experiment, fitted, larger_critical, lower_loss, one_run
+from sweeps.papers.parts import AUTO, PROBE, classifier, experiment, fitted, larger_critical, lower_loss, one_run
 from sweeps.spec.schedule_rule import ScheduleRule
 
 GLYPHS = Choice(name="images", options={"model": "lenet", "image_size": 16})
@@ -35,13 +35,13 @@ def mccandlish_images(scale: str) -> PaperRecipe:
         target = Target(metric="validation_accuracy", value=accuracy, direction="above")
         sweep = experiment(images(model, f"data/{name}", norm=norm, metric="accuracy"), ("sgd",),
                            tuple(2**k for k in range(4, 14)), target=target, max_steps=20_000,
-                           max_examples=10_000_000, probe=Choice(name="auto"), expected=(2_000.0, 1e6))  # fmt: skip
+                           max_examples=10_000_000, probe=AUTO, expected=(2_000.0, 1e6))  # fmt: skip
         built = classifier(model, 1000 if name == "imagenet" else 10, channels, size, norm)
         runs.append(one_run(name, sweep, tiny=False, model=built))
         expectations.append(near_ratio(name, "table 1, read in summaries; within half of it", ratio, ratio / 2))
     if tiny:
-        sweep = experiment(GLYPHS, ("sgd",), (8, 32, 128, 512), seeds=(0, 1), max_steps=1_500, max_examples=60_000,
-                           expected=(150.0, 5_000.0), probe=Choice(name="auto"), target=0.5)  # fmt: skip
+        sweep = experiment(GLYPHS, ("sgd",), (4, 16, 64, 256, 512), seeds=(0, 1), max_steps=4_000, max_examples=120_000,
+                           expected=(150.0, 5_000.0), probe=PROBE, target=0.5)  # fmt: skip
         runs = [one_run("images", sweep, tiny)]
         expectations = [near_ratio("images", "table 1, read in summaries; a factor of 4 either way is taken for small",
                                    2.125, 1.875)]  # fmt: skip
@@ -80,7 +80,7 @@ def neural(scale: str) -> PaperRecipe:
     tiny = scale == "tiny"
     optimizers = ("sgd(momentum=0)", "sgd(momentum=0.9)", "adam")
     if tiny:
-        sweep = experiment(GLYPHS, optimizers, (8, 32, 128, 512), seeds=(0, 1), max_steps=2_000, max_examples=60_000,
+        sweep = experiment(GLYPHS, optimizers, (4, 16, 64, 256), seeds=(0, 1), max_steps=4_000, max_examples=60_000,
                            expected=(200.0, 5_000.0), target=0.7)  # fmt: skip
     else:
         target = Target(metric="validation_accuracy", value=0.99, direction="above")

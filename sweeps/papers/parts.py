@@ -25,6 +25,12 @@ OPENWEBTEXT = {
 }  # fmt: skip
 """Token files as nanoGPT prepares them."""
 
+AUTO = Choice(name="auto")
+"""A probe that leaves it to the batch size how often it measures."""
+
+PROBE = Choice(name="auto", options={"every": 2})
+"""Of the noise scale in runs of a hundred steps: as often as an interval needs, which costs as much as it may."""
+
 C4 = {"data": "data/c4/train", "validation": "data/c4/validation", "tokenizer": "data/c4/tokenizer.json"}
 
 
