@@ -7,7 +7,7 @@ from dataclasses import replace
 from cbs.registry.choices import Choice
 from cbs.trial.target import Target
 from sweeps.papers import PAPERS, Expectation, Near, PaperRecipe
-from sweeps.papers.parts import classifier, experiment, fitted, larger_critical, lower_loss, one_run
+from sweeps.papers.parts import AUTO, PROBE, classifier, experiment, fitted, larger_critical, lower_loss, one_run
 from sweeps.spec.schedule_rule import ScheduleRule
 
 GLYPHS = Choice(name="images", options={"model": "lenet", "image_size": 16})
@@ -18,41 +18,59 @@ def images(model: str, data: str, **options: str) -> Choice:
     return Choice(name="images", options={"model": model, "data": data, **options})
 
 
-@PAPERS.register("mccandlish-cifar10")
-def cifar10(scale: str) -> PaperRecipe:
-    """The noise scale beside the critical batch size of a classifier."""
-    tiny = scale == "tiny"
-    if tiny:
-        sweep = experiment(GLYPHS, ("sgd",), (8, 32, 128, 512), seeds=(0, 1), max_steps=1_500, max_examples=60_000,
-                           expected=(150.0, 5_000.0), probe=Choice(name="auto"), target=0.5)  # fmt: skip
-    else:
-        target = Target(metric="validation_accuracy", value=0.8, direction="above")
-        sweep = experiment(images("resnet32", "data/cifar10", norm="group", metric="accuracy"), ("sgd",),
+DATA = {
+    "mnist": ("cnn", 1, 28, "none", 0.99, 900 / 200),
+    "svhn": ("cnn", 3, 32, "none", 0.9, 4_000 / 500),
+    "cifar10": ("resnet32", 3, 32, "group", 0.8, 2_000 / 900),
+    "imagenet": ("resnet50", 3, 224, "group", 0.6, 30_000 / 15_000),
+}
+"""Model, channels, pixels across, norm, target accuracy; published B_simple over B_crit, averages of a run."""
+
+
+@PAPERS.register("mccandlish-images")
+def mccandlish_images(scale: str) -> PaperRecipe:
+    """The noise scale beside the critical batch size of classifiers."""
+    tiny, runs, expectations = scale == "tiny", [], []
+    for name, (model, channels, size, norm, accuracy, ratio) in DATA.items():
+        target = Target(metric="validation_accuracy", value=accuracy, direction="above")
+        sweep = experiment(images(model, f"data/{name}", norm=norm, metric="accuracy"), ("sgd",),
                            tuple(2**k for k in range(4, 14)), target=target, max_steps=20_000,
-                           max_examples=10_000_000, probe=Choice(name="auto"), expected=(2_000.0, 1e6))  # fmt: skip
+                           max_examples=10_000_000, probe=AUTO, expected=(2_000.0, 1e6))  # fmt: skip
+        built = classifier(model, 1000 if name == "imagenet" else 10, channels, size, norm)
+        runs.append(one_run(name, sweep, tiny=False, model=built))
+        expectations.append(near_ratio(name, "table 1, read in summaries; within half of it", ratio, ratio / 2))
+    if tiny:
+        sweep = experiment(GLYPHS, ("sgd",), (4, 16, 64, 256, 512), seeds=(0, 1), max_steps=4_000, max_examples=120_000,
+                           expected=(150.0, 5_000.0), probe=PROBE, target=0.5)  # fmt: skip
+        runs = [one_run("images", sweep, tiny)]
+        expectations = [near_ratio("images", "table 1, read in summaries; a factor of 4 either way is taken for small",
+                                   2.125, 1.875)]  # fmt: skip
+    curve = Expectation(
+        claim="steps and examples lie on the hyperbola: the exponent of the curve is 1",
+        published="(S/S_min - 1)(E/E_min - 1) = 1", source="equation 2.11, read in summaries",
+        relation=Near((1.0,), 0.2), ours=tuple(fitted("exponent", analysis=f"analyze_{run.name}") for run in runs),
+    )  # fmt: skip
     return PaperRecipe(
-        title="image classifier: noise scale beside critical batch size",
+        title="image classifiers: noise scale beside critical batch size",
         paper="McCandlish et al. 2018, arXiv 1812.06162",
         protocol="SGD with momentum to one target at every batch size, learning rate searched at each",
-        deviations=("glyphs and LeNet in place of CIFAR-10",) if tiny else ("a ResNet of 32 layers",),
-        runs=(one_run("images", sweep, tiny, model=classifier("resnet32", 10, 3, 32, "group")),),
-        analyses={"analyze": "analyze {images}"},
-        expectations=(
-            Expectation(
-                claim="the noise scale is the critical batch size, up to a small factor",
-                published="CIFAR-10: B_simple 2,000, B_crit 900: 2.2",
-                source="table 1, read in summaries; a factor of 4 either way is taken for small",
-                relation=Near((2.125,), 1.875),
-                ours=(fitted("simple_noise_scale_ratio", optimizer="sgd"),),
-            ),
-            Expectation(
-                claim="steps and examples lie on the hyperbola: the exponent of the curve is 1",
-                published="(S/S_min - 1)(E/E_min - 1) = 1", source="equation 2.11, read in summaries",
-                relation=Near((1.0,), 0.2), ours=(fitted("exponent", optimizer="sgd"),),
-            ),
-        ),
+        deviations=("glyphs and LeNet in place of four data sets",) if tiny else
+        ("targets are ours; residual networks of 32 and 50 layers with group norm for CIFAR-10 and ImageNet",),
+        runs=tuple(runs),
+        analyses={f"analyze_{run.name}": f"analyze {{{run.name}}}" for run in runs},
+        expectations=(*expectations, curve),
         figure="pareto",
         minutes=6.0 if tiny else None,
+    )  # fmt: skip
+
+
+def near_ratio(name: str, source: str, value: float, tolerance: float) -> Expectation:
+    """That B_simple over B_crit is near a number."""
+    published = "; ".join(f"{each}: {row[-1]:.2g}" for each, row in DATA.items() if name in (each, "images"))
+    return Expectation(
+        claim="the noise scale is the critical batch size, up to a small factor" + f" ({name})" * (name in DATA),
+        published=f"B_simple over B_crit, averages: {published}", source=source,
+        relation=Near((value,), tolerance), ours=(fitted("simple_noise_scale_ratio", analysis=f"analyze_{name}"),),
     )  # fmt: skip
 
 
@@ -62,7 +80,7 @@ def neural(scale: str) -> PaperRecipe:
     tiny = scale == "tiny"
     optimizers = ("sgd(momentum=0)", "sgd(momentum=0.9)", "adam")
     if tiny:
-        sweep = experiment(GLYPHS, optimizers, (8, 32, 128, 512), seeds=(0, 1), max_steps=2_000, max_examples=60_000,
+        sweep = experiment(GLYPHS, optimizers, (4, 16, 64, 256), seeds=(0, 1), max_steps=4_000, max_examples=60_000,
                            expected=(200.0, 5_000.0), target=0.7)  # fmt: skip
     else:
         target = Target(metric="validation_accuracy", value=0.99, direction="above")

@@ -6,7 +6,8 @@ from cbs.registry.choices import Choice, parse_choice
 from sweeps.papers import PAPERS, AnswerPath, Beyond, Expectation, PaperRecipe
 from sweeps.papers.parts import classifier, experiment, one_run, schedule_less
 
-SOURCE = "code and its README; the tables of the paper could not be read"
+SOURCE = "another paper of the group: repository kamoke1207/momentum-increasing-batch-size, README of the rebuttal, " \
+    "ResNet-18 on CIFAR-100 with momentum; the tables of 2508.05297 could not be read"  # fmt: skip
 
 
 @PAPERS.register("growth")
@@ -46,9 +47,9 @@ def growth(scale: str) -> PaperRecipe:
         analyses={"losses": "schedule losses {images} --metric gradient_norm"},
         expectations=(
             below("growth", first, "growing both ends at a smaller gradient than the first batch size throughout",
-                  "momentum: norm .1 after 2.05M in place of 2.75M examples (batch 8, doubled)"),
+                  "norm .1 after 2,050,016 examples from batch size 8, doubled, 2,750,000 at 8 throughout"),
             below("growth", 8 * first, "and at a smaller one than the last batch size throughout",
-                  "momentum: norm .1 after 2.90M in place of 5.76M examples (batch 128, doubled)"),
+                  "norm .1 after 2,050,016 examples from batch size 8, doubled, 5,755,520 at 128 throughout"),
         ),
         figure="schedule_losses",
         minutes=5.0 if tiny else None,

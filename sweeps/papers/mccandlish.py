@@ -6,7 +6,7 @@ from typing import Any
 
 from cbs.registry.choices import Choice
 from sweeps.papers import PAPERS, AnswerPath, Expectation, Monotone, Near, PaperRecipe, RecipeRun
-from sweeps.papers.parts import TEXT, classifier, experiment, fitted, one_run
+from sweeps.papers.parts import AUTO, PROBE, TEXT, classifier, experiment, fitted, one_run
 
 PAPER = "McCandlish et al. 2018, arXiv 1812.06162"
 SOURCE = "read in two summaries with equation numbers"
@@ -66,7 +66,7 @@ def language_model(scale: str) -> PaperRecipe:
         workload, sizes, limits = (
             TEXT,
             tuple(2**k for k in (2, 4, 6, 8, 9)),
-            {"max_steps": 1500, "max_examples": 60_000, "expected": (120.0, 4_500.0)},
+            {"max_steps": 1500, "max_examples": 60_000, "expected": (120.0, 4_500.0), "probe": PROBE},
         )
     else:
         data = {"data": "data/lm1b/train.bin", "validation": "data/lm1b/heldout.bin", "dtype": "uint16"}
@@ -74,11 +74,9 @@ def language_model(scale: str) -> PaperRecipe:
         workload = Choice(name="lstm", options=options)
         sizes, limits = (
             tuple(2**k for k in range(5, 16, 2)),
-            {"max_steps": 50_000, "max_examples": 100_000_000, "expected": (5_000.0, 2e7)},
+            {"max_steps": 50_000, "max_examples": 100_000_000, "expected": (5_000.0, 2e7), "probe": AUTO},
         )
-    sweep = experiment(
-        workload, ("adamw",), sizes, target=targets[-1], seeds=(0, 1), probe=Choice(name="auto"), **limits
-    )
+    sweep = experiment(workload, ("adamw",), sizes, target=targets[-1], seeds=(0, 1), **limits)
     flags = " ".join(f"--target {value:g}" for value in targets)
 
     def at(target: float) -> dict[str, Any]:
@@ -128,8 +126,9 @@ def language_model(scale: str) -> PaperRecipe:
 def adaptive(scale: str) -> PaperRecipe:
     """A batch size that follows the noise scale, against the front of constant ones."""
     tiny = scale == "tiny"
-    rule = Choice(name="noise_rule", options={"price": 64 if tiny else 500, "cap": 512 if tiny else 8192})
-    about = {"batch_schedules": (Choice(name="constant"), rule), "probe": Choice(name="auto")}
+    options = {"price": 64, "cap": 512, "measurements": 25} if tiny else {"price": 500, "cap": 8192}
+    rule = Choice(name="noise_rule", options=options)
+    about = {"batch_schedules": (Choice(name="constant"), rule), "probe": PROBE if tiny else AUTO}
     if tiny:
         sweep = experiment(TEXT, ("adamw",), (8, 32, 128, 512), target=2.6, seeds=(0, 1, 2), max_steps=1_500,
                            max_examples=60_000, expected=(120.0, 4_500.0), **about)  # fmt: skip

@@ -121,9 +121,10 @@ def merit_llama(scale: str) -> PaperRecipe:
     if tiny:
         workload = Choice(name="text", options={"size": "llama-30k", "corpus": "stdlib"})
         sweep = experiment(workload, OPTIMIZERS, (32, 256), budgets=(12_000,), seeds=(0, 1, 2), schedule=COSINE)
-        runs, largest = [RecipeRun(name="text", sweep=sweep)], ("text", 256)
+        runs, orders = [RecipeRun(name="text", sweep=sweep)], [("text", 256, "lamb"), ("text", 256, "adamw")]
     else:
-        runs, largest = [], ("350m", 4096)
+        runs = []
+        orders = [("130m", 1024, "lamb"), ("130m", 1024, "adamw"), ("350m", 4096, "lamb")]
         for name, (parameters, size, _) in LLAMAS.items():
             data = {"data": "data/c4/train.bin", "validation": "data/c4/validation.bin", "dtype": "uint16"}
             options = {"size": f"llama-{name}", "context": 1024, "vocab_size": 32000, **data}
@@ -132,7 +133,6 @@ def merit_llama(scale: str) -> PaperRecipe:
                 precision="bfloat16", micro_batch_size=32,
             )  # fmt: skip
             runs.append(RecipeRun(name=name, sweep=sweep, parameters=parameters))
-    place, size = largest
     losses = "AdamW / LAMB / MERIT: 130M at B 1024 3.277 / 3.265 / 3.199; 350M at B 4096 - / 3.001 / 2.957"
     return PaperRecipe(
         title="MERIT on Llama models: final loss of AdamW, LAMB and MERIT",
@@ -140,9 +140,9 @@ def merit_llama(scale: str) -> PaperRecipe:
         protocol="as merit-gpt2, Llama models on C4",
         deviations=(UNPUBLISHED, *(["30 thousand parameters on the source of Python's library"] if tiny else [])),
         runs=tuple(runs),
-        analyses={"budget": f"budget {{{place}}}"},
+        analyses={f"budget_{run.name}": f"budget {{{run.name}}}" for run in runs},
         expectations=tuple(
-            lower_loss(better, worse, size, losses, SOURCE) for better, worse in (("merit", "lamb"), ("merit", "adamw"))
+            lower_loss("merit", worse, size, losses, SOURCE, analysis=f"budget_{name}") for name, size, worse in orders
         ),
         figure="budget_losses",
         minutes=5.0 if tiny else None,

@@ -16,8 +16,8 @@ def essential_ratio(scale: str) -> PaperRecipe:
     """Token ratio of AdamW over Muon at one loss."""
     tiny = scale == "tiny"
     if tiny:
-        sweep = experiment(TEXT, ("adamw", "muon"), (8, 32, 128, 512), target=2.6, seeds=(0, 1), max_steps=1_500,
-                           max_examples=60_000, expected=(120.0, 4_500.0))  # fmt: skip
+        sweep = experiment(TEXT, ("adamw", "muon"), (4, 16, 64, 256, 512), target=2.6, seeds=(0, 1), max_steps=2_500,
+                           max_examples=90_000, expected=(120.0, 4_500.0))  # fmt: skip
     else:
         options = {"size": "gpt2-medium", "width": 1280, "layers": 24, "heads": 20, "context": 8192,
                    "data": "data/dclm/train.bin", "dtype": "uint32", "vocab_size": 128256}  # fmt: skip
@@ -65,7 +65,7 @@ def muon_cbs(scale: str) -> PaperRecipe:
     optimizers = ("adamw", *(f"muon(momentum={value})" for value in MOMENTA))
     if tiny:
         run = RecipeRun(name="runs", sweep=experiment(
-            TEXT, optimizers, (8, 32, 128, 512), target=2.8, seeds=(0, 1), max_steps=1_200, max_examples=40_000,
+            TEXT, optimizers, (2, 8, 32, 128, 512), target=2.8, seeds=(0, 1), max_steps=3_000, max_examples=40_000,
             expected=(80.0, 2_500.0),
         ))  # fmt: skip
     else:

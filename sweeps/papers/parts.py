@@ -25,6 +25,12 @@ OPENWEBTEXT = {
 }  # fmt: skip
 """Token files as nanoGPT prepares them."""
 
+AUTO = Choice(name="auto")
+"""A probe that leaves it to the batch size how often it measures."""
+
+PROBE = Choice(name="auto", options={"every": 2})
+"""Of the noise scale in runs of a hundred steps: as often as an interval needs, which costs as much as it may."""
+
 C4 = {"data": "data/c4/train", "validation": "data/c4/validation", "tokenizer": "data/c4/tokenizer.json"}
 
 
@@ -63,10 +69,10 @@ def among_sizes(optimizer: Step, *path: str, budget: int = -1) -> AnswerPath:
     return AnswerPath(analysis="budget", path=(*of, *path), ok=((*of, "sizes", EACH, "at_grid_edge"),))
 
 
-def fitted(name: str, **fit: Any) -> AnswerPath:
-    """A number of a curve in ``cbs analyze`` called ``analyze``, which counts where its verdict is ok: the interval
+def fitted(name: str, *, analysis: str = "analyze", **fit: Any) -> AnswerPath:
+    """A number of a curve in ``cbs analyze``, which counts where its verdict is ok: the interval
     does not allow for a learning rate at the edge of the grid, or for points that are off the curve."""
-    return AnswerPath(analysis="analyze", path=("fits", fit, name), ok=(("fits", fit, "verdict"),))
+    return AnswerPath(analysis=analysis, path=("fits", fit, name), ok=(("fits", fit, "verdict"),))
 
 
 def larger_critical(larger: str, smaller: str, published: str, source: str) -> Expectation:

@@ -184,7 +184,7 @@ def reproduce(
         recipe=recipe,
         judged=tuple(judge(each, contents, failures) for each in recipe.expectations),
         figures=tuple(
-            os.path.relpath(file, output) for file in files if recipe.figure and Path(file).stem == recipe.figure
+            os.path.relpath(file, output) for file in files if Path(file).stem.split("-")[0] == recipe.figure
         ),
         failures=failures,
         command=command,

@@ -62,7 +62,7 @@ def pairs(comparisons: Sequence[Comparison]) -> Table:
         Column("other", "smaller", "other", name=True),
         Column("probability_larger", "probability", "probability", text=share),
         Column("ratio", heading="ratio", interval="interval"),
-        Column("verdict", heading="verdict", left=True),
+        *files("verdict"),
     )
     rows = [(each.scope, pair) for each in comparisons for pair in each.critical_batch_sizes]
     return Table(columns=columns, rows=rows)

@@ -76,7 +76,7 @@ def laws(rows: Sequence[ScalingLaw], title: str, lines: Iterable[str] = (), hidd
         Column("", equal, "equal", left=True),
         *files("held", "also_varies"),
         Column("points", lambda law: len(law.points), "points"),
-        Column("doubted", heading="doubted"),
+        *files("doubted"),
         Column("members", lambda law: " ".join(map(str, law.points))),
         Column("x_min", lambda law: law.x.min() if len(law.x) else None),
         Column("x_max", lambda law: law.x.max() if len(law.x) else None),

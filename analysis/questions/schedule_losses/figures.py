@@ -28,7 +28,8 @@ def compute(found: ScheduleLosses) -> pd.DataFrame:
 @figure("schedule_losses", of=ScheduleLosses, compute=compute, panel="panel")
 def draw(axes: Axes, table: pd.DataFrame) -> None:
     """Draw a mark with its interval for each, with steps on a log axis."""
-    axes.set(xlabel="steps", ylabel="metric at the end", xscale="log")
+    axes.set(xlabel="steps", ylabel="metric at the end")
+    style.log_scale(axes, "x", table["steps"], most=style.most_ticks(axes))
     handles = []
     for name, look in style.looks(table["optimizer"]).items():
         style.points(axes, table[table["optimizer"] == name], "steps", "metric", look)

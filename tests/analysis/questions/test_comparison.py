@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis.config import AnalysisConfig
+from analysis.estimate.diagnosis import Verdict
 from analysis.estimate.estimates import answers
 from analysis.estimate.findings import read_scopes
 from analysis.estimate.fit_table import fit_table
@@ -24,6 +25,7 @@ from analysis.estimate.independent import narrowing, shuffled
 from analysis.estimate.result import Answer
 from analysis.estimate.time_curves import undominated
 from analysis.questions.compare.ratios import critical_pair, exceeds, pick_reference, token_ratio
+from analysis.questions.compare.tables import rising
 from analysis.read.results import load
 from cbs.errors import ConfigError
 from cbs.registry.choices import Choice
@@ -169,6 +171,19 @@ def test_resamples_that_are_not_bounded_count_as_that(
     pair = critical_pair(with_resamples(answer, "a", first), with_resamples(answer, "b", second))
     assert pair.probability == probability
     assert pair.interval == tuple(end and pytest.approx(end, rel=1e-12) for end in ends)
+
+
+def test_what_is_told_of_two_optimizers_has_the_graver_verdict(noisy: dict[str, Answer]) -> None:
+    for first, second, expected in (
+        (Verdict.OK, Verdict.OK, Verdict.OK),
+        (Verdict.OK, Verdict.FAR_SEED, Verdict.FAR_SEED),
+        (Verdict.OFF_THE_CURVE, Verdict.FAR_SEED, Verdict.OFF_THE_CURVE),
+    ):
+        one, two = (dataclasses.replace(noisy["adamw"], verdict=each) for each in (first, second))
+        assert critical_pair(one, two).verdict is expected
+        ratio = token_ratio(one, two)
+        assert ratio.verdict is expected
+        assert rising(ratio).endswith("by the fitted curves" if expected is Verdict.OK else f"in doubt: {expected}")
 
 
 def test_the_same_draws_are_not_compared_one_by_one(noisy: dict[str, Answer]) -> None:

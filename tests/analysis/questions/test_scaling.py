@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 import cli
 from analysis import present
 from analysis.config import AnalysisConfig
+from analysis.estimate.diagnosis import Verdict
 from analysis.estimate.estimates import answers
 from analysis.present.figures import FIGURES, figures_of
 from analysis.questions.scale.answer import Scaling, scale
@@ -281,6 +282,10 @@ def test_points_that_only_the_form_of_their_curve_gives_are_named(three: Path, t
     assert any(point.sweep == "low" and point.critical_batch_size > 32 for point in found.points)
     assert "low, synthetic, adamw, " in note
     assert "w64, " not in note
+    doubted = {index for index, point in enumerate(found.points) if point.verdict is not Verdict.OK}
+    assert {index for index, point in enumerate(found.points) if point.sweep == "low"} <= doubted
+    (law,) = [law for law in found.laws if law.optimizer == "adamw"]
+    assert law.doubted == len(doubted & set(law.points)) > 0
 
 
 def test_the_figure_draws_what_its_table_holds(found: Scaling) -> None:

@@ -8,24 +8,28 @@ import pytest
 
 from sweeps.papers import PAPERS, Expectation, Reproduced
 from sweeps.reproducing.asking import ask
-from sweeps.reproducing.reproduce import judge
+from sweeps.reproducing.reproduce import command_lines, judge
 from tests.analysis.questions.equal_budgets import World, write
 
 RECIPES = ("lamb-resnet50", "lamb-bert", "merit-gpt2", "merit-llama")
 
 
-@pytest.mark.parametrize("good", [True, False])
-@pytest.mark.parametrize("name", RECIPES)
-def test_the_better_optimizer_is_the_one_that_is_better(name: str, good: bool, tmp_path: Path) -> None:
-    recipe = PAPERS.make(name, "tiny")
-    (run,) = recipe.runs
+@pytest.mark.parametrize(
+    ("name", "scale", "good"),
+    [(name, "tiny", good) for name in RECIPES for good in (True, False)]
+    + [(name, "paper", True) for name in ("lamb-bert", "merit-llama")],
+)
+def test_the_better_optimizer_is_the_one_that_is_better(name: str, scale: str, good: bool, tmp_path: Path) -> None:
+    recipe = PAPERS.make(name, scale)
     order = ("merit", "lamb", "lars", "adamw", "sgd")
-    here = [each for each in order if each in map(str, run.sweep.optimizers)]
-    worlds = {each: World(floor=2.0 + 0.1 * place * (1 if good else -1)) for place, each in enumerate(here)}
-    accuracy = {"metric": "validation_accuracy", "direction": "above"} if "accuracy" in str(run.sweep.workload) else {}
-    write(tmp_path, worlds, sizes=run.sweep.batch_sizes, budget=8192, **accuracy)
-    (analysis,) = recipe.analyses
-    contents = {analysis: ask(f"budget {tmp_path} --resamples 200 --figures none")}
+    for run in recipe.runs:
+        here = {each: place for place, each in enumerate(order) if each in [o.name for o in run.sweep.optimizers]}
+        worlds = {each: World(floor=2.0 + 0.1 * place * (1 if good else -1)) for each, place in here.items()}
+        accuracy = "accuracy" in str(run.sweep.workload)
+        more = {"metric": "validation_accuracy", "direction": "above"} if accuracy else {}
+        write(tmp_path / run.name, worlds, sizes=run.sweep.batch_sizes, budget=16 * run.sweep.batch_sizes[-1], **more)
+    lines = command_lines(recipe, tmp_path)
+    contents = {name: ask(f"{line} --resamples 200 --figures none") for name, line in lines.items()}
     pairs: list[Expectation] = [each for each in recipe.expectations if "pairs" in each.ours[0].path]
     assert len(pairs) == sum("ends" in each.claim and "best" not in each.claim for each in recipe.expectations)
     expected = Reproduced.YES if good else Reproduced.NO
