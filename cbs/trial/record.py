@@ -16,8 +16,11 @@ from cbs.trial.target import Target
 SCHEMA_VERSION = 1
 """Raised when a stored column or key changes its name, unit or meaning."""
 
-SHORT = 0.02
-"""Share of the examples asked for by which the last evaluation of a trial may miss them."""
+AT_BUDGET = 0.01
+"""Share of a budget, in examples, by which a trial may miss it and be at it; see :func:`leeway`."""
+
+_OF_A_BATCH = 0.55
+"""Of a batch, by which it may in any case: half a one, as steps are whole, and what rounding adds."""
 
 CLIPPED = "clipped"
 """Column of the steps, of trials that clip gradients: 1 where that was done, else 0."""
@@ -182,11 +185,11 @@ class TrialResult:
     def value_at(self, examples: float) -> float:
         """The metric once so many examples were seen, see :func:`read_off`; before the first evaluation what that says.
 
-        NaN where there is none: the trial diverged, or its last evaluation is more than :data:`SHORT` of that away.
+        NaN where there is none: the trial diverged, or its last evaluation is farther from that than :func:`leeway`.
         """
         if self.status is not TrialStatus.BUDGET_EXHAUSTED and self.status is not TrialStatus.REACHED:
             return math.nan
-        if self.final_examples < (1.0 - SHORT) * examples - self.config.batch_size / 2:
+        if self.final_examples < examples - leeway(examples, self.config.batch_size):
             return math.nan
         rows = [row for row in self.evaluations if row.examples > 0]
         value = read_off(np.array([row.examples for row in rows]), np.array([row.value for row in rows]), examples)
@@ -195,6 +198,11 @@ class TrialResult:
     def replace(self, **changes: Any) -> TrialResult:
         """A copy with some fields changed."""
         return dataclasses.replace(self, **changes)
+
+
+def leeway(budget: Any, batch_size: Any) -> Any:
+    """Examples by which the last evaluation of a trial may miss a budget and be at it; numbers or arrays."""
+    return np.maximum(AT_BUDGET * budget, _OF_A_BATCH * batch_size)
 
 
 def read_off(along: np.ndarray, values: np.ndarray, place: float, farthest: float = math.inf) -> float | None:

@@ -258,10 +258,12 @@ def _answer(
 
 
 def _at_edges(entry: Spent) -> np.ndarray:
-    """At which batch sizes the best of several learning rates is the lowest or the highest, shape ``[M]``."""
+    """At which batch sizes the best learning rate is the lowest or the highest, shape ``[M]``; a single one is both, but
+    where every batch size has no more than that, as by a rule, it was not chosen."""
+    chosen = any(len(study.lrs) > 1 for study in entry.studies)
     return np.array(
         [
-            bool(np.isfinite(study.lrs).all()) and len(study.lrs) > 1 and study.at_edge(study.winner or 0)
+            chosen and bool(np.isfinite(study.lrs).all()) and study.at_edge(study.winner or 0)
             for study in entry.studies
         ]
     )

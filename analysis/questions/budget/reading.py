@@ -19,13 +19,7 @@ from analysis.read.groups import Group
 from analysis.read.results import Results
 from cbs.errors import ConfigError, ResultsError
 from cbs.registry.choices import called, parse_choice
-from cbs.trial.record import TrialStatus, read_off
-
-ALIKE = 0.01
-"""Budgets that differ by less are one: each is met as closely as whole batches allow."""
-
-_OF_A_BATCH = 0.55
-"""Of a batch, by which a run may miss its budget, and two budgets be apart: half a one, and what rounding adds."""
+from cbs.trial.record import AT_BUDGET, TrialStatus, leeway, read_off
 
 _AT_PEAK = 0.999
 
@@ -72,7 +66,7 @@ class Spent:
                 steps, values, _ = self.results.curve(int(row))
                 examples, values = steps * study.batch_size, self.sign * values
                 known = np.isfinite(values) & (examples > 0)
-                if known.sum() > 1 and examples[known][-1] >= self.budget * (1 - ALIKE):
+                if known.sum() > 1 and examples[known][-1] >= self.budget * (1 - AT_BUDGET):
                     losses.append(np.interp(np.log(grid), np.log(examples[known]), values[known], left=np.inf))
             if losses and len(losses) == (trials >= 0).sum():
                 best = np.minimum(best, np.mean(losses, axis=0))
@@ -125,7 +119,7 @@ def _at_budget(results: Results, group: Group, rows: pd.DataFrame, at: float | N
     missing: dict[int, list[str]] = {}
     for row, size, status, ended in zip(rows.index, rows["batch_size"], rows["status"], _ended(rows), strict=True):
         steps, values, lrs = results.curve(row)
-        near = max(_OF_A_BATCH * size, ALIKE * at)
+        near = leeway(at, size)
         if at < size:
             missing.setdefault(size, []).append("the budget is less than one batch")
         elif ended >= at - near:
@@ -136,10 +130,10 @@ def _at_budget(results: Results, group: Group, rows: pd.DataFrame, at: float | N
                 value[row] = math.nan if read is None else read
             elif status != TrialStatus.DIVERGED:
                 value[row] = float(values[-1])
-                off |= {size: ended / at - 1} if abs(ended / at - 1) > ALIKE else {}
+                off |= {size: ended / at - 1} if abs(ended / at - 1) > AT_BUDGET else {}
             lr = lrs[min(int(np.searchsorted(steps, at / size)), len(lrs) - 1)]
             decays |= bool(lr < _AT_PEAK * rows.at[row, "lr"])
-            if ended > at * (1 + ALIKE) + size and lr < _AT_PEAK * rows.at[row, "lr"]:
+            if ended > at * (1 + AT_BUDGET) + size and lr < _AT_PEAK * rows.at[row, "lr"]:
                 raise ConfigError(
                     f"--at {number(at)}: the learning rates of {group.optimizer} in {group.sweep} are not at their "
                     "peak there, and only constant ones say what a smaller budget gives; leave --at out or run each"
@@ -196,7 +190,7 @@ def _ended(rows: pd.DataFrame) -> pd.Series:
 def _common(group: Group, rows: pd.DataFrame) -> float:
     """The budget of runs that spent their examples; refused where it is not one."""
     ended = _ended(rows)
-    near = np.maximum(_OF_A_BATCH * rows["batch_size"], ALIKE * ended)
+    near = leeway(ended, rows["batch_size"])
     low, high = float((ended - near).max()), float((ended + near).min())
     if low > high:
         raise ConfigError(
@@ -227,7 +221,7 @@ def side_by_side(entries: Sequence[Spent]) -> Iterator[list[Spent]]:
     scopes: list[list[Spent]] = []
     for entry in entries:
         for scope in scopes:
-            first, alike = scope[0], abs(math.log(entry.budget / scope[0].budget)) < 2 * ALIKE
+            first, alike = scope[0], abs(math.log(entry.budget / scope[0].budget)) < 2 * AT_BUDGET
             if alike and _comparable(entry) == _comparable(first):
                 scope.append(entry)
                 break
