@@ -66,7 +66,8 @@ def shared_runs(trials: pd.DataFrame) -> Iterator[str]:
     """
     twins = trials[trials.duplicated("trial_id", keep=False)]
     runs: dict[Any, dict[str, None]] = {}
-    for sweep, name, steps, values in zip(*(twins[key] for key in ("sweep", "trial_id", "steps", "values")), strict=True):
+    columns = (twins[key] for key in ("sweep", "trial_id", "steps", "values"))
+    for sweep, name, steps, values in zip(*columns, strict=True):
         if curve := _curve(steps, values):
             runs.setdefault((name, curve), {})[sweep] = None
     counts = Counter(pair for sweeps in runs.values() for pair in combinations(sweeps, 2))

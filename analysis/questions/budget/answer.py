@@ -258,14 +258,11 @@ def _answer(
 
 
 def _at_edges(entry: Spent) -> np.ndarray:
-    """At which batch sizes the best learning rate is the lowest or the highest, shape ``[M]``; a single one is both, but
-    where every batch size has no more than that, as by a rule, it was not chosen."""
+    """At which batch sizes the best learning rate is the lowest or the highest, shape ``[M]``. A single one is both,
+    but where no batch size has more than one, as by a rule, none was chosen."""
     chosen = any(len(study.lrs) > 1 for study in entry.studies)
     return np.array(
-        [
-            chosen and bool(np.isfinite(study.lrs).all()) and study.at_edge(study.winner or 0)
-            for study in entry.studies
-        ]
+        [chosen and bool(np.isfinite(study.lrs).all()) and study.at_edge(study.winner or 0) for study in entry.studies]
     )
 
 

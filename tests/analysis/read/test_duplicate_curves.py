@@ -72,7 +72,7 @@ def test_runs_that_are_one_count_as_one_the_longest() -> None:
 
 
 def test_runs_that_lie_in_two_sweeps_are_said() -> None:
-    """A copied folder, or one beside what it was merged into; the same configuration with another curve is a new run."""
+    """A copied folder, or one beside what it was merged into. One configuration with another curve is a new run."""
     rows = [
         trial(sweep="a", trial_id="1"),
         trial(sweep="a", trial_id="2", seed=1, values=[5.0, 4.2, 3.7, 3.3]),
