@@ -14,12 +14,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.arrays import Array
 from analysis.phrases import number
 from analysis.read.groups import UNSHOWN, Group, grouped, without_duplicates
 from cbs.errors import ResultsError
 from cbs.trial.parent import Parent
-from cbs.trial.record import SHORT, TrialStatus
+from cbs.trial.record import TrialStatus, leeway, read_off
 
 _OWN = ("optimizer", "warmup_examples", "source")
 """Fields of a parent that distinguish curves of one optimizer."""
@@ -191,14 +190,9 @@ def _losses(row: Any, at: Sequence[float], sign: float) -> Iterator[float]:
     for wanted in at:
         if status is TrialStatus.DIVERGED:
             yield np.inf
-        elif not len(examples) or examples[-1] < (1 - SHORT) * wanted - row["batch_size"] / 2:
+        elif not len(examples) or examples[-1] < wanted - leeway(wanted, row["batch_size"]):
             yield np.nan
         else:
-            yield sign * _interpolated(examples, np.asarray(values, float), wanted)
-
-
-def _interpolated(examples: Array, values: Array, wanted: float) -> float:
-    seen = examples > 0
-    if not seen.any() or wanted < examples[seen][0]:
-        return np.nan
-    return float(np.interp(np.log(wanted), np.log(examples[seen]), values[seen]))
+            seen = examples > 0
+            value = read_off(examples[seen], np.asarray(values, float)[seen], wanted) if seen.any() else None
+            yield np.nan if value is None else sign * value

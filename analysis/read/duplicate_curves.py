@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import combinations
 from typing import Any
 
 import pandas as pd
@@ -55,6 +57,27 @@ def without_copies(trials: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
             for (sweep, optimizer), part in candidates.loc[sorted(same)].groupby(["sweep", "called"], sort=False)
         ]
     return trials.drop(index=copies).reset_index(drop=True)
+
+
+def shared_runs(trials: pd.DataFrame) -> Iterator[str]:
+    """A line for every two sweeps with trials of one configuration and one curve, bit by bit: a copy, or a sweep beside
+    what it was merged into, is no second measurement.
+
+    Args:
+        trials: columns as of :func:`without_copies`, and ``trial_id``.
+    """
+    twins = trials[trials.duplicated("trial_id", keep=False)]
+    runs: dict[Any, dict[str, None]] = {}
+    columns = (twins[key] for key in ("sweep", "trial_id", "steps", "values"))
+    for sweep, name, steps, values in zip(*columns, strict=True):
+        if curve := _curve(steps, values):
+            runs.setdefault((name, curve), {})[sweep] = None
+    counts = Counter(pair for sweeps in runs.values() for pair in combinations(sweeps, 2))
+    for (one, other), count in counts.items():
+        yield (
+            f"{count} trials of sweep {other} are those of sweep {one}, bit by bit: what both say was measured once; "
+            "leave one of them out"
+        )
 
 
 def _curve(steps: Sequence[Any], values: Sequence[Any]) -> LoggedPoints:

@@ -18,7 +18,7 @@ import pyarrow as pa
 from analysis.read.branches import are_branches
 from analysis.read.cells import LARGEST
 from analysis.read.cut_short import cut_short
-from analysis.read.duplicate_curves import without_copies
+from analysis.read.duplicate_curves import shared_runs, without_copies
 from analysis.read.groups import AXES, UNSHOWN, Group, as_text, grouped, of_training, without_duplicates
 from analysis.read.scheduled import Scheduled, with_schedule
 from analysis.read.stated import warmup, warmup_steps, with_stated
@@ -112,6 +112,7 @@ def load(*paths: str | os.PathLike[str], metric: str | None = None) -> Results:
         if not group.beside
     )
     kept = without_copies(without_duplicates(trials, notes), notes)
+    notes += shared_runs(kept)
     notes += cut_short(kept)
     metrics = dict.fromkeys((group.sweep, group.target.metric) for group in groups)
     notes += [f"sweep {sweep}: {warning}" for sweep, metric in metrics if (warning := of_training(metric))]

@@ -16,8 +16,11 @@ from cbs.trial.target import Target
 SCHEMA_VERSION = 1
 """Raised when a stored column or key changes its name, unit or meaning."""
 
-SHORT = 0.02
-"""Share of the requested examples by which a trial's last evaluation may fall short of them."""
+AT_BUDGET = 0.01
+"""Fraction of a budget, in examples, by which a trial may miss it and still count as being at it; see :func:`leeway`."""
+
+_OF_A_BATCH = 0.55
+"""Fraction of a batch by which a trial may miss its budget in any case: one half, as steps are whole, plus rounding."""
 
 CLIPPED = "clipped"
 """Column of the steps of trials that clip gradients: 1 where the gradient was clipped, else 0."""
@@ -186,11 +189,11 @@ class TrialResult:
         """Return the metric after this many examples, see :func:`read_off`; before the first evaluation the value
         there.
 
-        NaN where there is none: the trial diverged, or its last evaluation falls short by more than :data:`SHORT`.
+        NaN where there is none: the trial diverged, or its last evaluation misses them by more than :func:`leeway`.
         """
         if self.status is not TrialStatus.BUDGET_EXHAUSTED and self.status is not TrialStatus.REACHED:
             return math.nan
-        if self.final_examples < (1.0 - SHORT) * examples - self.config.batch_size / 2:
+        if self.final_examples < examples - leeway(examples, self.config.batch_size):
             return math.nan
         rows = [row for row in self.evaluations if row.examples > 0]
         value = read_off(np.array([row.examples for row in rows]), np.array([row.value for row in rows]), examples)
@@ -199,6 +202,12 @@ class TrialResult:
     def replace(self, **changes: Any) -> TrialResult:
         """Return a copy with some fields changed."""
         return dataclasses.replace(self, **changes)
+
+
+def leeway(budget: Any, batch_size: Any) -> Any:
+    """Return by how many examples the last evaluation of a trial may miss a budget and count as being at it; for
+    numbers or arrays."""
+    return np.maximum(AT_BUDGET * budget, _OF_A_BATCH * batch_size)
 
 
 def read_off(along: np.ndarray, values: np.ndarray, place: float, farthest: float = math.inf) -> float | None:

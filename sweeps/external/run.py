@@ -14,7 +14,7 @@ from cbs.errors import DataError, ResultsError, reason
 from cbs.training.reporting import FOLDER
 from cbs.trial.config import TrialConfig
 from cbs.trial.ending import Ending, Monitor, ended, ended_at_start, exhausted
-from cbs.trial.record import SHORT, TrialResult, TrialStatus, WorkloadInfo
+from cbs.trial.record import TrialResult, TrialStatus, WorkloadInfo, leeway
 from sweeps.external.curve import LoggedCurve, stated
 from sweeps.external.process import Process
 from sweeps.external.trainer import ExternalTrainer
@@ -155,7 +155,8 @@ def _by_itself(process: Process, curve: LoggedCurve, trial: TrialConfig) -> Endi
         return TrialStatus.FAILED, f"the command ended and logged no {trial.target.metric!r} after step 0"
     last = curve.evaluations[-1]
     if not trial.stops_at_target:
-        if last.step < (1.0 - SHORT) * trial.max_steps:
+        budget = trial.max_steps * trial.batch_size
+        if last.step * trial.batch_size < budget - leeway(budget, trial.batch_size):
             return TrialStatus.FAILED, (
                 f"its last evaluation is at step {last.step} of {trial.max_steps}: the program must make as many "
                 "updates as {steps} says, and evaluate after the last"

@@ -58,6 +58,8 @@ def test_what_has_no_metric_at_the_budget_has_no_cost():
     assert math.isnan(objective.cost(trial({0: 10.0, 1000: 3.0}, TrialStatus.DIVERGED)))
     assert math.isnan(objective.cost(trial({0: 10.0, 900: 3.0})))
     assert math.isnan(objective.cost(trial({0: 10.0})))
+    # by as much as `cbs budget` lets a run miss its budget
+    assert math.isnan(objective.cost(trial({0: 10.0, 980: 3.0})))
     assert not math.isnan(objective.cost(trial({0: 10.0, 990: 3.0})))
 
 

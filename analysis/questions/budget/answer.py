@@ -262,12 +262,13 @@ def _answer(
 
 
 def _at_edges(entry: Spent) -> np.ndarray:
-    """Return a mask of the batch sizes whose best learning rate is the lowest or highest of several, shape ``[M]``."""
+    """Return a mask of the batch sizes whose best learning rate is the lowest or the highest, shape ``[M]``.
+
+    A single learning rate is both, unless no batch size has more than one, as with a rule, where none was chosen.
+    """
+    chosen = any(len(study.lrs) > 1 for study in entry.studies)
     return np.array(
-        [
-            bool(np.isfinite(study.lrs).all()) and len(study.lrs) > 1 and study.at_edge(study.winner or 0)
-            for study in entry.studies
-        ]
+        [chosen and bool(np.isfinite(study.lrs).all()) and study.at_edge(study.winner or 0) for study in entry.studies]
     )
 
 

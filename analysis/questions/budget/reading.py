@@ -19,14 +19,7 @@ from analysis.read.groups import Group
 from analysis.read.results import Results
 from cbs.errors import ConfigError, ResultsError
 from cbs.registry.choices import called, parse_choice
-from cbs.trial.record import TrialStatus, read_off
-
-ALIKE = 0.01
-"""Relative difference up to which budgets count as equal, because each is met only as closely as whole batches
-allow."""
-
-_OF_A_BATCH = 0.55
-"""Fraction of a batch by which a run may miss its budget, and two budgets may differ: one half, plus rounding."""
+from cbs.trial.record import AT_BUDGET, TrialStatus, leeway, read_off
 
 _AT_PEAK = 0.999
 
@@ -78,7 +71,7 @@ class Spent:
                 steps, values, _ = self.results.curve(int(row))
                 examples, values = steps * study.batch_size, self.sign * values
                 known = np.isfinite(values) & (examples > 0)
-                if known.sum() > 1 and examples[known][-1] >= self.budget * (1 - ALIKE):
+                if known.sum() > 1 and examples[known][-1] >= self.budget * (1 - AT_BUDGET):
                     losses.append(np.interp(np.log(grid), np.log(examples[known]), values[known], left=np.inf))
             if losses and len(losses) == (trials >= 0).sum():
                 best = np.minimum(best, np.mean(losses, axis=0))
@@ -133,7 +126,7 @@ def _at_budget(results: Results, group: Group, rows: pd.DataFrame, at: float | N
     missing: dict[int, list[str]] = {}
     for row, size, status, ended in zip(rows.index, rows["batch_size"], rows["status"], _ended(rows), strict=True):
         steps, values, lrs = results.curve(row)
-        near = max(_OF_A_BATCH * size, ALIKE * at)
+        near = leeway(at, size)
         if at < size:
             missing.setdefault(size, []).append("the budget is less than one batch")
         elif ended >= at - near:
@@ -144,10 +137,10 @@ def _at_budget(results: Results, group: Group, rows: pd.DataFrame, at: float | N
                 value[row] = math.nan if read is None else read
             elif status != TrialStatus.DIVERGED:
                 value[row] = float(values[-1])
-                off |= {size: ended / at - 1} if abs(ended / at - 1) > ALIKE else {}
+                off |= {size: ended / at - 1} if abs(ended / at - 1) > AT_BUDGET else {}
             lr = lrs[min(int(np.searchsorted(steps, at / size)), len(lrs) - 1)]
             decays |= bool(lr < _AT_PEAK * rows.at[row, "lr"])
-            if ended > at * (1 + ALIKE) + size and lr < _AT_PEAK * rows.at[row, "lr"]:
+            if ended > at * (1 + AT_BUDGET) + size and lr < _AT_PEAK * rows.at[row, "lr"]:
                 raise ConfigError(
                     f"--at {number(at)}: the learning rates of {group.optimizer} in {group.sweep} are not at their "
                     "peak there, and only constant ones show what a smaller budget gives; leave out --at or run each"
@@ -204,7 +197,7 @@ def _ended(rows: pd.DataFrame) -> pd.Series:
 def _common(group: Group, rows: pd.DataFrame) -> float:
     """Return the budget of runs that spent their examples; raise an error if they have different ones."""
     ended = _ended(rows)
-    near = np.maximum(_OF_A_BATCH * rows["batch_size"], ALIKE * ended)
+    near = leeway(ended, rows["batch_size"])
     low, high = float((ended - near).max()), float((ended + near).min())
     if low > high:
         raise ConfigError(
@@ -235,7 +228,7 @@ def side_by_side(entries: Sequence[Spent]) -> Iterator[list[Spent]]:
     scopes: list[list[Spent]] = []
     for entry in entries:
         for scope in scopes:
-            first, alike = scope[0], abs(math.log(entry.budget / scope[0].budget)) < 2 * ALIKE
+            first, alike = scope[0], abs(math.log(entry.budget / scope[0].budget)) < 2 * AT_BUDGET
             if alike and _comparable(entry) == _comparable(first):
                 scope.append(entry)
                 break

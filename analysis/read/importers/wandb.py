@@ -95,7 +95,8 @@ def _from_files(source: str, settings: Settings, notes: list[str]) -> Iterator[I
         else:
             # of a chart without this metric: the metrics that it has
             drawn = {title.rpartition(" - ")[2] for title in table.columns if title + _LOWEST in table.columns}
-            yield run_of(table, settings, axis, name=file.stem, files=(file,), **({"metrics": drawn} if drawn else {}))
+            about: dict[str, Any] = {"metrics": drawn} if drawn else {}
+            yield run_of(table, settings, axis, name=file.stem, files=(file,), **about)
 
 
 def _from_server(source: str, settings: Settings, notes: list[str]) -> Iterator[ImportedRun]:

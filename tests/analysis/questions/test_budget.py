@@ -245,6 +245,16 @@ def test_a_best_rate_at_the_edge_is_told_and_says_nothing_of_equality(tmp_path: 
     assert budget(tmp_path, config=FAST).budgets[0].pairs == ()
 
 
+def test_a_batch_size_with_one_rate_beside_tuned_ones_is_a_bound(tmp_path: Path) -> None:
+    """As of a sweep that is half done: nobody chose that rate."""
+    write(tmp_path, {"adamw": TRUE}, sizes=SIZES[:-1])
+    write(tmp_path, {"adamw": TRUE}, sizes=SIZES[-1:], rates=(2.0,))
+    entry = only(budget(tmp_path, config=FAST))
+    assert [size.at_grid_edge for size in entry.sizes] == [False] * (len(SIZES) - 1) + [True]
+    assert entry.verdict == "LR optimum at edge of grid"
+    assert entry.sizes[-1].excess.standing is SizeStanding.UNKNOWN
+
+
 def test_rates_far_apart_are_told_and_not_seeds_asked_for(tmp_path: Path) -> None:
     write(tmp_path, {"adamw": World(bend=2.0)}, rates=(1 / 8, 0.5, 2.0, 8.0))
     entry = only(budget(tmp_path, config=FAST))

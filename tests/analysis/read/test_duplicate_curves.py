@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from analysis.read.duplicate_curves import without_copies
+from analysis.read.duplicate_curves import shared_runs, without_copies
 from cbs.registry.choices import Choice
 
 CURVE = [5.0, 4.0, 3.5, 3.25, 3.0]
@@ -69,3 +69,17 @@ def test_runs_that_are_one_count_as_one_the_longest() -> None:
         (0, 0.1, 8), (2, 0.1, 8), (0, 0.2, 8), (0, 0.1, 16),
     ]  # fmt: skip
     assert kept.index.tolist() == [0, 1, 2, 3]
+
+
+def test_runs_that_lie_in_two_sweeps_are_said() -> None:
+    """A copied folder, or one beside what it was merged into. One configuration with another curve is a new run."""
+    rows = [
+        trial(sweep="a", trial_id="1"),
+        trial(sweep="a", trial_id="2", seed=1, values=[5.0, 4.2, 3.7, 3.3]),
+        trial(sweep="b", trial_id="1"),
+        trial(sweep="b", trial_id="2", seed=1, values=[5.0, 4.2, 3.7, 3.4]),
+        trial(sweep="c", trial_id="3", seed=2),
+    ]
+    (note,) = shared_runs(pd.DataFrame(rows))
+    assert note.startswith("1 trials of sweep b are those of sweep a, bit by bit")
+    assert list(shared_runs(pd.DataFrame(rows[:2]))) == []
