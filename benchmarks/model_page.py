@@ -39,7 +39,8 @@ WITHOUT_NAMES = "Without names of layers and numbers."
 
 HEAD = """# Tables of the noise scale: what it says, model by model
 
-Made by `python -m benchmarks.models --write benchmarks/noise_scale_models.md`; `tests/noise_scale/test_models.py` runs the
+Made by `python -m benchmarks.models --write benchmarks/noise_scale_models.md`; the tests in
+`tests/noise_scale/test_models.py` run the
 same cells.
 
 Every cell attaches `NoiseScaleMeter` to a tiny model ({smallest} to {largest} parameters), makes three steps of {sizes}

@@ -41,7 +41,8 @@ def report(step: int, examples: int, loss: float, **metrics: float) -> None:
         step: optimizer updates so far, 0 before the first.
         examples: examples seen so far, over all ranks; the sweep refuses a run whose examples are not ``step`` times
             the batch size it was asked for, which is how a batch size that a script ignores is found.
-        loss: the metric, called ``loss`` in ``--metric``; not finite where training diverged.
+        loss: the metric; not finite where training diverged. ``--metric`` may call it anything, but has to call it
+            ``loss`` where there are further numbers.
         metrics: further numbers; any of them can be the metric, too.
     """
     folder = _folder()
