@@ -41,7 +41,8 @@ def report(step: int, examples: int, loss: float, **metrics: float) -> None:
         step: optimizer updates so far, 0 before the first.
         examples: examples seen so far, over all ranks. The sweep refuses a run whose examples are not ``step`` times
             the requested batch size; so it notices a script that ignores the batch size.
-        loss: the metric, called ``loss`` in ``--metric``; not finite where training diverged.
+        loss: the metric; not finite where training diverged. ``--metric`` may give it any name, but must call it
+            ``loss`` if further numbers are reported.
         metrics: further numbers; any of them can be the metric, too.
     """
     folder = _folder()

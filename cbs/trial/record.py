@@ -17,7 +17,7 @@ SCHEMA_VERSION = 1
 """Raised when a stored column or key changes its name, unit or meaning."""
 
 AT_BUDGET = 0.01
-"""Fraction of a budget, in examples, by which a trial may miss it and still count as being at it; see :func:`leeway`."""
+"""Fraction of a budget, in examples, by which a trial may miss it and still be at it; see :func:`leeway`."""
 
 _OF_A_BATCH = 0.55
 """Fraction of a batch by which a trial may miss its budget in any case: one half, as steps are whole, plus rounding."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -117,9 +118,10 @@ class LoggedCurve:
         """Return the steps and values that were passed to :func:`cbs.report`."""
         if not source.exists():
             return np.empty(0), np.empty(0)
-        steps, values = self._points(source, "jsonl", {"step": "step"})
+        called = self._called(source)
+        steps, values = self._points(source, "jsonl", {"step": "step", **called})
         try:
-            same = np.array_equal(steps, self._points(source, "jsonl", {"examples": "examples"})[0])
+            same = np.array_equal(steps, self._points(source, "jsonl", {"examples": "examples", **called})[0])
         except DataError:
             same = False
         if not same:
@@ -129,6 +131,14 @@ class LoggedCurve:
                 "at the batch size it is given?"
             )
         return steps, values
+
+    def _called(self, source: Path) -> dict[str, str]:
+        """The metric is what ``report`` got as ``loss``, whatever ``--metric`` calls it, unless it got further numbers:
+        then one of them may be meant, and a name that none has is an error."""
+        with source.open(encoding="utf-8") as lines, contextlib.suppress(ValueError, TypeError):
+            if set(json.loads(next(lines, "{}"))) == {"step", "examples", "loss"}:
+                return {self._trainer.metric: "loss"}
+        return {}
 
     @staticmethod
     def _copy(path: Path, copy: Path, *, whole: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -23,6 +24,7 @@ from cbs.training.run import run_trial
 from cbs.trial.config import OF_TRAINER, TrialConfig
 from cbs.trial.record import TrialResult, TrialStatus
 from cbs.trial.target import Target
+from sweeps.external.asked import check_there
 from sweeps.external.curve import LoggedCurve, stated
 from sweeps.external.process import OUTPUT, Process
 from sweeps.external.run import _free_port, run_command
@@ -63,6 +65,46 @@ def run(tmp_path: Path) -> Any:
 
 
 # -- the command ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("further", "metric", "value", "problem"),
+    [
+        ({}, "eval_loss", 2.0, ""),
+        ({}, "loss", 2.0, ""),
+        ({"eval_loss": 3.0}, "eval_loss", 3.0, ""),
+        ({"eval_loss": 3.0}, "loss", 2.0, ""),
+        ({"eval_loss": 3.0}, "evalloss", None, "the log has no 'evalloss'"),
+    ],
+)
+def test_what_is_reported_is_the_metric_whatever_it_is_called(further, metric, value, problem, tmp_path) -> None:
+    made = trainer(reads="report", metric=metric)
+    rows = [{"step": step, "examples": 8 * step, "loss": 2.0, **further} for step in (0, 5)]
+    (tmp_path / "report.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    curve = LoggedCurve(made, trial(made), tmp_path, resumed=False)
+    curve.update(whole=True)
+    assert [row.value for row in curve.evaluations] == ([] if value is None else [value, value])
+    assert problem in curve.problem
+
+
+@pytest.mark.parametrize(
+    ("command", "problem"),
+    [
+        ("nosuchprogram {lr}", "no program 'nosuchprogram'"),
+        ("python nosuch.py --out x.py", "nosuch.py is not in"),
+        ("python -u there.py {lr}", ""),
+        ("python -c 'import mine' gone.py", ""),
+        ("python -m mine gone.py", ""),
+        ("python {folder}/made.py", ""),
+        ("cat gone.py", ""),
+    ],
+)
+def test_a_program_or_script_that_is_not_there_is_named_before_any_trial(command, problem, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("shutil.which", lambda program: None if program == "nosuchprogram" else program)
+    (tmp_path / "there.py").touch()
+    with pytest.raises(ConfigError, match=problem) if problem else contextlib.nullcontext():
+        check_there(command)
 
 
 def test_every_place_is_filled_and_no_shell_is_asked() -> None:
