@@ -143,20 +143,16 @@ def test_version(run):
 
 TELESCOPE = ["--set", "policy=telescope(widths=16..64)"]
 ASSUMED = "assumed(examples_per_second_per_device=9)"
-NUMBERS = [
-    (command, flag)
-    for command in COMMANDS
-    for flag in flags_of(command)
-    if flag.startswith("-") and kind(command, flag) in (int, float)
-]
 
 
-@pytest.mark.parametrize(("command", "flag"), NUMBERS)
-def test_what_is_no_number_is_one_line_that_names_the_flag(run, command, flag):
-    code, out, err = run(*command.split(), flag, "many")
-    assert (code, out, one_line(err)) == (2, "", True)
-    assert re.search("valid (number|integer)", err)
-    assert flag in err
+@pytest.mark.parametrize("command", COMMANDS)
+def test_what_is_no_number_is_one_line_that_names_the_flag(run, command):
+    for flag in flags_of(command):
+        if flag.startswith("-") and kind(command, flag) in (int, float):
+            code, out, err = run(*command.split(), flag, "many")
+            assert (code, out, one_line(err)) == (2, "", True), flag
+            assert re.search("valid (number|integer)", err)
+            assert flag in err
 
 
 IMPORTED = (

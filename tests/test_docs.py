@@ -39,10 +39,10 @@ def test_the_guide_has_a_block_for_the_plain_loop_and_one_for_accumulation() -> 
     assert any("accumulation" not in source for source in sources)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=[page.name for page in PAGES])
-def test_links_lead_somewhere(page: Path) -> None:
-    for path in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
-        assert (page.parent / path).exists(), path
+def test_links_lead_somewhere() -> None:
+    for page in PAGES:
+        for path in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
+            assert (page.parent / path).exists(), f"{page.name}: {path}"
 
 
 QUADRATIC = (ROOT / "docs" / "noisy-quadratic.md").read_text()

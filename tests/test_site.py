@@ -36,23 +36,26 @@ def test_the_home_page_names_every_page() -> None:
     assert named == {*PAGES} - {"index.md"}
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_blocks_are_closed_and_of_a_kind_that_every_reader_knows(page: str) -> None:
-    fences = re.findall(r"^ *```(.*)$", (ROOT / "docs" / page).read_text(), re.MULTILINE)
-    assert [kind for kind in fences[1::2] if kind] == []
-    assert len(fences) % 2 == 0
-    assert [kind for kind in fences if not re.fullmatch(r"\w*", kind)] == []
+TEXTS = {page: (ROOT / "docs" / page).read_text() for page in PAGES}
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_links_within_a_page_and_to_others_lead_to_a_heading(page: str) -> None:
-    for name, anchor in re.findall(r"\]\(([\w-]*\.md)?#([\w-]+)\)", (ROOT / "docs" / page).read_text()):
-        text = (ROOT / "docs" / (name or page)).read_text()
-        headings = re.findall(
-            r"^#+ (.+)$", re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE), re.MULTILINE
-        )
-        known = {re.sub(r"[^\w\s-]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
-        assert anchor in known, f"{page}: {name}#{anchor}"
+def test_blocks_are_closed_and_of_a_kind_that_every_reader_knows() -> None:
+    for page, text in TEXTS.items():
+        fences = re.findall(r"^ *```(.*)$", text, re.MULTILINE)
+        assert [kind for kind in fences[1::2] if kind] == [], page
+        assert len(fences) % 2 == 0, page
+        assert [kind for kind in fences if not re.fullmatch(r"\w*", kind)] == [], page
+
+
+def test_links_within_a_page_and_to_others_lead_to_a_heading() -> None:
+    known = {}
+    for page, text in TEXTS.items():
+        plain = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
+        headings = re.findall(r"^#+ (.+)$", plain, re.MULTILINE)
+        known[page] = {re.sub(r"[^\w\s-]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+    for page, text in TEXTS.items():
+        for name, anchor in re.findall(r"\]\(([\w-]*\.md)?#([\w-]+)\)", text):
+            assert anchor in known[name or page], f"{page}: {name}#{anchor}"
 
 
 @pytest.fixture
