@@ -20,12 +20,13 @@ from cbs.optimizers.second_order.kronecker import Inverse, inverse_of_product, i
 from cbs.optimizers.second_order.layer_uses import Use, is_supported, recorded_uses
 
 Statistics = dict[tuple[int, str], Tensor]
-"""Curvature by position of the parameter and name of the state."""
+"""Curvature statistics by position of the parameter and name of the state."""
 
 MULTIPLIED, LOOKED_UP, DIAGONAL = ("rows", "columns"), ("lookup_rows", "lookup_columns"), "diagonal"
 INVERSE = ("inverse_rows", "inverse_columns", "inverse_spectrum")
 UNEXPLAINED = 0.05
-"""Largest relative part of a weight's gradient that its recorded uses may leave unexplained; bfloat16 leaves 0.01."""
+"""Largest part of a weight's gradient, relative to it, that its recorded uses may fail to explain; rounding to bfloat16
+causes 0.01."""
 
 
 @optimizer(
@@ -46,31 +47,31 @@ class KFAC(ProblemOptimizer):
         w \leftarrow (1 - \eta \beta) w - \nu \eta u, \quad \nu = \min(1, \sqrt{\kappa / (\eta^2 m^\top u)})
 
     with learning rate :math:`\eta`, ``momentum`` :math:`\mu`, ``weight_decay`` :math:`\beta` (decoupled), ``damping``
-    :math:`\lambda` and ``kl_clip`` :math:`\kappa`, a bound on twice the KL divergence of a step as F measures it (Ba,
-    Grosse & Martens 2017, ICLR). The paper adds up past updates instead of gradients; their curvature is then out of
-    date, which early in training, when it grows fast, diverges at learning rates that serve here.
+    :math:`\lambda` and ``kl_clip`` :math:`\kappa`, a bound on twice the KL divergence of a step according to F (Ba,
+    Grosse & Martens 2017, ICLR). The paper averages past updates instead of gradients. These were computed with older
+    curvature, so that training diverges, early when curvature grows fast, at learning rates that work here.
 
-    F is block diagonal, from vectors z with the curvature of the loss in the outputs as covariance (``curvature``, see
-    :func:`cbs.optimizers.second_order.curvature.curvature_vectors`), pulled back through the model on the examples of
-    the step. With D the pulled back gradient in the output of a layer, one row for each position (a token, a place of a
-    convolution) of each of B examples, and A the inputs it is multiplied with, N rows with a 1 appended where there is
-    a bias:
+    F is block diagonal. It is estimated from vectors z whose covariance is the curvature of the loss with respect to
+    the outputs (``curvature``, see :func:`cbs.optimizers.second_order.curvature.curvature_vectors`), pulled back
+    through the model on the examples of the step. Let D be the pulled-back gradient with respect to the output of a
+    layer, with one row for each position (a token, a location of a convolution) of each of B examples, and A the inputs
+    of the layer, N rows with a 1 appended where there is a bias:
 
-    - Linear and convolution: rows D'D / B, columns A'A / N. Positions count as independent (``expand``, Eschenhagen et
-      al. 2023, arXiv 2311.00636; for convolutions Grosse & Martens 2016, arXiv 1602.01573).
-    - Embedding: the same with indicators as inputs and sides exchanged: rows the frequencies of the indices, columns
-      D'D / B.
-    - A weight that is used both ways, as an embedding tied to the head: the sum of both products, which is inverted
-      exactly.
-    - Any other parameter: the diagonal of F, from the square of the pulled back gradient over B, whose mean it is.
+    - Linear and convolution: row factor D'D / B, column factor A'A / N. Positions count as independent (``expand``,
+      Eschenhagen et al. 2023, arXiv 2311.00636; for convolutions Grosse & Martens 2016, arXiv 1602.01573).
+    - Embedding: the same with one-hot inputs and exchanged sides: row factor the frequencies of the indices, column
+      factor D'D / B.
+    - A weight that is used both ways, such as an embedding tied to the head: the sum of both products, which is
+      inverted exactly.
+    - Any other parameter: the diagonal of F, estimated by the square of the pulled-back gradient over B.
 
-    Several calls of layers with one weight count as more positions. Weights whose uses cannot all be seen, as those of
-    ``nn.MultiheadAttention``, are treated as other parameters. Sides of more than ``largest_factor`` entries have
-    diagonal factors. Statistics are averaged over their updates, the k-th with weight
+    Several calls of layers with one weight count as more positions. Weights whose uses cannot all be recorded, such as
+    those of ``nn.MultiheadAttention``, are treated as other parameters. Sides of more than ``largest_factor`` entries
+    have diagonal factors. Statistics are averaged over their updates, the k-th with weight
     :math:`\max(1/k, 1 - decay)`. They are updated on every ``factor_interval``-th step and inverted on every
     ``inverse_interval``-th, beginning with the first. A missing gradient counts as zero.
 
-    No noise scale fits a step that is preconditioned by the curvature; its geometry is the Euclidean one.
+    No noise scale matches a step that is preconditioned by the curvature; its geometry is the Euclidean one.
 
     Args:
         params: parameters of the problem's model, or groups of them.
@@ -78,10 +79,10 @@ class KFAC(ProblemOptimizer):
         momentum: decay per step of the average gradient, in [0, 1).
         weight_decay: decoupled, at least 0.
         damping: added to the curvature, above 0; in the unit of the loss per squared unit of a parameter.
-        kl_clip: bound on the step, above 0; ``None`` for none.
-        decay: of the statistics, per update of them, in [0, 1).
-        factor_interval: steps between updates of the statistics.
-        inverse_interval: steps between inversions.
+        kl_clip: bound on the step, above 0; ``None`` for no bound.
+        decay: decay of the statistics per update of them, in [0, 1).
+        factor_interval: number of steps between updates of the statistics.
+        inverse_interval: number of steps between inversions.
         curvature: ``"sampled"`` or ``"empirical"``.
         largest_factor: largest side of a full factor.
 
@@ -120,12 +121,12 @@ class KFAC(ProblemOptimizer):
         self.largest_factor = largest_factor
 
     def check(self, group: Mapping[str, Any]) -> None:
-        """Refuse options outside their domain with a ``ValueError``."""
+        """Raise ``ValueError`` for invalid options."""
         super().check(group)
         check_decay("momentum", group["momentum"])
 
     def attach(self, problem: Problem) -> None:
-        """Set what is optimized; call it once, before the first step.
+        """Set the problem to optimize; call it once, before the first step.
 
         Raises:
             ValueError: if the optimizer was not built over all trainable parameters of the model.
@@ -134,7 +135,7 @@ class KFAC(ProblemOptimizer):
         self._params = self.function.parameters_in_order
         held = {id(param) for group in self.param_groups for param in group["params"]}
         if held != {id(param) for param in self._params}:
-            raise ValueError("KFAC must be built over all trainable parameters of the problem's model and no other")
+            raise ValueError("KFAC must be built over exactly the trainable parameters of the problem's model")
         positions = {id(param): index for index, param in enumerate(self._params)}
         owners: dict[int, list[nn.Module]] = {}
         for module in self.function.twin.modules():
@@ -145,7 +146,7 @@ class KFAC(ProblemOptimizer):
             for module in self.function.twin.modules()
             if is_supported(module) and id(module.weight) in positions
         }
-        # A bias is one more column of the weight if both belong to this module alone.
+        # A bias is treated as a further column of the weight if both belong to this module only.
         self._biases = {
             index: positions[id(module.bias)]
             for module, index in self._weights.items()
@@ -155,11 +156,11 @@ class KFAC(ProblemOptimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Update every parameter once; returns what ``closure`` returns."""
+        """Update every parameter once; return the closure's result."""
         loss = evaluated(closure)
         batch, _ = self.take_batch(), self.problem
         if not all(self.state.get(param) for param in self._params):
-            # At first, or where somebody took state away: statistics begin anew.
+            # At the first step, or if state was removed, statistics start again.
             self.state.clear()
             for group in self.param_groups:
                 group["step"] = 0
@@ -189,14 +190,14 @@ class KFAC(ProblemOptimizer):
         return loss
 
     def _scale(self, averages: Sequence[Tensor], updates: Sequence[Tensor], lrs: Sequence[float]) -> Tensor | float:
-        """By how much a step is shortened to respect the bound."""
+        """Return the factor by which a step is shortened to respect the bound."""
         if self.kl_clip == math.inf:
             return 1.0
         squares = [lr * (m * u).sum() for m, u, lr in zip(averages, updates, lrs, strict=True)]
         return (self.kl_clip / torch.stack(squares).sum().clamp(min=self.kl_clip)).sqrt()
 
     def _measure(self, batch: Batch, *, first: bool) -> Statistics:
-        """Curvature on a batch."""
+        """Return the curvature statistics of a batch."""
         sums: dict[tuple[int, str], Sum] = {}
         generator = seeding.generator(self.problem.seed, f"curvature {self.param_groups[0]['step']}")
         for part in micro_batches(batch, self.problem.micro_batch_size):
@@ -228,7 +229,7 @@ class KFAC(ProblemOptimizer):
         return {key: entry.value / (entry.positions or total) for key, entry in sums.items()}
 
     def _explained(self, uses: Sequence[tuple[Use, Tensor]], gradients: dict[int, Tensor]) -> set[int]:
-        """The weights and joined biases whose gradients are the sum over their recorded uses."""
+        """Return the weights and joined biases whose gradients equal the sum over their recorded uses."""
         sums: dict[int, Tensor] = {}
         for use, gradient in uses:
             index = self._weights[use.module]
@@ -262,11 +263,11 @@ class KFAC(ProblemOptimizer):
         add(sums, (index, of_inner), inner, len(inputs))
 
     def _second_moment(self, values: Tensor) -> Tensor:
-        """Sum over the first dimension of the products of all entries, or of their squares where there are many."""
+        """Return the sum over the first dimension of outer products; only their diagonals if there are many entries."""
         return values.T @ values if values.shape[1] <= self.largest_factor else values.square().sum(0)
 
     def _average(self, statistics: Statistics, count: int) -> None:
-        """Take the ``count``-th measurement into the averages."""
+        """Add the ``count``-th measurement to the averages."""
         weight = max(1.0 / count, 1.0 - self.decay)
         for (index, name), value in statistics.items():
             value = value.to(state_dtype(value))
@@ -285,7 +286,7 @@ class KFAC(ProblemOptimizer):
                 state.update(zip(INVERSE, (inverse.rows, inverse.columns, inverse.spectrum), strict=True))
 
     def _precondition(self, averages: Sequence[Tensor]) -> list[Tensor]:
-        """The damped inverse of the curvature times ``averages``, new tensors."""
+        """Return the damped inverse of the curvature times ``averages``, as new tensors."""
         updates: dict[int, Tensor] = {}
         for index, param in enumerate(self._params):
             state, average = self.state[param], averages[index]
@@ -305,13 +306,13 @@ class KFAC(ProblemOptimizer):
 
 @dataclass
 class Sum:
-    """A sum over examples, or over positions, of which it then knows the number."""
+    """A sum over examples, or over positions, whose number it then holds."""
 
     value: Tensor
     positions: int = 0
 
 
 def add(sums: dict[tuple[int, str], Sum], key: tuple[int, str], value: Tensor, positions: int = 0) -> None:
-    """Add to the sum ``key``."""
+    """Add to the sum with this key."""
     known = sums.get(key)
     sums[key] = Sum(value, positions) if known is None else Sum(known.value + value, known.positions + positions)

@@ -39,13 +39,13 @@ class LAMB(AdamTrustRatio):
         w <- w - lr * (phi(|w|) / |d|) * d
 
     where ``|.|`` is the Euclidean norm over the whole tensor. The ratio is 1 where ``phi(|w|)`` or ``|d|`` is 0, so
-    tensors that start at 0 move; the paper leaves that open, optax and others do the same.
+    tensors that start at 0 move; the paper does not define this case, optax and others do the same.
 
-    The defaults are those of the algorithm as printed: phi the identity, and no tensor exempt, so biases and
-    normalisation weights are scaled and decayed like the rest (optax too). The authors' BERT code is said to exempt
+    The defaults are those of the algorithm as printed: phi is the identity, and no tensor is exempt, so biases and
+    normalisation weights are scaled and decayed like the rest (as in optax). The authors' BERT code is said to exempt
     both from weight decay, and some ports of it from the ratio as well: ``decay_from_ndim=2``, ``ratio_from_ndim=2``.
-    Versions of the paper differ in bias correction; the default has it. The class has the paper's ``betas``; in a sweep
-    they are (0.9, 0.99), as of all of Adam's kin.
+    Versions of the paper differ in bias correction; by default it is applied. The class has the paper's ``betas``; in a
+    sweep they are (0.9, 0.99), as for the whole Adam family.
 
     ``nesterov="first"`` is meant to be the paper's N-LAMB and ``"both"`` its NN-LAMB. Its appendix, which defines them,
     could not be compared: here they are derived from Dozat's Nadam (cs229.stanford.edu/proj2015/054_report.pdf) with a
@@ -55,19 +55,19 @@ class LAMB(AdamTrustRatio):
 
     and with ``"both"`` the same of beta2, ``v_t`` and ``g_t^2`` takes the place of v.
 
-    Without ratio (``ratio_from_ndim`` above the dimensions of every tensor) LAMB is torch's AdamW: its weight decay
-    moves by ``lr * weight_decay * w`` then, which is AdamW's decoupled decay.
+    Without ratio (``ratio_from_ndim`` above the dimensions of every tensor) LAMB is torch's AdamW: weight decay
+    is then ``lr * weight_decay * w`` per step, which is AdamW's decoupled decay.
 
     Args:
         params: parameters, or groups of them as torch.optim takes them.
         lr: learning rate, a number or a tensor: the relative change of a tensor's norm per step.
         betas: decay of the first and of the second moment per step.
-        eps: added to the root of the second moment.
+        eps: added to the square root of the second moment.
         weight_decay: coefficient of the weight inside the direction.
         bias_correction: whether the moments are divided by ``1 - beta^step``.
         nesterov: which moments look ahead, ``"none"``, ``"first"`` or ``"both"``; needs ``bias_correction``.
         gamma_l: lower bound of phi.
-        gamma_u: upper bound of phi; ``None`` for none.
+        gamma_u: upper bound of phi; ``None`` for no bound.
         ratio_from_ndim: tensors of fewer dimensions have ratio 1.
         decay_from_ndim: tensors of fewer dimensions have no weight decay.
         foreach: ``False`` updates tensor by tensor.
@@ -97,7 +97,7 @@ class LAMB(AdamTrustRatio):
         super().__init__(params, locals())
 
     def direct(self, block: ParameterBlock, group: Mapping[str, Any], decay: float) -> None:
-        """As the base class, from moments that look ahead where the group has it so."""
+        """Compute the direction as in the base class, but with look-ahead moments where the group asks for it."""
         if group["nesterov"] == "none":
             super().direct(block, group, decay)
             return
@@ -115,7 +115,7 @@ class LAMB(AdamTrustRatio):
             block.out.sub_(block.weight, alpha=decay)
 
     def ratios(self, weights: Tensor, directions: Tensor, group: Mapping[str, Any], decay: float) -> Tensor:
-        """``phi(|w|) / |d|``, 1 where either is 0."""
+        """Return ``phi(|w|) / |d|``, 1 where either is 0."""
         if group["gamma_l"] > 0.0 or group["gamma_u"] is not None:
             weights = weights.clamp(group["gamma_l"], group["gamma_u"])
         return (weights / directions).masked_fill_(torch.minimum(weights, directions) == 0, 1.0)
@@ -131,5 +131,5 @@ class LAMB(AdamTrustRatio):
 
 
 def _ahead(average: Tensor, value: Tensor, step: Tensor, beta: float) -> Tensor:
-    """The bias-corrected average as it were after one more step of the same ``value``, by Dozat's approximation."""
+    """Return the bias-corrected average after one more step with the same ``value``, by Dozat's approximation."""
     return average * (beta / bias(step + 1, beta)) + value * ((1 - beta) / bias(step, beta))

@@ -15,7 +15,7 @@ from cbs.optimizers.trust_ratio.blocks import ParameterBlock
 from cbs.optimizers.trust_ratio.core import TrustRatioOptimizer
 
 _COEFFICIENTS = {"paper": 1e-3, "optax": 1e-3, "lamb": 1.0}
-"""The trust coefficient each variant comes with."""
+"""The default trust coefficient of each variant."""
 
 
 @optimizer(
@@ -45,18 +45,18 @@ class LARS(TrustRatioOptimizer):
           m <- momentum * m + (1 - momentum) * (g + weight_decay * w)
           w <- w - lr * c * |w| / |m| * m
 
-    Where ``|w|`` or the other norm is 0 their quotient counts as 1, so tensors that start at 0 move; the ratio is then
-    c, and with ``"optax"``, as there, it is 1. The first paper leaves that open.
+    Where ``|w|`` or the other norm is 0, their quotient counts as 1, so tensors that start at 0 move; the ratio is then
+    c, and with ``"optax"`` it is 1, as there. The first paper does not define this case.
 
-    No tensor is exempt by default. Usual practice in vision exempts biases and normalisation weights from ratio and
-    weight decay (``ratio_from_ndim=2``, ``decay_from_ndim=2``); these then move by plain momentum SGD with ``lr``,
-    which is some hundred times a usual one where c is 0.001. In a transformer normalisation gains train
-    well under the ratio.
+    No tensor is exempt by default. Common practice in vision exempts biases and normalisation weights from ratio and
+    weight decay (``ratio_from_ndim=2``, ``decay_from_ndim=2``); these are then trained by plain momentum SGD with
+    ``lr``, which is some hundred times its usual learning rate where c is 0.001. In a transformer, normalisation gains
+    train well with the ratio.
 
     Args:
         params: parameters, or groups of them as torch.optim takes them.
         lr: learning rate, a number or a tensor; ``lr * c`` is the relative change of a tensor's norm per step, before
-            momentum adds up steps.
+            momentum accumulates steps.
         momentum: decay of the momentum buffer per step.
         weight_decay: coefficient of the weight that is added to the gradient.
         variant: ``"paper"``, ``"optax"`` or ``"lamb"``.
@@ -89,7 +89,7 @@ class LARS(TrustRatioOptimizer):
         super().__init__(params, locals())
 
     def direct(self, block: ParameterBlock, group: Mapping[str, Any], decay: float) -> None:
-        """``out``: minus the gradient, with weight decay in ``"optax"``; minus the momentum in ``"lamb"``."""
+        """Write minus the gradient to ``out``, with weight decay in ``"optax"``; minus the momentum in ``"lamb"``."""
         torch._foreach_copy_(block.views, block.gradients)
         if group["variant"] != "paper" and decay:
             block.out.add_(block.weight, alpha=decay)
@@ -100,7 +100,7 @@ class LARS(TrustRatioOptimizer):
         block.out.neg_()
 
     def ratios(self, weights: Tensor, directions: Tensor, group: Mapping[str, Any], decay: float) -> Tensor:
-        """``c |w| / |d|`` with the denominator of the variant."""
+        """Return ``c |w| / |d|`` with the denominator of the variant."""
         own = group["trust_coefficient"]
         coefficient = _COEFFICIENTS[group["variant"]] if own is None else own
         moving = (weights > 0) & (directions > 0)
@@ -113,12 +113,12 @@ class LARS(TrustRatioOptimizer):
     def apply(
         self, block: ParameterBlock, group: Mapping[str, Any], decay: float, lr: float | Tensor, seen: Any
     ) -> None:
-        """By way of the momentum buffer, which holds past learning rates, except in ``"lamb"``."""
+        """Apply the update through the momentum buffer, which includes past learning rates, except in ``"lamb"``."""
         if group["variant"] == "lamb":
             super().apply(block, group, decay, lr, seen)
             return
         if group["variant"] == "paper" and decay:
-            # Scaled, but not part of what is measured.
+            # Scaled by the ratio, but not part of its denominator.
             block.out.sub_(block.weight, alpha=decay)
         for out, (ratio,) in zip(block.outs, block.factors, strict=False):
             out.mul_(ratio)

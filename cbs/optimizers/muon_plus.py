@@ -1,4 +1,4 @@
-"""MUON+: Muon whose polar factor has rows and columns of one length (arXiv 2602.21545)."""
+"""MUON+: Muon whose polar factors have rows or columns of equal norm (arXiv 2602.21545)."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from cbs.optimizers.muon import Muon
 from cbs.optimizers.spectral.base import SpectralOptimizer, beside_adamw
 
 _DIMENSIONS = {"col": (-2,), "row": (-1,), "col_row": (-2, -1), "row_col": (-1, -2)}
-"""Along which dimensions the norms are taken, in order: a column's norm runs over the rows."""
+"""Dimensions along which the norms are taken, in order: the norm of a column is taken over the rows."""
 
 
 class MuonPlus(Muon):
-    """Muon with one step after the polar factor: its columns, its rows, or both in turn are divided by their norms.
+    """Muon whose polar factors are normalised: their columns, rows, or both in turn are divided by their norms.
 
-    ``scale`` stays Muon's. Entries of an ``[m, n]`` direction have root mean square ``1 / sqrt(m)`` where columns are
-    normalised last, ``1 / sqrt(n)`` where rows are; those of a polar factor of full rank have ``1 / sqrt(max(m, n))``.
+    ``scale`` is that of Muon. The entries of an ``[m, n]`` direction have root mean square ``1 / sqrt(m)`` if columns
+    are normalised last, ``1 / sqrt(n)`` if rows are; for a polar factor of full rank it is ``1 / sqrt(max(m, n))``.
 
     Args:
         params: matrices, or groups of them as torch.optim takes them.
         lr: learning rate.
         norm_mode: ``"col"``, ``"row"``, ``"col_row"`` (columns, then rows) or ``"row_col"``.
         norm_eps: added to every norm.
-        momentum: as all further options in :class:`~cbs.optimizers.muon.Muon`.
+        momentum: like all further options as in :class:`~cbs.optimizers.muon.Muon`.
 
     Raises:
         ValueError: if a value is outside its domain, or a parameter is not a matrix.
@@ -51,19 +51,19 @@ class MuonPlus(Muon):
         SpectralOptimizer.__init__(self, params, locals(), **iteration)
 
     def check(self, group: Mapping[str, Any]) -> None:
-        """Refuse options outside their domain with a ``ValueError``."""
+        """Raise ``ValueError`` for invalid options."""
         super().check(group)
         check_choice("norm_mode", group["norm_mode"], _DIMENSIONS)
         check_size("norm_eps", group["norm_eps"])
 
     def directions(self, params: list[Tensor], momenta: list[Tensor], group: dict[str, Any]) -> list[Tensor]:
-        """The polar factors, normalised."""
+        """Return the normalised polar factors."""
         factors = self.polar_factors(momenta, group)
         return [normalize(factor, group["norm_mode"], group["norm_eps"]) for factor in factors]
 
 
 def normalize(matrix: Tensor, mode: str, eps: float) -> Tensor:
-    """``matrix`` with columns, rows, or both in turn divided by their Euclidean norm plus ``eps``."""
+    """Return ``matrix`` with columns, rows, or both in turn divided by their Euclidean norm plus ``eps``."""
     for dimension in _DIMENSIONS[mode]:
         matrix = matrix / (torch.linalg.vector_norm(matrix, dim=dimension, keepdim=True) + eps)
     return matrix

@@ -19,27 +19,27 @@ FORMS = ("lm", "general")
 
 
 class OrScale(SpectralOptimizer):
-    """Layerwise scaling of the direction that is in fact subtracted. With the polar factor Q of a matrix W's momentum,
+    """Layerwise scaling of the whole update, including weight decay. With the polar factor Q of a matrix W's momentum,
 
         D  = weight_decay * W + s Q
         r  = |W| / (c |D| + eps)
         W <- W - lr * clip(r, r_min, r_max) * D
 
     where ``|.|`` is the Frobenius norm. The general form has ``s = c = 1``. The form for language models has
-    ``s = 0.2 sqrt(max(m, n))`` for ``[m, n]`` matrices, as Muon under ``"match_rms_adamw"``, and fixes c for each
-    matrix at ``|W| / |D|`` of the first step at which both are above 0, so that r starts at 1; until then r is 1.
-    Weight decay is part of the direction; with a ratio of 1 it is Muon's decoupled decay. The released settings clip
-    ratios to [0.1, 5] in the form for language models and to [0.5, 1.5] in the general one.
+    ``s = 0.2 sqrt(max(m, n))`` for ``[m, n]`` matrices, as Muon under ``"match_rms_adamw"``, and sets c for each matrix
+    to ``|W| / |D|`` of the first step at which both are above 0, so that r starts at 1; until then r is 1. Weight decay
+    is part of the direction; with a ratio of 1 it is Muon's decoupled decay. The released settings clip ratios to
+    [0.1, 5] in the form for language models and to [0.5, 1.5] in the general form.
 
     Args:
         params: matrices, or groups of them as torch.optim takes them.
         lr: learning rate.
         form: ``"lm"`` or ``"general"``.
-        r_min: least ratio.
-        r_max: largest ratio; equal to ``r_min`` it fixes the ratio.
+        r_min: smallest ratio.
+        r_max: largest ratio; if equal to ``r_min``, the ratio is fixed.
         ratio_eps: added to the denominator of the ratio.
         momentum: decay of the average gradient per step.
-        nesterov: whether to look one step ahead.
+        nesterov: whether to use Nesterov's look-ahead.
         weight_decay: coefficient of the weight inside the direction.
         iteration: options of :class:`~cbs.optimizers.spectral.base.SpectralOptimizer`.
 
@@ -64,7 +64,7 @@ class OrScale(SpectralOptimizer):
         super().__init__(params, locals(), **iteration)
 
     def check(self, group: Mapping[str, Any]) -> None:
-        """Refuse options outside their domain with a ``ValueError``."""
+        """Raise ``ValueError`` for invalid options."""
         super().check(group)
         check_choice("form", group["form"], FORMS)
         if not 0.0 < group["r_min"] <= group["r_max"]:
@@ -72,7 +72,7 @@ class OrScale(SpectralOptimizer):
         check_size("ratio_eps", group["ratio_eps"])
 
     def update(self, params: list[Tensor], momenta: list[Tensor], group: dict[str, Any]) -> None:
-        """Move ``params`` along their directions, each as far as its ratio says."""
+        """Move ``params`` along their directions, scaled by their ratios."""
         is_lm = group["form"] == "lm"
         for param, momentum, factor in zip(params, momenta, self.polar_factors(momenta, group), strict=True):
             matrix = as_matrices(param, group["layout"]).to(momentum.dtype)
@@ -85,7 +85,7 @@ class OrScale(SpectralOptimizer):
             param.add_(as_parameter(direction, param.shape, group["layout"]), alpha=-float(group["lr"]))
 
     def _calibrated(self, param: Tensor, weight: Tensor, length: Tensor) -> Tensor:
-        """The constant c of each matrix; 0 until it can be fixed."""
+        """Return the constant c of each matrix; 0 until it is set."""
         quotient = torch.where(length > 0, weight / length, 0.0)
         known = self.state[param].setdefault("calibration", torch.zeros_like(quotient))
         return known.copy_(torch.where(known > 0, known, quotient))

@@ -18,16 +18,16 @@ from cbs.optimizers.spectral.base import MomentumOptimizer, SpectralOptimizer
 
 
 class NormBallOptimizer(MomentumOptimizer):
-    """Moves towards the point of a norm ball that lies furthest against the momentum d, ``lmo(d)``.
+    """Moves towards ``lmo(d)``, the point of a norm ball that is furthest in the direction opposite to the momentum d.
 
     Unconstrained, ``w <- w + lr * lmo(d)``; constrained, ``w <- (1 - lr) w + lr * lmo(d)``, which keeps a weight that
-    starts in the ball there for learning rates up to 1.
+    starts in the ball inside it for learning rates up to 1.
 
     Args:
         params: parameters, or groups of them as torch.optim takes them.
-        lr: learning rate: the share of the way to the surface.
-        radius: of the ball, above 0.
-        constrained: whether weights shrink by ``1 - lr`` at every step.
+        lr: learning rate: the fraction of the way to the surface.
+        radius: radius of the ball, above 0.
+        constrained: whether weights shrink by the factor ``1 - lr`` at every step.
         momentum: decay of the average gradient per step, one minus the authors' ``momentum``.
 
     Raises:
@@ -46,20 +46,20 @@ class NormBallOptimizer(MomentumOptimizer):
         super().__init__(params, locals())
 
     def check(self, group: Mapping[str, Any]) -> None:
-        """Refuse options outside their domain with a ``ValueError``."""
+        """Raise ``ValueError`` for invalid options."""
         super().check(group)
         if not 0.0 < group["radius"] < math.inf:
             raise ValueError(f"a radius must be finite and above 0, got {group['radius']}")
 
     @torch.no_grad()
     def init(self) -> None:
-        """Put weights at random points of the surface, as the authors' ``init()``; torch's global generator draws."""
+        """Set weights to random points of the surface, like the authors' ``init()``, using torch's global generator."""
         for group in self.param_groups:
             for param in group["params"]:
                 param.copy_(self.start(param, group) * group["radius"])
 
     def update(self, params: list[Tensor], momenta: list[Tensor], group: dict[str, Any]) -> None:
-        """Move ``params`` towards, or by, the points of their balls."""
+        """Move ``params`` towards the points of their balls, or by them if unconstrained."""
         lr = float(group["lr"])
         if group["constrained"]:
             torch._foreach_mul_(params, 1 - lr)
@@ -67,25 +67,26 @@ class NormBallOptimizer(MomentumOptimizer):
             param.add_(point, alpha=-lr * group["radius"])
 
     def furthest(self, momenta: list[Tensor], group: dict[str, Any]) -> list[Tensor]:
-        """The point of the unit ball furthest along each momentum, ``-lmo(d)`` of radius 1."""
+        """Return the point of the unit ball furthest along each momentum, ``-lmo(d)`` for radius 1."""
         raise NotImplementedError
 
     def start(self, param: Tensor, group: dict[str, Any]) -> Tensor:
-        """A random point of the surface of the unit ball, shape of ``param``."""
+        """Return a random point of the surface of the unit ball, in the shape of ``param``."""
         raise NotImplementedError
 
 
 class SpectralBall(SpectralOptimizer, NormBallOptimizer):
-    """Scion in the spectral norm from root mean square to root mean square, whose ball has singular values up to
-    ``radius * sqrt(d_out / d_in)``: ``lmo(d) = -radius sqrt(d_out / d_in) U V^T`` for matrices ``[d_out, d_in]``.
+    """Scion in the operator norm between root-mean-square norms: ``lmo(d) = -radius sqrt(d_out / d_in) U V^T``.
 
-    The kernel of a convolution is a matrix ``[d_out, d_in * k]`` with ``lmo(d) = -radius sqrt(d_out / d_in) / k U V^T``
-    where k is the number of its places; it starts with a semi-orthogonal matrix at every place.
+    The matrices are ``[d_out, d_in]``, and those in the ball have singular values up to
+    ``radius * sqrt(d_out / d_in)``. The kernel of a convolution is a matrix ``[d_out, d_in * k]``, where k is the
+    number of its spatial locations, with ``lmo(d) = -radius sqrt(d_out / d_in) / k U V^T``; it is initialized with a
+    semi-orthogonal matrix at every location.
 
     Args:
         params: matrices, or groups of them as torch.optim takes them.
         lr: learning rate; this and the next three as in :class:`NormBallOptimizer`.
-        radius: of the ball.
+        radius: radius of the ball.
         constrained: whether weights shrink.
         momentum: decay of the average gradient.
         iteration: options of :class:`~cbs.optimizers.spectral.base.SpectralOptimizer`.
@@ -104,7 +105,7 @@ class SpectralBall(SpectralOptimizer, NormBallOptimizer):
         super().__init__(params, locals(), **iteration)
 
     def furthest(self, momenta: list[Tensor], group: dict[str, Any]) -> list[Tensor]:
-        """The scaled polar factors."""
+        """Return the scaled polar factors."""
         layout, factors = group["layout"], self.polar_factors(momenta, group)
         return [
             as_parameter(factor * self._size(momentum, group), momentum.shape, layout)
@@ -112,7 +113,7 @@ class SpectralBall(SpectralOptimizer, NormBallOptimizer):
         ]
 
     def start(self, param: Tensor, group: dict[str, Any]) -> Tensor:
-        """Semi-orthogonal matrices, scaled."""
+        """Return scaled semi-orthogonal matrices."""
         d_out, columns = fans(param.shape, group["layout"])
         places = self._places(param, group)
         stack = torch.empty(param.numel() // (d_out * columns) * places, d_out, columns // places, dtype=torch.float64)
@@ -131,31 +132,32 @@ class SpectralBall(SpectralOptimizer, NormBallOptimizer):
 
 
 class SignBall(NormBallOptimizer):
-    """Scion in the largest entry, for embeddings and output layers: ``lmo(d) = -(radius / d_in) sign(d)`` where d_in is
-    the last dimension.
+    """Scion in the max norm, for embeddings and output layers: ``lmo(d) = -(radius / d_in) sign(d)``.
+
+    d_in is the last dimension.
     """
 
     def furthest(self, momenta: list[Tensor], group: dict[str, Any]) -> list[Tensor]:
-        """The scaled signs; NaN where a momentum is not finite."""
-        # Else what is no number has the sign 0, and infinity that of any other for good.
+        """Return the scaled signs; NaN where a momentum is not finite."""
+        # Otherwise NaN would have sign 0, and infinity an ordinary sign from then on.
         signs = [momentum.sign().where(momentum.isfinite(), torch.nan) for momentum in momenta]
         return [sign / sign.shape[-1] for sign in signs]
 
     def start(self, param: Tensor, group: dict[str, Any]) -> Tensor:
-        """Random signs, scaled."""
+        """Return scaled random signs."""
         return (torch.randint_like(param, 2) * 2 - 1) / param.shape[-1]
 
 
 class RootMeanSquareBall(NormBallOptimizer):
-    """Scion in the root mean square of the entries, for everything else: ``lmo(d) = -radius d / rms(d)``."""
+    """Scion in the root-mean-square norm, for all other parameters: ``lmo(d) = -radius d / rms(d)``."""
 
     def furthest(self, momenta: list[Tensor], group: dict[str, Any]) -> list[Tensor]:
-        """The momenta with root mean square 1; 0 where a momentum is 0."""
+        """Return the momenta scaled to root mean square 1; 0 where a momentum is 0."""
         sizes = [momentum.square().mean().sqrt() for momentum in momenta]
         return [momentum / size.where(size != 0, 1.0) for momentum, size in zip(momenta, sizes, strict=True)]
 
     def start(self, param: Tensor, group: dict[str, Any]) -> Tensor:
-        """Where it is: gains begin at 1, biases at 0, inside the ball."""
+        """Return the parameter as it is: gains start at 1, biases at 0, inside the ball."""
         return param / group["radius"]
 
 
@@ -187,12 +189,12 @@ def scion(
 
     Args:
         model: the model.
-        lr: learning rate, the share of the way to the ball's surface.
-        radius: of the spectral and the root-mean-square ball.
-        sign_radius: of the other one.
-        init: whether the weights start on the surface of their balls and biases at 0, as the authors have it.
+        lr: learning rate, the fraction of the way to the ball's surface.
+        radius: radius of the spectral and the root-mean-square ball.
+        sign_radius: radius of the max-norm ball.
+        init: whether weights start on the surface of their balls and biases at 0, as in the authors' code.
         matrices: see :func:`~cbs.optimizers.routing.route`.
-        options: others of :class:`SpectralBall`.
+        options: further options of :class:`SpectralBall`.
 
     Raises:
         ValueError: if an option is outside its domain, or the model has no trainable parameter.
@@ -202,7 +204,7 @@ def scion(
     signs = [entry.parameter for entry in rest if entry.kind != "not a matrix" and entry.parameter.ndim == 2]
     others = [entry.parameter for entry in rest if not any(entry.parameter is param for param in signs)]
     common = {name: options[name] for name in ("constrained", "momentum")}
-    # Over nothing they still check the options.
+    # Built even without parameters, to check the options.
     parts = [
         SpectralBall(routing.groups or [{"params": []}], lr, radius=radius, **options),
         SignBall([{"params": signs}], lr, radius=sign_radius, **common),

@@ -439,7 +439,7 @@ def test_says_what_is_missing() -> None:
 def test_is_over_the_model_whole() -> None:
     model = Tied()
     optimizer = KFAC(model.hidden.parameters())
-    with pytest.raises(ValueError, match="all trainable parameters"):
+    with pytest.raises(ValueError, match="exactly the trainable parameters"):
         optimizer.attach(problem(model))
 
 

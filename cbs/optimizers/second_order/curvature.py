@@ -1,4 +1,6 @@
-"""The curvature of a loss in the outputs of a model: vectors whose covariance it is, and its products with vectors."""
+"""The curvature of a loss with respect to a model's outputs: random vectors with this covariance, and products with
+it.
+"""
 
 from __future__ import annotations
 
@@ -8,22 +10,23 @@ from torch import Tensor
 from cbs.optimizers.problem import Batch, Problem
 
 KINDS = ("sampled", "empirical")
-"""``"sampled"`` for the Hessian of the loss in the outputs, ``"empirical"`` for the squared gradient of the batch."""
+"""``"sampled"`` for the Hessian of the loss with respect to the outputs, ``"empirical"`` for squared gradients of the
+examples' own losses."""
 
 
 def curvature_vectors(
     problem: Problem, outputs: Tensor, batch: Batch, generator: torch.Generator, kind: str = "sampled"
 ) -> Tensor:
-    """For every example a random vector with mean 0, independent of the others, whose covariance is a curvature.
+    """Return for every example an independent random vector with mean 0 whose covariance is a curvature.
 
-    Pulled back through the model and squared, their mean is the diagonal of a Gauss-Newton matrix; without the
-    squares between examples, which vanish in the mean.
+    Pulled back through the model, the mean of their elementwise squares is the diagonal of a Gauss-Newton matrix;
+    products between different examples vanish in the mean.
 
     Args:
         problem: the loss.
-        outputs: of the model, shape ``[examples, ...]``.
+        outputs: outputs of the model, shape ``[examples, ...]``.
         batch: the examples.
-        generator: on the CPU.
+        generator: generator of the random vectors, on the CPU.
         kind: ``"sampled"`` draws :attr:`Problem.curvature_sample`: the generalised Gauss-Newton matrix, or the Fisher
             matrix of a likelihood. ``"empirical"`` takes the gradient of the example's own loss with a random sign: the
             empirical Fisher. For a loss that is a mean over T tokens the latter is smaller by a factor of order T,
@@ -41,7 +44,7 @@ def curvature_vectors(
 
 
 def loss_gradient(problem: Problem, outputs: Tensor, batch: Batch) -> Tensor:
-    """Gradient of every example's loss in its outputs, shape of ``outputs``."""
+    """Return the gradient of every example's loss with respect to its outputs, shape of ``outputs``."""
     with torch.enable_grad():
         leaf = outputs.detach().requires_grad_()
         (gradient,) = torch.autograd.grad(problem.output_losses(leaf, batch).sum(), leaf)
@@ -49,13 +52,17 @@ def loss_gradient(problem: Problem, outputs: Tensor, batch: Batch) -> Tensor:
 
 
 def loss_curvature(problem: Problem, outputs: Tensor, batch: Batch, direction: Tensor) -> Tensor:
-    """The Hessian of every example's loss in its outputs times ``direction``, shape of ``outputs``."""
+    """Return the Hessian of every example's loss with respect to its outputs times ``direction``, shape of
+    ``outputs``.
+    """
     return _derivatives(problem, outputs, batch, direction)[1]
 
 
 def model_gradient(problem: Problem, outputs: Tensor, batch: Batch, direction: Tensor) -> Tensor:
-    """Gradient of every example's second-order loss at ``outputs + direction``: gradient plus Hessian times
-    ``direction``, shape of ``outputs``."""
+    """Return the gradient of every example's second-order model of the loss at ``outputs + direction``.
+
+    This is the gradient plus the Hessian times ``direction``, shape of ``outputs``.
+    """
     gradient, product = _derivatives(problem, outputs, batch, direction)
     return gradient + product
 

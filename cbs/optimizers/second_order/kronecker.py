@@ -22,11 +22,11 @@ Factors = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class Inverse:
-    """How to solve with a block: V is mapped to ``rows ((rows' V columns) / spectrum) columns'``.
+    """Inverse of a block: maps V to ``rows ((rows' V columns) / spectrum) columns'``.
 
     Attributes:
         rows: matrix, or vector of a diagonal one.
-        columns: same.
+        columns: matrix, or vector of a diagonal one.
         spectrum: ``[rows, columns]``; ``None`` where the map is ``rows V columns``.
     """
 
@@ -35,7 +35,7 @@ class Inverse:
     spectrum: Tensor | None = None
 
     def __call__(self, v: Tensor) -> Tensor:
-        """The damped inverse times ``v``, shape ``[rows, columns]``."""
+        """Return the damped inverse times ``v``, shape ``[rows, columns]``."""
         if self.spectrum is None:
             return right(left(self.rows, v), self.columns)
         inner = right(left(transposed(self.rows), v), self.columns) / self.spectrum
@@ -43,13 +43,13 @@ class Inverse:
 
 
 def inverse_of_product(factors: Factors, damping: float) -> Inverse:
-    """Inverse of one damped product."""
+    """Return the inverse of one damped product."""
     rows, columns = damped(factors, damping)
     return Inverse(inverted(rows), inverted(columns))
 
 
 def inverse_of_sum(first: Factors, second: Factors, damping: float) -> Inverse:
-    r"""Inverse of L1 x R1 + L2 x R2, the second product damped.
+    r"""Return the inverse of L1 x R1 + L2 x R2, with damping in the second product.
 
     With :math:`K_L = L_2^{-1/2} E_L`, where :math:`E_L S_L E_L^\top = L_2^{-1/2} L_1 L_2^{-1/2}`, and the same for R,
     the sum is :math:`K_L^{-\top} K_L^{-1} \otimes K_R^{-\top} K_R^{-1}` with :math:`1 + s_L s_R^\top` between the
@@ -62,7 +62,7 @@ def inverse_of_sum(first: Factors, second: Factors, damping: float) -> Inverse:
 
 
 def damped(factors: Factors, damping: float) -> Factors:
-    """Both factors with their share of the damping, split by the ratio of their mean eigenvalues."""
+    """Return both factors with their share of the damping, split by the ratio of their mean eigenvalues."""
     rows, columns = factors
     sizes = mean_eigenvalue(rows), mean_eigenvalue(columns)
     balance = torch.where((sizes[0] > 0) & (sizes[1] > 0), (sizes[0] / sizes[1]).sqrt(), 1.0)
@@ -71,12 +71,12 @@ def damped(factors: Factors, damping: float) -> Factors:
 
 
 def mean_eigenvalue(factor: Tensor) -> Tensor:
-    """Trace over dimension, a scalar."""
+    """Return the trace over the dimension, a scalar."""
     return (factor if factor.ndim == 1 else factor.diagonal()).mean()
 
 
 def shifted(factor: Tensor, amount: Tensor) -> Tensor:
-    """The factor plus ``amount`` times the identity."""
+    """Return the factor plus ``amount`` times the identity."""
     if factor.ndim == 1:
         return factor + amount
     result = factor.clone()
@@ -85,7 +85,7 @@ def shifted(factor: Tensor, amount: Tensor) -> Tensor:
 
 
 def inverted(factor: Tensor) -> Tensor:
-    """Inverse of a positive definite factor, computed in float64; not a number where the factor is not finite.
+    """Return the inverse of a positive definite factor, computed in float64; NaN where the factor is not finite.
 
     Raises:
         RuntimeError: if it is singular.
@@ -96,13 +96,15 @@ def inverted(factor: Tensor) -> Tensor:
     if int(failed):
         if not bool(factor.isfinite().all()):
             return torch.full_like(factor, torch.nan)
-        raise RuntimeError("a factor of the curvature is singular in its precision: raise damping")
+        raise RuntimeError("a factor of the curvature is numerically singular: raise damping")
     return torch.cholesky_inverse(lower).to(factor.dtype)
 
 
 def relative(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
-    """K and s with ``second^-1 = K K'`` and ``second^-1 first`` similar to diag(s), computed in float64; not numbers
-    where a factor is not finite."""
+    """Return K and s with ``second^-1 = K K'`` and ``second^-1 first`` similar to diag(s).
+
+    Computed in float64; NaN where a factor is not finite.
+    """
     if first.ndim == second.ndim == 1:
         return second.rsqrt(), first / second
     if not bool(first.isfinite().all() and second.isfinite().all()):
@@ -115,20 +117,20 @@ def relative(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def matrix(factor: Tensor) -> Tensor:
-    """The factor as a matrix."""
+    """Return the factor as a matrix."""
     return torch.diag(factor) if factor.ndim == 1 else factor
 
 
 def left(factor: Tensor, v: Tensor) -> Tensor:
-    """``factor v``."""
+    """Return ``factor v``."""
     return factor[:, None] * v if factor.ndim == 1 else factor @ v
 
 
 def right(v: Tensor, factor: Tensor) -> Tensor:
-    """``v factor``."""
+    """Return ``v factor``."""
     return v * factor if factor.ndim == 1 else v @ factor
 
 
 def transposed(factor: Tensor) -> Tensor:
-    """``factor'``."""
+    """Return ``factor'``."""
     return factor if factor.ndim == 1 else factor.T

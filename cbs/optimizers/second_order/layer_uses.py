@@ -1,4 +1,4 @@
-"""What goes through the layers of a model in one forward pass, and what comes back to them in the backward pass."""
+"""Record the inputs and outputs of a model's layers in a forward pass, and the gradients that reach them."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Use:
 
     Attributes:
         module: the layer.
-        inputs: what its weight multiplies, ``[positions, columns]``: the inputs of a Linear or the patches of a
-            convolution; the indices, ``[positions]``, for an Embedding.
-        edge: of its output in the graph; stays that of the output if it is then changed in place.
+        inputs: what the weight is multiplied with, ``[positions, columns]``: the inputs of a Linear or the patches of a
+            convolution; for an Embedding the indices, ``[positions]``.
+        edge: graph edge of its output; stays valid if the output is then changed in place.
     """
 
     module: Layer
@@ -32,7 +32,7 @@ class Use:
     edge: GradientEdge
 
     def gradients(self, gradient: Tensor) -> Tensor:
-        """The gradient of the output as a matrix, ``[positions, features]``."""
+        """Return the gradient with respect to the output as a matrix, ``[positions, features]``."""
         if isinstance(self.module, Convolution):
             dims = len(self.module.kernel_size)
             gradient = gradient.reshape(-1, *gradient.shape[-1 - dims :]).flatten(2).transpose(1, 2)
@@ -42,7 +42,7 @@ class Use:
         return gradient
 
     def weight_gradient(self, gradients: Tensor) -> Tensor:
-        """What the use contributes to the gradient of the weight, shape of the weight."""
+        """Return the contribution of this call to the gradient of the weight, in the shape of the weight."""
         if isinstance(self.module, nn.Embedding):
             return torch.zeros_like(self.module.weight).index_add_(0, self.inputs, gradients)
         return (gradients.T @ self.inputs).view_as(self.module.weight)
@@ -78,7 +78,7 @@ def is_supported(module: nn.Module) -> bool:
 
 
 def read(module: Layer, inputs: Tensor) -> Tensor:
-    """The inputs as :attr:`Use.inputs`."""
+    """Return the inputs in the form of :attr:`Use.inputs`."""
     if isinstance(module, nn.Embedding):
         return inputs.reshape(-1)
     inputs = inputs.to(module.weight.dtype)
@@ -86,7 +86,7 @@ def read(module: Layer, inputs: Tensor) -> Tensor:
 
 
 def patches(module: Convolution, inputs: Tensor) -> Tensor:
-    """What the kernel of a convolution is multiplied with at every place of its output, ``[places, columns]``."""
+    """Return the patches that the kernel of a convolution is multiplied with, ``[places, columns]``."""
     dims = len(module.kernel_size)
     inputs = inputs.reshape(-1, *inputs.shape[-1 - dims :])
     if module.padding == "same":
