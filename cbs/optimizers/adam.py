@@ -1,11 +1,11 @@
 """Adam (Kingma & Ba 2015, arXiv 1412.6980) and AdamW (Loshchilov & Hutter 2019, arXiv 1711.05101).
 
-They are torch's by the fused kernel, where nothing lies in memory that the kernel would misread.
+Both are torch's, with the fused kernel where the memory layout allows it.
 
-The kernel goes through weights, gradients and state in the order of memory, as if all lay alike, and on a CPU torch
-does not ask whether they do: state saved of contiguous weights and loaded beside others in ``channels_last``, or a
-gradient put there by hand, gives other steps without a word, and state of another shape or an expanded parameter has it
-write past the end.
+The kernel reads weights, gradients and state in memory order and assumes that all have the same layout, which torch
+does not check on a CPU. State saved for contiguous weights and loaded for weights in ``channels_last``, or a gradient
+assigned by hand, gives wrong steps without an error; with state of another shape or an expanded parameter the kernel
+writes out of bounds.
 """
 
 from __future__ import annotations
@@ -22,18 +22,20 @@ from cbs.optimizers.contract import evaluated, misfit
 
 _FUSED_DEVICES = ("cpu", "cuda")
 
-# Without what torch wraps around a step: hooks run around that of the class itself, once.
+# Without torch's wrapper: the wrapper of the subclass's own step runs the hooks, once.
 _adam_step = inspect.unwrap(torch.optim.Adam.step)
 
 
 class Adam(torch.optim.Adam):
-    """``torch.optim.Adam``. A step is fused where all that a group updates lies alike, otherwise one tensor at a time.
+    """``torch.optim.Adam`` whose step is fused where all tensors of a group have the same memory layout.
+
+    Otherwise parameters are updated one at a time.
 
     Raises:
         RuntimeError: in a step, if state does not have the shape of its parameter.
     """
 
-    # A GradScaler then unscales the gradients itself: a step of one tensor at a time cannot.
+    # Makes a GradScaler unscale the gradients, which a step of one tensor at a time cannot do.
     _step_supports_amp_scaling = property(lambda _: False, lambda _, given: None)
 
     @torch.no_grad()
@@ -61,16 +63,16 @@ class Adam(torch.optim.Adam):
                 others.append(value)
         if param.is_contiguous() and all(other.is_contiguous() for other in others):
             return True
-        # What is made like a parameter with gaps or repetitions has other strides than it.
+        # empty_like() of a parameter with gaps or repetitions has other strides than the parameter.
         return all(other.stride() == param.stride() for other in (torch.empty_like(param), *others))
 
 
 class AdamW(Adam, torch.optim.AdamW):
-    """``torch.optim.AdamW``, likewise."""
+    """``torch.optim.AdamW``, fused under the same condition as :class:`Adam`."""
 
 
 def has_fused_kernel(params: Iterable[nn.Parameter]) -> bool:
-    """Whether torch's fused kernel serves all ``params``: real floating point, on a CPU or a CUDA device."""
+    """Whether torch's fused kernel supports all ``params``: real floating point, on a CPU or a CUDA device."""
     return all(param.is_floating_point() and param.device.type in _FUSED_DEVICES for param in params)
 
 

@@ -17,20 +17,22 @@ from cbs.optimizers.spectral.sphere import step_on_sphere
 
 
 class AdamHyperball(MomentumOptimizer):
-    """Adam's direction in steps relative to the norm of a matrix, which never changes; with the averages m of the
-    gradients and v of their squares, D = m / (sqrt(v) + denominator_eps), and
-    :func:`~cbs.optimizers.spectral.sphere.step_on_sphere`, by which corrections for the start of the averages cancel.
+    """Adam on a sphere: steps relative to the norm of a matrix, which never changes.
+
+    With the averages m of the gradients and v of their squares, the direction is D = m / (sqrt(v) + denominator_eps),
+    and the step :func:`~cbs.optimizers.spectral.sphere.step_on_sphere`. It does not depend on the scale of D, so bias
+    correction would have no effect (up to ``denominator_eps``).
 
     Args:
         params: matrices, none of them 0, or groups of them as torch.optim takes them.
-        lr: length of a step over the norm of the weights.
+        lr: length of a step relative to the norm of the weights.
         momentum: decay of the average gradient per step.
         beta2: decay of the average square per step.
-        denominator_eps: added to the root.
-        weight_decay: of what AdamW trains beside it; matrices have their norm instead.
+        denominator_eps: added to the square root.
+        weight_decay: weight decay of the parameters that AdamW trains; the norm of matrices is fixed instead.
 
     Raises:
-        ValueError: if a value is outside its domain, or a parameter is no matrix or, at the first step, is 0.
+        ValueError: if a value is invalid, or a parameter is not a matrix or, at the first step, is 0.
     """
 
     def __init__(
@@ -47,13 +49,13 @@ class AdamHyperball(MomentumOptimizer):
         super().__init__(params, {**options, "weight_decay": weight_decay, "layout": "out_in"})
 
     def check(self, group: Mapping[str, Any]) -> None:
-        """Refuse options outside their domain with a ``ValueError``."""
+        """Raise ``ValueError`` for invalid options."""
         super().check(group)
         check_decay("beta2", group["beta2"])
         check_size("denominator_eps", group["denominator_eps"])
 
     def check_parameter(self, param: Tensor) -> None:
-        """Refuse what is no matrix with a ``ValueError``."""
+        """Raise ``ValueError`` for a parameter that is not a matrix."""
         super().check_parameter(param)
         if param.ndim < 2:
             raise ValueError(f"{type(self).__name__} takes matrices, got a parameter of shape {tuple(param.shape)}")

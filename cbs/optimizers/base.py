@@ -1,4 +1,4 @@
-"""What an optimizer entry is: how it is built, and what a sweep needs to know about it."""
+"""The registry entry of an optimizer: how it is built, and what a sweep needs to know about it."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from cbs.trial.config import Choice
 NOT_OPTIONS = frozenset(
     {"self", "model", "params", "lr", "foreach", "fused", "capturable", "differentiable", "maximize"}
 )
-"""Arguments that are not hyperparameters of the method: what is trained and how fast, how torch computes it, and the
+"""Arguments that are not options of the method: parameters and learning rate, torch's implementation switches, and the
 sign of the objective."""
 
 AUTO = "auto"
-"""Value of an option that leaves the choice to the optimizer, which writes it into its groups."""
+"""Value of an option that lets the optimizer choose; the optimizer writes its choice into its parameter groups."""
 
 Builder = Callable[..., torch.optim.Optimizer]
 Entry = TypeVar("Entry", bound=Callable[..., torch.optim.Optimizer])
@@ -49,20 +49,20 @@ class OptimizerSpec:
         name: name in the registry.
         build: ``build(model, lr, **options)`` returns the optimizer over the model's trainable parameters.
         defaults: the options and their default values.
-        lr_grid: learning rates a sweep starts from, increasing, with a constant ratio; a search extends the grid by the
-            same ratio where the optimum lies on its edge. Empty if a sweep must be told.
+        lr_grid: learning rates from which a sweep starts, increasing, with a constant ratio; a search extends the grid
+            by the same ratio where the optimum lies on its edge. Empty if the user has to name learning rates.
         family: ``"sgd"``, ``"adam"``, ``"trust ratio"``, ``"spectral"``, ...
-        geometry: in which its noise scale is read, a name in :data:`cbs.noise_scale.GEOMETRIES`; see
+        geometry: geometry in which its noise scale is measured, a name in :data:`cbs.noise_scale.GEOMETRIES`; see
             :func:`cbs.optimizers.matching.matched`.
-        classes: geometries of the classes of its own that it builds.
-        known_as: parts of class names, in lower case, by which it is known where others implement it.
-        width_rule: how its learning rate moves with the width of a layer, see :mod:`cbs.optimizers.widths`.
+        classes: geometries of the optimizer classes of this package that it builds.
+        known_as: parts of class names, in lower case, by which implementations in other packages are recognized.
+        width_rule: how its learning rate changes with the width of a layer, see :mod:`cbs.optimizers.widths`.
         second_moment: whether the second of its ``betas``, if it has them, is the decay per step of squared gradients.
-        decoupled_decay: whether a step takes ``lr * weight_decay`` of the weight away beside the update, or the option
-            that says so.
+        decoupled_decay: whether a step subtracts ``lr * weight_decay`` times the weight separately from the update, or
+            the option that says so.
         paper: author, year and arXiv number or venue.
-        summary: one line.
-        published: options that have another default value here than in the paper or its authors' code, and that value.
+        summary: one line of description.
+        published: options whose default here differs from that of the paper or its authors' code, with that value.
     """
 
     name: str
@@ -82,7 +82,7 @@ class OptimizerSpec:
 
     @property
     def options_in_examples(self) -> tuple[str, ...]:
-        """Further options, see :mod:`cbs.optimizers.scaling`."""
+        """Names of the options that can be given in examples, see :mod:`cbs.optimizers.scaling`."""
         return scaled_options(self.defaults, self.second_moment, self.decoupled_decay)
 
 
@@ -106,21 +106,22 @@ def optimizer(
 ) -> Callable[[Entry], Entry]:
     """Register a class of optimizers, or a function ``(model, lr, *, option=default, ...) -> torch.optim.Optimizer``.
 
-    The options are those of its signature, and the first line of the docstring is the summary. A function that takes
-    ``**options`` has those of the class ``options_of`` besides, and is always called with all of them.
+    The options are those of its signature, and the first line of the docstring is the summary. A function with
+    ``**options`` has the options of the class ``options_of``, too, and is always called with all of them.
 
     Args:
         name: name in the registry.
         lr_grid: see :class:`OptimizerSpec`, as are ``family``, ``paper``, ``width_rule`` and ``decoupled_decay``.
         family: kind of method.
-        geometry: of what it builds; of the classes it builds, the entry's own first, where they are ours.
+        geometry: geometry of what it builds; or the geometries of the classes of this package that it builds, the
+            entry's own first.
         paper: author, year and arXiv number or venue.
-        width_rule: how its learning rate moves with width.
-        second_moment: whether the second of its ``betas`` belongs to squared gradients.
+        width_rule: how its learning rate changes with width.
+        second_moment: whether the second of its ``betas`` is the decay of squared gradients.
         decoupled_decay: whether its weight decay is decoupled.
-        known_as: the name without underscores when absent.
-        options_of: the class whose options a function passes on.
-        defaults: what a sweep uses in place of a signature's own defaults.
+        known_as: see :class:`OptimizerSpec`; by default the name without underscores.
+        options_of: the class to which a function passes its options on.
+        defaults: default values in a sweep that replace those of the signature.
         published: see :class:`OptimizerSpec`.
     """
 
@@ -168,7 +169,7 @@ def optimizer(
 
 
 def check_torch(name: str, entry: object) -> None:
-    """Refuse a class that is no optimizer of torch, and what cannot be called, with a ``ConfigError``."""
+    """Raise ``ConfigError`` for a class that is not a torch optimizer, and for objects that cannot be called."""
     if isinstance(entry, type) and not issubclass(entry, torch.optim.Optimizer):
         raise ConfigError(f"optimizer {name!r} is not a torch optimizer: derive it from torch.optim.Optimizer")
     if not callable(entry):
@@ -176,19 +177,21 @@ def check_torch(name: str, entry: object) -> None:
 
 
 def of_torch(name: str, built: Any) -> torch.optim.Optimizer:
-    """What an entry of this name has built, if it is an optimizer of torch; else a ``ConfigError``."""
+    """Return what an entry built if it is a torch optimizer; else raise ``ConfigError``."""
     if not isinstance(built, torch.optim.Optimizer):
         raise ConfigError(f"optimizer {name!r} returns {type(built).__name__}, not an optimizer of torch")
     return built
 
 
 def summary(entry: Callable[..., Any]) -> str:
-    """The first line of an entry's docstring; its name if it has none."""
+    """Return the first line of an entry's docstring; its name if it has none."""
     return (inspect.getdoc(entry) or f"{entry.__name__}.").splitlines()[0]
 
 
 def signature_options(entry: Callable[..., Any]) -> dict[str, Any]:
-    """The options of a class or function and their defaults; those that a class takes as ``**`` are its base's."""
+    """Return the options of a class or function with their defaults; for a class with ``**`` arguments also its bases'
+    options.
+    """
     options = own_options(entry)
     for owner in entry.__mro__ if isinstance(entry, type) else ():
         if "__init__" in vars(owner):
@@ -199,13 +202,13 @@ def signature_options(entry: Callable[..., Any]) -> dict[str, Any]:
 
 
 def own_options(entry: Callable[..., Any]) -> dict[str, Any]:
-    """The options in a signature and their defaults."""
+    """Return the options in a signature with their defaults."""
     parameters = inspect.signature(entry).parameters.values()
     return {p.name: p.default for p in parameters if p.default is not p.empty and p.name not in NOT_OPTIONS}
 
 
 def plain_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that a configuration can hold: those with JSON values by default."""
+    """Return the options that a configuration can hold, which are those with JSON values as defaults."""
     plain = {}
     for name, value in options.items():
         value = value.value if isinstance(value, enum.Enum) else value
@@ -218,7 +221,7 @@ def plain_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def over_trainable(kind: type[torch.optim.Optimizer]) -> Builder:
-    """``(model, lr, **options)`` for a class that takes parameters."""
+    """Return ``(model, lr, **options)`` for a class that is built over parameters."""
 
     def build(model: nn.Module, lr: float, **options: Any) -> torch.optim.Optimizer:
         return kind(trainable(model), lr=lr, **options)  # type: ignore[call-arg]
@@ -227,21 +230,22 @@ def over_trainable(kind: type[torch.optim.Optimizer]) -> Builder:
 
 
 def trainable(model: nn.Module) -> list[nn.Parameter]:
-    """The parameters of ``model`` that are trained."""
+    """Return the parameters of ``model`` that are trained."""
     return [param for param in model.parameters() if param.requires_grad]
 
 
 def build_optimizer(choice: Choice, model: nn.Module, lr: float, batch_size: int = 1) -> torch.optim.Optimizer:
-    """The optimizer a configuration names, over the trainable parameters of ``model``.
+    """Build the optimizer that a configuration names, over the trainable parameters of ``model``.
 
     Args:
-        choice: name and options; besides the optimizer's own options those of :mod:`cbs.optimizers.scaling`.
+        choice: name and options: the optimizer's own options and those of :mod:`cbs.optimizers.scaling`.
         model: the model.
-        lr: learning rate; at other than the base width of a model in muP times the factors of ``width_rule``.
+        lr: learning rate; for a model in muP at another than the base width it is multiplied by the factors of
+            ``width_rule``.
         batch_size: examples per update; only options given in examples depend on it.
 
     Raises:
-        ConfigError: if the name or an option is unknown, or an option's value is refused.
+        ConfigError: if the name or an option is unknown, or an option's value is invalid.
     """
     spec = OPTIMIZERS[choice.name]
     options = resolve(choice, spec.defaults, spec.second_moment, spec.decoupled_decay, lr=lr, batch_size=batch_size)
@@ -265,7 +269,9 @@ def build_optimizer(choice: Choice, model: nn.Module, lr: float, batch_size: int
 
 
 def decided(choice: Choice, optimizer: torch.optim.Optimizer) -> dict[str, str]:
-    """The options of a choice that say ``auto``, with what the optimizer has put in its groups in their place."""
+    """Return the options that a choice sets to ``auto``, with the values that the optimizer chose and wrote into its
+    groups.
+    """
     options = {**OPTIMIZERS[choice.name].defaults, **choice.options}
     decisions = {
         name: sorted({str(group[name]) for group in optimizer.param_groups if group.get(name, AUTO) != AUTO})
@@ -276,8 +282,11 @@ def decided(choice: Choice, optimizer: torch.optim.Optimizer) -> dict[str, str]:
 
 
 def _refuse_sparse(name: str, optimizer: torch.optim.Optimizer) -> None:
-    """Refuse sparse gradients before a step has moved anything: what some methods, or some of their parts, would take
-    and others not, no entry takes. Not looked for in compiled steps, whose tracing that would disturb."""
+    """Raise for sparse gradients before a step changes anything.
+
+    Some methods, or parts of them, would accept sparse gradients and others not, so no entry does. Not checked in
+    compiled steps, because it would disturb tracing.
+    """
     if torch.compiler.is_compiling():
         return
     for group in optimizer.param_groups:
@@ -287,7 +296,10 @@ def _refuse_sparse(name: str, optimizer: torch.optim.Optimizer) -> None:
 
 
 def _check_kind(option: str, value: Any, default: Any) -> None:
-    """Refuse what is not of the kind of the default: any word counts as true, and decays are unpacked in a step."""
+    """Raise for a value whose type differs from that of the default.
+
+    Otherwise any word would count as true, and decays of the wrong number would fail only in a step.
+    """
     if isinstance(default, bool):
         if not isinstance(value, bool):
             raise ValueError(f"{option} must be true or false, got {value!r}")

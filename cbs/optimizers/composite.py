@@ -1,4 +1,4 @@
-"""Several optimizers that step as one."""
+"""Several optimizers that act as one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cbs.optimizers.contract import CheckedOptimizer, evaluated
 
 
 def _shared(name: str) -> Any:
-    """An attribute that the parts of a composite have from it, whatever it is set to."""
+    """Return an attribute of a composite that is shared with its parts whenever it is assigned."""
 
     def get(self: CompositeOptimizer) -> Any:
         return self.__dict__[name]
@@ -27,14 +27,14 @@ def _shared(name: str) -> Any:
 class CompositeOptimizer(CheckedOptimizer):
     """Optimizers of different kinds over disjoint parameters, driven like a single one.
 
-    ``param_groups`` holds the very dictionaries of the parts, in order, then those that were added later, so a learning
+    ``param_groups`` holds the same dictionaries as the parts, in order, then those that were added later, so a learning
     rate set here reaches the part it belongs to. ``state`` is one mapping that all parts share, and ``state_dict()``
-    has torch's usual flat format. From then on the parts belong to the composite: step, save, load and extend them only
-    through it.
+    has torch's usual flat format. The parts then belong to the composite: step, save, load and extend them only through
+    it.
 
-    Hooks for steps of any optimizer run once per step, for the composite. To schedulers that cycle momentum it has
-    ``momentum`` if every part has it or ``betas``; the first of the ``betas`` of a group follows a ``momentum`` that is
-    set there.
+    Global step hooks run once per step, for the composite. For schedulers that cycle momentum it has the default
+    ``momentum`` if every part has ``momentum`` or ``betas``; a ``momentum`` set in a group with ``betas`` replaces the
+    first of them.
 
     Args:
         optimizers: the parts, at least one; no parameter may appear in two of them.
@@ -60,20 +60,20 @@ class CompositeOptimizer(CheckedOptimizer):
             self.defaults = {"momentum": next(defaults["momentum"] for defaults in known if "momentum" in defaults)}
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Evaluate ``closure`` once, if there is one, then step every part; returns what ``closure`` returns."""
+        """Evaluate ``closure`` once, if there is one, then step every part; return the closure's result."""
         loss = evaluated(closure)
         self.step_parts()
         return loss
 
     def step_parts(self, **arguments: Any) -> None:
-        """Step every part with ``arguments``; its own hooks run, those for any optimizer do not.
+        """Step every part with ``arguments``; the parts' own hooks run, global step hooks do not.
 
         Raises:
-            RuntimeError: if a part was given parameters of which the composite does not know.
+            RuntimeError: if parameters were added to a part instead of the composite.
         """
         if sum(len(part.param_groups) for part in self.optimizers) != len(self.owners):
             raise RuntimeError(
-                f"a part of {type(self).__name__} was given parameters: add them to the whole, with part="
+                f"parameters were added to a part of {type(self).__name__}: add them to the composite, with part="
             )
         for part in self.optimizers:
             for group in part.param_groups:
@@ -82,16 +82,16 @@ class CompositeOptimizer(CheckedOptimizer):
             step = type(part).step
             for pre_hook in part._optimizer_step_pre_hooks.values():
                 pre_hook(part, (), arguments)
-            # torch wraps step() of every class into what runs the hooks.
+            # torch wraps step() of every class in a function that runs the hooks.
             getattr(step, "__wrapped__", step)(part, **arguments)
             for post_hook in part._optimizer_step_post_hooks.values():
                 post_hook(part, (), arguments)
 
     def check(self, group: Mapping[str, Any]) -> None:
-        """Nothing: the parts have checked their groups."""
+        """Do nothing: the parts have checked their groups."""
 
     def state_dtype(self, name: str, param: Tensor) -> torch.dtype | None:
-        """The type in which the part of ``param`` keeps its state."""
+        """Return the dtype in which the part of ``param`` keeps its state."""
         for part in self.optimizers:
             if isinstance(part, CheckedOptimizer) and any(
                 param is member for group in part.param_groups for member in group["params"]
@@ -100,11 +100,11 @@ class CompositeOptimizer(CheckedOptimizer):
         return None
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add parameters, as the last group, to the part whose class ``param_group["part"]`` names.
+        """Add parameters as the last group, to the part whose class ``param_group["part"]`` names.
 
         Raises:
-            ValueError: if that names none of the parts or several, a parameter is in another group, or the part refuses
-                the group; all is as it was.
+            ValueError: if no part or several have that class, a parameter is in another group, or the part refuses the
+                group; nothing is changed then.
         """
         if not hasattr(self, "optimizers"):  # while it is built
             super().add_param_group(param_group)
@@ -113,7 +113,7 @@ class CompositeOptimizer(CheckedOptimizer):
         wanted: Any = param_group.get("part")
         if kinds.count(wanted) != 1:
             raise ValueError(
-                f"{type(self).__name__} has several methods: say which is to train new parameters, with "
+                f"{type(self).__name__} has several parts: name the one that trains the new parameters with "
                 f"part={' or '.join(dict.fromkeys(kinds))} in their group, got {wanted}"
             )
         part = self.optimizers[kinds.index(wanted)]
@@ -127,13 +127,13 @@ class CompositeOptimizer(CheckedOptimizer):
         self.share()
 
     def complete(self) -> None:
-        """Have every part fill in what its groups lack."""
+        """Let every part fill in options that its groups lack."""
         self.share()
         for part in self.optimizers:
             part.__setstate__({"state": part.state, "param_groups": part.param_groups})
 
     def share(self) -> None:
-        """Give the parts the state, and each its groups."""
+        """Assign the shared state, and each part's groups, to the parts."""
         for number, part in enumerate(vars(self).get("optimizers", ())):
             part.state = self.state
             part.param_groups = [g for g, owner in zip(self.param_groups, self.owners, strict=True) if owner == number]

@@ -1,8 +1,8 @@
-"""What torch's own optimizers promise and ours keep.
+"""The contract of torch's optimizers, which those of this package keep.
 
-State lives in ``optimizer.state`` and nowhere else, options in ``param_groups``. What cannot work is refused when the
-optimizer is built: unknown options, values outside their domain, complex parameters. A loaded state keeps the precision
-that the optimizer keeps it in.
+State is in ``optimizer.state`` only, options in ``param_groups``. Invalid arguments are refused when the optimizer is
+built: unknown options, invalid values, complex parameters. Loaded state has the precision in which the optimizer keeps
+its state.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from torch.optim.optimizer import ParamsT
 from cbs.registry.domains import is_whole
 
 NEAR = 0.75
-"""A key of a group that is this similar to an option is taken for that option misspelt; others are the owner's notes,
-as ``name``, ``lr_scale`` and what schedulers write, ``initial_lr`` or ``max_momentum``, are."""
+"""Similarity from which a key of a group counts as a misspelt option. Other keys are kept as the user's own, such as
+``name``, ``lr_scale`` and those that schedulers write, ``initial_lr`` or ``max_momentum``."""
 
 
 class CheckedOptimizer(torch.optim.Optimizer):
     """An optimizer over real parameters whose options are checked and whose state loads as it was saved.
 
-    Subclasses call ``super().__init__(params, locals())`` first of all in a constructor whose arguments are their
-    options, extend :meth:`check`, and say with :meth:`state_dtype` in which type they keep their state. Copies and
-    pickles have what attributes without an underscore hold; hooks they lack, as those of torch's optimizers do.
+    Subclasses call ``super().__init__(params, locals())`` first in a constructor whose arguments are their options,
+    extend :meth:`check`, and define with :meth:`state_dtype` the dtype of their state. Copies and pickles keep
+    attributes without a leading underscore, but no hooks, like those of torch's optimizers.
     """
 
     def __init__(self, params: ParamsT, options: Mapping[str, Any]) -> None:
         super().__init__(params, {k: v for k, v in options.items() if k not in ("self", "params", "__class__")})
 
     def check(self, group: Mapping[str, Any]) -> None:
-        """Refuse options outside their domain; ``group`` has them all.
+        """Raise for invalid options; ``group`` contains all options.
 
         Raises:
             ValueError: with the name and the value.
@@ -48,7 +48,7 @@ class CheckedOptimizer(torch.optim.Optimizer):
                 check_size(name, group[name])
 
     def check_parameter(self, param: Tensor) -> None:
-        """Refuse what cannot be optimized.
+        """Raise for a parameter that cannot be optimized.
 
         Raises:
             ValueError: if it is complex.
@@ -57,18 +57,18 @@ class CheckedOptimizer(torch.optim.Optimizer):
             raise ValueError(f"{type(self).__name__} takes real parameters, got one of type {param.dtype}")
 
     def state_dtype(self, name: str, param: Tensor) -> torch.dtype | None:
-        """The type in which floating point state called ``name`` is kept for ``param``; ``None`` for torch's choice."""
+        """Return float32 for half-precision tensors, else the tensor's own dtype."""
         return torch.float32 if name == "step" else state_dtype(param)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters with options of their own; see :meth:`torch.optim.Optimizer.add_param_group`.
 
         Raises:
-            ValueError: if an option is misspelt or outside its domain, or a parameter is refused.
+            ValueError: if an option is misspelt or invalid, or a parameter is refused.
         """
         for key in set(param_group) - set(self.defaults) - {"params", "param_names"}:
             if key == "maximize" and param_group[key]:
-                raise ValueError(f"{type(self).__name__} minimizes; negate the loss in place of maximize=True")
+                raise ValueError(f"{type(self).__name__} minimizes; negate the loss instead of maximize=True")
             near = get_close_matches(key, self.defaults, n=1, cutoff=NEAR)
             if near and not key.endswith(f"_{near[0]}"):
                 raise ValueError(f"{type(self).__name__} has no option {key!r}; did you mean {near[0]!r}?")
@@ -82,10 +82,10 @@ class CheckedOptimizer(torch.optim.Optimizer):
             raise
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load ``state_dict`` as the hooks leave it; see :meth:`torch.optim.Optimizer.load_state_dict`.
+        """Load ``state_dict`` as the hooks return it; see :meth:`torch.optim.Optimizer.load_state_dict`.
 
         Raises:
-            ValueError: if the groups do not match, or the parameters are named here and there and in another order.
+            ValueError: if the groups do not match, or both have parameter names and these are in another order.
         """
         seen: list[dict[str, Any]] = []
 
@@ -93,7 +93,7 @@ class CheckedOptimizer(torch.optim.Optimizer):
             self._check_order(final)
             seen.append(final)
 
-        # Runs after all other hooks, so it sees what they have made of the state.
+        # Runs after all other hooks, so it receives the state that they return.
         handle = self.register_load_state_dict_pre_hook(look)
         try:
             super().load_state_dict(state_dict)
@@ -108,18 +108,18 @@ class CheckedOptimizer(torch.optim.Optimizer):
     def __setstate__(self, state: dict[str, Any]) -> None:
         defaults = dict(vars(self).get("defaults") or state["defaults"])
         super().__setstate__(state)
-        # torch adds "differentiable", which is no option of ours.
+        # torch adds "differentiable", which is not an option here.
         self.defaults = defaults
         self.complete()
 
     def complete(self) -> None:
-        """Fill in what loaded groups lack: a state dict of fewer options than there are leaves the others as built."""
+        """Fill in missing options of loaded groups: options that a state dict lacks stay as constructed."""
         for group in self.param_groups:
             for name, value in self.defaults.items():
                 group.setdefault(name, value)
 
     def _check_order(self, state_dict: dict[str, Any]) -> None:
-        # State goes by position, so another order would give parameters each other's.
+        # State is assigned by position, so in another order parameters would get each other's state.
         every = (self.param_groups, state_dict["param_groups"])
         here, saved = ([name for group in groups for name in group.get("param_names", [])] for groups in every)
         if here != saved and sorted(here) == sorted(saved):
@@ -143,7 +143,7 @@ class CheckedOptimizer(torch.optim.Optimizer):
 
 
 def evaluated(closure: Callable[[], Any] | None) -> Any:
-    """What the closure of a step returns, with gradients enabled; ``None`` without one."""
+    """Return the result of a step's closure, called with gradients enabled; ``None`` without a closure."""
     if closure is None:
         return None
     with torch.enable_grad():
@@ -151,7 +151,7 @@ def evaluated(closure: Callable[[], Any] | None) -> Any:
 
 
 def check_size(name: str, value: Any) -> None:
-    """Refuse what is not a finite number of at least 0.
+    """Raise unless the value is a finite number of at least 0.
 
     Raises:
         ValueError: with the name and the value.
@@ -161,7 +161,7 @@ def check_size(name: str, value: Any) -> None:
 
 
 def check_decay(name: str, value: Any) -> None:
-    """Refuse what is not a decay per step.
+    """Raise unless the value is a decay per step, in [0, 1).
 
     Raises:
         ValueError: with the name and the value.
@@ -171,24 +171,24 @@ def check_decay(name: str, value: Any) -> None:
 
 
 def check_choice(name: str, value: Any, known: Iterable[str]) -> None:
-    """Refuse what is none of ``known`` with a ``ValueError`` that lists them."""
+    """Raise ``ValueError`` with the list of ``known`` values unless the value is one of them."""
     if value not in known:
         raise ValueError(f"{name} must be one of {', '.join(known)}, got {value!r}")
 
 
 def check_count(name: str, value: Any, least: int = 1) -> None:
-    """Refuse what is not a whole number of at least ``least`` with a ``ValueError``."""
+    """Raise ``ValueError`` unless the value is an integer of at least ``least``."""
     if not is_whole(value, least):
         raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
 
 
 def needs_dense_gradients(name: str) -> RuntimeError:
-    """The error of a sparse gradient, for an optimizer of that name."""
+    """Return the error for a sparse gradient, for an optimizer of that name."""
     return RuntimeError(f"{name} needs dense gradients; build the embedding with sparse=False")
 
 
 def misfit(optimizer: torch.optim.Optimizer, name: str, tensor: Tensor, param: Tensor) -> RuntimeError:
-    """The error of a gradient or state that cannot belong to a parameter as it is."""
+    """Return the error for a gradient or state that cannot belong to the parameter as it is now."""
     shown, wanted = (f"{list(one.shape)}, {one.dtype}, {one.device}" for one in (tensor, param))
     return RuntimeError(
         f"{type(optimizer).__name__}: the {name} ({shown}) does not fit its parameter ({wanted}); one that changes "

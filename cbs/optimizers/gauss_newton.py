@@ -26,7 +26,7 @@ INNER_SCHEDULES = ("cosine", "constant")
 
 
 class GaussNewton(ProblemOptimizer, CompositeOptimizer):
-    r"""Each step minimises a Gauss-Newton model of the loss with an inner optimizer, then searches along the way there.
+    r"""Each step minimizes a Gauss-Newton model of the loss with an inner optimizer, then does a line search.
 
     With the model Q of :mod:`cbs.optimizers.second_order.linearization` around the parameters :math:`\theta_t`:
 
@@ -34,33 +34,34 @@ class GaussNewton(ProblemOptimizer, CompositeOptimizer):
     2. :math:`\theta_{t+1} = \theta_t + \alpha (\hat\theta - \theta_t)` with the :math:`\alpha` in
        :math:`\{2^{-i/2}, i = 0..4\}` of the lowest mean loss, the true one, on further examples.
 
-    All of them are the examples of the step: of a batch of B the line search takes ``floor(B * search_share)``, and the
-    inner steps have equal parts of the rest, as many as have at least ``inner_batch_size`` examples, at least one.
-    Where there is no example for the line search, alpha is 1. Which examples serve for what is drawn anew at every
-    step, so that training on one batch again and again uses all of it. The batch's gradient, which a loop computes, is
-    not used.
+    All of these are examples of the outer step's batch: from a batch of B the line search uses
+    ``floor(B * search_share)``, and the inner steps use equal parts of the rest, as many parts as have at least
+    ``inner_batch_size`` examples, at least one. Without examples for the line search, alpha is 1. The examples are
+    assigned at random at every step, so that repeated training on one batch uses all of it. The gradient of the batch
+    that the training loop computes is not used.
 
-    The learning rate of the groups is that of the inner optimizer, at the beginning of the inner steps; with the
-    schedule ``"cosine"`` it falls to 0 over them, step j of N taking :math:`(1 + \cos(\pi j / N)) / 2` of it. The inner
-    optimizer keeps its state from step to step, and its iterate starts from :math:`\hat\theta` of the step before,
-    where it was before the line search, unless ``reset_start``.
+    The learning rate of the groups is that of the inner optimizer at the first inner step; with the schedule
+    ``"cosine"`` it falls to 0, and step j of N uses :math:`(1 + \cos(\pi j / N)) / 2` of it. The inner optimizer keeps
+    its state from step to step, and its iterate starts from the previous :math:`\hat\theta`, that is from before the
+    line search, unless ``reset_start`` is set.
 
-    Variants: ``"full"``; ``"prox_linear"``, where the loss is not expanded, only the model; ``"layerwise"``, where each
-    layer has a full model of its own with all others at :math:`\theta_t`, and their solutions are merged. A layer is a
-    block of a numbered stack or, outside of those, a module that holds parameters (see
+    Variants: ``"full"``; ``"prox_linear"``, where only the model is linearized, not the loss; ``"layerwise"``, where
+    each layer has a full model of its own with all others at :math:`\theta_t`, and the solutions are combined. A layer
+    is a block of a numbered stack or, elsewhere, a module that holds parameters (see
     :func:`cbs.optimizers.second_order.linearization.layers`).
 
-    ``inner_clip`` bounds the gradient norm of every inner step, as the authors' code does with 1: for each inner
-    optimizer over its own parameters, in the variant ``"layerwise"`` over those of each layer.
+    ``inner_clip`` limits the gradient norm of every inner step, as the authors' code does with 1. The norm is taken
+    over
+    the parameters of each inner optimizer, in the variant ``"layerwise"`` also separately for each layer.
 
     Args:
-        inner: the inner optimizer, or several over disjoint parameters, over the parameters of the problem's model.
-        variant: which model is minimised.
-        inner_batch_size: examples of an inner step, at least 1.
-        search_share: part of the batch that goes into the line search, in [0, 1).
+        inner: the inner optimizer, or several over disjoint parameters of the problem's model.
+        variant: which model is minimized.
+        inner_batch_size: number of examples in an inner step, at least 1.
+        search_share: share of the batch that is used for the line search, in [0, 1).
         inner_schedule: ``"cosine"`` or ``"constant"``.
         reset_start: whether the inner iterate starts at :math:`\theta_t`.
-        inner_clip: largest gradient norm of an inner step, above 0; ``None`` for any.
+        inner_clip: largest gradient norm of an inner step, above 0; ``None`` for no limit.
 
     Raises:
         ValueError: if a value is outside its domain.
@@ -94,17 +95,17 @@ class GaussNewton(ProblemOptimizer, CompositeOptimizer):
         self.inner_clip = inner_clip
 
     def attach(self, problem: Problem) -> None:
-        """Set what is optimized; call it once, before the first step."""
+        """Set the problem to optimize; call it once, before the first step."""
         super().attach(problem)
         names = [name.removeprefix("twin.") for name in self.function.names]
         self._blocks = layers(names) if self.variant == "layerwise" else [list(range(len(names)))]
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One outer step on the observed batch; returns what ``closure`` returns."""
+        """Run one outer step on the observed batch; return the closure's result."""
         loss = evaluated(closure)
         batch, function = self.take_batch(), self.function
-        # Whoever resets the state starts anew.
+        # If the state was reset, start again.
         done = self.param_groups[0].get("outer_step", 0) if self.state else 0
         generator = seeding.generator(self.problem.seed, f"examples {done}")
         inner, search = divide(count_examples(batch), self.inner_batch_size, self.search_share, generator)
@@ -115,7 +116,7 @@ class GaussNewton(ProblemOptimizer, CompositeOptimizer):
         end = [param.clone() for param in params]
         if not self.reset_start:
             for param, value in zip(params, end, strict=True):
-                # The inner optimizer takes a parameter with any state for one that it has set up.
+                # The inner optimizer assumes that it has initialized every parameter with state.
                 if param in reached:
                     self.state[param]["iterate"] = value
         if len(search):
@@ -126,8 +127,10 @@ class GaussNewton(ProblemOptimizer, CompositeOptimizer):
         return loss
 
     def _minimise(self, linearization: Linearization, batches: Sequence[Batch]) -> set[nn.Parameter]:
-        """Lead the parameters from the start of the inner steps, one for each batch, to their end; returns those that
-        had a gradient."""
+        """Run the inner steps, one for each batch; return the parameters that had a gradient.
+
+        The parameters are moved from the start to the end of the inner steps.
+        """
         reached = set()
         params = self.function.parameters_in_order
         if not self.reset_start:
@@ -138,7 +141,7 @@ class GaussNewton(ProblemOptimizer, CompositeOptimizer):
         for step, batch in enumerate(batches):
             displacement = [param - centre for param, centre in zip(params, linearization.centre, strict=True)]
             for param, gradient in zip(params, linearization.gradient(batch, displacement), strict=True):
-                # In the memory layout of the parameter, which torch's fused kernels take for granted.
+                # In the memory layout of the parameter, which torch's fused kernels assume.
                 param.grad = None if gradient is None else torch.empty_like(param).copy_(gradient)
                 if gradient is not None:
                     reached.add(param)
@@ -165,16 +168,16 @@ class GaussNewton(ProblemOptimizer, CompositeOptimizer):
 def divide(
     total: int, inner_batch_size: int, search_share: float, generator: torch.Generator
 ) -> tuple[list[Tensor], Tensor]:
-    """Which examples of a batch serve for what.
+    """Divide the examples of a batch between the inner steps and the line search.
 
     Args:
-        total: examples in the batch.
-        inner_batch_size: least examples of an inner step, if there are so many.
-        search_share: part of the batch that goes into the line search.
-        generator: of the random order.
+        total: number of examples in the batch.
+        inner_batch_size: least number of examples in an inner step, if there are enough.
+        search_share: share of the batch that is used for the line search.
+        generator: generator of the random order.
 
     Returns:
-        Indices for each inner step, of sizes that differ by at most one, and those for the line search.
+        Indices for each inner step, with sizes that differ by at most one, and indices for the line search.
     """
     searched = min(int(total * search_share), total - 1)
     used = total - searched
@@ -205,10 +208,10 @@ def gauss_newton(
 ) -> GaussNewton:
     """Inner optimizer on a Gauss-Newton model of the loss, then a line search.
 
-    The learning rate is that of the inner optimizer: ``"muon"`` (:func:`cbs.optimizers.muon.muon`, AdamW on embeddings
-    and the head, which the entry's width rule is that of) or ``"adamw"``. ``betas`` belong to AdamW. See
-    :class:`GaussNewton` for the other options. No noise scale fits a step that is preconditioned by the
-    curvature; the geometry of the entry is the Euclidean one.
+    The learning rate is that of the inner optimizer: ``"muon"`` (:func:`cbs.optimizers.muon.muon`, with AdamW on
+    embeddings and the head), whose width rule the entry has, or ``"adamw"``. ``betas`` are those of AdamW. See
+    :class:`GaussNewton` for the other options. No noise scale matches a step that is preconditioned by the curvature;
+    the geometry of the entry is the Euclidean one.
 
     Raises:
         ValueError: if an option is outside its domain, or the model has no trainable parameter.

@@ -1,4 +1,4 @@
-"""In which geometry the noise scale of an optimizer's class is read: what the registry says of it."""
+"""The geometry in which the noise scale of an optimizer class is measured, according to the registry."""
 
 from __future__ import annotations
 
@@ -12,16 +12,18 @@ LIBRARY_CLASSES = {
     "sm3 spam stablespam tiger vsgd yogi",
     "nuclear": "dash",
 }
-"""Classes of pytorch_optimizer, in lower case, that no entry speaks for: those with step entries of about 1, and one
+"""Classes of pytorch_optimizer, in lower case, that match no entry: those whose steps have entries of about 1, and one
 that steps in Shampoo's basis."""
 
 _FIRST, _LAST = "spectral", "adam"
 
 
 def geometry_of(kind: type) -> str | None:
-    """The geometry of an optimizer's class: as :func:`declared`, or as its name or that of a class it derives from has
-    it. The entry whose ``known_as`` is part of a name speaks for it; of several a spectral method, and Adam and its kin
-    last, because Adam takes what a method leaves over. ``None`` if there is none.
+    """Return the geometry of an optimizer class; ``None`` if it is unknown.
+
+    The geometry is the declared one (:func:`declared`), or that of a registry entry whose ``known_as`` is part of the
+    name of the class or of a base class. If several entries match, spectral methods come first and the Adam family
+    last, because in combined methods Adam only trains the remaining parameters.
     """
     for base in kind.__mro__:
         name = base.__name__.lower()
@@ -32,13 +34,15 @@ def geometry_of(kind: type) -> str | None:
 
 
 def declare(optimizer: torch.optim.Optimizer, geometry: str) -> torch.optim.Optimizer:
-    """Have an optimizer whose class says nothing of its geometry say it itself."""
+    """Set the geometry as an attribute of an optimizer whose class does not define it."""
     vars(optimizer).setdefault("geometry", geometry)
     return optimizer
 
 
 def declared(kind: type) -> str | None:
-    """The geometry that a class has as what an entry of the registry builds, or by an attribute ``geometry``."""
+    """Return the geometry of a class that a registry entry builds, or that has an attribute ``geometry``; else
+    ``None``.
+    """
     return next(filter(None, map(_stated_geometry, kind.__mro__)), None)
 
 

@@ -1,4 +1,4 @@
-"""What every parameter of a model is: told by the type of the module that holds it, else guessed by name and shape."""
+"""The kind of every parameter of a model, from the type of the module that holds it, or guessed from name and shape."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from cbs.optimizers.layout import Layout
 Kind = Literal["hidden", "experts", "kernel", "embedding", "output layer", "not a matrix"]
 
 OUTPUT_NAMES = frozenset({"head", "lm_head", "output", "output_layer", "classifier", "fc", "logits", "unembed"})
-"""Names under which models keep their output layer, a module whose last matrix it is."""
+"""Usual names of a model's output layer; if it is a module, its last matrix is meant."""
 
 OUTPUT_LINEARS = frozenset({"decoder", "embed_out", "score", "qa_outputs", "proj_out", "prediction"})
-"""Names of output layers that are more than that elsewhere: these count for a single linear layer."""
+"""Names that are output layers only where they name a single linear layer."""
 
 EMBEDDINGS = nn.Embedding, nn.EmbeddingBag
 CONVOLUTIONS = nn.Conv1d, nn.Conv2d, nn.Conv3d
@@ -28,11 +28,11 @@ KindRule = tuple[Kind, Layout, bool]
 
 _EMBEDDING = re.compile(r"embed|_emb$|_tokens?$|(^|\.)(w[tp]e$|pos(ition)?s?(_|$))")
 _NO_MATRIX = re.compile(r"(_log|(^|\.)D|(bias|norm|scale|gain|gamma|beta|decay)[^.]*(\.weight)?)$", re.IGNORECASE)
-"""Names of tables that multiply nothing: Mamba's ``A_log``, biases of experts, gains."""
+"""Names of two-dimensional parameters that do not act as matrices: Mamba's ``A_log``, biases of experts, gains."""
 
 
 def kinds(model: nn.Module) -> dict[int, KindRule]:
-    """What every parameter is, by its id; the first module that holds it decides."""
+    """Return the kind of every parameter, by its id; the first module that holds a parameter decides."""
     tables = [_weight(module) for module in model.modules() if isinstance(module, EMBEDDINGS)]
     outputs = _outputs(model, tables)
     rule: dict[int, KindRule] = {id(table): ("embedding", "out_in", False) for table in tables}
@@ -48,13 +48,13 @@ def kinds(model: nn.Module) -> dict[int, KindRule]:
     layers = [module for module in model.modules() if isinstance(module, nn.Linear) and not isinstance(module, inside)]
     linears = [_weight(layer) for layer in layers]
     if linears and not outputs and not any(weight is table for weight in linears for table in tables):
-        # Where nothing is known to be the output layer, that the last one is hidden is a guess.
+        # Without a known output layer, it is only a guess that the last linear layer is hidden.
         rule[id(linears[-1])] = (*rule[id(linears[-1])][:2], True)
     return rule
 
 
 def _rule_of(module: nn.Module, name: str, param: nn.Parameter) -> KindRule:
-    """What a parameter of ``module`` is, the output layer apart."""
+    """Return the kind of a parameter of ``module``, without regard to output layers."""
     if param.ndim < 2 or name.endswith("weight_g"):
         return "not a matrix", "out_in", False
     if isinstance(module, EMBEDDINGS):
@@ -82,30 +82,30 @@ def _rule_of(module: nn.Module, name: str, param: nn.Parameter) -> KindRule:
 
 
 def _originals(module: nn.Module) -> dict[int, nn.Parameter]:
-    """By their ids, the parameters that ``torch.nn.utils.parametrize`` makes tensors of their own shapes from."""
+    """Return, by id, the parameters from which ``torch.nn.utils.parametrize`` computes tensors of the same shape."""
     made = getattr(module, "parametrizations", {}).items() if is_parametrized(module) else ()
     every = [(getattr(module, name).shape, source) for name, part in made for source in part.parameters(recurse=False)]
     return {id(source): source for shape, source in every if source.shape == shape}
 
 
 def _weight(module: nn.Module) -> Tensor:
-    """The weight of a module, or the parameter of its shape that it is made from."""
+    """Return the weight of a module, or the parameter of the same shape from which it is computed."""
     weight: Tensor = module.weight  # type: ignore[assignment]
     return next((source for source in _originals(module).values() if source.shape == weight.shape), weight)
 
 
 def _holds_anything(module: nn.Module) -> bool:
-    """Whether its type says nothing of its parameters."""
+    """Whether the module's type says nothing about its parameters."""
     return isinstance(module, nn.ParameterList | nn.ParameterDict) or type(module) is nn.Module
 
 
 def _is_conv1d(module: nn.Module, param: nn.Parameter) -> bool:
-    """Whether ``param`` is the weight of a ``Conv1D`` of transformers, which is no dependency."""
+    """Whether ``param`` is the weight of a ``Conv1D`` of transformers, which is not a dependency."""
     return type(module).__name__ == "Conv1D" and param.ndim == 2 and param.shape[1] == getattr(module, "nf", None)
 
 
 def _outputs(model: nn.Module, tables: Sequence[Tensor]) -> dict[int, bool]:
-    """Ids of the matrices of output layers, and whether they are guessed."""
+    """Return the ids of the matrices of output layers, and whether they are guessed."""
     outputs: dict[int, bool] = {}
     for name, module in model.named_modules():
         *path, last = name.split(".")
@@ -126,7 +126,7 @@ def _outputs(model: nn.Module, tables: Sequence[Tensor]) -> dict[int, bool]:
 
 
 def _declared(module: nn.Module) -> Iterator[Any]:
-    """The output layer that a model of transformers names itself."""
+    """Yield the output layer that a model of transformers declares."""
     get = getattr(module, "get_output_embeddings", None)
     if callable(get):
         try:

@@ -36,13 +36,13 @@ class LAMB(AdamTrustRatio):
         w <- w - lr * (phi(|w|) / |d|) * d
 
     where ``|.|`` is the Euclidean norm over the whole tensor. The ratio is 1 where ``phi(|w|)`` or ``|d|`` is 0, so
-    tensors that start at 0 move; the paper leaves that open, optax and others do the same.
+    tensors that start at 0 move; the paper does not define this case, optax and others do the same.
 
-    The defaults are those of the algorithm as printed: phi the identity, and no tensor exempt, so biases and
-    normalisation weights are scaled and decayed like the rest (optax too). The authors' BERT code is said to exempt
+    The defaults are those of the algorithm as printed: phi is the identity, and no tensor is exempt, so biases and
+    normalisation weights are scaled and decayed like the rest (as in optax). The authors' BERT code is said to exempt
     both from weight decay, and some ports of it from the ratio as well: ``decay_from_ndim=2``, ``ratio_from_ndim=2``.
-    Versions of the paper differ in bias correction; the default has it. The class has the paper's ``betas``; in a sweep
-    they are (0.9, 0.99), as of all of Adam's kin.
+    Versions of the paper differ in bias correction; by default it is applied. The class has the paper's ``betas``; in a
+    sweep they are (0.9, 0.99), as for the whole Adam family.
 
     Without ratio (``ratio_from_ndim`` above the dimensions of every tensor) LAMB is torch's AdamW: its weight decay
     moves by ``lr * weight_decay * w`` then, which is AdamW's decoupled decay.
@@ -51,11 +51,11 @@ class LAMB(AdamTrustRatio):
         params: parameters, or groups of them as torch.optim takes them.
         lr: learning rate, a number or a tensor: the relative change of a tensor's norm per step.
         betas: decay of the first and of the second moment per step.
-        eps: added to the root of the second moment.
+        eps: added to the square root of the second moment.
         weight_decay: coefficient of the weight inside the direction.
         bias_correction: whether the moments are divided by ``1 - beta^step``.
         gamma_l: lower bound of phi.
-        gamma_u: upper bound of phi; ``None`` for none.
+        gamma_u: upper bound of phi; ``None`` for no bound.
         ratio_from_ndim: tensors of fewer dimensions have ratio 1.
         decay_from_ndim: tensors of fewer dimensions have no weight decay.
         foreach: ``False`` updates tensor by tensor.
@@ -84,7 +84,7 @@ class LAMB(AdamTrustRatio):
         super().__init__(params, locals())
 
     def ratios(self, weights: Tensor, directions: Tensor, group: Mapping[str, Any], decay: float) -> Tensor:
-        """``phi(|w|) / |d|``, 1 where either is 0."""
+        """Return ``phi(|w|) / |d|``, 1 where either is 0."""
         if group["gamma_l"] > 0.0 or group["gamma_u"] is not None:
             weights = weights.clamp(group["gamma_l"], group["gamma_u"])
         return (weights / directions).masked_fill_(torch.minimum(weights, directions) == 0, 1.0)

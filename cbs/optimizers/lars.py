@@ -35,18 +35,18 @@ class LARS(TrustRatioOptimizer):
         v <- momentum * v + lr * c * |w| / (|g| + weight_decay * |w|) * (g + weight_decay * w)
         w <- w - v
 
-    Where ``|w|`` or ``|g|`` is 0 their quotient counts as 1, so tensors that start at 0 move. The paper leaves that
-    open.
+    Where ``|w|`` or ``|g|`` is 0, their quotient counts as 1, so tensors that start at 0 move. The paper does not
+    define this case.
 
-    No tensor is exempt by default. Usual practice in vision exempts biases and normalisation weights from ratio and
-    weight decay (``ratio_from_ndim=2``, ``decay_from_ndim=2``); these then move by plain momentum SGD with ``lr``,
-    which is some hundred times a usual one where c is 0.001. In a transformer normalisation gains train
-    well under the ratio.
+    No tensor is exempt by default. Common practice in vision exempts biases and normalisation weights from ratio and
+    weight decay (``ratio_from_ndim=2``, ``decay_from_ndim=2``); these are then trained by plain momentum SGD with
+    ``lr``, which is some hundred times its usual learning rate where c is 0.001. In a transformer, normalisation gains
+    train well with the ratio.
 
     Args:
         params: parameters, or groups of them as torch.optim takes them.
         lr: learning rate, a number or a tensor; ``lr * c`` is the relative change of a tensor's norm per step, before
-            momentum adds up steps.
+            momentum accumulates steps.
         momentum: decay of the momentum buffer per step.
         weight_decay: coefficient of the weight that is added to the gradient.
         trust_coefficient: c.
@@ -77,21 +77,21 @@ class LARS(TrustRatioOptimizer):
         super().__init__(params, locals())
 
     def direct(self, block: ParameterBlock, group: Mapping[str, Any], decay: float) -> None:
-        """``out``: minus the gradient."""
+        """Write minus the gradient to ``out``."""
         torch._foreach_copy_(block.views, block.gradients)
         block.out.neg_()
 
     def ratios(self, weights: Tensor, directions: Tensor, group: Mapping[str, Any], decay: float) -> Tensor:
-        """``c |w| / (|g| + weight_decay |w|)``, c where either is 0."""
+        """Return ``c |w| / (|g| + weight_decay |w|)``, c where either is 0."""
         moving, coefficient = (weights > 0) & (directions > 0), group["trust_coefficient"]
         return torch.where(moving, coefficient * (weights / (directions + decay * weights)), coefficient)
 
     def apply(
         self, block: ParameterBlock, group: Mapping[str, Any], decay: float, lr: float | Tensor, seen: Any
     ) -> None:
-        """By way of the momentum buffer, which holds past learning rates."""
+        """Apply the update through the momentum buffer, which includes past learning rates."""
         if decay:
-            # Scaled, but not part of what is measured.
+            # Scaled by the ratio, but not part of its denominator.
             block.out.sub_(block.weight, alpha=decay)
         for out, (ratio,) in zip(block.outs, block.factors, strict=False):
             out.mul_(ratio)

@@ -1,9 +1,9 @@
-"""Every optimizer of torch.optim and pytorch_optimizer by its name, as the library has it.
+"""Entries for all optimizers of torch.optim and pytorch_optimizer, by their class names in lower case.
 
-An own entry of the registry comes first, then ``torch.optim``, then ``pytorch_optimizer``. The qualified names
-``torch.adam`` and ``pytorch_optimizer.lamb`` always mean the library's class, so that it can be compared with an own
-entry of that name. Names are the class names in lower case; options and their defaults are those of the class, and the
-learning rates of a sweep lie around its default.
+A name is looked up in the registry first, then in ``torch.optim``, then in ``pytorch_optimizer``. The qualified names
+``torch.adam`` and ``pytorch_optimizer.lamb`` always mean the library's class, so that it can be compared with a
+registered entry of the same name. Options and their defaults are those of the class, and the learning rates of a sweep
+lie around its default.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ TORCH, PYTORCH_OPTIMIZER = "torch", "pytorch_optimizer"
 INSTALL = "pip install pytorch-optimizer"
 
 _CLOSURE = "its step needs a closure that evaluates the loss again"
-_CURVATURE = "it differentiates the gradient, which the training loop does not keep a graph for"
-_MATRICES = "it takes matrices only and leaves the other parameters to another optimizer"
+_CURVATURE = "it differentiates the gradient, but the training loop keeps no graph of the gradient"
+_MATRICES = "it accepts only matrices and leaves the other parameters to another optimizer"
 _REDUCED = "__reduce_ex__"
-_STATE = "its state holds objects of its own, which a checkpoint does not take"
+_STATE = "its state holds objects that a checkpoint cannot store"
 _OWN_LR = "it sets the learning rate itself"
 
 UNUSABLE = {
     "torch.lbfgs": _CLOSURE,
-    "torch.muon": f"{_MATRICES}; muon is this one with AdamW for them",
-    "torch.sparseadam": "it takes sparse gradients only",
+    "torch.muon": f"{_MATRICES}; use muon, which adds AdamW for them",
+    "torch.sparseadam": "it accepts only sparse gradients",
     "pytorch_optimizer.a2grad": _OWN_LR,
-    "pytorch_optimizer.adafactor": f"{_OWN_LR} by default; adafactor is torch's, which takes yours",
+    "pytorch_optimizer.adafactor": f"{_OWN_LR} by default; use adafactor, torch's, which accepts a learning rate",
     "pytorch_optimizer.adahessian": _CURVATURE,
     "pytorch_optimizer.adalomo": "it updates inside the backward pass through hooks of the model",
     "pytorch_optimizer.adammini": "it needs to know the model's heads and names of its layers",
@@ -48,8 +48,8 @@ UNUSABLE = {
     "pytorch_optimizer.asgd": _OWN_LR,
     "pytorch_optimizer.bsam": _CLOSURE,
     "pytorch_optimizer.conda": _STATE,
-    "pytorch_optimizer.demo": "it compresses what replicas exchange and needs another package, einops",
-    "pytorch_optimizer.distributedmuon": "it needs a process group of several replicas; muon is for one",
+    "pytorch_optimizer.demo": "it compresses the communication of replicas and needs another package, einops",
+    "pytorch_optimizer.distributedmuon": "it needs a process group of several replicas; use muon",
     "pytorch_optimizer.lbfgs": _CLOSURE,
     "pytorch_optimizer.lomo": "it updates inside the backward pass through hooks of the model",
     "pytorch_optimizer.lorarite": "it trains pairs of low-rank factors, not the model's own parameters",
@@ -62,7 +62,8 @@ UNUSABLE = {
 """Qualified names of classes that cannot be swept, with the reason."""
 
 ROUTED = frozenset({"adago", "adamuon", "muon", "muonclip", "normuon"})
-"""Classes of pytorch_optimizer that take hidden matrices and the rest as two groups, told apart by ``use_muon``."""
+"""Classes of pytorch_optimizer that receive hidden matrices and other parameters as two groups, marked by
+``use_muon``."""
 
 FAMILIES = {
     "sgd": "accsgd adai aggmo asgd dadaptsgd gravity msvag pid pnm qhm schedulefreesgd sgd sgdp sgdsai sgdw srmm tam",
@@ -70,36 +71,37 @@ FAMILIES = {
     "trust ratio": "adalite fromage lamb lars nero",
     "spectral": "adago adamuon muon muonclip normuon scion scionlight shampoo",
 }
-"""Families and their classes: updates proportional to the gradient or an average of it, by the sign of an average,
-relative to the size of the weights, and with singular values of a fixed size. The others are Adam's kin."""
+"""Families and their classes. sgd: updates proportional to the gradient or an average of it; sign: the sign of an
+average; trust ratio: relative to the size of the weights; spectral: with singular values of a fixed size. All others
+belong to the Adam family."""
 
 WIDTH_RULES = {"sgd": "sgd", "trust ratio": "spectral", "spectral": "none"}
-"""How the learning rate of a family moves with width where it is not Adam's way; see :mod:`cbs.optimizers.widths`."""
+"""How the learning rate of a family changes with width, where not as for Adam; see :mod:`cbs.optimizers.widths`."""
 
 DECOUPLING, DECOUPLED = ("weight_decouple", "decoupled_weight_decay"), frozenset({"adafactor", "adamw", "soap"})
-"""Options that say whether weight decay is decoupled, and classes without one where it is."""
+"""Options that say whether weight decay is decoupled, and classes with decoupled decay that have no such option."""
 
 NO_SECOND_MOMENT = frozenset({"adamax", "adan", "adasmooth", "aggmo", "dadaptadan", "focus", "pnm"})
-"""Classes beside sign methods whose second of ``betas`` is not the decay of squared gradients: of a largest entry, of
-differences of gradients, of another momentum, of weights."""
+"""Classes, beside sign methods, whose second beta is not the decay of squared gradients but that of a largest entry, of
+differences of gradients, of another momentum, or of weights."""
 
 _DEFAULT_LR = 1e-3
-"""Where a class has no default."""
+"""Used where a class has no default learning rate."""
 
 
 class LibraryOptimizers:
-    """The fallback of the registry of optimizers: entries made from library classes when they are asked for."""
+    """The fallback of the optimizer registry: makes entries from library classes on demand."""
 
     def names(self) -> list[str]:
-        """Names of all classes that can be swept, plain and qualified."""
+        """Return the names of all classes that can be used in a sweep, plain and qualified."""
         qualified = [name for name in (*_classes(TORCH), *_classes(PYTORCH_OPTIMIZER)) if name not in UNUSABLE]
         return sorted({*qualified, *(name.partition(".")[2] for name in qualified)})
 
     def get(self, name: str) -> OptimizerSpec | None:
-        """The entry for ``name``, plain or qualified.
+        """Return the entry for ``name``, plain or qualified; ``None`` if there is no such class.
 
         Raises:
-            ConfigError: if the class cannot be swept, or is asked for in a library that is not installed.
+            ConfigError: if the class cannot be used in a sweep, or belongs to a library that is not installed.
         """
         if ":" in name:
             return own_optimizer(name)
@@ -112,7 +114,7 @@ class LibraryOptimizers:
             candidates = [f"{TORCH}.{name}", f"{PYTORCH_OPTIMIZER}.{name}"]
         refusal = ""
         for candidate in candidates:
-            # In this order, so that pytorch_optimizer, which takes seconds to import, is imported for its own names.
+            # In this order, so that pytorch_optimizer, which imports slowly, is imported only for its own names.
             kind = _classes(candidate.partition(".")[0]).get(candidate)
             if kind is not None and candidate not in UNUSABLE:
                 return _spec(name, candidate, kind)
@@ -122,7 +124,7 @@ class LibraryOptimizers:
         return None
 
     def describe(self) -> str:
-        """The libraries, how to get the one that is missing, and what one of your own is called."""
+        """Return a description of the libraries, how to install a missing one, and how to name your own optimizer."""
         own = "your own package.module:name"
         if _pytorch_optimizer() is None:
             return f"every optimizer of torch.optim, and with '{INSTALL}' those of pytorch_optimizer, and {own}"
@@ -130,8 +132,7 @@ class LibraryOptimizers:
 
 
 def construct(kind: type[torch.optim.Optimizer], params: Any, lr: float, **options: Any) -> torch.optim.Optimizer:
-    """An optimizer of somebody else's class that says its geometry and whose copies and pickles keep its attributes;
-    errors about values are ValueErrors.
+    """Build an optimizer of another package's class, with a declared geometry and copies that keep all attributes.
 
     Args:
         kind: the class.
@@ -140,7 +141,7 @@ def construct(kind: type[torch.optim.Optimizer], params: Any, lr: float, **optio
         options: further arguments of the class.
 
     Raises:
-        ValueError: if the class refuses a value.
+        ValueError: if the class raises any error for these values.
     """
     try:
         if isinstance(lr, Tensor) and not kind.__module__.startswith("torch."):
@@ -152,13 +153,13 @@ def construct(kind: type[torch.optim.Optimizer], params: Any, lr: float, **optio
 
 
 def _kept_whole(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-    """Have copies and pickles of an optimizer keep all its attributes, where torch keeps defaults, groups and state."""
+    """Let copies and pickles of an optimizer keep all its attributes; torch keeps only defaults, groups and state."""
     vars(optimizer)[_REDUCED] = partial(_attributes, optimizer)
     return optimizer
 
 
 def _attributes(optimizer: torch.optim.Optimizer, _protocol: object) -> tuple[Any, ...]:
-    # torch's hooks are left behind, and a step that a scheduler has put in.
+    # Leave out torch's hooks, and a step method that a scheduler assigned.
     attributes = vars(optimizer).items()
     left = ("step", _REDUCED)
     kept = {name: value for name, value in attributes if name not in left and not name.startswith("_optimizer_")}
@@ -170,10 +171,10 @@ def _anew(kind: type[torch.optim.Optimizer]) -> torch.optim.Optimizer:
 
 
 def from_pytorch_optimizer(name: str) -> type[torch.optim.Optimizer]:
-    """A class of pytorch_optimizer by its own name.
+    """Return a class of pytorch_optimizer by its class name.
 
     Raises:
-        ConfigError: if the package is not installed, with the command that installs it.
+        ConfigError: if the package is not installed; names the command that installs it.
     """
     library = _pytorch_optimizer()
     if library is None:
@@ -238,7 +239,7 @@ def _builder(kind: type[torch.optim.Optimizer], defaults: dict[str, Any], *, rou
     def build(model: nn.Module, lr: float, **options: Any) -> torch.optim.Optimizer:
         params: list[Any] = trainable(model)
         if routed and params:
-            # They would flatten a stack of experts into one matrix.
+            # Only two-dimensional ones: these classes would flatten a stack of experts into one matrix.
             hidden = {id(param) for param in route(model).matrices if param.ndim == 2}
             groups = (
                 ([param for param in params if (id(param) in hidden) is of_muon], of_muon) for of_muon in (True, False)

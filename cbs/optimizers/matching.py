@@ -1,4 +1,4 @@
-"""The geometry whose steepest descent an optimizer is closest to."""
+"""The geometry in whose norm an optimizer is closest to steepest descent."""
 
 from __future__ import annotations
 
@@ -9,26 +9,27 @@ from cbs.optimizers.geometry import declared, geometry_of
 
 
 def matched(optimizer: torch.optim.Optimizer) -> str:
-    r"""Name of the geometry that suits an optimizer, in :data:`~cbs.noise_scale.GEOMETRIES`.
+    r"""Return the name of the geometry that matches an optimizer, in :data:`~cbs.noise_scale.GEOMETRIES`.
 
-    A step that does the most for the loss among all of norm at most 1 meets noise in the dual norm (Naganuma et al.,
-    arXiv 2602.03001). Hence
+    For the step that decreases the loss most among all steps of norm at most 1, gradient noise has to be measured in
+    the dual norm (Naganuma et al., arXiv 2602.03001). Hence
 
     - ``l2`` where the Euclidean norm of a step is bounded: plain, momentum and normalised SGD, and LARS, which bounds
       it for each tensor;
     - ``l1`` where the largest entry of a step is bounded: signSGD, Signum, Lion and Rprop exactly; Adam, AdamW, NAdam,
-      RAdam, Adamax, RMSprop, Adagrad and their kin, whose direction :math:`m/\sqrt v` has entries of about 1 and is the
-      sign where the averages are short; LAMB and MERIT, which scale that direction, MERIT with a bound on every entry;
+      RAdam, Adamax, RMSprop, Adagrad and similar methods, whose direction :math:`m/\sqrt v` has entries of about 1 and
+      is the sign where the averages are short; LAMB and MERIT, which scale that direction, MERIT with a bound on every
+      entry;
     - ``nuclear`` where the largest singular value of a step is bounded: Muon, Scion and, without its averages, Shampoo
-      and SOAP. Where there is no matrix it is ``l2``: the only singular value of a vector is its Euclidean norm.
+      and SOAP. Without matrices it is ``l2``: the only singular value of a vector is its Euclidean norm.
 
-    The registry of optimizers says it of every class that it builds, and of others' by their name or that of a class
-    they derive from, so ``FusedAdam`` and ``AdamW8bit`` are Adam; a class of yours says it by its own attribute
-    ``geometry``. Of several parts the first that is not Adam decides, unless the whole is known by its class: Adam is
-    what is left for the tensors the method itself does not take.
+    The optimizer registry holds the geometry of every class that it builds. Other packages' classes are recognized by
+    their name or that of a base class, so ``FusedAdam`` and ``AdamW8bit`` count as Adam; a class of yours can have an
+    attribute ``geometry``. If an optimizer has several parts and its own class is unknown, the first part that is not
+    Adam decides, because Adam then trains only the tensors that the method itself does not support.
 
     Raises:
-        ConfigError: if the optimizer is not known.
+        ConfigError: if the geometry of the optimizer is unknown.
     """
     parts = leaves(optimizer)
     decisive = next((part for part in parts if not _is_adam(part)), parts[0])
@@ -37,14 +38,14 @@ def matched(optimizer: torch.optim.Optimizer) -> str:
         return "l2"
     if name is None:
         raise ConfigError(
-            f"no geometry is known to suit the optimizer {type(decisive).__name__}: name one, as in geometry='l2' "
+            f"no geometry is known for the optimizer {type(decisive).__name__}: name one, as in geometry='l2' "
             "(there are l1, l2, nuclear, preconditioned), or give its class an attribute geometry = 'l2'"
         )
     return name
 
 
 def leaves(optimizer: torch.optim.Optimizer) -> list[torch.optim.Optimizer]:
-    """The optimizers behind one: the parts of a composite, what a wrapper wraps, or itself."""
+    """Return the optimizers behind one: the parts of a composite, the one inside a wrapper, or itself."""
     inner = getattr(optimizer, "optimizers", None) or getattr(optimizer, "optimizer", None)
     if inner is None:
         return [optimizer]

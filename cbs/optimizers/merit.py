@@ -18,7 +18,7 @@ from cbs.optimizers.trust_ratio.norms import NORMS
 
 _VARIANTS = ("code", "paper")
 _CLIP_MARGIN = 0.999
-"""A clip is passed over where no update comes closer to it than this fraction, far more than rounding."""
+"""The clip is skipped where no update exceeds this fraction of it; the margin is far more than rounding."""
 
 
 @optimizer(
@@ -43,30 +43,30 @@ class MERIT(AdamTrustRatio):
         s(i, j) = max( max w(i, :) / max d(i, :),  max w(:, j) / max d(:, j),  max w / max d )
         w      <- w - lr * clip(s * d, -1, 1)
 
-    so no entry moves by more than ``lr``. As ``|s * d| <= max w`` wherever all three ratios are in force, the clip acts
+    so no entry moves by more than ``lr``. As ``|s * d| <= max w`` wherever all three ratios are used, the clip acts
     only on tensors with an entry above 1, and on rows and columns that are all 0.
 
-    The class has the released code's ``betas``, of which the paper says nothing; in a sweep they are (0.9, 0.99), as of
-    all of Adam's kin.
+    The class has the released code's ``betas``, which the paper does not give; in a sweep they are (0.9, 0.99), as for
+    the whole Adam family.
 
-    What the paper leaves open follows the released code with ``variant="code"``:
+    Cases that the paper does not define follow the released code with ``variant="code"``:
 
-    - s is 1 in every row and every column in which w or d is all 0; this overrules the ratio of the whole tensor.
-    - A tensor of fewer than two dimensions has the ratio of the whole tensor alone, 1 where w or d is all 0.
+    - s is 1 in every row and every column in which w or d is all 0, whatever the ratio of the whole tensor.
+    - A tensor of fewer than two dimensions has only the ratio of the whole tensor, 1 where w or d is all 0.
     - In a tensor of three or more dimensions a row runs along dimension 1 and a column along dimension 0, for each
       index of the other dimensions; the lower bound is over the whole tensor.
     - No tensor is exempt: embeddings, biases and normalisation weights are scaled, clipped and decayed like the rest.
 
     ``variant="paper"`` reads Algorithm 1 literally: the ratio of a row of w that is all 0 is 0, so s is the largest of
-    the other two, and a tensor of three or more dimensions is a matrix with its dimensions from the second on flat.
-    Only where all of w or all of d is 0 is s 1.
+    the other two, and a tensor of three or more dimensions is a matrix whose columns flatten the dimensions from the
+    second on. s is 1 only where all of w or all of d is 0.
 
     Ablations: ``clip=None`` does not clip; ``lower_bound=False`` leaves the ratio of the whole tensor out of the
-    maximum; ``elementwise=False`` has that ratio alone (LAMB with the max norm); ``norm="l2"`` takes Euclidean norms in
+    maximum; ``elementwise=False`` uses only that ratio (LAMB with the max norm); ``norm="l2"`` uses Euclidean norms in
     all ratios. With s = 1 (``ratio_from_ndim`` above the dimensions of every tensor) and no clip it is Adam without
     bias correction.
 
-    With the defaults and a matrix w a step is these lines, which a test holds to be equal:
+    With the defaults and a matrix w, a step equals these lines:
 
     >>> def plain_step(w, g, m, v, lr=1e-3, betas=(0.9, 0.999), eps=1e-6, weight_decay=0.0, clip=1.0):
     ...     # the moments of the gradient g, and the direction of Adam without bias correction
@@ -97,12 +97,12 @@ class MERIT(AdamTrustRatio):
         params: parameters, or groups of them as torch.optim takes them.
         lr: learning rate, a number or a tensor: the largest change of an entry per step.
         betas: decay of the first and of the second moment per step.
-        eps: added to the root of the second moment.
+        eps: added to the square root of the second moment.
         weight_decay: coefficient of the weight inside the direction.
         bias_correction: whether the moments are divided by ``1 - beta^step``.
         variant: ``"code"`` or ``"paper"``.
-        clip: bound of the absolute value of ``s * d``; ``None`` for none.
-        lower_bound: whether the ratio of the whole tensor bounds s from below.
+        clip: bound of the absolute value of ``s * d``; ``None`` for no bound.
+        lower_bound: whether s is at least the ratio of the whole tensor.
         elementwise: whether rows and columns have ratios.
         norm: ``"max"`` or ``"l2"``.
         ratio_from_ndim: tensors of fewer dimensions have s = 1.
@@ -139,14 +139,16 @@ class MERIT(AdamTrustRatio):
         return NormSpec(group["norm"], group["elementwise"], group["variant"] == "paper")
 
     def ratios(self, weights: Tensor, directions: Tensor, group: Mapping[str, Any], decay: float) -> Tensor:
-        """``w / d``; NaN, which survives maxima, marks rows, columns and tensors in which s is 1."""
+        """Return ``w / d``; NaN, which maxima propagate, marks rows, columns and tensors in which s is 1."""
         if group["variant"] == "paper":
             return (weights / directions).masked_fill_(directions == 0, 0.0)
         return (weights / directions).masked_fill_(torch.minimum(weights, directions) == 0, torch.nan)
 
     def look(self, block: ParameterBlock, group: Mapping[str, Any]) -> tuple[bool, bool]:
-        """Whether s is finite everywhere, and whether ``|s * d|``, at most ``max w`` then, stays below the clip."""
-        low, high = block.ratios.aminmax()  # of which both are NaN if one ratio is
+        """Return whether s is finite everywhere, and whether ``|s * d|``, then at most ``max w``, stays below the
+        clip.
+        """
+        low, high = block.ratios.aminmax()  # both are NaN if any ratio is
         finite = bool(low > 0) and bool(high < math.inf)
         clip = math.inf if group["clip"] is None else _CLIP_MARGIN * group["clip"]
         return finite, finite and bool(block.norms[0].amax() < clip)
@@ -172,7 +174,7 @@ class MERIT(AdamTrustRatio):
                 rows = torch.where(whole.isnan(), whole, rows)
             torch.maximum(rows, columns, out=spare[0])
         if factor is not None and not finite:
-            # Turns a ratio too large for its type into the largest number as well, so that 0 * s stays 0.
+            # Also replaces an overflowed ratio by the largest number, so that 0 * s stays 0.
             factor.nan_to_num_(nan=1.0)
         if group["clip"] is not None and not unclipped:
             if factor is not None:

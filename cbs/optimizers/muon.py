@@ -20,20 +20,21 @@ LR_CONVENTIONS = ("match_rms_adamw", "original")
 
 
 class Muon(SpectralOptimizer):
-    """Momentum orthogonalised: with the polar factor O of the momentum of a matrix W,
+    """Muon: steps along the orthogonalised momentum.
+
+    With the polar factor O of the momentum of a matrix W,
 
         W <- (1 - lr * weight_decay) W - lr * scale * O
 
-    where ``scale`` depends on the shape ``[m, n]`` alone. On float32 matrices and with ``ns_dtype="bfloat16"`` it steps
-    bit for bit like ``torch.optim.Muon`` and goes on from its state, under the convention for the learning rate that
-    the state names. Its momentum is float32 where weights are bfloat16. Kernels of convolutions are matrices
-    ``[out, in * places]``.
+    where ``scale`` depends only on the shape ``[m, n]``. On float32 matrices and with ``ns_dtype="bfloat16"`` its steps
+    are bit for bit those of ``torch.optim.Muon``, whose state it can load together with its convention for the learning
+    rate. Momentum is float32 for bfloat16 weights. Kernels of convolutions are matrices ``[out, in * places]``.
 
     Args:
         params: matrices, or groups of them as torch.optim takes them.
         lr: learning rate.
         momentum: decay of the average gradient per step.
-        nesterov: whether to look one step ahead.
+        nesterov: whether to use Nesterov's look-ahead.
         lr_convention: ``"match_rms_adamw"`` for a scale of ``0.2 sqrt(max(m, n))``, with which entries have the root
             mean square of an AdamW update (arXiv 2502.16982); ``"original"`` for ``sqrt(max(1, m / n))`` (Jordan 2024).
         weight_decay: decoupled weight decay.
@@ -66,12 +67,12 @@ class Muon(SpectralOptimizer):
         super().__setstate__(state)
 
     def check(self, group: Mapping[str, Any]) -> None:
-        """Refuse options outside their domain with a ``ValueError``."""
+        """Raise ``ValueError`` for invalid options."""
         super().check(group)
         check_choice("lr_convention", group["lr_convention"], LR_CONVENTIONS)
 
     def update(self, params: list[Tensor], momenta: list[Tensor], group: dict[str, Any]) -> None:
-        """Decay ``params`` and move them against the direction of their momenta."""
+        """Decay ``params`` and move them against their directions."""
         lr = float(group["lr"])
         torch._foreach_mul_(params, 1 - lr * group["weight_decay"])
         for param, direction in zip(params, self.directions(params, momenta, group), strict=True):
@@ -79,12 +80,12 @@ class Muon(SpectralOptimizer):
             param.add_(as_parameter(direction, param.shape, group["layout"]), alpha=-lr * scale)
 
     def directions(self, params: list[Tensor], momenta: list[Tensor], group: dict[str, Any]) -> list[Tensor]:
-        """What ``scale`` multiplies: the polar factors."""
+        """Return the directions that ``scale`` multiplies: the polar factors."""
         return self.polar_factors(momenta, group)
 
 
 def shape_scale(shape: torch.Size, convention: str) -> float:
-    """The factor of a matrix ``[m, n]`` under a convention for the learning rate; see :class:`Muon`."""
+    """Return the scale of a matrix ``[m, n]`` under a convention for the learning rate; see :class:`Muon`."""
     rows, columns = shape[-2:]
     if convention == "original":
         return math.sqrt(max(1, rows / columns))

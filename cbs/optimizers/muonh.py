@@ -13,19 +13,20 @@ from cbs.optimizers.spectral.sphere import step_on_sphere
 
 
 class MuonHyperball(SpectralOptimizer):
-    """Orthogonalised momentum in steps relative to the norm of a matrix, which never changes. With O the polar factor
-    of the momentum of W, ``|.|`` the Frobenius norm and R = |W| before the first step,
+    """Muon on a sphere: steps relative to the norm of a matrix, which never changes.
+
+    With O the polar factor of the momentum of W, ``|.|`` the Frobenius norm and R = |W| before the first step,
 
         W <- R N(W - lr * R * N(O)),  N(X) = X / |X|,
 
-    so ``lr`` is the length of a step over that of the weights, the same at every width.
+    so ``lr`` is the length of a step relative to the norm of the weights, at every width.
 
     Args:
         params: matrices, none of them 0, or groups of them as torch.optim takes them.
-        lr: length of a step over the norm of the weights.
+        lr: length of a step relative to the norm of the weights.
         momentum: decay of the average gradient per step.
-        nesterov: whether to look one step ahead.
-        weight_decay: of what AdamW trains beside it; matrices have their norm instead.
+        nesterov: whether to use Nesterov's look-ahead.
+        weight_decay: weight decay of the parameters that AdamW trains; the norm of matrices is fixed instead.
         iteration: options of :class:`~cbs.optimizers.spectral.base.SpectralOptimizer`.
 
     Raises:

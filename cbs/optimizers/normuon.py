@@ -1,4 +1,4 @@
-"""NorMuon: Muon whose directions have rows of one size on average (Li et al. 2025, arXiv 2510.05491)."""
+"""NorMuon: Muon whose directions have rows of equal size on average (Li et al. 2025, arXiv 2510.05491)."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from cbs.optimizers.muon import Muon
 from cbs.optimizers.spectral.base import SpectralOptimizer, beside_adamw
 
 FLOOR = 1e-10
-"""Added to roots and norms that are divided by, as in the released code (zichongli5/NorMuon, normuon.py)."""
+"""Added to square roots and norms in denominators, as in the released code (zichongli5/NorMuon, normuon.py)."""
 
 
 class NorMuon(Muon):
-    """Muon with a second moment for every row, a neuron, of the polar factor O of the momentum:
+    """Muon with a second moment for every row (a neuron) of the polar factor O of the momentum:
 
         v_i <- beta2 * v_i + (1 - beta2) mean_j O_ij^2
         D_ij = O_ij / sqrt(v_i)
         W <- (1 - lr * weight_decay) W - lr * scale * D |O| / |D|
 
-    where ``|.|`` is the Frobenius norm, so that a step is as long as Muon's. v starts at 0, without a correction, which
-    the last factor would cancel.
+    where ``|.|`` is the Frobenius norm, so that a step is as long as Muon's. v starts at 0 without bias correction,
+    because the last factor would cancel it.
 
     Args:
         params: matrices, or groups of them as torch.optim takes them.
         lr: learning rate.
         beta2: decay of the rows' average squares per step.
-        momentum: as all further options in :class:`~cbs.optimizers.muon.Muon`; the released code has the learning rate
-            convention ``"original"``.
+        momentum: like all further options as in :class:`~cbs.optimizers.muon.Muon`; the released code uses the learning
+            rate convention ``"original"``.
 
     Raises:
         ValueError: if a value is outside its domain, or a parameter is not a matrix.
@@ -54,12 +54,12 @@ class NorMuon(Muon):
         SpectralOptimizer.__init__(self, params, locals(), **iteration)
 
     def check(self, group: Mapping[str, Any]) -> None:
-        """Refuse options outside their domain with a ``ValueError``."""
+        """Raise ``ValueError`` for invalid options."""
         super().check(group)
         check_decay("beta2", group["beta2"])
 
     def directions(self, params: list[Tensor], momenta: list[Tensor], group: dict[str, Any]) -> list[Tensor]:
-        """The polar factors, their rows divided by the roots of their second moments, at their own length."""
+        """Return the polar factors, with rows divided by the roots of their second moments and the original norm."""
         factors = zip(params, self.polar_factors(momenta, group), strict=True)
         return [self._even(param, factor.to(state_dtype(param)), group["beta2"]) for param, factor in factors]
 

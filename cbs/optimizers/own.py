@@ -1,10 +1,10 @@
 """An optimizer of your own, named as ``package.module:name``, in the working folder or installed.
 
-The name is that of a class ``(params, lr, option=default, ...)``, or of a function ``(model, lr, *, option=default,
-...)`` that returns an optimizer. What a sweep needs besides it reads from attributes of these names, if there are any:
-``lr_grid``, ``family``, ``geometry``, ``width_rule``, ``paper``, ``second_moment`` and ``decoupled_decay``, see
-:class:`~cbs.optimizers.base.OptimizerSpec`; an entry that registers itself with
-:func:`~cbs.optimizers.base.optimizer` has said it all.
+The name refers to a class ``(params, lr, option=default, ...)``, or to a function ``(model, lr, *, option=default,
+...)`` that returns an optimizer. Further information for a sweep is read from its attributes ``lr_grid``, ``family``,
+``geometry``, ``width_rule``, ``paper``, ``second_moment`` and ``decoupled_decay``, where they exist; see
+:class:`~cbs.optimizers.base.OptimizerSpec`. For an entry that is registered with
+:func:`~cbs.optimizers.base.optimizer` the registration is used.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from cbs.registry import ImportFallback
 from cbs.registry.domains import is_number
 
 POWERS = range(-3, 4)
-"""Where a class has a default learning rate, a sweep starts from it times 2 to these powers."""
+"""Powers of 2 by which a sweep multiplies the default learning rate of a class."""
 
 EUCLIDEAN = "l2"
-"""The geometry where nothing is said: the one that the simple noise scale is defined in."""
+"""The geometry of optimizers that declare none: that of the simple noise scale."""
 
 _IMPORTED = ImportFallback("optimizer")
 
 
 def own_optimizer(name: str) -> OptimizerSpec:
-    """The entry for ``package.module:name``.
+    """Return the entry for ``package.module:name``.
 
     Raises:
-        ConfigError: if there is no such module or name, or it is no optimizer.
+        ConfigError: if there is no such module or name, or it is not an optimizer.
     """
     entry = _IMPORTED.get(name)
     specs = map(OPTIMIZERS.__getitem__, OPTIMIZERS)
@@ -82,5 +82,5 @@ def own_optimizer(name: str) -> OptimizerSpec:
 
 
 def lr_grid_around(middle: Any) -> tuple[float, ...]:
-    """Learning rates around a default; none where there is no such number."""
+    """Return learning rates around a default; empty where there is no positive number."""
     return tuple(middle * 2.0**power for power in POWERS) if is_number(middle) and middle > 0 else ()

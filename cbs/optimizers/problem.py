@@ -1,7 +1,7 @@
-"""What an optimizer is given that evaluates the model itself: second-order methods need more than gradients.
+"""The interface of optimizers that evaluate the model themselves: second-order methods need more than gradients.
 
-A :class:`Problem` says what is optimized, a :class:`ModelFunction` evaluates it beside the training loop and unseen by
-it, and a :class:`ProblemOptimizer` gets both.
+A :class:`Problem` defines what is optimized, a :class:`ModelFunction` evaluates it without affecting the training loop,
+and a :class:`ProblemOptimizer` uses both.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ Batch = Any
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """A model, and its loss in two halves.
+    """A model, and its loss as a composition of two functions.
 
     The mean over the batch of ``output_losses(outputs(model, batch), batch)`` is the training loss.
 
     Attributes:
         model: the model whose parameters are optimized.
-        outputs: ``outputs(model, batch)``, shape ``[examples, ...]``; the loss reads the model through them alone.
-        output_losses: ``output_losses(outputs, batch)``, loss of every example, shape ``[examples]``.
+        outputs: ``outputs(model, batch)``, shape ``[examples, ...]``; the loss depends on the model only through them.
+        output_losses: ``output_losses(outputs, batch)``, the loss of every example, shape ``[examples]``.
         curvature_sample: ``curvature_sample(outputs, batch, generator)``, shape of ``outputs``: for every example a
             random vector z, independent of the others, with mean 0 and E[z z'] the Hessian of its loss in its outputs.
             Pulled back through the model, z has the generalised Gauss-Newton matrix as its covariance. Where the loss
             is a negative log-likelihood, its gradient at targets drawn from the model's own distribution is such a z.
-        seed: of whatever the optimizer draws.
-        micro_batch_size: most examples in a forward pass, or ``None``.
+        seed: seed of the optimizer's random draws.
+        micro_batch_size: largest number of examples in a forward pass, or ``None`` for no limit.
     """
 
     model: nn.Module
@@ -50,12 +50,12 @@ class Problem:
 
 
 class ModelFunction(nn.Module):
-    """What a problem's model says of a batch, at any values of its trainable parameters.
+    """The outputs of a problem's model for a batch, as a function of its trainable parameters.
 
-    The model is run as a twin: its modules are copied, its parameters and buffers are shared. So nothing that watches
-    the model, such as hooks, compiled code or a noise-scale probe, notices an evaluation, and hooks put on the twin are
-    not on the model. Make it before such watchers are attached. Buffers that a forward pass updates, as those of
-    BatchNorm, are updated by evaluations too.
+    The model is evaluated through a twin: its modules are copied, its parameters and buffers are shared. So hooks,
+    compiled code or a noise-scale probe on the model do not notice an evaluation, and hooks on the twin do not affect
+    the model. Create it before hooks are attached to the model. Buffers that a forward pass updates, such as those of
+    BatchNorm, are updated by evaluations, too.
 
     Args:
         problem: the model and its loss.
@@ -76,11 +76,11 @@ class ModelFunction(nn.Module):
         self._pairs = list(zip(self.twin.modules(), model.modules(), strict=True))
 
     def forward(self, batch: Batch) -> Tensor:
-        """The outputs at the present parameters, shape ``[examples, ...]``."""
+        """Return the outputs at the current parameters, shape ``[examples, ...]``."""
         return self.problem.outputs(self.twin, batch)
 
     def at(self, values: Sequence[Tensor], batch: Batch) -> Tensor:
-        """The outputs with ``values`` in place of the trainable parameters, shape ``[examples, ...]``."""
+        """Return the outputs with ``values`` in place of the trainable parameters, shape ``[examples, ...]``."""
         for twin, module in self._pairs:
             if twin.training != module.training:
                 twin.training = module.training
@@ -93,16 +93,16 @@ class ModelFunction(nn.Module):
         return trainable == set(map(id, self.parameters_in_order))
 
     def values(self) -> list[Tensor]:
-        """The present parameters as new leaves of the graph that share their memory."""
+        """Return the current parameters as new leaves of the graph that share their memory."""
         return [param.detach().requires_grad_() for param in self.parameters_in_order]
 
 
 class ProblemOptimizer(CheckedOptimizer):
     """An optimizer that evaluates the model on the examples of the step.
 
-    A loop calls :meth:`attach` once, and before every :meth:`step` both computes the gradients, as for any optimizer,
-    and hands over the batch with :meth:`observe`. All examples that a step evaluates come from that batch, so that the
-    batch size counts every example that an update consumes. A copy is not attached.
+    A loop calls :meth:`attach` once. Before every :meth:`step` it computes the gradients, as for any optimizer, and
+    passes the batch to :meth:`observe`. All examples that a step evaluates come from that batch, so that the batch size
+    counts every example that an update uses. A copy is not attached.
 
     Attributes:
         reads_gradients: whether a step uses the gradients that the loop computed.
@@ -113,24 +113,24 @@ class ProblemOptimizer(CheckedOptimizer):
     _batch: Batch | None = None
 
     def attach(self, problem: Problem) -> None:
-        """Set what is optimized; call it once, before the first step."""
+        """Set the problem to optimize; call it once, before the first step."""
         self._function = ModelFunction(problem)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add parameters, before :meth:`attach`.
+        """Add parameters; possible only before :meth:`attach`.
 
         Raises:
-            RuntimeError: afterwards.
+            RuntimeError: after :meth:`attach`.
             ValueError: as :meth:`CheckedOptimizer.add_param_group`.
         """
         if self._function is not None:
             raise RuntimeError(
-                f"{type(self).__name__} takes no new parameters after it was attached: build and attach a new one"
+                f"{type(self).__name__} accepts no new parameters after it was attached: build and attach a new one"
             )
         super().add_param_group(param_group)
 
     def observe(self, batch: Batch) -> None:
-        """The examples of the next step."""
+        """Set the examples of the next step."""
         self._batch = batch
 
     @property
@@ -146,15 +146,15 @@ class ProblemOptimizer(CheckedOptimizer):
 
     @property
     def problem(self) -> Problem:
-        """What is optimized; as :attr:`function`."""
+        """The problem that is optimized; raises like :attr:`function`."""
         return self.function.problem
 
     def take_batch(self) -> Batch:
-        """The observed batch, once.
+        """Return the observed batch, and forget it.
 
         Raises:
-            RuntimeError: if none was observed since the step before, or other parameters are trainable than were when
-                the optimizer was attached.
+            RuntimeError: if no batch was observed since the previous step, or the set of trainable parameters has
+                changed since the optimizer was attached.
         """
         if self._batch is None:
             raise RuntimeError(f"{type(self).__name__} needs the batch of the step: call observe(batch) before step()")
@@ -169,7 +169,7 @@ class ProblemOptimizer(CheckedOptimizer):
 
 
 def check_clipping(optimizer: torch.optim.Optimizer, clip_norm: float | None) -> None:
-    """Raise a :class:`~cbs.errors.ConfigError` if gradients are to be clipped that the optimizer does not read."""
+    """Raise a :class:`~cbs.errors.ConfigError` if gradients are to be clipped that the optimizer does not use."""
     if clip_norm and isinstance(optimizer, ProblemOptimizer) and not optimizer.reads_gradients:
         name = type(optimizer).__name__
         raise ConfigError(
@@ -178,7 +178,7 @@ def check_clipping(optimizer: torch.optim.Optimizer, clip_norm: float | None) ->
 
 
 def count_examples(batch: Batch) -> int:
-    """Number of examples in a batch.
+    """Return the number of examples in a batch.
 
     Raises:
         ValueError: if it holds no tensor.
@@ -190,7 +190,7 @@ def count_examples(batch: Batch) -> int:
 
 
 def examples(batch: Batch, which: slice | Tensor) -> Batch:
-    """Some examples of a batch.
+    """Return some examples of a batch.
 
     Args:
         batch: the batch.
@@ -206,7 +206,7 @@ def examples(batch: Batch, which: slice | Tensor) -> Batch:
 
 
 def micro_batches(batch: Batch, limit: int | None) -> Iterator[Batch]:
-    """The batch in as few parts of at most ``limit`` examples as can be, of sizes that differ by at most one."""
+    """Yield the fewest parts of at most ``limit`` examples, with sizes that differ by at most one."""
     total = count_examples(batch)
     parts = 1 if limit is None else -(-total // limit)
     for index in range(parts):

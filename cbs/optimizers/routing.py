@@ -1,4 +1,4 @@
-"""Which parameters a method for matrices takes, and which it leaves to another: one rule, with an override."""
+"""The rule that divides parameters between a method for matrices and another optimizer, with an override."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TAKEN: dict[str, tuple[Kind, ...]] = {
     "kernels": ("hidden", "experts", "kernel"),
     "all": ("hidden", "experts", "embedding", "output layer"),
 }
-"""What the matrix part takes, by the value of ``matrices``."""
+"""Kinds of parameters in the matrix part, by the value of ``matrices``."""
 
 Matrices = str | Sequence[str]
 """A key of :data:`TAKEN`, or patterns over parameter names; see :func:`route`."""
@@ -33,14 +33,14 @@ class Route:
     """Where one trainable parameter goes.
 
     Attributes:
-        name: its name in the model; of a shared parameter the first.
+        name: name in the model; for a shared parameter the first one.
         parameter: the parameter.
-        kind: what the rule says it is: ``"hidden"``, ``"experts"``, ``"kernel"``, ``"embedding"``, ``"output layer"``
+        kind: kind according to the rule: ``"hidden"``, ``"experts"``, ``"kernel"``, ``"embedding"``, ``"output layer"``
             or ``"not a matrix"``.
         layout: how it is read as matrices, if it is one; see :mod:`cbs.optimizers.layout`.
-        guessed: whether that was told by a name or a shape; by the type of the module or the model itself otherwise.
-        is_matrix: whether the matrix part takes it.
-        reason: the kind, or ``"by override"`` where it does not go where the rule sends it.
+        guessed: whether the kind was guessed from a name or a shape, and not known from the module's type or the model.
+        is_matrix: whether it belongs to the matrix part.
+        reason: the kind, or ``"by override"`` where it does not go where the rule would send it.
     """
 
     name: str
@@ -78,39 +78,39 @@ class Routing:
 
     @property
     def rest(self) -> list[nn.Parameter]:
-        """All others."""
+        """All other parameters."""
         return [route.parameter for route in self.routes if not route.is_matrix]
 
 
 def route(model: nn.Module, matrices: Matrices = "hidden") -> Routing:
     """Divide the trainable parameters of ``model`` into a matrix part and the rest.
 
-    The rule first asks the type of the module that holds a parameter: weights of linear layers (of transformers'
-    ``Conv1D`` too, which are ``[in, out]``), of attention and of recurrent layers are *hidden* matrices, those of
-    ``nn.Embedding`` *embeddings*, also where they are tied to an output layer, those of convolutions *kernels* unless
-    each channel has its own. Experts that say whether they are transposed, as those of transformers do, are *experts*:
-    a stack of matrices. What a model returns as ``get_output_embeddings()`` is an *output layer*.
+    The rule first uses the type of the module that holds a parameter. Weights of linear layers (including transformers'
+    ``Conv1D``, which are ``[in, out]``), attention and recurrent layers are *hidden* matrices; those of
+    ``nn.Embedding`` are *embeddings*, also where they are tied to an output layer; those of convolutions are *kernels*,
+    except in depthwise convolutions. Expert modules with an attribute ``is_transposed``, as in transformers, hold
+    *experts*: a stack of matrices. What a model returns as ``get_output_embeddings()`` is an *output layer*.
 
-    The rest is guessed by name and shape, and a warning says so once for each model:
+    The rest is guessed from name and shape, and a warning says so once for each model:
 
     - A linear layer is the output layer if it is the last matrix of a module with one of ``kinds.OUTPUT_NAMES``, or has
       one of ``kinds.OUTPUT_LINEARS`` itself. Inside a numbered stack, as in ``blocks.3.attention.output``, such a name
-      means a hidden layer. Where no output layer is found so, nor one tied to an embedding, it is the linear layer with
-      as many outputs as the largest embedding has rows, if it is the last or in no numbered stack. With ``embed`` in
-      its name a linear layer is an embedding.
-    - A parameter of a module of another type is by its name an embedding or, like ``A_log`` and biases, no matrix. Else
-      it is a hidden matrix ``[out, in]`` with two dimensions, experts ``[experts, out, in]`` with three.
+      means a hidden layer. If this finds no output layer, and none is tied to an embedding, the output layer is the
+      linear layer with as many outputs as the largest embedding has rows, if it is the last or not in a numbered stack.
+      A linear layer with ``embed`` in its name is an embedding.
+    - A parameter of a module of another type is, by its name, an embedding or, like ``A_log`` and biases, not a matrix.
+      Otherwise it is a hidden matrix ``[out, in]`` with two dimensions, experts ``[experts, out, in]`` with three.
 
-    In a model whose output layer has another name, such as a bare ``nn.Sequential``, that layer counts as hidden, which
-    the warning then says of the last one.
+    In a model whose output layer has another name, such as a bare ``nn.Sequential``, that layer counts as hidden; the
+    warning then lists the last linear layer as a guess.
 
     Args:
         model: the model.
-        matrices: ``"hidden"`` for hidden matrices and experts, ``"kernels"`` for kernels besides, which are matrices
-            ``[out, rest]``, ``"all"`` for embeddings and output layers besides, or a list of patterns.
-            A pattern is a parameter's name in which ``*``, ``?`` and ``[...]`` are wildcards, and ``*`` also stands for
-            dots. Each adds the matrices it matches, and one that begins with ``!`` takes them away again, in order. The
-            list may begin with one of the three words, and one that begins by taking away begins with ``"hidden"``.
+        matrices: ``"hidden"`` for hidden matrices and experts, ``"kernels"`` to add kernels, which are matrices
+            ``[out, rest]``, ``"all"`` to add embeddings and output layers to the hidden ones, or a list of patterns.
+            A pattern is a parameter's name with the wildcards ``*``, ``?`` and ``[...]``, where ``*`` also matches
+            dots. In order, each pattern adds the matrices it matches; a pattern that begins with ``!`` removes them.
+            The list may begin with one of the three words; if its first pattern removes, it starts from ``"hidden"``.
 
     Raises:
         ValueError: if ``matrices`` is none of these, a pattern changes nothing, or a pattern that adds matches a
@@ -143,7 +143,7 @@ def route(model: nn.Module, matrices: Matrices = "hidden") -> Routing:
 
 
 def _warn(model: nn.Module, routes: Sequence[Route]) -> None:
-    """Say once what was guessed of a model, layers of a stack together, and how to say otherwise."""
+    """Warn once per model about guessed kinds, with layers of a stack together, and about how to override them."""
     alike: dict[str, list[Route]] = {}
     for route in routes:
         if route.guessed:
@@ -157,14 +157,14 @@ def _warn(model: nn.Module, routes: Sequence[Route]) -> None:
     more = f" and {len(shown) - 4} more" if len(shown) > 4 else ""
     name, first = max(guesses.items(), key=lambda guess: guess[1].is_matrix or guess[1].parameter.ndim == 2)
     warnings.warn(
-        f"{type(model).__name__}: guessed by name or shape: {', '.join(shown[:4])}{more}; if wrong, say so: "
+        f"{type(model).__name__}: guessed by name or shape: {', '.join(shown[:4])}{more}; if wrong, override it: "
         f'matrices=["hidden", "{"!" if first.is_matrix else ""}{name}"]',
         stacklevel=3,
     )
 
 
 def _matched(model: nn.Module, patterns: Sequence[str], rule: dict[int, KindRule]) -> set[int]:
-    """Ids of the parameters that ``patterns`` leave in the matrix part."""
+    """Return the ids of the parameters that ``patterns`` leave in the matrix part."""
     named = [(name, param) for name, param in model.named_parameters(remove_duplicate=False) if param.requires_grad]
     matrices = [name for name, param in named if _can_be_matrix(param, rule)]
     start = "hidden" if patterns[0].startswith("!") else patterns[0]
@@ -174,7 +174,7 @@ def _matched(model: nn.Module, patterns: Sequence[str], rule: dict[int, KindRule
         keys = {id(param) for _, param in matched}
         if pattern.startswith("!"):
             if not keys & taken:
-                raise _refusal(pattern, "takes nothing away", [name for name, param in named if id(param) in taken])
+                raise _refusal(pattern, "removes nothing", [name for name, param in named if id(param) in taken])
             taken -= keys
             continue
         flat = next((name for name, param in matched if not _can_be_matrix(param, rule)), None)

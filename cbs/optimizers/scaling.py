@@ -1,21 +1,20 @@
 r"""Options in examples: hyperparameters that keep their meaning when the batch size changes.
 
-A decay per step or a weight decay tuned at one batch size means something else at another. Two options, understood by
-every optimizer that has the option they stand for, are given in examples and turned into the usual ones for the batch
-size of a trial:
+A decay per step or a weight decay tuned at one batch size means something else at another. Two options can be given in
+examples, for every optimizer that has the option they replace, and are converted for the batch size of a trial:
 
 ``beta2_half_life``
-    Examples after which a squared gradient counts half in the second moment. With t the half-life,
-    :math:`\beta_2(B) = 2^{-B/t}`, hence :math:`\beta_2(B) = \beta_2(B_0)^{B/B_0}` (Marek et al. 2025, arXiv
+    Number of examples after which the weight of a squared gradient in the second moment is halved. With t the
+    half-life, :math:`\beta_2(B) = 2^{-B/t}`, hence :math:`\beta_2(B) = \beta_2(B_0)^{B/B_0}` (Marek et al. 2025, arXiv
     2507.07101). Replaces the second of ``betas``. It is refused where that is another decay, as in Lion and Adan, or
-    not applied once in every step, as in Sophia.
+    not applied at every step, as in Sophia.
 
 ``weight_decay_timescale``
     Examples over which decoupled weight decay averages the updates, :math:`\tau = B / (\eta \lambda)` with learning
     rate :math:`\eta` (the AdamW timescale, Bergsma et al. 2025, arXiv 2505.13738, there as a fraction of the training
-    examples). Replaces ``weight_decay`` by :math:`\lambda = B / (\eta \tau)`, with the trial's peak learning rate.
-    Where weight decay is not decoupled, as inside the ratio of LAMB or in the gradient of SGD, the product means
-    something else, so it is refused there, as it is where a step decays weights several times, as Gauss-Newton does.
+    examples). Replaces ``weight_decay`` by :math:`\lambda = B / (\eta \tau)`, with the trial's peak learning rate. It
+    is refused where weight decay is not decoupled, as inside the ratio of LAMB or in the gradient of SGD, because the
+    product then means something else, and where a step decays weights several times, as Gauss-Newton does.
 """
 
 from __future__ import annotations
@@ -31,21 +30,21 @@ from cbs.registry.domains import is_number
 from cbs.trial.config import Choice
 
 SCALED_OPTIONS = {"beta2_half_life": "betas", "weight_decay_timescale": "weight_decay"}
-"""Options in examples and the option of an optimizer that each stands for."""
+"""Options in examples, and the option of an optimizer that each replaces."""
 
 
 def scaled_options(options: Mapping[str, Any], second_moment: bool, decoupled_decay: bool | str) -> tuple[str, ...]:
-    """The options in examples that an optimizer understands.
+    """Return the options in examples that an optimizer supports.
 
     Args:
-        options: its own with their values.
+        options: its own options with their values.
         second_moment: whether the second of its ``betas`` is the decay per step of squared gradients.
         decoupled_decay: whether its weight decay is decoupled, or the option that says so.
     """
     decoupled = options[decoupled_decay] if isinstance(decoupled_decay, str) else decoupled_decay
     meaningless = {
         "beta2_half_life": not second_moment,
-        # With fixed_decay a step of pytorch_optimizer takes weight_decay away, whatever the learning rate.
+        # With fixed_decay a step of pytorch_optimizer decays by weight_decay, whatever the learning rate.
         "weight_decay_timescale": not decoupled or options.get("fixed_decay"),
     }
     known = [name for name, target in SCALED_OPTIONS.items() if target in options and name not in options]
@@ -61,7 +60,7 @@ def resolve(
     lr: float,
     batch_size: int,
 ) -> dict[str, Any]:
-    """The options of ``choice`` with those in examples replaced by what they mean at ``batch_size``.
+    """Return the options of ``choice`` with those in examples converted for ``batch_size``.
 
     Args:
         choice: an optimizer and its options.
@@ -72,7 +71,7 @@ def resolve(
         batch_size: examples per update.
 
     Raises:
-        ConfigError: if an option means nothing for the optimizer, both are given, or a value is not above 0.
+        ConfigError: if the optimizer does not support an option, both forms are given, or a value is not above 0.
     """
     options = dict(choice.options)
     for name, target in SCALED_OPTIONS.items():
@@ -96,19 +95,20 @@ def resolve(
 
 
 def decay_at(batch_size: int, half_life: float) -> float:
-    """Decay per step of an average in which ``half_life`` examples later something counts half, as a second moment or
-    the weights."""
+    """Return the decay per step of an average, such as a second moment, in which weights are halved after ``half_life``
+    examples.
+    """
     return 2.0 ** (-batch_size / half_life)
 
 
 class Rescaling:
-    """Options in examples of a built optimizer, kept at their meaning when the batch size changes.
+    """Keeps the options in examples of a built optimizer constant in examples when the batch size changes.
 
     Args:
         choice: the optimizer and its options.
-        optimizer: built of them.
-        lr: peak learning rate it was built with.
-        batch_size: likewise.
+        optimizer: the built optimizer.
+        lr: peak learning rate with which it was built.
+        batch_size: batch size for which it was built.
     """
 
     def __init__(self, choice: Choice, optimizer: torch.optim.Optimizer, lr: float, batch_size: int) -> None:
@@ -117,14 +117,14 @@ class Rescaling:
         self._choice, self._now = choice, (lr, batch_size)
 
     def resume(self, batch_size: int, lr: float) -> None:
-        """Say what the options stand at in an optimizer whose state was loaded."""
+        """Set the batch size and learning rate that the options of a loaded optimizer are for."""
         self._now = (lr, batch_size)
 
     def to(self, batch_size: int, lr: float) -> None:
-        """Change to another batch size and another peak learning rate.
+        """Convert the options for another batch size and another peak learning rate.
 
         Raises:
-            ConfigError: if no parameter group holds an option where it is looked for.
+            ConfigError: if no parameter group holds the option with its expected value.
         """
         (old_lr, old_size), self._now = self._now, (lr, batch_size)
         for name, examples in self._given.items():

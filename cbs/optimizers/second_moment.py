@@ -1,4 +1,4 @@
-"""The second moments that adaptive optimizers keep and divide gradients by, read from any of them."""
+"""Read the second moments by which adaptive optimizers divide gradients, from any implementation."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ from cbs.optimizers.matching import leaves
 
 _ADAPTIVE = ("adam", "rmsprop", "adagrad", "lamb", "merit")
 _SECOND_MOMENTS = ("max_exp_avg_sq", "exp_avg_sq", "square_avg", "sum")
-"""Where optimizers keep it: AMSGrad, the Adam family, RMSprop, Adagrad."""
+"""Names of the state that holds it: AMSGrad, the Adam family, RMSprop, Adagrad."""
 
 
 def scaled_by_second_moments(
     optimizer: torch.optim.Optimizer,
 ) -> Iterator[tuple[torch.optim.Optimizer, dict[str, Any], Tensor]]:
-    """The tensors whose gradients an optimizer divides by the root of a second moment, each with the part of the
-    optimizer that moves it and its parameter group."""
+    """Yield the tensors whose gradients an optimizer divides by the root of a second moment.
+
+    Each comes with the part of the optimizer that updates it and its parameter group.
+    """
     for part in leaves(optimizer):
         names = [kind.__name__.lower() for kind in type(part).__mro__]
         known = any(fragment in name for fragment in _ADAPTIVE for name in names)
@@ -33,14 +35,15 @@ def scaled_by_second_moments(
 
 
 def root_of_second_moment(part: torch.optim.Optimizer, group: Mapping[str, Any], parameter: Tensor) -> Tensor | None:
-    """The denominator of a tensor's gradient: the root of the second moment, corrected for bias where the optimizer
-    does so, plus epsilon; ``None`` before its first step. Complex numbers are pairs of real ones, as optimizers take
-    them.
+    """Return the denominator of a tensor's gradient; ``None`` before its first step.
+
+    This is the square root of the second moment, bias-corrected where the optimizer does so, plus epsilon. Complex
+    numbers are treated as pairs of real ones, as optimizers do.
 
     Raises:
-        ConfigError: if the optimizer keeps none that is known.
+        ConfigError: if the optimizer keeps no second moment that is known.
     """
-    # state is a defaultdict: looking up with [] would create an entry, and optimizers take an entry as started.
+    # state is a defaultdict: [] would create an entry, which optimizers take as initialized.
     state = part.state.get(parameter, {})
     if not state:
         return None
@@ -60,7 +63,7 @@ def root_of_second_moment(part: torch.optim.Optimizer, group: Mapping[str, Any],
 
 
 def _bias_correction(state: Mapping[str, Any], group: Mapping[str, Any]) -> Any:
-    """``1 - beta2^step`` where the optimizer counts steps and decays with a beta2, else 1."""
+    """Return ``1 - beta2^step`` where the optimizer counts steps and decays with a beta2, else 1."""
     step = state.get("step", group.get("step"))
     if step is None or "betas" not in group or not group.get("bias_correction", group.get("correct_bias", True)):
         return 1.0

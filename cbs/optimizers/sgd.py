@@ -28,8 +28,8 @@ def sgd(
 ) -> torch.optim.SGD:
     """Stochastic gradient descent with momentum.
 
-    torch's form: ``buffer <- momentum * buffer + g`` and ``w <- w - lr * buffer``, so the step a constant gradient ends
-    up with is ``lr / (1 - momentum)`` times the gradient. Weight decay is added to the gradient.
+    torch's form: ``buffer <- momentum * buffer + g`` and ``w <- w - lr * buffer``, so under a constant gradient steps
+    tend to ``lr / (1 - momentum)`` times the gradient. Weight decay is added to the gradient.
 
     Raises:
         ValueError: if an option is outside its domain.

@@ -24,8 +24,8 @@ from cbs.optimizers.contract import CheckedOptimizer, evaluated, needs_dense_gra
 class SignSGD(CheckedOptimizer):
     """The sign of the gradient, without momentum; weight decay is decoupled.
 
-    ``w <- (1 - lr * weight_decay) w - lr * sign(g)``. Its state is an empty tensor for each parameter, which
-    ``torch.distributed.checkpoint`` reads the device from.
+    ``w <- (1 - lr * weight_decay) w - lr * sign(g)``. Its state is an empty tensor for each parameter, from which
+    ``torch.distributed.checkpoint`` gets the device.
 
     Args:
         params: parameters, or groups of them as torch.optim takes them.
@@ -41,7 +41,7 @@ class SignSGD(CheckedOptimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Update every parameter that has a gradient once; returns what ``closure`` returns.
+        """Update every parameter that has a gradient once; return the closure's result.
 
         Raises:
             RuntimeError: if a gradient is sparse.

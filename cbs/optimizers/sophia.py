@@ -16,7 +16,7 @@ from cbs.optimizers.library import construct, from_pytorch_optimizer
 from cbs.optimizers.problem import ModelFunction, ProblemOptimizer, count_examples, micro_batches
 
 NEVER = 2**62
-"""Steps between Hessian estimates of the library's own, which needs a graph of the gradient."""
+"""Number of steps between the library's own Hessian estimates, which would need a graph of the gradient."""
 
 
 class SophiaG(ProblemOptimizer, CompositeOptimizer):
@@ -34,7 +34,7 @@ class SophiaG(ProblemOptimizer, CompositeOptimizer):
 
     Args:
         inner: a ``SophiaH`` with ``p=1``.
-        gamma: scale of the curvature; the larger, the fewer entries are clipped; above 0.
+        gamma: scale of the curvature, above 0; the larger, the fewer entries are clipped.
         interval: steps between estimates of the curvature.
 
     Raises:
@@ -51,7 +51,7 @@ class SophiaG(ProblemOptimizer, CompositeOptimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Update every parameter that has a gradient; returns what ``closure`` returns."""
+        """Update every parameter that has a gradient; return the closure's result."""
         loss = evaluated(closure)
         batch, done = self.take_batch(), self.param_groups[0].get("step", 0)
         diagonal = None
@@ -65,12 +65,12 @@ class SophiaG(ProblemOptimizer, CompositeOptimizer):
 
 
 def curvature_diagonal(function: ModelFunction, batch: Any, generator: torch.Generator) -> list[Tensor]:
-    """An unbiased estimate of the diagonal of the generalised Gauss-Newton matrix of the mean loss of a batch.
+    """Return an unbiased estimate of the diagonal of the generalised Gauss-Newton matrix of a batch's mean loss.
 
     Args:
         function: the model and its loss.
         batch: examples.
-        generator: of the random vectors.
+        generator: generator of the random vectors.
 
     Returns:
         One tensor for each parameter.

@@ -1,8 +1,8 @@
 r"""Learning rates that transfer across widths: muP, the maximal update parametrization.
 
-A model says of each parameter what :class:`Width` it has, or :func:`widths_against` reads it from the shapes of the
-model and of its base model; :func:`scale_for_width` multiplies the learning rate of each by the factor that the
-optimizer's rule gives it. With r = width / base width:
+A model declares the :class:`Width` of each parameter, or :func:`widths_against` infers it from the shapes of the model
+and of its base model; :func:`scale_for_width` multiplies the learning rate of each parameter by the factor that the
+optimizer's rule gives. With r = width / base width:
 
 ============================  ========  ==============  =======  =====  ==========  ======
 kind of parameter             init std  multiplier      "adam"   "sgd"  "spectral"  "none"
@@ -75,7 +75,8 @@ POWERS: dict[str, dict[Kind, float]] = {
 """Power of the width ratio by which a rule multiplies the learning rate, for each kind of parameter."""
 
 ALIKE = 1.1
-"""Sides of a matrix that grow by the same up to this factor, as where one is rounded to a multiple of 64, are alike."""
+"""Largest ratio between the growth of a matrix's two sides that counts as equal, for sides rounded to multiples of
+64."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,29 +103,29 @@ class Width:
             raise ConfigError(f"ratio of a width must be finite and above 0, got {self.ratio}")
 
     def factor(self, rule: str) -> float:
-        """What ``rule`` multiplies the learning rate by."""
+        """Return the factor by which ``rule`` multiplies the learning rate."""
         return self.ratio ** POWERS[rule][self.kind]
 
 
 @runtime_checkable
 class HasWidths(Protocol):
-    """A model that knows its base width; any ``nn.Module`` can define it."""
+    """A model that knows its base width; any ``nn.Module`` can define the method."""
 
     def widths(self) -> Mapping[str, Width]:
-        """Parameter name -> width. Parameters that do not grow are left out."""
+        """Return the width of each parameter by its name. Parameters that do not grow are left out."""
         ...
 
 
 def widths_against(model: nn.Module, base: nn.Module) -> dict[str, Width]:
-    """How every trainable parameter of ``model`` grows, from the shapes of ``base``, the same model at the base width.
+    """Return how every trainable parameter of ``model`` grows relative to ``base``, the same model at the base width.
 
-    Which side of a matrix is its input is what :func:`~cbs.optimizers.routing.route` finds: ``Conv1D`` and experts have
-    theirs in other places than ``nn.Linear``. An output layer counts as ``"output"``, so the model must multiply its
-    logits by 1/ratio.
+    :func:`~cbs.optimizers.routing.route` determines which side of a matrix is its input, which differs between
+    ``nn.Linear``, ``Conv1D`` and experts. An output layer counts as ``"output"``, so the model must multiply its logits
+    by 1/ratio.
 
     Raises:
-        ConfigError: if ``base`` lacks a parameter, or one grows in a way that the table above does not hold: in the
-            number of rows of an embedding or a head, in the size of a kernel, or in two sides at two rates.
+        ConfigError: if ``base`` lacks a parameter, or one grows in a way that the table above does not cover: in the
+            number of rows of an embedding or a head, in the size of a kernel, or in two sides at different rates.
     """
     shapes = {name: tuple(param.shape) for name, param in base.named_parameters()}
     widths = {}
@@ -144,7 +145,7 @@ def scale_for_width(
     """Multiply the learning rate of each parameter by the factor of its width, in place.
 
     A parameter group whose parameters have different factors is split; the parts keep the group's options and the order
-    of its parameters. Groups are left as they are where there are no widths or every factor is 1. To be called after
+    of its parameters. Groups stay as they are where there are no widths or every factor is 1. Call this after
     construction, before the first step and before a scheduler reads the learning rates.
 
     Args:
@@ -163,7 +164,7 @@ def scale_for_width(
     params = dict(model.named_parameters())
     for name in widths:
         if name not in params:
-            raise ConfigError(f"widths() of {type(model).__name__} names {name!r}, which is no parameter of it")
+            raise ConfigError(f"widths() of {type(model).__name__} names {name!r}, which is not one of its parameters")
     factors = {id(params[name]): width.factor(rule) for name, width in widths.items()}
     if rule == "spectral":
         beside = [part for part in _holders(optimizer) if part is not optimizer and isinstance(part, torch.optim.AdamW)]
@@ -186,21 +187,24 @@ def scale_for_width(
 
 
 def _width(entry: Route, shape: tuple[int, ...], before: tuple[int, ...]) -> Width:
-    """The width of one parameter that has another shape in the base model."""
+    """Return the width of a parameter whose shape differs from that in the base model."""
     changed = [place for place, (now, then) in enumerate(zip(shape, before, strict=True)) if now != then]
     first = 1 if entry.kind == "experts" else 0
     rows = entry.kind == "output layer" or (entry.kind == "embedding" and not entry.guessed)
     if len(changed) == 1 and entry.kind == "not a matrix":
         return Width(kind="input", ratio=shape[changed[0]] / before[changed[0]])
     if entry.kind == "not a matrix" or not {*changed} <= {first, first + 1} or (rows and changed != [1]):
-        raise ConfigError(f"{entry.name!r} ({entry.kind}) is {shape}, in the base model {before}: not a width")
+        raise ConfigError(
+            f"{entry.name!r} ({entry.kind}) is {shape}, but {before} in the base model: this is not growth in width"
+        )
     fan_out, fan_in = (
         now / then for now, then in zip(fans(shape, entry.layout), fans(before, entry.layout), strict=True)
     )
     if len(changed) == 2:
         if not 1 / ALIKE < fan_out / fan_in < ALIKE:
             raise ConfigError(
-                f"{entry.name!r} grows from {before} to {shape}, {fan_out:g} and {fan_in:g} times: not alike"
+                f"{entry.name!r} grows from {before} to {shape}: its sides grow by different factors, {fan_out:g} and "
+                f"{fan_in:g}"
             )
         return Width(kind="hidden", ratio=fan_in)
     if entry.kind == "output layer":
@@ -211,7 +215,7 @@ def _width(entry: Route, shape: tuple[int, ...], before: tuple[int, ...]) -> Wid
 
 
 def _holders(optimizer: torch.optim.Optimizer) -> Iterator[torch.optim.Optimizer]:
-    """An optimizer and all that it is made of."""
+    """Yield an optimizer and all its parts."""
     yield optimizer
     inner = getattr(optimizer, "optimizers", None) or getattr(optimizer, "optimizer", None)
     for part in inner if isinstance(inner, list | tuple) else [] if inner is None else [inner]:
@@ -219,7 +223,7 @@ def _holders(optimizer: torch.optim.Optimizer) -> Iterator[torch.optim.Optimizer
 
 
 def _split(group: dict[str, Any], factors: Mapping[int, float]) -> list[dict[str, Any]]:
-    """The group, with the parameters of the first factor, and a copy for each further one."""
+    """Return the group, reduced to the parameters with the first factor, and a copy for each further factor."""
     members: dict[float, list[int]] = {}
     for place, param in enumerate(group["params"]):
         members.setdefault(factors.get(id(param), 1.0), []).append(place)

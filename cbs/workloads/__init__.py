@@ -16,7 +16,7 @@ __all__ = ["WORKLOADS", "RandomExamples", "TrainingStream", "Workload", "build_w
 
 
 def build_workload(choice: Choice) -> Workload:
-    """The workload a configuration names, built with its options.
+    """Build the workload that a configuration names, with its options.
 
     Args:
         choice: a name of :data:`WORKLOADS`, or ``package.module:function`` for a function that returns an object with

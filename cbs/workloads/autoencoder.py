@@ -17,14 +17,14 @@ from cbs.workloads.likelihoods import FixedSet
 
 EMBEDDED = ("photo", "glyphs")
 PHOTO_TARGET, OTHER_TARGET = 0.02, 0.1
-"""The photo is smooth, so that few numbers say most of a patch."""
+"""Default targets; that of the photo is lower because few numbers describe a smooth patch."""
 
 
 def unlabelled_source(workload: str, data: str, validation: str | None, image_size: int | None) -> ImageSource:
-    """Images whose labels nobody needs: ``"photo"``, ``"glyphs"``, or the path of a person's own."""
+    """Return images whose labels are not used: ``"photo"``, ``"glyphs"``, or the path of the user's own."""
     all_whole(workload, {"image_size": image_size})
     if data in EMBEDDED and validation is not None:
-        raise ConfigError(f"option validation of workload {workload!r} needs data=PATH, {data} does not use it")
+        raise ConfigError(f"option validation of workload {workload!r} needs data=PATH; {data!r} does not use it")
     if data == "photo":
         return photo_source(workload, size=image_size or 8)
     if data == "glyphs":
@@ -33,7 +33,7 @@ def unlabelled_source(workload: str, data: str, validation: str | None, image_si
 
 
 def layers(*widths: int) -> nn.Sequential:
-    """Linear layers from width to width with tanh between them, of variance 1/fan-in at the start."""
+    """Return linear layers of these widths with tanh between them, initialized with variance 1/fan-in."""
     made: list[nn.Module] = []
     for inputs, outputs in pairwise(widths):
         layer = nn.Linear(inputs, outputs)
@@ -44,14 +44,14 @@ def layers(*widths: int) -> nn.Sequential:
 
 
 class AutoencoderWorkload:
-    """Mean squared error of the pixels, standardised over the training data: 1 is what their mean would give.
+    """An autoencoder, trained on the mean squared error of standardised pixels: predicting their mean gives 1.
 
-    The model goes from the pixels through a hidden layer to a few numbers, the code, and back the same way.
+    The model maps the pixels through a hidden layer to a few numbers, the code, and back in the same way.
 
     Args:
-        source: of the images.
-        width: of the hidden layers.
-        code: numbers in the narrow layer.
+        source: source of the images.
+        width: width of the hidden layers.
+        code: number of entries of the code.
         default_target: the target used when none is given.
     """
 
@@ -73,31 +73,31 @@ class AutoencoderWorkload:
         self.validation_examples = len(self._validation)
 
     def build_model(self) -> nn.Module:
-        """Encoder and decoder, drawn from torch's global random state."""
+        """Return encoder and decoder, drawn from torch's global random state."""
         return layers(self.pixels, self.width, self.code, self.width, self.pixels)
 
     def training_stream(self, generator: torch.Generator) -> TrainingStream:
-        """Random images."""
+        """Return a stream of random images."""
         return self.source.stream(generator)
 
     def example_losses(self, model: nn.Module, batch: LabelledImages) -> Tensor:
-        """Mean squared error of the pixels of every image, shape ``[images]``."""
+        """Return the mean squared error over the pixels of every image, shape ``[images]``."""
         return self.output_losses(self.outputs(model, batch), batch)
 
     def outputs(self, model: nn.Module, batch: LabelledImages) -> Tensor:
-        """Reconstructed pixels, shape ``[images, pixels]``."""
+        """Return the reconstructed pixels, shape ``[images, pixels]``."""
         return model(self.source.standardised(batch[0]).flatten(1))
 
     def output_losses(self, outputs: Tensor, batch: LabelledImages) -> Tensor:
-        """Mean squared error of the pixels of every image, shape ``[images]``."""
+        """Return the mean squared error over the pixels of every image, shape ``[images]``."""
         return (outputs - self.source.standardised(batch[0]).flatten(1)).square().mean(1)
 
     def curvature_sample(self, outputs: Tensor, batch: LabelledImages, generator: torch.Generator) -> Tensor:
-        """Normal numbers whose variance is the curvature, 2 over the number of pixels."""
+        """Return normal numbers whose variance is the curvature, 2 over the number of pixels."""
         return torch.randn(outputs.shape, generator=generator).to(outputs) * (2.0 / self.pixels) ** 0.5
 
     def validate(self, model: nn.Module) -> float:
-        """Mean loss over the validation images."""
+        """Return the mean loss over the validation images."""
         device = next(model.parameters()).device
         (loss,) = self._validation.means(lambda part: self.example_losses(model, (part[0], part[1]))[:, None], device)
         return loss
@@ -115,16 +115,16 @@ def autoencoder(
     """An autoencoder of images; see :class:`AutoencoderWorkload`.
 
     Args:
-        width: of the hidden layers.
-        code: numbers in the narrow layer.
-        data: ``"photo"`` for grey patches of the photo that comes with matplotlib, ``"glyphs"`` for digits, or a path
-            as of the workload ``images``.
+        width: width of the hidden layers.
+        code: number of entries of the code.
+        data: ``"photo"`` for grey patches of the photo that is included in matplotlib, ``"glyphs"`` for digits, or a
+            path as for the workload ``images``.
         image_size: pixels across and down; ``None`` for 8 (photo), 12 (glyphs) or what the data have.
         validation: path of the validation part, where it is not in ``data``.
 
     Raises:
-        ConfigError: if an option is out of its domain or contradicts another.
-        DataError: if the data cannot be read, or this matplotlib comes without the photo.
+        ConfigError: if an option is invalid or contradicts another.
+        DataError: if the data cannot be read, or this matplotlib does not include the photo.
     """
     all_whole("autoencoder", {"width": width, "code": code})
     source = unlabelled_source("autoencoder", data, validation, image_size)

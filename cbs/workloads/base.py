@@ -1,4 +1,6 @@
-"""What a workload is: model, data, loss and validation. The optimizer is an axis of the sweep, not part of it."""
+"""The protocol of a workload: model, data, loss and validation. The optimizer is an axis of the sweep, not part of
+it.
+"""
 
 from __future__ import annotations
 
@@ -15,19 +17,19 @@ Batch = Any
 
 
 class TrainingStream(Protocol):
-    """Training examples in an order fixed by the seed alone, however they are cut into batches.
+    """Training examples in an order that depends only on the seed, however they are divided into batches.
 
-    A stream may have a method ``skip(examples)`` that goes on after so many; a trial that is picked up again then need
-    not draw what it has seen.
+    A stream may have a method ``skip(examples)`` that continues after this many examples; a resumed trial then need not
+    draw again what it has seen.
     """
 
     def next(self, examples: int) -> Batch:
-        """The next ``examples`` examples; called once per step of a trial."""
+        """Return the next ``examples`` examples; called once per step of a trial."""
 
 
 @runtime_checkable
 class Workload(Protocol):
-    """The protocol every workload follows; a user's own needs these names and nothing else.
+    """The protocol that every workload follows; a user's own workload needs these members and nothing else.
 
     Attributes:
         metric: name of the validation metric, for example ``"validation_loss"``.
@@ -38,14 +40,13 @@ class Workload(Protocol):
         tokens_per_example: tokens in an example, or ``None``.
         data_hash: 16 hexadecimal digits that identify the data, or ``None`` for synthetic data.
 
-    A method ``load(model, optimizer, path)`` puts a checkpoint of one's own kind into both, where trials start from one
-    (:mod:`cbs.training.birth`); ``optimizer`` is ``None`` where its state is not wanted. An attribute
-    ``training_examples`` says how many examples the training stream has, where it ends.
+    Optional members: a method ``load(model, optimizer, path)`` loads a checkpoint of the user's own format into both,
+    for trials that start from one (:mod:`cbs.training.birth`); ``optimizer`` is ``None`` where its state is not needed.
+    An attribute ``training_examples`` holds the number of examples in a finite training stream. An attribute
+    ``validation_examples``, the number of examples in :meth:`validate`, lets ``cbs sweep --dry-run`` extrapolate the
+    duration of a long validation pass.
 
-    An attribute ``validation_examples``, how many examples :meth:`validate` sees, lets ``cbs sweep --dry-run``
-    extrapolate a validation pass that takes long.
-
-    A regression on a line, trained for one step:
+    Example of a linear regression:
 
     >>> from torch import nn
     >>> class Points:
@@ -81,24 +82,25 @@ class Workload(Protocol):
     data_hash: str | None
 
     def build_model(self) -> nn.Module:
-        """A freshly initialised model, drawn from torch's global random state.
+        """Return a newly initialized model, drawn from torch's global random state.
 
         Called once per trial, which seeds that state.
         """
 
     def training_stream(self, generator: torch.Generator) -> TrainingStream:
-        """The training examples, in an order that depends on ``generator`` alone; called once per trial."""
+        """Return the training examples in an order that depends on ``generator`` only; called once per trial."""
 
     def example_losses(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Loss of every example, shape ``[examples]``; the training loss is their mean.
+        """Return the loss of every example, shape ``[examples]``; the training loss is their mean.
 
         Called once per forward and backward pass of a step, with all of its examples or some.
         """
 
     def validate(self, model: nn.Module) -> float | Mapping[str, float]:
-        """The validation metric of ``model``, on the same data every time; several by name, :attr:`metric` among them.
+        """Return the validation metric of ``model``, on the same data every time.
 
-        An attribute ``directions`` says by name which side is better where that is not ``direction``.
+        Several metrics are returned by name, including :attr:`metric`. An attribute ``directions`` says by name which
+        side is better, for metrics where it is not ``direction``.
 
         Called before the first step and at every evaluation, in evaluation mode and without gradients.
         """
@@ -106,17 +108,20 @@ class Workload(Protocol):
 
 @runtime_checkable
 class PredictiveWorkload(Workload, Protocol):
-    """A workload whose loss reads the model through its outputs alone; second-order optimizers need that.
+    """A workload whose loss depends on the model only through its outputs, which second-order optimizers need.
 
     ``example_losses(model, batch)`` equals ``output_losses(outputs(model, batch), batch)``.
     """
 
     def outputs(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Outputs of the model for every example, shape ``[examples, ...]``."""
+        """Return the outputs of the model for every example, shape ``[examples, ...]``."""
 
     def output_losses(self, outputs: Tensor, batch: Batch) -> Tensor:
-        """Loss of every example, shape ``[examples]``."""
+        """Return the loss of every example, shape ``[examples]``."""
 
     def curvature_sample(self, outputs: Tensor, batch: Batch, generator: torch.Generator) -> Tensor:
-        """For every example a vector z, shape of ``outputs``, with mean 0 and E[z z'] the Hessian of its loss in its
-        outputs; see :class:`cbs.optimizers.problem.Problem`. ``generator`` is on the CPU."""
+        """Return for every example a random vector z, in the shape of ``outputs``, that samples the loss's curvature.
+
+        z has mean 0, and E[z z'] is the Hessian of the example's loss with respect to its outputs; see
+        :class:`cbs.optimizers.problem.Problem`. ``generator`` is on the CPU.
+        """

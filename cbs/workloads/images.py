@@ -1,4 +1,4 @@
-"""Classification of images: glyphs, which need no download, or a person's own CIFAR, MNIST, ImageNet or others."""
+"""Classification of images: glyphs, which need no download, or the user's own CIFAR, MNIST, ImageNet or other data."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ LOSS_TARGET_SHARE = 0.1
 
 
 class ImageWorkload:
-    """Cross-entropy of a classifier. The metric is the mean loss in nats, or the accuracy, on the same images always.
+    """Cross-entropy of a classifier. The metric is the mean loss in nats, or the accuracy, on a fixed set of images.
 
     Args:
-        model: draws a model from torch's global random state.
-        source: of the images.
+        model: returns a new model, drawn from torch's global random state.
+        source: source of the images.
         metric: ``"loss"`` or ``"accuracy"``.
     """
 
@@ -54,31 +54,31 @@ class ImageWorkload:
         self._model = model
 
     def build_model(self) -> nn.Module:
-        """The classifier, drawn from torch's global random state."""
+        """Return the classifier, drawn from torch's global random state."""
         return self._model()
 
     def training_stream(self, generator: torch.Generator) -> TrainingStream:
-        """Random images with replacement, or endless glyphs."""
+        """Return a stream of random images with replacement, or of endless glyphs."""
         return self.source.stream(generator)
 
     def example_losses(self, model: nn.Module, batch: LabelledImages) -> Tensor:
-        """Cross-entropy of every image in nats, shape ``[images]``."""
+        """Return the cross-entropy of every image in nats, shape ``[images]``."""
         return self.output_losses(self.outputs(model, batch), batch)
 
     def outputs(self, model: nn.Module, batch: LabelledImages) -> Tensor:
-        """Logits, shape ``[images, classes]``."""
+        """Return logits, shape ``[images, classes]``."""
         return model(self.source.standardised(batch[0]))
 
     def output_losses(self, outputs: Tensor, batch: LabelledImages) -> Tensor:
-        """Cross-entropy of every image in nats, shape ``[images]``."""
+        """Return the cross-entropy of every image in nats, shape ``[images]``."""
         return cross_entropy(outputs, batch[1], reduction="none")
 
     def curvature_sample(self, outputs: Tensor, batch: LabelledImages, generator: torch.Generator) -> Tensor:
-        """Gradients of the cross-entropy at classes drawn from the model."""
+        """Return gradients of the cross-entropy at classes drawn from the model."""
         return cross_entropy_sample(outputs, generator)
 
     def validate(self, model: nn.Module) -> dict[str, float]:
-        """Mean loss and accuracy, of the sample of the training images, too, where there is one."""
+        """Return mean loss and accuracy, also on the sample of training images, where there is one."""
         device = next(model.parameters()).device
 
         def values(batch: tuple[Tensor, ...]) -> Tensor:
@@ -115,25 +115,25 @@ def images(
     Args:
         model: see :data:`cbs.workloads.image_parts.models.KNOWN`.
         norm: ``"batch"``, ``"group"`` or ``"none"``; a model with batch normalisation mixes examples, so that its noise
-            scale can be measured by accumulation only.
+            scale can be measured only by accumulation.
         width: channels of the model's first stage; ``None`` for the model's own.
         metric: ``"loss"`` or ``"accuracy"``.
-        classes: of glyphs: 10 (digits) to 62 (digits and letters); ``None`` for 10.
+        classes: number of classes of glyphs: 10 (digits) to 62 (digits and letters); ``None`` for 10.
         image_size: pixels across and down; ``None`` for 16 (glyphs) or what the data have.
         data: folder, archive or Parquet file, see :func:`cbs.workloads.image_parts.formats.load_images` for this and
             for the options ``validation`` and ``channels``; ``None`` for glyphs.
         validation: folder, archive or Parquet file of the validation part, where it is not in ``data``.
-        channels: 1 or 3; ``None`` for what the images have.
-        crop: zeros around an image before a random cut; ``None`` for an eighth of colour images of up to 64 pixels, as
-            4 for CIFAR. Larger images are stored with a margin to cut.
-        flip: whether half of the images are mirrored; ``None`` for those in colour.
-        validation_examples: images to validate on; ``None`` for 1,024 glyphs, or for what there is up to 10,000.
-        training_examples: training images to evaluate on as well, evenly spaced in the data; gives the metrics
+        channels: 1 or 3; ``None`` for those of the images.
+        crop: width of the zero padding around an image before a random crop; ``None`` for an eighth of the size, for
+            colour images of up to 64 pixels: 4 for CIFAR. Larger images are stored with a margin to crop.
+        flip: whether half of the images are mirrored; ``None`` to mirror colour images only.
+        validation_examples: number of images to validate on; ``None`` for 1,024 glyphs, or for all images up to 10,000.
+        training_examples: number of training images to evaluate on as well, evenly spaced in the data; adds the metrics
             ``training_loss`` and ``training_accuracy``.
 
     Raises:
         UnknownNameError: if there is no such model, norm or metric.
-        ConfigError: if an option is out of its domain or contradicts another.
+        ConfigError: if an option is invalid or contradicts another.
         DataError: if the data cannot be read.
     """
     numbers = {"width": width, "classes": classes, "image_size": image_size, "validation_examples": validation_examples}
@@ -145,12 +145,14 @@ def images(
     options: dict[str, Any] = {"validation": validation, "channels": channels, "crop": crop, "flip": flip}
     if data is not None:
         if classes is not None:
-            raise ConfigError("option classes of workload 'images' is for glyphs; data have their own classes")
+            raise ConfigError(
+                "option classes of workload 'images' is for glyphs; leave it out, data have their own classes"
+            )
         source = data_source("images", data, size=image_size, **options, **samples)
     else:
         for name, option in options.items():
             if option is not None:
-                raise ConfigError(f"option {name} of workload 'images' needs data=PATH, glyphs do not use it")
+                raise ConfigError(f"option {name} of workload 'images' needs data=PATH; glyphs do not use it")
         source = glyph_source("images", size=image_size or 16, classes=classes or 10, **samples)
 
     def build() -> nn.Module:
@@ -159,5 +161,5 @@ def images(
         )
 
     with torch.device("meta"):
-        build()  # a mistake in its options is an error of the workload
+        build()  # raises now if an option is wrong
     return ImageWorkload(build, source, metric)

@@ -1,4 +1,4 @@
-"""What several workloads need of their losses: samples of the curvature, and means over a fixed validation set."""
+"""Helpers for the losses of several workloads: samples of the curvature, and means over a fixed validation set."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from torch import Tensor
 
 
 def cross_entropy_sample(outputs: Tensor, generator: torch.Generator) -> Tensor:
-    r"""Gradients of the cross-entropy in its logits at classes drawn from the model.
+    r"""Return gradients of the cross-entropy with respect to the logits, at classes drawn from the model.
 
-    They have mean 0, and as their covariance the Hessian of the cross-entropy, :math:`diag(p) - p p^\top`.
+    They have mean 0, and their covariance is the Hessian of the cross-entropy, :math:`diag(p) - p p^\top`.
 
     Args:
         outputs: logits, shape ``[..., classes]``.
-        generator: on the CPU.
+        generator: generator of the draws, on the CPU.
 
     Returns:
-        The shape of ``outputs``.
+        A tensor in the shape of ``outputs``.
     """
     probabilities = outputs.detach().softmax(-1)
     uniform = torch.rand(outputs.shape[:-1], generator=generator).to(outputs.device)
@@ -27,11 +27,11 @@ def cross_entropy_sample(outputs: Tensor, generator: torch.Generator) -> Tensor:
 
 
 class FixedSet:
-    """Examples that stay the same, kept on every device that asks for them.
+    """A fixed set of examples, kept on every device on which it was used.
 
     Args:
         parts: tensors whose first dimension counts examples.
-        chunk: most examples per forward pass.
+        chunk: largest number of examples per forward pass.
     """
 
     def __init__(self, parts: tuple[Tensor, ...], chunk: int = 256) -> None:
@@ -42,7 +42,7 @@ class FixedSet:
         return len(self._parts[torch.device("cpu")][0])
 
     def means(self, values: Callable[[tuple[Tensor, ...]], Tensor], device: torch.device) -> list[float]:
-        """Means over the set of the ``values`` of a batch, shape ``[examples, values]``; without gradients.
+        """Return the means over the set of ``values(batch)``, shape ``[examples, values]``; without gradients.
 
         Bitwise the same for the same weights.
         """

@@ -1,12 +1,12 @@
-r"""Least squares on Gaussian features whose covariance is known: the gradient noise falls with the loss.
+r"""Least squares on Gaussian features with known covariance: the gradient noise decreases with the loss.
 
 An example is :math:`x \sim N(0, diag(\lambda))` with :math:`\lambda_i = i^{-a}` and
 :math:`y = x \cdot w^* + \sigma \epsilon`, its loss :math:`\frac12 (x \cdot w - y)^2`. The model starts at 0 and the
-teacher is :math:`w^*_i = i^{-b/2}`. The expected loss above its least value :math:`\sigma^2/2` is
+teacher is :math:`w^*_i = i^{-b/2}`. The metric is the expected loss above its minimum :math:`\sigma^2/2`,
 
-.. math:: R(w) = \frac12 \sum_i \lambda_i (w_i - w^*_i)^2,
+.. math:: R(w) = \frac12 \sum_i \lambda_i (w_i - w^*_i)^2.
 
-the metric. With :math:`\delta = w - w^*`, the gradient of an example has the mean :math:`\lambda_i \delta_i` and the
+With :math:`\delta = w - w^*`, the gradient of an example has the mean :math:`\lambda_i \delta_i` and the
 covariance :math:`\lambda_i \lambda_j \delta_i \delta_j + (2R + \sigma^2)\, \lambda_i [i = j]` (Isserlis' theorem), so
 unlike in ``noisy_quadratic`` its noise depends on the weights. Power laws of spectrum and teacher are the "capacity"
 and "source" conditions of the theory of kernel regression.
@@ -29,7 +29,7 @@ Points = tuple[Tensor, Tensor]
 
 
 class LinearRegressionWorkload:
-    """The workload; see the module's text. The metric is the exact excess loss."""
+    """Linear regression with known spectrum, see the module. The metric is the exact excess loss."""
 
     metric = "validation_loss"
     metric_unit = "excess loss"
@@ -45,18 +45,18 @@ class LinearRegressionWorkload:
         self.default_target = float(f"{0.1 * self.excess_loss(torch.zeros_like(teacher)):.2g}")
 
     def excess_loss(self, weights: Tensor) -> float:
-        """The expected loss of ``weights``, shape ``[dimension]``, less that of the teacher."""
+        """Return the expected loss of ``weights``, shape ``[dimension]``, minus that of the teacher."""
         off = weights.detach().double().cpu() - self.teacher.double()
         return 0.5 * float(self.spectrum.double() @ off.square())
 
     def build_model(self) -> nn.Linear:
-        """A linear map to one number, without bias, all zeros."""
+        """Return a linear map to one number, without bias, initialized at zero."""
         model = nn.Linear(len(self.spectrum), 1, bias=False)
         nn.init.zeros_(model.weight)
         return model
 
     def training_stream(self, generator: torch.Generator) -> DrawnExamples:
-        """Endless fresh examples."""
+        """Return an endless stream of new examples."""
         return DrawnExamples(self._draw, self._make, generator)
 
     def _draw(self, examples: int, generator: torch.Generator) -> tuple[Tensor]:
@@ -64,27 +64,27 @@ class LinearRegressionWorkload:
 
     def _make(self, normal: Tensor) -> Points:
         features = normal[:, 1:] * self.spectrum.sqrt()
-        # A sum along a row, and no product of matrices, whose order of additions depends on their shape.
+        # A sum along rows, because the order of additions in a matrix product depends on the shape.
         return features, (features * self.teacher).sum(1) + self.noise * normal[:, 0]
 
     def example_losses(self, model: nn.Module, batch: Points) -> Tensor:
-        """Half the squared residuals, shape ``[examples]``."""
+        """Return half the squared residuals, shape ``[examples]``."""
         return self.output_losses(self.outputs(model, batch), batch)
 
     def outputs(self, model: nn.Module, batch: Points) -> Tensor:
-        """Predictions, shape ``[examples, 1]``."""
+        """Return predictions, shape ``[examples, 1]``."""
         return model(batch[0])
 
     def output_losses(self, outputs: Tensor, batch: Points) -> Tensor:
-        """Half the squared residuals, shape ``[examples]``."""
+        """Return half the squared residuals, shape ``[examples]``."""
         return 0.5 * (outputs[:, 0] - batch[1]).square()
 
     def curvature_sample(self, outputs: Tensor, batch: Points, generator: torch.Generator) -> Tensor:
-        """Standard normal numbers: the loss has curvature 1 in a prediction."""
+        """Return standard normal numbers: the loss has curvature 1 with respect to a prediction."""
         return torch.randn(outputs.shape, generator=generator).to(outputs)
 
     def validate(self, model: Any) -> float:
-        """The exact excess loss."""
+        """Return the exact excess loss."""
         return self.excess_loss(model.weight[0])
 
 
@@ -97,11 +97,11 @@ def linear_regression(
     Args:
         dimension: number of features.
         spectrum_power: the i-th feature has variance ``i ** -spectrum_power``.
-        teacher_power: the i-th true weight has the square ``i ** -teacher_power``.
-        noise: standard deviation of what the responses add to the true function; 0 for none.
+        teacher_power: the square of the i-th true weight is ``i ** -teacher_power``.
+        noise: standard deviation of the noise in the responses; 0 for none.
 
     Raises:
-        ConfigError: if an option is outside its domain.
+        ConfigError: if an option is invalid.
     """
     index = torch.arange(1, whole("dimension of workload 'linear_regression'", dimension) + 1, dtype=torch.float64)
     options = {"spectrum_power": spectrum_power, "teacher_power": teacher_power, "noise": noise}

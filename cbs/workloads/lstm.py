@@ -1,4 +1,4 @@
-"""Language modelling with an LSTM, on the corpora of the workload ``text`` or a person's own data."""
+"""Language modelling with an LSTM, on the corpora of the workload ``text`` or the user's own data."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from cbs.workloads.text_parts.options import find_corpus
 class LSTMLanguageModel(nn.Module):
     """An embedding, an LSTM (Hochreiter & Schmidhuber 1997) that starts every sequence from zeros, and a linear head.
 
-    Initialisation is that of torch, but for embedding and head: normal with a standard deviation of 0.02 and
+    The initialisation is torch's, except for embedding and head, which are normal with standard deviations of 0.02 and
     1/sqrt(width).
 
     Args:
-        width: entries of the embedding and of every hidden state.
-        layers: LSTMs on top of one another.
+        width: size of the embedding and of every hidden state.
+        layers: number of stacked LSTM layers.
         vocab_size: number of token ids.
     """
 
@@ -32,7 +32,7 @@ class LSTMLanguageModel(nn.Module):
         nn.init.zeros_(self.head.bias)
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Next-token logits, shape ``[sequences, tokens, vocab_size]``, of ids ``[sequences, tokens]``."""
+        """Return next-token logits, shape ``[sequences, tokens, vocab_size]``, for ids ``[sequences, tokens]``."""
         states, _ = self.lstm(self.tokens(ids))
         return self.head(states)
 
@@ -55,16 +55,16 @@ def lstm(
     """An LSTM that predicts the next byte or token; see :class:`~cbs.workloads.text.TextWorkload`.
 
     Args:
-        width: entries of the embedding and of every hidden state.
-        layers: LSTMs on top of one another.
-        context: tokens per sequence, through all of which gradients flow.
-        corpus, data, validation, tokenizer, text_field, dtype, vocab_size: as of the workload
+        width: size of the embedding and of every hidden state.
+        layers: number of stacked LSTM layers.
+        context: tokens per sequence; gradients flow through all of them.
+        corpus, data, validation, tokenizer, text_field, dtype, vocab_size: as for the workload
             :func:`~cbs.workloads.text.text`.
         validation_sequences: sequences in the fixed validation set.
 
     Raises:
         UnknownNameError: if there is no such corpus.
-        ConfigError: if an option is out of its domain or contradicts another.
+        ConfigError: if an option is invalid or contradicts another.
         DataError: if the data cannot be read, do not fit the vocabulary, or are too short.
     """
     numbers = {"width": width, "layers": layers, "context": context, "vocab_size": vocab_size}

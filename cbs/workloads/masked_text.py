@@ -1,4 +1,4 @@
-"""Masked language modelling: tokens are hidden anew whenever a sequence is drawn, and the context may grow once."""
+"""Masked language modelling: tokens are masked anew whenever a sequence is drawn, and the context may grow once."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from cbs.workloads.text_parts.options import find_corpus, resized, size_named
 from cbs.workloads.text_parts.windows import Windows, require_windows
 
 MaskedTokens = tuple[Tensor, Tensor, Tensor]
-"""Ids with masks in them ``[sequences, tokens]``, hidden places and what stood there ``[sequences, hidden]``; padding
-is -1 in the ids and -100 in the last."""
+"""Ids with masks ``[sequences, tokens]``, and positions and original ids of the hidden tokens ``[sequences, hidden]``;
+padding is -1 in the first and -100 in the last."""
 
 HIDDEN = 0.15
-"""Share of the tokens to fill in; of these 80 % are replaced by the mask, 10 % by a random token, 10 % stay (Devlin et
-al. 2019, arXiv 1810.04805)."""
+"""Share of the tokens to predict; of these 80 % are replaced by the mask, 10 % by a random token, and 10 % stay (Devlin
+et al. 2019, arXiv 1810.04805)."""
 
 INITS = ("scaled", "bert")
 BYTE_TARGET = 2.4
@@ -40,22 +40,23 @@ MASK_SEED = 2**31 - 1
 class MaskedTextWorkload:
     """Cross-entropy of hidden tokens given those around them.
 
-    An example is a window of ``context`` tokens of which 15 % are hidden, at places drawn anew every time; its loss is
-    the mean over these, in nats. With two contexts, the first ``switch`` examples have the first one and all others the
-    second; a batch that has both is padded. The metric is the mean loss at the last context; at the first one it is
-    stored as ``validation_loss_N`` with N tokens.
+    An example is a window of ``context`` tokens of which 15 % are hidden, at random positions drawn anew every time;
+    its
+    loss is the mean over these, in nats. With two contexts, the first ``switch`` examples have the first one and all
+    others the second; a batch with both is padded. The metric is the mean loss at the last context; the loss at the
+    first one is stored as ``validation_loss_N`` with N tokens.
 
     Args:
-        shape: of the model; its context is the longest.
+        shape: shape of the model; its context is the longest.
         corpus: the data.
         contexts: tokens of an example, one number or two.
-        switch: examples before the second context.
-        mask_id: id of the mask; ``None`` for one beyond the vocabulary.
+        switch: number of examples before the second context.
+        mask_id: id of the mask; ``None`` for a new id beyond the vocabulary.
         published_init: see :class:`~cbs.workloads.text_parts.bert.BERT`.
         validation_sequences: sequences in the validation set of every context.
 
     Raises:
-        DataError: if a part of the corpus holds too few windows.
+        DataError: if a part of the corpus has too few windows.
     """
 
     metric = "validation_loss"
@@ -106,11 +107,11 @@ class MaskedTextWorkload:
             self._validation.append(FixedSet(self._hide(held_out.gather(starts), uniform), chunk=128))
 
     def build_model(self) -> nn.Module:
-        """A :class:`~cbs.workloads.text_parts.bert.BERT` drawn from torch's global random state."""
+        """Return a :class:`~cbs.workloads.text_parts.bert.BERT` drawn from torch's global random state."""
         return BERT(self.shape, self.vocab_size, self.published_init)
 
     def training_stream(self, generator: torch.Generator) -> DrawnExamples:
-        """Random windows with random masks."""
+        """Return a stream of random windows with random masks."""
         drawn = 0
 
         def draw(examples: int, generator: torch.Generator) -> tuple[Tensor, ...]:
@@ -139,7 +140,7 @@ class MaskedTextWorkload:
         return padded[0], padded[1], padded[2]
 
     def _hide(self, ids: Tensor, uniform: Tensor) -> MaskedTokens:
-        """Hide tokens: those whose first random number, of shape ``[sequences, tokens, 2]``, is largest."""
+        """Hide the tokens whose first random number, in ``uniform`` of shape ``[sequences, tokens, 2]``, is largest."""
         hidden = max(1, round(HIDDEN * ids.shape[1]))
         places = uniform[..., 0].topk(hidden, dim=1).indices
         targets = ids.gather(1, places)
@@ -149,25 +150,27 @@ class MaskedTextWorkload:
         return ids.scatter(1, places, shown), places, targets
 
     def example_losses(self, model: nn.Module, batch: MaskedTokens) -> Tensor:
-        """Mean cross-entropy of the hidden tokens of every sequence, in nats, shape ``[sequences]``."""
+        """Return the mean cross-entropy of the hidden tokens of every sequence, in nats, shape ``[sequences]``."""
         return self.output_losses(self.outputs(model, batch), batch)
 
     def outputs(self, model: nn.Module, batch: MaskedTokens) -> Tensor:
-        """Logits of the hidden tokens, shape ``[sequences, hidden, vocabulary]``."""
+        """Return logits of the hidden tokens, shape ``[sequences, hidden, vocabulary]``."""
         return model(batch[0], batch[1])
 
     def output_losses(self, outputs: Tensor, batch: MaskedTokens) -> Tensor:
-        """Mean cross-entropy of the hidden tokens of every sequence, in nats, shape ``[sequences]``."""
+        """Return the mean cross-entropy of the hidden tokens of every sequence, in nats, shape ``[sequences]``."""
         losses = cross_entropy(outputs.flatten(0, 1), batch[2].flatten(), reduction="none").view_as(batch[2])
         return losses.sum(1) / (batch[2] >= 0).sum(1)
 
     def curvature_sample(self, outputs: Tensor, batch: MaskedTokens, generator: torch.Generator) -> Tensor:
-        """Gradients of the cross-entropy at tokens drawn from the model, over the root of the number of hidden ones."""
+        """Return gradients of the cross-entropy at tokens drawn from the model, over the root of the number of hidden
+        tokens.
+        """
         real = (batch[2] >= 0).to(outputs)
         return cross_entropy_sample(outputs, generator) * (real / real.sum(1, keepdim=True).sqrt())[..., None]
 
     def validate(self, model: nn.Module) -> dict[str, float]:
-        """Mean loss over the validation set of every context, in nats per hidden token."""
+        """Return the mean loss over the validation set of every context, in nats per hidden token."""
         device = next(model.parameters()).device
 
         def losses(batch: tuple[Tensor, ...]) -> Tensor:
@@ -204,19 +207,19 @@ def masked_text(
         size: a name of :data:`cbs.workloads.text_parts.bert.BERT_SIZES`.
         width: width of the model; ``None`` for that of the size.
         layers: number of blocks; ``None`` for that of the size.
-        heads: attention heads per block; ``None`` for as many as keep the head size of the size.
+        heads: attention heads per block; ``None`` to keep the head size.
         context: tokens per sequence; ``None`` for that of the size.
         later_context: tokens per sequence after ``switch`` examples; ``None`` for no change.
-        switch: examples before ``later_context``.
+        switch: number of examples before ``later_context``.
         init: ``"scaled"``, or ``"bert"`` for a standard deviation of 0.02 everywhere.
-        corpus, data, validation, tokenizer, text_field, dtype, vocab_size: as of the workload
+        corpus, data, validation, tokenizer, text_field, dtype, vocab_size: as for the workload
             :func:`~cbs.workloads.text.text`.
-        mask_id: id of the tokenizer's mask; ``None`` for one more id.
+        mask_id: id of the tokenizer's mask; ``None`` for a new id.
         validation_sequences: sequences in the validation set of every context.
 
     Raises:
         UnknownNameError: if there is no such size, init or corpus.
-        ConfigError: if an option is out of its domain or contradicts another.
+        ConfigError: if an option is invalid or contradicts another.
         DataError: if the data cannot be read, do not fit the vocabulary, or are too short.
     """
     named = size_named("masked_text", size, BERT_SIZES)
@@ -230,7 +233,10 @@ def masked_text(
     shape = resized("masked_text", size, named, width=width, layers=layers, heads=heads, context=context)
     contexts = (shape.context,) if later_context is None else (shape.context, later_context)
     if len(set(contexts)) < len(contexts):
-        raise ConfigError(f"later_context of workload 'masked_text' is the context {shape.context} already")
+        raise ConfigError(
+            f"later_context of workload 'masked_text' equals the context {shape.context}; choose another or leave it "
+            "out"
+        )
     options: dict[str, Any] = {"validation": validation, "tokenizer": tokenizer, "text_field": text_field}
     found = find_corpus("masked_text", data=data, corpus=corpus, dtype=dtype, vocab_size=vocab_size, **options)
     if mask_id is not None:

@@ -1,12 +1,12 @@
-r"""A quadratic loss with independent gradient noise: the workload whose every answer is known in closed form.
+r"""A quadratic loss with independent gradient noise: the workload for which all answers are known in closed form.
 
 The model of Zhang et al. (2019), arXiv:1907.04164, on which the whole chain of measurement can be checked against
-closed forms. The parameters :math:`\theta \in R^d` start from N(0, I). An example is a noise
-vector :math:`\xi \sim N(0, diag(c))` and its loss
+closed forms. The parameters :math:`\theta \in R^d` are initialized from N(0, I). An example is a noise vector
+:math:`\xi \sim N(0, diag(c))`, and its loss is
 
 .. math:: \ell(\theta, \xi) = \frac12 \sum_i h_i \theta_i^2 + \xi \cdot \theta,
 
-so its gradient is :math:`h \theta + \xi` exactly. The curvatures are :math:`h_i = i^{-power}` and
+so its gradient is exactly :math:`h \theta + \xi`. The curvatures are :math:`h_i = i^{-power}` and
 :math:`c = noise \cdot h`.
 """
 
@@ -37,16 +37,16 @@ class QuadraticModel(nn.Module):
         self.register_buffer("noise", noise)
 
     def forward(self, examples: Tensor) -> Tensor:
-        """Losses of examples of shape ``[examples, dimension]``, shape ``[examples]``."""
+        """Return the losses of examples of shape ``[examples, dimension]``, shape ``[examples]``."""
         return self.loss() + examples @ self.theta
 
     def loss(self) -> Tensor:
-        """The loss without noise, a scalar."""
+        """Return the loss without noise, a scalar."""
         return 0.5 * (self.curvature * self.theta.square()).sum()
 
 
 class NoiseStream(DrawnExamples):
-    """Independent Gaussian vectors with standard deviations ``scale``, in an order fixed by ``generator``."""
+    """Stream of independent Gaussian vectors with standard deviations ``scale``, in an order fixed by ``generator``."""
 
     def __init__(self, scale: Tensor, generator: torch.Generator) -> None:
         super().__init__(self._draw_noise, self._as_drawn, generator)
@@ -61,7 +61,7 @@ class NoiseStream(DrawnExamples):
 
 
 class NoisyQuadraticWorkload:
-    """The workload. The metric is the exact loss, without noise."""
+    """The noisy quadratic, see the module. The metric is the exact loss without noise."""
 
     metric = "validation_loss"
     metric_unit = "loss"
@@ -76,31 +76,31 @@ class NoisyQuadraticWorkload:
         self.noise = noise
 
     def build_model(self) -> QuadraticModel:
-        """Parameters drawn from N(0, I)."""
+        """Return a model with parameters drawn from N(0, I)."""
         return QuadraticModel(self.curvature.clone(), self.noise.clone())
 
     def training_stream(self, generator: torch.Generator) -> NoiseStream:
-        """Endless fresh examples."""
+        """Return an endless stream of new examples."""
         return NoiseStream(self.noise.sqrt(), generator)
 
     def example_losses(self, model: nn.Module, batch: Tensor) -> Tensor:
-        """Loss of every example, shape ``[examples]``."""
+        """Return the loss of every example, shape ``[examples]``."""
         return model(batch)
 
     def outputs(self, model: Any, batch: Tensor) -> Tensor:
-        """The parameters themselves, once for every example, shape ``[examples, dimension]``."""
+        """Return the parameters, repeated for every example, shape ``[examples, dimension]``."""
         return model.theta.expand(len(batch), -1)
 
     def output_losses(self, outputs: Tensor, batch: Tensor) -> Tensor:
-        """Loss of every example, shape ``[examples]``."""
+        """Return the loss of every example, shape ``[examples]``."""
         return 0.5 * (outputs.square() @ self.curvature.to(outputs)) + (outputs * batch).sum(1)
 
     def curvature_sample(self, outputs: Tensor, batch: Tensor, generator: torch.Generator) -> Tensor:
-        """Normal vectors whose variances are the curvatures."""
+        """Return normal vectors whose variances are the curvatures."""
         return torch.randn(outputs.shape, generator=generator).to(outputs) * self.curvature.to(outputs).sqrt()
 
     def validate(self, model: Any) -> float:
-        """The loss without noise."""
+        """Return the loss without noise."""
         return float(model.loss().detach())
 
 
@@ -116,7 +116,7 @@ def noisy_quadratic(
         spectrum_power: the i-th curvature is ``i ** -spectrum_power``.
 
     Raises:
-        ConfigError: if an option is outside its domain.
+        ConfigError: if an option is invalid.
     """
     whole("dimension", dimension)
     if not 0.0 <= noise < float("inf"):

@@ -1,4 +1,4 @@
-"""Training streams that any workload can use: random examples, with replacement, in an order fixed by a generator."""
+"""Training streams for any workload: random examples with replacement, in an order fixed by a generator."""
 
 from __future__ import annotations
 
@@ -11,22 +11,23 @@ from torch import Tensor
 from cbs.workloads.base import TrainingStream
 
 BLOCK = 4096
-"""Indices drawn at a time, always, so that the sequence does not depend on how many are asked for."""
+"""Number of indices drawn at a time, always the same, so that the sequence does not depend on how many are
+requested."""
 
 Rows = Tensor | tuple[Tensor, ...]
 
 
 class DrawnExamples:
-    """Examples made from random numbers, the same however they are cut into batches.
+    """Examples made from random numbers, the same however they are divided into batches.
 
-    Random numbers are drawn a block of examples at a time, so ``next(4)`` twice equals ``next(8)`` as long as an
-    example is made from its own numbers alone.
+    Random numbers are drawn for a block of examples at a time, so ``next(4)`` twice equals ``next(8)``, as long as an
+    example depends only on its own numbers.
 
     Args:
-        draw: from a number of examples and the generator to their random numbers: tensors of that many rows.
-        make: from rows of these to examples.
+        draw: function from a number of examples and the generator to their random numbers, tensors with that many rows.
+        make: function from rows of these to examples.
         generator: a CPU generator.
-        block: examples drawn at a time.
+        block: number of examples drawn at a time.
     """
 
     def __init__(
@@ -43,11 +44,14 @@ class DrawnExamples:
         self._left: tuple[Tensor, ...] = ()
 
     def next(self, examples: int) -> Any:
-        """The next ``examples`` examples."""
+        """Return the next ``examples`` examples."""
         return self._make(*self._take(examples))
 
     def skip(self, examples: int) -> None:
-        """Go on after the next ``examples`` examples, which are drawn but not made."""
+        """Continue a stream after batches of these sizes.
+
+        Uses the stream's own ``skip(examples)`` where it exists, else draws the batches again one by one.
+        """
         while examples > 0:
             examples -= len(self._take(min(examples, self._block))[0])
 
@@ -64,10 +68,10 @@ class DrawnExamples:
 class RandomIndices(DrawnExamples):
     """Uniform indices below ``count``, with replacement.
 
-    The same generator gives the same sequence however it is cut into batches: ``next(4)`` twice equals ``next(8)``.
+    The same generator gives the same sequence, however it is divided: ``next(4)`` twice equals ``next(8)``.
 
     Args:
-        count: number of examples there are.
+        count: number of examples to draw from.
         generator: a CPU generator; consumed a block at a time.
     """
 
@@ -96,12 +100,12 @@ class RandomExamples:
         self._indices = RandomIndices(len(data if isinstance(data, Tensor) else data[0]), generator)
 
     def next(self, examples: int) -> Rows:
-        """The next ``examples`` rows, in the structure of the data."""
+        """Return the next ``examples`` rows, in the structure of the data."""
         rows = self._indices.next(examples)
         return self._data[rows] if isinstance(self._data, Tensor) else tuple(part[rows] for part in self._data)
 
     def skip(self, examples: int) -> None:
-        """Go on after the next ``examples`` rows, which are not gathered."""
+        """Continue after the next ``examples`` rows, which are not gathered."""
         self._indices.skip(examples)
 
 

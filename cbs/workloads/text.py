@@ -1,4 +1,4 @@
-"""Language modelling on the embedded corpus, which needs no download, or on a person's own text or token files."""
+"""Language modelling on the embedded corpus, which needs no download, or on the user's own text or token files."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ from cbs.workloads.text_parts.options import find_corpus, resized, size_named
 from cbs.workloads.text_parts.windows import Windows, WindowStream, require_windows
 
 VALIDATION_CHUNK = 128
-"""Most sequences per forward pass of the validation; small models are faster while the logits fit the cache."""
+"""Largest number of sequences per forward pass of the validation; small models are faster while the logits fit into the
+cache."""
 
 VALIDATION_LOGITS = 2**28
-"""Most logits per forward pass of the validation, for large vocabularies: 1 GiB in float32."""
+"""Largest number of logits per forward pass of the validation, for large vocabularies: 1 GiB in float32."""
 
 BYTE_TARGET = 2.4
 TOKEN_TARGET_SHARE = 0.6
@@ -66,12 +67,12 @@ def text(
             :data:`cbs.workloads.text_parts.llama.LLAMA_SIZES`.
         width: width of the model; ``None`` for that of the size.
         layers: number of blocks; ``None`` for that of the size.
-        heads: attention heads per block; ``None`` for as many as keep the head size of the size.
+        heads: attention heads per block; ``None`` to keep the head size.
         context: tokens per sequence; ``None`` for that of the size.
-        kv_heads: of a Llama: heads of keys and values; ``None`` for those of the size, or as many as heads where these
-            change.
-        mlp_width: of a Llama: entries of a block's hidden layer; ``None`` for that of the size, or 8/3 of the width
-            where this changes.
+        kv_heads: for a Llama: number of key and value heads; ``None`` for that of the size, or as many as ``heads`` if
+            these change.
+        mlp_width: for a Llama: width of a block's hidden layer; ``None`` for that of the size, or 8/3 of the width if
+            this changes.
         init: ``"scaled"``, or ``"nanogpt"`` for matrices with a standard deviation of 0.02 whatever their width, see
             :class:`~cbs.workloads.text_parts.gpt.GPT` and :class:`~cbs.workloads.text_parts.llama.Llama`.
         parametrization: ``"standard"``, or ``"mup"`` for learning rates that transfer across widths, see
@@ -92,7 +93,7 @@ def text(
 
     Raises:
         UnknownNameError: if there is no such size, init, parametrization or corpus.
-        ConfigError: if an option is out of its domain or contradicts another.
+        ConfigError: if an option is invalid or contradicts another.
         DataError: if the data cannot be read, do not fit the vocabulary, or are too short.
     """
     named = size_named("text", size, SIZES | LLAMA_SIZES)
@@ -165,19 +166,19 @@ class TextWorkload:
     ``context`` tokens given those before. Training windows start anywhere with equal probability and are drawn with
     replacement. The metric is the mean loss of the same ``validation_sequences`` windows, at evenly spaced starts.
 
-    The default target for bytes is 2.4 nats: on the embedded corpus, where single bytes carry 3.24 and a byte given the
-    one before it 2.45, a model has to use more than the previous byte. For tokens it is :math:`0.6 \ln V` with V the
-    vocabulary size, early in training and no more than a place to start from.
+    The default target for bytes is 2.4 nats: on the embedded corpus the entropy of a single byte is 3.24 and that of a
+    byte given the previous one 2.45, so a model has to use more than the previous byte. For tokens the default is
+    :math:`0.6 \ln V` with V the vocabulary size, which is reached early in training and only a first choice.
 
     Args:
-        model: draws a model from torch's global random state: from ids ``[sequences, tokens]`` to logits
-            ``[sequences, tokens, vocabulary]``, of which those of a token depend on it and on earlier ones.
-        context: tokens of a sequence.
+        model: returns a new model, drawn from torch's global random state, from ids ``[sequences, tokens]`` to logits
+            ``[sequences, tokens, vocabulary]``; the logits of a token depend only on it and on earlier ones.
+        context: number of tokens in a sequence.
         corpus: the data.
         validation_sequences: sequences in the validation set.
 
     Raises:
-        DataError: if the training part holds no window, or the validation part fewer than ``validation_sequences``.
+        DataError: if the training part has no window, or the validation part fewer than ``validation_sequences``.
     """
 
     metric: str = "validation_loss"
@@ -207,35 +208,35 @@ class TextWorkload:
         self.validation_examples = validation_sequences
 
     def build_model(self) -> nn.Module:
-        """The model, drawn from torch's global random state."""
+        """Return the model, drawn from torch's global random state."""
         return self.model()
 
     def training_stream(self, generator: torch.Generator) -> WindowStream:
-        """Random windows of the training text."""
+        """Return a stream of random windows of the training text."""
         return WindowStream(self._training, generator)
 
     def example_losses(self, model: nn.Module, batch: Tensor) -> Tensor:
-        """Mean cross-entropy of every sequence, in nats per token, shape ``[sequences]``."""
+        """Return the mean cross-entropy of every sequence, in nats per token, shape ``[sequences]``."""
         return self.output_losses(self.outputs(model, batch), batch)
 
     def outputs(self, model: nn.Module, batch: Tensor) -> Tensor:
-        """Next-token logits, shape ``[sequences, context, vocabulary]``."""
+        """Return next-token logits, shape ``[sequences, context, vocabulary]``."""
         return model(batch[:, :-1])
 
     def output_losses(self, outputs: Tensor, batch: Tensor) -> Tensor:
-        """Mean cross-entropy of every sequence, in nats per token, shape ``[sequences]``."""
+        """Return the mean cross-entropy of every sequence, in nats per token, shape ``[sequences]``."""
         losses = cross_entropy(outputs.flatten(0, 1), batch[:, 1:].flatten(), reduction="none")
         return losses.view(len(batch), -1).mean(1)
 
     def curvature_sample(self, outputs: Tensor, batch: Tensor, generator: torch.Generator) -> Tensor:
-        r"""Gradient of the cross-entropy at tokens drawn from the model, divided by :math:`\sqrt{context}`.
+        r"""Return gradients of the cross-entropy at tokens drawn from the model, over :math:`\sqrt{context}`.
 
         The Hessian of the mean over T tokens has blocks :math:`(diag(p) - p p^\top)/T`, one for each token.
         """
         return cross_entropy_sample(outputs, generator) / math.sqrt(outputs.shape[1])
 
     def validate(self, model: nn.Module) -> float:
-        """Mean loss over the validation set, in nats per token; bitwise the same for the same weights."""
+        """Return the mean loss over the validation set, in nats per token; bitwise the same for the same weights."""
         (loss,) = self._validation.means(
             lambda part: self.example_losses(model, part[0])[:, None], next(model.parameters()).device
         )

@@ -143,7 +143,7 @@ def test_two_parts_of_a_kind_and_parameters_given_to_a_part_are_refused() -> Non
     with pytest.raises(ValueError, match="with part=MERIT in their group, got MERIT"):
         composite.add_param_group({"params": [nn.Parameter(torch.ones(1))], "part": "MERIT"})
     composite.optimizers[0].add_param_group({"params": [nn.Parameter(torch.ones(1))]})
-    with pytest.raises(RuntimeError, match="add them to the whole"):
+    with pytest.raises(RuntimeError, match="add them to the composite"):
         step(params, composite, 0)
 
 

@@ -146,8 +146,8 @@ def test_a_shared_parameter_is_found_under_each_of_its_names() -> None:
         (["blocks.0.*"], "matches 'blocks.0.norm.weight', which is not a matrix: did you mean blocks.0.qkv.weight or"),
         (["blocks.0.norm.weight"], "matches 'blocks.0.norm.weight', which is not a matrix"),
         (["hidden", "zzz"], "'zzz' of matrices matches no trainable parameter"),
-        (["!head.*"], "'!head.*' of matrices takes nothing away: there are blocks.0.qkv.weight"),
-        (["!block.0.qkv.weight"], "takes nothing away: did you mean blocks.0.qkv.weight"),
+        (["!head.*"], "'!head.*' of matrices removes nothing: there are blocks.0.qkv.weight"),
+        (["!block.0.qkv.weight"], "removes nothing: did you mean blocks.0.qkv.weight"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_in_one_line(matrices: object, message: str) -> None:
@@ -440,7 +440,9 @@ def test_a_guess_is_warned_about_once_for_a_model_with_an_override_that_works() 
 def test_a_model_without_a_known_output_layer_is_told_which_layer_counts_as_hidden() -> None:
     model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3))
     (message,) = warned(model)
-    assert message.endswith('by name or shape: 2.weight (hidden); if wrong, say so: matrices=["hidden", "!2.weight"]')
+    assert message.endswith(
+        'by name or shape: 2.weight (hidden); if wrong, override it: matrices=["hidden", "!2.weight"]'
+    )
     assert names(model) == ["0.weight", "2.weight"]
 
 

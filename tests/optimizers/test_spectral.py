@@ -101,7 +101,7 @@ def test_muonh_and_adamh_agree_with_their_twin(options: dict[str, object]) -> No
 
 @pytest.mark.parametrize("kind", [MuonHyperball, AdamHyperball])
 def test_spheres_need_a_matrix_that_does_not_start_at_zero(kind: Callable) -> None:
-    with pytest.raises(ValueError, match=r"shape \(4, 6\) starts at 0; start it elsewhere, or leave it to AdamW"):
+    with pytest.raises(ValueError, match=r"shape \(4, 6\) starts at 0; initialize it otherwise, or train it with"):
         one_step(lambda params: kind(params, 0.1), torch.zeros(4, 6), torch.ones(4, 6))
 
 

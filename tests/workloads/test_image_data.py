@@ -187,7 +187,7 @@ def test_the_test_part_is_left_alone_where_there_is_one_for_validation(tmp_path:
 def test_two_data_sets_in_one_folder_are_told(tmp_path: Path) -> None:
     for name in ("MNIST/raw", "FashionMNIST/raw"):
         write(tmp_path / name, mnist())
-    with pytest.raises(DataError, match=r"FashionMNIST/raw/train-images.* and MNIST/raw/.* are of two data sets"):
+    with pytest.raises(DataError, match=r"FashionMNIST/raw/train-images.* and MNIST/raw/.* belong to two data sets"):
         load_images(str(tmp_path))
     assert load_images(str(tmp_path / "MNIST")).size == 28
 
@@ -337,14 +337,14 @@ BAD: dict[str, tuple[dict[str, bytes], dict[str, object], str]] = {
     ),
     "nothing": ({"readme.md": b"x"}, {}, "neither MNIST, CIFAR, Parquet nor folders of images"),
     "a foreign column": (parquet("picture"), {}, "but image or img and label"),
-    "labels that are no numbers of classes": (parquet(labels=LABELS / 2), {}, "'label' holds no whole numbers"),
+    "labels that are no numbers of classes": (parquet(labels=LABELS / 2), {}, "'label' does not hold whole numbers"),
     "sixteen bits": (
         changed(class_folders(), "set/train/n00003/3.PNG", encoded(GREY[0].astype(np.uint16) * 256)),
         {},
         "n00003/3.PNG: more than 8 bits per channel (I;16); convert the images to 8 bits",
     ),
     "a damaged Parquet file": ({"train.parquet": b"PAR1", "test.parquet": b"x"}, {}, "not a readable Parquet file"),
-    "a size for MNIST": (mnist(), {"image_size": 32}, "leave image_size and channels out"),
+    "a size for MNIST": (mnist(), {"image_size": 32}, "leave out image_size and channels"),
     "five channels": (class_folders(), {"channels": 5}, "channels of workload 'images' must be 1 or 3, got 5"),
     "classes of data": (class_folders(), {"classes": 5}, "classes of workload 'images' is for glyphs"),
     "a negative crop": (class_folders(), {"crop": -1}, "crop of workload 'images'"),

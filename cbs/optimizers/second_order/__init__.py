@@ -1,1 +1,1 @@
-"""What K-FAC, Gauss-Newton and Sophia share: the model as a function, its linearisation, and its curvature."""
+"""Parts shared by K-FAC, Gauss-Newton and Sophia: the model as a function, its linearization, and its curvature."""

@@ -1,4 +1,4 @@
-"""Gradient of a loss in the outputs of a model, and that of its second-order model."""
+"""Gradients of a loss, and of its second-order model, with respect to a model's outputs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cbs.optimizers.problem import Batch, Problem
 
 
 def loss_gradient(problem: Problem, outputs: Tensor, batch: Batch) -> Tensor:
-    """Gradient of every example's loss in its outputs, shape of ``outputs``."""
+    """Return the gradient of every example's loss with respect to its outputs, shape of ``outputs``."""
     with torch.enable_grad():
         leaf = outputs.detach().requires_grad_()
         (gradient,) = torch.autograd.grad(problem.output_losses(leaf, batch).sum(), leaf)
@@ -17,8 +17,10 @@ def loss_gradient(problem: Problem, outputs: Tensor, batch: Batch) -> Tensor:
 
 
 def model_gradient(problem: Problem, outputs: Tensor, batch: Batch, direction: Tensor) -> Tensor:
-    """Gradient of every example's second-order loss at ``outputs + direction``: gradient plus Hessian times
-    ``direction``, shape of ``outputs``."""
+    """Return the gradient of every example's second-order model of the loss at ``outputs + direction``.
+
+    This is the gradient plus the Hessian times ``direction``, shape of ``outputs``.
+    """
     with torch.enable_grad():
         leaf = outputs.detach().requires_grad_()
         losses = problem.output_losses(leaf, batch)

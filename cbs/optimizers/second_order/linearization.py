@@ -25,16 +25,17 @@ from cbs.optimizers.problem import Batch, ModelFunction, Problem, count_examples
 from cbs.optimizers.second_order.curvature import loss_gradient, model_gradient
 
 Model = Callable[[Problem, Tensor, Batch, Tensor], Tensor]
-"""``(problem, y0, batch, J Delta)`` to the gradient of every example's modelled loss in the outputs."""
+"""Function ``(problem, y0, batch, J Delta)`` that returns the gradient of every example's modelled loss with respect to
+the outputs."""
 
 
 def full(problem: Problem, outputs: Tensor, batch: Batch, moved: Tensor) -> Tensor:
-    """Gradient plus Hessian of the loss at ``outputs`` times ``moved``."""
+    """Return the gradient plus the Hessian of the loss at ``outputs`` times ``moved``."""
     return model_gradient(problem, outputs, batch, moved)
 
 
 def prox_linear(problem: Problem, outputs: Tensor, batch: Batch, moved: Tensor) -> Tensor:
-    """Gradient of the loss at ``outputs + moved``."""
+    """Return the gradient of the loss at ``outputs + moved``."""
     return loss_gradient(problem, outputs + moved, batch)
 
 
@@ -44,11 +45,11 @@ class Linearization:
     Args:
         function: outputs as a function of the parameters.
         model: :func:`full` or :func:`prox_linear`.
-        blocks: positions of parameters. Each block has a model of its own, in which the parameters of the other blocks
-            stay at the centre.
+        blocks: positions of the parameters in each block. Each block has its own model, in which the parameters of the
+            other blocks stay at the centre.
 
     Attributes:
-        centre: the parameters at which it was made, copies.
+        centre: copies of the parameters at which it was made.
     """
 
     def __init__(self, function: ModelFunction, model: Model, blocks: Sequence[Sequence[int]]) -> None:
@@ -58,7 +59,7 @@ class Linearization:
         self.centre = [param.detach().clone() for param in function.parameters_in_order]
 
     def gradient(self, batch: Batch, displacement: Sequence[Tensor]) -> list[Tensor | None]:
-        """Gradient of the mean over the batch of the modelled loss at ``centre + displacement``.
+        """Return the gradient of the batch's mean modelled loss at ``centre + displacement``.
 
         Args:
             batch: examples.
@@ -91,11 +92,11 @@ class Linearization:
         return gradient
 
     def push(self, batch: Batch, displacement: dict[int, Tensor]) -> Tensor:
-        """J times the displacement, shape of the outputs.
+        """Return J times the displacement, in the shape of the outputs.
 
         Args:
             batch: examples.
-            displacement: of parameters, by their position; the others stay.
+            displacement: displacements of parameters by position; the others stay.
         """
         # The fused kernels of attention have no forward derivative.
         with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), forward_ad.dual_level():
@@ -107,11 +108,11 @@ class Linearization:
 
 
 def layers(names: Sequence[str]) -> list[list[int]]:
-    """Positions of parameters by the layer they belong to, from their names.
+    """Group the positions of parameters by layer, using their names.
 
-    A layer is what a name says up to its first number (``blocks.0`` for ``blocks.0.mlp_in.weight``), so that a block of
-    a numbered stack is one layer, and elsewhere the module that holds the parameter (``norm`` for ``norm.weight``). A
-    tied weight belongs to the module that comes first.
+    A layer is the part of a name up to its first number (``blocks.0`` for ``blocks.0.mlp_in.weight``), so that a block
+    of a numbered stack is one layer; elsewhere it is the module that holds the parameter (``norm`` for
+    ``norm.weight``). A tied weight belongs to the module that comes first.
     """
     by_module: dict[tuple[str, ...], list[int]] = {}
     for index, name in enumerate(names):

@@ -1,1 +1,1 @@
-"""What Muon and its kin share: momentum, and the polar factors of matrices."""
+"""Parts shared by Muon and related methods: momentum, and the polar factors of matrices."""

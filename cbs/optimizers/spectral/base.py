@@ -1,9 +1,9 @@
-"""What optimizers share that turn momentum into a direction by its singular vectors.
+"""Base classes of the optimizers that compute a direction from the singular vectors of the momentum.
 
-For a parameter with gradient g they keep the average ``b <- momentum * b + (1 - momentum) g`` and hand on b, or with
-Nesterov's look-ahead ``momentum * b + (1 - momentum) g`` of the new b. The methods differ in what they make of it: Muon
-its polar factor, NorMuon that factor with rows of one size on average, MuonH a step on a sphere. Polar factors do not
-depend on scale, so an average serves where papers write a sum.
+For a parameter with gradient g they keep the average ``b <- momentum * b + (1 - momentum) g`` and use b, or with
+Nesterov's look-ahead ``momentum * b + (1 - momentum) g`` of the new b. The methods differ in the direction: Muon uses
+the polar factor, NorMuon the polar factor with rows normalised by a running average, MuonH a step on a sphere. Polar
+factors do not depend on scale, so an average can replace the sum that papers use.
 """
 
 from __future__ import annotations
@@ -49,23 +49,23 @@ class MomentumOptimizer(CheckedOptimizer):
     """
 
     def check(self, group: Mapping[str, Any]) -> None:
-        """Refuse options outside their domain with a ``ValueError``; a subclass checks its own besides."""
+        """Raise ``ValueError`` for invalid options; subclasses check their own options, too."""
         super().check(group)
         check_decay("momentum", group["momentum"])
 
     def update(self, params: list[Tensor], momenta: list[Tensor], group: dict[str, Any]) -> None:
-        """Move ``params`` in place.
+        """Update ``params`` in place.
 
         Args:
             params: parameters of one group that have a gradient.
-            momenta: the averages, same shapes; must be left alone.
+            momenta: the averages, same shapes; must not be changed.
             group: the group's options.
         """
         raise NotImplementedError
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Update every parameter that has a gradient once; returns what ``closure`` returns.
+        """Update every parameter that has a gradient once; return the closure's result.
 
         Raises:
             RuntimeError: if a gradient is sparse.
@@ -73,7 +73,7 @@ class MomentumOptimizer(CheckedOptimizer):
         loss = evaluated(closure)
         for group in self.param_groups:
             params = [param for param in group["params"] if param.grad is not None and param.numel() > 0]
-            # Many small ones cost least together, each large one alone, while it is in the cache.
+            # It is fastest to update small parameters together, and each large one alone while it is in the cache.
             small = [param for param in params if param.numel() <= SMALL]
             for members in ([small] if small else []) + [[param] for param in params if param.numel() > SMALL]:
                 self.update(members, self._momenta(members, group), group)
@@ -99,18 +99,17 @@ class MomentumOptimizer(CheckedOptimizer):
 class SpectralOptimizer(MomentumOptimizer):
     """Averages the gradients of matrices and orthogonalises the averages.
 
-    A group may say its ``layout``, how its parameters are read as matrices, see
-    :data:`cbs.optimizers.layout.Layout`; by default as ``[out, in]``, the kernels of convolutions as
-    ``[out, in * places]``.
+    A group may set its ``layout``, how its parameters are read as matrices, see :data:`cbs.optimizers.layout.Layout`;
+    by default ``[out, in]``, with kernels of convolutions as ``[out, in * places]``.
 
     Args:
         params: matrices, or groups of them as torch.optim takes them.
-        options: those of the subclass as its ``locals()``, ``lr`` and ``momentum`` among them; what it takes as
-            ``**iteration`` is handed on.
+        options: options of the subclass as its ``locals()``, including ``lr`` and ``momentum``; its ``**iteration``
+            arguments are passed on as keywords.
         orthogonalization: ``"newton_schulz"`` or ``"svd"``, see :mod:`cbs.optimizers.spectral.orthogonalization`.
         ns_steps: Newton-Schulz steps.
         ns_coefficients: Newton-Schulz coefficients.
-        ns_dtype: ``"float32"``, ``"bfloat16"``, or ``"auto"`` for the faster of them, which its group says after the
+        ns_dtype: ``"float32"``, ``"bfloat16"``, or ``"auto"`` for the faster of them, which the group names after the
             first step; see :func:`~cbs.optimizers.spectral.orthogonalization.fast_dtype`.
     """
 
@@ -130,7 +129,7 @@ class SpectralOptimizer(MomentumOptimizer):
         MomentumOptimizer.__init__(self, params, {**given, **iteration, "ns_dtype": ns_dtype, "layout": "out_in"})
 
     def check(self, group: Mapping[str, Any]) -> None:
-        """Refuse options outside their domain with a ``ValueError``."""
+        """Raise ``ValueError`` for invalid options."""
         super().check(group)
         for name, known in (("orthogonalization", METHODS), ("ns_dtype", DTYPES), ("layout", LAYOUTS)):
             check_choice(name, group[name], known)
@@ -141,16 +140,18 @@ class SpectralOptimizer(MomentumOptimizer):
             raise ValueError(f"ns_coefficients must be three numbers, got {coefficients}")
 
     def check_parameter(self, param: Tensor) -> None:
-        """Refuse what is no matrix with a ``ValueError``."""
+        """Raise ``ValueError`` for a parameter that is not a matrix."""
         super().check_parameter(param)
         if param.ndim < 2:
             raise ValueError(f"{type(self).__name__} takes matrices, got a parameter of shape {tuple(param.shape)}")
 
     def polar_factors(self, momenta: list[Tensor], group: dict[str, Any]) -> list[Tensor]:
-        """The polar factor of each momentum read as matrices, ``[m, n]`` or ``[experts, m, n]``, as the group's options
-        approximate it."""
+        """Return the polar factor of each momentum read as matrices, ``[m, n]`` or ``[experts, m, n]``.
+
+        The group's options determine the method and precision.
+        """
         if group["ns_dtype"] == "auto":
-            # Said in the group, and so in checkpoints: a run ends in the precision in which it began.
+            # Stored in the group, and so in checkpoints: a run keeps the precision in which it began.
             group["ns_dtype"] = fast_dtype(group["params"])
         return orthogonalize(
             [as_matrices(momentum, group["layout"]) for momentum in momenta],
@@ -162,20 +163,20 @@ class SpectralOptimizer(MomentumOptimizer):
 
 
 def beside_adamw(kind: type[MomentumOptimizer], summary: str) -> Callable[..., CompositeOptimizer]:
-    """What builds ``kind`` on the matrices of a model and AdamW on the rest, for the registry.
+    """Return a builder for the registry that uses ``kind`` on the matrices of a model and AdamW on the rest.
 
-    Its options are those of ``kind``, of which ``weight_decay`` is AdamW's too, and
+    Its options are those of ``kind``, of which ``weight_decay`` also applies to AdamW, and
 
     - ``matrices``: which parameters are matrices, see :func:`~cbs.optimizers.routing.route`; a model without any is
       trained by AdamW alone;
     - ``betas`` and ``eps``: AdamW's;
-    - ``adam_lr_ratio``: AdamW's learning rate over that of ``kind``.
+    - ``adam_lr_ratio``: ratio of AdamW's learning rate to that of ``kind``.
 
-    It raises ``ValueError`` if an option is outside its domain, or the model has no trainable parameter.
+    The builder raises ``ValueError`` if an option is invalid, or the model has no trainable parameter.
 
     Args:
-        kind: the optimizer of the matrices, built as ``kind(groups, lr, **options)``.
-        summary: one line.
+        kind: optimizer of the matrices, built as ``kind(groups, lr, **options)``.
+        summary: one line of description.
     """
 
     def build(
@@ -190,7 +191,7 @@ def beside_adamw(kind: type[MomentumOptimizer], summary: str) -> Callable[..., C
     ) -> CompositeOptimizer:
         check_size("adam_lr_ratio", adam_lr_ratio)
         routing = route(model, matrices)
-        # Over nothing it still checks the options.
+        # Built even without matrices, to check the options.
         spectral = kind(routing.groups or [{"params": []}], lr, **options)  # type: ignore[arg-type]
         parts: list[torch.optim.Optimizer] = [spectral] if routing.groups else []
         if routing.rest:

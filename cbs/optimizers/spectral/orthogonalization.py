@@ -16,7 +16,7 @@ from torch import Tensor
 from cbs.compute.device import FAST_BFLOAT16
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-"""Coefficients of Jordan et al. 2024: steep at 0 and good to within a third, without converging to 1."""
+"""Coefficients of Jordan et al. 2024: steep at 0, and within a third of 1 elsewhere, without converging to 1."""
 
 METHODS = ("newton_schulz", "svd")
 DTYPES = ("auto", "float32", "bfloat16")
@@ -24,7 +24,7 @@ DTYPES = ("auto", "float32", "bfloat16")
 NORM_FLOOR = 1e-7
 
 SMALL = 2**14
-"""Matrices of up to this many entries are iterated together: what they cost is dispatch, not arithmetic."""
+"""Matrices of up to this many entries are iterated together, because their cost is dispatch, not arithmetic."""
 
 
 def orthogonalize(
@@ -35,15 +35,15 @@ def orthogonalize(
     coefficients: tuple[float, float, float] = COEFFICIENTS,
     dtype: str = "float32",
 ) -> list[Tensor]:
-    """An approximate or exact polar factor of each of ``matrices``, which are left alone.
+    """Return an approximate or exact polar factor of each of ``matrices``, which are not changed.
 
     Args:
         matrices: ``[m, n]``, or a stack of them ``[count, m, n]``, of any shapes, none empty.
         method: ``"newton_schulz"`` or ``"svd"``.
         steps: Newton-Schulz steps.
         coefficients: Newton-Schulz coefficients, see :func:`newton_schulz`.
-        dtype: ``"bfloat16"`` to iterate in bfloat16, as on accelerators; ``"float32"`` to keep each matrix's own type,
-            or float32 if that is a lower precision. See :func:`fast_dtype`.
+        dtype: ``"bfloat16"`` to iterate in bfloat16, as on accelerators; ``"float32"`` to keep each matrix's own dtype,
+            or float32 if that is of lower precision. See :func:`fast_dtype`.
 
     Returns:
         One tensor for each matrix, in the type of the computation.
@@ -65,12 +65,12 @@ def orthogonalize(
 
 
 def fast_dtype(matrices: Sequence[Tensor]) -> str:
-    """``"bfloat16"`` where the iteration of such matrices is faster in it than in float32, else ``"float32"``.
+    """Return ``"bfloat16"`` where the iteration of such matrices is faster in it than in float32, else ``"float32"``.
 
-    It is on accelerators, and for large matrices on processors with AMX (three times, from 256 x 256 on) and on AMD's
-    with AVX512-BF16 (twice); on others it is slower, 1.5 times with AVX512-BF16, 5 times with AVX512, 50 times with
-    AVX2. What the processor says of itself decides, and no clock, so all trials of a sweep on machines of one kind
-    decide alike. float64 is left alone.
+    It is faster on accelerators, and for large matrices on CPUs with AMX (three times, from 256 x 256 on) and on AMD
+    CPUs with AVX512-BF16 (twice). On others it is slower: 1.5 times with AVX512-BF16, 5 times with AVX512, 50 times
+    with AVX2. The CPU's reported features decide, not a timing, so all trials of a sweep on machines of one kind use
+    the same dtype. float64 is kept.
     """
     if any(matrix.dtype is torch.float64 for matrix in matrices):
         return "float32"
@@ -82,8 +82,8 @@ def fast_dtype(matrices: Sequence[Tensor]) -> str:
 def newton_schulz(matrices: Tensor, steps: int = 5, coefficients: tuple[float, float, float] = COEFFICIENTS) -> Tensor:
     """The quintic Newton-Schulz iteration, ``X <- a X + b (X X^T) X + c (X X^T)^2 X`` from ``X = G / |G|_F``.
 
-    It maps every singular value s of the start to ``a s + b s^3 + c s^5`` and leaves the singular vectors alone, so a
-    value that is 0 stays 0. A matrix with Frobenius norm below 1e-7 is divided by 1e-7 instead.
+    Each step maps every singular value s to ``a s + b s^3 + c s^5`` and keeps the singular vectors, so a value that is
+    0 stays 0. A matrix with Frobenius norm below 1e-7 is divided by 1e-7 instead.
 
     Source: Jordan et al. 2024, kellerjordan.github.io/posts/muon; the same operations in the same order as
     ``torch.optim.Muon``.
@@ -108,7 +108,7 @@ def newton_schulz(matrices: Tensor, steps: int = 5, coefficients: tuple[float, f
 
 
 def polar_factor(matrix: Tensor) -> Tensor:
-    """The exact polar factor of ``[m, n]`` or ``[count, m, n]``, by singular value decomposition.
+    """Return the exact polar factor of ``[m, n]`` or ``[count, m, n]``, by singular value decomposition.
 
     Singular values below the rounding error of the largest, ``max(m, n) eps s_max``, count as 0. A matrix with an entry
     that is not finite gives NaN.
@@ -120,7 +120,9 @@ def polar_factor(matrix: Tensor) -> Tensor:
 
 
 def _batches(matrices: Sequence[Tensor]) -> list[list[int]]:
-    """Positions of small matrices that have one shape up to transposition, together; of every other one alone."""
+    """Return positions of matrices to iterate together: small ones of one shape up to transposition; all others
+    alone.
+    """
     members: dict[tuple[Any, ...], list[int]] = {}
     for position, matrix in enumerate(matrices):
         alone = position if matrix.numel() > SMALL or matrix.ndim > 2 else None

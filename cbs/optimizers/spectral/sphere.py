@@ -1,4 +1,6 @@
-"""Steps on the sphere of a matrix's first norm (Wen et al. 2025, Hyperball Optimization, whenwen.github.io/wd_blog)."""
+"""Steps on the sphere given by a matrix's initial norm (Wen et al. 2025, Hyperball Optimization,
+whenwen.github.io/wd_blog).
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,9 @@ from cbs.optimizers.layout import as_matrices, as_parameter
 
 
 def step_on_sphere(owner: torch.optim.Optimizer, param: Tensor, direction: Tensor, group: Mapping[str, Any]) -> None:
-    """Move a matrix W to ``R N(W - lr * R * N(D))`` with ``N(X) = X / |X|``, the Frobenius norm, and R = |W| before the
-    first step, which the optimizer's state keeps.
+    """Move a matrix W to ``R N(W - lr * R * N(D))`` with ``N(X) = X / |X|`` and the Frobenius norm.
+
+    R = |W| before the first step is kept in the optimizer's state.
 
     Args:
         owner: optimizer of the parameter.
@@ -31,8 +34,8 @@ def step_on_sphere(owner: torch.optim.Optimizer, param: Tensor, direction: Tenso
         state["radius"] = _norm(matrix)
         if not bool((state["radius"] > 0).all()):
             raise ValueError(
-                f"{type(owner).__name__} keeps the norm of a matrix, and one of shape {tuple(param.shape)} starts "
-                'at 0; start it elsewhere, or leave it to AdamW with matrices=["!NAME"]'
+                f"{type(owner).__name__} keeps the norm of a matrix, but one of shape {tuple(param.shape)} starts "
+                'at 0; initialize it otherwise, or train it with AdamW: matrices=["!NAME"]'
             )
     radius: Tensor = state["radius"]
     if radius.shape != (*matrix.shape[:-2], 1, 1):

@@ -1,1 +1,3 @@
-"""What LARS, LAMB and MERIT share: a direction, rescaled tensor by tensor against the size of the weights."""
+"""Parts shared by LARS, LAMB and MERIT: a direction that is rescaled for each tensor relative to the size of the
+weights.
+"""

@@ -1,4 +1,4 @@
-"""Trust ratios on Adam's direction: what LAMB and MERIT share."""
+"""Trust ratios on Adam's direction: base class of LAMB and MERIT."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ class AdamTrustRatio(TrustRatioOptimizer):
         v <- beta2 v + (1 - beta2) g^2
         d  = m / (sqrt(v) + eps) + weight_decay * w
 
-    Weight decay is part of the direction, so it goes through the ratio too. Options beside those of
+    Weight decay is part of the direction, so the ratio scales it, too. Options in addition to those of
     :class:`~cbs.optimizers.trust_ratio.core.TrustRatioOptimizer`: ``betas``, ``eps`` and ``bias_correction``.
     """
 
     state_names = ("step", "exp_avg", "exp_avg_sq")
 
     def direct(self, block: ParameterBlock, group: Mapping[str, Any], decay: float) -> None:
-        """``out <- -(m / (sqrt(v) + eps) + weight_decay * w)``, after the moments moved."""
+        """Write ``-(m / (sqrt(v) + eps) + weight_decay * w)`` to ``out``, after updating the moments."""
         (beta1, beta2), (steps, means, squares), out = group["betas"], block.states, block.out
-        # torch's Adam with a learning rate of 1 takes m / (sqrt(v) + eps) from what it is given for parameters.
+        # torch's Adam with a learning rate of 1 subtracts m / (sqrt(v) + eps) from the tensors passed as parameters.
         if decay:
             torch.mul(block.weight, -decay, out=out)
         else:
             out.zero_()
         if not group["bias_correction"]:
-            # A tensor is added in half the time of a number, of which torch makes a tensor for each of them.
+            # Adding a tensor takes half the time: torch would convert a number to a tensor for every parameter.
             torch._foreach_add_(steps, torch.ones_like(steps[0]), alpha=1.0)
-            # After infinitely many steps there is no bias to correct.
+            # With an infinite step count torch's bias correction does nothing.
             steps = [torch.full_like(steps[0], math.inf)] * len(steps)
         adam(
             block.views,

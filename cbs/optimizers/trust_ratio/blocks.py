@@ -1,4 +1,4 @@
-"""Which parameters are updated together: small ones as one flat vector, a large one alone."""
+"""Blocks of parameters that are updated together: small ones as one flat vector, a large one alone."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import torch
 from torch import Tensor
 
 Sizes = list[Tensor]
-"""What broadcasts against a stack: ``[whole]``, or ``[whole, rows, columns]`` where these count."""
+"""Tensors that broadcast against a stack: ``[whole]``, or ``[whole, rows, columns]`` where rows and columns count."""
 
 
 class Extent(NamedTuple):
-    """Lengths that balance passes over memory against calls, in entries.
+    """Sizes in entries that balance passes over memory against the number of calls.
 
     Attributes:
-        small: tensors of up to this many share a block: what they cost is calls, not arithmetic.
-        shared: so many, at most, share one.
+        small: tensors of up to this many entries share a block, because their cost is calls, not arithmetic.
+        shared: largest number of entries in a shared block.
     """
 
     small: int
@@ -32,17 +32,19 @@ ACCELERATOR = Extent(small=2**22, shared=2**24)
 
 
 def extent_on(device: torch.device) -> Extent:
-    """The extent for a device. Elsewhere than on a CPU calls are dear and caches do not hold what a step touches."""
+    """Return the extent for a device. Other than on a CPU, calls are expensive and caches do not hold the tensors of a
+    step.
+    """
     return CPU if device.type == "cpu" else ACCELERATOR
 
 
 class NormSpec(NamedTuple):
-    """How the size of a tensor is read.
+    """How the size of a tensor is measured.
 
     Attributes:
-        norm: its name in :data:`cbs.optimizers.trust_ratio.norms.NORMS`.
-        by_line: whether rows and columns of tensors of two or more dimensions have sizes of their own.
-        inner: whether the dimensions from the second on are one; else a row runs along dimension 1 alone.
+        norm: name in :data:`cbs.optimizers.trust_ratio.norms.NORMS`.
+        by_line: whether rows and columns of tensors with two or more dimensions have sizes of their own.
+        inner: whether the dimensions from the second on are flattened; else a row runs along dimension 1 only.
     """
 
     norm: str = "l2"
@@ -51,14 +53,14 @@ class NormSpec(NamedTuple):
 
 
 class Stack(NamedTuple):
-    """Tensors of equal shape, one after the other in a vector.
+    """Tensors of equal shape, stored consecutively in a vector.
 
     A row runs along dimension 1 of a tensor, a column along its dimension 0, for each index of the other dimensions.
 
     Attributes:
-        start: where they start in the vector.
-        shape: ``(count, *shape)``, with the dimensions of tensors as one where only the whole counts.
-        by_line: whether their rows and columns count.
+        start: position of the first entry in the vector.
+        shape: ``(count, *shape)``, with flattened tensors where only the whole counts.
+        by_line: whether their rows and columns have sizes.
         inner: whether their dimensions from the second on were flattened into one.
     """
 
@@ -68,11 +70,11 @@ class Stack(NamedTuple):
     inner: bool = False
 
     def of(self, vectors: Tensor) -> Tensor:
-        """The stack as a view of vectors ``[..., entries]``, of shape ``[..., count, *shape]``."""
+        """Return the stack as a view of vectors ``[..., entries]``, of shape ``[..., count, *shape]``."""
         return vectors[..., self.start : self.start + math.prod(self.shape)].unflatten(-1, self.shape)
 
     def size_shapes(self) -> list[tuple[int, ...]]:
-        """Shapes of its sizes."""
+        """Return the shapes of its sizes."""
         count, *shape = self.shape
         whole = (count, *(1 for _ in shape))
         if not self.by_line:
@@ -82,8 +84,11 @@ class Stack(NamedTuple):
 
 
 def stacks_of(shapes: Sequence[torch.Size], wholes: Sequence[torch.Size], measure: NormSpec) -> list[Stack]:
-    """Runs of equal shapes, of tensors that lie one after the other; pieces of unlike tensors are apart even where they
-    are alike here, because norms are merged in the order of stacks."""
+    """Return stacks of consecutive tensors with equal shapes.
+
+    Shards of tensors with different full shapes are in different stacks even if the shards have equal shapes, because
+    norms are merged over processes in the order of the stacks.
+    """
     stacks, start = [], 0
     for (shape, _), run in groupby(zip(shapes, wholes, strict=True)):
         count = len(list(run))
@@ -98,29 +103,29 @@ def stacks_of(shapes: Sequence[torch.Size], wholes: Sequence[torch.Size], measur
 class ParameterBlock:
     """Parameters that are updated together, those of equal shape side by side, or a large one alone.
 
-    Norms, ratios and views are made once, since a step of a small model is all calls and no arithmetic.
+    Norms, ratios and views are created once, because the cost of a step of a small model is calls, not arithmetic.
 
     Attributes:
-        members: which of the group's parameters.
-        shapes: of what this process holds of them.
-        wholes: of the parameters themselves.
-        kind: device and type of their state.
-        scaled: whether the tensors have a ratio; 1 otherwise.
+        members: positions of the parameters in their group.
+        shapes: shapes of the parts that this process holds.
+        wholes: full shapes of the parameters.
+        kind: device and dtype of their state.
+        scaled: whether the tensors have a ratio; otherwise it is 1.
         decayed: whether they have weight decay.
-        layout: of sharded parameters, see :mod:`cbs.optimizers.trust_ratio.sharded`; else ``None``.
-        measure: how sizes are read.
-        norms: all of weights and directions, shape ``[2, norms]``.
-        ratios: all of them, shape ``[norms]``.
-        sizes: ``norms``, each of shape ``[2, count, ...]``, for each stack; empty without ratios.
-        factors: ``ratios``, each of shape ``[count, ...]``, for each stack; likewise.
+        layout: layout of sharded parameters, see :mod:`cbs.optimizers.trust_ratio.sharded`; else ``None``.
+        measure: how sizes are measured.
+        norms: all norms of weights and directions, shape ``[2, norms]``.
+        ratios: all ratios, shape ``[norms]``.
+        sizes: views of ``norms`` for each stack, each of shape ``[2, count, ...]``; empty without ratios.
+        factors: views of ``ratios`` for each stack, each of shape ``[count, ...]``; empty without ratios.
         out: the descent direction, later the update: a vector of all entries, or the only tensor in its shape.
-        views: ``out`` tensor by tensor.
-        spare: room of shape ``[2, *out.shape]``; of a large tensor that is alone ``[1, *out.shape]``.
+        views: views of ``out`` for each tensor.
+        spare: work memory of shape ``[2, *out.shape]``; for a large tensor that is alone ``[1, *out.shape]``.
         spares: ``spare`` as stacks, ``[..., count, ...]``.
         outs: ``out`` as stacks, ``[count, ...]``.
-        weight: during a step, the weights in the type of ``out`` and in its shape, not to be written to.
-        params: the weights themselves, tensor by tensor.
-        gradients: their gradients, contiguous and in the type of ``out``.
+        weight: during a step, the weights in the dtype and shape of ``out``; read-only.
+        params: the weights themselves, one tensor per parameter.
+        gradients: their gradients, contiguous and in the dtype of ``out``.
         states: the optimizer's state, in the order of its names.
     """
 
@@ -154,7 +159,7 @@ class ParameterBlock:
         self.room = self.entries * (1 if self.alone else 2)
 
     def work_in(self, directions: Tensor, spare: Tensor) -> None:
-        """Use this memory, vectors of ``entries`` or more and of ``room`` or more."""
+        """Use this memory: vectors of at least ``entries`` and of at least ``room`` entries."""
         shapes = [shape for stack in self.stacks for shape in stack.size_shapes()] if self.scaled else []
         lengths = [math.prod(shape) for shape in shapes]
         self.norms, self.ratios = spare.new_zeros(2, sum(lengths)), spare.new_zeros(sum(lengths))
@@ -171,7 +176,7 @@ class ParameterBlock:
         self.spares, self.outs = [stack.of(spares) for stack in self.stacks], [stack.of(out) for stack in self.stacks]
 
     def load(self, params: list[Tensor], gradients: list[Tensor], states: list[list[Tensor]]) -> None:
-        """Take the tensors of a step."""
+        """Set the tensors of a step."""
         self.params, self.states, dtype = params, states, self.out.dtype
         self.gradients = [
             grad if grad.dtype == dtype and grad.is_contiguous() else grad.to(dtype).contiguous() for grad in gradients
@@ -191,12 +196,12 @@ class ParameterBlock:
         torch._foreach_add_(self.params, self.views, alpha=lr)
 
     def release(self) -> None:
-        """Let go of all tensors that are not its own."""
+        """Drop references to all tensors that are not the block's own."""
         del self.weight, self.params, self.gradients, self.states
 
 
 def share_memory(blocks: list[ParameterBlock]) -> None:
-    """Have all blocks of a device and type work in the same memory."""
+    """Let all blocks of a device and dtype work in the same memory."""
     for kind in {block.kind for block in blocks}:
         some = [block for block in blocks if block.kind == kind]
         lengths = max(block.entries for block in some), max(block.room for block in some)

@@ -1,15 +1,15 @@
-"""What optimizers share that scale a direction, tensor by tensor, with the size of the weights.
+"""Base class of the optimizers that scale the direction of each tensor by the size of its weights.
 
-For a weight w they take a direction d from its gradient and their state, and move by ``-lr * s * d``, where the *trust
-ratio* s compares a norm of w with the same norm of d:
+For a weight w they compute a direction d from its gradient and their state, and update by ``-lr * s * d``, where the
+*trust ratio* s compares a norm of w with the same norm of d:
 
 - LAMB (You et al. 2020, arXiv 1904.00962, Algorithm 2): Adam's direction, one ratio of Euclidean norms for each tensor;
 - MERIT (ICML 2025, arXiv 2508.20577, Algorithm 1): Adam's direction, one ratio for each entry, from the largest entries
   of its row, column and tensor;
 - LARS (You et al. 2017, arXiv 1708.03888): the gradient, one ratio of Euclidean norms for each tensor.
 
-A ratio is known only once the whole of w and d has been read, so a step reads the weights twice. Small tensors are
-updated together, since they cost calls; see :mod:`cbs.optimizers.trust_ratio.blocks`.
+A ratio is known only after all of w and d has been read, so a step reads the weights twice. Small tensors are updated
+together to save calls; see :mod:`cbs.optimizers.trust_ratio.blocks`.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from cbs.optimizers.trust_ratio.sharded import check_layout, is_sharded, layout_
 
 
 class TrustRatioOptimizer(CheckedOptimizer):
-    """A direction, rescaled against the weights; subclasses say which direction and which ratio.
+    """A direction that is rescaled relative to the weights; subclasses define the direction and the ratio.
 
     The state of a parameter is ``optimizer.state[parameter]``, as in torch's own optimizers, in float32 for parameters
-    of a lower precision and in the parameter's own type otherwise. Parameters without a gradient are skipped. Sharded
-    parameters (``DTensor``) are updated exactly like whole ones: sizes of rows, columns and tensors are added up over
-    the processes that hold their pieces.
+    of lower precision and in the parameter's own dtype otherwise. Parameters without a gradient are skipped. Sharded
+    parameters (``DTensor``) are updated exactly like whole ones: sizes of rows, columns and tensors are reduced over
+    the processes that hold their shards.
 
-    Extra memory of a step: twice the largest parameter in the type of its state, or three times what small parameters
-    share (0.5 Mi entries on a CPU, 16 Mi on an accelerator) where that is more, and the norms.
+    Extra memory of a step: twice the largest parameter in the dtype of its state, or three times the size of a shared
+    block (0.5 Mi entries on a CPU, 16 Mi on an accelerator) where that is more, and the norms.
 
     All subclasses have the options ``lr`` (a number, or a tensor of one element), ``weight_decay``, ``ratio_from_ndim``
     and ``decay_from_ndim`` (tensors with fewer dimensions have ratio 1, and no weight decay), ``foreach`` (``False``:
-    tensor by tensor) and ``capturable`` (``True``: a step never waits for the device, nor does what it runs depend on
-    values, so it can be captured in a CUDA graph once the first step has built the state).
+    one tensor at a time) and ``capturable`` (``True``: a step neither waits for the device nor depends on values, so it
+    can be captured in a CUDA graph once the first step has created the state).
     """
 
     state_names: ClassVar[tuple[str, ...]]
@@ -50,28 +50,31 @@ class TrustRatioOptimizer(CheckedOptimizer):
     def direct(self, block: ParameterBlock, group: Mapping[str, Any], decay: float) -> None:
         """Update the state and write the descent direction ``-d`` into ``block.out``.
 
-        Called by :meth:`step` once for every block, after the block has taken its tensors.
+        Called by :meth:`step` once for every block, after :meth:`ParameterBlock.load`.
         """
         raise NotImplementedError
 
     def measure(self, group: Mapping[str, Any]) -> NormSpec:
-        """How the sizes of weights and directions are read."""
+        """Return how the sizes of weights and directions are measured."""
         return NormSpec()
 
     def ratios(self, weights: Tensor, directions: Tensor, group: Mapping[str, Any], decay: float) -> Tensor:
-        """Ratios from norms of weights and directions, all of shape ``[norms]``.
+        """Return ratios from norms of weights and directions, all of shape ``[norms]``.
 
         Called by :meth:`step` after :meth:`direct`, for blocks whose tensors have a ratio.
         """
         raise NotImplementedError
 
     def look(self, block: ParameterBlock, group: Mapping[str, Any]) -> Any:
-        """What :meth:`apply` is to know of the values of a block's norms and ratios; waits for the device."""
+        """Return facts about the values of a block's norms and ratios for :meth:`apply`; waits for the device."""
 
     def apply(
         self, block: ParameterBlock, group: Mapping[str, Any], decay: float, lr: float | Tensor, seen: Any
     ) -> None:
-        """Multiply ``block.out`` by its ratios, if it has any, and move the weights; ``seen`` if :meth:`look` did."""
+        """Multiply ``block.out`` by its ratios, if it has any, and update the weights.
+
+        ``seen`` is the result of :meth:`look`; ``None`` if that was not called.
+        """
         if block.alone and block.factors:
             block.move(lr, block.factors[0][0].view(()))
             return
@@ -86,7 +89,7 @@ class TrustRatioOptimizer(CheckedOptimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Update every parameter that has a gradient once; returns what ``closure`` returns.
+        """Update every parameter that has a gradient once; return the closure's result.
 
         Raises:
             RuntimeError: if a gradient is sparse, or if gradient or state do not fit their parameter.
@@ -103,9 +106,11 @@ class TrustRatioOptimizer(CheckedOptimizer):
         return loss
 
     def trust_ratios(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Every parameter that has a ratio, with the ratio of the whole tensor in the latest step, and the largest of
-        those of its rows, columns and whole, both of shape ``[]``. A ratio that is 1 for want of another is 1 here;
-        there is none before the first step."""
+        """Yield every parameter that has a ratio, with two ratios of the latest step, both of shape ``[]``.
+
+        The first is the ratio of the whole tensor, the second the largest of those of its rows, columns and the whole.
+        Undefined ratios, which act as 1, are 1 here. Yields nothing before the first step.
+        """
         _, blocks, (groups, _) = vars(self).get("_plan", (None, [], ([], [])))
         for index, block in blocks:
             wholes = [factor[0].reshape(-1) for factor in block.factors]
@@ -145,9 +150,9 @@ class TrustRatioOptimizer(CheckedOptimizer):
             measure(block)
             if block.layout is not None:
                 merge_over_shards(block)
-            # All at once: a small model has few entries but many rows, columns and tensors.
+            # In one call: a small model has few entries but many rows, columns and tensors.
             block.ratios.copy_(self.ratios(block.norms[0], block.norms[1], group, decay))
-            # To look takes about as long as a pass over some ten thousand entries.
+            # look() takes about as long as a pass over ten thousand entries.
             if block.alone and block.kind[0].type == "cpu" and not never_waits(group):
                 seen = self.look(block, group)
         self.apply(block, group, decay, lr, seen)
@@ -156,7 +161,9 @@ class TrustRatioOptimizer(CheckedOptimizer):
     def _blocks(
         self, groups: list[list[Tensor]], states: list[list[dict[str, Any]]]
     ) -> list[tuple[int, ParameterBlock]]:
-        """Blocks and their groups, built anew when anything else than values has changed since the step before."""
+        """Return blocks and their groups, rebuilt when anything other than values has changed since the previous
+        step.
+        """
         known, blocks, _ = vars(self).get("_plan", (None, [], None))
         if known != self._forms(groups, states):
             for param, state in ((p, s) for some in map(zip, groups, states) for p, s in some):
@@ -167,7 +174,7 @@ class TrustRatioOptimizer(CheckedOptimizer):
                 for block in self._arranged(params, group)
             ]
             share_memory([block for _, block in blocks])
-            # With the tensors, so that no others get their ids.
+            # Keep the tensors alive, so that no others get their ids.
             held = groups, [[list(state.values()) for state in some] for some in states]
             self._plan = self._forms(groups, states), blocks, held
         return blocks
@@ -185,7 +192,7 @@ class TrustRatioOptimizer(CheckedOptimizer):
         ]
 
     def _fit(self, param: Tensor, state: dict[str, Any]) -> None:
-        """Have gradient and state lie as a step needs them, or refuse them."""
+        """Prepare gradient and state in the layout that a step needs, or raise."""
         check_layout(param)
         grad = param.grad
         if grad is not None and grad.layout is not torch.strided:
@@ -201,7 +208,7 @@ class TrustRatioOptimizer(CheckedOptimizer):
                 state[name] = tensor.contiguous()
 
     def _arranged(self, params: list[Tensor], group: Mapping[str, Any]) -> list[ParameterBlock]:
-        """Large tensors one by one, small ones that agree in all that matters together."""
+        """Return blocks: large tensors alone, small ones with the same properties together."""
         how, together = self.measure(group), defaultdict(list)
         for position, param in enumerate(params):
             large = param.numel() > extent_on(param.device).small * pieces_of(param) or group["foreach"] is False
@@ -225,7 +232,7 @@ class TrustRatioOptimizer(CheckedOptimizer):
 
 
 def never_waits(group: Mapping[str, Any]) -> bool:
-    """Whether a step must not read values; a compiler cannot either."""
+    """Whether a step must not read values from the device, which a compiler cannot do either."""
     return group["capturable"] or torch.compiler.is_compiling()
 
 

@@ -13,11 +13,11 @@ NORMS: dict[str, Callable[[Tensor, int, Tensor], Tensor]] = {
     "max": lambda entries, dim, out: torch.amax(entries, dim, keepdim=True, out=out),  # of absolute values
     "l2": lambda entries, dim, out: torch.linalg.vector_norm(entries, 2, dim, True, out=out),
 }
-"""Along one dimension, which is kept: ``(entries, dim, out)``."""
+"""Norms along one dimension, which is kept: ``(entries, dim, out)``."""
 
 
 def measure(block: ParameterBlock) -> None:
-    """Norms of a block's weights and of ``block.out``, into ``block.sizes``; overwrites ``block.spare``."""
+    """Compute norms of a block's weights and of ``block.out`` into ``block.sizes``; overwrites ``block.spare``."""
     name = block.measure.norm
     if name == "max" and not block.alone:
         # On a CPU amax of absolute values is many times faster than vector_norm(inf) or aminmax.
@@ -35,7 +35,7 @@ def measure(block: ParameterBlock) -> None:
 
 
 def _measure(entries: Tensor, lead: int, sizes: Sizes, name: str) -> None:
-    """Norms of ``[..., count, rows, columns, ...]`` with ``lead`` dimensions before the count."""
+    """Compute norms of ``[..., count, rows, columns, ...]`` with ``lead`` dimensions before the count."""
     whole, *lines = sizes
     if entries.numel() == 0:
         return

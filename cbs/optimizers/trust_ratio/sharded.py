@@ -1,4 +1,4 @@
-"""Sharded parameters (``DTensor``): what a process holds of them, and norms across processes."""
+"""Sharded parameters (``DTensor``): the part that a process holds, and norms across processes."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from cbs.optimizers.trust_ratio.blocks import ParameterBlock
 
 
 def is_sharded(tensor: Tensor) -> bool:
-    """Whether it is a DTensor, be it sharded or replicated."""
-    # Asked of every tensor in every step, and looking for an attribute that is not there is slow.
+    """Whether it is a DTensor, sharded or replicated."""
+    # Called for every tensor in every step, and looking up a missing attribute is slow.
     return type(tensor) not in (Tensor, Parameter) and hasattr(tensor, "to_local")
 
 
 def local(tensor: Tensor) -> Tensor:
-    """What this process holds of a tensor: the shard of a DTensor, any other tensor itself."""
+    """Return the part of a tensor that this process holds: the shard of a DTensor, any other tensor itself."""
     return tensor.to_local() if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
 
 
 def layout_of(tensor: Tensor) -> Any:
-    """Mesh and placements of a DTensor, equal for those that lie alike; ``None`` for any other tensor."""
+    """Return mesh and placements of a DTensor, equal for equal layouts; ``None`` for any other tensor."""
     return (tensor.device_mesh, tensor.placements) if is_sharded(tensor) else None  # type: ignore[attr-defined]
 
 
 def pieces_of(tensor: Tensor) -> int:
-    """Into how many pieces a tensor is split."""
+    """Return the number of shards of a tensor."""
     if not is_sharded(tensor):
         return 1
     mesh, placements = layout_of(tensor)
@@ -37,21 +37,21 @@ def pieces_of(tensor: Tensor) -> int:
 
 
 def check_layout(param: Tensor) -> None:
-    """Refuse gradients that lie unlike their parameter, and parameters whose pieces are yet to be summed.
+    """Raise for gradients that are sharded differently from their parameter, and for parameters that are partial sums.
 
     Raises:
-        RuntimeError: with what to do.
+        RuntimeError: says what to do.
     """
     if not is_sharded(param) or param.grad is None:
         return
     if any(place.is_partial() for place in layout_of(param)[1]):
         raise RuntimeError("a parameter is a partial sum; redistribute it before building the optimizer")
     if layout_of(param.grad) != layout_of(param):
-        raise RuntimeError("a gradient is sharded unlike its parameter; redistribute it before the step")
+        raise RuntimeError("a gradient is sharded differently from its parameter; redistribute it before the step")
 
 
 def merge_over_shards(block: ParameterBlock) -> None:
-    """Norms of whole tensors in place of those of the pieces held here; a collective per sharded mesh dimension."""
+    """Replace norms of local shards by norms of whole tensors; one collective per sharded mesh dimension."""
     import torch.distributed as dist
 
     mesh, placements = block.layout
@@ -61,7 +61,7 @@ def merge_over_shards(block: ParameterBlock) -> None:
             continue
         parts = []
         for stack, (whole, *lines) in zip(block.stacks, block.sizes, strict=True):
-            # Split along dimension 0, the entries of a column lie on several processes; along dimension 1, of a row.
+            # Split along dimension 0, a column lies on several processes; along dimension 1, a row does.
             split = (dim == 1 or (stack.inner and dim > 1), dim == 0)
             parts += [whole, *(line for line, flag in zip(lines, split, strict=False) if flag)]
         total = torch.cat([part.reshape(-1) for part in parts])

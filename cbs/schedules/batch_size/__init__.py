@@ -44,7 +44,7 @@ def build_batch_schedule(choice: Choice | None, run: RunSettings) -> BatchSchedu
     schedule: BatchSchedule = BATCH_SCHEDULES.make(choice.name, run, **choice.options)
     if isinstance(schedule, ClosedLoop) and run.batch_size < FEWEST:
         raise ConfigError(
-            f"batch schedule {choice.name!r} compares the examples of a batch, which needs at least {FEWEST}; "
+            f"batch schedule {choice.name!r} compares the examples of a batch, so start from {FEWEST} or more; "
             f"the batch size is {run.batch_size}"
         )
     return schedule

@@ -1,3 +1,3 @@
-"""What the ``images`` workload is made of: glyphs, readers for a person's own data, and classifiers."""
+"""Parts of the ``images`` workload: glyphs, readers for the user's own data, and classifiers."""
 
 from __future__ import annotations

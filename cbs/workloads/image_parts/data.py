@@ -1,4 +1,4 @@
-"""Labelled images as the workload sees them: in memory, or decoded when they are drawn."""
+"""Labelled images as a workload uses them: in memory, or decoded when they are drawn."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from cbs.errors import DataError, needed, reason
 from cbs.workloads.streams import DrawnExamples
 
 SAMPLED = 1024
-"""Images, evenly spaced, from which the mean and the standard deviation of a channel are computed."""
+"""Number of evenly spaced images from which mean and standard deviation of each channel are computed."""
 
 
 class Images(Protocol):
-    """Images of one size with a label each."""
+    """Images of one size, each with a label."""
 
     @property
     def labels(self) -> Tensor:
         """Class of every image."""
 
     def gather(self, indices: Tensor) -> Tensor:
-        """The images at ``indices`` as bytes, shape ``[indices, channels, side, side]``."""
+        """Return the images at ``indices`` as bytes, shape ``[indices, channels, side, side]``."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class StoredImages:
     labels: Tensor
 
     def gather(self, indices: Tensor) -> Tensor:
-        """The images at ``indices``."""
+        """Return the images at ``indices``."""
         return self.pixels[indices]
 
 
@@ -81,10 +81,10 @@ class EncodedImages:
 
 
 def decode(content: bytes, where: str) -> Any:
-    """A PIL image.
+    """Decode an image with Pillow.
 
     Raises:
-        DataError: if it is none or is damaged.
+        DataError: if it is not an image, or is damaged.
         MissingDependencyError: if Pillow is not installed.
     """
     with needed("pillow", f"images such as {where}"):
@@ -101,7 +101,7 @@ def decode(content: bytes, where: str) -> Any:
 
 
 def as_bytes(image: Any) -> np.ndarray:
-    """The pixels of a grey or RGB image, shape ``[channels, rows, columns]``."""
+    """Return the pixels of a grey or RGB image, shape ``[channels, rows, columns]``."""
     pixels = np.array(image, dtype=np.uint8)
     return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
 
@@ -113,11 +113,11 @@ class ImageData:
     Attributes:
         training: images to train on.
         validation: images to validate on.
-        classes: every label is below it.
-        size: pixels across and down of what a model sees; those stored may be larger, by a margin to crop.
-        mean: of each channel, between 0 and 1.
+        classes: number of classes; every label is below it.
+        size: pixels across and down that a model sees; stored images may be larger, by a margin to crop.
+        mean: mean of each channel, between 0 and 1.
         std: standard deviation of each channel.
-        data_hash: 16 hexadecimal digits.
+        data_hash: 16 hexadecimal digits that identify the data.
     """
 
     training: Images
@@ -130,14 +130,14 @@ class ImageData:
 
 
 def describe(training: Images, validation: Images, names: Sequence[str], size: int, where: str) -> ImageData:
-    """Put both parts together, with their statistics and their hash: of all labels and of the images that are sampled.
+    """Combine both parts with their statistics and a hash of all labels and of sampled images.
 
     Args:
         training: images to train on.
         validation: images to validate on.
-        names: of the classes; empty where nothing says them.
-        size: pixels across and down of what a model sees.
-        where: for error messages.
+        names: names of the classes; empty where unknown.
+        size: pixels across and down that a model sees.
+        where: name of the data for error messages.
 
     Raises:
         DataError: if a class of the validation part is not in the training part, or both parts are the same images.
@@ -156,7 +156,7 @@ def describe(training: Images, validation: Images, names: Sequence[str], size: i
     classes = max(len(names), int(training.labels.max()) + 1)
     if int(validation.labels.max()) >= classes or int(min(training.labels.min(), validation.labels.min())) < 0:
         raise DataError(f"{where}: labels for validation go to {int(validation.labels.max())}, those for training only "
-                        f"to {classes - 1}; check that both parts are of one data set")  # fmt: skip
+                        f"to {classes - 1}; check that both parts belong to one data set")  # fmt: skip
     std = values.std(1, correction=0)
     return ImageData(
         training=training,
@@ -174,12 +174,12 @@ def _spaced(count: int, wanted: int) -> Tensor:
 
 
 class ImageStream(DrawnExamples):
-    """Random images, with replacement, at a random place within a margin, and mirrored half of the time.
+    """Stream of random images with replacement, randomly cropped within a margin and mirrored half of the time.
 
     Args:
-        images: what to draw from.
+        images: images to draw from.
         size: pixels across and down of an example.
-        margin: zeros put around an image before it is cut.
+        margin: width of the zero padding around an image before it is cropped.
         mirrored: whether half of the images are mirrored.
         generator: a CPU generator.
     """
@@ -195,7 +195,7 @@ class ImageStream(DrawnExamples):
         return (torch.rand(examples, 4, generator=generator, dtype=torch.float64),)
 
     def _crops(self, uniform: Tensor) -> tuple[Tensor, Tensor]:
-        """Images between 0 and 1, shape ``[examples, channels, size, size]``, and their labels."""
+        """Return images between 0 and 1, shape ``[examples, channels, size, size]``, and their labels."""
         rows = (uniform[:, 0] * len(self._images.labels)).long()
         images = pad(self._images.gather(rows), (self._margin,) * 4)
         spare = images.shape[-1] - self._size
@@ -210,7 +210,7 @@ class ImageStream(DrawnExamples):
 
 
 def middle(images: Images, size: int, most: int) -> tuple[Tensor, Tensor]:
-    """The middle of at most so many images, evenly spaced, and their labels."""
+    """Return center crops of at most ``most`` evenly spaced images, and their labels."""
     rows = _spaced(len(images.labels), most)
     pixels = images.gather(rows)
     start = (pixels.shape[-1] - size) // 2

@@ -1,4 +1,4 @@
-"""The layouts in which image data sets come: MNIST's, CIFAR's, Parquet, and a folder for every class."""
+"""Readers of the usual formats of image data sets: MNIST, CIFAR, Parquet, and a folder for every class."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ PHOTO_MARGIN = 8 / 7
 """Photos are stored this much larger than a model sees them, 256 pixels for 224, as in Krizhevsky et al. 2012."""
 
 MEMORY = 2**31
-"""Bytes of decoded images that are kept; what is more is decoded whenever it is drawn."""
+"""Largest size in bytes of decoded images that are kept in memory; larger data are decoded whenever they are drawn."""
 
 FIELDS = (("image", "img"), ("label", "labels", "fine_label"))
-"""What the columns of images and of labels are called."""
+"""Accepted names of the columns of images and of labels."""
 
 GREY = ("1", "L", "LA")
 """Modes of Pillow without colour."""
@@ -42,10 +42,10 @@ SPLITS = {
     "training": (("train", "training"),),
     "validation": (("val", "valid", "validation"), ("eval",), ("test", "testing")),
 }
-"""How the names of either part start; later ones count where there is none of the earlier ones."""
+"""Accepted beginnings of the names of either part; later ones are used only where there are no earlier ones."""
 
 Part = tuple[Images, list[str]]
-"""Images and the names of their classes, where the layout says them."""
+"""Images and the names of their classes, where the format has names."""
 
 
 def load_images(
@@ -54,25 +54,25 @@ def load_images(
     """Read a data set from a folder, an archive (ZIP or TAR) or a Parquet file.
 
     - MNIST's layout: ``train-images-idx3-ubyte``, ``train-labels-idx1-ubyte`` and ``t10k-...``, also ``.gz``.
-    - CIFAR's: ``data_batch_1`` to ``5`` and ``test_batch``, or ``train`` and ``test``; the Python version, of which
-      nothing is executed, or the binary one (``.bin``).
+    - CIFAR's: ``data_batch_1`` to ``5`` and ``test_batch``, or ``train`` and ``test``; the Python version, whose
+      pickles are read without executing code, or the binary one (``.bin``).
     - Parquet files whose names start with the split, with columns ``image`` or ``img`` (encoded images, or structures
       with ``bytes``) and ``label``.
     - A folder for every class in ``train`` and in ``val``, ``validation`` or ``test``, as of ImageNet.
 
-    What lies in ``validation`` is not trained on, where that is a folder in ``path``. Where ``path`` has both a
-    validation and a test part, the test part is left alone.
+    If ``validation`` is a folder inside ``path``, its images are not used for training. Where ``path`` has both a
+    validation and a test part, the test part is not used.
 
     Args:
-        path: the data.
-        validation: where the validation part is, if not in ``path``.
-        size: pixels across and down, for Parquet and class folders; ``None`` for that of the images where it is at most
-            64 and the same for all, else 224.
+        path: path of the data.
+        validation: path of the validation part, if it is not in ``path``.
+        size: pixels across and down, for Parquet and class folders; ``None`` for the size of the images where it is at
+            most 64 and the same for all, else 224.
         channels: 1 or 3, to which images of Parquet and class folders are converted; ``None`` for those of the first
-            image, which the others then need as well, and for 3 where images are larger than 64 pixels.
+            image, which all others must share, and for 3 where images are larger than 64 pixels.
 
     Raises:
-        DataError: if the data are missing, damaged, of no such layout, or without one of the two parts.
+        DataError: if the data are missing or damaged, have an unknown layout, or lack one of the two parts.
     """
     if channels not in (None, 1, 3):
         raise ConfigError(f"channels of workload 'images' must be 1 or 3, got {channels!r}")
@@ -99,7 +99,7 @@ def load_images(
 
 
 def _part(place: Path, tree: Tree, split: str, size: int | None, channels: int | None, alone: bool) -> Part:
-    """One part of the data at ``place``; all of them if they are not split there and are ``alone``."""
+    """Return one part of the data at ``place``; all images if they are not split there and ``alone`` is true."""
     bases = {Path(name).name: name for name in tree}
     arrays: Callable[[Tree, dict[str, str], str, Path], StoredImages] | None = None
     if any(name.startswith(("train-images", "t10k-images")) for name in bases):
@@ -108,7 +108,7 @@ def _part(place: Path, tree: Tree, split: str, size: int | None, channels: int |
         arrays = _cifar
     if arrays is not None:
         if size is not None or channels is not None:
-            raise ConfigError(f"{place}: these images have one size and colour; leave image_size and channels out")
+            raise ConfigError(f"{place}: these images have a fixed size and colour; leave out image_size and channels")
         return arrays(tree, bases, split, place), []
     parquet = [name for name in tree if name.endswith(".parquet")]
     if parquet:
@@ -122,7 +122,7 @@ def _part(place: Path, tree: Tree, split: str, size: int | None, channels: int |
 
 
 def _of_split(names: list[str], split: str, place: Path, alone: bool, after: str) -> list[str]:
-    """Those of the files that belong to a split, by the start of their name or a folder on their way."""
+    """Return the files of a split, recognized by the start of their name or of a folder on their path."""
     found: dict[str, list[str]] = {}
     for kind, choices in SPLITS.items():
         starting = (
@@ -142,7 +142,7 @@ def _of_split(names: list[str], split: str, place: Path, alone: bool, after: str
 def _content(tree: Tree, bases: dict[str, str], name: str, place: Path) -> bytes:
     several = [path for path in tree if Path(path).name == name]
     if len(several) > 1:
-        raise DataError(f"{place}: {' and '.join(several[:2])} are of two data sets; pass the folder of one of them")
+        raise DataError(f"{place}: {' and '.join(several[:2])} belong to two data sets; pass the folder of one of them")
     if name not in bases:
         raise DataError(f"{place}: no file {name}; fetch it, or pass validation=PATH where it is the validation part")
     return read(tree, bases[name], place)
@@ -197,13 +197,13 @@ def _cifar(tree: Tree, bases: dict[str, str], split: str, place: Path) -> Stored
 
 
 class _Arrays(pickle.Unpickler):
-    """Reads arrays of numbers and refuses anything else, as a pickle may run code."""
+    """Unpickler that reads arrays of numbers and refuses anything else, because a pickle may run code."""
 
     MODULES = frozenset({"numpy", "numpy.core.multiarray", "numpy._core.multiarray", "numpy._core.numeric"})
     NAMES = frozenset({"_reconstruct", "ndarray", "dtype", "_frombuffer"})
 
     def find_class(self, module: str, name: str) -> Any:
-        """The few names of numpy that an array needs."""
+        """Return one of the few numpy names that an array needs."""
         if module in self.MODULES and name in self.NAMES:
             return super().find_class(module.replace("numpy.core", "numpy._core"), name)
         raise pickle.UnpicklingError(f"it names {module}.{name}, which no CIFAR file does")
@@ -252,7 +252,7 @@ def _parquet(place: Path, names: list[str], size: int | None, channels: int | No
                     known = " and ".join(" or ".join(names) for names in FIELDS)
                     raise DataError(f"{path}: columns {', '.join(columns)[:200]}, but {known} are needed; rename them")
                 if not pa.types.is_integer(file.schema_arrow.field(label).type):
-                    raise DataError(f"{path}: column {label!r} holds no whole numbers; number the classes from 0")
+                    raise DataError(f"{path}: column {label!r} does not hold whole numbers; number the classes from 0")
                 for group in range(file.num_row_groups):
                     labels.append(file.read_row_group(group, columns=[label]).column(0).to_numpy())
                     groups.append((path, group, image))
@@ -285,7 +285,7 @@ def _parquet(place: Path, names: list[str], size: int | None, channels: int | No
 def _pictures(
     labels: Tensor, content: Callable[[int], bytes], name: Callable[[int], str], size: int | None, channels: int | None
 ) -> Images:
-    """Encoded images, decoded into memory where they fit."""
+    """Return encoded images, decoded into memory where they fit."""
     first = decode(content(0), name(0))
     grey = first.mode in GREY and max(first.size) <= SMALL if channels is None else channels == 1
     if size is None and max(first.size) <= SMALL:

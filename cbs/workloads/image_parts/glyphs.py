@@ -1,7 +1,7 @@
-"""Images without a download: digits and letters of the fonts that matplotlib ships, shifted, turned and blurred.
+"""Images without a download: digits and letters from matplotlib's fonts, shifted, rotated and blurred.
 
-The outlines are read with fontTools, which matplotlib needs itself, and filled here, so that the bitmaps do not depend
-on the version of a font renderer.
+The outlines are read with fontTools, a dependency of matplotlib, and filled here, so that the bitmaps do not depend on
+the version of a font renderer.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ FACES = (
     *(f"STIXGeneral{style}.ttf" for style in ("", "Bol", "Italic", "BolIta")),
 )
 CHARACTERS = string.digits + string.ascii_uppercase + string.ascii_lowercase
-"""Classes in their order: ten are the digits, 62 all."""
+"""Classes in order: the first ten are the digits, 62 are all."""
 
 EM = 0.8
-"""Size of a font as a share of the image."""
+"""Size of a font relative to the image."""
 
 MIDDLE = 0.26
-"""Height above the baseline, as a share of the size of the font, that stands in the middle of the image."""
+"""Height above the baseline, relative to the font size, that is placed in the middle of the image."""
 
 FINE = 8
-"""Points per pixel and direction at which an outline is filled."""
+"""Sample points per pixel and direction when an outline is filled."""
 
 PIECES = 8
-"""Lines that stand for a curve."""
+"""Number of line segments that approximate a curve."""
 
 TURN = math.radians(20.0)
 SHIFT = 0.1
@@ -48,10 +48,10 @@ SHIFT = 0.1
 
 @functools.cache
 def glyph_bitmaps(size: int, classes: int) -> Tensor:
-    """Every class in every face, shape ``[classes, faces, size, size]``, 0 for paper and 1 for ink.
+    """Return every class in every face, shape ``[classes, faces, size, size]``, 0 for paper and 1 for ink.
 
     Raises:
-        DataError: if the fonts of matplotlib are not there.
+        DataError: if the fonts of matplotlib do not exist.
         MissingDependencyError: if fontTools is not installed.
     """
     with needed("fonttools", "the fonts of matplotlib"):
@@ -71,10 +71,10 @@ def glyph_bitmaps(size: int, classes: int) -> Tensor:
 
 
 def matplotlib_data(path: str) -> Path:
-    """A file or folder that comes with matplotlib, which is not imported.
+    """Return the path of a file or folder that is part of matplotlib, without importing it.
 
     Raises:
-        DataError: if it is not there.
+        DataError: if it does not exist.
     """
     spec = importlib.util.find_spec("matplotlib")
     places = list(spec.submodule_search_locations or ()) if spec is not None else []
@@ -85,7 +85,7 @@ def matplotlib_data(path: str) -> Path:
 
 
 def _outline(glyphs: Any, name: str) -> np.ndarray:
-    """The outline of a glyph as straight segments, shape ``[segments, 2 ends, 2 coordinates]``."""
+    """Return the outline of a glyph as straight segments, shape ``[segments, 2 ends, 2 coordinates]``."""
     from fontTools.pens.basePen import BasePen
 
     curves: list[tuple[Any, Any, Any, Any]] = []
@@ -115,14 +115,14 @@ def _outline(glyphs: Any, name: str) -> np.ndarray:
 
 
 def _placed(segments: np.ndarray, size: int) -> np.ndarray:
-    """From shares of the font's size, upwards from the baseline, to pixels downwards, in the middle of the image."""
+    """Convert outlines from font units, upwards from the baseline, to pixels downwards, centered in the image."""
     across, up = segments[..., 0], segments[..., 1]
     middle = (across.min() + across.max()) / 2
     return np.stack([0.5 + EM * (across - middle), 0.5 - EM * (up - MIDDLE)], axis=-1) * size
 
 
 def fill(segments: np.ndarray, size: int) -> np.ndarray:
-    """Share of every pixel inside an outline, by the nonzero rule, from ``FINE x FINE`` points per pixel.
+    """Return the share of every pixel inside an outline, by the nonzero rule, from ``FINE x FINE`` points per pixel.
 
     Args:
         segments: closed outlines in pixels, shape ``[segments, 2 ends, 2 coordinates]``.
@@ -145,8 +145,10 @@ def fill(segments: np.ndarray, size: int) -> np.ndarray:
 
 
 class GlyphStream(DrawnExamples):
-    """Random glyphs: a class and a face with equal probability each, turned by up to 20 degrees, shifted by up to a
-    tenth of the image, and blurred between not at all and a mean over 3 x 3 pixels.
+    """Stream of random glyphs, with equal probability for every class and every face.
+
+    A glyph is rotated by up to 20 degrees, shifted by up to a tenth of the image, and blurred by a random degree, up to
+    a mean over 3 x 3 pixels.
 
     Args:
         bitmaps: see :func:`glyph_bitmaps`.
@@ -161,13 +163,13 @@ class GlyphStream(DrawnExamples):
         uniform = torch.rand(examples, 6, generator=generator, dtype=torch.float64)
         classes, faces = self._bitmaps.shape[:2]
         which = (uniform[:, :2] * torch.tensor([classes, faces])).long()
-        # Sines and cosines of a whole block, as those of a part may differ in the last bit.
+        # Computed for a whole block, because sines and cosines of a part may differ in the last bit.
         angle = TURN * (2 * uniform[:, 2] - 1)
         shift = 2 * SHIFT * (2 * uniform[:, 3:5] - 1)  # the image is two wide
         return which, torch.cat([angle.cos()[:, None], angle.sin()[:, None], shift, uniform[:, 5:]], 1).float()
 
     def _render(self, which: Tensor, jitter: Tensor) -> tuple[Tensor, Tensor]:
-        """Images, shape ``[examples, 1, size, size]`` between 0 and 1, and their classes."""
+        """Return images, shape ``[examples, 1, size, size]`` between 0 and 1, and their classes."""
         size = self._bitmaps.shape[-1]
         glyphs = self._bitmaps[which[:, 0], which[:, 1]]
         cosine, sine, right, down, blur = (part[:, None, None] for part in jitter.T)

@@ -1,7 +1,8 @@
-"""Classifiers of images by name: LeNet, a small CNN, ResNets, wide ResNets and VGG, normalised per batch, group or not.
+"""Image classifiers by name: LeNet, a small CNN, ResNets, wide ResNets and VGG, with batch, group or no normalisation.
 
-Images of up to 64 pixels are read by a 3 x 3 convolution and the last features averaged, as in the CIFAR models; larger
-ones as in the ImageNet models. Convolutions start from He et al. 2015 (arXiv 1502.01852), fan out.
+For images of up to 64 pixels the first layer is a 3 x 3 convolution and the last features are averaged, as in the CIFAR
+models; for larger images the models are those for ImageNet. Convolutions are initialized as in He et al. 2015 (arXiv
+1502.01852), fan out.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from cbs.errors import ConfigError, UnknownNameError
 
 SMALL = 64
-"""Most pixels across of an image that the CIFAR form of a model is for."""
+"""Largest image, in pixels across, for which the CIFAR form of a model is used."""
 
 NORMS = ("batch", "group", "none")
 GROUP_CHANNELS = 16
@@ -30,25 +31,25 @@ VGG = {11: (1, 1, 2, 2, 2), 13: (2, 2, 2, 2, 2), 16: (2, 2, 3, 3, 3), 19: (2, 2,
 KNOWN = (
     "lenet, cnn, resnet8 (or another 6n+2), resnet18, 34, 50, 101, 152, wrn-28-10 (or other numbers), vgg11, 13, 16, 19"
 )
-"""What a model may be called."""
+"""Names of the models."""
 
 
 def build_classifier(
     name: str, *, classes: int, channels: int, size: int, norm: str = "group", width: int | None = None
 ) -> nn.Module:
-    """A model from images ``[examples, channels, size, size]`` to logits ``[examples, classes]``.
+    """Return a model from images ``[examples, channels, size, size]`` to logits ``[examples, classes]``.
 
     Args:
         name: see :data:`KNOWN`.
         classes: number of classes.
-        channels: of an image.
+        channels: number of channels of an image.
         size: pixels across and down.
         norm: ``"batch"``, ``"group"`` or ``"none"``; LeNet and the CNN have none.
         width: channels of the first stage; ``None`` for 8 (CNN), 16 (ResNets of depth 6n+2 and wide ones) or 64.
 
     Raises:
         UnknownNameError: if there is no such model or norm.
-        ConfigError: if the images are too small for it, or a width is given to LeNet, which has only one.
+        ConfigError: if the images are too small for the model, or a width is given for LeNet, which has only one.
     """
     if norm not in NORMS:
         raise UnknownNameError(f"unknown norm {norm!r} of workload 'images': known are {', '.join(NORMS)}")
@@ -85,8 +86,10 @@ def build_classifier(
 
 
 class LeNet(nn.Sequential):
-    """LeNet-5 (LeCun et al. 1998) as it is used today, with ReLU and maxima: 61,706 parameters for ten classes and grey
-    images of 28 pixels, which are padded, or 32."""
+    """LeNet-5 (LeCun et al. 1998) in its modern form, with ReLU and max pooling.
+
+    It has 61,706 parameters for ten classes and grey images of 28 pixels, which are padded, or 32 pixels.
+    """
 
     def __init__(self, classes: int, channels: int, size: int) -> None:
         padding = 0 if size >= 32 else 2
@@ -99,8 +102,12 @@ class LeNet(nn.Sequential):
 
 
 class SmallCNN(nn.Sequential):
-    """Two 5 x 5 convolutions with maxima over 2 x 2, of ``width`` and twice as many channels, and a layer of 32 times
-    ``width``; with a width of 32 the "simple CNN" of Shallue et al. 2019 (arXiv 1811.03600)."""
+    """Two 5 x 5 convolutions with ``width`` and ``2 * width`` channels, each with 2 x 2 max pooling, and two linear
+    layers.
+
+    The hidden linear layer has ``32 * width`` entries. With a width of 32 this is the "simple CNN" of Shallue et al.
+    2019 (arXiv 1811.03600).
+    """
 
     def __init__(self, classes: int, channels: int, size: int, width: int) -> None:
         super().__init__(
@@ -111,8 +118,10 @@ class SmallCNN(nn.Sequential):
 
 
 class VGGNet(nn.Sequential):
-    """VGG: stages of 3 x 3 convolutions, each ending with maxima over 2 x 2. Images of up to 64 pixels are classified
-    by one linear layer, larger ones by three, without dropout."""
+    """VGG: stages of 3 x 3 convolutions, each followed by 2 x 2 max pooling.
+
+    Images of up to 64 pixels are classified by one linear layer, larger ones by three, without dropout.
+    """
 
     def __init__(self, stages: Sequence[int], classes: int, channels: int, size: int, norm: str, width: int) -> None:
         layers: list[nn.Module] = []
@@ -133,14 +142,14 @@ class VGGNet(nn.Sequential):
 
 
 class ResNet(nn.Module):
-    """A residual network: a stem, stages of blocks, the mean over places and a linear layer.
+    """A residual network: a stem, stages of blocks, the mean over positions and a linear layer.
 
     Args:
         stages: blocks per stage.
         block: :class:`BasicBlock`, :class:`Bottleneck` or :class:`PreactivationBlock`.
         widths: channels of the stem and of each stage; the outputs of a bottleneck have four times as many.
         classes: number of classes.
-        channels: of an image.
+        channels: number of channels of an image.
         norm: see :func:`normalised`.
         small: whether the stem keeps the size of the image.
     """
@@ -175,7 +184,7 @@ class ResNet(nn.Module):
         initialise(self)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Logits, shape ``[examples, classes]``."""
+        """Return logits, shape ``[examples, classes]``."""
         return self.head(self.last(self.blocks(self.stem(images))).mean((2, 3)))
 
 
@@ -183,9 +192,9 @@ class ResidualBlock(nn.Module):
     """Convolutions added to a shortcut, which is a 1 x 1 convolution where the shape changes.
 
     Args:
-        inputs: channels of what comes in.
-        width: channels of the 3 x 3 convolutions.
-        stride: of the first of them.
+        inputs: number of input channels.
+        width: number of channels of the 3 x 3 convolutions.
+        stride: stride of the first of them.
         norm: see :func:`normalised`.
     """
 
@@ -202,14 +211,14 @@ class ResidualBlock(nn.Module):
             self.shortcut.append(normalised(norm, outputs))
 
     def layers(self, inputs: int, width: int, stride: int, norm: str) -> Iterator[nn.Module]:
-        """The branch: two 3 x 3 convolutions."""
+        """Yield the layers of the branch: two 3 x 3 convolutions."""
         yield convolution(inputs, width, 3, norm, stride)
         yield from (normalised(norm, width), nn.ReLU())
         yield convolution(width, width, 3, norm)
         yield normalised(norm, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Feature maps ``[examples, channels, rows, columns]`` to feature maps."""
+        """Map feature maps ``[examples, channels, rows, columns]`` to feature maps."""
         return (self.branch(x) + self.shortcut(x)).relu()
 
 
@@ -223,7 +232,7 @@ class Bottleneck(ResidualBlock):
     expansion = 4
 
     def layers(self, inputs: int, width: int, stride: int, norm: str) -> Iterator[nn.Module]:
-        """The branch."""
+        """Yield the layers of the branch."""
         for arguments in ((inputs, width, 1, norm), (width, width, 3, norm, stride)):
             yield convolution(*arguments)
             yield from (normalised(norm, width), nn.ReLU())
@@ -232,8 +241,10 @@ class Bottleneck(ResidualBlock):
 
 
 class PreactivationBlock(ResidualBlock):
-    """Norm and ReLU before each convolution (Zagoruyko & Komodakis 2016, arXiv 1605.07146); where the shape changes,
-    the shortcut follows the first of them."""
+    """A block with norm and ReLU before each convolution (Zagoruyko & Komodakis 2016, arXiv 1605.07146).
+
+    Where the shape changes, the shortcut starts after the first norm and ReLU.
+    """
 
     normalised_first = True
 
@@ -244,24 +255,26 @@ class PreactivationBlock(ResidualBlock):
         self.shortcut = nn.Sequential(*list(self.shortcut)[:1])
 
     def layers(self, inputs: int, width: int, stride: int, norm: str) -> Iterator[nn.Module]:
-        """The branch after the first norm."""
+        """Yield the layers of the branch after the first norm."""
         yield convolution(inputs, width, 3, norm, stride)
         yield from (normalised(norm, width), nn.ReLU())
         yield convolution(width, width, 3, norm)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Feature maps to feature maps."""
+        """Map feature maps to feature maps."""
         active = self.first(x)
         return self.branch(active) + self.shortcut(active if self.changes else x)
 
 
 def convolution(inputs: int, outputs: int, kernel: int, norm: str, stride: int = 1) -> nn.Conv2d:
-    """A convolution that keeps the size but for its stride; with a bias where no norm follows."""
+    """Return a convolution that keeps the image size apart from its stride, with a bias only where no norm follows."""
     return nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, bias=norm == "none")
 
 
 def normalised(norm: str, channels: int) -> nn.Module:
-    """BatchNorm, GroupNorm with groups of 16 channels (one group where 16 do not divide them), or nothing."""
+    """Return BatchNorm, GroupNorm with groups of 16 channels (one group if 16 does not divide them), or the
+    identity.
+    """
     if norm == "batch":
         return nn.BatchNorm2d(channels)
     groups = channels // GROUP_CHANNELS if channels % GROUP_CHANNELS == 0 else 1
@@ -269,7 +282,7 @@ def normalised(norm: str, channels: int) -> nn.Module:
 
 
 def initialise(model: nn.Module) -> None:
-    """Convolutions normal with variance 2 / fan out, their biases 0."""
+    """Initialize convolutions with normal weights of variance 2 / fan out and zero biases."""
     for module in model.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")

@@ -1,4 +1,4 @@
-"""Where a workload's images come from: glyphs, a person's own data, or patches of a photo."""
+"""Sources of images for a workload: glyphs, the user's own data, or patches of a photo."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cbs.workloads.image_parts.glyphs import CHARACTERS, GlyphStream, glyph_bitm
 from cbs.workloads.streams import DrawnExamples
 
 LabelledImages = tuple[Tensor, Tensor]
-"""Images ``[examples, channels, size, size]``, numbers between 0 and 1 (bytes in fixed sets), and their classes."""
+"""Images ``[examples, channels, size, size]``, as numbers between 0 and 1 (bytes in fixed sets), and their classes."""
 
 GLYPHS_HELD_OUT = 1024
 PATCHES_HELD_OUT = 1024
@@ -34,14 +34,14 @@ class ImageSource:
     """Images to train and to validate on.
 
     Attributes:
-        stream: from a generator to training examples, :data:`LabelledImages`.
+        stream: function from a generator to a stream of training examples, :data:`LabelledImages`.
         held_out: validation examples.
         training: a fixed sample of the training examples, or ``None``.
-        classes: every label is below it.
+        classes: number of classes; every label is below it.
         size: pixels across and down.
-        mean: of each channel, between 0 and 1.
+        mean: mean of each channel, between 0 and 1.
         std: standard deviation of each channel.
-        data_hash: 16 hexadecimal digits.
+        data_hash: 16 hexadecimal digits that identify the data.
     """
 
     stream: Callable[[torch.Generator], TrainingStream]
@@ -54,7 +54,7 @@ class ImageSource:
     data_hash: str
 
     def standardised(self, images: Tensor) -> Tensor:
-        """Images whose channels have mean 0 and standard deviation 1 over the training data."""
+        """Return images whose channels have mean 0 and standard deviation 1 over the training data."""
         images = images.to(self.mean.dtype) / 255 if images.dtype == torch.uint8 else images
         mean, std = (part[:, None, None].to(images) for part in (self.mean, self.std))
         return (images - mean) / std
@@ -63,10 +63,10 @@ class ImageSource:
 def glyph_source(
     workload: str, *, size: int, classes: int, validation_examples: int | None = None, training_examples: int = 0
 ) -> ImageSource:
-    """Endless glyphs, see :class:`~cbs.workloads.image_parts.glyphs.GlyphStream`.
+    """Return an endless source of glyphs, see :class:`~cbs.workloads.image_parts.glyphs.GlyphStream`.
 
     Raises:
-        ConfigError: if the images are too small or there are not so many classes.
+        ConfigError: if the images are too small or there are not that many classes.
     """
     if not 2 <= classes <= len(CHARACTERS):
         raise ConfigError(f"classes of workload {workload!r} must be 2 to {len(CHARACTERS)}, got {classes}")
@@ -98,18 +98,19 @@ def data_source(
     validation_examples: int | None = None,
     training_examples: int = 0,
 ) -> ImageSource:
-    """A person's own images, see :func:`~cbs.workloads.image_parts.formats.load_images`.
+    """Return a source of the user's own images, see :func:`~cbs.workloads.image_parts.formats.load_images`.
 
     Args:
-        workload: its name, for error messages.
+        workload: name of the workload, for error messages.
         path: folder, archive or Parquet file.
         validation: the same for the validation part, where it is not in ``path``.
         size: pixels across and down; ``None`` for those of the data.
         channels: 1 or 3; ``None`` for those of the data.
-        crop: zeros around an image before a random cut; ``None`` for an eighth of colour images of up to 64 pixels.
-        flip: whether half of the images are mirrored; ``None`` for those in colour.
-        validation_examples: images to validate on, evenly spaced; ``None`` for all up to 10,000.
-        training_examples: images of the fixed sample of the training data.
+        crop: width of the zero padding around an image before a random crop; ``None`` for an eighth of the size, for
+            colour images of up to 64 pixels.
+        flip: whether half of the images are mirrored; ``None`` to mirror colour images only.
+        validation_examples: number of images to validate on, evenly spaced; ``None`` for all up to 10,000.
+        training_examples: number of images in the fixed sample of the training data.
     """
     found = load_images(path, validation, size, channels)
     colour = len(found.mean) == 3
@@ -131,12 +132,13 @@ def data_source(
 
 
 def photo_source(workload: str, *, size: int, validation_examples: int | None = None) -> ImageSource:
-    """Random square patches of the photo that comes with matplotlib, in grey, all of class 0: the left three quarters
-    for training, the rest for validation.
+    """Return a source of random square patches of the photo that is part of matplotlib, in grey, all of class 0.
+
+    The left three quarters are for training, the rest for validation.
 
     Raises:
         ConfigError: if the patches are larger than a quarter of the photo.
-        DataError: if this matplotlib comes without the photo.
+        DataError: if this matplotlib does not include the photo.
     """
     path = matplotlib_data(PHOTO)
     photo = torch.from_numpy(as_bytes(decode(path.read_bytes(), str(path)).convert("L")))[0]

@@ -1,4 +1,4 @@
-"""Files of a folder, a ZIP archive or a TAR archive by name, each read when it is asked for."""
+"""Files of a folder, a ZIP archive or a TAR archive by name, each read on demand."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from typing import IO
 from cbs.errors import DataError, reason
 
 Tree = dict[str, Callable[[], bytes]]
-"""Path inside the tree, with ``/`` between its parts -> reads the file."""
+"""Mapping from the path inside the tree, with ``/`` between its parts, to a function that reads the file."""
 
 ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 
 
 def open_tree(path: Path) -> Tree:
-    """The files of a folder or an archive, or a single file, in the order of their names.
+    """Return the files of a folder or an archive, or a single file, in the order of their names.
 
-    Members of a ZIP archive and of a TAR archive that is not compressed stay where they are until they are read, those
-    of TAR archives inside such a one, too, which count as folders; a compressed TAR archive is read whole.
+    Members of a ZIP archive and of an uncompressed TAR archive are read on demand, as are those of TAR archives inside
+    an uncompressed one, which count as folders. A compressed TAR archive is read completely.
 
     Raises:
-        DataError: if there is no such path, or it is a damaged archive.
+        DataError: if the path does not exist, or is a damaged archive.
     """
     if not path.exists():
         raise DataError(f"{path}: no such file or folder")
@@ -46,12 +46,12 @@ def open_tree(path: Path) -> Tree:
         else:
             found = {path.name: path.read_bytes}
     except (OSError, EOFError, zlib.error, tarfile.TarError, zipfile.BadZipFile) as error:
-        raise DataError(f"{path}: damaged or no archive ({reason(error)}); fetch it again, or unpack it") from None
+        raise DataError(f"{path}: damaged or not an archive ({reason(error)}); fetch it again, or unpack it") from None
     return {name.removeprefix("./"): found[name] for name in sorted(found)}
 
 
 def read(tree: Tree, name: str, where: Path) -> bytes:
-    """The content of a file.
+    """Return the content of a file.
 
     Raises:
         DataError: if it cannot be read.
@@ -63,7 +63,7 @@ def read(tree: Tree, name: str, where: Path) -> bytes:
 
 
 def _members(stream: IO[bytes], before: str = "", offset: int = 0) -> Iterator[tuple[str, tuple[int, int]]]:
-    """Names, offsets and sizes of the files of a TAR archive that starts at ``offset`` of its file."""
+    """Yield names, offsets and sizes of the files of a TAR archive that starts at ``offset`` of its file."""
     with tarfile.open(fileobj=stream, mode="r:") as archive:
         for item in archive:
             if item.isfile() and item.name.endswith(".tar"):

@@ -1,4 +1,4 @@
-"""What the ``text`` workload is made of: a GPT, the embedded corpus, and readers for a person's own data."""
+"""Parts of the ``text`` workload: a GPT, the embedded corpus, and readers for the user's own data."""
 
 from __future__ import annotations
 

@@ -23,17 +23,19 @@ EPS = 1e-12
 
 
 class BERT(nn.Module):
-    """The encoder of Devlin et al. 2019 (arXiv 1810.04805) with its masked-language head: LayerNorm after every sum,
-    biases, learned positions, a decoder tied to the token embedding. There is one segment and no second task, so
-    neither segment embedding nor pooler: 109,512,762 parameters (base) and 335,172,410 (large) with 30,522 tokens.
+    r"""The encoder of Devlin et al. 2019 (arXiv 1810.04805) with its masked-language head.
+
+    It has LayerNorm after every residual sum, biases, learned positions, and a decoder tied to the token embedding.
+    There is one segment and no second task, so neither a segment embedding nor a pooler: 109,512,762 parameters (base)
+    and 335,172,410 (large) with 30,522 tokens.
 
     Initialisation: embeddings :math:`N(0, 0.02^2)`, matrices :math:`N(0, 1/fan\\_in)`, or all :math:`N(0, 0.02^2)` as
     published; biases 0, gains 1.
 
     Args:
         shape: width, layers, heads and longest context.
-        vocab_size: number of token ids, that of the mask among them.
-        published_init: whether matrices start as the embeddings do.
+        vocab_size: number of token ids, including the mask.
+        published_init: whether matrices are initialized like the embeddings.
     """
 
     def __init__(self, shape: GPTShape, vocab_size: int, published_init: bool = False) -> None:
@@ -57,14 +59,14 @@ class BERT(nn.Module):
         self.head.bias = nn.Parameter(torch.zeros(vocab_size, device=self.tokens.weight.device))
 
     def forward(self, ids: Tensor, places: Tensor) -> Tensor:
-        """Logits at some places.
+        """Return logits at given positions.
 
         Args:
-            ids: token ids, shape ``[sequences, tokens]``; -1 for padding, which nothing attends to.
-            places: positions whose tokens are wanted, shape ``[sequences, wanted]``.
+            ids: token ids, shape ``[sequences, tokens]``; -1 for padding, which is masked in attention.
+            places: positions of the tokens to predict, shape ``[sequences, wanted]``.
 
         Returns:
-            Shape ``[sequences, wanted, vocab_size]``.
+            Logits, shape ``[sequences, wanted, vocab_size]``.
         """
         sequences, length = ids.shape
         padding = ids < 0
@@ -79,7 +81,7 @@ class BERT(nn.Module):
 
 
 class EncoderBlock(nn.Module):
-    """Self-attention and a four times wider GELU network, each added to its input and then normalised."""
+    """Self-attention and a GELU network of four times the width, each added to its input and then normalised."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -92,8 +94,10 @@ class EncoderBlock(nn.Module):
         self.mlp_norm = nn.LayerNorm(width, eps=EPS)
 
     def forward(self, x: Tensor, sequences: int, real: Tensor | None) -> Tensor:
-        """Shape ``[sequences * tokens, width]`` in and out; ``real``, ``[sequences, 1, 1, tokens]``, is false at
-        padding, ``None`` where there is none."""
+        """Map hidden states of shape ``[sequences * tokens, width]`` to the same shape.
+
+        ``real``, ``[sequences, 1, 1, tokens]``, is false at padding; ``None`` where there is no padding.
+        """
         rows, width = x.shape
         qkv = self.attention_qkv(x).view(sequences, rows // sequences, 3, self.heads, width // self.heads)
         query, key, value = qkv.permute(2, 0, 3, 1, 4).unbind()

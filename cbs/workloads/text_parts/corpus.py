@@ -1,4 +1,4 @@
-"""A corpus as the workload sees it, and the one that needs no file: the documentation that every CPython ships."""
+"""A corpus as a workload uses it, and one that needs no file: the documentation that every CPython includes."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ TokenUnit = Literal["byte", "token"]
 Tokens = np.ndarray | TokenShards
 
 BLOCK = 2**18
-"""Tokens that are read at once when a corpus is scanned."""
+"""Number of tokens that are read at once when a corpus is scanned."""
 
 SAMPLED_BLOCKS = 64
-"""A longer array than this many blocks (16.8 million tokens) is scanned at as many evenly spaced blocks only."""
+"""Longer arrays than this many blocks (16.8 million tokens) are scanned only at this many evenly spaced blocks."""
 
 ASCII_SIZE = 128
 
@@ -31,10 +31,10 @@ class Corpus:
 
     Attributes:
         training: one-dimensional array of token ids, of any unsigned type; may be memory-mapped, or several files.
-        validation: the same for validation.
-        training_source: where the training tokens come from, for error messages.
-        validation_source: where the validation tokens come from.
-        vocab_size: every id is below it.
+        validation: token ids for validation, likewise.
+        training_source: origin of the training tokens, for error messages.
+        validation_source: origin of the validation tokens, for error messages.
+        vocab_size: size of the vocabulary; every id is below it.
         unit: what a token is.
         data_hash: 16 hexadecimal digits, see :func:`scan`.
         fully_checked: whether every id was compared with ``vocab_size``, not only those of sampled blocks.
@@ -83,11 +83,11 @@ def make_corpus(
 
 
 def scan(tokens: Tokens, vocab_size: int, source: str) -> bytes:
-    """SHA-256 digest of an array of token ids, all found to be below ``vocab_size``.
+    """Check that token ids are below ``vocab_size``, and return their SHA-256 digest.
 
     The digest covers the number of tokens and then their ids as little-endian 32-bit integers, so it does not depend on
-    how they are stored. Of more than ``BLOCK * SAMPLED_BLOCKS`` tokens it covers, and the check looks at,
-    ``SAMPLED_BLOCKS`` blocks of ``BLOCK`` tokens whose starts are evenly spaced, the first and last tokens included.
+    how they are stored. For more than ``BLOCK * SAMPLED_BLOCKS`` tokens, digest and check cover only ``SAMPLED_BLOCKS``
+    blocks of ``BLOCK`` tokens whose starts are evenly spaced, including the first and last tokens.
 
     Raises:
         DataError: if an id is too large.
@@ -116,10 +116,10 @@ def belongs_to_validation(key: str) -> bool:
 
 @functools.cache
 def embedded_corpus() -> Corpus:
-    """The text behind Python's ``help()``, ``pydoc_data.topics``: 420,000 bytes for training and 45,000 for validation.
+    """Return the text of Python's ``help()``, ``pydoc_data.topics``: 420,000 bytes for training, 45,000 for validation.
 
-    Topics are split by name (:func:`belongs_to_validation`), joined by newlines in the order of their names, and turned
-    into ASCII bytes; the few characters beyond ASCII, mostly typographic quotes, become ``?``. The text and its hash
+    Topics are split by name (:func:`belongs_to_validation`), joined by newlines in the order of their names, and
+    encoded as ASCII bytes; the few characters beyond ASCII, mostly typographic quotes, become ``?``. The text and its hash
     differ between versions of Python.
 
     Raises:
@@ -129,7 +129,8 @@ def embedded_corpus() -> Corpus:
         from pydoc_data.topics import topics
     except ImportError:
         raise DataError(
-            "pydoc_data.topics: this Python comes without its documentation text; install the full standard library, "
+            "pydoc_data.topics: this Python does not include its documentation text; install the full standard "
+            "library, "
             "or pass data=PATH"
         ) from None
     held_out = {name for name in topics if belongs_to_validation(name)}
@@ -138,7 +139,7 @@ def embedded_corpus() -> Corpus:
 
 
 def as_ascii(documents: Iterator[str]) -> np.ndarray:
-    """Documents as ASCII bytes with newlines between them; characters beyond ASCII become ``?``."""
+    """Return documents as ASCII bytes with newlines between them; characters beyond ASCII become ``?``."""
     return np.frombuffer("\n".join(documents).encode("ascii", "replace"), dtype=np.uint8)
 
 

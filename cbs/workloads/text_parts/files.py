@@ -1,9 +1,9 @@
-"""A person's own data: text files, JSON lines, Parquet, and flat files of token ids.
+"""Readers of the user's own data: text files, JSON lines, Parquet, and flat files of token ids.
 
 Documents (``.txt``, ``.jsonl``, ``.parquet``, or a folder of them) are tokenized in memory. Flat files of little-endian
 16-bit or 32-bit ids (``.u16``, ``.uint16``, ``.u32``, ``.uint32``, or ``.bin`` with a ``dtype``) are memory-mapped and
-never read whole; the ``train.bin`` and ``val.bin`` of nanoGPT are such files. The header that llm.c writes before the
-ids is passed over. A folder of such files is one long text in the order of their names.
+never read completely; the ``train.bin`` and ``val.bin`` of nanoGPT are such files. The header that llm.c writes before
+the ids is skipped. A folder of such files is one long text in the order of their names.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from cbs.workloads.text_parts.tokenizing import ByteTokenizer, FileTokenizer, To
 
 DOCUMENT_SUFFIXES = (".txt", ".jsonl", ".parquet")
 HEADERS = (20240520, 20240801)
-"""What the first four bytes of a file say where llm.c wrote it; ids begin after 1 KiB."""
+"""Values of the first four bytes of files that llm.c writes; their ids begin after 1 KiB."""
 
 VALIDATION_NAME = re.compile(r"(^|[^a-z])(val|valid|validation)([^a-z]|$)", re.IGNORECASE)
-"""How a file of a folder says that it is for validation, as in ``fineweb_val_000000.bin`` or ``val/000000.bin``."""
+"""Pattern of file names for validation, as in ``fineweb_val_000000.bin`` or ``val/000000.bin``."""
 
 TOKEN_DTYPES = {".u16": "uint16", ".uint16": "uint16", ".u32": "uint32", ".uint32": "uint32", ".bin": None}
 DOCUMENTS_AT_ONCE = 1024
@@ -70,7 +70,7 @@ def load_corpus(
     flat = [_is_flat(path) for path in paths]
     inside = inner_path(paths[0], paths[-1])
     if inside is not None and not (flat[0] and VALIDATION_NAME.search(inside)):
-        raise ConfigError(f"{paths[-1]} lies in {paths[0]}, all of which is for training; move it out of there")
+        raise ConfigError(f"{paths[-1]} is inside {paths[0]}, all of which is used for training; move it elsewhere")
     encoder: Tokenizer = FileTokenizer(tokenizer) if tokenizer is not None else ByteTokenizer()
     if any(flat) and tokenizer is None and vocab_size is None:
         raise ConfigError(f"{paths[flat.index(True)]}: a file of token ids needs vocab_size=N or tokenizer=PATH")
@@ -86,7 +86,7 @@ def load_corpus(
             for path, is_flat in zip(paths, flat, strict=True)
         ]
         training = whole[0][0]
-        if len(whole) == 2:  # a folder for validation alone may say so in its names or not
+        if len(whole) == 2:  # a folder for validation may or may not have validation file names
             held_out = whole[1][-1]
         else:
             training, held_out = whole[0] if len(whole[0]) == 2 else _split_tokens(training)
@@ -110,7 +110,7 @@ def open_tokens(path: Path, dtype: str | None = None) -> np.memmap:
     if dtype not in (None, "uint16", "uint32"):
         raise ConfigError(f"{path}: unknown dtype {dtype!r}; use uint16 or uint32")
     if implied is not None and dtype is not None and implied != dtype:
-        raise ConfigError(f"{path}: the suffix says {implied}, the option dtype says {dtype}; leave dtype out")
+        raise ConfigError(f"{path}: the suffix means {implied}, but the option dtype is {dtype}; leave out dtype")
     if implied is None and dtype is None:
         raise ConfigError(f"{path}: a .bin file needs dtype=uint16 or dtype=uint32")
     kind = np.dtype(implied or dtype).newbyteorder("<")
@@ -126,7 +126,7 @@ def open_tokens(path: Path, dtype: str | None = None) -> np.memmap:
 
 
 def _tokens_in(path: Path, dtype: str | None) -> list[Tokens]:
-    """The ids of a file, or those of a folder: for training, and for validation where names say so."""
+    """Return the ids of a file, or those of a folder: for training, and for validation where file names say so."""
     if not path.is_dir():
         return [open_tokens(path, dtype)]
     files = _flat_files(path)
@@ -144,7 +144,7 @@ def _flat_files(path: Path) -> list[Path]:
 
 
 def read_documents(path: Path, text_field: str = "text") -> Iterator[str]:
-    """The documents of a file or folder, in order; a ``.txt`` file is one document, read without touching line ends."""
+    """Yield the documents of a file or folder, in order; a ``.txt`` file is one document, with unchanged line ends."""
     if path.is_dir():
         files = sorted(file for file in path.rglob("*") if file.suffix.lower() in DOCUMENT_SUFFIXES and file.is_file())
         if not files:
@@ -258,7 +258,7 @@ def _not_empty(tokens: np.ndarray, path: Path) -> np.ndarray:
 
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """Turn what the system, the decoder or Parquet says about a file into a :class:`~cbs.errors.DataError`."""
+    """Turn errors of the system, the decoder or Parquet about a file into a :class:`~cbs.errors.DataError`."""
     try:
         yield
     except UnicodeDecodeError as error:

@@ -1,4 +1,4 @@
-"""A decoder-only transformer, the same code from thirty thousand parameters to GPT-2 Large."""
+"""A decoder-only transformer, from thirty thousand parameters to GPT-2 XL."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ EMBEDDING_STD = 0.02
 
 @dataclass(frozen=True, kw_only=True)
 class GPTShape:
-    """Everything about a model but its vocabulary.
+    """The shape of a model, without its vocabulary.
 
     Attributes:
-        width: entries of the residual stream per token.
+        width: size of the residual stream per token.
         layers: number of blocks.
         heads: attention heads per block; must divide ``width``.
         context: longest sequence, in tokens.
-        biases: whether linear layers and norms have biases, as those of GPT-2 do.
+        biases: whether linear layers and norms have biases, as in GPT-2.
     """
 
     width: int
@@ -34,12 +34,14 @@ class GPTShape:
 
     @property
     def head_size(self) -> int:
-        """Entries of a query or key."""
+        """Size of a query or key vector."""
         return self.width // self.heads
 
     def parameters(self, vocab_size: int) -> int:
-        r"""Parameter count: :math:`(V + T) d + L (12 d^2 + 2 d) + d`, the head being the token embedding, and
-        :math:`11 L d + d` biases."""
+        r"""Return the number of parameters: :math:`(V + T) d + L (12 d^2 + 2 d) + d` with a tied head.
+
+        Biases add :math:`11 L d + d`.
+        """
         block = 12 * self.width**2 + (13 if self.biases else 2) * self.width
         return (vocab_size + self.context) * self.width + self.layers * block + (2 if self.biases else 1) * self.width
 
@@ -53,16 +55,16 @@ SIZES: dict[str, GPTShape] = {
     "gpt2-large": GPTShape(width=1280, layers=36, heads=20, context=1024, biases=True),
     "gpt2-xl": GPTShape(width=1600, layers=48, heads=25, context=1024, biases=True),
 }
-"""Shapes by name: named after their size with 128 tokens, or those of Radford et al. 2019."""
+"""Shapes by name: named after their parameter count with 128 tokens, or those of Radford et al. 2019."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BaseModel:
-    """The model that muP starts from; see :mod:`cbs.optimizers.widths`.
+    """The base model of muP; see :mod:`cbs.optimizers.widths`.
 
     Attributes:
         width: width at which muP and the standard parametrization are the same.
-        head_size: head size at which their attention logits are.
+        head_size: head size at which the attention logits are the same.
     """
 
     width: int
@@ -70,23 +72,25 @@ class BaseModel:
 
 
 class GPT(nn.Module):
-    """Pre-LN transformer with learned positions and a head tied to the token embedding (Radford et al. 2019, "Language
-    Models are Unsupervised Multitask Learners"), with biases or without.
+    r"""Pre-LN transformer with learned positions and a head tied to the token embedding, with or without biases.
 
-    Initialisation: both embeddings :math:`N(0, 0.02^2)`; matrices :math:`N(0, 1/fan\\_in)`, those that write into the
-    residual stream divided by :math:`\\sqrt{2L}` besides, so that its variance does not grow with the depth L;
-    LayerNorm gains 1, biases 0. With ``fixed_std`` matrices start as :math:`N(0, 0.02^2)` instead, those into the
-    residual stream divided as said: the initialisation of GPT-2 and nanoGPT.
+    Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners".
+
+    Initialisation: both embeddings :math:`N(0, 0.02^2)`; matrices :math:`N(0, 1/fan\\_in)`, where those that write into
+    the residual stream are also divided by :math:`\\sqrt{2L}`, so that its variance does not grow with the depth L;
+    LayerNorm gains 1, biases 0. With ``fixed_std`` matrices are initialized as :math:`N(0, 0.02^2)` instead, with the
+    same division: the initialisation of GPT-2 and nanoGPT.
 
     In muP the initialisation is the same. With r the ratio of the width to that of the base model, the logits are
-    divided by r, those of attention are :math:`\\sqrt{h_0}\\, q \\cdot k / h` with h and :math:`h_0` the head sizes of
-    this and of the base model, and :meth:`widths` lets the learning rates follow r.
+    divided by r, the attention logits are :math:`\\sqrt{h_0}\\, q \\cdot k / h` with h and :math:`h_0` the head sizes
+    of
+    this model and the base model, and :meth:`widths` defines how the learning rates depend on r.
 
     Args:
         shape: width, layers, heads and context.
         vocab_size: number of token ids.
         base: the base model of muP; ``None`` for the standard parametrization.
-        fixed_std: whether matrices start with a standard deviation of 0.02 whatever their width.
+        fixed_std: whether matrices are initialized with a standard deviation of 0.02 whatever their width.
     """
 
     def __init__(
@@ -106,13 +110,13 @@ class GPT(nn.Module):
         self.head.weight = self.tokens.weight
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Next-token logits.
+        """Return next-token logits.
 
         Args:
             ids: token ids, shape ``[sequences, tokens]`` with at most ``context`` tokens.
 
         Returns:
-            Shape ``[sequences, tokens, vocab_size]``; position ``t`` depends on tokens ``0..t`` alone.
+            Logits, shape ``[sequences, tokens, vocab_size]``; position ``t`` depends only on tokens ``0..t``.
         """
         sequences, length = ids.shape
         places = torch.arange(length, device=ids.device)[None]
@@ -125,7 +129,7 @@ class GPT(nn.Module):
         return self.head(x).view(sequences, length, -1)
 
     def widths(self) -> dict[str, Width]:
-        """How every parameter grows with the width; the tied head counts as the output it is."""
+        """Return how every parameter grows with the width; the tied head counts as output."""
         return model_widths(self, self.width_ratio)
 
     def _initialise(self, fixed_std: bool) -> None:
@@ -142,8 +146,11 @@ class GPT(nn.Module):
 
 
 def model_widths(model: nn.Module, ratio: float) -> dict[str, Width]:
-    """How every parameter of a language model grows with its width: its ``head``, tied to the embedding or not, is the
-    output, other matrices of linear layers are hidden, the rest is input."""
+    """Return how every parameter of a language model grows with its width.
+
+    Its ``head``, tied to the embedding or not, is the output, other matrices of linear layers are hidden, the rest is
+    input.
+    """
     linear = {id(module.weight) for module in model.modules() if isinstance(module, nn.Linear)}
     head = model.get_submodule("head").weight
     kinds: dict[str, Kind] = {
@@ -154,17 +161,17 @@ def model_widths(model: nn.Module, ratio: float) -> dict[str, Width]:
 
 
 def attention_scale(head_size: int, base: BaseModel | None) -> float | None:
-    """What q.k is multiplied by; ``None`` for the standard one over the root of the head size."""
+    """Return the factor of q.k in muP; ``None`` for the standard one over the root of the head size."""
     if base is None or base.head_size == head_size:
         return None
     return math.sqrt(base.head_size) / head_size
 
 
 class TransformerBlock(nn.Module):
-    """Causal self-attention and a four times wider GELU network, each added to the residual stream.
+    """Causal self-attention and a GELU network of four times the width, each added to the residual stream.
 
-    The residual stream is kept as ``[sequences * tokens, width]``: on small models the time goes into dispatch, and a
-    product of two matrices takes fewer operations than one of a matrix and a three-dimensional tensor.
+    The residual stream has shape ``[sequences * tokens, width]``: small models spend their time on dispatch, and a
+    product of two matrices takes fewer calls than one of a matrix and a three-dimensional tensor.
     """
 
     def __init__(self, shape: GPTShape, scale: float | None = None) -> None:
@@ -180,7 +187,7 @@ class TransformerBlock(nn.Module):
         self.mlp_out = nn.Linear(4 * width, width, bias=biases)
 
     def forward(self, x: Tensor, sequences: int) -> Tensor:
-        """Shape ``[sequences * tokens, width]`` in and out."""
+        """Map hidden states of shape ``[sequences * tokens, width]`` to the same shape."""
         rows, width = x.shape
         qkv = self.attention_qkv(self.attention_norm(x))
         heads = qkv.view(sequences, rows // sequences, 3, self.heads, width // self.heads)

@@ -1,4 +1,4 @@
-"""A decoder-only transformer of the Llama kind: RMSNorm, rotary positions, grouped queries, SwiGLU, no biases."""
+"""A decoder-only transformer like Llama: RMSNorm, rotary positions, grouped queries, SwiGLU, no biases."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ EPS = 1e-6
 
 @dataclass(frozen=True, kw_only=True)
 class LlamaShape(GPTShape):
-    """Everything about a model but its vocabulary, beyond what is in the parent.
+    r"""The shape of a model, without its vocabulary, with further attributes.
 
     Attributes:
-        kv_heads: heads of keys and values; must divide ``heads``; ``None`` for as many.
-        mlp_width: entries of the hidden layer of a block; ``None`` for 8/3 of the width, up to a multiple of 16.
+        kv_heads: number of key and value heads; must divide ``heads``; ``None`` for ``heads``.
+        mlp_width: size of the hidden layer of a block; ``None`` for 8/3 of the width, rounded up to a multiple of 16.
         tied: whether the head is the token embedding.
         rotary_base: :math:`\\theta` of the rotary positions.
     """
@@ -33,16 +33,16 @@ class LlamaShape(GPTShape):
 
     @property
     def hidden(self) -> int:
-        """Entries of the hidden layer of a block."""
+        """Size of the hidden layer of a block."""
         return self.mlp_width or -(-8 * self.width // 48) * 16
 
     @property
     def groups(self) -> int:
-        """Heads of keys and values."""
+        """Number of key and value heads."""
         return self.kv_heads or self.heads
 
     def parameters(self, vocab_size: int) -> int:
-        r"""Parameter count: :math:`2 V d + L (2 d^2 + 2 d d_{kv} + 3 d h + 2 d) + d`, less :math:`V d` if tied."""
+        r"""Return the parameter count: :math:`2 V d + L (2 d^2 + 2 d d_{kv} + 3 d h + 2 d) + d`, less :math:`V d` if tied."""
         block = 2 * self.width**2 + 2 * self.width * self.groups * self.head_size
         block += 3 * self.width * self.hidden + 2 * self.width
         return (1 if self.tied else 2) * vocab_size * self.width + self.layers * block + self.width
@@ -56,22 +56,22 @@ LLAMA_SIZES: dict[str, LlamaShape] = {
     "llama-350m": LlamaShape(width=1024, layers=24, heads=16, context=1024),
     "llama-1b": LlamaShape(width=2048, layers=24, heads=32, context=1024, mlp_width=5461),
 }
-"""Shapes by name: small ones, with the counts of 128 tokens, and those of Zhao et al. 2024 (arXiv 2403.03507, released
-configurations), of 32,000 tokens."""
+"""Shapes by name: small ones, named after their parameter count with 128 tokens, and those of Zhao et al. 2024 (arXiv
+2403.03507, released configurations), with 32,000 tokens."""
 
 
 class Llama(nn.Module):
     """The architecture of Touvron et al. 2023 (arXiv 2302.13971), with grouped queries (Ainslie et al. 2023, arXiv
     2305.13245).
 
-    Initialisation and muP are those of :class:`~cbs.workloads.text_parts.gpt.GPT`; an untied head starts like the
-    embedding.
+    Initialisation and muP are those of :class:`~cbs.workloads.text_parts.gpt.GPT`; an untied head is initialized like
+    the embedding.
 
     Args:
         shape: see :class:`LlamaShape`.
         vocab_size: number of token ids.
         base: the base model of muP; ``None`` for the standard parametrization.
-        fixed_std: whether matrices start as :math:`N(0, 0.02^2)` whatever their width, as in the released code.
+        fixed_std: whether all matrices are initialized as :math:`N(0, 0.02^2)`, as in the released code.
     """
 
     rotations: Tensor
@@ -102,7 +102,7 @@ class Llama(nn.Module):
         self.register_buffer("rotations", rotary_angles(shape), persistent=False)
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Next-token logits, shape ``[sequences, tokens, vocab_size]``, of ids ``[sequences, tokens]``."""
+        """Return next-token logits, shape ``[sequences, tokens, vocab_size]``, for ids ``[sequences, tokens]``."""
         sequences, length = ids.shape
         x = self.tokens(ids).view(-1, self.shape.width)
         turns = self.rotations[:, :length].to(x.dtype)
@@ -114,7 +114,7 @@ class Llama(nn.Module):
         return self.head(x).view(sequences, length, -1)
 
     def widths(self) -> dict[str, Width]:
-        """How every parameter grows with the width."""
+        """Return how every parameter grows with the width."""
         return model_widths(self, self.width_ratio)
 
 
@@ -129,7 +129,7 @@ def rotary_angles(shape: LlamaShape) -> Tensor:
 
 
 def rotated(x: Tensor, turns: Tensor) -> Tensor:
-    """Turn each pair of entries (i, i + half) of the last dimension; ``x`` is ``[..., tokens, head]``."""
+    """Rotate each pair of entries (i, i + half) of the last dimension; ``x`` is ``[..., tokens, head]``."""
     first, second = x.chunk(2, dim=-1)
     return x * turns[0] + torch.cat([-second, first], -1) * turns[1]
 
@@ -152,7 +152,7 @@ class LlamaBlock(nn.Module):
         self.mlp_out = nn.Linear(shape.hidden, shape.width, bias=False)
 
     def forward(self, x: Tensor, sequences: int, turns: Tensor) -> Tensor:
-        """Shape ``[sequences * tokens, width]`` in and out."""
+        """Map hidden states of shape ``[sequences * tokens, width]`` to the same shape."""
         rows, width = x.shape
         normed = self.attention_norm(x)
         query, key, value = (

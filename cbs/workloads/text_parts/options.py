@@ -1,4 +1,4 @@
-"""Options that the workloads of texts share: which corpus, and the shape of a model by name."""
+"""Options that the workloads of texts share: the corpus, and the shape of a model by name."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def find_corpus(
     dtype: str | None = None,
     vocab_size: int | None = None,
 ) -> Corpus:
-    """A person's own data, or a corpus that needs none.
+    """Return a corpus of the user's own data, or one that needs no file.
 
     Args:
-        workload: its name, for error messages.
+        workload: name of the workload, for error messages.
         data: file or folder, see :func:`cbs.workloads.text_parts.files.load_corpus` for it and the options
             ``validation``, ``tokenizer``, ``text_field``, ``dtype``.
         corpus: a name of :data:`CORPORA` where no data are given; ``None`` for "topics".
@@ -49,7 +49,7 @@ def find_corpus(
     for name, option in {"validation": validation, "tokenizer": tokenizer, "dtype": dtype}.items():
         if option is not None:
             raise ConfigError(
-                f"option {name} of workload {workload!r} needs data=PATH, the embedded corpora do not use it"
+                f"option {name} of workload {workload!r} needs data=PATH; the embedded corpora do not use it"
             )
     if corpus is not None and corpus not in CORPORA:
         raise UnknownNameError(f"unknown corpus {corpus!r} of workload {workload!r}: known are {', '.join(CORPORA)}")
@@ -62,10 +62,10 @@ def find_corpus(
 
 
 def size_named(workload: str, size: str, sizes: Mapping[str, GPTShape]) -> GPTShape:
-    """The shape called ``size``.
+    """Return the shape called ``size``.
 
     Raises:
-        UnknownNameError: if there is none.
+        UnknownNameError: if there is no such shape.
     """
     if size not in sizes:
         raise UnknownNameError(f"unknown size {size!r} of workload {workload!r}: known sizes are {', '.join(sizes)}")
@@ -82,7 +82,7 @@ def resized(
     heads: int | None,
     context: int | None,
 ) -> GPTShape:
-    """The shape of a size with what is given changed; the head size is kept unless ``heads`` is given.
+    """Return the shape of a size with the given changes; the head size is kept unless ``heads`` is given.
 
     Raises:
         ConfigError: if the heads do not divide the width.

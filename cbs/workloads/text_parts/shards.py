@@ -1,4 +1,4 @@
-"""Token ids that lie in several files, as one long array of which only what is read is loaded."""
+"""Token ids in several files as one long array, of which only the parts that are read are loaded."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from functools import lru_cache
 import numpy as np
 
 OPEN = 64
-"""Files that are open at a time; a mapped file holds one of the process's descriptors."""
+"""Largest number of files that are open at a time; a mapped file uses one of the process's file descriptors."""
 
 
 class TokenShards:
-    """Files of ids one after another; windows may begin in one and end in the next, as if they were one file.
+    """Consecutive files of ids, which act as one file: a window may begin in one and end in the next.
 
     Args:
-        openers: each maps one file into memory; called again when many others have been read.
-        lengths: ids in each file.
-        start: the first id that counts.
-        stop: the id after the last one; ``None`` for all.
+        openers: functions that map one file each into memory; called again when many others have been read.
+        lengths: number of ids in each file.
+        start: position of the first id.
+        stop: position after the last id; ``None`` for the end.
     """
 
     def __init__(
@@ -39,11 +39,11 @@ class TokenShards:
         return self._stop - self._start
 
     def between(self, start: int, stop: int) -> TokenShards:
-        """A part, of which nothing is read."""
+        """Return a part, without reading it."""
         return TokenShards(self._openers, self._lengths, self._start + start, self._start + stop)
 
     def __getitem__(self, part: slice) -> np.ndarray:
-        """The ids of a part, read."""
+        """Read and return the ids of a part."""
         first, last, _ = part.indices(len(self))
         at, stop = self._start + first, self._start + max(first, last)
         pieces = []
@@ -56,5 +56,5 @@ class TokenShards:
         return np.concatenate(pieces) if pieces else np.empty(0, dtype=self._shard(0).dtype)
 
     def windows(self, starts: np.ndarray, length: int) -> np.ndarray:
-        """Windows of ``length`` ids, shape ``[starts, length]``."""
+        """Return windows of ``length`` ids, shape ``[starts, length]``."""
         return np.stack([self[start : start + length] for start in starts.tolist()])

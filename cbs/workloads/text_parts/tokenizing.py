@@ -1,4 +1,4 @@
-"""From documents to token ids: bytes as they are, or any ``tokenizer.json``."""
+"""From documents to token ids: their bytes, or the ids of any ``tokenizer.json``."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from cbs.errors import DataError, needed
 from cbs.workloads.text_parts.corpus import TokenUnit
 
 END_OF_TEXT = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>")
-"""Names under which tokenizers file the token that ends a document; the first one known is used."""
+"""Usual names of the token that ends a document; the first one that a tokenizer knows is used."""
 
 
 class Tokenizer(Protocol):
-    """Turns documents into token ids.
+    """A tokenizer that turns documents into token ids.
 
     Attributes:
-        vocab_size: every id is below it.
+        vocab_size: size of the vocabulary; every id is below it.
         unit: what a token is.
-        separator: ids put between two documents.
+        separator: ids that are put between two documents.
     """
 
     vocab_size: int
@@ -29,7 +29,7 @@ class Tokenizer(Protocol):
     separator: np.ndarray
 
     def encode(self, documents: Sequence[str]) -> list[np.ndarray]:
-        """One array of ids per document, of the same type for all."""
+        """Return one array of ids per document, of the same dtype for all."""
 
 
 class ByteTokenizer:
@@ -40,15 +40,15 @@ class ByteTokenizer:
     separator = np.frombuffer(b"\n", dtype=np.uint8)
 
     def encode(self, documents: Sequence[str]) -> list[np.ndarray]:
-        """One array of bytes per document."""
+        """Return one array of bytes per document."""
         return [np.frombuffer(document.encode(), dtype=np.uint8) for document in documents]
 
 
 class FileTokenizer:
     """A tokenizer of the ``tokenizers`` package, read from its ``tokenizer.json``.
 
-    No special tokens are added to a document, and truncation and padding that the file asks for are switched off.
-    Between documents stands the end-of-text token (:data:`END_OF_TEXT`), or a newline's ids where there is none.
+    No special tokens are added to a document, and truncation and padding that the file specifies are switched off.
+    Documents are separated by the end-of-text token (:data:`END_OF_TEXT`), or by a newline's ids where there is none.
 
     Args:
         path: the ``tokenizer.json``.
@@ -73,7 +73,7 @@ class FileTokenizer:
             raise DataError(f"{path}: not a tokenizer.json of the tokenizers package ({reason})") from None
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
-        # Ids may have gaps, so the number of entries is no bound on them.
+        # Ids may have gaps, so the number of entries is not a bound on them.
         self.vocab_size = max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
         self._dtype = np.dtype(np.uint16 if self.vocab_size <= 2**16 else np.uint32)
         known = (self._tokenizer.token_to_id(name) for name in END_OF_TEXT)
@@ -81,6 +81,6 @@ class FileTokenizer:
         self.separator = self.encode(["\n"])[0] if end_of_text is None else np.array([end_of_text], dtype=self._dtype)
 
     def encode(self, documents: Sequence[str]) -> list[np.ndarray]:
-        """One array of ids per document."""
+        """Return one array of ids per document."""
         encodings = self._tokenizer.encode_batch_fast(list(documents), add_special_tokens=False)
         return [np.array(encoding.ids, dtype=self._dtype) for encoding in encodings]

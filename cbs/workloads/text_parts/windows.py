@@ -20,10 +20,10 @@ class Windows:
     """All windows of ``context + 1`` consecutive tokens of a text, without a copy of it.
 
     Args:
-        tokens: one-dimensional array of ids, in memory or memory-mapped, or files of them.
-        context: tokens a window predicts.
-        source: where they are from, for error messages.
-        vocab_size: every id that is read has to be below it; ``None`` if that is known already.
+        tokens: one-dimensional array of ids, in memory, memory-mapped, or in several files.
+        context: number of tokens that a window predicts.
+        source: origin of the tokens, for error messages.
+        vocab_size: every id that is read has to be below it; ``None`` if that was checked already.
     """
 
     def __init__(self, tokens: Tokens, context: int, source: str, vocab_size: int | None = None) -> None:
@@ -41,7 +41,7 @@ class Windows:
         return max(0, self.tokens - self.context)
 
     def gather(self, starts: np.ndarray) -> Tensor:
-        """The windows at ``starts``, as integers of shape ``[starts, context + 1]``.
+        """Return the windows at ``starts``, as integers of shape ``[starts, context + 1]``.
 
         Raises:
             DataError: if an id is outside the vocabulary.
@@ -53,10 +53,10 @@ class Windows:
 
 
 class WindowStream:
-    """Windows at random starts, with replacement; the sequence depends on the generator alone.
+    """Stream of windows at random starts, with replacement; the sequence depends on the generator only.
 
     Args:
-        windows: what to draw from.
+        windows: windows to draw from.
         generator: a CPU generator.
     """
 
@@ -65,11 +65,11 @@ class WindowStream:
         self._starts = RandomIndices(len(windows), generator)
 
     def next(self, examples: int) -> Tensor:
-        """The next ``examples`` windows, integers of shape ``[examples, context + 1]``."""
+        """Return the next ``examples`` windows, integers of shape ``[examples, context + 1]``."""
         return self._windows.gather(self._starts.next(examples).numpy())
 
     def skip(self, examples: int) -> None:
-        """Go on after the next ``examples`` windows, which are not read."""
+        """Continue after the next ``examples`` windows, which are not read."""
         self._starts.skip(examples)
 
 

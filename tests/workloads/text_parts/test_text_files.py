@@ -149,7 +149,7 @@ def test_validation_inside_the_training_folder_is_refused_unless_its_name_says_s
         (tmp_path / name).mkdir()
     write_jsonl(tmp_path / "a" / "train.jsonl", DOCUMENTS)
     held_out = write_jsonl(tmp_path / "a" / "heldout.jsonl", DOCUMENTS[:3])
-    with pytest.raises(ConfigError, match=r"heldout.jsonl lies in .*, all of which is for training"):
+    with pytest.raises(ConfigError, match=r"heldout.jsonl lies in .*, all of which is used for training"):
         load_corpus(tmp_path / "a", validation=held_out)
     write_ids(tmp_path / "b" / "train.u16", "<u2")
     held_out = write_ids(tmp_path / "b" / "val.u16", "<u2", IDS[:50])
@@ -292,7 +292,7 @@ def test_ids_outside_the_vocabulary(tmp_path: Path) -> None:
         ("a.u16", {}, "vocab_size"),
         ("a.bin", {"vocab_size": 200}, "needs dtype"),
         ("a.bin", {"vocab_size": 200, "dtype": "int8"}, "unknown dtype"),
-        ("a.u16", {"vocab_size": 200, "dtype": "uint32"}, "leave dtype out"),
+        ("a.u16", {"vocab_size": 200, "dtype": "uint32"}, "leave out dtype"),
         ("a.txt", {"dtype": "uint16"}, "not for text"),
     ],
 )
