@@ -26,6 +26,9 @@ from analysis.questions.report import bibliography
 from analysis.read.results import load
 from cbs.trial.target import Target
 
+UNNAMED = "imported"
+"""Workload of runs that were imported without a name of one."""
+
 _SHORT = 10
 """Number of digits of a commit."""
 
@@ -108,7 +111,10 @@ def _trials(members: Sequence[Answer], protocol: Mapping[str, Any]) -> Iterator[
     parameters = {answer.group.parameters for answer in members}
     size = f" ({number(parameters.pop())} parameters)" if len(parameters) == 1 and None not in parameters else ""
     until = "until they reached" if members[0].group.stops_at_target else "and read the first step past"
-    yield f"We trained {_tex(workload)}{size} with {_and(list(optimizers.values()))} {until} {targets}."
+    if workload == UNNAMED:
+        yield f"From imported runs with {_and(list(optimizers.values()))} we read the first step past {targets}."
+    else:
+        yield f"We trained {_tex(workload)}{size} with {_and(list(optimizers.values()))} {until} {targets}."
     sizes = _each(members, lambda a: _and([f"{point.batch_size}" for point in a.points]))
     seeds = _each(members, _seeds)
     tokens = {answer.group.tokens_per_example for answer in members}

@@ -12,6 +12,7 @@ from analysis.config import AnalysisConfig
 from analysis.estimate.definitions import DEFINITIONS
 from analysis.questions.report import bibliography
 from analysis.questions.report.methods import methods
+from analysis.read.importers import Settings, import_runs
 from cbs.optimizers import OPTIMIZERS
 from cbs.registry.choices import Choice
 from tests.factories import Truth, sweep
@@ -112,6 +113,22 @@ def test_what_is_not_recorded_is_named(tmp_path: Path) -> None:
     for words in ("Runs were imported", "was chosen at every batch size among those that were run"):
         assert words in text
     assert "None" not in text
+
+
+def test_imported_runs_are_not_said_to_be_trained(tmp_path: Path) -> None:
+    rows = [
+        f"b{size}-lr{lr},{size},{lr},{step},{2 + 8 / (1 + step * size / (8 + size)) + 10 * abs(lr - 0.002)}"
+        for size in (4, 16, 64)
+        for lr in (0.001, 0.002, 0.004)
+        for step in range(0, 60)
+    ]
+    (tmp_path / "runs.csv").write_text("\n".join(["run,batch_size,lr,step,loss", *rows]))
+    units = {"metric_unit": "nats", "example_unit": "tree", "constants": {"optimizer": "adamw"}}
+    asked = Settings(metric="loss", direction="below", target=3.0, **units)
+    import_runs([str(tmp_path / "runs.csv")], tmp_path / "mine", asked)
+    (text,) = methods(tmp_path / "mine", config=FAST).paragraphs
+    assert r"From imported runs with adamw~\cite" in text
+    assert "We trained" not in text
 
 
 def test_optimizers_that_differ_in_their_sizes_are_told_apart(tmp_path: Path) -> None:
