@@ -87,7 +87,7 @@ class KFAC(ProblemOptimizer):
         largest_factor: largest side of a full factor.
 
     Raises:
-        ValueError: if a value is outside its domain.
+        ValueError: if a value is invalid.
     """
 
     def __init__(

@@ -32,7 +32,7 @@ class MuonPlus(Muon):
         momentum: like all further options as in :class:`~cbs.optimizers.muon.Muon`.
 
     Raises:
-        ValueError: if a value is outside its domain, or a parameter is not a matrix.
+        ValueError: if a value is invalid, or a parameter is not a matrix.
     """
 
     def __init__(

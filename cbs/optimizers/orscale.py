@@ -44,7 +44,7 @@ class OrScale(SpectralOptimizer):
         iteration: options of :class:`~cbs.optimizers.spectral.base.SpectralOptimizer`.
 
     Raises:
-        ValueError: if a value is outside its domain, or a parameter is not a matrix.
+        ValueError: if a value is invalid, or a parameter is not a matrix.
     """
 
     def __init__(

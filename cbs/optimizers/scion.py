@@ -31,7 +31,7 @@ class NormBallOptimizer(MomentumOptimizer):
         momentum: decay of the average gradient per step, one minus the authors' ``momentum``.
 
     Raises:
-        ValueError: if a value is outside its domain.
+        ValueError: if a value is invalid.
     """
 
     def __init__(
@@ -197,7 +197,7 @@ def scion(
         options: further options of :class:`SpectralBall`.
 
     Raises:
-        ValueError: if an option is outside its domain, or the model has no trainable parameter.
+        ValueError: if an option is invalid, or the model has no trainable parameter.
     """
     routing = route(model, matrices)
     rest = [entry for entry in routing.routes if not entry.is_matrix]
