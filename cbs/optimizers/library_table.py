@@ -92,7 +92,7 @@ lion = library_optimizer(
 schedule_free = library_optimizer(
     "schedule_free",
     "ScheduleFreeAdamW",
-    """AdamW on a sequence whose weighted average is what it hands over.
+    """AdamW on a sequence of iterates whose weighted average is the result.
 
     The gradient is computed at ``y = (1 - beta1) z + beta1 x``, AdamW without momentum updates z, and x is a weighted
     average of z, in which step t has the weight ``t^r`` times the largest learning rate so far to the power
