@@ -64,7 +64,7 @@ class GaussNewton(ProblemOptimizer, CompositeOptimizer):
         inner_clip: largest gradient norm of an inner step, above 0; ``None`` for no limit.
 
     Raises:
-        ValueError: if a value is outside its domain.
+        ValueError: if a value is invalid.
     """
 
     reads_gradients = False
@@ -214,7 +214,7 @@ def gauss_newton(
     the geometry of the entry is the Euclidean one.
 
     Raises:
-        ValueError: if an option is outside its domain, or the model has no trainable parameter.
+        ValueError: if an option is invalid, or the model has no trainable parameter.
     """
     check_choice("inner", inner, INNER)
     build = muon if inner == "muon" else adamw

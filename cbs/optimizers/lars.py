@@ -56,7 +56,7 @@ class LARS(TrustRatioOptimizer):
         capturable: whether a step must not wait for the device.
 
     Raises:
-        ValueError: if a value is outside its domain.
+        ValueError: if a value is invalid.
     """
 
     state_names = ("momentum_buffer",)

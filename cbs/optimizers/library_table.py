@@ -1,4 +1,4 @@
-"""The library classes that the catalogue has entries of its own for: which class, with which options and defaults."""
+"""Registry entries for library classes: which class, with which options and defaults."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def library_optimizer(
     """Register a library class as an entry ``(model, lr, *, option=default, ...)``.
 
     Args:
-        name: of the entry.
-        kind: the class, or the name of one of pytorch_optimizer, which is imported when it is built.
+        name: name of the entry.
+        kind: the class, or the name of a class of pytorch_optimizer, which is imported when the optimizer is built.
         doc: the docstring of the entry; its first line is the summary.
-        options: with their defaults.
-        arguments: maps the options to the arguments of the class; a ``ValueError`` refuses a value.
+        options: options with their defaults.
+        arguments: maps the options to the arguments of the class; raises ``ValueError`` for an invalid value.
         about: further arguments of :func:`cbs.optimizers.base.optimizer`.
     """
 
@@ -61,8 +61,8 @@ adafactor = library_optimizer(
 
     torch's Adafactor: at step t the decay of the second moment is ``1 - t^beta2_decay``, an update whose root mean
     square exceeds ``clip_threshold`` is scaled down to it, and the step size of a tensor w is
-    ``min(lr, 1/sqrt(t)) * max(min_scale, rms(w))``. Learning rates above ``1/sqrt(t)`` are therefore alike from step t
-    on. Weight decay is decoupled.
+    ``min(lr, 1/sqrt(t)) * max(min_scale, rms(w))``. Learning rates above ``1/sqrt(t)`` are therefore equivalent from
+    step t on. Weight decay is decoupled.
     """,
     options={"beta2_decay": -0.8, "clip_threshold": 1.0, "min_scale": 1e-3, "weight_decay": 0.0},
     arguments=_adafactor,
@@ -92,12 +92,12 @@ lion = library_optimizer(
 schedule_free = library_optimizer(
     "schedule_free",
     "ScheduleFreeAdamW",
-    """AdamW on a sequence whose weighted average is what it hands over.
+    """AdamW on a sequence of iterates whose weighted average is the result.
 
-    The gradient is taken at ``y = (1 - beta1) z + beta1 x``, AdamW without momentum moves z, and x is the average of
-    the z, step t with weight ``t^r`` times the largest learning rate so far to the power ``weight_lr_power``. The model
-    holds y while it trains and x between ``optimizer.eval()`` and ``optimizer.train()``; validation uses x. beta1 must
-    be above 0.
+    The gradient is computed at ``y = (1 - beta1) z + beta1 x``, AdamW without momentum updates z, and x is a weighted
+    average of z, in which step t has the weight ``t^r`` times the largest learning rate so far to the power
+    ``weight_lr_power``. The model holds y during training and x between ``optimizer.eval()`` and ``optimizer.train()``;
+    validation uses x. beta1 must be above 0.
     """,
     options={"betas": (0.9, 0.99), "eps": 1e-8, "weight_decay": 0.0, "weight_lr_power": 2.0, "r": 0.0},
     lr_grid=(1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2, 3.2e-2, 6.4e-2),
@@ -114,9 +114,9 @@ shampoo = library_optimizer(
     """Gradients between inverse roots of summed second moments.
 
     Algorithm 1 for a matrix ``[m, n]``: ``L <- L + G G^T``, ``R <- R + G^T G`` and ``w <- w - lr L^(-1/4) G R^(-1/4)``,
-    from ``L = R = matrix_eps I``; Algorithm 2 for other shapes. The sums only grow, so steps shrink as AdaGrad's do.
-    Sums of few gradients are singular but for ``matrix_eps``, which float32 loses where it is below a ten-millionth of
-    their entries. Weight decay is added to the gradient.
+    from ``L = R = matrix_eps I``; Algorithm 2 for other shapes. The sums only grow, so steps shrink as in AdaGrad.
+    Without ``matrix_eps`` sums of few gradients would be singular; float32 rounds it away where it is below a
+    ten-millionth of their entries. Weight decay is added to the gradient.
     """,
     options={"weight_decay": 0.0, "matrix_eps": 1e-4},
     lr_grid=(5e-2, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2),

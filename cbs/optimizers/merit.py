@@ -111,7 +111,7 @@ class MERIT(AdamTrustRatio):
         capturable: whether a step must not wait for the device.
 
     Raises:
-        ValueError: if a value is outside its domain.
+        ValueError: if a value is invalid.
     """
 
     def __init__(

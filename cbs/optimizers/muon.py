@@ -41,7 +41,7 @@ class Muon(SpectralOptimizer):
         iteration: options of :class:`~cbs.optimizers.spectral.base.SpectralOptimizer`.
 
     Raises:
-        ValueError: if a value is outside its domain, or a parameter is not a matrix.
+        ValueError: if a value is invalid, or a parameter is not a matrix.
     """
 
     def __init__(

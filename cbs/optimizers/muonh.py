@@ -30,7 +30,7 @@ class MuonHyperball(SpectralOptimizer):
         iteration: options of :class:`~cbs.optimizers.spectral.base.SpectralOptimizer`.
 
     Raises:
-        ValueError: if a value is outside its domain, a parameter is not a matrix, or, at the first step, is 0.
+        ValueError: if a value is invalid, a parameter is not a matrix, or, at the first step, is 0.
     """
 
     def __init__(

@@ -36,7 +36,7 @@ class NorMuon(Muon):
             rate convention ``"original"``.
 
     Raises:
-        ValueError: if a value is outside its domain, or a parameter is not a matrix.
+        ValueError: if a value is invalid, or a parameter is not a matrix.
     """
 
     def __init__(

@@ -32,7 +32,7 @@ def sgd(
     tend to ``lr / (1 - momentum)`` times the gradient. Weight decay is added to the gradient.
 
     Raises:
-        ValueError: if an option is outside its domain.
+        ValueError: if an option is invalid.
     """
     check_decay("momentum", momentum)
     params = trainable(model)

@@ -33,7 +33,7 @@ class SignSGD(CheckedOptimizer):
         weight_decay: decoupled weight decay.
 
     Raises:
-        ValueError: if an option is outside its domain.
+        ValueError: if an option is invalid.
     """
 
     def __init__(self, params: ParamsT, lr: float = 1e-3, *, weight_decay: float = 0.0) -> None:

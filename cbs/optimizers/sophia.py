@@ -38,7 +38,7 @@ class SophiaG(ProblemOptimizer, CompositeOptimizer):
         interval: steps between estimates of the curvature.
 
     Raises:
-        ValueError: if a value is outside its domain.
+        ValueError: if a value is invalid.
     """
 
     def __init__(self, inner: torch.optim.Optimizer, *, gamma: float, interval: int) -> None:
@@ -113,7 +113,7 @@ def sophia(
 
     Raises:
         ConfigError: if pytorch_optimizer is not installed.
-        ValueError: if an option is outside its domain.
+        ValueError: if an option is invalid.
     """
     inner = construct(
         from_pytorch_optimizer("SophiaH"),

@@ -128,7 +128,7 @@ def test_a_trial_crosses_the_switch_and_goes_on() -> None:
         (UnknownNameError, {"init": "nanogpt"}, "known are scaled, bert"),
         (ConfigError, {"later_context": 64}, "later_context and switch of workload 'masked_text' belong together"),
         (ConfigError, {"switch": 64}, "belong together; give both"),
-        (ConfigError, {"later_context": 32, "switch": 5}, "equals the context 32 already"),
+        (ConfigError, {"later_context": 32, "switch": 5}, "equals the context 32"),
         (ConfigError, {"mask_id": -1}, "mask_id of workload 'masked_text'"),
         (ConfigError, {"width": 40}, "not a multiple of 16, the head size of '30k'"),
         (ConfigError, {"tokenizer": "a.json"}, "needs data=PATH"),

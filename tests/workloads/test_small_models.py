@@ -116,7 +116,7 @@ def test_the_noise_of_an_example_is_its_own() -> None:
         (ConfigError, lstm, {"tokenizer": "a"}, "tokenizer of workload 'lstm' needs data=PATH"),
         (ConfigError, autoencoder, {"code": 0}, "code of workload 'autoencoder'"),
         (ConfigError, autoencoder, {"image_size": 500}, "image_size of workload 'autoencoder' must be 2 to "),
-        (ConfigError, autoencoder, {"validation": "x"}, "needs data=PATH, photo does not use it"),
+        (ConfigError, autoencoder, {"validation": "x"}, "needs data=PATH; 'photo' does not use it"),
         (ConfigError, vae, {"sigma": 0.0}, "sigma of workload 'vae'"),
         (DataError, vae, {"data": "absent"}, "absent: no such file or folder"),
     ],

@@ -95,8 +95,8 @@ def _from_files(source: str, settings: Settings, notes: list[str]) -> Iterator[I
         else:
             # of a chart without this metric: the metrics that it has
             drawn = {title.rpartition(" - ")[2] for title in table.columns if title + _LOWEST in table.columns}
-            about: dict[str, Any] = {"metrics": drawn} if drawn else {}
-            yield run_of(table, settings, axis, name=file.stem, files=(file,), **about)
+            more: dict[str, Any] = {"metrics": drawn} if drawn else {}
+            yield run_of(table, settings, axis, name=file.stem, files=(file,), **more)
 
 
 def _from_server(source: str, settings: Settings, notes: list[str]) -> Iterator[ImportedRun]:

@@ -48,11 +48,11 @@ class EncodedImages:
     """Images that are decoded whenever they are gathered.
 
     Attributes:
-        labels: of every image.
-        read: from the number of an image to its file's content.
-        name: from the number of an image to what it is called in an error message.
-        channels: 1 or 3; others are converted.
-        side: pixels across and down, to which the shorter side is resized and the longer one cut.
+        labels: class of every image.
+        read: function from the index of an image to its file's content.
+        name: function from the index of an image to its name in error messages.
+        channels: 1 or 3; other images are converted.
+        side: pixels across and down; the shorter side is resized to it and the longer one cropped.
     """
 
     labels: Tensor
@@ -62,7 +62,7 @@ class EncodedImages:
     side: int
 
     def gather(self, indices: Tensor) -> Tensor:
-        """The images at ``indices``.
+        """Return the images at ``indices``.
 
         Raises:
             DataError: if one cannot be read.

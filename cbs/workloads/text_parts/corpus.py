@@ -119,8 +119,8 @@ def embedded_corpus() -> Corpus:
     """Return the text of Python's ``help()``, ``pydoc_data.topics``: 420,000 bytes for training, 45,000 for validation.
 
     Topics are split by name (:func:`belongs_to_validation`), joined by newlines in the order of their names, and
-    encoded as ASCII bytes; the few characters beyond ASCII, mostly typographic quotes, become ``?``. The text and its
-    hash differ between versions of Python.
+    encoded as ASCII bytes; the few characters beyond ASCII, mostly typographic quotes, become ``?``. Text and hash
+    differ between versions of Python.
 
     Raises:
         DataError: if this Python was packaged without the text.

@@ -42,7 +42,10 @@ class LlamaShape(GPTShape):
         return self.kv_heads or self.heads
 
     def parameters(self, vocab_size: int) -> int:
-        r"""Parameter count: :math:`2 V d + L (2 d^2 + 2 d d_{kv} + 3 d h + 2 d) + d`, less :math:`V d` if tied."""
+        r"""Return the parameter count: :math:`2 V d + L (2 d^2 + 2 d d_{kv} + 3 d h + 2 d) + d`.
+
+        A tied head has :math:`V d` fewer.
+        """
         block = 2 * self.width**2 + 2 * self.width * self.groups * self.head_size
         block += 3 * self.width * self.hidden + 2 * self.width
         return (1 if self.tied else 2) * vocab_size * self.width + self.layers * block + self.width

@@ -149,7 +149,7 @@ def test_validation_inside_the_training_folder_is_refused_unless_its_name_says_s
         (tmp_path / name).mkdir()
     write_jsonl(tmp_path / "a" / "train.jsonl", DOCUMENTS)
     held_out = write_jsonl(tmp_path / "a" / "heldout.jsonl", DOCUMENTS[:3])
-    with pytest.raises(ConfigError, match=r"heldout.jsonl lies in .*, all of which is used for training"):
+    with pytest.raises(ConfigError, match=r"heldout.jsonl is inside .*, all of which is used for training"):
         load_corpus(tmp_path / "a", validation=held_out)
     write_ids(tmp_path / "b" / "train.u16", "<u2")
     held_out = write_ids(tmp_path / "b" / "val.u16", "<u2", IDS[:50])
