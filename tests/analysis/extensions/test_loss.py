@@ -166,7 +166,7 @@ def test_rows_are_read_as_they_are_meant() -> None:
         "1 row without a finite loss left out",
         "of several learning rates the one with the lowest mean loss is kept",
     ]
-    assert "a column run says which are" in notes[2]
+    assert "add a column run where they do not" in notes[2]
 
 
 def test_the_command_prints_and_writes(run, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
