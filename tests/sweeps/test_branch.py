@@ -131,7 +131,7 @@ def test_rates_that_are_tried_are_around_the_square_root_and_the_trunks_own_is_e
         ({"factors": "1/32"}, r"1/32 of batch size 16 is 0.5 examples"),
         ({"factors": "1,x"}, "multiples of the batch size"),
         ({"factors": "0"}, "multiples of the batch size"),
-        ({"factors": "1,2/2"}, "there twice"),
+        ({"factors": "1,2/2"}, "appears twice"),
         ({"factors": "1,3", "micro_batch_size": 32}, r"batch of 48 is not a whole number of micro-batches of 32"),
         ({"at": "120%"}, "is not a share of the trunk"),
         ({"at": "20k"}, "ends after 10,000 examples"),

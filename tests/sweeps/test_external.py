@@ -148,7 +148,7 @@ def test_it_survives_the_configuration() -> None:
         ({"command": f"train {PLACES} '"}, "No closing quotation"),
         ({"command": f"train {PLACES} }}"}, "for a brace"),
         ({"command": f"train {PLACES} --r={{resume}}", "resume": "x"}, "stand alone"),
-        ({"command": f"train {PLACES} {{resume}}"}, "say with --resume"),
+        ({"command": f"train {PLACES} {{resume}}"}, "give what replaces it"),
         ({"resume": "x"}, "has no {resume}"),
         ({"reads": "stone"}, "no such format"),
         ({"metric": "step"}, "measures progress, not quality"),

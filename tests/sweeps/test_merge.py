@@ -66,7 +66,7 @@ def test_two_halves_are_the_whole(tmp_path: Path, whole: list[TrialResult]) -> N
     done = merge([store.root for store in two], tmp_path / "c", "cbs merge")
     assert (done.trials, done.duplicates, done.pruned) == (len(whole), 1, 0)
     assert sum(done.taken.values()) == len(whole)
-    assert done.notes == [f"{tmp_path / 'b' / 'spectrum.parquet'} stays where it is"]
+    assert done.notes == [f"{tmp_path / 'b' / 'spectrum.parquet'} is not merged"]
     for name in Store(tmp_path / "all").trial_ids():
         for file in ("record.parquet", "steps.parquet", "timing.json"):
             parts = [(tmp_path / of / "trials" / name / file).read_bytes() for of in ("all", "c")]

@@ -113,7 +113,7 @@ def test_a_plan_says_widths_learning_rates_and_trials(tmp_path: Path) -> None:
         (
             {"workload": Choice(name="text", options={"context": 16})},
             WIDTHS,
-            "in muP: --set workload.parametrization=mup",
+            "in muP: add --set workload.parametrization=mup",
         ),
         ({"workload": Choice(name="noisy_quadratic")}, WIDTHS, "width"),
         ({}, (32, 16), "at least two widths that increase, got 32, 16"),

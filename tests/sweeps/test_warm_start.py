@@ -155,8 +155,8 @@ def test_a_killed_sweep_goes_on_alike_when_the_other_folder_is_gone(elsewhere: P
         assert reasons(resumed) == reasons(whole)
         assert set(first) | set(rest) == set(results)
     told = [row["why"] for row in reasons(whole)]
-    assert any(f"the results in {source} lead to expect" in why for why in told)
-    assert any(f"the batch sizes tried and the results in {source} lead to expect" in why for why in told)
+    assert any(f"the results in {source} predict" in why for why in told)
+    assert any(f"the batch sizes tried and the results in {source} predict" in why for why in told)
     with pytest.raises(ResultsError, match="does not exist"):
         started(ASKED, tmp_path / "third", source)
 
@@ -169,7 +169,7 @@ def test_an_optimizer_with_other_options_is_better_than_none(elsewhere: Path, tm
     assert list(found) == ["sgd(momentum=0.5)", "sgd(momentum=0.9)"]
     assert ["(other options)" in line for line in said] == [False, True, False]
     assert said[2] == f"lion is not in {elsewhere}, and starts at its default"
-    with pytest.raises(ConfigError, match=r"says nothing of lion; its optimizers are: adamw, sgd"):
+    with pytest.raises(ConfigError, match=r"has no best learning rate of lion; its optimizers are: adamw, sgd"):
         started(ASKED.replace(optimizers=(Choice(name="lion"),)), tmp_path, elsewhere)
 
 
@@ -213,8 +213,8 @@ def test_an_import_is_a_start_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("asked", "source", "said"),
     [
-        (ASKED.replace(lrs=(1e-3,)), "other", "nothing is searched"),
-        (ASKED.replace(search="grid"), "other", "nothing is searched"),
+        (ASKED.replace(lrs=(1e-3,)), "other", "searches nothing"),
+        (ASKED.replace(search="grid"), "other", "searches nothing"),
         (ASKED, "mine", "is the folder of this sweep"),
         (ASKED, "nowhere", "does not exist"),
     ],

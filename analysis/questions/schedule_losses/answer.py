@@ -124,7 +124,7 @@ def schedule_losses(
         raise ResultsError(f"nothing to compare at {path}: {'; '.join(notes) or 'no run saw all of its examples'}")
     if not entries:
         raise ResultsError(
-            f"no batch schedule at {path} has constant batch sizes that differ in nothing else to compare with; also "
+            f"no batch schedule at {path} has constant batch sizes to compare with that differ in nothing else; also "
             "run the sweep without --schedule"
         )
     return ScheduleLosses(config=config, entries=tuple(entries), notes=tuple(notes))

@@ -324,7 +324,7 @@ BROKEN: dict[str, tuple[str | bytes, str]] = {
     "words": (f"{LINES[0]}\n8,many\n", "line 2, column 'steps': 'many' is not a number; write a plain number"),
     "NaN": (f"{LINES[0]}\n8,100\n16,NaN\n", "line 3, column 'steps': 'NaN' is not a finite number; leave"),
     "infinite": (f"{LINES[0]}\n8,1e999\n", "not a finite number"),
-    "beyond": (f"{LINES[0]}\n8,1e300\n", "beyond anything"),
+    "beyond": (f"{LINES[0]}\n8,1e300\n", "out of range"),
     "duplicate": (f"{LINES[0]}\n8,100\n16,60\n8,100\n", "line 4: repeats line 2; remove it"),
     "repeated": (f"{LINES[0]}\n8,100\n16,60\n8,101\n", "line 4: .*batch size 8 already exists.*column seed"),
     "same seed": ("batch_size,steps,seed\n8,100,1\n8,101,1\n", "line 3: .*seed 1 already exists, in line 2"),

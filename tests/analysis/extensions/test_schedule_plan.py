@@ -384,7 +384,7 @@ def test_what_was_not_measured_is_refused(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(ResultsError, match="needs 3 or more"):
         of_sweep(tmp_path / "two", CONFIG, [2.8, 2.4], None)
     for ask, said in (
-        ({"divisible_by": 1000}, "no multiple of 1000"),
+        ({"divisible_by": 1000}, "not a multiple of 1000"),
         ({"max_batch_size": 31, "divisible_by": 2}, "not a multiple of 2, as sizes"),
         ({"rule": "cube"}, "one of price, doubling"),
         ({"rule": "doubling"}, "go together"),
@@ -472,7 +472,7 @@ def test_the_steps_of_a_trial_are_cut_where_there_are_intervals(tmp_path: Path) 
     assert len(source.phases) > 1
     # the signal falls from 2 to 1 along the run, the noise stays; the last phase is its second half
     assert inside(source.phases[-1].critical, truth.noise_trace / truth.grad_sq_norm / 1.25)
-    for wrong, said in ((tmp_path, "no noise_scale.json"), (tmp_path / "x.parquet", "cannot read")):
+    for wrong, said in ((tmp_path, "neither a noise_scale.json"), (tmp_path / "x.parquet", "cannot read")):
         with pytest.raises(CbsError, match=said):
             of_trace(wrong, CONFIG)
 

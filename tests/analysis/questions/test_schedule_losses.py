@@ -172,7 +172,7 @@ def test_one_seed_tells_nothing_of_the_noise(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_compared_is_refused(tmp_path: Path, world: Store) -> None:
-    with pytest.raises(ResultsError, match=r"no batch schedule at .* has constant batch sizes that differ"):
+    with pytest.raises(ResultsError, match=r"no batch schedule at .* has constant batch sizes to compare with"):
         schedule_losses(world.root, CONFIG)
     add(world, bowl(3.0), examples=2 * BUDGET)
     with pytest.raises(

@@ -21,7 +21,7 @@ def command(
     config: AnalysisConfig,
     answer: Answer,
 ) -> None:
-    """Batch schedules against the constant batch sizes run beside them.
+    """Compare batch schedules with the constant batch sizes of the same sweep.
 
     Example: cbs schedule judge results/ --target 2.4 --throughput throughput.csv
 
