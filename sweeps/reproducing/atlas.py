@@ -13,7 +13,7 @@ from cbs.errors import DataError, ResultsError, reason
 from cbs.files import atomic_file
 from sweeps.papers import PAPERS, Reproduced
 from sweeps.reproducing.reproduce import SCHEMA
-from sweeps.reproducing.telling import ours
+from sweeps.reproducing.telling import told
 
 HEAD = """# Atlas: what of the literature was found again
 
@@ -62,8 +62,8 @@ def lines(tables: Sequence[dict[str, Any]]) -> Iterator[str]:
         yield f"\n```sh\n{table['command']}\n```\n"
         yield "| statement | published | ours | verdict |\n| --- | --- | --- | --- |"
         for row in table["verdicts"]:
-            found = ours([Quantity(each["value"], tuple(each["interval"])) for each in row["ours"]])
-            cells = (row["claim"], f"{row['published']} ({row['source']})", found or row["why"], row["verdict"])
+            found = told([Quantity(each["value"], tuple(each["interval"])) for each in row["ours"]], row["why"])
+            cells = (row["claim"], f"{row['published']} ({row['source']})", found, row["verdict"])
             yield "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
 
 

@@ -18,20 +18,17 @@ class NoSuchNumber(DataError):
 
 
 def read(contents: Mapping[str, Any], reading: AnswerPath) -> list[Quantity]:
-    """The numbers of a reading: one, or as many as the list has that its path goes through.
+    """The numbers of a reading, whatever speaks against them: one, or as many as the list has that its path goes
+    through.
 
     Args:
         contents: of analyses by name.
         reading: which number.
 
     Raises:
-        NoSuchNumber: if the analysis does not have it, or a verdict that has to be ok is not, or a flag is set.
+        NoSuchNumber: if the analysis does not have it.
     """
     content = contents[reading.analysis]
-    for path in reading.ok:
-        for verdict in _at(content, path):
-            if verdict not in ("ok", False):
-                raise NoSuchNumber(f"{reading.analysis}: {in_words(path)} is {verdict!r}")
     *rest, last = reading.path
     found = [_quantity(holder, last, reading) for holder in _at(content, tuple(rest))]
     if reading.over is None:
@@ -40,6 +37,22 @@ def read(contents: Mapping[str, Any], reading: AnswerPath) -> list[Quantity]:
     if len(below) not in (1, len(found)):
         raise NoSuchNumber(f"{len(found)} numbers over {len(below)}")
     return [each.over(other) for each, other in zip(found, below * (len(found) // len(below)), strict=True)]
+
+
+def doubts(contents: Mapping[str, Any], reading: AnswerPath) -> list[str]:
+    """Verdicts that have to be ok for a reading to count and are not, and flags that are set; the same of what it is
+    divided by.
+
+    Raises:
+        NoSuchNumber: if the analysis does not have one of them.
+    """
+    found = [
+        f"{reading.analysis}: {in_words(path)} is {verdict!r}"
+        for path in reading.ok
+        for verdict in _at(contents[reading.analysis], path)
+        if verdict not in ("ok", False)
+    ]
+    return found + (doubts(contents, reading.over) if reading.over else [])
 
 
 def _quantity(holder: Any, last: Step, reading: AnswerPath) -> Quantity:

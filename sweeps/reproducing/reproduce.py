@@ -21,7 +21,7 @@ from sweeps.launching.policies import POLICIES
 from sweeps.outlook.progress import Progress
 from sweeps.papers import PAPERS, SCALES, Expectation, PaperRecipe, Reproduced
 from sweeps.reproducing.asking import ask
-from sweeps.reproducing.readings import NoSuchNumber, read
+from sweeps.reproducing.readings import NoSuchNumber, doubts, read
 from sweeps.running.cluster import Resources
 from sweeps.search.limits import Limits
 from sweeps.spec.overrides import override
@@ -39,9 +39,9 @@ class JudgedExpectation:
 
     Attributes:
         expectation: the statement.
-        found: our numbers; none where they could not be told.
+        found: our numbers; those that could be read.
         verdict: what they say.
-        why: why there are none; empty otherwise.
+        why: why there are not all of them, or why they do not count; empty otherwise.
     """
 
     expectation: Expectation
@@ -176,16 +176,14 @@ def reproduce(
             contents[analysis] = ask(line)
         except CbsError as error:
             failures[analysis] = str(error)
-    files = [file for content in contents.values() for file in content.get("files", ()) if file.endswith(DRAWN)]
+    files = [file for content in contents.values() for file in content.get("files", ())]
     command = shlex.join(["cbs", "reproduce", name, "--scale", scale, *(f"--set={each}" for each in settings)])
     outcome = Reproduction(
         name=name,
         scale=scale,
         recipe=recipe,
         judged=tuple(judge(each, contents, failures) for each in recipe.expectations),
-        figures=tuple(
-            os.path.relpath(file, output) for file in files if Path(file).stem.split("-")[0] == recipe.figure
-        ),
+        figures=tuple(os.path.relpath(file, output) for file in files if is_figure(file, recipe.figure)),
         failures=failures,
         command=command,
         output=output,
@@ -193,6 +191,11 @@ def reproduce(
     )
     store(outcome, output / VERDICTS)
     return outcome
+
+
+def is_figure(file: str, figure: str) -> bool:
+    """Whether a file is the picture of a figure, of which there may be one for every target: ``steps-loss_below_2``."""
+    return file.endswith(DRAWN) and Path(file).stem.split("-")[0] == figure
 
 
 def command_lines(recipe: PaperRecipe, output: Path) -> dict[str, str]:
@@ -210,18 +213,20 @@ def judge(expectation: Expectation, contents: dict[str, Any], failures: dict[str
         failures: why the others have none.
     """
     found: list[Quantity] = []
+    why: list[str] = []
     for reading in expectation.ours:
         missing = [one.analysis for one in (reading, reading.over) if one is not None and one.analysis in failures]
-        if missing:
-            return JudgedExpectation(
-                expectation=expectation, found=(), verdict=Reproduced.UNKNOWN, why=failures[missing[0]]
-            )
+        why += [failures[name] for name in missing[:1]]
         try:
-            found += read(contents, reading)
+            if not missing:
+                why += doubts(contents, reading)
+                found += read(contents, reading)
         except NoSuchNumber as error:
-            return JudgedExpectation(expectation=expectation, found=(), verdict=Reproduced.UNKNOWN, why=str(error))
-    verdict = expectation.relation.verdict(found) if found else Reproduced.UNKNOWN
-    return JudgedExpectation(expectation=expectation, found=tuple(found), verdict=verdict)
+            why.append(str(error))
+    verdict = expectation.relation.verdict(found) if found and not why else Reproduced.UNKNOWN
+    return JudgedExpectation(
+        expectation=expectation, found=tuple(found), verdict=verdict, why="; ".join(dict.fromkeys(why))
+    )
 
 
 def store(outcome: Reproduction, path: Path) -> None:

@@ -71,7 +71,7 @@ def verdict_lines(outcome: Reproduction) -> Iterator[str]:
         yield ""
         yield from _wrapped("claim       ", each.expectation.claim)
         yield from _wrapped("published   ", f"{each.expectation.published}; expected {each.expectation.relation}")
-        yield from _wrapped("ours        ", ours(each.found) or each.why)
+        yield from _wrapped("ours        ", told(each.found, each.why))
         yield f"verdict     {each.verdict}"
     for line in outcome.failures.values():
         yield from _wrapped("no analysis ", line)
@@ -81,9 +81,10 @@ def verdict_lines(outcome: Reproduction) -> Iterator[str]:
         yield f"figure      {outcome.output / file}"
 
 
-def ours(found: Sequence[Quantity]) -> str:
-    """Numbers with their intervals; a number that is its own interval alone."""
-    return ", ".join(number(e.value) if _exact(e) else with_interval(e.value, e.interval) for e in found)
+def told(found: Sequence[Quantity], why: str) -> str:
+    """Numbers with their intervals, a number that is its own interval alone; and why they do not count."""
+    numbers = ", ".join(number(e.value) if _exact(e) else with_interval(e.value, e.interval) for e in found)
+    return f"{numbers} ({why})" if numbers and why else numbers or why
 
 
 def _exact(quantity: Quantity) -> bool:

@@ -25,7 +25,7 @@ from matplotlib.lines import Line2D
 from analysis.present.style.labels import SMALL, below, key, label_ends, label_points, spread
 from analysis.present.style.scales import (
     axis_label, batch_axes, data_scale, literal, log_axes, log_axis, log_scale, most_ticks, near, plain,
-    size, token_axis, words, wrapped, wrapped_apart,
+    size, token_axis, width, words, wrapped, wrapped_apart,
 )  # fmt: skip
 from analysis.page_widths import DEFAULT, Venue
 # isort: on
@@ -192,5 +192,5 @@ __all__ = [
     "curve", "data_scale", "drop_line", "each", "grid", "handle", "is_wide", "key", "label_ends", "label_points",
     "literal", "log_axes",
     "log_axis", "log_scale", "looks", "mark", "most_ticks", "near", "percent", "plain", "points",
-    "save_as", "shades", "size", "spread", "style", "token_axis", "words", "wrapped", "wrapped_apart",
+    "save_as", "shades", "size", "spread", "style", "token_axis", "width", "words", "wrapped", "wrapped_apart",
 ]  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import matplotlib
 import numpy as np
@@ -11,6 +11,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
@@ -101,7 +102,12 @@ def draw(axes: Axes, table: pd.DataFrame) -> None:
                 fillstyle=_MARK[str(standing)], markerfacecoloralt="white",
             )  # fmt: skip
         key.append(style.handle(name, look))
-    axes.legend(handles=key, loc="upper center", frameon=False, fontsize=style.SMALL, ncols=min(len(key), 2))
+    columns = min(len(key), 2)
+    longest = max(style.width(str(handle.get_label()), style.SMALL) for handle in key)
+    if columns * (longest + 0.5) > style.size(axes)[0]:
+        style.below(cast(Figure, axes.figure), key)
+    else:
+        axes.legend(handles=key, loc="upper center", frameon=False, fontsize=style.SMALL, ncols=columns)
 
 
 def compute_heat(found: Budgets) -> pd.DataFrame:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import pytest
 
 from analysis.arrays import Quantity
-from sweeps.papers import AnswerPath
+from sweeps.papers import AnswerPath, Beyond, Expectation, Reproduced
 from sweeps.papers.base import EACH
-from sweeps.reproducing.readings import NoSuchNumber, in_words, read
+from sweeps.reproducing.readings import NoSuchNumber, doubts, in_words, read
+from sweeps.reproducing.reproduce import JudgedExpectation, judge
+from sweeps.reproducing.telling import told
 
 CONTENT = {
     "a": {
         "verdict": "ok",
         "no": False,
+        "none": 0,
         "doubt": "too few seeds",
         "plain": 3,
         "yes": True,
@@ -80,16 +83,33 @@ def test_what_is_not_there_is_said(path: tuple[object, ...], says: str) -> None:
         found(*path)
 
 
-def test_a_number_whose_verdict_is_not_ok_is_none() -> None:
-    assert found("plain", ok=(("verdict",),)) == [Quantity(3.0)]
-    with pytest.raises(NoSuchNumber, match="a: doubt is 'too few seeds'"):
-        found("plain", ok=(("doubt",),))
+def test_what_speaks_against_a_number_is_said() -> None:
+    def against(*ok: str, **more: object) -> list[str]:
+        return doubts(CONTENT, AnswerPath(analysis="a", path=("plain",), ok=tuple((name,) for name in ok), **more))  # type: ignore[arg-type]
+
+    assert against("verdict", "no", "none") == []
+    assert against("doubt", "verdict", "yes") == ["a: doubt is 'too few seeds'", "a: yes is True"]
+    assert against("plain") == ["a: plain is 3"]
+    assert against("no", over=AnswerPath(analysis="a", path=("plain",), ok=(("doubt",),))) == [
+        "a: doubt is 'too few seeds'"
+    ]
+    with pytest.raises(NoSuchNumber, match="there is no nothing"):
+        against("nothing")
 
 
-def test_a_flag_has_to_be_false() -> None:
-    assert found("plain", ok=(("no",),)) == [Quantity(3.0)]
-    with pytest.raises(NoSuchNumber, match="a: yes is True"):
-        found("plain", ok=(("yes",),))
+def test_a_number_in_doubt_is_shown_and_does_not_count() -> None:
+    def judged(*ok: tuple[str, ...], failures: dict[str, str] | None = None) -> JudgedExpectation:
+        ours = tuple(AnswerPath(analysis="a", path=("rows", place, "value"), ok=ok) for place in (0, 2))
+        wanted = Expectation(claim="c", published="p", source="s", relation=Beyond(0.0), ours=ours)
+        return judge(wanted, CONTENT, failures or {})
+
+    sure, doubted, failed = judged(), judged(("doubt",)), judged(failures={"a": "no results"})
+    assert (sure.verdict, sure.why) == (Reproduced.YES, "")
+    assert (doubted.verdict, doubted.why) == (Reproduced.UNKNOWN, "a: doubt is 'too few seeds'")
+    assert doubted.found == sure.found
+    assert told(doubted.found, doubted.why) == "1 [0.5, 1.5], 4 [3, 5] (a: doubt is 'too few seeds')"
+    assert (failed.verdict, failed.found, failed.why) == (Reproduced.UNKNOWN, (), "no results")
+    assert told(failed.found, failed.why) == "no results"
 
 
 def test_a_path_in_words() -> None:

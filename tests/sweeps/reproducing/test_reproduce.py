@@ -17,7 +17,7 @@ from sweeps.papers import PAPERS, AnswerPath, Beyond, Expectation, Likely, Near,
 from sweeps.papers.parts import TEXT, experiment, larger_critical
 from sweeps.reproducing.asking import ask
 from sweeps.reproducing.atlas import atlas
-from sweeps.reproducing.reproduce import VERDICTS, reproduce
+from sweeps.reproducing.reproduce import VERDICTS, is_figure, reproduce
 from sweeps.search.limits import Limits
 from tests.factories import Truth, sweep
 
@@ -27,7 +27,7 @@ def critical(analysis: str, optimizer: str) -> AnswerPath:
 
 
 Run = Callable[..., tuple[int, str, str]]
-WORLDS = {"adamw": Truth(noise=0.02), "merit": Truth(noise=0.02, min_examples=30_000.0)}
+WORLDS = {"adamw": Truth(noise=0.01), "merit": Truth(noise=0.01, min_examples=30_000.0)}
 """Critical batch sizes 42 and 171."""
 
 
@@ -104,6 +104,21 @@ def test_every_statement_has_a_verdict_with_our_interval(written: list[Path], tm
     assert stored["verdicts"][1]["ours"] == [{"value": merit.value, "interval": [low, high]}]
     assert stored["command"] == "cbs reproduce test-recipe --scale tiny"
     assert stored["complete"] is True
+
+
+@pytest.mark.parametrize(
+    ("file", "is_one"),
+    [
+        ("a/steps.png", True),
+        ("a/steps-loss_below_2.6.pdf", True),
+        ("a/steps.csv", False),
+        ("a/steps_bounds.png", False),
+        ("steps/pareto.png", False),
+    ],
+)
+def test_a_figure_may_be_drawn_for_every_target(file: str, is_one: bool) -> None:
+    assert is_figure(file, "steps") is is_one
+    assert not is_figure(file, "")
 
 
 def test_what_a_limit_cut_short_is_not_complete(written: list[Path], tmp_path: Path) -> None:
