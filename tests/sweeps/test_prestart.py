@@ -123,3 +123,20 @@ def test_tune_gets_no_numbers_of_a_trial_that_it_can_do_without():
     }
     assert "config" not in result
     assert result["status"] == "REACHED"
+
+
+def test_one_serves_all_sweeps_of_a_command_until_one_of_them_fails(stand):
+    with PrestartedRay() as ahead:
+        assert ahead.taken() is None
+        for _ in range(2):
+            with connected(Resources(workers=1), ahead.taken(), ahead.keep) as ours:
+                assert ours
+            assert stand.done == ["init"]
+        with pytest.raises(KeyError), connected(Resources(workers=1), ahead.taken(), ahead.keep):
+            raise KeyError
+        assert stand.done == ["init", "shutdown"]
+        with connected(Resources(workers=1), ahead.taken(), ahead.keep) as ours:
+            assert ours
+        assert stand.done == ["init", "shutdown", "init"]
+    assert stand.done == ["init", "shutdown"] * 2
+    assert not any(folder.exists() for folder in stand.folders)

@@ -20,7 +20,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from scipy.interpolate import PchipInterpolator
-from scipy.special import ndtr, ndtri
 from scipy.stats import chi2
 
 from analysis.arrays import OPEN, UNKNOWN, Array, Interval, Quantity
@@ -176,7 +175,7 @@ def local_factor(
     below = len(logs) == 1 or bool(crossed[0] < logs[1])
     beyond = "above" if np.isposinf(crossed[0]) else "below" if below else ""
     value = None if beyond else math.exp(crossed[0])
-    ends = _ends(crossed, confidence, float(logs[-1]))
+    ends = _ends(crossed[1:], confidence, float(logs[-1]))
     if beyond == "below":
         ends = (None, ends[1])
     return LocalFactor(
@@ -184,22 +183,12 @@ def local_factor(
     )
 
 
-def _ends(crossed: Array, confidence: float, last: float) -> Interval:
-    """Ends of the interval of k* from its logarithm as measured and draws of it; from ``last`` on, the largest
-    factor's, it is open.
-
-    Noise lets a k seem to be within the tolerance more easily than it hides the last one that is, so that measured
-    values lie too high, and draws around them once more: quantiles are moved by twice the share of draws above the
-    measured value, in normal deviations (Efron, "Better bootstrap confidence intervals", JASA 1987, equation 2.1).
-    """
-    drawn = crossed[1:]
+def _ends(drawn: Array, confidence: float, last: float) -> Interval:
+    """Ends of the interval of k* from draws of its logarithm; from ``last`` on, the largest factor's, it is open."""
     if not len(drawn):
         return OPEN
-    tails = np.array([0.5 - confidence / 2, 0.5 + confidence / 2])
-    if math.isfinite(crossed[0]):
-        share = np.clip(np.mean(drawn <= crossed[0]), 0.5 / len(drawn), 1 - 0.5 / len(drawn))
-        tails = ndtr(2 * ndtri(share) + ndtri(tails))
-    low, high = np.quantile(drawn, tails, method="nearest").tolist()
+    tail = 0.5 - confidence / 2
+    low, high = (float(np.quantile(drawn, q, method="nearest")) for q in (tail, 1 - tail))
     return math.exp(min(low, last)), math.exp(high) if math.isfinite(high) else None
 
 
