@@ -4,6 +4,8 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 # Processes of the test run; 0 runs all tests in one.
 WORKERS ?= 2
+# Processes of mypy; it gives up where they do not start within seconds, so beside the tests there are none.
+MYPY_WORKERS ?= 2
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS)
 
 .PHONY: demo test test-all check lint docs numbers bench calibrate gpu-check clean help
@@ -27,11 +29,11 @@ lint: $(STAMP)  ## style, layering, types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-cache
-	$(BIN)/mypy --num-workers 2
+	$(BIN)/mypy --num-workers $(MYPY_WORKERS)
 
 # $(call beside_lint,TESTS): lint runs while the tests do, and is shown after them.
 define beside_lint
-@said=$$(mktemp); $(MAKE) --no-print-directory lint >"$$said" 2>&1 & lint=$$!; \
+@said=$$(mktemp); $(MAKE) --no-print-directory lint MYPY_WORKERS=0 >"$$said" 2>&1 & lint=$$!; \
 	$(1); tests=$$?; \
 	wait $$lint; lint=$$?; cat "$$said"; rm "$$said"; exit $$((tests | lint))
 endef

@@ -40,7 +40,8 @@ WITHOUT_NAMES = "Without names of layers and numbers."
 HEAD = """# Tables of the noise scale: what it says, model by model
 
 Made by `python -m benchmarks.models --write benchmarks/noise_scale_models.md`;
-`tests/noise_scale/test_models.py` runs a part of the same cells.
+`tests/noise_scale/test_models.py` runs a seventh of the same cells: every model, and every outcome of every mode and
+source.
 
 Every cell attaches `NoiseScaleMeter` to a tiny model ({smallest} to {largest} parameters), makes three steps of {sizes}
 examples a micro-batch, and compares signal and noise of every parameter tensor, and their sums, with those computed

@@ -24,8 +24,9 @@ from tests.sweeps import alone
 # One thread in processes that tests start, too; time says nothing about a test on a machine that others use; and the
 # examples of hypothesis are the same in every run.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-settings.register_profile("shared", deadline=None, derandomize=True, max_examples=50)
-settings.load_profile("shared")
+settings.register_profile("quick", deadline=None, derandomize=True, max_examples=20)
+settings.register_profile("thorough", settings.get_profile("quick"), max_examples=50)
+settings.load_profile("quick")
 
 RAY_FILES = ("tests/sweeps/test_faults.py", "tests/sweeps/test_kill.py", "tests/sweeps/test_launch.py")
 
@@ -43,6 +44,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     config.option.loadscopereorder = False
     return ByFile(config, log)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """More examples where the slow tests run, too."""
+    settings.load_profile("quick" if config.getoption("markexpr") == "not slow" else "thorough")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -10,6 +10,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from tests import fresh
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -78,7 +78,7 @@ SLOW = sorted((first_of_each(lambda key: key[0]) | first_of_each(outcome)) - {*F
     ],
 )
 def test_a_cell_is_what_the_page_says(model: str, mode: str, source: str) -> None:
-    """A tenth of the page's cells: every model, and every outcome of every mode and source. Where one is not so:
+    """A seventh of the page's cells: every model, and every outcome of every mode and source. Where one is not so:
     ``python -m benchmarks.models --model MODEL --write benchmarks/noise_scale_models.md``; without ``--model`` it runs
     all of them, in an hour or two."""
     pytest.importorskip("transformers")
