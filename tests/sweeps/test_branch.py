@@ -231,16 +231,29 @@ def test_the_sequential_test_runs_the_branches_that_it_needs_and_no_others(tmp_p
     assert report.lines[-1] == f"next: cbs local {tmp_path / 'told'} --within 0.004 --noise-share 0"
 
 
+def ending(status: TrialStatus, above: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Branches of larger batch sizes end with this status."""
+
+    def run(config: Any, **how: Any) -> TrialResult:
+        result = run_trial(config, **how)
+        return dataclasses.replace(result, status=status) if config.parent and config.batch_size > above else result
+
+    monkeypatch.setattr("tests.sweeps.alone.run_trial", run)
+
+
 def test_a_branch_that_fails_ends_the_test_of_its_checkpoint(
     tmp_path: Path, started: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def failing(config: Any, **how: Any) -> TrialResult:
-        result = run_trial(config, **how)
-        return dataclasses.replace(result, status=TrialStatus.FAILED) if config.parent else result
-
-    monkeypatch.setattr("tests.sweeps.alone.run_trial", failing)
+    ending(TrialStatus.FAILED, 0, monkeypatch)
     early, late = one_by_one(tmp_path).content["tested"]
     assert (early["done"], late["done"], len(started)) == (False, False, 1 + 2 * 2)
+
+
+def test_a_branch_that_diverges_is_lost(tmp_path: Path, started: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    ending(TrialStatus.DIVERGED, 8, monkeypatch)
+    report = one_by_one(tmp_path, within=10.0)
+    assert [each["between"] for each in report.content["tested"]] == [[1.0, 2.0]] * 2
+    assert any("320: k* between 1 and 2 (" in line for line in report.lines)
 
 
 @pytest.mark.parametrize(
