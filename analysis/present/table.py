@@ -46,6 +46,7 @@ class Column:
         name: whether it names the row; stands in every block of a table too wide for the screen. Implies ``left``.
         wide: whether it is shown only where everything is asked for.
         times: what turns its numbers into the unit of the heading.
+        signed: whether it may be negative, so that an open lower end of its interval is minus infinity.
     """
 
     key: str
@@ -59,6 +60,7 @@ class Column:
     name: bool = False
     wide: bool = False
     times: float = 1.0
+    signed: bool = False
 
     @property
     def words(self) -> bool:
@@ -87,7 +89,7 @@ class Column:
         column a dash in brackets where it is undefined though there is a value."""
         value, interval = self.read(row), self.read_interval(row)
         unknown = f"[{DASH}]" if self.wide and value is not None else ""
-        return self.text(value), "" if interval is None else ends(interval) or unknown
+        return self.text(value), "" if interval is None else ends(interval, signed=self.signed) or unknown
 
 
 def quantity(key: str, heading: str = "", of: str = "", latex: str = "", **more: Any) -> Column:
