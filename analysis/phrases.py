@@ -30,12 +30,14 @@ def number(value: float | None, digits: int = 3) -> str:
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
-def ends(interval: tuple[float | None, float | None]) -> str:
-    """``[low, high]``; an open end is a zero or an infinity, and an unknown interval is empty."""
+def ends(interval: tuple[float | None, float | None], *, signed: bool = False) -> str:
+    """``[low, high]``; an open lower end is 0, of what may be negative minus infinity; an open upper one infinity. An
+    unknown interval is empty."""
     low, high = interval
     if low is None and high is None:
         return ""
-    return f"[{'0' if low is None else number(low)}, {'∞' if high is None else number(high)}]"
+    least = "-∞" if signed else "0"
+    return f"[{least if low is None else number(low)}, {'∞' if high is None else number(high)}]"
 
 
 def with_interval(value: float | None, interval: tuple[float | None, float | None]) -> str:

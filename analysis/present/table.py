@@ -47,6 +47,7 @@ class Column:
             ``left``.
         wide: whether it is shown only if all quantities are requested.
         times: factor that converts its values to the unit of the heading.
+        signed: whether it may be negative, so that an open lower end of its interval is minus infinity.
     """
 
     key: str
@@ -60,6 +61,7 @@ class Column:
     name: bool = False
     wide: bool = False
     times: float = 1.0
+    signed: bool = False
 
     @property
     def words(self) -> bool:
@@ -88,7 +90,7 @@ class Column:
         column it is a dash in brackets if it is undefined although there is a value."""
         value, interval = self.read(row), self.read_interval(row)
         unknown = f"[{DASH}]" if self.wide and value is not None else ""
-        return self.text(value), "" if interval is None else ends(interval) or unknown
+        return self.text(value), "" if interval is None else ends(interval, signed=self.signed) or unknown
 
 
 def quantity(key: str, heading: str = "", of: str = "", latex: str = "", **more: Any) -> Column:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from analysis.arrays import Quantity
-from analysis.phrases import number, with_interval
+from analysis.phrases import number
 from sweeps.papers import PaperRecipe
 from sweeps.reproducing.price import RunPrice
 from sweeps.reproducing.reproduce import Reproduction, command_lines
@@ -83,8 +83,14 @@ def verdict_lines(outcome: Reproduction) -> Iterator[str]:
 
 def told(found: Sequence[Quantity], why: str) -> str:
     """Numbers with their intervals, a number that is its own interval alone; and why they do not count."""
-    numbers = ", ".join(number(e.value) if _exact(e) else with_interval(e.value, e.interval) for e in found)
+    numbers = ", ".join(number(e.value) if _exact(e) else open_ended(e) for e in found)
     return f"{numbers} ({why})" if numbers and why else numbers or why
+
+
+def open_ended(quantity: Quantity) -> str:
+    """A number with its interval, an end that the data leave open called so: it may be negative or not."""
+    low, high = (number(end) if end is not None else "open" for end in quantity.interval)
+    return f"{number(quantity.value)} [{low}, {high}]" if quantity.interval != (None, None) else number(quantity.value)
 
 
 def _exact(quantity: Quantity) -> bool:

@@ -119,7 +119,7 @@ def _inside(points: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray
 def key(axes: Axes, handles: Sequence[Line2D], x: Any, y: Any, *, title: str = "") -> None:
     """Draw a key in the upper corner that has more room; the y limit is raised if the data would run into it.
 
-    Limits and (logarithmic) scales of the axes must be final except for the upper y limit. A key with more than
+    Limits and scales of the axes must be final except for the upper y limit. A key with more than
     :data:`MOST_INSIDE` labels, with labels wider than the axes, or that would leave the data less than
     :data:`LEAST_DATA` of the height, is placed below the figure.
 
@@ -136,9 +136,11 @@ def key(axes: Axes, handles: Sequence[Line2D], x: Any, y: Any, *, title: str = "
         below(cast(Figure, axes.figure), handles, title=title)
         return
     share = min(0.6, ((len(handles) + bool(title)) * SMALL * 1.4 + 8) / 72 / height)
-    (left, right), (bottom, top) = np.log(axes.get_xlim()), np.log(axes.get_ylim())
+    scale = axes.transScale.transform  # logarithms along a log axis
+    (left, bottom), (right, top) = scale(np.column_stack([axes.get_xlim(), axes.get_ylim()]))
     taken = min(1.0, (longest + 0.45) / across)
-    place, up = (np.log(np.asarray(x, dtype=float)) - left) / (right - left), np.log(np.asarray(y, dtype=float))
+    along, up = scale(np.column_stack([np.asarray(x, dtype=float), np.asarray(y, dtype=float)])).T
+    place = (along - left) / (right - left)
     tops = {}
     for side, beside in (("right", place > 1.0 - taken), ("left", place < taken)):
         highest = up[beside & np.isfinite(up)].max(initial=bottom)
@@ -147,7 +149,7 @@ def key(axes: Axes, handles: Sequence[Line2D], x: Any, y: Any, *, title: str = "
     if top - bottom < LEAST_DATA * (tops[side] - bottom):
         below(cast(Figure, axes.figure), handles, title=title)
         return
-    axes.set_ylim(np.exp(bottom), np.exp(tops[side]))
+    axes.set_ylim(top=axes.transScale.inverted().transform((left, tops[side]))[1])
     axes.legend(
         handles=list(handles), title=title or None, title_fontsize=SMALL, alignment=side, labelspacing=0.35,
         loc=cast(Any, f"upper {side}"), borderaxespad=0.4, labelcolor=[ink(line.get_color()) for line in handles],

@@ -173,7 +173,7 @@ def differences(found: Budgets) -> Table:
     columns = (
         *_pair_columns(found),
         Column("batch_size", heading="B", name=True),
-        Column("difference", "value", "difference", "interval"),
+        Column("difference", "value", "difference", "interval", signed=True),
         Column("probability_other_better", "probability", "P(second better)", text=share),
     )
     return Table(columns=columns, rows=rows, title=_title(found, "First optimizer's loss less the second's"))

@@ -71,6 +71,9 @@ def test_a_number_is_short_and_close(value: float) -> None:
 
 def test_open_ends_are_shown() -> None:
     assert with_interval(42.0, (38.0, None)) == "42 [38, ∞]"
+    assert with_interval(42.0, (None, 50.0)) == "42 [0, 50]"
+    row = {"difference": -0.2, "interval": (None, 1.2)}
+    assert Column("difference", "", "difference", "interval", signed=True).cell(row) == ("-0.2", "[-∞, 1.2]")
     assert with_interval(None, (None, 7.0)) == "– [0, 7]"
     assert with_interval(42.0, (None, None)) == "42"
 

@@ -108,6 +108,7 @@ def test_a_number_in_doubt_is_shown_and_does_not_count() -> None:
     assert (doubted.verdict, doubted.why) == (Reproduced.UNKNOWN, "a: doubt is 'too few seeds'")
     assert doubted.found == sure.found
     assert told(doubted.found, doubted.why) == "1 [0.5, 1.5], 4 [3, 5] (a: doubt is 'too few seeds')"
+    assert told([Quantity(-0.2, (None, 1.2)), Quantity(3.0)], "") == "-0.2 [open, 1.2], 3"
     assert (failed.verdict, failed.found, failed.why) == (Reproduced.UNKNOWN, (), "no results")
     assert told(failed.found, failed.why) == "no results"
 
