@@ -45,6 +45,7 @@ class SizeAtBudget:
         best_lr: the best learning rate that was run; ``None`` if the trials do not state it.
         at_grid_edge: whether it is the lowest or the highest, so that a better one may lie beyond.
         seeds: number of seeds that ended at the best learning rate.
+        failed: number of its seeds that ended without a value.
         excess: difference between the loss and the best one of all batch sizes.
         basin: ratio of the highest to the lowest learning rate within the margin of this batch size's best; ``None`` if
             the grid ends before.
@@ -60,6 +61,7 @@ class SizeAtBudget:
     best_lr: float | None
     at_grid_edge: bool
     seeds: int
+    failed: int
     excess: Excess
     basin: float | None
     between: float
@@ -294,6 +296,7 @@ def _size(
         best_lr=float(study.lrs[winner]) if named else None,
         at_grid_edge=edge,
         seeds=int(np.isfinite(losses[winner]).sum()),
+        failed=int((study.ran[winner] & ~np.isfinite(losses[winner])).sum()),
         excess=excess,
         basin=_basin(study.lrs, means, float(means[winner]) + margin, winner) if named else None,
         between=float(found.between[place]),
@@ -348,4 +351,10 @@ def _verdict(sizes: Sequence[SizeAtBudget], found: BestLosses, margin: float) ->
         )
     if all(math.isnan(lr) for size in sizes for lr, _ in size.grid) or all(len(size.grid) < 2 for size in sizes):
         return "learning rate not tuned", "one learning rate per batch size: each loss is at that one, not at the best"
+    if failed := [f"{size.batch_size} ({size.failed} of {size.failed + size.seeds})" for size in sizes if size.failed]:
+        return (
+            "some seeds failed",
+            f"at the best learning rate of batch size {', '.join(failed)}: the loss there is that of the others, and one "
+            "that is expected is not known; look at these runs",
+        )
     return "ok", ""

@@ -134,9 +134,9 @@ def _at_budget(results: Results, group: Group, rows: pd.DataFrame, at: float | N
                 read = read_off(steps, values, at / size, FARTHEST)
                 if read is None:
                     missing.setdefault(size, []).append("its evaluations lie too far apart there")
-                value[row] = math.nan if read is None else read
+                value[row] = _finite(read)
             elif status != TrialStatus.DIVERGED:
-                value[row] = float(values[-1])
+                value[row] = _finite(values[-1])
                 off |= {size: ended / at - 1} if abs(ended / at - 1) > AT_BUDGET else {}
             lr = lrs[min(int(np.searchsorted(steps, at / size)), len(lrs) - 1)]
             decays |= bool(lr < _AT_PEAK * rows.at[row, "lr"])
@@ -182,6 +182,11 @@ def _at_budget(results: Results, group: Group, rows: pd.DataFrame, at: float | N
         results=results,
         rows=rows,
     )
+
+
+def _finite(value: float | None) -> float:
+    """The metric; NaN, which is worse than all others, where it is no number or infinite, whatever the trial says."""
+    return float(value) if value is not None and math.isfinite(value) else math.nan
 
 
 def _ran_on(group: Group, status: str) -> bool:

@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,7 @@ from analysis.questions.budget.tables import precise
 from cbs.errors import ConfigError, ResultsError
 from cbs.trial.config import Schedule
 from cbs.trial.record import TrialStatus
+from cbs.trial.store import Store
 from tests.analysis.questions.equal_budgets import BUDGET, SIZES, World, best_lr, write
 
 FAST = AnalysisConfig(resamples=400)
@@ -253,6 +255,23 @@ def test_a_batch_size_with_one_rate_beside_tuned_ones_is_a_bound(tmp_path: Path)
     assert [size.at_grid_edge for size in entry.sizes] == [False] * (len(SIZES) - 1) + [True]
     assert entry.verdict == "LR optimum at edge of grid"
     assert entry.sizes[-1].excess.standing is SizeStanding.UNKNOWN
+
+
+@pytest.mark.parametrize("end", [math.inf, math.nan])
+def test_a_seed_that_ends_without_a_number_at_every_rate_is_told(tmp_path: Path, end: float) -> None:
+    """A trial that does not call itself diverged; the mean of the others would hide it."""
+    write(tmp_path, {"adamw": TRUE}, sizes=(4, 8, 16))
+    store = Store(tmp_path)
+    for trial_id in store.trial_ids():
+        result = store.load(trial_id)
+        if (result.config.batch_size, result.config.seed) == (8, 1):
+            last = replace(result.evaluations[-1], value=end)
+            store.save(result.replace(evaluations=[*result.evaluations[:-1], last]))
+    entry = only(budget(tmp_path, config=FAST))
+    assert [(size.seeds, size.failed) for size in entry.sizes] == [(3, 0), (2, 1), (3, 0)]
+    assert entry.verdict == "some seeds failed"
+    assert "batch size 8 (1 of 3)" in entry.advice
+    assert all(math.isfinite(size.metric.value) for size in entry.sizes)
 
 
 def test_rates_far_apart_are_told_and_not_seeds_asked_for(tmp_path: Path) -> None:
