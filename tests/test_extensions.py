@@ -97,7 +97,7 @@ def test_a_distribution_adds_a_command_an_optimizer_and_an_importer(tmp_path: Pa
     assert "  tiny    Say hello." in answer.stdout.split("Extensions:")[1].split("\n\n")[0]
     assert "hello from afar" in answer.stdout
     assert "Plain descent" in answer.stdout
-    assert "tiny_log" in answer.stdout.split("--format")[1].split("--metric")[0]
+    assert "tiny_log" in answer.stdout.split("  --format ")[1].split("  --metric ")[0]
     assert len(list((tmp_path / "made" / "trials").iterdir())) == 1
     assert "tiny" not in ask(tmp_path, ["--help"]).stdout
 
