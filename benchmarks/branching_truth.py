@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -234,8 +235,8 @@ def _rows(replicates: int) -> Iterator[str]:
     yield ""
     yield "| optimizer | tolerance | checkpoint (steps) | k* | wrong | branches | at most 4 | doublings | coverage |"
     yield "|---|---|---|---|---|---|---|---|---|"
-    for trunk in TRUNKS:
-        tolerance = worlds(trunk, CHECKPOINTS[1], replicates)[0].tolerance(3.0)
+    for trunk, wanted in (*itertools.product(TRUNKS, (1.5, 3.0, 6.0)), (NEAR_DIVERGENCE, 1.7)):
+        tolerance = worlds(trunk, CHECKPOINTS[1], replicates)[0].tolerance(wanted)
         for steps, row in zip(CHECKPOINTS, sequential(trunk, tolerance, replicates), strict=True):
             yield (
                 f"| {trunk.name} | {tolerance:.4f} | {steps} | {row['k*']:.2f} | {100 * row['wrong']:.1f} % | "
