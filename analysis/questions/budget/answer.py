@@ -348,7 +348,7 @@ def _verdict(sizes: Sequence[SizeAtBudget], found: BestLosses, margin: float) ->
     if failed := [f"{size.batch_size} ({size.failed} of {size.failed + size.seeds})" for size in sizes if size.failed]:
         return (
             "some seeds failed",
-            f"at the best learning rate of batch size {', '.join(failed)}: the loss there is that of the others, and one "
-            "that is expected is not known; look at these runs",
+            f"at the best learning rate of batch size {', '.join(failed)}: the loss there is that of the others alone; "
+            "look at these runs",
         )
     return "ok", ""

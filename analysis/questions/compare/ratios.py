@@ -41,7 +41,8 @@ Drawn = tuple[Array, Array]
 @dataclass(frozen=True, kw_only=True)
 class RatioAt(Quantity):
     """Token ratio at a batch size in examples: examples to target of the reference over those of the other, above 1
-    where the other needs fewer; both ends of its interval are ``None`` (along a curve NaN) without resamples."""
+    where the other needs fewer; both ends of its interval are ``None`` (along a curve NaN) without resamples. As
+    measured, an end is open where the best learning rate lies at the edge of its grid: a better one may lie beyond."""
 
     batch_size: float
 
@@ -119,10 +120,16 @@ def token_ratio(reference: Answer, other: Answer) -> TokenRatio:
     (sizes, *one), (others, *two) = map(_measured, both)
     shared, mine, its = np.intersect1d(sizes, others, return_indices=True)
     values, resampled = difference((one[0][mine], one[1][:, mine]), (two[0][its], two[1][:, its]))
+    known = [interval(np.exp(column), confidence) for column in resampled.T]
+    bounds, others_bounds = ({point.batch_size for point in answer.points if point.at_grid_edge} for answer in both)
+    measured = [
+        (None if size in bounds else low, None if size in others_bounds else high)
+        for size, (low, high) in zip(shared.tolist(), known, strict=True)
+    ]
     ratio = TokenRatio(
         reference=reference.group.optimizer,
         optimizer=other.group.optimizer,
-        at=ratios(shared, values, [interval(np.exp(column), confidence) for column in resampled.T]),
+        at=ratios(shared, values, measured),
     )
     if len(shared) < 2:
         return ratio

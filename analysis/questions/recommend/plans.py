@@ -121,7 +121,8 @@ class Advice:
 @dataclass(frozen=True, kw_only=True)
 class Winner:
     """The optimizer that is best for an objective, every one at its own recommended batch size; the probability that it
-    is is ``None`` without resamples, or with one optimizer."""
+    is is ``None`` without resamples, with one optimizer, or where the best learning rate of another lies at the edge of
+    its grid."""
 
     objective: str
     optimizer: str
