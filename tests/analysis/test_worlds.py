@@ -37,6 +37,7 @@ def test_an_open_end_holds_all_on_its_side(ends: tuple[float | None, float | Non
     "name",
     [
         "steps fall by 15 % per e-fold for ever",
+        "two exponents, 0.6 and 1.2",
         "two optimizers, knees 0.7 and 1.5",
         *(
             pytest.param(name, marks=pytest.mark.slow)

@@ -19,7 +19,7 @@ import numpy as np
 from analysis.arrays import Interval
 from analysis.estimate.fitting import Fit
 
-COARSE = 0.4
+COARSE = 0.5
 """Power of the likelihood of a form in :attr:`OtherForms.outside`."""
 
 _LIKELY = 0.1

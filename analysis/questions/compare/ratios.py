@@ -43,7 +43,8 @@ Drawn = tuple[Array, Array]
 @dataclass(frozen=True, kw_only=True)
 class RatioAt(Quantity):
     """Token ratio at one batch size: examples to target of the reference over those of the other, above 1 if the other
-    needs fewer. Without resamples both ends of its interval are ``None`` (NaN along a curve)."""
+    needs fewer. Without resamples both ends of its interval are ``None`` (NaN along a curve). For measured ratios, an
+    end is open if the best learning rate is at the edge of its grid, because a better one may lie beyond."""
 
     batch_size: float
 
@@ -129,10 +130,16 @@ def token_ratio(reference: Answer, other: Answer) -> TokenRatio:
     (sizes, *one), (others, *two) = map(_measured, both)
     shared, mine, its = np.intersect1d(sizes, others, return_indices=True)
     values, resampled = difference((one[0][mine], one[1][:, mine]), (two[0][its], two[1][:, its]))
+    known = [interval(np.exp(column), confidence) for column in resampled.T]
+    bounds, others_bounds = ({point.batch_size for point in answer.points if point.at_grid_edge} for answer in both)
+    measured = [
+        (None if size in bounds else low, None if size in others_bounds else high)
+        for size, (low, high) in zip(shared.tolist(), known, strict=True)
+    ]
     ratio = TokenRatio(
         reference=reference.group.optimizer,
         optimizer=other.group.optimizer,
-        at=ratios(shared, values, [interval(np.exp(column), confidence) for column in resampled.T]),
+        at=ratios(shared, values, measured),
         verdict=Verdict.gravest(answer.verdict for answer in both),
     )
     if len(shared) < 2:

@@ -21,7 +21,7 @@ first two and the last choose the same batch size; they differ in the number of 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
@@ -74,7 +74,8 @@ def recommend(
     for scope in found:
         advice = tuple(advise(answer, throughput, wish) for answer in scope.answers)
         by_objective = ([entry.plans[name] for entry in advice if entry.plans] for name in wish.objectives)
-        winners = tuple(_winner(plans, config.seed) for plans in by_objective if plans)
+        bounds = {a.group.optimizer for a in scope.answers if any(point.at_grid_edge for point in a.points)}
+        winners = tuple(winner(plans, bounds, config.seed) for plans in by_objective if plans)
         recommendations.append(Recommendation(**vars(scope), advice=advice, winners=winners))
     return Recommendations(
         wish=wish, recommendations=tuple(recommendations), config=config, throughput=throughput, notes=notes
@@ -104,10 +105,13 @@ def probabilities_of_best(plans: Sequence[Plan], *, seed: int) -> list[float] | 
     return [float((best == index).mean()) for index in range(len(plans))]
 
 
-def _winner(plans: Sequence[Plan], seed: int) -> Winner:
+def winner(plans: Sequence[Plan], bounds: Collection[str], seed: int) -> Winner:
+    """The best of the plans of several optimizers; without a probability where another one of ``bounds`` has a best
+    learning rate at the edge of its grid, so that it may be better than was measured."""
     shares = probabilities_of_best(plans, seed=seed) if len(plans) > 1 else None
     at = min(range(len(plans)), key=lambda index: plans[index].objective_value)
-    probability = None if shares is None else shares[at]
+    others = {plan.optimizer for place, plan in enumerate(plans) if place != at}
+    probability = None if shares is None or others & set(bounds) else shares[at]
     return Winner(objective=plans[at].objective, optimizer=plans[at].optimizer, probability=probability)
 
 

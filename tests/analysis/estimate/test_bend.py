@@ -49,13 +49,13 @@ def test_the_exponents_at_both_ends_are_read_off_the_curve_itself(small: float, 
 
 @pytest.mark.parametrize("curve", [power(1.0), power(0.7), power(1.5), knee(1.5)])
 def test_it_is_seldom_said_of_an_exponent_that_does_not_fall(curve: Callable[[Any], Any]) -> None:
-    # 5 % asked for; more than 8 of 60 have probability .002
-    alarms = sum(found(curve, 0.05, draw=draw).probability < BENT for draw in range(60))
+    # more than 8 of 60 have probability .002
+    alarms = sum(found(curve, 0.05, draw=draw).probability < 0.05 for draw in range(60))
     assert alarms <= 8
 
 
 def test_a_fall_is_seen_where_the_noise_lets_it_be() -> None:
-    assert sum(found(falls, 0.02, draw=draw).probability < BENT for draw in range(20)) >= 8
+    assert sum(found(falls, 0.02, draw=draw).probability < BENT for draw in range(20)) >= 12
 
 
 def test_with_one_seed_or_few_batch_sizes_nothing_is_known() -> None:

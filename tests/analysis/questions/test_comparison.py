@@ -100,6 +100,19 @@ def test_the_interval_is_that_of_two_independent_means(noisy: dict[str, Answer])
         assert width == pytest.approx(both, rel=0.15), "500 resamples: two 2.5 % tails to about 5 % each"
 
 
+def test_an_optimum_at_the_edge_leaves_the_end_open_on_its_side(noisy: dict[str, Answer]) -> None:
+    """The reference may need fewer examples than were measured, so that the ratio may be any lower."""
+    muon, adamw = noisy["muon"], noisy["adamw"]
+    edge = tuple(dataclasses.replace(point, at_grid_edge=point.batch_size == 32) for point in adamw.points)
+    at_edge = dataclasses.replace(adamw, points=edge)
+    whole = token_ratio(adamw, muon).at
+    for found, side in ((token_ratio(at_edge, muon).at, 0), (token_ratio(muon, at_edge).at, 1)):
+        for at in found:
+            assert (at.interval[side] is None) is (at.batch_size == 32)
+            assert at.interval[1 - side] is not None
+    assert [at.value for at in token_ratio(at_edge, muon).at] == [at.value for at in whole]
+
+
 def test_only_batch_sizes_that_both_reached_are_compared(tmp_path: Path) -> None:
     sweep(tmp_path / "a", {"adamw": BASE}, batch_sizes=(2, 8, 32), lrs=LRS, growth=1.3, name="one")
     found = made(tmp_path / "b", {"adamw": BASE, "slow": dataclasses.replace(BASE, min_steps=600.0)}, max_steps=500)

@@ -15,7 +15,7 @@ from analysis.config import AnalysisConfig
 from analysis.estimate.estimates import answers
 from analysis.estimate.result import Answer
 from analysis.estimate.time_curves import candidates, plane
-from analysis.questions.recommend.answer import advise, probabilities_of_best
+from analysis.questions.recommend.answer import advise, probabilities_of_best, winner
 from analysis.questions.recommend.plans import Wish
 from analysis.read.results import load
 from analysis.read.throughput import Assumed, StepTimeTable
@@ -218,6 +218,17 @@ def test_of_two_optimizers_alike_either_is_best_with_about_the_probability_that_
     pairs = np.mean(first[:, None] < second[None])
     assert shares[0] == pytest.approx(pairs, abs=0.06), "1000 pairs: standard error 0.016"
     assert probabilities_of_best([dataclasses.replace(plans[0], objective_resamples=np.empty(0))], seed=0) is None
+
+
+def test_a_loser_whose_learning_rate_lies_at_the_edge_leaves_the_winner_without_a_probability(
+    noisy: list[Answer],
+) -> None:
+    plans = [advise(answer, rates(latency=0.02), Wish(devices=1)).plans["time"] for answer in noisy]
+    best = winner(plans, set(), 0)
+    other = next(plan.optimizer for plan in plans if plan.optimizer != best.optimizer)
+    assert best.probability is not None
+    assert winner(plans, {best.optimizer}, 0) == best, "it can only be better"
+    assert winner(plans, {other}, 0) == dataclasses.replace(best, probability=None)
 
 
 def test_one_device_is_no_several(exact: Answer) -> None:
