@@ -63,7 +63,7 @@ def test_a_device_of_several(machine, kind, backend):
     assert device.pick("cpu", "float32") == torch.device("cpu")
     with pytest.raises(ConfigError, match=f"{kind}:2 was requested, but this process sees only 2"):
         device.pick("auto", "float32", 2)
-    with pytest.raises(ConfigError, match="'mps' was asked for"):
+    with pytest.raises(ConfigError, match="'mps' was requested"):
         device.pick("mps", "float32")
 
 
