@@ -29,7 +29,7 @@ AUTO = Choice(name="auto")
 """A probe that leaves it to the batch size how often it measures."""
 
 PROBE = Choice(name="auto", options={"every": 2})
-"""Of the noise scale in runs of a hundred steps: as often as an interval needs, which costs as much as it may."""
+"""Measures every second step: tiny runs take about a hundred, and an interval needs tens of measurements."""
 
 C4 = {"data": "data/c4/train", "validation": "data/c4/validation", "tokenizer": "data/c4/tokenizer.json"}
 

@@ -463,6 +463,21 @@ def test_a_key_that_would_crowd_the_data_stands_below() -> None:
         assert np.log(1000) / (high - low) > 0.7
 
 
+def test_a_key_finds_its_room_beside_linear_axes() -> None:
+    from matplotlib.lines import Line2D
+
+    x, high = np.array([0.0, 1.0, 9.0, 10.0]), {True: [0.0, 0.0, 3.0, 3.0], False: [3.0, 3.0, 3.0, 3.0]}
+    for free, y in high.items():
+        with style.style():
+            _, (axes,) = style.grid(1)
+            axes.set(xlim=(-1.0, 11.0), ylim=(-1.0, 3.2))
+            style.key(axes, [Line2D([], [], color="k", label=label) for label in ("a", "b")], x, y)
+        low, top = axes.get_ylim()
+        assert low == -1.0
+        assert bool(top == pytest.approx(3.2)) is free
+        assert axes.get_legend().get_alignment() == "left" or not free  # the corner where there is room
+
+
 def test_many_optimizers_have_a_panel_each_with_the_others_behind(tmp_path: Path) -> None:
     names = [f"optimizer{place}" for place in range(TOGETHER + 1)]
     truths = {name: dataclasses.replace(NOISY, min_steps=100.0 * 1.2**place) for place, name in enumerate(names)}
