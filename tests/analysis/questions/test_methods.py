@@ -120,7 +120,7 @@ def test_imported_runs_are_not_said_to_be_trained(tmp_path: Path) -> None:
         f"b{size}-lr{lr},{size},{lr},{step},{2 + 8 / (1 + step * size / (8 + size)) + 10 * abs(lr - 0.002)}"
         for size in (4, 16, 64)
         for lr in (0.001, 0.002, 0.004)
-        for step in range(0, 60)
+        for step in range(60)
     ]
     (tmp_path / "runs.csv").write_text("\n".join(["run,batch_size,lr,step,loss", *rows]))
     units = {"metric_unit": "nats", "example_unit": "tree", "constants": {"optimizer": "adamw"}}
