@@ -418,6 +418,17 @@ def test_dry_run_counts_trials_and_runs_nothing(run, tmp_path):
     assert "time" in out
 
 
+@pytest.mark.usefixtures("children_here")
+def test_a_dry_run_refuses_a_folder_that_the_sweep_itself_refuses(run, tmp_path):
+    store = sweep(tmp_path / "theirs", {"adamw": Truth()}, batch_sizes=(4, 8), lrs=(8e-3,))
+    store.write_manifest(
+        {"name": "theirs", "protocol": {"workload": "theirs"}, "axes": {}, "data_hash": "", "runs": []}
+    )
+    code, _, err = run("sweep", "--optim", "adamw", "--batch-sizes", "4,8", "--dry-run", "-o", tmp_path / "theirs")
+    assert (code, one_line(err)) == (2, True), err
+    assert str(tmp_path / "theirs") in err
+
+
 def test_batch_size_ranges():
     assert parse_batch_sizes("4..64") == (4, 8, 16, 32, 64)
     assert parse_batch_sizes("3..12") == (3, 6, 12)

@@ -38,6 +38,10 @@ OTHERS = {
         "--dump_folder",
         "--nodes",
         "--anywhere",
+        "--lr_scheduler_type",
+        "--save_strategy",
+        "--save_steps",
+        "--eval_steps",
     ),
 }
 """Flags of other programs that the pages speak of."""
@@ -150,7 +154,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     sizes = [2**power for power in range(3, 11)]
     rows = [f"{size},{100 * (1 + 64 / size):.1f}" for size in sizes]
     (tmp_path / "steps.csv").write_text("\n".join(["batch_size,steps", *rows]))
-    (tmp_path / "train.py").touch()
+    for name in ("train.py", "finetune.py"):
+        (tmp_path / name).touch()
     monkeypatch.setattr("sweeps.external.asked.shutil.which", lambda program: program)
     monkeypatch.setattr("sweeps.launching.loop.timed_apart", lambda *arguments: None)
     monkeypatch.setattr("sweeps.running.child.Child", lambda *arguments: contextlib.nullcontext())

@@ -302,7 +302,10 @@ def find_sweeps(path: str | os.PathLike[str]) -> list[Store]:
     if not root.exists():
         raise ResultsError(f"no results at {root}: the path does not exist; run 'cbs sweep' first")
     if not root.is_dir():
-        raise ResultsError(f"{root} is a file, not a results folder")
+        raise ResultsError(
+            f"{root} is a file, not a results folder; 'cbs fit' takes a table of batch sizes and steps, 'cbs import' "
+            "makes a folder of curves"
+        )
     if (root / MANIFEST).exists():
         return [Store(root)]
     manifests = sorted(path for path in root.glob(f"*/{MANIFEST}") if not path.parent.name.startswith("."))

@@ -76,8 +76,9 @@ def command(
         from cbs.compute import device
         from cbs.errors import Unfinished
         from cbs.registry.parsing import parse_duration
-        from cbs.trial.store import Store
+        from cbs.trial.store import MANIFEST, Store
         from sweeps.external.asked import asked_sweep, check_there
+        from sweeps.folder.manifest import merged_manifest
         from sweeps.launching.asked import limits_of, policy_of
         from sweeps.launching.loop import carry_out, prepare, timed
         from sweeps.launching.policies import POLICIES
@@ -139,6 +140,8 @@ def command(
     workers = resources.parallel(0 if plan.sweep.device == "cpu" else device.count())
     again = shlex.join(["cbs", *sys.argv[1:]])
     if dry_run:
+        if (plan.folder / MANIFEST).exists():
+            merged_manifest(Store(plan.folder), plan.sweep, again)  # refuses what the sweep itself would refuse
         report = policy.preview(plan.sweep, plan.folder, plan.cost, workers)
         for line in policy.not_counted(report, limits):
             note(line)

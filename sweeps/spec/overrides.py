@@ -226,5 +226,5 @@ def _unknown(sweep: Sweep, key: str) -> str:
     if key == "help":
         return f"--set: the keys are {', '.join(known)}; 'cbs settings' says what they mean"
     near = get_close_matches(key, known, n=1)
-    hint = f"; did you mean {near[0]}?" if near else ""
-    return f"--set: unknown key {key!r}{hint} 'cbs settings' lists the keys"
+    hint = f"did you mean {near[0]}? " if near else ""
+    return f"--set: unknown key {key!r}; {hint}'cbs settings' lists the keys"
