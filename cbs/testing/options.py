@@ -35,6 +35,24 @@ def check_weight_decay(subject: Subject) -> None:
         same(given.values(), late.values(), "weight decay set in the groups", tolerance=1e-5)
 
 
+@check(beyond_torch=True)
+def check_weight_decay_of_the_group(subject: Subject) -> None:
+    """Weight decay is the group's own: more of it in the last group moves the parameters of that group otherwise, and
+    no others, whose gradients are the same."""
+    if not takes(subject, "weight_decay"):
+        raise NotApplicable("it has no weight decay")
+    plain, given = parted(subject), parted(subject)
+    group = last_with(given, "weight_decay")
+    group["weight_decay"] += 0.5
+    for run in (plain, given):
+        for _ in feed(run, draws(), 8):
+            pass
+    mine = {name for name, param in given.named.items() if any(param is one for one in group["params"])}
+    changed = moved(plain.values(), given.values())
+    ensure(bool(changed & mine), "weight decay of the last group changes nothing in eight steps")
+    ensure(changed <= mine, f"weight decay of one group moves {', '.join(sorted(changed - mine))} of another")
+
+
 @check()
 def check_decays_of_the_group(subject: Subject) -> None:
     """Betas and momentum, where they are options, are read from the groups, where loading and schedulers write them."""

@@ -269,6 +269,9 @@ BROKEN: dict[str, type[Good] | Subject] = {
     "check_new_memory": before(lambda self, p, g, group: self.__dict__.setdefault("_seen", {}).setdefault(p, g)),
     "check_changed_tensors": poison_where(lambda self, param, g: self.state[param].get("average", g).shape != g.shape),
     "check_weight_decay": of_defaults("weight_decay"),
+    "check_weight_decay_of_the_group": like(
+        lambda self, p, g, group: plain(self, p, g, {**group, "weight_decay": self.param_groups[0]["weight_decay"]})
+    ),
     "check_decays_of_the_group": of_defaults("momentum"),
     "check_weight_decay_shrinks": adam(update=grown),
     "check_decays_matter": like(lambda self, p, g, group: plain(self, p, g, {**group, "momentum": 0.9})),

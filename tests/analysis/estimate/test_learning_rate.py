@@ -215,7 +215,7 @@ def test_intervals_of_the_slope_are_neither_too_narrow_nor_too_wide(seeds: int) 
 def test_intervals_hold_the_truth_95_times_in_100(seeds: int) -> None:
     held: dict[str, list[bool]] = {name: [] for name in QUANTITIES}
     saturates = 0
-    for index in range(150):
+    for index in range(300):
         truth, sizes = draw(index)
         found = law(truth, seeds, sizes=sizes, prune_factor=PRUNE_FACTOR, resamples=1000, seed=index)
         saturates += found.trend is Trend.SATURATES
@@ -223,9 +223,9 @@ def test_intervals_hold_the_truth_95_times_in_100(seeds: int) -> None:
             value, known = read(found, truth, sizes)
             if value.value is not None:
                 held[name].append(holds(value, known))
-    assert saturates > 15
+    assert saturates > 30
     for name, cases in held.items():
-        assert 0.89 <= np.mean(cases) <= (1.0 if name in CLAIMS else 0.993), name
+        assert 0.9 <= np.mean(cases) <= (1.0 if name in CLAIMS else 0.99), name
 
 
 @pytest.mark.slow
