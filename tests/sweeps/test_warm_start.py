@@ -132,7 +132,7 @@ def test_the_best_learning_rates_of_the_other_folder_are_taken(elsewhere: Path, 
         assert log_lr == pytest.approx(math.log(TRUTH.best_lr(size)), abs=0.2)
         assert 0 < variance < 0.2
     (line,) = said
-    assert line.startswith(f"adamw starts by {elsewhere}: adamw on synthetic to validation_loss < 2.4")
+    assert line.startswith(f"adamw starts from {elsewhere}: adamw on synthetic to validation_loss < 2.4")
     assert "at 4 batch sizes from 4 to 256" in line
     assert Prior.from_json(json.loads(json.dumps(found.to_json()))) == found
 
@@ -238,7 +238,7 @@ def test_a_damaged_start_is_told(tmp_path: Path, damage: object) -> None:
     [{"batch_sizes": (4,)}, {"log_lrs": (math.nan, 1.0)}, {"variances": (-1.0, 1.0)}, {"batch_sizes": (0, 4)}],
 )
 def test_a_prior_has_numbers(changes: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match=r"needs|domain"):
+    with pytest.raises(ValueError, match=r"needs|below"):
         prior(**changes)
 
 
@@ -250,5 +250,5 @@ def test_the_command_tells_where_it_starts(
     words = ["sweep", "--workload", "noisy_quadratic", "--optim", "adamw", "--batch-sizes", "4", "-o", "new"]
     code, out, err = run(*words, "--from", elsewhere, "--dry-run", "--json")
     assert code == 0, err
-    assert f"adamw starts by {elsewhere}" in " ".join(err.split())
+    assert f"adamw starts from {elsewhere}" in " ".join(err.split())
     assert all(row["why"].startswith(("the results in", "a factor of 2")) for row in json.loads(out)["first"])

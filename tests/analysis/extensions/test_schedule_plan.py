@@ -384,7 +384,7 @@ def test_what_was_not_measured_is_refused(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(ResultsError, match="needs 3 or more"):
         of_sweep(tmp_path / "two", CONFIG, [2.8, 2.4], None)
     for ask, said in (
-        ({"divisible_by": 1000}, "not a multiple of 1000"),
+        ({"divisible_by": 1000}, "no multiple of 1000"),
         ({"max_batch_size": 31, "divisible_by": 2}, "not a multiple of 2, as sizes"),
         ({"rule": "cube"}, "one of price, doubling"),
         ({"rule": "doubling"}, "go together"),
