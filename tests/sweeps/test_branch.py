@@ -512,6 +512,8 @@ def test_the_command_says_in_a_line_what_is_wrong(
 
 def test_the_command_tells_the_price(run: Any, tmp_path: Path, started: Any) -> None:
     words = ["--workload", "noisy_quadratic", "--optim", "adamw", "--budget", "64000", "--at", "10%,50%"]
-    code, out, _ = run("branch", *words, "--factors", "1,2", "--window", "1%", "--dry-run", "-o", tmp_path / "out")
-    assert code == 0
-    assert "branches of an optimizer cost 8.0 % of its trunk" in out
+    words += ["--factors", "1,2", "--window", "1%", "--dry-run", "-o", str(tmp_path / "out")]
+    for more, price in ((["--error", "0", "--seeds", "2"], "cost 8.0 %"), ([], "cost at most 20.0 %")):
+        code, out, _ = run("branch", *words, *more)
+        assert code == 0
+        assert f"branches of an optimizer {price} of its trunk" in out

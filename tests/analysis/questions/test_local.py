@@ -16,6 +16,7 @@ import pytest
 from analysis import present
 from analysis.config import AnalysisConfig
 from analysis.extensions.schedule_plan.phase_sources import sources
+from analysis.options import config_of
 from analysis.present.figures import figures_of
 from analysis.questions.local.answer import LocalBatchSizes, LocalScope, in_words, local
 from analysis.questions.local.checkpoints import LocalVerdict, number_of, tables_of
@@ -399,6 +400,11 @@ def test_figures_show_what_was_found(answered: LocalBatchSizes) -> None:
     assert (curve.loc[curve["kind"] == "simple", "critical_batch_size"] > 40).all()
     assert set(curve["kind"]) == {"local", "published", "simple"}
     assert present.presentation(answered).tables["checkpoints"].frame()["verdict"].eq("ok").all()
+
+
+def test_the_definition_that_is_none_points_to_the_command() -> None:
+    with pytest.raises(ConfigError, match="by 'cbs local'"):
+        config_of(definition=["local"])
 
 
 def test_factors_are_written_as_people_do() -> None:
