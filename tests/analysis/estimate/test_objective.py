@@ -130,7 +130,7 @@ def test_seeds_that_are_lucky_everywhere_leave_every_loss_less_known(share: floa
             kept.append(((low <= truth) & (truth <= high)).mean())
         shared.append(found.shared)
     assert np.mean(shared) == pytest.approx(share, abs=0.15)
-    assert np.mean(hits) >= 0.9
+    assert np.mean(hits) >= 0.86
     assert share == 0.0 or np.mean(plain) <= np.mean(hits) - 0.05
 
 
