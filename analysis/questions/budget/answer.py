@@ -283,7 +283,7 @@ def _size(
     named = bool(np.isfinite(study.lrs).all())
     ends: list[float | None] = [None, None]
     if len(found.resampled):
-        ends = [sign * end for end in percentiles(found.resampled[:, place], confidence)]
+        ends = [sign * end for end in percentiles(found.alone(confidence)[:, place], confidence)]
     low, high = ends if sign > 0 else ends[::-1]
     means = _means(losses, study.ran, winner)
     return SizeAtBudget(
