@@ -421,12 +421,10 @@ def test_dry_run_counts_trials_and_runs_nothing(run, tmp_path):
 @pytest.mark.usefixtures("children_here")
 def test_a_dry_run_refuses_a_folder_that_the_sweep_itself_refuses(run, tmp_path):
     store = sweep(tmp_path / "theirs", {"adamw": Truth()}, batch_sizes=(4, 8), lrs=(8e-3,))
-    store.write_manifest(
-        {"name": "theirs", "protocol": {"workload": "theirs"}, "axes": {}, "data_hash": "", "runs": []}
-    )
+    store.write_manifest({"name": "theirs", "protocol": {}, "imported": [{"source": "runs.csv"}]})
     code, _, err = run("sweep", "--optim", "adamw", "--batch-sizes", "4,8", "--dry-run", "-o", tmp_path / "theirs")
     assert (code, one_line(err)) == (2, True), err
-    assert str(tmp_path / "theirs") in err
+    assert "theirs holds imported runs" in err
 
 
 def test_batch_size_ranges():

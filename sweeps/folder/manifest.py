@@ -61,6 +61,8 @@ def merged_manifest(store: Store, sweep: Sweep, command: str) -> dict[str, Any]:
                 "it, or choose another folder with --output"
             )
         return manifest
+    if store.manifest().get("imported"):
+        raise ResultsError(f"{store.root} holds imported runs, whose protocol is unknown; choose another --output")
     stored = plan_of(store)
     changed = difference(stored["protocol"], manifest["protocol"])
     if changed is not None:

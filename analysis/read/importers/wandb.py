@@ -10,6 +10,7 @@ whole, 2: first, 3: middle, 4: last part), data. If no further header fits into 
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
@@ -93,10 +94,9 @@ def _from_files(source: str, settings: Settings, notes: list[str]) -> Iterator[I
         if of_chart:
             notes.append(f"{file} is the export of a chart, which may hold fewer points than were logged; {_ALL}")
         else:
-            # of a chart without this metric: the metrics that it has
+            run = run_of(table, settings, axis, name=file.stem, files=(file,))
             drawn = {title.rpartition(" - ")[2] for title in table.columns if title + _LOWEST in table.columns}
-            more: dict[str, Any] = {"metrics": drawn} if drawn else {}
-            yield run_of(table, settings, axis, name=file.stem, files=(file,), **more)
+            yield dataclasses.replace(run, metrics=sorted(drawn)) if drawn else run
 
 
 def _from_server(source: str, settings: Settings, notes: list[str]) -> Iterator[ImportedRun]:

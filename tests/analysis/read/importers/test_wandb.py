@@ -233,6 +233,12 @@ def test_a_chart_against_anything_but_steps_is_refused_until_it_is_said_what_tha
     assert not any("_step" in note for note in imported.notes)
 
 
+def test_a_chart_of_another_metric_names_that_and_not_every_column(tmp_path: Path) -> None:
+    source = chart(tmp_path / "chart.csv", CURVES[:2])
+    with pytest.raises(DataError, match=r"no run has the metric 'los'; available: loss$"):
+        import_runs([source], tmp_path / "out", settings(pattern=PATTERN, metric="los"))
+
+
 def test_a_chart_of_merged_points_is_refused_with_the_remedy(tmp_path: Path) -> None:
     source = chart(tmp_path / "chart.csv", CURVES[:2], spread=0.1)
     with pytest.raises(
