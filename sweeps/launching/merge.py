@@ -315,7 +315,7 @@ def _write_rounds(draft: Path, stores: Sequence[Store], done: Merged) -> None:
                 before, of = entries.setdefault(asked, (entry, store.root))
                 if before != entry:
                     done.notes.append(f"{of} and {store.root} have different rounds of --precision: those of {of} stay")
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             done.notes.append(f"{path} cannot be read ({reason(error)}); left out")
     if entries:
         (draft / ROUNDS).write_text(json.dumps([entry for entry, _ in entries.values()], indent=2) + "\n")

@@ -70,7 +70,7 @@ def lines(tables: Sequence[dict[str, Any]]) -> Iterator[str]:
 def _table(path: Path) -> dict[str, Any]:
     try:
         table: dict[str, Any] = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"{path} cannot be read as a table of verdicts: {reason(error)}") from None
     missing = [key for key in _KEYS if not isinstance(table, dict) or key not in table]
     if missing or table.get("schema_version") != SCHEMA:

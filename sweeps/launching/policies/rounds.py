@@ -276,7 +276,7 @@ class _Written:
             self.trials(len(self.rounds))
             if not all(part["optimizers"] and part["batch_sizes"] for one in self.rounds for part in one["added"]):
                 raise ValueError("a round adds nothing")
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise ResultsError(f"cannot read {self._path}: {reason(error)}; remove it to decide again") from None
         if not mine:
             self._all.append({"asked": asked, "rounds": self.rounds})

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -19,10 +21,11 @@ from analysis import present
 from analysis.config import AnalysisConfig
 from analysis.estimate.diagnosis import Verdict
 from analysis.estimate.estimates import answers
+from analysis.estimate.result import Answer
 from analysis.present.figures import FIGURES, figures_of
 from analysis.questions.scale.answer import Scaling, scale
 from analysis.questions.scale.figures import Against
-from analysis.read.results import load
+from analysis.read.results import Results, load
 from cbs.errors import CbsError, ConfigError, ResultsError
 from cbs.trial.config import Choice, EvaluationPlan, Schedule, TrialConfig
 from cbs.trial.record import Measurement, TrialResult, TrialStatus, WorkloadInfo
@@ -85,6 +88,23 @@ def _trial(config: TrialConfig, rows: list[tuple[int, float]], parameters: int) 
             data_hash="abc",
         ),
     )  # fmt: skip
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _read_and_fitted_once() -> Iterator[None]:
+    """No folder changes once it has been asked about, and most tests ask about the same ones."""
+    read, fitted = cache(load), {}
+
+    def once(results: Results, config: AnalysisConfig, **asked: Any) -> list[Answer]:
+        key = (id(results), repr((config, asked)))
+        if key not in fitted:
+            fitted[key] = answers(results, config, **asked)
+        return fitted[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("analysis.questions.scale.answer.load", lambda *paths: read(*map(str, paths)))
+        patch.setattr("analysis.questions.scale.answer.answers", once)
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -156,6 +156,7 @@ def test_the_atlas_refuses_what_is_no_table(tmp_path: Path) -> None:
         atlas(tmp_path, tmp_path / "page.md")
     for text, says in (
         ("{", "cannot be read"),
+        ("[" * 100_000, "cannot be read"),
         ("{}", "lacks recipe, scale"),
         ('{"schema_version": 0}', "lacks recipe"),
     ):
