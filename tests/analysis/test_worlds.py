@@ -37,7 +37,6 @@ def test_an_open_end_holds_all_on_its_side(ends: tuple[float | None, float | Non
     "name",
     [
         "steps fall by 15 % per e-fold for ever",
-        "two exponents, 0.6 and 1.2",
         "two optimizers, knees 0.7 and 1.5",
         *(
             pytest.param(name, marks=pytest.mark.slow)
@@ -72,9 +71,9 @@ def test_worlds_off_every_power_law_are_seldom_ok(name: str, verdict: str) -> No
 
 
 def test_a_hyperbola_is_neither_always_doubted_nor_held_by_a_wide_interval() -> None:
-    """47 % of 120 sweeps are ok."""
+    """42 % of 178 sweeps are ok."""
     found = measure("exponent 1", sweeps=20, resamples=500)
     assert set(found["verdicts"]) <= {"ok", "depends on the curve's form"}
     assert found["ok"] >= 0.35
     assert found["covered"] >= 0.9
-    assert found["half_width"] <= 0.33
+    assert found["half_width"] <= 0.27

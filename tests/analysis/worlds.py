@@ -131,11 +131,6 @@ def knee(sharpness: float, exponent: float = 1.0) -> Curve:
     return lambda x: (1 + (2**sharpness - 1) * x ** (-sharpness * exponent)) ** (1 / sharpness)
 
 
-def two_exponents(x: np.ndarray) -> np.ndarray:
-    """Half of the rise with the exponent 0.6, half with 1.2."""
-    return 1 + 0.5 * x**-0.6 + 0.5 * x**-1.2
-
-
 def falling(share: float) -> Curve:
     """The hyperbola, with steps that fall by ``share`` per e-fold of the batch size, for ever."""
     return lambda x: (1 + 1 / x) * x**-share
@@ -148,7 +143,6 @@ WORLDS = {
         World(name="steps fall by 15 % per e-fold for ever", curves={"": falling(0.15)}, endless=True),
         World(name="square root of 1 + 3/x^2", curves={"": knee(2.0)}),
         World(name="square root of 1 + 3/x", curves={"": knee(2.0, 0.5)}),
-        World(name="two exponents, 0.6 and 1.2", curves={"": two_exponents}),
         World(name="3 batch sizes a factor 4 apart, exponent 0.7", curves={"": power(0.7)}, octaves=(-2.0, 0.0, 2.0)),
         World(name="two optimizers, knees 0.7 and 1.5", curves={"first": knee(0.7), "second": knee(1.5)}, equal=True),
         World(name="large batches 20 % slower", curves={"": power(1.0)}, noise=0.02, slowed=1.2),

@@ -1,4 +1,4 @@
-r"""Test whether the exponent of a curve falls towards large batch sizes by more than the blunt forms allow.
+r"""Test whether the exponent of a curve falls towards large batch sizes, which none of the forms can do.
 
 The power law is compared with a curve whose log rise :math:`\ln(S/S_{min} - 1)` bends at the critical batch size,
 

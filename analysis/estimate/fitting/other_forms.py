@@ -1,10 +1,8 @@
 """The critical batch size by other forms of the curve, and the batch sizes that would distinguish the forms.
 
-The interval includes the forms in proportion to their priors and likelihoods. Here they are taken as equally likely
-beforehand, each scattered around its own critical batch size as the power law is around its own, so that an answer that
-rests on the prior alone is noticed. The list of forms is not complete, and with little noise the likelihood separates
-even the nearest form from the truth. It therefore enters with the power :data:`COARSE`, as for data that come from the
-neighbourhood of a form only (Miller and Dunson 2019, "Robust Bayesian inference via coarsening", arXiv 1506.06101).
+The interval includes the forms in proportion to their priors. Here they are taken as equally likely beforehand, each
+scattered around its own critical batch size as the power law is around its own, so that an answer that rests on the
+prior alone is noticed.
 """
 
 from __future__ import annotations
@@ -18,9 +16,6 @@ import numpy as np
 
 from analysis.arrays import Interval
 from analysis.estimate.fitting import Fit
-
-COARSE = 0.5
-"""Power of the likelihood of a form in :attr:`OtherForms.outside`."""
 
 _LIKELY = 0.1
 """Likelihood, relative to the form that the data support most, above which a form is mentioned."""
@@ -43,7 +38,7 @@ class OtherForms:
 
     Attributes:
         outside: probability that the critical batch size lies outside the interval if all forms were equally likely
-            before the data, whose likelihood enters with the power :data:`COARSE`.
+            beforehand.
         named: for at most two forms that fit as well, what the form says about the steps (to follow "if") and its
             critical batch size: those with the smallest and the largest.
         deciding: batch sizes at which the forms differ most, increasing; empty if less noise would help more.
@@ -59,7 +54,7 @@ def other_forms(fit: Fit, ends: Interval) -> OtherForms | None:
     low, high = ends
     if low is None or high is None:
         return None
-    likely = np.array([form.likelihood for form in fit.forms]) ** COARSE
+    likely = np.array([form.likelihood for form in fit.forms])
     apart = np.array([form.estimate.critical for form in fit.forms]) / fit.power.critical
     with np.errstate(invalid="ignore"):
         at = apart[:, None] * fit.resampled_power.critical

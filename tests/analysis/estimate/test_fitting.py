@@ -133,7 +133,7 @@ def test_the_belief_draws_the_exponent_towards_one() -> None:
 def test_a_curve_far_from_what_is_believed_is_followed() -> None:
     """At exponent 0.5, 4.6 spreads away, a belief that did not give way would draw it up."""
     fit = fit_curve(SIZES, trials(Truth(noise=0.06, exponent=0.5), seed=1), config=AnalysisConfig(resamples=400))
-    low, high = interval(fit.resampled.exponent, 0.95)
+    low, high = interval(fit.resampled_power.exponent, 0.95)
     assert low is not None
     assert high is not None
     assert low < 0.5 < high < 0.8

@@ -15,7 +15,7 @@ from analysis.estimate.estimates import _doubts
 from analysis.estimate.fitting import Fit, fit_curve, interval
 from analysis.estimate.fitting.data import Trials
 from analysis.estimate.fitting.forms import FORMS
-from analysis.estimate.fitting.other_forms import COARSE, OtherForms, other_forms
+from analysis.estimate.fitting.other_forms import OtherForms, other_forms
 from tests.analysis.estimate.test_diagnosis import verdict
 
 SIZES = 2.0 ** np.arange(1, 9)
@@ -54,7 +54,7 @@ def test_the_likelihood_of_a_form_is_that_of_its_residuals_whatever_the_noise_is
     assert min(found) < 0.7 * max(found)
 
 
-def test_the_probability_of_lying_outside_counts_forms_by_their_coarsened_likelihood_alone() -> None:
+def test_the_probability_of_lying_outside_counts_forms_by_their_likelihood_alone() -> None:
     """Each scatters around its own critical batch size by the factors by which the power law does."""
     fit, _ = fitted(175 * (1 + 40 / SIZES), 0.06)
     low, high = interval(fit.resampled.critical, 0.95)
@@ -62,8 +62,8 @@ def test_the_probability_of_lying_outside_counts_forms_by_their_coarsened_likeli
     for form in fit.forms:
         for value in fit.resampled_power.critical:
             at = float(form.estimate.critical) * value / float(fit.power.critical)
-            outside += form.likelihood**COARSE * (not low <= at <= high)
-            total += form.likelihood**COARSE
+            outside += form.likelihood * (not low <= at <= high)
+            total += form.likelihood
     found = other_forms(fit, (low, high))
     assert found is not None
     assert found.outside == pytest.approx(outside / total)
