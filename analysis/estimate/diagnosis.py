@@ -69,39 +69,6 @@ BENT = 0.25
 """The exponent may fall if the probability of :class:`Bend` is below this. At 0.05 nearly three times as many silent
 errors remain where it does fall."""
 
-WIDE = "interval too wide"
-    OK = "ok"
-
-    @classmethod
-    def gravest(cls, verdicts: Iterable[Verdict]) -> Verdict:
-        """The most serious of several; ``OK`` where all are, or there is none."""
-        return min(verdicts, key=list(cls).index, default=cls.OK)
-
-
-LACK_OF_FIT = 0.01
-"""The residuals of a fit are called too large if their probability is below this."""
-
-ON_THE_CURVE = 0.1
-"""If one batch size is left out and the probability of the remaining residuals is above this, the other points are said
-to lie on the curve."""
-
-_ROUNDING = 1e-6
-"""Tolerance in ``ln B_crit``: without noise an interval is a point, and refits leave it by the error of the
-optimizer."""
-
-EXCESS_RMS = 0.03
-"""Distance of the points from a fitted curve, in ln S, that the interval still covers; up to it the misfit is only a
-remark, above it a verdict."""
-
-
-FORM_DOUBT = 0.165
-"""Largest acceptable probability of lying outside the interval if all forms of the curve were equally likely. Up to it,
-silent errors stay at 5 % or below in the simulations of ``docs/evidence.md``."""
-
-BENT = 0.25
-"""The exponent may fall if the probability of :class:`Bend` is below this. With 0.15, twice as many silent errors
-remain where it does fall, and 10 % more hyperbolas are ``ok``."""
-
 WIDE = 10.0
 """Ratio of the ends of an interval above which it is too wide to choose a batch size."""
 
