@@ -88,6 +88,6 @@ def cbs_scaling(scale: str) -> PaperRecipe:
         runs=tuple(runs),
         analyses=lines,
         expectations=tuple(expectations),
-        figure="scaling",
+        figure="scaling-data",
         minutes=9.0 if tiny else None,
     )
