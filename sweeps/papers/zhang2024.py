@@ -65,7 +65,7 @@ def cbs_scaling(scale: str) -> PaperRecipe:
         )
     ]
     if tiny:
-        lines["size"] = f"scale {places} --vary width {flags}"
+        lines = {"size": f"scale {places} --vary width {flags}", **lines}  # both draw there: the last one stays
         expectations.append(
             Expectation(
                 claim="at equal loss the size of the model hardly matters: power of the width",
@@ -88,6 +88,6 @@ def cbs_scaling(scale: str) -> PaperRecipe:
         runs=tuple(runs),
         analyses=lines,
         expectations=tuple(expectations),
-        figure="scaling",
+        figure="scaling-data",
         minutes=9.0 if tiny else None,
     )

@@ -176,7 +176,7 @@ def reproduce(
             contents[analysis] = ask(line)
         except CbsError as error:
             failures[analysis] = str(error)
-    files = [file for content in contents.values() for file in content.get("files", ())]
+    files = dict.fromkeys(file for content in contents.values() for file in content.get("files", ()))
     command = shlex.join(["cbs", "reproduce", name, "--scale", scale, *(f"--set={each}" for each in settings)])
     outcome = Reproduction(
         name=name,
@@ -195,7 +195,7 @@ def reproduce(
 
 def is_figure(file: str, figure: str) -> bool:
     """Whether a file is the picture of a figure, of which there may be one for every target: ``steps-loss_below_2``."""
-    return file.endswith(DRAWN) and Path(file).stem.split("-")[0] == figure
+    return file.endswith(DRAWN) and figure in (Path(file).stem, Path(file).stem.split("-")[0])
 
 
 def command_lines(recipe: PaperRecipe, output: Path) -> dict[str, str]:

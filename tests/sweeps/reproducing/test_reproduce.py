@@ -119,6 +119,7 @@ def test_every_statement_has_a_verdict_with_our_interval(written: list[Path], tm
 def test_a_figure_may_be_drawn_for_every_target(file: str, is_one: bool) -> None:
     assert is_figure(file, "steps") is is_one
     assert not is_figure(file, "")
+    assert is_figure(file, "steps-loss_below_2.6") is ("below" in file)
 
 
 def test_what_a_limit_cut_short_is_not_complete(written: list[Path], tmp_path: Path) -> None:
