@@ -294,7 +294,7 @@ def test_an_analysis_without_figures_does_without_drawing_and_training(tmp_path)
         (["schedule", "plan", "0:8 90:64 95:8", "--budget", "200"], ["might be skipped"]),
         (["schedule", "plan", "0:8", "--budget", "1M", "--tokens-per-example", "0"], ["at least 1"]),
         (["sweep", "--schedule", "saw", "--dry-run"], ["saw", "seesaw"]),
-        (["sweep", "--schedule", "seesaw", "--dry-run"], ["'constant' has none"]),
+        (["sweep", "--schedule", "seesaw", "--dry-run"], ["'constant' does not decay"]),
         (["sweep", "--schedule", "growth(first_examples=100, gamma=1.5)", "--dry-run"], ["diverges"]),
         (["sweep", "--schedule", "norm_test", "--probe", "none", "--dry-run"], ["norm_test", "probe"]),
         (["sweep", "--set", "schedule.alpha=2", "--dry-run"], ["no batch schedule of the sweep (constant)", "alpha"]),
@@ -430,7 +430,7 @@ def test_a_dry_run_refuses_a_folder_that_the_sweep_itself_refuses(run, tmp_path)
 def test_batch_size_ranges():
     assert parse_batch_sizes("4..64") == (4, 8, 16, 32, 64)
     assert parse_batch_sizes("3..12") == (3, 6, 12)
-    with pytest.raises(ConfigError, match=r"does not meet 13; say 3\.\.12 or 3\.\.24"):
+    with pytest.raises(ConfigError, match=r"does not meet 13; use 3\.\.12 or 3\.\.24"):
         parse_batch_sizes("3..13")
     assert parse_batch_sizes("5, 7") == (5, 7)
     with pytest.raises(ConfigError, match=r"separated by commas or a range such as 4\.\.512, got '4-64'"):

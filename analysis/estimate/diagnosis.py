@@ -63,7 +63,7 @@ remark, above it a verdict."""
 
 FORM_DOUBT = 0.165
 """Largest acceptable probability of lying outside the interval if all forms of the curve were equally likely. Up to it,
-silent errors stay at 5 % or below in the simulations of ``docs/evidence.md``, except for the one that is named there."""
+silent errors stay at 5 % or below in the simulations of ``docs/evidence.md``, but for the one that is named there."""
 
 BENT = 0.25
 """The exponent may fall if the probability of :class:`Bend` is below this. At 0.05 nearly three times as many silent

@@ -18,7 +18,7 @@ def command(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List what --set can change in a sweep: every key with its meaning.
+    """List what --set can change in a sweep, with meanings.
 
     Options of an optimizer are listed by 'cbs optimizers NAME'.
 

@@ -83,7 +83,11 @@ def test_a_program_is_told_the_checkpoint(tmp_path: Path, monkeypatch: pytest.Mo
     ("command", "parent", "words"),
     [
         ("train {batch_size} {lr} {seed} {folder} {steps}", True, "every trial would start from scratch"),
-        ("train {batch_size} {lr} {seed} {folder} {steps} {checkpoint}", False, "say with --from-checkpoint"),
+        (
+            "train {batch_size} {lr} {seed} {folder} {steps} {checkpoint}",
+            False,
+            "give the checkpoint with --from-checkpoint",
+        ),
     ],
 )
 def test_a_checkpoint_that_nobody_reads_or_gives_is_refused(

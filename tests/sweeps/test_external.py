@@ -196,7 +196,7 @@ def test_what_a_program_makes_of_the_rest_is_unknown_in_protocol_and_trials() ->
     ("told", "stated", "said"),
     [
         ('{"warmup_steps": 3, "precision": "bfloat16"}', {"warmup_steps": 3, "precision": "bfloat16"}, ""),
-        ('{"warmup": 3}', {}, "unknown setting 'warmup'; known are warmup_steps, clip_norm"),
+        ('{"warmup": 3}', {}, "unknown setting 'warmup'; known settings are warmup_steps, clip_norm"),
         ('{"warmup_steps": 2.5}', {}, "warmup_steps must be a whole number of at least 0, got 2.5"),
         ('{"clip_norm": NaN}', {}, "clip_norm must be a finite number"),
         ('{"precision": 16}', {}, "precision must be a name, got 16"),

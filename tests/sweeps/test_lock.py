@@ -162,7 +162,7 @@ def test_a_folder_that_is_removed_just_before_the_end_is_noticed(tmp_path, monke
         monkeypatch.setattr(SweepRun, "over", True)
 
     @contextlib.contextmanager
-    def no_ray(resources: Resources, ahead: object) -> Iterator[bool]:
+    def no_ray(resources: Resources, *_: object) -> Iterator[bool]:
         yield True
 
     monkeypatch.setattr(dispatch, "connected", no_ray)

@@ -77,7 +77,7 @@ def test_what_a_workload_says_is_stored_whole_and_the_target_chooses(tmp_path):
     assert chosen.evaluations[0].others == {"validation_loss": 2 * chosen.evaluations[0].value}
     with pytest.raises(
         ConfigError,
-        match=r"target is on 'other', workload 'noisy_quadratic' measures half, validation_loss; every workload",
+        match=r"target is on 'other', but workload 'noisy_quadratic' measures half, validation_loss; every workload",
     ):
         run_trial(dataclasses.replace(CONFIG, target=Target(metric="other", value=0.0)), workload=Several())
 

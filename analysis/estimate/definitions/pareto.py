@@ -16,7 +16,7 @@ from analysis.estimate.definitions import DEFINITIONS, CurveSample, Definition
 @DEFINITIONS.register("pareto")
 @dataclass(frozen=True, kw_only=True)
 class Pareto(Definition):
-    """Batch size in examples at which a run takes twice the fewest steps.
+    """Batch size at which a run takes twice the fewest steps, in examples.
 
     Depends on: the target and the fitted curve, including its exponent; every measured batch size contributes.
     """

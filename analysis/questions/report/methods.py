@@ -92,7 +92,7 @@ def _definition(answer: Answer) -> Iterator[str]:
     kind = DEFINITIONS[critical.definition]
     meaning = re.sub(r":\w+:`([^`]*)`|``", r"\1", " ".join((inspect.getdoc(kind) or "").partition(".")[0].split()))
     called = _tex(in_words(critical.definition, critical.options))
-    meaning = re.sub("^Where ", "batch size at which ", meaning).removeprefix("The ")
+    meaning = meaning.removeprefix("The ")
     yield (
         f"By the critical batch size {math_symbol(critical.definition)} we mean, in the definition \\emph{{{called}}}"
         f"{_cite(bibliography.of_definition(critical.definition))}, the {_tex(meaning[0].lower() + meaning[1:])}."

@@ -58,7 +58,7 @@ def test_a_metric_of_the_batches_trained_on_is_said_to_be_one_and_has_the_unit_o
     sweep(tmp_path, {"adamw": INSIDE}, **ASKED)
     found = analyze(tmp_path, FAST, targets=[2.4], metric="train_loss")
     assert found.answers[0].group.metric_unit == "nats/byte"
-    assert any("of the batches trained on" in note for note in found.notes)
+    assert any("measured on the training batches" in note for note in found.notes)
     assert not found.answers[0].group.evaluated
     assert load(tmp_path).groups[0].evaluated
 

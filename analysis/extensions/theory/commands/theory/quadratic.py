@@ -60,6 +60,8 @@ def command(
     Predicted by the noisy quadratic model (Zhang et al. 2019).
 
     Example: cbs theory quadratic --optim sgd --optim momentum --power 0,0.5 --figure nqm.pdf
+
+    Example: cbs theory quadratic --as-published
     """
     from analysis.extensions.theory.noisy_quadratic import NoisyQuadratic
     from analysis.extensions.theory.quadratic import as_notebook, quadratic
