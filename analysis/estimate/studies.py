@@ -159,6 +159,11 @@ class Point:
     warmup: float = field(default=0.0, repr=False)
 
     @property
+    def at_an_edge(self) -> bool:
+        """Whether the learning rate, or an option tuned with it, is the lowest or the highest that was tried."""
+        return self.at_grid_edge or bool(self.at_axis_edge)
+
+    @property
     def reached(self) -> bool:
         """Whether any trial at the best learning rate reached the target."""
         return self.steps_to_target is not None

@@ -1,7 +1,7 @@
 """Parse a cell of a table, or a value of a JSON file, as a number or a boolean, strictly: nothing is guessed.
 
 Every function raises a ``ValueError`` that says what the cell is and what to write instead; the reader of the table
-adds where the cell stands, see :meth:`analysis.read.table.Table.cell`.
+adds where the cell stands, see :meth:`analysis.read.table.Sheet.cell`.
 """
 
 from __future__ import annotations

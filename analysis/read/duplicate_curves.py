@@ -68,15 +68,17 @@ def shared_runs(trials: pd.DataFrame) -> Iterator[str]:
     """
     twins = trials[trials.duplicated("trial_id", keep=False)]
     runs: dict[Any, dict[str, None]] = {}
-    columns = (twins[key] for key in ("sweep", "trial_id", "steps", "values"))
-    for sweep, name, steps, values in zip(*columns, strict=True):
+    columns = (twins[key] for key in ("root", "trial_id", "steps", "values"))
+    for root, name, steps, values in zip(*columns, strict=True):
         if curve := _curve(steps, values):
-            runs.setdefault((name, curve), {})[sweep] = None
+            runs.setdefault((name, curve), {})[root] = None
+    names = dict(zip(twins["root"], twins["sweep"], strict=True))
+    called = {root: name if list(names.values()).count(name) == 1 else root for root, name in names.items()}
     counts = Counter(pair for sweeps in runs.values() for pair in combinations(sweeps, 2))
     for (one, other), count in counts.items():
         yield (
-            f"{count} trials of sweep {other} are those of sweep {one}, bit by bit: what both say was measured once; "
-            "leave one of them out"
+            f"{count} trials of sweep {called[other]} are those of sweep {called[one]}, bit by bit: what both "
+            "say was measured once; leave one of them out"
         )
 
 

@@ -17,6 +17,5 @@ __all__ = [
     "checks",
     "conformance_test",
     "examine",
-    "require",
     "subject",
 ]

@@ -48,7 +48,8 @@ def mccandlish_images(scale: str) -> PaperRecipe:
     curve = Expectation(
         claim="steps and examples lie on the hyperbola: the exponent of the curve is 1",
         published="(S/S_min - 1)(E/E_min - 1) = 1", source="equation 2.11, read in summaries",
-        relation=Near((1.0,), 0.2), ours=tuple(fitted("exponent", analysis=f"analyze_{run.name}") for run in runs),
+        relation=Near((1.0,) * len(runs), 0.2),
+        ours=tuple(fitted("exponent", analysis=f"analyze_{run.name}") for run in runs),
     )  # fmt: skip
     return PaperRecipe(
         title="image classifiers: noise scale beside critical batch size",

@@ -39,6 +39,9 @@ PANEL_WIDTH = 1.9
 WIDE_BAND = 10.0
 """Median ratio of the ends of a band above which only its edges are drawn; filled it would cover everything."""
 
+OPEN_ARROW = 12
+"""Length of the arrow of an open interval, in points."""
+
 GREY, ALERT = "#7f7f7f", "#d00000"
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -154,13 +157,23 @@ def band(axes: Axes, rows: pd.DataFrame, along: str, colour: Any, *, axis: str =
 
 
 def points(axes: Axes, rows: pd.DataFrame, x: str, y: str, look: MarkStyle, *, aside: float = 1.0) -> None:
-    """Draw marks with error bars from ``low`` to ``high``, and ``x_low`` to ``x_high`` if there are such columns; an
-    unknown end has no bar. ``aside`` is a factor on ``x``."""
+    """Draw marks with error bars from ``low`` to ``high``, and ``x_low`` to ``x_high`` if there are such columns.
+
+    Where only one of ``low`` and ``high`` is known, an arrow points to the open side; where neither is, there is no
+    bar. ``aside`` is a factor on ``x``.
+    """
     across = _lengths(rows, x, "x_low", "x_high") if "x_low" in rows else None
     axes.errorbar(
         rows[x] * aside, rows[y], yerr=_lengths(rows, y, "low", "high"), xerr=across, fmt=look.marker,
         color=look.colour, elinewidth=0.7, zorder=4,
     )  # fmt: skip
+    known = np.isfinite(rows[["low", "high"]].to_numpy(dtype=float))
+    for at, value, (low, high) in zip(rows[x] * aside, rows[y], known, strict=True):
+        if low != high:
+            axes.annotate(
+                "", (at, value), (0, OPEN_ARROW if low else -OPEN_ARROW), textcoords="offset points", zorder=4,
+                arrowprops={"arrowstyle": "<-", "color": look.colour, "linewidth": 0.7, "shrinkA": 0, "shrinkB": 0},
+            )  # fmt: skip
 
 
 def _lengths(rows: pd.DataFrame, at: str, low: str, high: str) -> np.ndarray:

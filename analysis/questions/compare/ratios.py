@@ -131,7 +131,7 @@ def token_ratio(reference: Answer, other: Answer) -> TokenRatio:
     shared, mine, its = np.intersect1d(sizes, others, return_indices=True)
     values, resampled = difference((one[0][mine], one[1][:, mine]), (two[0][its], two[1][:, its]))
     known = [interval(np.exp(column), confidence) for column in resampled.T]
-    bounds, others_bounds = ({point.batch_size for point in answer.points if point.at_grid_edge} for answer in both)
+    bounds, others_bounds = ({point.batch_size for point in answer.points if point.at_an_edge} for answer in both)
     measured = [
         (None if size in bounds else low, None if size in others_bounds else high)
         for size, (low, high) in zip(shared.tolist(), known, strict=True)
@@ -150,9 +150,11 @@ def token_ratio(reference: Answer, other: Answer) -> TokenRatio:
     its_fall, fall = (drawn[:, 0] - drawn[:, 1] for drawn in _narrowed(reference, other, *ends))
     # the fits are independent; ties count fully: two of perfect scaling, or two plateaus, have a constant ratio
     rises = np.searchsorted(np.sort(its_fall), fall + ROUNDING, side="right") / max(1, len(its_fall))
+    low, high = np.exp(percentiles(along, confidence))
+    band = zip(np.where(bool(bounds), np.nan, low), np.where(bool(others_bounds), np.nan, high), strict=True)
     return replace(
         ratio,
-        curve=ratios(grid, estimate, zip(*np.exp(percentiles(along, confidence)), strict=True)),
+        curve=ratios(grid, estimate, band),
         probability_not_decreasing=float(rises.mean()) if len(resampled) else None,
     )
 

@@ -51,7 +51,8 @@ def ratios(comparisons: Sequence[Comparison]) -> Table:
     """Return a table with one row per optimizer and batch size."""
     rows = [(each.scope, ratio, at) for each in comparisons for ratio in each.token_ratios for at in ratio.at]
     value = Column("token_ratio", "value", interval="interval")
-    return Table(columns=(*files(*SCOPE, "reference", "optimizer", "batch_size"), value), rows=rows)
+    verdict = Column("verdict", lambda _, ratio, __: ratio.verdict)
+    return Table(columns=(*files(*SCOPE, "reference", "optimizer", "batch_size"), value, verdict), rows=rows)
 
 
 def pairs(comparisons: Sequence[Comparison]) -> Table:

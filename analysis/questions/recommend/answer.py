@@ -74,7 +74,7 @@ def recommend(
     for scope in found:
         advice = tuple(advise(answer, throughput, wish) for answer in scope.answers)
         by_objective = ([entry.plans[name] for entry in advice if entry.plans] for name in wish.objectives)
-        bounds = {a.group.optimizer for a in scope.answers if any(point.at_grid_edge for point in a.points)}
+        bounds = {a.group.optimizer for a in scope.answers if any(point.at_an_edge for point in a.points)}
         winners = tuple(winner(plans, bounds, config.seed) for plans in by_objective if plans)
         recommendations.append(Recommendation(**vars(scope), advice=advice, winners=winners))
     return Recommendations(

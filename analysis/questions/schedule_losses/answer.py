@@ -33,7 +33,8 @@ class LossDifference(Quantity):
 
     Attributes:
         batch_size: the constant batch size.
-        probability_smaller: probability that the metric is smaller; ``None`` without resamples.
+        probability_smaller: probability that the metric is smaller; ``None`` without resamples, or if the best learning
+            rate of either is at the edge of its grid.
         steps_saved: updates saved, as a fraction of those of the constant batch size.
     """
 
@@ -186,8 +187,9 @@ def _entries(
                 f"{group.optimizer}, {name} from batch size {size}: {100 * (1 - seen / most):.2g} % of the examples "
                 "do not make up a batch at its end and are not seen: its loss is a little high"
             )
-    losses, drawn = sign * found.losses, sign * found.resampled
-    edges = [len(study.lrs) > 1 and study.at_edge(study.winner or 0) for study in studies]
+    losses, drawn, alone = sign * found.losses, sign * found.resampled, sign * found.alone(config.confidence)
+    chosen = any(len(study.lrs) > 1 for study in studies)
+    edges = [chosen and study.at_edge(study.winner or 0) for study in studies]
     entries = []
     for place, (name, size, _, _, _) in enumerate(kept):
         apart = {other: drawn[:, place] - drawn[:, at] for other, at in places.items() if at != place}
@@ -199,14 +201,16 @@ def _entries(
                 schedule=name,
                 batch_size=size,
                 metric=Quantity(
-                    float(losses[place]), _ends_of(drawn[:, place], config.confidence, sign * edges[place])
+                    float(losses[place]), _ends_of(alone[:, place], config.confidence, sign * edges[place])
                 ),
                 against=tuple(
                     LossDifference(
                         value=float(losses[place] - losses[places[other]]),
                         interval=_ends_of(rows, config.confidence, sign * edges[place], -sign * edges[places[other]]),
                         batch_size=other,
-                        probability_smaller=float((rows < 0).mean()) if len(rows) else None,
+                        probability_smaller=(
+                            None if edges[place] or edges[places[other]] or not len(rows) else float((rows < 0).mean())
+                        ),
                         steps_saved=1.0 - steps[place] / steps[places[other]],
                     )
                     for other, rows in apart.items()

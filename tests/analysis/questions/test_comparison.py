@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -100,10 +101,13 @@ def test_the_interval_is_that_of_two_independent_means(noisy: dict[str, Answer])
         assert width == pytest.approx(both, rel=0.15), "500 resamples: two 2.5 % tails to about 5 % each"
 
 
-def test_an_optimum_at_the_edge_leaves_the_end_open_on_its_side(noisy: dict[str, Answer]) -> None:
+@pytest.mark.parametrize("edges", [{"at_grid_edge": True}, {"at_axis_edge": ("momentum",)}])
+def test_an_optimum_at_the_edge_leaves_the_end_open_on_its_side(
+    noisy: dict[str, Answer], edges: dict[str, Any]
+) -> None:
     """The reference may need fewer examples than were measured, so that the ratio may be any lower."""
     muon, adamw = noisy["muon"], noisy["adamw"]
-    edge = tuple(dataclasses.replace(point, at_grid_edge=point.batch_size == 32) for point in adamw.points)
+    edge = tuple(dataclasses.replace(point, **edges if point.batch_size == 32 else {}) for point in adamw.points)
     at_edge = dataclasses.replace(adamw, points=edge)
     whole = token_ratio(adamw, muon).at
     for found, side in ((token_ratio(at_edge, muon).at, 0), (token_ratio(muon, at_edge).at, 1)):
@@ -111,6 +115,7 @@ def test_an_optimum_at_the_edge_leaves_the_end_open_on_its_side(noisy: dict[str,
             assert (at.interval[side] is None) is (at.batch_size == 32)
             assert at.interval[1 - side] is not None
     assert [at.value for at in token_ratio(at_edge, muon).at] == [at.value for at in whole]
+    assert all(math.isnan(at.interval[0]) and at.interval[1] > 0 for at in token_ratio(at_edge, muon).curve)
 
 
 def test_only_batch_sizes_that_both_reached_are_compared(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -117,6 +118,7 @@ def test_where_the_best_rate_is_an_edge_of_the_grid_one_end_is_open(tmp_path: Pa
     assert near is not None
     assert entry.at_grid_edge
     assert [end is None for end in near.interval] == [not better, better]
+    assert near.probability_smaller is None
     assert [end is None for end in entry.metric.interval] == [not better, better]
 
 
@@ -131,6 +133,18 @@ def test_where_that_of_the_constant_one_is_an_edge_the_other_end_is_open(world: 
     assert near is not None
     assert near.interval[0] is not None
     assert near.interval[1] is None
+
+
+def test_a_single_learning_rate_beside_tuned_ones_is_an_edge(world: Store) -> None:
+    add(world, bowl(3.0))
+    scheduled = [result for result in world.results() if result.config.batch_schedule is not None]
+    highest = max(result.config.lr for result in scheduled)
+    for result in scheduled:
+        if result.config.lr != highest:
+            shutil.rmtree(world.root / "trials" / result.trial_id)
+    entry = judged(world.root)
+    assert entry.at_grid_edge
+    assert None in entry.metric.interval
 
 
 def test_another_metric_that_was_recorded_is_read(world: Store) -> None:

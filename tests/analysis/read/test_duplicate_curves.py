@@ -15,7 +15,16 @@ CURVE = [5.0, 4.0, 3.5, 3.25, 3.0]
 
 
 def trial(values: list[float] = CURVE, **changes: Any) -> dict[str, Any]:
-    plain = {"sweep": "x", "group": 0, "tuned": "", "choice": Choice(name="sgd"), "lr": 0.1, "batch_size": 8, "seed": 0}
+    plain = {
+        "sweep": "x",
+        "root": changes.get("sweep", "x"),
+        "group": 0,
+        "tuned": "",
+        "choice": Choice(name="sgd"),
+        "lr": 0.1,
+        "batch_size": 8,
+        "seed": 0,
+    }
     return {**plain, "steps": [0, 5, 10, 15, 20, 25][: len(values)], "values": values, **changes}
 
 
@@ -83,3 +92,5 @@ def test_runs_that_lie_in_two_sweeps_are_said() -> None:
     (note,) = shared_runs(pd.DataFrame(rows))
     assert note.startswith("1 trials of sweep b are those of sweep a, bit by bit")
     assert list(shared_runs(pd.DataFrame(rows[:2]))) == []
+    (note,) = shared_runs(pd.DataFrame([rows[0] | {"root": "backup/a"}, rows[0]]))
+    assert note.startswith("1 trials of sweep a are those of sweep backup/a, bit by bit")

@@ -15,6 +15,7 @@ from cbs.errors import ConfigError
 from cbs.registry.choices import Choice, parse_choice
 from sweeps.launching.policies import POLICIES
 from sweeps.papers import PAPERS, SCALES, AnswerPath, Expectation, Near, PaperRecipe, RecipeRun
+from sweeps.papers.base import EACH
 from sweeps.reproducing.price import count_parameters, price
 from sweeps.reproducing.reproduce import command_lines, recipe_of
 from tests.parameters import COMMANDS, flags_of
@@ -44,6 +45,13 @@ def test_a_recipe_says_what_it_does_and_expects(name: str, scale: str) -> None:
     assert len(set(claims)) == len(claims)
     for run in recipe.runs:
         assert run.policy.name in POLICIES
+
+
+@pytest.mark.parametrize(("name", "scale"), BOTH)
+def test_as_many_values_are_published_as_are_compared(name: str, scale: str) -> None:
+    for each in PAPERS.make(name, scale).expectations:
+        if isinstance(each.relation, Near) and not any(EACH in reading.path for reading in each.ours):
+            assert len(each.relation.values) == len(each.ours), each.claim
 
 
 @pytest.mark.parametrize(("name", "scale"), BOTH)

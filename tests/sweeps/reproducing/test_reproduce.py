@@ -112,7 +112,7 @@ def test_every_statement_has_a_verdict_with_our_interval(written: list[Path], tm
         ("a/steps.png", True),
         ("a/steps-loss_below_2.6.pdf", True),
         ("a/steps.csv", False),
-        ("a/steps_bounds.png", False),
+        ("a/pareto.png", False),
         ("steps/pareto.png", False),
     ],
 )

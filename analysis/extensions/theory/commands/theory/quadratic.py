@@ -63,6 +63,7 @@ def command(
 
     Example: cbs theory quadratic --as-published
     """
+    from analysis.config import AnalysisConfig
     from analysis.extensions.theory.noisy_quadratic import NoisyQuadratic
     from analysis.extensions.theory.quadratic import as_notebook, quadratic
     from analysis.present.save_figure import save_figure
@@ -72,6 +73,7 @@ def command(
     fitted = {
         "--momentum": momentum is not None, "--ema": ema is not None,
         "--spectrum-power": spectrum_power != 1.0, "--noise": noise != 1.0, "--figure": figure is not None,
+        "--definitions": definitions, "options of the intervals": config != AnalysisConfig(),
     }  # fmt: skip
     if as_published and (given := [flag for flag, there in fitted.items() if there]):
         raise ConfigError(f"{' and '.join(given)}: --as-published takes this from the notebook; leave it out")
