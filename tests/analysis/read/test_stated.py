@@ -45,17 +45,17 @@ def trial(
 
 
 @pytest.mark.parametrize(
-    ("kind", "verdict"),
+    ("kind", "in_warmup"),
     [
-        ("ours", "target reached in the warmup"),
-        ("older", "ok"),
-        ("imported", "ok"),
-        ("silent", "ok"),
-        ("states none", "ok"),
-        ("states it", "target reached in the warmup"),
+        ("ours", True),
+        ("older", False),
+        ("imported", False),
+        ("silent", False),
+        ("states none", False),
+        ("states it", True),
     ],
 )
-def test_a_warmup_counts_where_the_program_says_it_and_nowhere_else(tmp_path: Path, kind: str, verdict: str) -> None:
+def test_a_warmup_counts_where_the_program_says_it_and_nowhere_else(tmp_path: Path, kind: str, in_warmup: bool) -> None:
     made = list(factories.sweep(tmp_path / "ours", warmup_steps=100_000, seeds=2).results(with_steps=True))
     if kind != "ours":
         stated = {"states none": {"warmup_steps": 0}, "states it": {"warmup_steps": 100_000}}.get(kind, {})
@@ -65,7 +65,7 @@ def test_a_warmup_counts_where_the_program_says_it_and_nowhere_else(tmp_path: Pa
     (fit,) = analyze(tmp_path / ("ours" if kind == "ours" else "other"), AnalysisConfig(resamples=100)).to_json()[
         "fits"
     ]
-    assert fit["verdict"] == verdict
+    assert (fit["verdict"] == "target reached in the warmup") is in_warmup
 
 
 def test_what_programs_state_tells_groups_apart_and_a_trial_that_is_silent_takes_what_the_others_agree_on(
