@@ -94,12 +94,15 @@ class BestLosses:
         """Resamples of every loss by itself, shape ``[R, M]``.
 
         Where seeds are lucky or not at all batch sizes alike, these tell less of the noise than their number says: the
-        variance pooled over M of them has ``freedom`` / (1 + (M - 1) rho^2) degrees of freedom (Satterthwaite 1946).
+        variance pooled over M of them with several seeds has ``freedom`` / (1 + (M - 1) rho^2) degrees of freedom
+        (Satterthwaite 1946), and at least those of one batch size.
         ``resampled`` are for differences between batch sizes, which lose what seeds share.
         """
-        if not len(self.resampled):
+        several = int((self.seeds > 1).sum())
+        if not len(self.resampled) or several < 2:
             return self.resampled
-        fewer = self.freedom / (1 + (len(self.losses) - 1) * self.shared**2)
+        least = min(float(self.seeds.max()) - 1.0, self.freedom)  # those of the batch size with the most seeds alone
+        fewer = max(self.freedom / (1 + (several - 1) * self.shared**2), least)
         wider = widening(fewer, confidence) / widening(self.freedom, confidence)
         return self.losses + wider * (self.resampled - self.losses)
 

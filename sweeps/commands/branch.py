@@ -142,7 +142,7 @@ def command(
         wanted["budget"] = branches["window"] or "1e9"
     sweep = asked_sweep(recipe, wanted, program)
     resources = Resources(**machines, **run_settings)
-    if program["command"] is not None and resources.address is None:
+    if program["command"] and resources.address is None:
         check_there(program["command"])
     resources.check_devices(sweep.device, command=program["command"] is not None)
     policy.check(sweep, limits=Limits(), source=None)

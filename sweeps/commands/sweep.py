@@ -109,7 +109,7 @@ def command(
     recipe = RECIPES.make(asked["recipe"])
     sweep = asked_sweep(recipe, asked, program)
     resources = Resources(**machines, **run_settings)
-    if program["command"] is not None and resources.address is None:
+    if program["command"] and resources.address is None:
         check_there(program["command"])
     resources.check_devices(sweep.device, command=program["command"] is not None)
     policy.check(sweep, limits=limits, source=asked["from_"])
@@ -140,7 +140,7 @@ def command(
     workers = resources.parallel(0 if plan.sweep.device == "cpu" else device.count())
     again = shlex.join(["cbs", *sys.argv[1:]])
     if dry_run:
-        if (plan.folder / MANIFEST).exists():
+        if not outer and (plan.folder / MANIFEST).exists():
             merged_manifest(Store(plan.folder), plan.sweep, again)  # refuses what the sweep itself would refuse
         report = policy.preview(plan.sweep, plan.folder, plan.cost, workers)
         for line in policy.not_counted(report, limits):

@@ -55,7 +55,9 @@ class TestedCheckpoint:
     def line(self, smallest: Fraction) -> str:
         """For a person, where ``smallest`` is the least k there is."""
         where = f"between {self.recovered} and {self.lost}"
-        if self.lost is None:
+        if self.lost is None and self.recovered == smallest:
+            where = "not known"
+        elif self.lost is None:
             where = f"above {self.recovered}"
         elif self.recovered == smallest:
             where = f"below {self.lost}"

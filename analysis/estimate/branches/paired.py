@@ -95,7 +95,10 @@ def paired_means(branches: BranchLosses, draws: int, seed: int, lent: LentNoise 
     means, residuals = _two_way(losses, there)
     variance = np.where(seeds > 1, (residuals**2).sum(axis=0) / np.maximum(seeds - 1, 1), np.nan)
     lent = lent or LentNoise(np.full(len(branches.factors), np.nan), 0.0)
-    alone = (seeds < 2) | ((seeds < 3) & (lent.freedom > 1))
+    # as many parameters as losses: residuals are 0 whatever the noise is
+    saturated = len(means) > 1 and _spare(there) <= 0
+    variance = np.where(saturated, np.nan, variance)
+    alone = (seeds < 2) | ((seeds < 3) & (lent.freedom > 1)) | saturated
     other = np.where(alone, lent.variance[kept], 0.0)
     drawn = np.empty((0, len(means)))
     if not np.isnan(other).any():
@@ -113,25 +116,24 @@ def paired_means(branches: BranchLosses, draws: int, seed: int, lent: LentNoise 
 
 
 def noise_to_borrow(checkpoints: list[BranchLosses], factors: Array) -> LentNoise:
-    """Noise for the factors of a checkpoint that too few seeds ran, from all checkpoints of a run: for every one of
-    ``factors`` the largest variance that it had where two seeds or more ran it, the largest of any factor where there
-    is none; NaN where nothing was run twice."""
-    largest = dict.fromkeys(factors.tolist(), math.nan)
-    freedom = 0.0
+    """Noise for factors that too few seeds ran: the largest variance that any factor had at any checkpoint of the run
+    where two seeds or more ran it; NaN where the noise of none is known."""
+    largest, freedom = math.nan, 0.0
     for branches in checkpoints:
         if not branches.usable.any():
             continue
         found = paired_means(branches, 0, 0)
-        twice = found.seeds[found.seeds > 1]
-        freedom += float(twice.sum() - len(twice) - (twice.max(initial=1) - 1))  # but for what a seed does to all
+        freedom += max(_spare(np.isfinite(branches.losses[:, branches.usable])), 0.0)
         whole = found.variance * len(found.factors) / max(len(found.factors) - 1, 1)  # with what all factors share
-        for factor, variance in zip(found.factors.tolist(), whole.tolist(), strict=True):
-            largest[factor] = np.fmax(largest.get(factor, math.nan), variance)
-    known = [variance for variance in largest.values() if not math.isnan(variance)]
-    rest = max(known, default=math.nan)
-    return LentNoise(
-        np.array([rest if math.isnan(largest[factor]) else largest[factor] for factor in factors.tolist()]), freedom
-    )
+        largest = float(np.fmax(largest, np.fmax.reduce(whole)))
+    return LentNoise(np.full(len(factors), largest), freedom)
+
+
+def _spare(there: np.ndarray) -> float:
+    """Degrees of freedom that losses, ``[N, K]`` where they are there, leave beside effects of factors and seeds."""
+    twice = there.sum(axis=0)
+    twice = twice[twice > 1]
+    return float(twice.sum() - len(twice) - (twice.max(initial=1) - 1))  # but for what a seed does to all
 
 
 def _two_way(losses: Array, there: np.ndarray) -> tuple[Array, Array]:

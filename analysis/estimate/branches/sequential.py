@@ -89,6 +89,12 @@ def next_branches(
     noise = _noises([*earlier, branches])
     states = [BranchState.RECOVERED]
     states += [_test(branches, place, noise).state(tolerance, error / 2, most_seeds) for place in range(1, count)]
+    there = ~np.isnan(branches.losses)
+    first = branches.losses[there[:, 0], 0]
+    for place in range(1, count):
+        run = len(there) >= most_seeds and there[:most_seeds, [0, place]].all()
+        if states[place] is BranchState.OPEN and (run or (len(first) > 0 and np.isposinf(first).all())):
+            states[place] = BranchState.UNTOLD  # no seed is left, or nothing to compare with
     last = max(place for place, state in enumerate(states) if state is BranchState.RECOVERED)
     lost = next((place for place in range(last + 1, count) if states[place] is BranchState.LOST), count)
     between = (float(factors[last]), float(factors[lost]) if lost < count else None)
@@ -102,7 +108,6 @@ def next_branches(
         at = min(waiting, key=lambda place: abs(math.log(factors[place] / guess)))
     else:  # k* is near where the search began, on the side that is not known
         at = waiting[0] if last else waiting[-1]
-    there = ~np.isnan(branches.losses)
     for seed in range(most_seeds):
         absent = tuple(place for place in (0, at) if seed >= len(there) or not there[seed, place])
         if absent:

@@ -153,7 +153,8 @@ class CheckpointTables:
 
 def tables_of(branched: Branched) -> CheckpointTables:
     """Where several learning rates were tried, the one that counts for a seed is that of the lowest mean over all other
-    seeds, of those that most seeds ran: the best of several losses that are themselves compared would be too low."""
+    seeds, of those that most seeds ran and it ran itself: the best of several losses that are themselves compared would
+    be too low."""
     trials = branched.trials
     factors, seeds = np.sort(trials["factor"].unique()), np.sort(trials["seed"].unique())
     rows = np.full((len(seeds), len(factors)), -1)
@@ -170,8 +171,10 @@ def tables_of(branched: Branched) -> CheckpointTables:
         alone |= losses.shape[1] > 1 and len(full) == 1
         for seed in full.index:
             others = full.drop(index=seed) if len(full) > 1 else full
-            row = at.at[seed, others.mean().fillna(np.inf).idxmin()]
-            rows[np.searchsorted(seeds, seed), place] = -1 if np.isnan(row) else row
+            ran = full.columns[full.loc[seed].notna()]
+            if len(ran):  # a rate at which any seed diverged counts only where there is no other
+                means = others.mean().fillna(np.inf).mask(np.isinf(full).any(), np.inf)
+                rows[np.searchsorted(seeds, seed), place] = at.at[seed, means[ran].idxmin()]
     return CheckpointTables(branched, factors, rows, best, edges, alone)
 
 

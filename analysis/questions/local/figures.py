@@ -71,7 +71,7 @@ def marks(table: pd.DataFrame) -> list[Line2D]:
     "local_losses", of=LocalBatchSizes, compute=compute_losses, panel="panel", marks=marks,
     title="Loss of branches against batch size",
     caption="Loss at the end of every branch above that of the best smaller one, with {percent} intervals, at every "
-    "checkpoint; the local critical batch size is where the curve passes the tolerance of {tolerance:.3g}.",
+    "checkpoint; the local critical batch size is where the curve passes the tolerance.",
 )  # fmt: skip
 def draw_losses(axes: Axes, table: pd.DataFrame) -> None:
     """Excesses joined by lines, the tolerance across, k* down from it with its interval as a band."""
@@ -140,8 +140,8 @@ def curve_marks(table: pd.DataFrame) -> list[Line2D]:
 @figure(
     "local_curve", of=LocalBatchSizes, compute=compute_curve, panel="workload", marks=curve_marks,
     title="Local critical batch size along the run",
-    caption="From branches of its checkpoints, with {percent} intervals, for a tolerance of {tolerance:.3g} in the "
-    "loss; beside it the published rule and the noise scales of the branches.",
+    caption="From branches of its checkpoints, with {percent} intervals; beside it "
+    "the published rule and the noise scales of the branches.",
 )  # fmt: skip
 def draw_curve(axes: Axes, table: pd.DataFrame) -> None:
     """Points with intervals joined by lines, those of several optimizers a little aside; noise scales as thin lines."""

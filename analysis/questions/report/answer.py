@@ -31,6 +31,7 @@ from analysis.present.suggestions import facts
 from analysis.present.table import Table
 from analysis.questions.report import content, vector
 from analysis.read.results import Results, load
+from cbs.errors import ResultsError
 from cbs.files import atomic_file, refuse_links
 from cbs.registry import extensions
 from cbs.trial.target import Target
@@ -99,7 +100,11 @@ def sections(path: Path, config: AnalysisConfig, number: int) -> list[dict[str, 
     result for a folder or ``None``: title, tables, sentences and figures, numbered from ``number``."""
     parts: list[dict[str, Any]] = []
     for module in map(extensions.load, dict(extensions.modules("section", "analysis.questions"))):
-        found = module.section(path, config)
+        try:
+            found = module.section(path, config)
+        except ResultsError as error:  # what lies beside a sweep does not keep the sweep from being reported
+            parts.append({"title": module.TITLE, "tables": [], "lines": [f"Not shown: {error}"], "figures": []})
+            continue
         if found is None:
             continue
         shown = presentation(found).shown

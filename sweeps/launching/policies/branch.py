@@ -180,8 +180,14 @@ class Branch(Policy):
         lines = [
             *report.lines[:-1],
             *(each.line(smallest) for each in checkpoints),
-            f"each wrong in at most {100 * self._error:g} % of cases for a tolerance of {self._within:g}, where losses "
-            "scatter normally over seeds; near divergence they do not",
+            *(
+                [
+                    f"those at their end are each wrong in at most {100 * self._error:g} % of cases for a tolerance of "
+                    f"{self._within:g}, where losses scatter normally over seeds; near divergence they do not"
+                ]
+                if any(each.done for each in checkpoints)
+                else []
+            ),
             f"{report.lines[-1]} --within {self._within:g} --noise-share 0",
         ]
         return SweepReport(report.content | content, lines)

@@ -259,3 +259,19 @@ def test_the_search_begins_at_the_guess_and_asks_for_pairs() -> None:
     assert (answer.run, answer.seed) == ((0, 4), 0)
     assert answer.between == (0.25, None)
     assert BranchState.LOST is next_branches(table((0.0, 0.0, INF, NAN)), 0.01).states[2]
+
+
+def test_where_the_smallest_factor_diverged_the_search_ends() -> None:
+    """There is nothing to compare with, on some seeds or on all."""
+    answer = next_branches(table((INF, 0.0, 0.1, NAN)), 0.01)
+    assert not answer.run
+    assert answer.states[1:] == (BranchState.UNTOLD,) * 3
+    rows = [(INF if seed == 0 else 0.0, 0.01 + 0.02 * (-1) ** seed, NAN, NAN) for seed in range(5)]
+    assert next_branches(table(*rows), 0.01, most_seeds=5).states[1] is not BranchState.OPEN
+
+
+def test_losses_that_determine_no_noise_have_no_interval() -> None:
+    """A second seed that ran one factor only fixes its own effect: nothing is left over, whatever the noise is."""
+    one = table((0.0, 0.01, 0.02, 0.05), (0.3, NAN, NAN, NAN))
+    assert np.isnan(noise_to_borrow([one], one.factors).variance).all()
+    assert not len(paired_means(one, 50, 0).drawn)

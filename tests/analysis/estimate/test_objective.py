@@ -134,6 +134,17 @@ def test_seeds_that_are_lucky_everywhere_leave_every_loss_less_known(share: floa
     assert share == 0.0 or np.mean(plain) <= np.mean(hits) - 0.05
 
 
+def test_batch_sizes_with_one_seed_do_not_make_the_others_less_known() -> None:
+    """Two of eight batch sizes have two seeds, whose correlation is 1 or -1: their own noise has one degree of freedom
+    each, and a loss is not known less than from one of them alone."""
+    noise = np.random.default_rng(0).standard_normal((8, 2))
+    tables = [(2 + 0.1 * place + 0.01 * row[: 2 if place < 2 else 1])[None] for place, row in enumerate(noise)]
+    scale = unit_of(tables)
+    found = best_losses([study(each, np.ones(1), 2**n, scale) for n, each in enumerate(tables)], scale, CONFIG)
+    wider = np.ptp(found.alone(0.95), axis=0) / np.ptp(found.resampled, axis=0)
+    assert (wider < 5).all()
+
+
 def test_without_anything_that_shows_noise_there_are_no_resamples() -> None:
     lrs = 2.0 ** np.arange(3)
     tables = [(np.log(lrs / 2) ** 2)[:, None] + size for size in range(3)]

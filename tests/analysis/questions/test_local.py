@@ -213,6 +213,18 @@ def test_branches_are_a_section_of_the_page_of_a_sweep(tmp_path: Path) -> None:
     assert TITLE not in report(tmp_path, output=tmp_path / "page.html", config=FAST).path.read_text()
 
 
+def test_branches_that_cannot_be_read_leave_the_page_of_a_sweep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise ResultsError("no branch trained to the end of its window")
+
+    monkeypatch.setattr("analysis.questions.local.section.section", broken)
+    sweep(tmp_path, {"adamw": Truth()}, batch_sizes=(4, 16, 64), lrs=(2e-3, 4e-3), growth=1.5)
+    text = report(tmp_path, output=tmp_path / "page.html", config=FAST).path.read_text()
+    assert "Not shown: no branch trained to the end of its window" in text
+
+
 def test_a_metric_whose_larger_values_are_better_is_the_mirror_image(tmp_path: Path, answered: LocalBatchSizes) -> None:
     write(tmp_path, checkpoints=CHECKPOINTS[:1], direction="above")
     found = only(local(tmp_path, config=FAST, noise_share=0.0)).curves[0]
