@@ -159,7 +159,7 @@ def coverage(trunk: Trunk, steps: int, wanted: float, seeds: int, replicates: in
     low = high = 0
     values = []
     for turn in range(replicates):
-        lent = noise_to_borrow([BranchLosses(FACTORS, each[turn, :seeds]) for each in every], FACTORS)
+        lent = noise_to_borrow([BranchLosses(FACTORS, each[turn, :seeds]) for each in every])
         means = paired_means(BranchLosses(FACTORS, losses[turn, :seeds]), 1000, turn, lent)
         found = local_factor(means, tolerance, 0.95, seed=turn)
         first, last = found.factor.interval
@@ -206,7 +206,7 @@ def sequential(trunk: Trunk, tolerance: float, replicates: int, error: float = 0
             earlier.append(branches)
             guess = math.sqrt(low * (high or low))
         for place, branches in enumerate(earlier):
-            means = paired_means(branches, 1000, turn, noise_to_borrow(earlier, FACTORS))
+            means = paired_means(branches, 1000, turn, noise_to_borrow(earlier))
             first, last = local_factor(means, tolerance, 0.95, seed=turn).factor.interval
             found[place]["coverage"] += ((first or 0.0) <= rows[place] <= (last or math.inf)) / replicates
     return found

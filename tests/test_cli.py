@@ -425,6 +425,9 @@ def test_a_dry_run_refuses_a_folder_that_the_sweep_itself_refuses(run, tmp_path)
     code, _, err = run("sweep", "--optim", "adamw", "--batch-sizes", "4,8", "--dry-run", "-o", tmp_path / "theirs")
     assert (code, one_line(err)) == (2, True), err
     assert "theirs holds imported runs" in err
+    words = ["sweep", "--optim", "adamw", "--batch-sizes", "4,8", "--dry-run", "-o", tmp_path / "theirs"]
+    code, _, err = run(*words, "--axis", "clip_norm=1,2")  # in folders beside it
+    assert code == 0, err
 
 
 def test_batch_size_ranges():

@@ -35,7 +35,6 @@ BINS, STEPS_PER_BIN = 16, 12
 PLAIN = "l2"
 
 _MOST_BLOCKS = 256
-_PLAIN_NOISE = "noise_trace"
 _NOTHING = pd.DataFrame(columns=["progress", "examples", "simple_noise_scale", "matched_noise_scale"], dtype=float)
 
 

@@ -154,6 +154,18 @@ def best_losses(studies: Sequence[Study], scale: tuple[float, float], config: An
     )
 
 
+def winners_at_edges(studies: Sequence[Study]) -> np.ndarray:
+    """Return a mask of the studies whose best learning rate is the lowest or the highest, shape ``[M]``.
+
+    A single learning rate is both, unless no study has more than one, as with a rule, where none was chosen.
+    """
+    chosen = any(len(study.lrs) > 1 for study in studies)
+    return np.array(
+        [chosen and bool(np.isfinite(study.lrs).all()) and study.at_edge(study.winner or 0) for study in studies],
+        dtype=bool,
+    )
+
+
 def shared_by_seeds(studies: Sequence[Study]) -> float:
     """Correlation of the losses of one seed at two batch sizes, 0 to 1, each at its best learning rate: runs of one
     seed begin alike and may see the same examples."""

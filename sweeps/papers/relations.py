@@ -28,6 +28,10 @@ class PublishedRelation(ABC):
         """The verdict about one or several numbers, none of which is without a value; an open end of an interval is
         infinite."""
 
+    def unfit(self, found: Sequence[Quantity]) -> str:
+        """Why the numbers cannot be compared with the statement; empty if they can."""
+        return ""
+
     @abstractmethod
     def __str__(self) -> str: ...
 
@@ -44,8 +48,12 @@ class Near(PublishedRelation):
     values: tuple[float, ...]
     tolerance: float
 
+    def unfit(self, found: Sequence[Quantity]) -> str:
+        short = len(found) != len(self.values)
+        return f"{len(self.values)} numbers are published, and the analysis has {len(found)}" if short else ""
+
     def verdict(self, found: Sequence[Quantity]) -> Reproduced:
-        if len(found) != len(self.values):
+        if self.unfit(found):
             return Reproduced.UNKNOWN
         ends = [_ends(each) for each in found]
         bands = [(value - self.tolerance, value + self.tolerance) for value in self.values]

@@ -223,9 +223,8 @@ def judge(expectation: Expectation, contents: dict[str, Any], failures: dict[str
                 found += read(contents, reading)
         except NoSuchNumber as error:
             why.append(str(error))
-    published = getattr(expectation.relation, "values", None)
-    if published is not None and not why and len(published) != len(found):
-        why.append(f"{len(published)} numbers are published, and the analysis has {len(found)}")
+    if not why and (unfit := expectation.relation.unfit(found)):
+        why.append(unfit)
     verdict = expectation.relation.verdict(found) if found and not why else Reproduced.UNKNOWN
     return JudgedExpectation(
         expectation=expectation, found=tuple(found), verdict=verdict, why="; ".join(dict.fromkeys(why))

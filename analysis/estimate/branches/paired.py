@@ -53,9 +53,9 @@ class PairedMeans:
 
 @dataclass(frozen=True)
 class LentNoise:
-    """Variance of what a seed does to one factor and not to all, ``[K]``, and its degrees of freedom."""
+    """Variance of what a seed does to one factor and not to all, NaN if unknown, and its degrees of freedom."""
 
-    variance: Array
+    variance: float
     freedom: float
 
 
@@ -85,8 +85,8 @@ def paired_means(branches: BranchLosses, draws: int, seed: int, lent: LentNoise 
         branches: of one checkpoint; some of the factors can be compared.
         draws: how many.
         seed: of the draws; branches of one checkpoint are drawn alike for every window, those of others not.
-        lent: noise of the factors of ``branches``, to be used below two seeds, and of two where it has more degrees of
-            freedom than they have, see :func:`noise_to_borrow`.
+        lent: noise to be used below two seeds, and of two where it has more degrees of freedom than they have, see
+            :func:`noise_to_borrow`.
     """
     kept = branches.usable
     losses = branches.losses[:, kept]
@@ -94,12 +94,12 @@ def paired_means(branches: BranchLosses, draws: int, seed: int, lent: LentNoise 
     seeds = there.sum(axis=0).astype(float)
     means, residuals = _two_way(losses, there)
     variance = np.where(seeds > 1, (residuals**2).sum(axis=0) / np.maximum(seeds - 1, 1), np.nan)
-    lent = lent or LentNoise(np.full(len(branches.factors), np.nan), 0.0)
+    lent = lent or LentNoise(math.nan, 0.0)
     # as many parameters as losses: residuals are 0 whatever the noise is
     saturated = len(means) > 1 and _spare(there) <= 0
     variance = np.where(saturated, np.nan, variance)
     alone = (seeds < 2) | ((seeds < 3) & (lent.freedom > 1)) | saturated
-    other = np.where(alone, lent.variance[kept], 0.0)
+    other = np.where(alone, lent.variance, 0.0)
     drawn = np.empty((0, len(means)))
     if not np.isnan(other).any():
         rng = np.random.default_rng(seed)
@@ -115,7 +115,7 @@ def paired_means(branches: BranchLosses, draws: int, seed: int, lent: LentNoise 
     )
 
 
-def noise_to_borrow(checkpoints: list[BranchLosses], factors: Array) -> LentNoise:
+def noise_to_borrow(checkpoints: list[BranchLosses]) -> LentNoise:
     """Noise for factors that too few seeds ran: the largest variance that any factor had at any checkpoint of the run
     where two seeds or more ran it; NaN where the noise of none is known."""
     largest, freedom = math.nan, 0.0
@@ -126,7 +126,7 @@ def noise_to_borrow(checkpoints: list[BranchLosses], factors: Array) -> LentNois
         freedom += max(_spare(np.isfinite(branches.losses[:, branches.usable])), 0.0)
         whole = found.variance * len(found.factors) / max(len(found.factors) - 1, 1)  # with what all factors share
         largest = float(np.fmax(largest, np.fmax.reduce(whole)))
-    return LentNoise(np.full(len(factors), largest), freedom)
+    return LentNoise(largest, freedom)
 
 
 def _spare(there: np.ndarray) -> float:

@@ -15,7 +15,7 @@ from analysis.arrays import Array, Quantity, percentiles
 from analysis.config import DEFAULT, AnalysisConfig
 from analysis.estimate.across import differing
 from analysis.estimate.findings import Findings
-from analysis.estimate.objective import BestLosses, best_losses
+from analysis.estimate.objective import BestLosses, best_losses, winners_at_edges
 from analysis.phrases import number, plural
 from analysis.plain import plain, shown
 from analysis.questions.budget.critical import Relation, relation
@@ -193,7 +193,7 @@ def budget(
         pairs = []
         for (one, name), (two, other) in itertools.combinations(zip(scope, names, strict=True), 2):
             sizes, losses = (one.sizes, two.sizes), (of[id(one)], of[id(two)])
-            bounds = _at_edges(one), _at_edges(two)
+            bounds = winners_at_edges(one.studies), winners_at_edges(two.studies)
             pairs.append(pair((name, other), sizes, losses, bounds, config.confidence, config.seed))
         budgets.append(
             AtBudget(
@@ -243,7 +243,7 @@ def _answer(
     others: Sequence[tuple[Spent, BestLosses]],
     config: AnalysisConfig,
 ) -> OptimizerAtBudget:
-    edges = _at_edges(entry)
+    edges = winners_at_edges(entry.studies)
     equal = equivalence(entry.sizes, found, margin, edges, config.confidence)
     sizes = tuple(
         _size(entry, place, found, equal.excesses[place], margin, bool(edges[place]), config.confidence)
@@ -260,17 +260,6 @@ def _answer(
         verdict=verdict,
         advice=advice,
         constant=entry.constant,
-    )
-
-
-def _at_edges(entry: Spent) -> np.ndarray:
-    """Return a mask of the batch sizes whose best learning rate is the lowest or the highest, shape ``[M]``.
-
-    A single learning rate is both, unless no batch size has more than one, as with a rule, where none was chosen.
-    """
-    chosen = any(len(study.lrs) > 1 for study in entry.studies)
-    return np.array(
-        [chosen and bool(np.isfinite(study.lrs).all()) and study.at_edge(study.winner or 0) for study in entry.studies]
     )
 
 

@@ -204,10 +204,9 @@ def _answered(
     several = len({sweep for sweep, _ in names.values()}) > 1
     for (sweep, optimizer), own in itertools.groupby(members, key=lambda tables: names[id(tables)]):
         along = sorted(own, key=lambda tables: tables.branched.examples)
-        losses = [tables.of("loss") for tables in along]
+        lent = noise_to_borrow([tables.of("loss") for tables in along])
         checkpoints = tuple(
-            checkpoint(tables, tolerance, noise_to_borrow(losses, tables.factors), config, 101 * len(curves) + place)
-            for place, tables in enumerate(along)
+            checkpoint(tables, tolerance, lent, config, 101 * len(curves) + place) for place, tables in enumerate(along)
         )
         group = along[0].branched.group
         exponent, power = _power_law(checkpoints, config.confidence)

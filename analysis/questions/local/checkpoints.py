@@ -185,7 +185,7 @@ def checkpoint(
 
     Args:
         tolerance: above the best smaller factor, in the unit of the loss.
-        lent: noise of every factor where few seeds ran it, see
+        lent: noise of factors that few seeds ran, see
             :func:`analysis.estimate.branches.paired.noise_to_borrow`.
         seed: of the draws, another one for every checkpoint.
     """

@@ -13,7 +13,7 @@ import pandas as pd
 from analysis.arrays import Array, Interval, Quantity, percentiles
 from analysis.config import DEFAULT, AnalysisConfig
 from analysis.estimate.findings import Findings
-from analysis.estimate.objective import BestLosses, as_study, best_losses, unit_of
+from analysis.estimate.objective import BestLosses, as_study, best_losses, unit_of, winners_at_edges
 from analysis.estimate.studies import Study, one_study
 from analysis.plain import plain
 from analysis.read.groups import Group
@@ -188,8 +188,7 @@ def _entries(
                 "do not make up a batch at its end and are not seen: its loss is a little high"
             )
     losses, drawn, alone = sign * found.losses, sign * found.resampled, sign * found.alone(config.confidence)
-    chosen = any(len(study.lrs) > 1 for study in studies)
-    edges = [chosen and study.at_edge(study.winner or 0) for study in studies]
+    edges = winners_at_edges(studies).tolist()
     entries = []
     for place, (name, size, _, _, _) in enumerate(kept):
         apart = {other: drawn[:, place] - drawn[:, at] for other, at in places.items() if at != place}

@@ -96,9 +96,10 @@ def test_one_seed_has_no_interval_unless_noise_is_lent() -> None:
     assert bare.factor.value == pytest.approx(3.0, rel=0.2)
     assert bare.factor.interval == (None, None)
     other = table((1.0, 1.003, 1.02, 1.5), (1.0, 1.001, 1.03, 1.5))
-    lent = noise_to_borrow([branches, other], branches.factors)
+    lent = noise_to_borrow([branches, other])
     assert np.isfinite(lent.variance).all()
-    assert lent.variance[2] >= lent.variance[1] / 2
+    own = paired_means(other, 0, 0).variance
+    assert lent.variance == pytest.approx(own.max() * 4 / 3), "with the third that all four factors share"
     assert lent.freedom == 3.0
     found = paired_means(branches, 200, 0, lent)
     low, high = local_factor(found, 0.01, 0.95).factor.interval
@@ -106,14 +107,14 @@ def test_one_seed_has_no_interval_unless_noise_is_lent() -> None:
     assert low is not None
     assert high is not None
     assert low < 3.0 < high
-    assert np.isnan(noise_to_borrow([branches], branches.factors).variance).all()
+    assert np.isnan(noise_to_borrow([branches]).variance).all()
 
 
 def test_two_seeds_borrow_the_noise_of_many_checkpoints() -> None:
     """Their own t has one degree of freedom: 12.7 deviations to either side."""
     rng = np.random.default_rng(0)
     checkpoints = [table(*(0.003 * rng.standard_normal((2, 4)) + [0, 0, 0.01, 0.1]).tolist()) for _ in range(20)]
-    lent = noise_to_borrow(checkpoints, checkpoints[0].factors)
+    lent = noise_to_borrow(checkpoints)
     assert lent.freedom == 60.0
     spreads = []
     for branches in checkpoints:
@@ -122,20 +123,20 @@ def test_two_seeds_borrow_the_noise_of_many_checkpoints() -> None:
         spreads.append(np.ptp(np.quantile(found.drawn[:, 3] - found.drawn[:, 0], [0.025, 0.975])))
     least = 2 * 2.0 * 0.003  # of the exact normal interval of a difference of two means of two
     assert least < min(spreads) <= max(spreads) < 4 * least
-    assert not paired_means(checkpoints[0], 10, 0, noise_to_borrow(checkpoints[:0], lent.variance)).borrowed.any()
+    assert not paired_means(checkpoints[0], 10, 0, noise_to_borrow(checkpoints[:0])).borrowed.any()
 
 
 def test_noise_that_two_factors_share_half_of_is_lent_whole() -> None:
     """The deviation of a difference comes back as that of two factors together."""
     rng = np.random.default_rng(0)
     branches = BranchLosses(np.array([1.0, 2.0]), rng.standard_normal((400, 2)) + 50 * rng.standard_normal((400, 1)))
-    assert noise_to_borrow([branches], branches.factors).variance == pytest.approx(1.0, rel=0.2)
+    assert noise_to_borrow([branches]).variance == pytest.approx(1.0, rel=0.2)
 
 
 def test_a_factor_that_one_seed_ran_is_not_taken_for_exact() -> None:
     rows = [(1.0, 1.001, 1.02, NAN), (1.0, 1.002, 1.03, NAN), (1.0, 1.002, 1.01, 1.011)]
     branches = table(*rows)
-    found = paired_means(branches, 2000, 0, noise_to_borrow([branches], branches.factors))
+    found = paired_means(branches, 2000, 0, noise_to_borrow([branches]))
     assert found.borrowed.tolist() == [False, False, False, True]
     spread = (found.drawn[:, 3] - found.drawn[:, 0]).std()
     assert spread > 0.5 * (found.drawn[:, 2] - found.drawn[:, 0]).std() > 0
@@ -273,5 +274,5 @@ def test_where_the_smallest_factor_diverged_the_search_ends() -> None:
 def test_losses_that_determine_no_noise_have_no_interval() -> None:
     """A second seed that ran one factor only fixes its own effect: nothing is left over, whatever the noise is."""
     one = table((0.0, 0.01, 0.02, 0.05), (0.3, NAN, NAN, NAN))
-    assert np.isnan(noise_to_borrow([one], one.factors).variance).all()
+    assert np.isnan(noise_to_borrow([one]).variance).all()
     assert not len(paired_means(one, 50, 0).drawn)

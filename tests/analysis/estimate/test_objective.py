@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from scipy.stats import t as student
 
 from analysis.config import AnalysisConfig
 from analysis.estimate.objective import as_study, best_losses, unit_of
@@ -143,6 +144,18 @@ def test_batch_sizes_with_one_seed_do_not_make_the_others_less_known() -> None:
     found = best_losses([study(each, np.ones(1), 2**n, scale) for n, each in enumerate(tables)], scale, CONFIG)
     wider = np.ptp(found.alone(0.95), axis=0) / np.ptp(found.resampled, axis=0)
     assert (wider < 5).all()
+
+
+def test_a_loss_is_known_as_well_as_from_its_own_seeds() -> None:
+    """Five seeds at one batch size and two at four others, alike everywhere: 8 / (1 + 4) degrees of freedom are less
+    than the 4 of the one batch size."""
+    seeds = 0.01 * np.array([1.0, -1.0, 0.9, -0.9, 0.0])
+    tables = [(2 + 0.1 * place + seeds[: 5 if place == 2 else 2])[None] for place in range(5)]
+    scale = unit_of(tables)
+    found = best_losses([study(each, np.ones(1), 2**n, scale) for n, each in enumerate(tables)], scale, CONFIG)
+    assert found.shared > 0.9
+    wider = np.ptp(found.alone(0.95), axis=0) / np.ptp(found.resampled, axis=0)
+    assert wider == pytest.approx(student.ppf(0.975, 4) / student.ppf(0.975, found.freedom), rel=0.02)
 
 
 def test_without_anything_that_shows_noise_there_are_no_resamples() -> None:

@@ -565,3 +565,11 @@ def test_the_pareto_key_says_what_stars_and_thin_lines_are(situation: Situation)
     said = {text.get_text() for text in legend.get_texts()}
     assert ("B_crit" in said) == (table["kind"] == "critical").any()
     assert ("a = 1" in said) == (table["kind"] == "hyperbola").any()
+
+
+def test_an_open_end_is_an_arrow_and_an_unknown_interval_nothing() -> None:
+    rows = pd.DataFrame({"x": [1.0, 2.0, 3.0, 4.0], "y": [1.0] * 4})
+    rows["low"], rows["high"] = [0.5, 0.5, np.nan, np.nan], [2.0, np.nan, 2.0, np.nan]
+    axes = Figure().subplots()
+    style.points(axes, rows, "x", "y", style.looks(["adamw"])["adamw"])
+    assert [(text.xy[0], np.sign(text.xyann[1])) for text in axes.texts] == [(2.0, 1.0), (3.0, -1.0)]

@@ -200,6 +200,15 @@ def test_the_learning_rate_of_a_seed_is_chosen_by_the_other_seeds() -> None:
     assert tables.of("loss").losses.tolist() == [[alone["loss"].min()]]
 
 
+def test_a_rate_at_which_a_seed_diverged_stands_for_no_seed() -> None:
+    """The others do not tell the seed that diverged of it, and one seed at another rate would be lost for all."""
+    rows = [(1.0, rate, seed, 2.0 + 0.1 * (rate < 1)) for rate in (0.9, 1.0) for seed in range(3)]
+    rows = [(*row[:3], math.inf if row[1] == 1.0 and row[2] == 0 else row[3]) for row in rows]
+    trials = pd.DataFrame(rows, columns=["factor", "lr_factor", "seed", "loss"])
+    tables = tables_of(Branched(group=None, source="", examples=1, window=1.0, trials=trials))  # type: ignore[arg-type]
+    assert tables.of("loss").losses.tolist() == [[2.1]] * 3
+
+
 def test_branches_are_a_section_of_the_page_of_a_sweep(tmp_path: Path) -> None:
     sweep(tmp_path / "sweep", {"adamw": Truth()}, batch_sizes=(4, 16, 64), lrs=(2e-3, 4e-3), growth=1.5)
     write(tmp_path / "branches", checkpoints=CHECKPOINTS[:2])

@@ -66,6 +66,11 @@ def test_a_verdict_follows_from_intervals(
     assert relation.verdict(found) is verdict
 
 
+def test_as_many_numbers_are_compared_as_are_published() -> None:
+    assert Near((1.0, 2.0), 0.1).unfit([q(1, 1)]) == "2 numbers are published, and the analysis has 1"
+    assert Near((1.0,), 0.1).unfit([q(1, 1)]) == ""
+
+
 def test_relations_are_told_in_words() -> None:
     words = [str(each) for each in (Near((1.0,), 0.2), Near((7.0,), 0.0), Beyond(1.0), Beyond(0.5, above=False))]
     assert words == ["1 within 0.2", "7, exactly", "above 1", "below 0.5"]
