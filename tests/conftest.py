@@ -6,7 +6,9 @@ from __future__ import annotations
 import gc
 import os
 import random
+import shutil
 import sys
+import tempfile
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,6 +26,10 @@ from tests.sweeps import alone
 # One thread in processes that tests start, too; time says nothing about a test on a machine that others use; and the
 # examples of hypothesis are the same in every run.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# A run writes and removes 150,000 small files: in memory, where the machine has a file system there with room.
+MEMORY = Path("/dev/shm")
+if "TMPDIR" not in os.environ and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 4 * 2**30:
+    os.environ["TMPDIR"] = tempfile.tempdir = str(MEMORY)
 settings.register_profile("quick", deadline=None, derandomize=True, max_examples=20)
 settings.register_profile("thorough", settings.get_profile("quick"), max_examples=50)
 settings.load_profile("quick")
