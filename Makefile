@@ -7,6 +7,8 @@ WORKERS ?= 2
 # Processes of mypy; it gives up where they do not start within seconds, so beside the tests there are none.
 MYPY_WORKERS ?= 2
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS)
+# Dozens of processes of the tests would compile what one of them has compiled.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test test-all check lint docs numbers bench calibrate gpu-check clean help
 

@@ -1,5 +1,8 @@
 """Shared fixtures: one thread, one local Ray for the whole session; random numbers that do not depend on what ran
-before; how tests are shared out among processes."""
+before; how tests are shared out among processes.
+
+What takes seconds to import is imported by the fixtures: the process that shares out the tests runs none.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +17,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
 from hypothesis import settings
-
-import cli
-from sweeps.running.cluster import Resources, connected
-from tests.sweeps import alone
 
 # One thread in processes that tests start, too; time says nothing about a test on a machine that others use; and the
 # examples of hypothesis are the same in every run.
@@ -78,6 +75,9 @@ def pytest_collection_finish() -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup() -> None:
     """Before the fixtures, too: in whatever order tests run, each draws the same random numbers."""
+    import numpy as np
+    import torch
+
     torch.manual_seed(0)
     np.random.seed(0)
     random.seed(0)
@@ -85,6 +85,8 @@ def pytest_runtest_setup() -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def _one_thread() -> None:
+    import torch
+
     torch.set_num_threads(1)
 
 
@@ -92,6 +94,8 @@ def _one_thread() -> None:
 def _no_seeds_for_absent_devices() -> None:
     """Where a device is not there, ``torch.manual_seed`` keeps the seed with a stack trace until it is: milliseconds
     below the frames of pytest, thousands of times."""
+    import torch
+
     for device in (torch.cuda, torch.xpu, torch.mtia):
         if not device.is_available():
             device.manual_seed_all = lambda seed: None
@@ -135,6 +139,8 @@ def whole_figures(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="session")
 def local_ray() -> Iterator[None]:
     """One private Ray with two workers, started by the first test that needs it."""
+    from sweeps.running.cluster import Resources, connected
+
     with connected(Resources(workers=2)):
         yield
 
@@ -142,6 +148,7 @@ def local_ray() -> Iterator[None]:
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, str, str]]:
     """Run ``cbs`` in this process; returns exit code, standard output and standard error."""
+    import cli
 
     def call(*arguments: object) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["cbs", *map(str, arguments)])
@@ -156,4 +163,6 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.fixture
 def children_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a command asks of a child runs in this process: see :class:`tests.sweeps.alone.ChildHere`."""
+    from tests.sweeps import alone
+
     alone.children_here(monkeypatch)
