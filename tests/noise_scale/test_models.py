@@ -83,6 +83,10 @@ def test_a_cell_is_what_the_page_says(model: str, mode: str, source: str) -> Non
     all of them, in an hour or two."""
     pytest.importorskip("transformers")
     found, wanted = run(model, mode, source), CELLS[model, mode, source]
+    if UNFIT in (found.kind, wanted.kind) and mode in ("autocast", "bfloat16"):
+        # whether torch runs a model in bfloat16 depends on the processor; where it does, the answer is one of the good
+        assert found.kind not in (WRONG, CRASHED), found.line
+        return
     assert found.kind == wanted.kind, found.line
     if found.kind == REFUSED:
         assert general(found.line) == wanted.line
