@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import sys
 import tempfile
 import traceback
@@ -20,7 +21,7 @@ _SERVER = multiprocessing.get_context("forkserver")
 _SERVER.set_forkserver_preload(
     ["torch", "torch._dynamo", "pandas", "pyarrow.parquet", "scipy.optimize", "scipy.stats", "typer", "rich.console"]
 )
-SECONDS = 120
+SECONDS = 600
 
 
 @dataclass(frozen=True)
@@ -34,18 +35,20 @@ class Finished:
 
 def python(source: str, folder: Path, *arguments: str) -> Finished:
     """Run ``source`` as ``python -c source arguments`` does, in ``folder``; ``returncode`` is ``None`` where it took
-    more than two minutes."""
+    more than ten minutes."""
     with tempfile.TemporaryDirectory() as scratch:
         files = [Path(scratch) / name for name in ("stdout", "stderr")]
         child = _SERVER.Process(target=_run, args=(source, str(folder), arguments, *map(str, files)))
         child.start()
         child.join(SECONDS)
         if child.exitcode is None:
-            child.kill()
+            assert child.pid is not None
+            os.killpg(child.pid, signal.SIGKILL)
         return Finished(child.exitcode, *(file.read_text() for file in files))
 
 
 def _run(source: str, folder: str, arguments: tuple[str, ...], *files: str) -> None:
+    os.setsid()
     for file, stream in zip(files, (sys.stdout, sys.stderr), strict=True):
         os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT), stream.fileno())
     os.chdir(folder)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
 import sys
 import traceback
 from collections.abc import Callable
@@ -16,26 +14,17 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from tests import fresh
+
 SECONDS = 600
+ROOT = Path(__file__).parents[1]
+PROGRAM = "import runpy, sys; del sys.argv[0]; runpy.run_path(sys.argv[0], run_name='__main__')"
 
 
 def found_by(worker: Path, folder: Path, *arguments: object) -> list[Any]:
     """Run the program ``worker FOLDER ARGUMENTS``; returns what each of its ranks has left in ``FOLDER/RANK.pt``."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[1])}
-    process = subprocess.Popen(
-        [sys.executable, str(worker), str(folder), *map(str, arguments)],
-        env=environment,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        said = process.communicate(timeout=SECONDS)[1]
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-    assert process.returncode == 0, said
+    finished = fresh.python(PROGRAM, ROOT, *map(str, (worker, folder, *arguments)))
+    assert finished.returncode == 0, finished.stderr
     return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(len([*folder.glob("*.pt")]))]
 
 

@@ -173,7 +173,8 @@ def test_damaged_files_are_set_aside_told_and_run_again_to_the_same_bytes(tmp_pa
         path.write_bytes(damage(path.read_bytes()))
     shutil.rmtree(store.trials / store.trial_ids()[3])
     assert len(ledger(store).problems) == 1  # the table; the others are looked into by a sweep
-    _, told = run(wanted, folder)
+    with without_ray():
+        _, told = run(wanted, folder)
     assert reached(folder) == before
     assert told.count("the trial runs again") == 3
     assert len(store.damaged()) == 3
