@@ -109,7 +109,7 @@ class Coupling:
             rows = slope.unflatten(0, (examples, -1))[mine.nonzero()[:, 0].to(slope.device)]
             generator = torch.Generator(rows.device).manual_seed(0)
             direction = torch.randn(rows.shape, generator=generator, device=rows.device).to(rows)
-            (second,) = torch.autograd.grad((rows * direction).sum(), output, create_graph=True, allow_unused=True)
+            (second,) = torch.autograd.grad((rows * direction).sum(), output, retain_graph=True, allow_unused=True)
             if second is not None:
                 sizes = norms(second, examples)
                 if float(sizes[~mine].norm()) > ROUNDING * float(sizes[mine].norm()):
