@@ -18,7 +18,7 @@ SAMPLE = 256
 into memory."""
 
 
-NUMBERS = 2**23
+NUMBERS = 2**20
 """Most numbers of all examples together that are compared; of larger tensors as many columns are drawn."""
 
 
