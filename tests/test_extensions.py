@@ -126,15 +126,24 @@ def test_a_command_that_cannot_be_imported_is_one_line(tmp_path: Path) -> None:
     assert answer.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("name", [folder.name for folder in extensions.within("analysis.extensions")])
-def test_without_an_extension_help_and_analysis_work(name: str, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the tree, with what is compiled of it, but for files that are just being compiled."""
+    copied = tmp_path_factory.mktemp("tree")
     for part in ("cbs", "sweeps", "analysis"):
-        shutil.copytree(ROOT / part, tmp_path / "tree" / part, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(ROOT / "cli.py", tmp_path / "tree")
-    shutil.rmtree(tmp_path / "tree" / "analysis" / "extensions" / name)
+        shutil.copytree(ROOT / part, copied / part, ignore=shutil.ignore_patterns("*.pyc.*"))
+    shutil.copy(ROOT / "cli.py", copied)
+    return copied
+
+
+@pytest.mark.parametrize("name", [folder.name for folder in extensions.within("analysis.extensions")])
+def test_without_an_extension_help_and_analysis_work(name: str, tree: Path, tmp_path: Path) -> None:
+    extension = tree / "analysis" / "extensions" / name
+    extension.rename(tmp_path / name)
     sweep(tmp_path / "results", {"adamw": Truth()}, batch_sizes=(8, 64, 512), lrs=(8e-3,))
     lines = (["--help"], ["schedule", "--help"], ["analyze", "results", "--resamples", "100"])
-    answer = ask(tmp_path, *lines, home=tmp_path / "tree")
+    answer = ask(tmp_path, *lines, home=tree)
+    (tmp_path / name).rename(extension)
     assert answer.stderr == ""
     assert "Measure:" in answer.stdout
     assert "judge" in answer.stdout

@@ -6,8 +6,7 @@ import dataclasses
 import io
 import json
 import math
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +22,6 @@ from tests.factories import Truth, sweep
 
 SIZES = (2, 8, 32, 128, 512)
 LRS = tuple(5e-4 * 2.0**power for power in range(6))
-ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture(scope="module")
@@ -128,20 +126,19 @@ def test_the_figure_shows_optima_bounds_and_the_law_with_its_band(found: Learnin
     assert np.isfinite(table.loc[table["kind"] != "bound", ["low", "high"]].to_numpy()).all()
 
 
-def test_the_command_prints_json_and_refuses_in_one_line(folder: Path, tmp_path: Path) -> None:
-    def cbs(*words: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, str(ROOT / "cli.py"), "lr", str(folder), "-o", str(tmp_path / "out"), *words]
-        return subprocess.run(command, capture_output=True, text=True, check=False)
-
-    done = cbs("--json", "--figures", "none", "--resamples", "100", "--scale-from", "8")
-    assert done.returncode == 0, done.stderr
-    written = json.loads(done.stdout)
+def test_the_command_prints_json_and_refuses_in_one_line(
+    folder: Path, tmp_path: Path, run: Callable[..., tuple[int, str, str]]
+) -> None:
+    asked = ("lr", folder, "-o", tmp_path / "out", "--json", "--figures", "none", "--resamples", 100)
+    code, out, err = run(*asked, "--scale-from", 8)
+    assert code == 0, err
+    written = json.loads(out)
     assert {each["reference"] for entry in written["learning_rates"] for each in entry["protocols"]} == {None, 8}
     assert all(Path(path).is_file() for path in written["files"])
-    refused = cbs("--scale-from", "7")
-    assert refused.returncode == 2
-    assert refused.stderr.startswith("cbs: batch size 7 of adamw has no best learning rate")
-    assert len(refused.stderr.strip().splitlines()) == 1
+    code, _, err = run(*asked, "--scale-from", 7)
+    assert code == 2
+    assert err.startswith("cbs: batch size 7 of adamw has no best learning rate")
+    assert len(err.strip().splitlines()) == 1
 
 
 def test_commands_are_printed_once_and_only_where_there_are_few(found: LearningRates) -> None:
