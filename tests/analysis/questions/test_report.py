@@ -330,6 +330,7 @@ def test_a_page_that_cannot_be_written_leaves_the_old_one(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("analysis.questions.report.answer.os.replace", full)
+    monkeypatch.setattr("analysis.questions.report.answer.drawings", lambda answers: [])
     with pytest.raises(ResultsError, match=f"cannot write the report to {file}: No space left.*--output") as error:
         report(tiny, output=file, config=FAST)
     assert "\n" not in str(error.value)
@@ -350,7 +351,7 @@ def test_colours_of_the_page_have_contrast(scheme: str) -> None:
 
 
 def test_the_command_says_where_it_wrote_and_the_same_input_gives_the_same_bytes(
-    tiny: Path, tmp_path: Path, run
+    tiny: Path, tmp_path: Path, run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "r.html"
     code, out, _ = run("report", tiny, "-o", file, "--resamples", 100, "--json")
@@ -362,6 +363,7 @@ def test_the_command_says_where_it_wrote_and_the_same_input_gives_the_same_bytes
     again = report(tiny, output=tmp_path / "new" / "b.html", config=FAST, command=command)
     assert again.path.read_bytes() == file.read_bytes()
     (tmp_path / "file").touch()
+    monkeypatch.setattr("analysis.questions.report.answer.drawings", lambda answers: [])
     code, out, err = run("report", tiny, "-o", tmp_path / "file" / "r.html", "--resamples", 100)
     assert (code, out) == (2, "")
     assert err.startswith("cbs: cannot write the report to")
