@@ -112,13 +112,14 @@ class Panels(typer.core.TyperGroup):
 
 
 class OptionPanels(typer.core.TyperCommand):
-    """Lists options under the headings that they name; hidden ones only with ``--help-all``."""
+    """Lists options under the headings that they name; hidden ones only with ``--help-all`` and in completion."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         parameters = super().get_params(ctx)
         if not any(getattr(parameter, "hidden", False) for parameter in parameters):
             return parameters
-        return [*parameters[:-1], _help_all(parameters[-1]), parameters[-1]]
+        parameters = [*parameters[:-1], _help_all(parameters[-1]), parameters[-1]]
+        return [_shown(parameter) for parameter in parameters] if ctx.resilient_parsing else parameters
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         under: dict[str, list[tuple[str, str]]] = {}
@@ -126,13 +127,17 @@ class OptionPanels(typer.core.TyperCommand):
             hidden = getattr(parameter, "hidden", False)
             if hidden and not ctx.meta.get(HELP_ALL):
                 continue
-            shown = copy.copy(parameter)
-            shown.hidden = False  # type: ignore[attr-defined]
-            record = shown.get_help_record(ctx)
+            record = _shown(parameter).get_help_record(ctx)
             if record is not None:
                 panel = getattr(parameter, "rich_help_panel", None) or f"{parameter.param_type_name}s".capitalize()
                 under.setdefault(panel, []).append(record)
         _write_panels(formatter, under)
+
+
+def _shown(parameter: Any) -> Any:
+    shown = copy.copy(parameter)
+    shown.hidden = False
+    return shown
 
 
 def _help_all(help_option: Any) -> Any:

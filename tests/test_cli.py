@@ -82,6 +82,14 @@ def test_rare_options_of_a_sweep_are_shown_when_asked_for(run, monkeypatch):
     assert run("analyze", "--help-all")[0] == 2  # where nothing is hidden there is no such flag
 
 
+def test_the_shell_completes_rare_options_too():
+    command = cli.commands()["sweep"]
+    context = command.make_context("sweep", [], resilient_parsing=True)
+    every = {flag for option in command.params for flag in option.opts if flag.startswith("--")}
+    assert {entry.value for entry in command.shell_complete(context, "--")} == every | {"--help", "--help-all"}
+    assert [entry.value for entry in command.shell_complete(context, "--resu")] == ["--resume"]
+
+
 @pytest.mark.parametrize("group", ["schedule", "theory", "recipes"])
 def test_a_list_of_commands_is_not_cut(run, group, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")

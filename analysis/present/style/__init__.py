@@ -189,7 +189,7 @@ def percent(table: pd.DataFrame) -> str:
 
 def mark(label: str, **look: Any) -> Line2D:
     """Return the key entry of a label that does not refer to an optimizer."""
-    return Line2D([], [], **{"color": GREY} | look, label=label)
+    return Line2D([], [], **{"color": GREY, "solid_capstyle": "butt"} | look, label=label)
 
 
 def handle(label: str, look: MarkStyle, *, line: bool = True, **marks: Any) -> Line2D:

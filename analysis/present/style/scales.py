@@ -126,8 +126,20 @@ def batch_axes(axes: Axes, table: pd.DataFrame, y: Any, label: str, sizes: pd.Se
     ``sizes`` if given, otherwise limits follow all batch sizes of the table."""
     of_x = f"batch size ({table['example_unit'].iloc[0]}s)"
     x = table["batch_size"] if sizes is None else sizes
-    log_axes(axes, x, y, of_x, label, ticks=sizes, most=most_ticks(axes))
+    ticks = None if sizes is None else _with_room(sorted(set(sizes)), size(axes)[0])
+    log_axes(axes, x, y, of_x, label, ticks=ticks, most=len(ticks) if ticks else most_ticks(axes))
     token_axis(axes, table["tokens_per_example"])
+
+
+def _with_room(values: Sequence[float], inches: float) -> Sequence[float]:
+    """Return every value, or every second, third and so on, so that their labels fit side by side on a log axis."""
+    places = np.log(values) * 0.85 * inches / max(np.log(values[-1] / values[0]), 0.2)
+    room = np.array([width(plain(value), 7) for value in values]) / 2 + 0.05
+    for step in range(1, len(values)):
+        near = np.diff(places[::step]) < room[:-step:step] + room[step::step]
+        if not near.any():
+            return values[::step]
+    return values[:1]
 
 
 def axis_label(axes: Axes, axis: str, text: str) -> None:

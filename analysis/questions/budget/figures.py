@@ -56,11 +56,6 @@ def compute(found: Budgets) -> pd.DataFrame:
     return tidy(rows, ["panel", "optimizer", "kind", "batch_size", "value", "low", "high"])
 
 
-def _ticks(axes: Axes, sizes: pd.Series) -> pd.Series | None:
-    """Return the batch sizes as ticks if there is room for all labels; otherwise ``None`` for round numbers."""
-    return sizes if sizes.nunique() <= style.most_ticks(axes) else None
-
-
 def marks(table: pd.DataFrame) -> list[Line2D]:
     """Return key entries of the standings that occur, and of the band."""
     words = {"equal": "within the margin of the best", "worse": "worse by more", "cannot be told": "cannot be told"}
@@ -77,7 +72,7 @@ def marks(table: pd.DataFrame) -> list[Line2D]:
 def draw(axes: Axes, table: pd.DataFrame) -> None:
     """Draw points joined by lines, and a band from the best to the margin; points of several optimizers are offset."""
     sizes, sign = table["batch_size"], float(table["sign"].iloc[0])
-    style.batch_axes(axes, table, table["value"].abs(), str(table["label"].iloc[0]), _ticks(axes, sizes))
+    style.batch_axes(axes, table, table["value"].abs(), str(table["label"].iloc[0]), sizes)
     axes.set_yscale("linear")
     places = table[["value", "low", "high"]].to_numpy(float)
     least, most = float(np.nanmin(table["value"])), float(np.nanmax(table["value"]))
@@ -182,7 +177,7 @@ def compute_basin(found: Budgets) -> pd.DataFrame:
 def draw_basin(axes: Axes, table: pd.DataFrame) -> None:
     """Draw the ratio of the learning rates that do as well as the best of the batch size, within the margin."""
     label = f"learning rates within {number(float(table['margin'].iloc[0]))} of the best, highest / lowest"
-    style.batch_axes(axes, table, [*table["basin_width"], 1.0], label, _ticks(axes, table["batch_size"]))
+    style.batch_axes(axes, table, [*table["basin_width"], 1.0], label, table["batch_size"])
     key = []
     for name, look, (own,) in style.each(table, "point"):
         axes.plot(own["batch_size"], own["basin_width"], color=look.colour, linestyle=look.dashes, marker=look.marker)

@@ -77,10 +77,9 @@ def draw_losses(axes: Axes, table: pd.DataFrame) -> None:
     """Excesses joined by lines, the tolerance across, k* down from it with its interval as a band."""
     own = table[table["kind"] == "branch"]
     tolerance = float(table["tolerance"].iloc[0])
-    sizes = own["batch_size"]
     unit = f" ({table['metric_unit'].iloc[0]})" if table["metric_unit"].iloc[0] else ""
-    ticks = sizes if sizes.nunique() <= style.most_ticks(axes) else None
-    style.batch_axes(axes, own, own["excess"].abs() + tolerance, f"loss above the best smaller batch{unit}", ticks)
+    label = f"loss above the best smaller batch{unit}"
+    style.batch_axes(axes, own, own["excess"].abs() + tolerance, label, own["batch_size"])
     axes.set_yscale("linear")
     most = float(np.clip(own["excess"].max(), 1.5 * tolerance, _SHOWN * tolerance))
     axes.set_ylim(-0.12 * most, 1.2 * most)

@@ -119,7 +119,9 @@ def draw(axes: Axes, table: pd.DataFrame) -> None:
     handles = [_draw_optimizer(axes, name, look, *kinds) for name, look, kinds in each]
     if (table["kind"] == "extrapolation").any():
         handles.append(style.mark("beyond the data", linewidth=0.6))
-    if any(line.get_linestyle() == ":" for line in axes.lines):
+    ends = [line.get_ydata() for line in axes.lines if line.get_linestyle() == ":"]
+    low, high = axes.get_ylim()
+    if any(((low < end) & (end < high)).any() for end in map(np.asarray, ends)):
         handles.append(style.mark("ends of a wide interval", linestyle=":", linewidth=0.6))
     title = f"$B_{{crit}} \\propto x^k$ [{style.percent(table)}]"
     tops = points["high"].combine_first(table["critical_batch_size"])

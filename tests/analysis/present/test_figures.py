@@ -442,7 +442,7 @@ def test_a_curve_that_is_no_hyperbola_is_drawn_beside_one_with_exponent_1(tmp_pa
         drawn[name] = (table["kind"] == "hyperbola").any()
         words = [text.get_text() for text in FIGURES["steps"].figure(table).axes[0].get_legend().get_texts()]
         assert words[0] == f"adamw  {with_interval(answer.critical_batch_size, answer.interval)}"
-        assert ("with the exponent fixed at 1" in words) == drawn[name]
+        assert ("exponent fixed at 1" in words) == drawn[name]
         curve = table[table["kind"] == "fit"]
         np.testing.assert_allclose(np.log(curve["steps"]), shown.estimate.log_steps(curve["batch_size"].to_numpy()))
     assert drawn == {"bent": True, "straight": False}
@@ -563,8 +563,8 @@ def test_the_pareto_key_says_what_stars_and_thin_lines_are(situation: Situation)
     figure = situation.drawn("pareto")
     legend = figure.axes[0].get_legend() or figure.legends[0]
     said = {text.get_text() for text in legend.get_texts()}
-    assert ("B_crit" in said) == (table["kind"] == "critical").any()
-    assert ("a = 1" in said) == (table["kind"] == "hyperbola").any()
+    assert (r"$B_{\mathrm{crit}}$" in said) == (table["kind"] == "critical").any()
+    assert ("exponent fixed at 1" in said) == (table["kind"] == "hyperbola").any()
 
 
 def test_an_open_end_is_an_arrow_and_an_unknown_interval_nothing() -> None:

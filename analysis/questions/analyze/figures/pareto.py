@@ -74,9 +74,9 @@ def draw(axes: Axes, table: pd.DataFrame) -> None:
     others = style.behind(axes, table, "steps", "examples")
     key = [] if others else [style.handle(name, look) for name, look in looks.items()]
     if (table["kind"] == "critical").any():
-        key.append(style.handle("B_crit", style.MarkStyle(style.GREY, "*", ""), line=False))
+        key.append(style.mark("$B_{\\mathrm{crit}}$", marker="*", markersize=8, linestyle=""))
     if (table["kind"] == "hyperbola").any():
-        key.append(style.handle("a = 1", style.MarkStyle(style.GREY, "", "-"), linewidth=0.5))
+        key.append(style.mark("exponent fixed at 1", linewidth=0.5))
     if others:
         style.below(cast(Figure, axes.figure), [*key, *others])
     else:

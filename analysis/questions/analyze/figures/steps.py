@@ -82,9 +82,9 @@ def draw(axes: Axes, table: pd.DataFrame) -> None:
         key += axes.plot(axes.get_xlim(), steps, label="perfect scaling", **_PALE)
         axes.set_ylim(*limits)
     if (table["kind"] == "censored").any():
-        key.append(style.mark("not reached in the steps run", marker="^", linestyle="", markerfacecolor="white"))
+        key.append(style.mark("more steps than this", marker="^", linestyle="", markerfacecolor="white"))
     if (table["kind"] == "hyperbola").any():
-        key.append(style.mark("with the exponent fixed at 1", linewidth=0.5))
+        key.append(style.mark("exponent fixed at 1", linewidth=0.5))
     symbol = math_symbol(table["definition"].iloc[0])
     known = table[list(CRITICAL)].notna().any()
     title = f"{symbol} [{style.percent(table)}]" if known["critical_low"] else symbol if known.any() else ""
