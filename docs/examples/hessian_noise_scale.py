@@ -17,7 +17,7 @@ from cbs.errors import ConfigError
 from cbs.noise_scale import MomentAverages, NoiseScaleMeter
 from cbs.noise_scale.moments import Moments, Sizes, solve_moments
 from cbs.noise_scale.passes import first_dimension
-from cbs.spectrum.hessian import hessian_product
+from cbs.compute.hessian import hessian_product
 
 
 def hessian_moments(

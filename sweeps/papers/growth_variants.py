@@ -17,10 +17,7 @@ def workload(tiny: bool) -> Choice:
     return Choice(name="images", options={"model": "resnet18", "norm": "batch", "data": "data/cifar100"})
 
 
-def published(tiny: bool) -> dict[str, object]:
-    return {"tiny": tiny, "model": classifier("resnet18", 100, 3, 32), "parameters": 11.2e6}
-
-
+PUBLISHED = {"model": classifier("resnet18", 100, 3, 32), "parameters": 11.2e6}
 SMALL = "glyphs and LeNet in place of CIFAR-100 and ResNet-18"
 RATES = "first learning rates are those that a search by the validation loss tries; of them the one that ends at the " \
     "smallest gradient counts; the paper has 0.1"  # fmt: skip
@@ -50,7 +47,7 @@ def adaptive(scale: str) -> PaperRecipe:
             RATES,
             *([SMALL, f"a first threshold of {norm:g}; the example of the code has .5"] if tiny else []),
         ),
-        runs=(one_run("images", sweep, **published(tiny)),),
+        runs=(one_run("images", sweep, tiny, **PUBLISHED),),
         analyses={"losses": "schedule losses {images} --metric gradient_norm"},
         expectations=tuple(
             Expectation(
@@ -91,7 +88,7 @@ def ablation(scale: str) -> PaperRecipe:
             RATES,
             *([SMALL] if tiny else []),
         ),
-        runs=(one_run("images", sweep, **published(tiny)),),
+        runs=(one_run("images", sweep, tiny, **PUBLISHED),),
         analyses={"losses": "schedule losses {images} --metric gradient_norm"},
         expectations=(
             Expectation(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from cbs.registry.choices import Choice
+from dataclasses import replace
+
+from cbs.trial.config import EvaluationPlan
 from sweeps.papers import PAPERS, AnswerPath, Beyond, Expectation, PaperRecipe
 from sweeps.papers.merit import PAPER, TINY, UNPUBLISHED, gpt2
 from sweeps.papers.parts import COSINE, TEXT, experiment, lower_loss, one_run
@@ -11,7 +13,10 @@ from sweeps.spec.lr_rule import PrescribedRate
 RATES = {"adamw": 0.0113, "lamb": 0.016, "merit": 0.0113}
 """At batch size 256 of the tiny scale: the best ones of docs/default-workload.md, and the fourth of LAMB's own grid."""
 
-CURVATURE = {"hessian_top": (37.231, 12.326), "hessian_trace": (12994.91, 3444.92)}
+CURVATURE = {
+    "hessian_top": ("the largest eigenvalue of the Hessian", 37.231, 12.326),
+    "hessian_trace": ("the trace of the Hessian", 12994.91, 3444.92),
+}
 """AdamW and MERIT on GPT-2 small at convergence."""
 
 LOGITS = {"tiny": ((1, "1750", "54"), (2, "560", "150")), "paper": ((1, "1750", "54"), (12, "560", "150"))}
@@ -25,7 +30,12 @@ def merit_logits(scale: str) -> PaperRecipe:
     size, budget, target = (256, 16_000, 3.0) if tiny else (1024, 2_441_406, 3.8)
     runs = []
     for name, lr in RATES.items():
-        about = {"schedule": COSINE, "diagnostics": ("max_attention_logit",), "metrics": tuple(CURVATURE)}
+        about = {
+            "schedule": COSINE,
+            "diagnostics": ("max_attention_logit",),
+            "metrics": tuple(CURVATURE),
+            "evaluation": EvaluationPlan(growth=2.0, far_growth=2.0),
+        }
         if tiny:
             about |= {"lr_rule": PrescribedRate(power=None, lrs={size: lr}), "seeds": (0, 1, 2)}
         else:
@@ -39,7 +49,7 @@ def merit_logits(scale: str) -> PaperRecipe:
         return AnswerPath(analysis=f"logits_{optimizer}", path=("fits", 0, "max_attention_logits", of, "peak"))
 
     def ratio(layer: int) -> AnswerPath:
-        return AnswerPath(**vars(peak("merit", layer)) | {"over": peak("adamw", layer)})
+        return replace(peak("merit", layer), over=peak("adamw", layer))
 
     return PaperRecipe(
         title="MERIT: smaller attention logits and flatter minima than AdamW's",
@@ -64,9 +74,12 @@ def merit_logits(scale: str) -> PaperRecipe:
                 for layer, adamw, merit in LOGITS[scale]
             ),
             *(
-                lower_loss("merit", "adamw", size, f"{metric}: {merit:g} against {adamw:g} (GPT-2 small)",
-                           "table of the Hessian, read in a summary", analysis=metric)
-                for metric, (adamw, merit) in CURVATURE.items()
+                replace(
+                    lower_loss("merit", "adamw", size, f"{metric}: {merit:g} against {adamw:g} (GPT-2 small)",
+                               "table of the Hessian, read in a summary", analysis=metric),
+                    claim=f"{words} is smaller where MERIT ends than where AdamW does",
+                )
+                for metric, (words, adamw, merit) in CURVATURE.items()
             ),
         ),
         figure="max_attention_logit",

@@ -6,7 +6,7 @@ from typing import Any
 
 from cbs.registry.choices import Choice
 from sweeps.papers import PAPERS, AnswerPath, Beyond, Expectation, Monotone, PaperRecipe, RecipeRun
-from sweeps.papers.parts import PROBE, TEXT, experiment
+from sweeps.papers.parts import AUTO, PROBE, TEXT, experiment
 
 PLACES = {"tiny": ("8%", "30%", "90%"), "paper": ("2%", "8%", "16%", "33%", "66%", "95%")}
 SOURCE = "arXiv 2505.23971, section 3, read in the text"
@@ -24,7 +24,7 @@ def branch_olmo(scale: str) -> PaperRecipe:
         options = {"size": "gpt2-large", "width": 2048, "layers": 16, "heads": 16, "context": 4096,
                    "data": "data/olmo/train.bin", "dtype": "uint32", "vocab_size": 100278}  # fmt: skip
         sweep = experiment(Choice(name="text", options=options), ("adamw",), (1024,), budgets=(148_437_500,),
-                           lrs=(4e-4 * 2**0.5,), seeds=(0, 1), probe=Choice(name="auto"), precision="bfloat16")  # fmt: skip
+                           lrs=(4e-4 * 2**0.5,), seeds=(0, 1), probe=AUTO, precision="bfloat16")  # fmt: skip
         about |= {"factors": "1/4,1/2,1,2,3,4,5,6,7,8", "window": "491520"}
 
     def along(name: str) -> tuple[AnswerPath, ...]:
@@ -55,6 +55,6 @@ def branch_olmo(scale: str) -> PaperRecipe:
                 relation=Beyond(1.0, above=False), ours=along("noise_scale_ratio"),
             ),
         ),
-        figure="local_batch_size",
+        figure="local_curve",
         minutes=6.0 if tiny else None,
     )  # fmt: skip
