@@ -27,7 +27,7 @@ LOGITS = {"tiny": ((1, "1750", "54"), (2, "560", "150")), "paper": ((1, "1750", 
 def merit_logits(scale: str) -> PaperRecipe:
     """Largest attention logit of two layers, top eigenvalue and trace of the Hessian under AdamW, LAMB and MERIT."""
     tiny = scale == "tiny"
-    size, budget, target = (256, 16_000, 3.0) if tiny else (1024, 2_441_406, 3.8)
+    size, budget, target = (256, 16_000, 3.3) if tiny else (1024, 2_441_406, 3.8)
     runs = []
     for name, lr in RATES.items():
         about = {
