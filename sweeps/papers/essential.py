@@ -67,7 +67,7 @@ def telescoping(scale: str) -> PaperRecipe:
     tiny = scale == "tiny"
     widths = (16, 32, 64, 128) if tiny else (256, 512, 1024, 2560)
     if tiny:
-        sweep = essential_telescope().replace(micro_batch_size=128)
+        sweep = essential_telescope().replace(micro_batch_size=128, seeds=(0, 1, 2))
     else:
         options = {"size": "gpt2-small", "width": 256, "context": 8192, "parametrization": "mup", "base_width": 256,
                    "data": "data/dclm/train.bin", "dtype": "uint32", "vocab_size": 128256}  # fmt: skip
@@ -88,7 +88,14 @@ def telescoping(scale: str) -> PaperRecipe:
         "beyond, each around the optimum before",
         deviations=(
             "the learning rate alone, not weight decay beside it",
-            *(["bytes of a small text, widths 16 to 128"] if tiny else ["heads of the paper's models are not known"]),
+            *(
+                [
+                    "bytes of a small text, widths 16 to 128",
+                    "three seeds; with one, as first planned, the ratio had no interval",
+                ]
+                if tiny
+                else ["heads of the paper's models are not known"]
+            ),
         ),
         runs=(run,),
         analyses={f"lr_{width}": f"lr {{widths}}/width-{width}" for width in widths[:3]},

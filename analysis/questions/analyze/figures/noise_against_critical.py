@@ -5,18 +5,21 @@ McCandlish et al. (2018), figure 4: the cheap predictor beside what it predicts,
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
 from analysis.estimate.findings import Analysis
+from analysis.estimate.result import Answer
 from analysis.present import style
 from analysis.present.figures import CRITICAL, about, figure, tidy
 
 _NOISE = ["noise_scale", "low", "high"]
 
 
-def compute(result: Analysis) -> pd.DataFrame:
+def compute(answers: Sequence[Answer]) -> pd.DataFrame:
     """Return one row per optimizer, workload and target that has both; no rows if there is only one workload and
     target, whose own figures show both.
 
@@ -25,7 +28,7 @@ def compute(result: Analysis) -> pd.DataFrame:
     the target.
     """
     rows = []
-    for answer in result.answers:
+    for answer in answers:
         if answer.noise_scale.value is not None and answer.critical_batch_size is not None:
             noise = dict(zip(_NOISE, (answer.noise_scale.value, *answer.noise_scale.interval), strict=True))
             model = {"workload": answer.group.workload, "parameters": answer.group.parameters}
