@@ -17,10 +17,11 @@ PAPER = "Essential AI 2025, arXiv 2505.02222"
 def frontier(scale: str) -> PaperRecipe:
     """Time to one loss on up to so many devices, AdamW and Muon."""
     tiny = scale == "tiny"
+    devices = (1, 2, 4, 8) if tiny else (8, 16, 32, 64, 128)
     if tiny:
         sweep = experiment(TEXT, ("adamw", "muon"), (4, 16, 64, 256, 512), target=2.8, seeds=(0, 1), max_steps=1_000,
                            max_examples=50_000, expected=(90.0, 3_000.0))  # fmt: skip
-        rows, devices = "assumed(examples_per_second_per_device=2000, max_batch_per_device=64)", (1, 2, 4, 8)
+        rows = "assumed(examples_per_second_per_device=2000, max_batch_per_device=64)"
     else:
         options = {"size": "gpt2-medium", "width": 1280, "layers": 24, "heads": 20, "context": 8192,
                    "data": "data/dclm/train.bin", "dtype": "uint32", "vocab_size": 128256}  # fmt: skip
@@ -29,7 +30,7 @@ def frontier(scale: str) -> PaperRecipe:
             tuple(2**k for k in range(4, 12)), target=3.25, max_steps=20_000, max_examples=3_000_000,
             expected=(3_000.0, 1e6), precision="bfloat16",
         )  # fmt: skip
-        rows, devices = "assumed(examples_per_second_per_device=10, max_batch_per_device=16)", (8, 16, 32, 64, 128)
+        rows = "assumed(examples_per_second_per_device=10, max_batch_per_device=16)"
 
     def seconds(count: int, optimizer: str) -> AnswerPath:
         of = ("recommendations", 0, "optimizers", {"optimizer": optimizer})

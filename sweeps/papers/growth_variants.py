@@ -68,8 +68,8 @@ def ablation(scale: str) -> PaperRecipe:
     """Growth of the learning rate by 1.1 to 1.4, of the batch size by 2 to 4, and other lengths of the stages."""
     tiny = scale == "tiny"
     first, budget = (8, 12_000) if tiny else (16, 10_000_000)
-    stage, lengths = budget // 15, (0, 1.5)
-    settings = [(2, gamma, 1) for gamma in GAMMAS] + [(delta, 1.4, 1) for delta in DELTAS[1:]]
+    stage, lengths = budget // 15, (0.0, 1.5)
+    settings = [(2, gamma, 1.0) for gamma in GAMMAS] + [(delta, 1.4, 1.0) for delta in DELTAS[1:]]
     settings += [(2, 1.4, power) for power in lengths]
     names = [f"growth(delta={d}, gamma={g:g}, stage_power={p:g})" for d, g, p in settings]
     given = [f"{name[:-1]}, first_examples={stage})" for name in names]
