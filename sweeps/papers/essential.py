@@ -7,7 +7,8 @@ from dataclasses import replace
 from cbs.registry.choices import Choice
 from cbs.trial.target import Target
 from sweeps.papers import PAPERS, AnswerPath, Beyond, Expectation, Near, PaperRecipe, RecipeRun
-from sweeps.papers.parts import TEXT, experiment
+from sweeps.papers.muon import essential_ratio
+from sweeps.papers.parts import experiment
 from sweeps.recipes.essential_telescope import essential_telescope
 
 PAPER = "Essential AI 2025, arXiv 2505.02222"
@@ -18,19 +19,11 @@ def frontier(scale: str) -> PaperRecipe:
     """Time to one loss on up to so many devices, AdamW and Muon."""
     tiny = scale == "tiny"
     devices = (1, 2, 4, 8) if tiny else (8, 16, 32, 64, 128)
+    sweep = essential_ratio(scale).runs[0].sweep
     if tiny:
-        sweep = experiment(TEXT, ("adamw", "muon"), (4, 16, 64, 256, 512), target=2.8, seeds=(0, 1), max_steps=1_000,
-                           max_examples=50_000, expected=(90.0, 3_000.0))  # fmt: skip
-        rows = "assumed(examples_per_second_per_device=2000, max_batch_per_device=64)"
-    else:
-        options = {"size": "gpt2-medium", "width": 1280, "layers": 24, "heads": 20, "context": 8192,
-                   "data": "data/dclm/train.bin", "dtype": "uint32", "vocab_size": 128256}  # fmt: skip
-        sweep = experiment(
-            Choice(name="text", options=options), ("adamw(betas=[0.95, 0.95])", "muon(betas=[0.95, 0.95])"),
-            tuple(2**k for k in range(4, 12)), target=3.25, max_steps=20_000, max_examples=3_000_000,
-            expected=(3_000.0, 1e6), precision="bfloat16",
-        )  # fmt: skip
-        rows = "assumed(examples_per_second_per_device=10, max_batch_per_device=16)"
+        sweep = sweep.replace(target=Target(metric="validation_loss", value=2.8))
+    rate, most = (2000, 64) if tiny else (10, 16)
+    times = f"assumed(examples_per_second_per_device={rate}, max_batch_per_device={most})"
 
     def seconds(count: int, optimizer: str) -> AnswerPath:
         of = ("recommendations", 0, "optimizers", {"optimizer": optimizer})
@@ -47,8 +40,8 @@ def frontier(scale: str) -> PaperRecipe:
             *(["bytes of a small text, no weight decay"] if tiny else ["a GPT of 500M; weight decay is not searched"]),
         ),
         runs=(RecipeRun(name="text", sweep=sweep),),
-        analyses={"plane": f"compare {{text}} --reference adamw --throughput '{rows}'"}
-        | {f"time_{n}": f"recommend {{text}} --devices {n} --throughput '{rows}'" for n in devices},
+        analyses={"plane": f"compare {{text}} --reference adamw --throughput '{times}'"}
+        | {f"time_{n}": f"recommend {{text}} --devices {n} --throughput '{times}'" for n in devices},
         expectations=(
             Expectation(
                 claim="Muon's time to the loss is below AdamW's on every number of devices",

@@ -44,12 +44,10 @@ def merit_logits(scale: str) -> PaperRecipe:
         runs.append(one_run(name, sweep, tiny, parameters=125e6))
     places = " ".join(f"{{{name}}}" for name in RATES)
 
-    def peak(optimizer: str, layer: int) -> AnswerPath:
-        of = {"batch_size": size, "layer": layer}
-        return AnswerPath(analysis=f"logits_{optimizer}", path=("fits", 0, "max_attention_logits", of, "peak"))
-
     def ratio(layer: int) -> AnswerPath:
-        return replace(peak("merit", layer), over=peak("adamw", layer))
+        path = ("fits", 0, "max_attention_logits", {"batch_size": size, "layer": layer}, "peak")
+        one, other = (AnswerPath(analysis=f"logits_{name}", path=path) for name in ("merit", "adamw"))
+        return replace(one, over=other)
 
     return PaperRecipe(
         title="MERIT: smaller attention logits and flatter minima than AdamW's",
@@ -66,7 +64,10 @@ def merit_logits(scale: str) -> PaperRecipe:
                     "first planned, MERIT ended far above AdamW",
                 ]
                 if tiny
-                else ["GPT-2 small for the logits, too"]
+                else [
+                    "GPT-2 small for the logits, too",
+                    "curvatures are those at the learning rate, of those searched, at which they are least",
+                ]
             ),
         ),
         runs=tuple(runs),

@@ -8,8 +8,6 @@ most :math:`\sqrt{2/n}\,|H|_F` for n of them.
 
 from __future__ import annotations
 
-from abc import abstractmethod
-
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
@@ -62,9 +60,6 @@ class HessianMetric(Metric):
         size = sum(part.numel() for part in self._parameters)
         signs = torch.randint(0, 2, (size,), generator=seeding.generator(place, "hessian vectors"))
         return (2.0 * signs.double() - 1.0).to(self._parameters[0].device)
-
-    @abstractmethod
-    def value(self) -> float: ...
 
 
 @METRICS.register("hessian_top")
