@@ -4,23 +4,11 @@ from __future__ import annotations
 
 from cbs.registry.choices import Choice, parse_choice
 from sweeps.papers import PAPERS, Beyond, Expectation, Monotone, PaperRecipe
-from sweeps.papers.parts import PROBE, classifier, experiment, one_run, schedule_less
+from sweeps.papers.growth import PUBLISHED, RATES, SMALL, workload
+from sweeps.papers.parts import PROBE, experiment, one_run, schedule_less
 
 GAMMAS, DELTAS = (1.1, 1.2, 1.3, 1.4), (2, 3, 4)
 GUIDELINE = "repository hikarumeda1030/tracking_cbs, README of the additional experiments"
-
-
-def workload(tiny: bool) -> Choice:
-    """Glyphs and LeNet, or CIFAR-100 and ResNet-18."""
-    if tiny:
-        return Choice(name="images", options={"model": "lenet", "image_size": 16})
-    return Choice(name="images", options={"model": "resnet18", "norm": "batch", "data": "data/cifar100"})
-
-
-PUBLISHED = {"model": classifier("resnet18", 100, 3, 32), "parameters": 11.2e6}
-SMALL = "glyphs and LeNet in place of CIFAR-100 and ResNet-18"
-RATES = "first learning rates are those that a search by the validation loss tries; of them the one that ends at the " \
-    "smallest gradient counts; the paper has 0.1"  # fmt: skip
 
 
 @PAPERS.register("growth-adaptive")
