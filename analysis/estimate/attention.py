@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -50,3 +51,17 @@ def attention_logits(columns: Sequence[Columns], steps_to_target: Sequence[float
     table = points.agg(["median", "min", "max", "count"]).reset_index()
     table.insert(2, "examples", table["step"] * batch_size)
     return table.set_axis(COLUMNS, axis=1)
+
+
+def peaks(curves: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return the largest point of every layer in a table of :func:`attention_logits`, with the range over seeds."""
+    rows = curves.loc[curves.groupby("layer")["max_attention_logit"].idxmax()] if len(curves) else curves
+    return [
+        {
+            "layer": int(row.layer),
+            "peak": float(row.max_attention_logit),
+            "peak_interval": [float(row.low), float(row.high)],
+            "step": int(row.step),
+        }
+        for row in rows.itertuples()
+    ]

@@ -11,6 +11,7 @@ import pandas as pd
 
 from analysis.arrays import UNKNOWN, Array, Interval, Quantity
 from analysis.config import AnalysisConfig
+from analysis.estimate.attention import peaks
 from analysis.estimate.diagnosis import Doubts, Verdict
 from analysis.estimate.fitting import Fit
 from analysis.estimate.noise import PLAIN, NoiseScale, NoiseScales, near
@@ -192,6 +193,9 @@ class Answer:
             "verdict": str(self.verdict),
             "advice": self.advice,
             "points": [self._point(entry) for entry in self.points],
+            "max_attention_logits": [
+                {"batch_size": size} | row for size, table in self.attention_logits.items() for row in peaks(table)
+            ],
             "matched_geometry": self.matched_geometry,
             "matched_symbol": self.geometry.symbol if self.geometry else None,
             "matched_exponent": self.geometry.exponent if self.geometry else None,

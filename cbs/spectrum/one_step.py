@@ -21,8 +21,8 @@ from torch import Tensor
 
 from cbs.compute import seeding
 from cbs.compute.auxiliary_pass import evaluating
+from cbs.compute.hessian import flat, hessian_product, shaped
 from cbs.errors import ConfigError
-from cbs.spectrum.hessian import flat, hessian_product, shaped
 from cbs.training.loop import TrainingLoop
 
 LENGTHS = (0.25, 0.5, 2.0**-0.5, 1.0, 2.0**0.5, 2.0, 4.0)

@@ -12,12 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from cbs.compute.hessian import hessian_product
 from cbs.compute.state import State
 from cbs.errors import ConfigError
 from cbs.noise_scale import MomentAverages, NoiseScaleMeter
 from cbs.noise_scale.moments import Moments, Sizes, solve_moments
 from cbs.noise_scale.passes import first_dimension
-from cbs.spectrum.hessian import hessian_product
 
 
 def hessian_moments(

@@ -36,7 +36,7 @@ def autoencoders(scale: str) -> PaperRecipe:
             *(["patches of a photo in place of SVHN"] if tiny else []),
         ),
         runs=tuple(runs),
-        analyses={f"analyze_{run.name}": f"analyze {{{run.name}}}" for run in runs},
+        analyses={f"analyze_{run.name}": f"analyze {{{run.name}}}" for run in runs} | {"both": "analyze {output}"},
         expectations=tuple(
             Expectation(
                 claim=f"B_simple of the {name} is smaller than its critical batch size",
@@ -46,6 +46,6 @@ def autoencoders(scale: str) -> PaperRecipe:
             )
             for name, (simple, critical) in PUBLISHED.items()
         ),
-        figure="pareto",
+        figure="noise_against_critical",
         minutes=5.0 if tiny else None,
     )  # fmt: skip

@@ -10,22 +10,31 @@ SOURCE = "another paper of the group: repository kamoke1207/momentum-increasing-
     "ResNet-18 on CIFAR-100 with momentum; the tables of 2508.05297 could not be read"  # fmt: skip
 
 
+def workload(tiny: bool) -> Choice:
+    """Glyphs and LeNet, or CIFAR-100 and ResNet-18."""
+    if tiny:
+        return Choice(name="images", options={"model": "lenet", "image_size": 16})
+    return Choice(name="images", options={"model": "resnet18", "norm": "batch", "data": "data/cifar100"})
+
+
+PUBLISHED = {"model": classifier("resnet18", 100, 3, 32), "parameters": 11.2e6}
+SMALL = "glyphs and LeNet in place of CIFAR-100 and ResNet-18"
+RATES = "first learning rates are those that a search by the validation loss tries; of them the one that ends at the " \
+    "smallest gradient counts; the paper has 0.1"  # fmt: skip
+
+
 @PAPERS.register("growth")
 def growth(scale: str) -> PaperRecipe:
     """Constant and doubling batch sizes under SGD without momentum, by the norm of the gradient."""
     tiny = scale == "tiny"
     first, budget = (8, 24_000) if tiny else (16, 10_000_000)
-    if tiny:
-        workload = Choice(name="images", options={"model": "lenet", "image_size": 16})
-    else:
-        workload = Choice(name="images", options={"model": "resnet18", "norm": "batch", "data": "data/cifar100"})
     stage = budget // 15  # four stages that double: 1 + 2 + 4 + 8
     schedules = {
         "growth": f"growth(first_examples={stage}, delta=2, gamma=1.4)",
         "growth_without_lr": f"growth(first_examples={stage}, delta=2, gamma=1.0001)",
     }
     sweep = experiment(
-        workload, ("sgd(momentum=0)",), (first, 8 * first), budgets=(budget,), seeds=(0, 1, 2),
+        workload(tiny), ("sgd(momentum=0)",), (first, 8 * first), budgets=(budget,), seeds=(0, 1, 2),
         batch_schedules=tuple(map(parse_choice, ("constant", *schedules.values()))), metrics=("gradient_norm",),
     )  # fmt: skip
     shown = {name: f"growth(gamma={gamma:g})" for name, gamma in (("growth", 1.4), ("growth_without_lr", 1.0001))}
@@ -40,10 +49,8 @@ def growth(scale: str) -> PaperRecipe:
         paper="Umeda, Iiduka 2025, arXiv 2508.05297",
         protocol="SGD without momentum over equal examples: two constant batch sizes, and one that doubles three times "
         "with the learning rate growing by 1.4 or not at all; the norm of the gradient over fixed training examples",
-        deviations=("first learning rates are those that a search by the validation loss tries; of them the one that "
-                    "ends at the smallest gradient counts; the paper has 0.1",
-                    *(["glyphs and LeNet in place of CIFAR-100 and ResNet-18"] if tiny else [])),
-        runs=(one_run("images", sweep, tiny, model=classifier("resnet18", 100, 3, 32), parameters=11.2e6),),
+        deviations=(RATES, *([SMALL] if tiny else [])),
+        runs=(one_run("images", sweep, tiny, **PUBLISHED),),
         analyses={"losses": "schedule losses {images} --metric gradient_norm"},
         expectations=(
             below("growth", first, "growing both ends at a smaller gradient than the first batch size throughout",

@@ -53,6 +53,7 @@ class FigureKind:
         draw: function that draws a table on axes.
         panel: column that has the title of a row's panel; ``draw`` then receives one panel at a time.
         columns: largest number of panels side by side.
+        whole: whether it is drawn once, from all answers of an analysis, where others are drawn from each of its parts.
         apart: whether more than :data:`TOGETHER` optimizers get a panel each, with the curves of the others in the
             background. ``draw`` then finds rows of kind ``fit`` of the others as kind ``other``, with the name in
             ``other_of``, and their points as kind ``beyond``, which only set the limits.
@@ -69,6 +70,7 @@ class FigureKind:
     name: str = ""
     panel: str = ""
     columns: int = 3
+    whole: bool = False
     apart: bool = False
     marks: Callable[[pd.DataFrame], list[Line2D]] | None = None
     title: str = ""
@@ -155,12 +157,15 @@ def figures_of(result: Any) -> Iterator[Picture]:
     list(FIGURES)  # imports all figures: their files register into which parts results are divided
     for suffix, part in parts(result):
         yield from pictures(type(result), part, suffix)
+    if isinstance(result, Analysis):
+        yield from pictures(Analysis, result.answers, whole=True)
 
 
-def pictures(of: type, part: Any, suffix: str = "") -> Iterator[Picture]:
-    """Yield the figures of one part of a result of this class; ``suffix`` is appended to their names."""
+def pictures(of: type, part: Any, suffix: str = "", *, whole: bool = False) -> Iterator[Picture]:
+    """Yield the figures of one part of a result of this class, or those of the ``whole`` analysis; ``suffix`` is
+    appended to their names."""
     for name, kind in ((name, FIGURES[name]) for name in FIGURES):
-        if kind.of is of and len(table := kind.compute(part)):
+        if kind.of is of and kind.whole is whole and len(table := kind.compute(part)):
             yield Picture(f"{kind.name or name}{suffix}", kind, table)
 
 

@@ -64,7 +64,8 @@ class Equivalence:
 
     Attributes:
         excesses: excess of every batch size, in order.
-        best: the batch size with the smallest loss, with the smallest and the largest one that may have it.
+        best: the batch size with the smallest loss, with the smallest and the largest one that may have it; an end is
+            open if that is the smallest or the largest one that was run, because one beyond may be better.
         largest_within: the largest batch size whose loss is at most the margin above the smallest, interpolated in ln
             B; ``None`` if this includes the largest batch size.
         largest_equal, smallest_worse: the largest batch size that is shown to be within the margin, and the smallest
@@ -119,7 +120,11 @@ def equivalence(sizes: Array, found: BestLosses, margin: float, bound: np.ndarra
                 more = _more_seeds(half, abs(margin - values[place]), of_seeds, float(found.seeds[kept].min()))
             excesses[at] = Excess(float(values[place]), wide, standing=standings[place], more_seeds=more)
         perhaps = np.concatenate([here[best], sizes[np.asarray(bound, dtype=bool)]])
-        ends: Interval = (float(perhaps.min()), float(perhaps.max()))
+        first, last = float(perhaps.min()), float(perhaps.max())
+        ends: Interval = (
+            first if first > sizes.min() or first == 1 else None,
+            last if last < sizes.max() else None,
+        )
     else:
         standings, ends, limits = [SizeStanding.UNKNOWN] * len(kept), OPEN, None
         for place, at in enumerate(kept):

@@ -82,6 +82,8 @@ def draw(axes: Axes, table: pd.DataFrame) -> None:
     axes.set_ylim(low - 0.06 * (high - low), high + 0.3 * (high - low))
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:.4g}")
     middle, key = (table["optimizer"].nunique() - 1) / 2, []
+    beside, (left, right) = 1.05 ** (middle + 1), axes.get_xlim()  # the outermost optimizers stand inside, too
+    axes.set_xlim(min(left, sizes.min() / beside), max(right, sizes.max() * beside))
     for place, (name, look, (own,)) in enumerate(style.each(table, "point")):
         aside = 1.05 ** (place - middle)
         best = float(own["value"].min() if sign > 0 else own["value"].max())

@@ -57,6 +57,23 @@ def test_median_and_range_over_seeds_of_the_largest_since_the_point_before(tmp_p
         before = row.step
 
 
+def test_the_peak_of_a_layer_is_its_largest_point_and_stands_in_the_answer(tmp_path: Path) -> None:
+    curve = {1: [1.0, 5.0, 2.0], 2: [7.0, 3.0, 4.0]}
+    rows = [(layer, step, 8 * step, value, value - 0.5, value + 1.0, 2)
+            for layer, values in curve.items() for step, value in enumerate(values, 1)]  # fmt: skip
+    found = attention.peaks(pd.DataFrame(rows, columns=attention.COLUMNS))
+    assert found == [
+        {"layer": 1, "peak": 5.0, "peak_interval": [4.5, 6.0], "step": 2},
+        {"layer": 2, "peak": 7.0, "peak_interval": [6.5, 8.0], "step": 1},
+    ]
+    sweep(tmp_path, {"adamw": LAYERS}, batch_sizes=(8, 32), lrs=LRS, growth=1.5, moments=True)
+    (answer,) = analyze(tmp_path, FAST).answers
+    told = answer.to_json()["max_attention_logits"]
+    assert [(row["batch_size"], row["layer"]) for row in told] == [(size, n) for size in (8, 32) for n in (1, 2, 3)]
+    largest = answer.attention_logits[32].groupby("layer")["max_attention_logit"].max()
+    assert [row["peak"] for row in told[3:]] == largest.tolist()
+
+
 def test_steps_that_were_not_recorded_and_layers_in_their_order(tmp_path: Path) -> None:
     every_third = np.where(np.arange(40) % 3 == 0, np.arange(40.0), np.nan)
     columns = {f"max_attention_logit_layer_{layer}": layer * every_third for layer in (1, 2, 10)}

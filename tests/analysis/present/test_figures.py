@@ -430,6 +430,19 @@ def test_what_was_not_measured_has_no_panel_and_no_figure(tmp_path: Path) -> Non
     assert "noise_scale" in [picture.name for picture in pictures(Analysis, found["measured"])]
 
 
+def test_noise_scales_stand_against_critical_batch_sizes_where_there_are_several(tmp_path: Path) -> None:
+    sweep(tmp_path, {"adamw": NOISY}, batch_sizes=SIZES, lrs=(1e-3, 2e-3, 4e-3), growth=1.5, moments=True)
+    one, two = analyze(tmp_path, QUICK), analyze(tmp_path, QUICK, targets=[2.5, 2.6])
+    name = "noise_against_critical"
+    assert name not in [picture.name for picture in figures_of(one)]
+    (picture,) = [picture for picture in figures_of(two) if picture.name == name]
+    for row, answer in zip(picture.table.itertuples(), two.answers, strict=True):
+        assert (row.noise_scale, row.critical_batch_size) == (answer.noise_scale.value, answer.critical_batch_size)
+        assert row.loss == answer.target.value
+    (axes,) = picture.kind.figure(picture.table).axes
+    assert axes.get_xlim()[0] == pytest.approx(axes.get_ylim()[0])  # one scale for both, so that they can be compared
+
+
 def test_a_curve_that_is_no_hyperbola_is_drawn_beside_one_with_exponent_1(tmp_path: Path) -> None:
     sweep(tmp_path, {"adamw": NOISY}, batch_sizes=(2, 8, 32, 128, 512), lrs=(1e-3, 2e-3, 4e-3), growth=1.1)
     (answer,) = analyze(tmp_path, QUICK).answers

@@ -407,6 +407,18 @@ def test_files_tables_and_figures(one: Path, tmp_path: Path, sketches: dict[str,
     assert (losses["value"] <= losses["value_high"]).all()
 
 
+def test_six_optimizers_at_one_batch_size_stand_inside_the_axes(tmp_path: Path) -> None:
+    names = ("adamw", "lamb", "lars", "merit", "muon", "sgd")
+    worlds = {name: World(floor=2.0 + 0.001 * place) for place, name in enumerate(names)}
+    write(tmp_path, worlds, sizes=(512,), rates=(0.5, 1.0, 2.0), seeds=2)
+    drawn = {picture.name: picture for picture in figures_of(budget(tmp_path, config=FAST))}["budget_losses"]
+    axes = drawn.kind.figure(drawn.table).axes[0]
+    left, right = axes.get_xlim()
+    places = [float(x) for line in axes.lines for x in np.atleast_1d(line.get_xdata())]
+    assert len({round(place, 3) for place in places}) == len(names)
+    assert all(left < place < right for place in places)
+
+
 def test_the_basin_is_as_wide_as_the_bend_says(answered: Budgets) -> None:
     """0.02 ln(r)^2 = 0.01 around the best, about; straight lines between rates a factor of two apart are narrower."""
     for size in only(answered).sizes:

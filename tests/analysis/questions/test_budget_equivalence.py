@@ -33,14 +33,14 @@ def test_equal_worse_and_neither() -> None:
     assert told(found) == [EQUAL, EQUAL, EQUAL, OPEN, WORSE]
     assert (found.largest_equal, found.smallest_worse) == (16, 64)
     assert 16 < found.largest_within.interval[0] < 32 < found.largest_within.interval[1] < 64
-    assert found.best.interval == (4.0, 16.0)
+    assert found.best.interval == (None, 16.0)  # a smaller one, which was not run, may be better
 
 
 def test_not_finding_a_difference_is_not_equality() -> None:
     found = equivalence(SIZES, losses([1.0] * 5, 0.02), 0.01, NONE, 0.95)
     assert told(found) == [OPEN] * 5
     assert found.largest_equal is None
-    assert found.best.interval == (4.0, 64.0)
+    assert found.best.interval == (None, None)
     assert found.largest_within.interval == (4.0, None)
 
 
@@ -54,6 +54,20 @@ def test_the_best_may_lie_in_the_middle() -> None:
     found = equivalence(SIZES, losses([1.05, 1.003, 1.0, 1.003, 1.05], 0.0005), 0.01, NONE, 0.95)
     assert told(found) == [WORSE, EQUAL, EQUAL, EQUAL, WORSE]
     assert (found.largest_equal, found.smallest_worse) == (32, 64)
+    assert found.best.interval == (16.0, 16.0)
+
+
+@pytest.mark.parametrize(
+    ("values", "sizes", "interval"),
+    [
+        ([1.0, 1.02, 1.05, 1.1, 1.2], SIZES, (None, 4.0)),
+        ([1.2, 1.1, 1.05, 1.02, 1.0], SIZES, (64.0, None)),
+        ([1.0, 1.02, 1.05, 1.1, 1.2], SIZES / 4, (1.0, 1.0)),  # there is none below 1
+    ],
+)
+def test_a_best_at_an_end_leaves_that_end_open(values: list[float], sizes: np.ndarray, interval: object) -> None:
+    found = equivalence(sizes, losses(values, 0.001), 0.01, NONE, 0.95)
+    assert found.best.interval == interval
 
 
 def test_a_bound_is_in_no_comparison() -> None:
@@ -61,7 +75,7 @@ def test_a_bound_is_in_no_comparison() -> None:
     found = equivalence(SIZES, losses([0.5, 1.0, 1.0, 1.0, 1.05], 0.0005), 0.01, bound, 0.95)
     assert told(found) == [OPEN, EQUAL, EQUAL, EQUAL, WORSE]
     assert found.excesses[0].value is None
-    assert found.best.interval == (4.0, 32.0)  # its loss may be any lower
+    assert found.best.interval == (None, 32.0)  # its loss may be any lower
     nothing = equivalence(SIZES, losses([1.0] * 5, 0.001), 0.01, ~NONE, 0.95)
     assert told(nothing) == [OPEN] * 5
     assert nothing.best.value is None
@@ -123,5 +137,5 @@ def test_a_batch_size_that_may_be_the_best_errs_on_one_side_only(apart: float, m
         luck=nothing,
     )  # fmt: skip
     answer = equivalence(np.array([8.0, 16.0]), found, 1e-3, np.zeros(2, dtype=bool), 0.95)
-    assert answer.best.interval == ((8.0, 16.0) if may_be_best else (16.0, 16.0))
+    assert answer.best.interval == ((None, None) if may_be_best else (16.0, None))
     assert answer.excesses[0].standing is SizeStanding.UNKNOWN

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, hessian
 
-from cbs.spectrum.hessian import flat, hessian_product, shaped
+from cbs.compute.hessian import flat, hessian_product, shaped
 
 
 class Network(nn.Module):
