@@ -145,7 +145,10 @@ def test_doubling_costs_data_and_steps(answered: Budgets) -> None:
 
 
 def test_the_critical_batch_size_predicts_the_largest_within_the_margin(answered: Budgets) -> None:
-    near = only(answered).relation
+    near, best = only(answered).relation, only(answered).equivalence.best.value
+    critical, predicted = near.critical_batch_size.value, near.predicted.value
+    worth = (1 + predicted / critical) / (1 + best / critical)  # examples of the best one over those of this one
+    assert worth == pytest.approx(math.exp(answered.budgets[0].margin / near.slope))
     assert inside(near.critical_batch_size.interval, 256)
     assert near.slope == pytest.approx(0.1, rel=0.15)
     assert inside(near.predicted.interval, 31.4)
