@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
-from scipy.optimize import brentq, minimize
+from scipy.optimize import minimize
 
 
 def restricted_likelihood(y: np.ndarray, design: np.ndarray, covariance: np.ndarray) -> float:
@@ -42,17 +40,3 @@ def line_through_errors(
         cost, (intercept, slope), method="Nelder-Mead", options={"xatol": 1e-10, "fatol": 1e-14, "maxiter": 4000}
     )
     return float(found.x[0]), float(found.x[1])
-
-
-def steps_to_loss(
-    loss: float, parameters: float, batch_size: float, *,
-    E: float, N_c: float, alpha_N: float, S_c: float, alpha_S: float, B_star: float, alpha_B: float,
-) -> float:  # fmt: skip
-    """Steps at which the loss of Kaplan et al. (2020), equation 1.6, has fallen to ``loss``, by bisection."""
-    critical = B_star / loss ** (1 / alpha_B)
-
-    def above(log_steps: float) -> float:
-        min_steps = math.exp(log_steps) / (1 + critical / batch_size)
-        return E + (N_c / parameters) ** alpha_N + (S_c / min_steps) ** alpha_S - loss
-
-    return math.exp(brentq(above, -20.0, 60.0, xtol=1e-13))

@@ -20,7 +20,9 @@ from analysis.config import AnalysisConfig
 from analysis.present.figures import figures_of
 from analysis.questions.budget.answer import Budgets, OptimizerAtBudget, _means, budget
 from analysis.questions.budget.equivalence import SizeStanding
+from analysis.questions.budget.reading import spent
 from analysis.questions.budget.tables import precise
+from analysis.read.results import load
 from cbs.errors import ConfigError, ResultsError
 from cbs.trial.config import Schedule
 from cbs.trial.record import TrialStatus
@@ -145,11 +147,23 @@ def test_doubling_costs_data_and_steps(answered: Budgets) -> None:
 
 
 def test_the_critical_batch_size_predicts_the_largest_within_the_margin(answered: Budgets) -> None:
-    near = only(answered).relation
+    near, best = only(answered).relation, only(answered).equivalence.best.value
+    critical, predicted = near.critical_batch_size.value, near.predicted.value
+    worth = (1 + predicted / critical) / (1 + best / critical)  # examples of the best one over those of this one
+    assert worth == pytest.approx(math.exp(answered.budgets[0].margin / near.slope))
     assert inside(near.critical_batch_size.interval, 256)
     assert near.slope == pytest.approx(0.1, rel=0.15)
     assert inside(near.predicted.interval, 31.4)
     assert near.holds == "holds"
+
+
+def test_the_curve_of_a_batch_size_is_that_of_its_best_rate(one: Path) -> None:
+    (entry,) = spent(load(one), (), [])
+    for study in entry.studies:
+        examples, losses = entry.tuned_curve(study)
+        assert len(examples) > 50
+        true = [TRUE.loss(study.batch_size, best_lr(study.batch_size), at) for at in examples]
+        assert losses == pytest.approx(np.array(true), abs=4e-3)
 
 
 def test_a_prediction_that_fails_is_called_so(tmp_path: Path) -> None:
