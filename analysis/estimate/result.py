@@ -194,7 +194,9 @@ class Answer:
             "advice": self.advice,
             "points": [self._point(entry) for entry in self.points],
             "max_attention_logits": [
-                {"batch_size": size} | row for size, table in self.attention_logits.items() for row in peaks(table)
+                {"batch_size": size} | row
+                for size, table in self.attention_logits.items()
+                for row in peaks(table, self.confidence)
             ],
             "matched_geometry": self.matched_geometry,
             "matched_symbol": self.geometry.symbol if self.geometry else None,

@@ -55,7 +55,7 @@ class AnswerPath:
     Attributes:
         analysis: which one.
         path: to the number. Its interval is that of the object it is the value of, or stands beside it as
-            ``NAME_interval``, or as ``interval`` beside ``value``, ``critical_batch_size`` and ``ratio``.
+            ``NAME_interval``, or as ``interval`` beside ``value``, ``critical_batch_size``, ``ratio`` and ``lr``.
         over: a number that it is divided by, of runs that are independent of it.
         exact: whether the number has no noise, so that it is its own interval.
         ok: paths to verdicts of the analysis that have to be ``ok``, flags that have to be false, or counts that have

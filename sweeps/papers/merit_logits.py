@@ -56,7 +56,7 @@ def merit_logits(scale: str) -> PaperRecipe:
         "largest attention logit up to a loss, the Hessian of the loss over fixed training examples at the end",
         deviations=(
             UNPUBLISHED,
-            "logits are those until a loss is reached, with the range over seeds; the paper's are of one run",
+            "logits are those until a loss is reached, medians over seeds; the paper's are of one run",
             *(
                 [
                     TINY,

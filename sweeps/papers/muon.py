@@ -85,7 +85,7 @@ def muon_cbs(scale: str) -> PaperRecipe:
             *(
                 [
                     "a small text in place of CIFAR-10",
-                    "batch sizes from 2; with 8 as the smallest, as first planned, no curve had its exponent from data",
+                    "batch sizes from 2; with 8 as the smallest, as first planned, an exponent came from the prior",
                 ]
                 if tiny
                 else []

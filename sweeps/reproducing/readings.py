@@ -9,7 +9,7 @@ from analysis.arrays import Quantity
 from cbs.errors import DataError
 from sweeps.papers.base import AnswerPath, Step
 
-_VALUES = ("value", "critical_batch_size", "ratio")
+_VALUES = ("value", "critical_batch_size", "ratio", "lr")
 """Names of what ``interval`` beside them is of; beside any other name it is of something else."""
 
 

@@ -58,16 +58,16 @@ def test_median_and_range_over_seeds_of_the_largest_since_the_point_before(tmp_p
 
 
 def test_the_peak_of_a_layer_is_its_largest_point_and_stands_in_the_answer(tmp_path: Path) -> None:
-    curve = {1: [1.0, 5.0, 2.0], 2: [7.0, 3.0, 4.0]}
-    rows = [(layer, step, 8 * step, value, value - 0.5, value + 1.0, 2)
-            for layer, values in curve.items() for step, value in enumerate(values, 1)]  # fmt: skip
-    found = attention.peaks(pd.DataFrame(rows, columns=attention.COLUMNS))
-    assert found == [
-        {"layer": 1, "peak": 5.0, "peak_interval": [4.5, 6.0], "step": 2},
-        {"layer": 2, "peak": 7.0, "peak_interval": [6.5, 8.0], "step": 1},
-    ]
-    sweep(tmp_path, {"adamw": LAYERS}, batch_sizes=(8, 32), lrs=LRS, growth=1.5, moments=True)
-    (answer,) = analyze(tmp_path, FAST).answers
+    seeds = [np.array([1.0, 4.0, 2.0]), np.array([1.0, 9.0, 3.0]), np.array([1.0, 6.0, 1.0])]
+    folders = [folder(tmp_path / str(place), max_attention_logit_layer_1=each) for place, each in enumerate(seeds)]
+    table = attention_logits(folders, [3.0, 3.0, 3.0], 8)
+    (found,) = attention.peaks(table, 0.95)
+    assert (found["layer"], found["peak"], found["step"]) == (1, 6.0, 2)
+    reach = 4.302652729749464 * np.log([4.0, 9.0, 6.0]).std(ddof=1) / math.sqrt(3)  # t at two degrees of freedom
+    assert found["peak_interval"] == pytest.approx([6 * math.exp(-reach), 6 * math.exp(reach)])
+    assert attention.peaks(attention_logits(folders[:1], [3.0], 8), 0.95)[0]["peak_interval"] == [None, None]
+    sweep(tmp_path / "sweep", {"adamw": LAYERS}, batch_sizes=(8, 32), lrs=LRS, growth=1.5, moments=True)
+    (answer,) = analyze(tmp_path / "sweep", FAST).answers
     told = answer.to_json()["max_attention_logits"]
     assert [(row["batch_size"], row["layer"]) for row in told] == [(size, n) for size in (8, 32) for n in (1, 2, 3)]
     largest = answer.attention_logits[32].groupby("layer")["max_attention_logit"].max()
@@ -79,7 +79,7 @@ def test_steps_that_were_not_recorded_and_layers_in_their_order(tmp_path: Path) 
     columns = {f"max_attention_logit_layer_{layer}": layer * every_third for layer in (1, 2, 10)}
     table = attention_logits([folder(tmp_path / "one", **columns)], [40.0], 2)
     assert table["layer"].unique().tolist() == [1, 2, 10]
-    assert table.notna().all(axis=None)
+    assert table.drop(columns="log_deviation").notna().all(axis=None)
     first, last = table[table["layer"] == 1], table[table["layer"] == 10]
     np.testing.assert_array_equal(last["max_attention_logit"], 10 * first["max_attention_logit"])
     assert first["max_attention_logit"].max() == 39

@@ -22,6 +22,7 @@ CONTENT = {
         "exponent": 1.5,
         "exponent_interval": [1.0, 2.0],
         "open": {"value": 2.0, "interval": [None, 4.0]},
+        "optimum": {"batch_size": 64, "lr": 0.5, "interval": [0.25, 1.0]},
         "unknown": {"value": None, "interval": [None, None]},
         "rows": [
             {"name": "x", "size": 8, "value": 1.0, "interval": [0.5, 1.5]},
@@ -42,6 +43,7 @@ def test_a_number_comes_with_its_interval_however_it_is_stored() -> None:
     assert found("rows", 0, "value") == [Quantity(1.0, (0.5, 1.5))]
     assert found("rows", -1) == [Quantity(4.0, (3.0, 5.0))]
     assert found("plain") == [Quantity(3.0, (None, None))]
+    assert found("optimum", "lr") == [Quantity(0.5, (0.25, 1.0))]
     assert found("rows", 0, "size") == [Quantity(8.0, (None, None))]  # the interval there is that of the value
     assert found("plain", exact=True) == [Quantity(3.0, (3.0, 3.0))]
 
