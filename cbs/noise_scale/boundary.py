@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from typing import Any
@@ -21,14 +21,23 @@ there."""
 
 
 @contextmanager
-def sending() -> Iterator[None]:
-    """Mark backward passes inside the block as auxiliary, that is as not part of training."""
+def sending(parameters: Iterable[Tensor]) -> Iterator[None]:
+    """Mark backward passes inside the block as auxiliary, that is as not part of training.
+
+    Whatever they add to the ``.grad`` of parameters is dropped: inside them another backward pass may run, as in
+    reversible layers.
+    """
     global _sending
+    kept = [(parameter, parameter.grad) for parameter in parameters]
     _sending += 1
     try:
+        for parameter, _ in kept:
+            parameter.grad = None
         yield
     finally:
         _sending -= 1
+        for parameter, gradient in kept:
+            parameter.grad = gradient
 
 
 def is_sending() -> bool:

@@ -80,7 +80,7 @@ class CheckReport:
     @property
     def ok(self) -> bool:
         """Whether the measured noise scale is that of single examples, according to the loop."""
-        return not self.refusal and all(layer.agrees for layer in self.layers)
+        return not (self.refusal or self.coupled) and all(layer.agrees for layer in self.layers)
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as plain JSON values."""
@@ -206,12 +206,17 @@ def check(
         gradients: dict[bool, list[list[Tensor]]] = {False: [], True: []}
         for alone, place in itertools.product((True, False), everyone):
             model.zero_grad()
+            what = "one example alone" if alone else "the batch without one example"
             try:
                 loss(model, some([place] if alone else [each for each in everyone if each != place])).backward()
             except (RuntimeError, ValueError, IndexError, TypeError) as error:
-                what = "one example alone" if alone else "the batch without one example"
                 raise ConfigError(f"the loss does not run on {what}: {reason(error)}") from error
             gradients[alone].append(_gradients(parameters))
+            if not all(part.isfinite().all() for part in gradients[alone][-1]):
+                raise ConfigError(
+                    f"the gradient of {what} is not finite, although that of the batch is: the loss needs several "
+                    "examples, as one that divides by their standard deviation; pass groups= for those it needs"
+                )
     own = [torch.stack(rows) for rows in zip(*gradients[True], strict=True)]
     weights = _weights(own, gradient)
     shares = [weights[:, None] * parts for parts in own]

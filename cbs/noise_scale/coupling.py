@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cbs.errors import ConfigError
+from cbs.errors import ConfigError, reason
 from cbs.noise_scale.boundary import sending
 from cbs.noise_scale.shared_targets import SHARED, SharedTargets
 
@@ -37,12 +37,14 @@ class Coupling:
     trainers go through it. A loss without second derivatives cannot be checked.
 
     Attributes:
+        why_not: why the latest loss could not be checked; empty if it could.
         idle: number of examples for which the loss has no derivative, and number of all examples, in the latest
             backward pass.
     """
 
-    def __init__(self) -> None:
-        self.idle = (0, 0)
+    def __init__(self, parameters: Sequence[Tensor]) -> None:
+        self._parameters = parameters
+        self.idle, self.why_not = (0, 0), ""
         self._shared = SharedTargets()
         self._failure: ConfigError | None = None
         self._restore: Callable[[], None] = lambda: None
@@ -70,10 +72,15 @@ class Coupling:
                 with suppress(RuntimeError):  # tensors that the loss saved for its backward pass may be freed
                     if self._shared.look(roots[0], leaves, subsets[0], int(subsets[1].sum())):
                         self._failure = ConfigError(SHARED)
+                failures, self.why_not = [], ""
                 for leaf in leaves[:LEAVES]:
-                    # Fails for functions without a second derivative and outputs from which others are computed.
-                    with sending(), suppress(RuntimeError, NotImplementedError, ConfigError):
-                        self._differentiate(roots[0], leaf, examples, subsets)
+                    try:  # fails for functions without a second derivative and outputs from which others are computed
+                        with sending(self._parameters):
+                            self._differentiate(roots[0], leaf, examples, subsets)
+                    except (RuntimeError, NotImplementedError, ConfigError) as error:
+                        failures.append(reason(error))
+                if failures and len(failures) == len(leaves[:LEAVES]):
+                    self.why_not = failures[0]
             original(tensors, *args, **kwargs)
 
         def restore() -> None:

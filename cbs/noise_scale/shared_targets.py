@@ -28,6 +28,9 @@ NODES = 256
 TENSORS = 8
 """Largest number of constants of a loss that are compared."""
 
+ROUNDING = 1e-2
+"""Difference between shares of classes in mixed labels that rounding explains, to bfloat16 at worst."""
+
 SURE = 1e-3
 """Probability below which a match of two constants is taken as proof that they hold the same targets: that of equally
 many copies of every target in both, had they been drawn independently."""
@@ -53,8 +56,9 @@ class SharedTargets:
             half: mask of some examples, in whole groups, shape ``[examples]``.
             members: number of examples in a group; these may share targets.
         """
-        found = itertools.islice(_constants(loss, outputs, len(half)), TENSORS)
-        pairs = itertools.combinations([rows.detach().reshape(len(half), -1).cpu() for rows in found], 2)
+        constants = itertools.islice(_constants(loss, outputs, len(half)), TENSORS)
+        found = [rows.detach().reshape(len(half), -1).cpu() for rows in constants]
+        pairs = [*itertools.combinations(found, 2), *filter(None, map(_mixed_labels, found))]
         chances = [_chance(one, other) for one, other in pairs if members == 1 or not _same(one[half], other[half])]
         least = min((chance for chance in chances if chance is not None), default=None)
         self.chance = 1.0 if least is None else self.chance * least
@@ -77,6 +81,22 @@ def _constants(loss: Tensor, outputs: Sequence[Tensor], examples: int) -> Iterat
             if isinstance(value, Tensor) and not value.requires_grad and value.dim() and not value.shape[0] % examples:
                 yield value
         nodes.extend(after for after, _ in node.next_functions)
+
+
+def _mixed_labels(rows: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Return the classes with the larger and with the smaller share in labels that mix two one-hot vectors in one
+    proportion, each of shape ``[examples, 1]``; ``None`` for other tensors.
+
+    Label smoothing, a constant added to all classes, is allowed. Both classes are the same in a row with only one.
+    """
+    if rows.shape[1] < 2 or not rows.is_floating_point():
+        return None
+    shares, classes = (rows - rows.min()).float().topk(min(3, rows.shape[1]), dim=1)
+    mixed = shares[:, 1] > ROUNDING * shares[:, 0]
+    alike = (shares[:, :2] - shares[mixed][:1, :2]).abs().amax(1) <= ROUNDING
+    if not mixed.any() or not alike[mixed].all() or (shares[:, 2:] > ROUNDING).any() or not (shares[:, 0] > 0).all():
+        return None
+    return classes[:, :1], torch.where(mixed[:, None], classes[:, 1:2], classes[:, :1])
 
 
 def _chance(one: Tensor, other: Tensor) -> float | None:

@@ -46,6 +46,7 @@ NO_CUT = (
     "return such outputs, or use the source 'accumulation'"
 )
 COMPILED = "compiled code calls the model and runs a backward pass only once; use the source 'accumulation'"
+CHANGES = "the forward pass changes parameters in place"
 TRANSFORM = (
     "the model is called under a transform of torch.func (vmap, grad, jvp), which cannot be measured; apply the "
     "transform to a copy of the model"
@@ -102,7 +103,7 @@ class InsideBackward(Source):
         names = {id(parameter): name for name, parameter in self._model.named_parameters()}
         self._names = [names[id(parameter)] for parameter in self._parameters]
         self._separation = Separation()
-        self._coupling = Coupling()
+        self._coupling = Coupling(self._parameters)
         self._measured = 0
         self.backward_passes = self._groups - 1
         self._has_rows, self._compiled = True, False
@@ -110,9 +111,13 @@ class InsideBackward(Source):
 
     @property
     def caveat(self) -> str:
-        separation, caveats = self._separation, []
-        if separation.why_not:
-            caveats.append(f"not checked whether examples mix: {separation.why_not}; see NoiseScaleMeter.check")
+        separation = self._separation
+        unchecked = {"examples mix": separation.why_not, "the loss couples examples": self._coupling.why_not}
+        caveats = [
+            f"not checked whether {what}: {why_not}; see NoiseScaleMeter.check"
+            for what, why_not in unchecked.items()
+            if why_not
+        ]
         idle, examples = self._coupling.idle
         if idle > IDLE * examples:
             caveats.append(
@@ -144,7 +149,9 @@ class InsideBackward(Source):
                 wrong = self._cells.wrong(max(self._eps, self._cut.coarsest))
                 if wrong is not None:
                     raise ConfigError(ELSEWHERE.format(self._names[wrong]))
-                if self.seen.replay is not None and passes.examples > passes.members:
+                if self.seen.replay is not None and self.seen.replay.changed(trained=False):
+                    self._separation.why_not = CHANGES
+                elif self.seen.replay is not None and passes.examples > passes.members:
                     inputs = self.seen.replay.inputs(passes.examples)
                     self._separation.verify(self._run_again, inputs, passes.examples, passes.members, passes.order)
                 self._coupling.verify()
@@ -243,6 +250,8 @@ class InsideBackward(Source):
             self._cut.detach()
             self._cut.add(rows if len(rows) < len(leaves) else [])
         self.seen.current = latest
+        if self.seen.replay is not None and self.seen.replay.changed(trained=True):
+            self.seen.replay, self._separation.why_not = None, CHANGES
         bound = bounded(output, partial(self._arrived, latest))
         if self._due() and latest.examples > latest.members:
             self.seen.outputs = [leaf for leaf in differentiable(bound) if has_rows(leaf, latest.examples)]
@@ -311,7 +320,7 @@ class InsideBackward(Source):
         if not trained:
             return [None] * len(self._parameters)
         edges = [edge for edge, _ in roots]
-        with sending(), self._cut.keeping(kept):
+        with sending(self._parameters), self._cut.keeping(kept):
             gradients = iter(torch.autograd.grad(edges, trained, masked, retain_graph=True, allow_unused=True))
         return [next(gradients) if tensor.requires_grad else None for tensor in self._parameters]
 
