@@ -165,8 +165,8 @@ def check(
         )
     rows = first.shape[0] // examples
 
-    members, order = Grouping(groups).of(examples, (batch,), {})
-    units = (torch.arange(examples) if order is None else order).view(-1, members)
+    units = Grouping(groups).of(examples, (batch,), {})
+    members = units.shape[1]
     if len(units) < 2:
         raise ConfigError(f"a check needs at least two groups of examples; got one group of {members} examples")
 

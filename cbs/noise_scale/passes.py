@@ -50,14 +50,23 @@ class Pass(NamedTuple):
 
     Attributes:
         number: number of the pass, counted from 1.
-        examples: number of its examples.
-        members, order: see :meth:`Grouping.of`.
+        units: places of the examples of every group, shape ``[groups, members]``.
+        wrong: why there are no such groups; ``None`` if there are.
     """
 
     number: int = 0
-    examples: int = 0
-    members: int = 1
-    order: Tensor | None = None
+    units: Tensor = torch.empty(0, 1, dtype=torch.long)
+    wrong: ConfigError | None = None
+
+    @property
+    def examples(self) -> int:
+        """Number of examples."""
+        return self.units.numel()
+
+    @property
+    def members(self) -> int:
+        """Number of examples in a group."""
+        return self.units.shape[1]
 
 
 class ForwardPasses:
@@ -71,9 +80,8 @@ class ForwardPasses:
     Attributes:
         latest: the latest pass; one without examples before the first.
         outputs: first dimension of the output of the latest pass; 0 if it has none.
-        wrong: error in the groups of the step; ``None`` if there is none.
-        unequal: fewest and most examples of a pass in the latest step with passes of different sizes; ``None`` before
-            that.
+        unequal: fewest and most examples of a differentiated pass in the latest step with passes of different sizes;
+            ``None`` before that.
         shared: whether all passes under one backward pass count as passes over the same examples, which a ``count`` of
             the user's own implies.
     """
@@ -83,7 +91,6 @@ class ForwardPasses:
     ) -> None:
         self.grouping = grouping or Grouping()
         self.latest = Pass()
-        self.wrong: ConfigError | None = None
         self._members = 0
         self.outputs = 0
         self.unequal: tuple[int, int] | None = None
@@ -111,15 +118,25 @@ class ForwardPasses:
         if len(self._sizes) > 1:
             self.unequal = min(self._sizes), max(self._sizes)
         self._sizes.clear()
-        self.wrong, self._members = None, 0
+        self._members = 0
+
+    def differentiated(self, one: Pass) -> ConfigError | None:
+        """Count a pass among those of the step, as its gradient arrives; return why it cannot be measured, if so."""
+        if one.wrong is not None or one.examples < 1:
+            return one.wrong or ConfigError(NO_EXAMPLES if one.number else NOT_CALLED)
+        if self._members not in (0, one.members):
+            return ConfigError(
+                f"groups of {self._members} and of {one.members} examples in one step; all groups must have the same "
+                "size"
+            )
+        self._members = one.members
+        self._sizes.add(one.examples)
+        return None
 
     def mismatch(self) -> ConfigError | None:
-        """Return the error in the groups of the step, or in the number of examples; ``None`` if there is none.
-
-        The number is wrong if it is the default one and the rows of the latest output are not a multiple of it.
+        """Return the error in the default number of examples, of which the rows of the latest output are no multiple;
+        ``None`` if there is none.
         """
-        if self.wrong is not None:
-            return self.wrong
         examples = self.latest.examples
         if not self.shared and examples and self.outputs % examples:
             return ConfigError(
@@ -130,20 +147,12 @@ class ForwardPasses:
 
     def _begin(self, _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if torch.is_grad_enabled():
-            examples = self._count(args, kwargs)
-            self._sizes.add(examples)
-            self.latest = self.latest._replace(number=self.latest.number + 1, examples=examples, order=None)
+            examples, wrong = self._count(args, kwargs), None
             try:
-                members, order = self.grouping.of(examples, args, kwargs)
-                if self._members not in (0, members):
-                    raise ConfigError(
-                        f"groups of {self._members} and of {members} examples in one step; all groups must have the "
-                        "same size"
-                    )
-                self._members = members
-                self.latest = self.latest._replace(members=members, order=order)
+                units = self.grouping.of(examples, args, kwargs)
             except ConfigError as error:
-                self.wrong = self.wrong or error
+                units, wrong = torch.arange(examples)[:, None], error
+            self.latest = Pass(self.latest.number + 1, units, wrong)
 
     def _end(self, _module: nn.Module, _args: tuple[Any, ...], output: Any) -> None:
         if torch.is_grad_enabled():

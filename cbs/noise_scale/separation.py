@@ -10,7 +10,7 @@ from torch import Tensor
 from cbs.errors import ConfigError, reason
 from cbs.noise_scale.alike import alike
 from cbs.noise_scale.cut import Call
-from cbs.noise_scale.grouping import copies
+from cbs.noise_scale.grouping import copies, mask
 
 FIRST = 4
 """Number of halves that are replaced in the first check, for models in which only some of the examples influence
@@ -39,23 +39,16 @@ class Separation:
         self.undecided = False
         self._checks = 0
 
-    def some(self, examples: int, members: int, order: Tensor | None, *, half: bool = True) -> Tensor:
-        """Return a mask of half of the examples in whole groups, or of one group, shape ``[examples]``; new ones in
-        every check.
-        """
-        groups = torch.randperm(examples // members, generator=torch.Generator().manual_seed(self._checks))
-        wanted = groups[: len(groups) // 2 if half else 1]
-        chosen = torch.zeros(len(groups), 1, dtype=torch.bool).index_fill_(0, wanted, True)
-        stay = chosen.expand(-1, members).flatten()
-        return stay if order is None else torch.empty_like(stay).index_copy_(0, order, stay)
+    def some(self, units: Tensor, *, half: bool = True) -> Tensor:
+        """Return a mask of half of the groups, or of one, shape ``[examples]``; new ones in every check."""
+        groups = torch.randperm(len(units), generator=torch.Generator().manual_seed(self._checks))
+        return mask(units[groups[: len(groups) // 2 if half else 1]], units.numel())
 
     def verify(
         self,
         run: Callable[[Tensor, Tensor], Sequence[Call]],
         inputs: Sequence[Tensor],
-        examples: int,
-        members: int,
-        order: Tensor | None,
+        units: Tensor,
     ) -> None:
         """Check a forward pass.
 
@@ -64,19 +57,20 @@ class Separation:
                 replace the others, both of shape ``[examples]``; returns the calls from whose output the loss is
                 computed.
             inputs: input tensors of the pass, with rows of examples.
-            examples, members, order: of the pass, see :class:`~cbs.noise_scale.grouping.Grouping`.
+            units: places of the examples of every group, shape ``[groups, members]``.
 
         Raises:
             ConfigError: if the rows of one example depend on other examples, or on no example at all.
         """
+        examples, members = units.numel(), units.shape[1]
         kept_ones = [torch.ones(examples, dtype=torch.bool)]
         for _ in range(1 if self._checks else FIRST):
-            half = self.some(examples, members, order)
+            half = self.some(units)
             kept_ones += [half, ~half]
             self._checks += 1
         self.why_not, self.undecided = "", False
         try:
-            before, *after = (run(kept, copies(kept, members, order, self._checks)) for kept in kept_ones)
+            before, *after = (run(kept, copies(kept, units, self._checks)) for kept in kept_ones)
         except Exception as error:  # noqa: BLE001 - a model may raise anything; its message is passed on
             self.why_not = f"the model does not run on other examples: {reason(error)}"
             return

@@ -340,13 +340,13 @@ def test_experts_that_choose_rows_are_found_in_the_first_step(examples: int) -> 
 
 @pytest.mark.parametrize(("members", "order"), [(1, None), (2, None), (2, [0, 3, 1, 5, 2, 4])])
 def test_copies_are_of_one_group_that_stays(members: int, order: list[int] | None) -> None:
-    places = None if order is None else torch.tensor(order)
-    units = (torch.arange(6) if places is None else places).view(-1, members).tolist()
+    places = torch.tensor(order or list(range(6))).view(-1, members)
+    units = places.tolist()
     seen = set()
     for seed in range(20):
         kept = torch.zeros(6, dtype=torch.bool)
         kept[[each for unit in units[:2] for each in unit]] = True
-        found = copies(kept, members, places, seed)
+        found = copies(kept, places, seed)
         groups = [[int(found[each]) for each in unit] for unit in units]
         assert all(group == groups[0] for group in groups)
         seen.add(units.index(groups[0]))

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from cbs.errors import ConfigError
 from cbs.noise_scale.boundary import is_sending
-from cbs.noise_scale.passes import NO_EXAMPLES, NOT_CALLED, SPARSE, TWO_BACKWARD, TWO_FORWARD
+from cbs.noise_scale.passes import SPARSE, TWO_BACKWARD, TWO_FORWARD
 from cbs.noise_scale.small_batch import Small
 from cbs.noise_scale.sources import SOURCES
 from cbs.noise_scale.sources.base import Source
@@ -60,17 +60,17 @@ class Accumulation(Source):
                 self._failure = ConfigError(SPARSE)
                 return
             self.sample.add(index, gradient)
-            number, examples, *_ = self._passes.latest
-            if examples < 1:
-                self._sizes[number] = 0
-                self._failure = ConfigError(NO_EXAMPLES if number else NOT_CALLED)
+            number, examples = self._passes.latest.number, self._passes.latest.examples
+            self._sizes[number] = examples
+            wrong = self._passes.differentiated(self._passes.latest)
+            if wrong is not None:
+                self._failure = wrong
                 return
             if self._seen.get(index) == number:
                 self._failure = ConfigError(TWO_BACKWARD)
             if number > self._latest + 1 and not self._passes.shared:
                 self._failure = ConfigError(TWO_FORWARD)
             self._latest = self._seen[index] = number
-            self._sizes[number] = examples
             self._sums.add(index, examples, gradient.detach()[None])
 
         return take

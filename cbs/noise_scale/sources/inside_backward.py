@@ -22,7 +22,7 @@ from cbs.noise_scale.cell_sums import CellSums
 from cbs.noise_scale.coupling import Coupling
 from cbs.noise_scale.cut import Call, Cut, asleep, has_rows, only, spacing
 from cbs.noise_scale.grouping import Cells
-from cbs.noise_scale.passes import NO_EXAMPLES, NOT_CALLED, SPARSE, TWO_BACKWARD, TWO_FORWARD, Pass
+from cbs.noise_scale.passes import NOT_CALLED, SPARSE, TWO_BACKWARD, TWO_FORWARD, Pass
 from cbs.noise_scale.replay import Replay
 from cbs.noise_scale.separation import Separation
 from cbs.noise_scale.small_batch import Small
@@ -153,7 +153,7 @@ class InsideBackward(Source):
                     self._separation.why_not = CHANGES
                 elif self.seen.replay is not None and passes.examples > passes.members:
                     inputs = self.seen.replay.inputs(passes.examples)
-                    self._separation.verify(self._run_again, inputs, passes.examples, passes.members, passes.order)
+                    self._separation.verify(self._run_again, inputs, passes.units)
                 self._coupling.verify()
             self._measured += not self._separation.undecided
             return self._cells.small(within=passes.members > 1)
@@ -234,13 +234,9 @@ class InsideBackward(Source):
             return None
         if not self._watching():
             return None
-        latest, wrong = self._passes.latest, self._passes.wrong
+        latest = self._passes.latest
         if torch._C._are_functorch_transforms_active():
             self._fail(TRANSFORM)
-        elif wrong is not None:
-            self._fail(str(wrong))
-        elif latest.examples < 1:
-            self._fail(NO_EXAMPLES)
         if self.seen.failure is not None:
             return None
         leaves = differentiable(output)
@@ -277,7 +273,7 @@ class InsideBackward(Source):
             found, self.seen.outputs = [*self.seen.outputs, *inside], []
             return found
 
-        subsets = [some(passes.examples, passes.members, passes.order, half=half) for half in (True, False)]
+        subsets = [some(passes.units, half=half) for half in (True, False)]
         self._coupling.look(outputs, passes.examples, subsets)
 
     def _arrived(self, current: Pass, edges: Sequence[GradientEdge], gradients: Sequence[Tensor | None]) -> None:
@@ -296,8 +292,11 @@ class InsideBackward(Source):
         if task == self.seen.task and not shared:
             return self._fail(TWO_FORWARD)
         self.seen.done.add(current.number)
+        wrong = self._passes.differentiated(current)
+        if wrong is not None:
+            return self._fail(str(wrong))
         examples = current.examples
-        cells = Cells(examples, current.members, current.order, None if self.single else self._groups)
+        cells = Cells(current.units, None if self.single else self._groups)
         if task != self.seen.task:
             self._cells.begin(cells, complete=self._due(), several=shared)
             self.seen.task = task
