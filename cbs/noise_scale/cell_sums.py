@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from cbs.noise_scale.geometries.base import Geometry
 from cbs.noise_scale.geometries.l2 import L2
 from cbs.noise_scale.grouping import Cells
-from cbs.noise_scale.small_batch import GroupSums, Small
+from cbs.noise_scale.small_batch import GroupSums, Small, add_to
 
 TOLERANCE, FLOOR = 1e-3, 1e-5
 """Largest difference between a gradient and the sum of its cells, relative to the norms of the cells and, for the
@@ -44,6 +44,7 @@ class CellSums:
         self._within.forget()
         self._passes: list[Cells] = []
         self._compared: list[tuple[int, Tensor, Tensor]] = []
+        self._missing: set[int] = set()  # parameter tensors that training did not differentiate, but the cells did
         self._clear()
 
     def begin(self, cells: Cells, *, complete: bool, several: bool) -> None:
@@ -66,19 +67,19 @@ class CellSums:
 
     def put(self, cell: int, gradients: Sequence[Tensor | None]) -> None:
         """Add the gradients of a cell, one per parameter tensor."""
-        part, place = divmod(cell, self._passes[-1].of_part)
+        cells = self._passes[-1]
+        part, place = divmod(cell, cells.of_part)
         for index, gradient in enumerate(gradients):
             if gradient is None:
                 continue
-            held = self._held.setdefault(index, {})
-            if self._sums.wanted[index] or self._complete:
-                value = _wide(gradient)
-                held[cell] = held[cell] + value if cell in held else value
-                if self._complete:
-                    size = torch.linalg.vector_norm(value)
-                    self._size[index] = self._size[index] + size if index in self._size else size
-        last = part == self._passes[-1].number // self._passes[-1].of_part - 1
-        if place == self._passes[-1].of_part - 1 and not last and not self._several:
+            value = _wide(gradient)
+            add_to(self._held.setdefault(index, {}), cell, value)
+            self._missing.add(index)
+            if cell < cells.number - 1:
+                add_to(self._total, index, value)
+            if self._complete:
+                add_to(self._size, index, torch.linalg.vector_norm(value))
+        if place == cells.of_part - 1 and cell < cells.number - 1 and not self._several:
             for index in self._held:
                 self._finish(index, part)
 
@@ -87,15 +88,14 @@ class CellSums:
         cells = self._passes[-1]
         if index not in self._held and cells.number > 1:
             return False
-        held, whole = self._held.setdefault(index, {}), _wide(gradient)
-        last = cells.number - 1
-        rest = whole - self._total[index] if index in self._total else whole
-        for value in (held[cell] for cell in held if cell != last):
-            rest = rest - value
-        if last in held:
-            self._compared.append((index, torch.linalg.vector_norm(rest - held[last]), self._size[index]))
-        elif self._complete:  # the last example has no gradient for this tensor
-            self._compared.append((index, torch.linalg.vector_norm(rest), self._size.get(index, rest.new_zeros(()))))
+        self._missing.discard(index)
+        held, rest, last = self._held.setdefault(index, {}), _wide(gradient), cells.number - 1
+        if index in self._total:
+            rest = rest - self._total[index]
+        if self._complete:
+            apart = rest - held[last] if last in held else rest
+            size = self._size.get(index, rest.new_zeros((), dtype=apart.abs().dtype))
+            self._compared.append((index, torch.linalg.vector_norm(apart), size))
         held[last] = rest  # whether or not it is compared
         for part in range(self._parts_done.get(index, 0), cells.number // cells.of_part):
             self._finish(index, part)
@@ -134,6 +134,8 @@ class CellSums:
                 *((each.number // each.of_part, each.number, each.examples) for each in self._passes), strict=True
             )
         )
+        for sums in (self._sums, self._within):
+            sums.discard(self._missing)
         small = self._sums.small(parts, examples)
         if within:
             small.within = self._within.small(cells, examples)
@@ -143,14 +145,11 @@ class CellSums:
         """Add all cells of a part to the sums."""
         self._parts_done[index] = part + 1
         cells, held = self._passes[-1], self._held[index]
-        own = range(part * cells.of_part, (part + 1) * cells.of_part)
         zero = torch.zeros_like(_wide(self._parameters[index]))
-        values = torch.stack([held.pop(cell, zero) for cell in own])
+        values = torch.stack([held.pop(part * cells.of_part + place, zero) for place in range(cells.of_part)])
         if cells.of_part > 1:
             self._within.add(index, cells.size, values)
-        whole = values.sum(0)
-        self._sums.add(index, cells.size * cells.of_part, whole[None])
-        self._total[index] = self._total[index] + whole if index in self._total else whole
+        self._sums.add(index, cells.size * cells.of_part, values.sum(0)[None])
 
 
 def _wide(tensor: Tensor) -> Tensor:

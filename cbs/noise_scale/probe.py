@@ -21,7 +21,7 @@ from cbs.noise_scale.distributed import (
 )
 from cbs.noise_scale.geometries import GEOMETRIES, build_geometry
 from cbs.noise_scale.grouping import Grouping, Groups
-from cbs.noise_scale.moments import Moments, solve_moments
+from cbs.noise_scale.moments import BETWEEN, WITHIN, Moments, solve_moments
 from cbs.noise_scale.passes import CountExamples, first_dimension
 from cbs.noise_scale.sources import SOURCES, Source
 from cbs.optimizers.matching import matched
@@ -223,7 +223,8 @@ class Probe(AbstractContextManager["Probe"]):
         return "; ".join(filter(None, caveats))
 
     def step(self, *, loss_scale: float = 1.0, gradients_unscaled: bool = False) -> dict[str, Moments] | None:
-        """Return the moments of the step whose gradients are in ``.grad``, by geometry.
+        """Return the moments of the step whose gradients are in ``.grad``, by geometry; where examples belong together,
+        also :data:`~cbs.noise_scale.moments.BETWEEN` and :data:`~cbs.noise_scale.moments.WITHIN`.
 
         The dictionary is empty if this step was not to be measured or was skipped; ``None`` means that it was to be
         measured but had no backward pass.
@@ -291,11 +292,10 @@ class Probe(AbstractContextManager["Probe"]):
                 signal, noise = geometry.read(statistics, whole, sizes)
             moments[geometry.name] = Moments(indices=indices, signal=signal, noise=noise, sizes=sizes)
             if within is not None and geometry.name == "l2":
-                fine = torch.stack(within.statistics[0]).double() * loss_scale**-2
-                _, trace = solve_moments(
-                    fine, within.sizes.small, torch.stack(list(statistics)).double(), small.sizes.small
-                )
-                moments["l2"] = replace(moments["l2"], within=trace)
+                fine, coarse = (torch.stack(side).double() for side in (within.statistics[0], statistics))
+                _, trace = solve_moments(fine * loss_scale**-2, within.sizes.small, coarse, small.sizes.small)
+                moments[WITHIN] = replace(moments["l2"], noise=trace)
+                moments[BETWEEN] = replace(moments["l2"], noise=noise - trace / sizes.members)
         return moments
 
     @property

@@ -8,7 +8,7 @@ examples is then :math:`g_j = c_j B / b_j`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -46,19 +46,11 @@ class GroupSums:
     Args:
         parameters: the parameter tensors, by index.
         geometries: geometries whose T is summed.
-
-    Attributes:
-        wanted: for every parameter tensor, positions of the geometries that cover it.
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter], geometries: Sequence[Geometry]) -> None:
         self._parameters = parameters
         self._geometries = geometries
-        indices = range(len(parameters))
-        self._covered = [[index for index in indices if geometry.covers(index)] for geometry in geometries]
-        self.wanted = [
-            [place for place, geometry in enumerate(geometries) if geometry.covers(index)] for index in indices
-        ]
         self.forget()
 
     def forget(self) -> None:
@@ -73,8 +65,15 @@ class GroupSums:
             size: number of examples per group.
             contributions: shape ``[groups, *parameter.shape]``.
         """
-        for place in self.wanted[index]:
-            self._add(place, index, self._geometries[place].statistic(index, as_real(contributions)).mul_(1.0 / size))
+        for geometry, sums in zip(self._geometries, self._sums, strict=True):
+            if geometry.covers(index):
+                add_to(sums, index, geometry.statistic(index, as_real(contributions)).mul_(1.0 / size))
+
+    def discard(self, indices: Iterable[int]) -> None:
+        """Forget what was added to parameter tensors."""
+        for sums in self._sums:
+            for index in indices:
+                sums.pop(index, None)
 
     def small(self, groups: int, examples: int) -> Small:
         """Return the small-batch side of the step from the sums so far.
@@ -84,7 +83,8 @@ class GroupSums:
             examples: number of examples in the step.
         """
         statistics = []
-        for geometry, covered, sums in zip(self._geometries, self._covered, self._sums, strict=True):
+        for geometry, sums in zip(self._geometries, self._sums, strict=True):
+            covered = [index for index in range(len(self._parameters)) if geometry.covers(index)]
             for index in covered:
                 if index not in sums:
                     zeros = torch.zeros_like(self._parameters[index].detach())[None]
@@ -92,6 +92,7 @@ class GroupSums:
             statistics.append([sums[index].mul_(examples) for index in covered])
         return Small(statistics=statistics, sizes=Sizes(small=examples / groups, big=examples, groups=groups))
 
-    def _add(self, place: int, index: int, value: Tensor) -> None:
-        sums = self._sums[place]
-        sums[index] = sums[index].add_(value) if index in sums else value
+
+def add_to(sums: dict[int, Tensor], key: int, value: Tensor) -> None:
+    """Add a tensor to an entry of a dictionary; the first one is kept itself."""
+    sums[key] = sums[key] + value if key in sums else value
