@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from typing import Any
@@ -21,23 +21,31 @@ there."""
 
 
 @contextmanager
-def sending(parameters: Iterable[Tensor]) -> Iterator[None]:
-    """Mark backward passes inside the block as auxiliary, that is as not part of training.
-
-    Whatever they add to the ``.grad`` of parameters is dropped: inside them another backward pass may run, as in
-    reversible layers.
-    """
-    global _sending
-    kept = [(parameter, parameter.grad) for parameter in parameters]
-    _sending += 1
+def without_gradients(parameters: Sequence[Tensor]) -> Iterator[None]:
+    """Run the block with empty ``.grad``, and restore it afterwards."""
+    kept = [parameter.grad for parameter in parameters]
     try:
-        for parameter, _ in kept:
+        for parameter in parameters:
             parameter.grad = None
         yield
     finally:
-        _sending -= 1
-        for parameter, gradient in kept:
+        for parameter, gradient in zip(parameters, kept, strict=True):
             parameter.grad = gradient
+
+
+@contextmanager
+def sending(parameters: Sequence[Tensor]) -> Iterator[None]:
+    """Mark backward passes inside the block as auxiliary, that is as not part of training.
+
+    Nothing in it reaches ``.grad``, not even from a backward pass inside a backward pass, as in reversible layers.
+    """
+    global _sending
+    _sending += 1
+    try:
+        with without_gradients(parameters):
+            yield
+    finally:
+        _sending -= 1
 
 
 def is_sending() -> bool:

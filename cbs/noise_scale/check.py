@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -12,7 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
+from cbs.compute.auxiliary_pass import evaluating
 from cbs.errors import ConfigError, reason
+from cbs.noise_scale.boundary import without_gradients
 from cbs.noise_scale.geometries.base import as_real
 from cbs.noise_scale.geometries.l2 import L2
 from cbs.noise_scale.grouping import Grouping, Groups, equal_parts, pick
@@ -180,11 +181,23 @@ def check(
         return tree_map(cut, batch)
 
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    everyone = range(len(units))
+
+    def gradients(places: Sequence[int], what: str) -> list[Tensor]:
+        with without_gradients(parameters):
+            try:
+                loss(model, some(places)).backward()
+            except (RuntimeError, ValueError, IndexError, TypeError) as error:
+                raise ConfigError(f"the loss does not run on {what}: {reason(error)}") from error
+            found = _gradients(parameters)
+        if not all(part.isfinite().all() for part in found):
+            raise ConfigError(
+                f"the gradient of {what} is not finite (NaN or infinity); check its examples and the loss"
+            )
+        return found
+
     with _evaluation(model, parameters):
-        loss(model, batch).backward()
-        gradient = _gradients(parameters)
-    if not all(part.isfinite().all() for part in gradient):
-        raise ConfigError("the gradient of the batch is not finite (NaN or infinity); check its examples and the loss")
+        gradient = gradients(everyone, "the batch")
     probe = Probe(model, source=source, parts=parts, groups=groups, count=count)
     if probe.source == FALLBACK and source == FALLBACK:
         probe.detach()
@@ -196,35 +209,21 @@ def check(
         loss(model, batch).backward()
         if not refusal:
             try:
-                moments = probe.step()
+                measured = probe.step().get("l2")
                 refusal = probe.why or probe.caveat
-                measured = (moments or {}).get("l2")
             except ConfigError as error:
                 refusal = str(error)
         probe.detach()
-        everyone = range(len(units))
-        gradients: dict[bool, list[list[Tensor]]] = {False: [], True: []}
-        for alone, place in itertools.product((True, False), everyone):
-            model.zero_grad()
-            what = "one example alone" if alone else "the batch without one example"
-            try:
-                loss(model, some([place] if alone else [each for each in everyone if each != place])).backward()
-            except (RuntimeError, ValueError, IndexError, TypeError) as error:
-                raise ConfigError(f"the loss does not run on {what}: {reason(error)}") from error
-            gradients[alone].append(_gradients(parameters))
-            if not all(part.isfinite().all() for part in gradients[alone][-1]):
-                raise ConfigError(
-                    f"the gradient of {what} is not finite, although that of the batch is: the loss needs several "
-                    "examples, as one that divides by their standard deviation; pass groups= for those it needs"
-                )
-    own = [torch.stack(rows) for rows in zip(*gradients[True], strict=True)]
+        alone = [gradients([place], "one example alone") for place in everyone]
+        others = [[each for each in everyone if each != place] for place in everyone]
+        without = [gradients(places, "the batch without one example") for places in others]
+    own = [torch.stack(rows) for rows in zip(*alone, strict=True)]
     weights = _weights(own, gradient)
     shares = [weights[:, None] * parts for parts in own]
     left_over = [total - parts.sum(0) for total, parts in zip(gradient, shares, strict=True)]
     sizes, over = ([float(part.square().sum()) for part in parts] for parts in (gradient, left_over))
     dropped = max(
-        _left_over(rest, [parts.sum(0) - parts[place] for parts in shares])
-        for place, rest in enumerate(gradients[False])
+        _left_over(rest, [parts.sum(0) - parts[place] for parts in shares]) for place, rest in enumerate(without)
     )
     slow = _loop_noise(shares, gradient, parts if probe.source == "split" else len(units))
     layers: dict[str, list[int]] = {}
@@ -290,16 +289,5 @@ def _gradients(parameters: Sequence[nn.Parameter]) -> list[Tensor]:
 @contextmanager
 def _evaluation(model: nn.Module, parameters: Sequence[nn.Parameter]) -> Iterator[None]:
     """Run the block in evaluation mode and with empty gradients; restore both afterwards."""
-    modes = [(module, module.training) for module in model.modules()]
-    kept = [parameter.grad for parameter in parameters]
-    model.eval()
-    for parameter in parameters:
-        parameter.grad = None
-    try:
-        with torch.backends.cudnn.flags(enabled=False):  # cuDNN's RNNs have no backward in eval mode
-            yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
-        for parameter, gradient in zip(parameters, kept, strict=True):
-            parameter.grad = gradient
+    with evaluating(model), without_gradients(parameters), torch.backends.cudnn.flags(enabled=False):
+        yield  # cuDNN's RNNs have no backward in eval mode

@@ -18,7 +18,7 @@ from cbs.noise_scale.estimate import Estimate, Nested
 from cbs.noise_scale.grouping import Groups
 from cbs.noise_scale.moments import BETWEEN, WITHIN, Moments
 from cbs.noise_scale.passes import CountExamples, first_dimension
-from cbs.noise_scale.probe import AUTO, NO_BACKWARD, Probe
+from cbs.noise_scale.probe import AUTO, Probe
 
 SHARE = 0.2
 """Default window: this share of all examples so far."""
@@ -129,11 +129,6 @@ class NoiseScaleMeter(AbstractContextManager["NoiseScaleMeter"]):
         self.reset()
 
     @property
-    def window(self) -> float | None:
-        """The window of the averages."""
-        return self._averages[self.geometries[0]].window
-
-    @property
     def geometries(self) -> tuple[str, ...]:
         """Names of the measured geometries."""
         return tuple(entry.name for entry in self.probe.geometries)
@@ -154,8 +149,6 @@ class NoiseScaleMeter(AbstractContextManager["NoiseScaleMeter"]):
             ConfigError: if there was no backward pass, or the gradients were changed after it.
         """
         moments = self.probe.step(loss_scale=float(loss_scale), gradients_unscaled=gradients_unscaled)
-        if moments is None:
-            raise ConfigError(NO_BACKWARD)
         if self._renewals != self.probe.renewals:
             self._renewals = self.probe.renewals
             self.reset()
@@ -261,13 +254,10 @@ class NoiseScaleMeter(AbstractContextManager["NoiseScaleMeter"]):
 
         Undefined values are left out. In a geometry other than ``l2`` the first is called by the geometry's name.
         """
-        estimates, geometry = self.estimate(), self.geometries[0]
-        values = {
-            "simple" if geometry == "l2" else geometry: estimates.value,
-            "low": estimates.low,
-            "high": estimates.high,
-        }
-        return {f"noise_scale/{name}": value for name, value in values.items() if value is not None}
+        found, geometry = self.estimate(), self.geometries[0]
+        names = ("simple" if geometry == "l2" else geometry, "low", "high")
+        values = zip(names, (found.value, found.low, found.high), strict=True)
+        return {f"noise_scale/{name}": value for name, value in values if value is not None}
 
     def paused(self) -> AbstractContextManager[None]:
         """Do not measure inside the block, for passes that are not part of a training step."""

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-
 BETWEEN, WITHIN = "between", "within"
 """Names of the moments of ``l2`` whose noise is one part of that of groups of examples: the trace of the covariance of
 groups' true gradients, and that of their members' gradients around the gradient of their group."""
@@ -36,10 +35,6 @@ class Sizes:
     big: float
     groups: int
     members: int = 1
-
-    def counted_in(self, members: int) -> Sizes:
-        """Return the same sizes with this many examples counted as one."""
-        return Sizes(small=self.small / members, big=self.big / members, groups=self.groups, members=members)
 
 
 @dataclass(frozen=True, kw_only=True)

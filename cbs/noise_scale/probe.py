@@ -19,7 +19,7 @@ from cbs.noise_scale.distributed import (
     sum_over_ranks,
     whole_statistics,
 )
-from cbs.noise_scale.geometries import GEOMETRIES, build_geometry
+from cbs.noise_scale.geometries import GEOMETRIES, Geometry, build_geometry
 from cbs.noise_scale.grouping import Grouping, Groups
 from cbs.noise_scale.moments import BETWEEN, WITHIN, Moments, solve_moments
 from cbs.noise_scale.passes import CountExamples, first_dimension
@@ -132,10 +132,7 @@ class Probe(AbstractContextManager["Probe"]):
             raise ConfigError("the model has no trainable parameter; there is no gradient to measure")
         self.names = [name.replace("_orig_mod.", "") for name in trainable]  # prefix that torch.compile adds
         self.parameters = list(trainable.values())
-        names = _resolve(self._geometry_names, self.parameters, self._optimizer)
-        self.geometries = [build_geometry(name) for name in names]
-        for geometry in self.geometries:
-            geometry.bind(self.parameters, self._optimizer)
+        self.geometries = _bound(self._geometry_names, self.parameters, self._optimizer)
         return any("_orig_mod." in name for name in trainable)
 
     def _watch(self, source: str, why: str = "") -> None:
@@ -222,63 +219,57 @@ class Probe(AbstractContextManager["Probe"]):
         )
         return "; ".join(filter(None, caveats))
 
-    def step(self, *, loss_scale: float = 1.0, gradients_unscaled: bool = False) -> dict[str, Moments] | None:
+    def step(self, *, loss_scale: float = 1.0, gradients_unscaled: bool = False) -> dict[str, Moments]:
         """Return the moments of the step whose gradients are in ``.grad``, by geometry; where examples belong together,
         also :data:`~cbs.noise_scale.moments.BETWEEN` and :data:`~cbs.noise_scale.moments.WITHIN`.
 
-        The dictionary is empty if this step was not to be measured or was skipped; ``None`` means that it was to be
-        measured but had no backward pass.
+        The dictionary is empty if this step was not to be measured or was skipped.
 
         Args:
             loss_scale: factor by which the loss was multiplied before the backward passes, as a GradScaler does.
             gradients_unscaled: whether ``.grad`` was divided by that factor already.
 
         Raises:
-            ConfigError: if the step cannot be measured, or ``.grad`` is not what its backward passes computed; with
-                source ``"auto"`` only in the first step.
+            ConfigError: if the step cannot be measured, as without a backward pass, or if ``.grad`` is not what its
+                backward passes computed; with source ``"auto"`` only in the first step.
         """
-        watching, sample = self.watching, self._source.sample
-        failure, small = None, None
-        first = self._step == 0
+        watching, sample, first = self.watching, self._source.sample, self._step == 0
+        small, failure = None, None
         try:
             small = self._source.collect()
         except ConfigError as error:
             failure = error
         self._source.end_step()
         if watching and self._other_parameters():
-            sample.forget()
             self._source.detach()
             self._watch(self.source, self.why)
-            self.start_at(self._step + 1)
-            return {}
-        if watching and self.automatic:
+            watching = False
+        elif watching and self.automatic:
             failure = self._agree(failure)
             if failure is not None and self.source == SPLIT:
                 self.fall_back(str(failure))
-                watching, failure = False, None
+                watching = False
         self.start_at(self._step + 1)
-        if watching and failure is None and small is not None:
+        if not watching:
+            sample.forget()
+            return {}
+        if failure is None and small is not None:
             try:
                 sample.compare(divisor=loss_scale if gradients_unscaled else 1.0, ranks=self._ranks)
             except ConfigError as error:
                 failure = error
             failure = self._agree(failure) if self.automatic else failure
-        if failure is not None:
+        if failure is not None or small is None:
             sample.forget()
+            failure = failure or ConfigError(NO_BACKWARD)
             if first or not self.automatic:
                 raise failure
             self._leave_out(str(failure))
             return {}
-        if not watching:
-            return {}
-        if small is None and self.automatic and not first:
-            self._leave_out(NO_BACKWARD)
-            return {}
-        if small is None:
-            return None
         within = combine(small.within, self._ranks) if small.within else None
         small = combine(small, self._ranks)
-        sizes = small.sizes.counted_in(self._source.members)
+        members, (examples, all_examples) = self._source.latest.members, (small.sizes.small, small.sizes.big)
+        sizes = replace(small.sizes, small=examples / members, big=all_examples / members, members=members)
         self._alone += sizes.groups < 2
         big_scale = 1.0 if gradients_unscaled else loss_scale**-2
         moments = {}
@@ -365,27 +356,24 @@ def _warn(line: str) -> None:
     warnings.warn(line, NoiseScaleWarning, stacklevel=5)
 
 
-def _resolve(
+def _bound(
     names: Sequence[str], parameters: Sequence[nn.Parameter], optimizer: torch.optim.Optimizer | None
-) -> list[str]:
-    """Return the distinct names of the geometries, with ``"matched"`` and ``"all"`` replaced."""
-    resolved: list[str] = []
+) -> list[Geometry]:
+    """Return the distinct geometries of the names, bound to the parameters; ``"all"`` stands for those that fit."""
+    bound: dict[str, Geometry] = {}
     for name in names:
         if name == MATCHED:
             if optimizer is None:
                 raise ConfigError("geometry 'matched' needs the optimizer; pass it, or name a geometry")
-            resolved.append(matched(optimizer))
-        elif name == ALL:
-            resolved += [known for known in GEOMETRIES if _suits(known, parameters, optimizer)]
-        else:
-            resolved.append(name)
-    return list(dict.fromkeys(resolved))
-
-
-def _suits(name: str, parameters: Sequence[nn.Parameter], optimizer: torch.optim.Optimizer | None) -> bool:
-    geometry = build_geometry(name)
-    try:
-        geometry.bind(parameters, optimizer)
-    except ConfigError:
-        return False
-    return any(geometry.covers(index) for index in range(len(parameters)))
+            name = matched(optimizer)
+        for wanted in GEOMETRIES if name == ALL else [name]:
+            geometry = build_geometry(wanted)
+            try:
+                geometry.bind(parameters, optimizer)
+            except ConfigError:
+                if name != ALL:
+                    raise
+                continue
+            if name != ALL or any(geometry.covers(index) for index in range(len(parameters))):
+                bound.setdefault(wanted, geometry)
+    return list(bound.values())

@@ -36,10 +36,14 @@ class Accumulation(Source):
         self._forget()
 
     def collect(self) -> Small | None:
-        failure, sizes, self._latest = self._failure, self._sizes, self._passes.latest.number
+        failure, sizes, self._latest = self._failure, self._examples, self.latest.number
+        examples = self.latest.examples
         try:
-            if sizes:
-                failure = failure or self._passes.mismatch()
+            if sizes and not self.shared and examples and self._outputs % examples:
+                failure = failure or ConfigError(
+                    f"the first tensor that the model is called with has {examples} rows, but its output "
+                    f"{self._outputs}: pass count= to say how many examples a forward pass has"
+                )
             if failure is not None:
                 raise failure
             return self._sums.small(len(sizes), sum(sizes.values())) if sizes else None
@@ -48,7 +52,7 @@ class Accumulation(Source):
 
     def _forget(self) -> None:
         self._failure: ConfigError | None = None
-        self._sizes: dict[int, int] = {}
+        self._examples: dict[int, int] = {}
         self._seen: dict[int, int] = {}
         self._sums.forget()
 
@@ -60,15 +64,15 @@ class Accumulation(Source):
                 self._failure = ConfigError(SPARSE)
                 return
             self.sample.add(index, gradient)
-            number, examples = self._passes.latest.number, self._passes.latest.examples
-            self._sizes[number] = examples
-            wrong = self._passes.differentiated(self._passes.latest)
+            number, examples = self.latest.number, self.latest.examples
+            self._examples[number] = examples
+            wrong = self._differentiated(self.latest)
             if wrong is not None:
                 self._failure = wrong
                 return
             if self._seen.get(index) == number:
                 self._failure = ConfigError(TWO_BACKWARD)
-            if number > self._latest + 1 and not self._passes.shared:
+            if number > self._latest + 1 and not self.shared:
                 self._failure = ConfigError(TWO_FORWARD)
             self._latest = self._seen[index] = number
             self._sums.add(index, examples, gradient.detach()[None])

@@ -20,7 +20,7 @@ from cbs.errors import ConfigError, reason
 from cbs.noise_scale.boundary import bounded, differentiable, is_sending, sending, tensors_of
 from cbs.noise_scale.cell_sums import CellSums
 from cbs.noise_scale.coupling import Coupling
-from cbs.noise_scale.cut import Call, Cut, asleep, has_rows, only, spacing
+from cbs.noise_scale.cut import Call, Cut, has_rows, only, spacing
 from cbs.noise_scale.grouping import Cells
 from cbs.noise_scale.passes import NOT_CALLED, SPARSE, TWO_BACKWARD, TWO_FORWARD, Pass
 from cbs.noise_scale.replay import Replay
@@ -144,7 +144,7 @@ class InsideBackward(Source):
                 raise self.seen.failure
             if not self.seen.reached:
                 return None
-            passes = self._passes.latest
+            passes = self.latest
             if self._due():
                 wrong = self._cells.wrong(max(self._eps, self._cut.coarsest))
                 if wrong is not None:
@@ -176,19 +176,13 @@ class InsideBackward(Source):
 
         loss.register_hook(arrive)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> InsideBackward:
-        return asleep(type(self))
-
-    def __reduce__(self) -> Any:
-        return asleep, (type(self),)
-
     def _watch(self) -> list[RemovableHandle]:
         for name, module in self._model.named_modules():
             why = _mixes(module)
             if why:
                 raise ConfigError(f"module {name!r} ({type(module).__name__}) {why}; use the source 'accumulation'")
         inner = self._model.module if isinstance(self._model, DistributedDataParallel) else self._model
-        self._cut = Cut(inner, lambda: self._passes.latest.examples)
+        self._cut = Cut(inner, lambda: self.latest.examples)
         self._cut.attach()
         self._cells = CellSums(self._parameters, self._geometries)
         self._forget()
@@ -234,7 +228,7 @@ class InsideBackward(Source):
             return None
         if not self._watching():
             return None
-        latest = self._passes.latest
+        latest = self.latest
         if torch._C._are_functorch_transforms_active():
             self._fail(TRANSFORM)
         if self.seen.failure is not None:
@@ -284,7 +278,7 @@ class InsideBackward(Source):
         roots = [(edge, slope) for edge, slope in zip(edges, gradients, strict=True) if slope is not None]
         if not self.active or self.seen.failure or is_sending() or not roots:
             return None
-        shared, task = self._passes.shared, torch._C._current_graph_task_id()
+        shared, task = self.shared, torch._C._current_graph_task_id()
         if torch.is_grad_enabled():
             return self._fail(TWICE)
         if current.number in self.seen.done:
@@ -292,7 +286,7 @@ class InsideBackward(Source):
         if task == self.seen.task and not shared:
             return self._fail(TWO_FORWARD)
         self.seen.done.add(current.number)
-        wrong = self._passes.differentiated(current)
+        wrong = self._differentiated(current)
         if wrong is not None:
             return self._fail(str(wrong))
         examples = current.examples
@@ -336,7 +330,7 @@ class InsideBackward(Source):
                 return
             if self._compiled:
                 self._fail(COMPILED)
-            elif self._passes.latest.number == 0:
+            elif self.latest.number == 0:
                 self._fail(NOT_CALLED)
             elif torch._C._current_graph_task_id() != self.seen.task or not self._cells.found(index, gradient):
                 self._fail(ELSEWHERE.format(self._names[index]))
