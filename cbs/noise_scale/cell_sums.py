@@ -42,7 +42,7 @@ class CellSums:
         """Start a new step."""
         self._sums.forget()
         self._within.forget()
-        self._passes: list[Cells] = []
+        self._parts, self._number, self._examples = 0, 0, 0
         self._compared: list[tuple[int, Tensor, Tensor]] = []
         self._missing: set[int] = set()  # parameter tensors that training did not differentiate, but the cells did
         self._clear()
@@ -55,9 +55,11 @@ class CellSums:
             complete: whether the last cell is passed to :meth:`put`, too, to be compared with what the others leave.
             several: whether several forward passes over the same examples may contribute to its cells.
         """
-        self._passes.append(cells)
+        self._cells, self._complete, self._several = cells, complete, several
+        self._parts += cells.number // cells.of_part
+        self._number += cells.number
+        self._examples += cells.examples
         self._clear()
-        self._complete, self._several = complete, several
 
     def _clear(self) -> None:
         self._held: dict[int, dict[int, Tensor]] = {}
@@ -67,7 +69,7 @@ class CellSums:
 
     def put(self, cell: int, gradients: Sequence[Tensor | None]) -> None:
         """Add the gradients of a cell, one per parameter tensor."""
-        cells = self._passes[-1]
+        cells = self._cells
         part, place = divmod(cell, cells.of_part)
         for index, gradient in enumerate(gradients):
             if gradient is None:
@@ -85,7 +87,7 @@ class CellSums:
 
     def found(self, index: int, gradient: Tensor) -> bool:
         """Add the gradient of training; return ``False`` if the pass has several cells and none of them was put."""
-        cells = self._passes[-1]
+        cells = self._cells
         if index not in self._held and cells.number > 1:
             return False
         self._missing.discard(index)
@@ -120,31 +122,21 @@ class CellSums:
         worst = int(beyond.argmax())
         return indices[worst] if float(beyond[worst]) > 0 else None
 
-    def small(self, *, within: bool) -> Small | None:
-        """Return the sums of the step; ``None`` if there was no backward pass.
-
-        Args:
-            within: whether to add the sums over the cells inside a part.
-        """
-        if not self._passes:
+    def small(self) -> Small | None:
+        """Return the sums of the step; ``None`` if there was no backward pass."""
+        if not self._parts:
             return None
-        parts, cells, examples = (
-            sum(values)
-            for values in zip(
-                *((each.number // each.of_part, each.number, each.examples) for each in self._passes), strict=True
-            )
-        )
         for sums in (self._sums, self._within):
             sums.discard(self._missing)
-        small = self._sums.small(parts, examples)
-        if within:
-            small.within = self._within.small(cells, examples)
+        small = self._sums.small(self._parts, self._examples)
+        if self._number > self._parts:
+            small.within = self._within.small(self._number, self._examples)
         return small
 
     def _finish(self, index: int, part: int) -> None:
         """Add all cells of a part to the sums."""
         self._parts_done[index] = part + 1
-        cells, held = self._passes[-1], self._held[index]
+        cells, held = self._cells, self._held[index]
         zero = torch.zeros_like(_wide(self._parameters[index]))
         values = torch.stack([held.pop(part * cells.of_part + place, zero) for place in range(cells.of_part)])
         if cells.of_part > 1:

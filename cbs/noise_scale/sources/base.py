@@ -14,11 +14,12 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
 from cbs.errors import ConfigError
+from cbs.noise_scale.boundary import is_sending
 from cbs.noise_scale.cut import asleep
 from cbs.noise_scale.geometries.base import Geometry
 from cbs.noise_scale.gradient_sample import GradientSample
 from cbs.noise_scale.grouping import Grouping
-from cbs.noise_scale.passes import NO_EXAMPLES, NOT_CALLED, CountExamples, Pass, first_dimension
+from cbs.noise_scale.passes import NO_EXAMPLES, NOT_CALLED, SPARSE, CountExamples, Pass, first_dimension
 from cbs.noise_scale.small_batch import GroupSums, Small
 
 
@@ -72,6 +73,7 @@ class Source(ABC):
         self._members, self._outputs = 0, 0
         self._unequal, self._other_rows = "", ""
         self._handles: list[RemovableHandle] = []
+        self._failure: ConfigError | None = None
 
     @property
     def caveat(self) -> str:
@@ -100,6 +102,7 @@ class Source(ABC):
             self._model.register_forward_pre_hook(self._begin, with_kwargs=True, prepend=True),
             self._model.register_forward_hook(self._end),
         ]
+        self._forget()
 
     def detach(self) -> None:
         """Stop watching and leave the model as it was."""
@@ -119,7 +122,6 @@ class Source(ABC):
     def __reduce__(self) -> Any:
         return asleep, (type(self),)
 
-    @abstractmethod
     def collect(self) -> Small | None:
         """Return the small-batch side of everything since the last call, and forget it; ``None`` without a backward
         pass.
@@ -127,6 +129,29 @@ class Source(ABC):
         Raises:
             ConfigError: if the passes of the step cannot be measured. The gradients of training are unaffected.
         """
+        try:
+            if self._failure is not None:
+                raise self._failure
+            return self._measured()
+        finally:
+            self._forget()
+
+    @abstractmethod
+    def _measured(self) -> Small | None:
+        """Return the small-batch side of the step; ``None`` without a backward pass."""
+
+    @abstractmethod
+    def _take(self, index: int, gradient: Tensor) -> None:
+        """Receive the gradient that a backward pass of training computed for a parameter tensor."""
+
+    def _forget(self) -> None:
+        """Start a new step."""
+        self._failure = None
+        self._sums.forget()
+
+    def _fail(self, why: str | ConfigError) -> None:
+        """Give up this step; errors inside another program's training loop are raised after its passes."""
+        self._failure = self._failure or (ConfigError(why) if isinstance(why, str) else why)
 
     def _watch(self) -> list[RemovableHandle]:
         """Register a hook on every parameter tensor and return the handles."""
@@ -137,9 +162,17 @@ class Source(ABC):
             tensor.requires_grad_(trained)
         return handles
 
-    @abstractmethod
     def _hook(self, index: int) -> Callable[[Tensor], None]:
-        """Return the function that is called with the gradient a backward pass computed for a parameter tensor."""
+        def look(gradient: Tensor | None) -> None:
+            if not self.active or gradient is None or is_sending():
+                return
+            if gradient.layout is not torch.strided:
+                self._fail(SPARSE)
+                return
+            self.sample.add(index, gradient)
+            self._take(index, gradient)
+
+        return look
 
     def _begin(self, _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self.active and torch.is_grad_enabled():
@@ -154,7 +187,7 @@ class Source(ABC):
         if self.active and torch.is_grad_enabled():
             self._outputs = next(iter(_rows(output)), 0)
 
-    def _differentiated(self, one: Pass) -> ConfigError | None:
+    def _add_pass(self, one: Pass) -> ConfigError | None:
         """Count a pass among those of the step, as its gradient arrives; return why it cannot be measured, if so."""
         if one.wrong is not None or one.examples < 1:
             return one.wrong or ConfigError(NO_EXAMPLES if one.number else NOT_CALLED)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -22,7 +22,7 @@ from cbs.noise_scale.cell_sums import CellSums
 from cbs.noise_scale.coupling import Coupling
 from cbs.noise_scale.cut import Call, Cut, has_rows, only, spacing
 from cbs.noise_scale.grouping import Cells
-from cbs.noise_scale.passes import NOT_CALLED, SPARSE, TWO_BACKWARD, TWO_FORWARD, Pass
+from cbs.noise_scale.passes import NOT_CALLED, TWO_BACKWARD, TWO_FORWARD, Pass
 from cbs.noise_scale.replay import Replay
 from cbs.noise_scale.separation import Separation
 from cbs.noise_scale.small_batch import Small
@@ -64,7 +64,6 @@ class Seen:
         done: numbers of the passes that were differentiated.
         task: autograd's id of the latest backward pass.
         reached: whether a gradient of training reached a parameter.
-        failure: why the step cannot be measured.
     """
 
     current: Pass = field(default_factory=Pass)
@@ -73,7 +72,6 @@ class Seen:
     done: set[int] = field(default_factory=set)
     task: int | None = None
     reached: bool = False
-    failure: ConfigError | None = None
 
 
 class InsideBackward(Source):
@@ -104,7 +102,7 @@ class InsideBackward(Source):
         self._names = [names[id(parameter)] for parameter in self._parameters]
         self._separation = Separation()
         self._coupling = Coupling(self._parameters)
-        self._measured = 0
+        self._steps = 0
         self.backward_passes = self._groups - 1
         self._has_rows, self._compiled = True, False
         self._eps = max(torch.finfo(parameter.dtype).eps for parameter in self._parameters)
@@ -138,27 +136,21 @@ class InsideBackward(Source):
         self._cut.detach()
         self._forget()
 
-    def collect(self) -> Small | None:
-        try:
-            if self.seen.failure is not None:
-                raise self.seen.failure
-            if not self.seen.reached:
-                return None
-            passes = self.latest
-            if self._due():
-                wrong = self._cells.wrong(max(self._eps, self._cut.coarsest))
-                if wrong is not None:
-                    raise ConfigError(ELSEWHERE.format(self._names[wrong]))
-                if self.seen.replay is not None and self.seen.replay.changed(trained=False):
-                    self._separation.why_not = CHANGES
-                elif self.seen.replay is not None and passes.examples > passes.members:
-                    inputs = self.seen.replay.inputs(passes.examples)
-                    self._separation.verify(self._run_again, inputs, passes.units)
-                self._coupling.verify()
-            self._measured += not self._separation.undecided
-            return self._cells.small(within=passes.members > 1)
-        finally:
-            self._forget()
+    def _measured(self) -> Small | None:
+        if not self.seen.reached:
+            return None
+        if self._due():
+            wrong = self._cells.wrong(max(self._eps, self._cut.coarsest))
+            if wrong is not None:
+                raise ConfigError(ELSEWHERE.format(self._names[wrong]))
+            replay, units = self.seen.replay, self.latest.units
+            if replay is not None and replay.changed(trained=False):
+                self._separation.why_not = CHANGES
+            elif replay is not None and len(units) > 1:
+                self._separation.verify(self._run_again, replay.inputs(units.numel()), units)
+            self._coupling.verify()
+        self._steps += not self._separation.undecided
+        return self._cells.small()
 
     def differentiate(self, loss: Tensor) -> None:
         """Treat a loss as the end of the current forward pass, for models whose modules do not return it.
@@ -185,7 +177,6 @@ class InsideBackward(Source):
         self._cut = Cut(inner, lambda: self.latest.examples)
         self._cut.attach()
         self._cells = CellSums(self._parameters, self._geometries)
-        self._forget()
         return [
             *super()._watch(),
             inner.register_forward_pre_hook(self._enter, with_kwargs=True),
@@ -193,19 +184,15 @@ class InsideBackward(Source):
         ]
 
     def _forget(self) -> None:
-        """Start a new step."""
+        super()._forget()
         self.seen = Seen()
         self._cells.forget()
         self._cut.begin()
         self._coupling.forget()
 
-    def _fail(self, why: str) -> None:
-        """Give up this step; errors inside another program's training loop are raised after its passes."""
-        self.seen.failure = self.seen.failure or ConfigError(why)
-
     def _due(self) -> bool:
         """Whether the assumptions are checked in this step, see :data:`CHECKED`."""
-        coming = self._measured + 1
+        coming = self._steps + 1
         return coming in CHECKED or coming % CHECKED[-1] == 0
 
     def _watching(self) -> bool:
@@ -231,7 +218,7 @@ class InsideBackward(Source):
         latest = self.latest
         if torch._C._are_functorch_transforms_active():
             self._fail(TRANSFORM)
-        if self.seen.failure is not None:
+        if self._failure is not None:
             return None
         leaves = differentiable(output)
         rows = [leaf for leaf in leaves if has_rows(leaf, latest.examples)]
@@ -243,7 +230,7 @@ class InsideBackward(Source):
         if self.seen.replay is not None and self.seen.replay.changed(trained=True):
             self.seen.replay, self._separation.why_not = None, CHANGES
         bound = bounded(output, partial(self._arrived, latest))
-        if self._due() and latest.examples > latest.members:
+        if self._due() and len(latest.units) > 1:
             self.seen.outputs = [leaf for leaf in differentiable(bound) if has_rows(leaf, latest.examples)]
             self._look_at_loss()
         return bound
@@ -276,7 +263,7 @@ class InsideBackward(Source):
         Called before the gradients of training propagate further.
         """
         roots = [(edge, slope) for edge, slope in zip(edges, gradients, strict=True) if slope is not None]
-        if not self.active or self.seen.failure or is_sending() or not roots:
+        if not self.active or self._failure or is_sending() or not roots:
             return None
         shared, task = self.shared, torch._C._current_graph_task_id()
         if torch.is_grad_enabled():
@@ -286,9 +273,9 @@ class InsideBackward(Source):
         if task == self.seen.task and not shared:
             return self._fail(TWO_FORWARD)
         self.seen.done.add(current.number)
-        wrong = self._differentiated(current)
+        wrong = self._add_pass(current)
         if wrong is not None:
-            return self._fail(str(wrong))
+            return self._fail(wrong)
         examples = current.examples
         cells = Cells(current.units, None if self.single else self._groups)
         if task != self.seen.task:
@@ -317,25 +304,16 @@ class InsideBackward(Source):
             gradients = iter(torch.autograd.grad(edges, trained, masked, retain_graph=True, allow_unused=True))
         return [next(gradients) if tensor.requires_grad else None for tensor in self._parameters]
 
-    def _hook(self, index: int) -> Callable[[Tensor], None]:
-        def look(gradient: Tensor | None) -> None:
-            if not self.active or gradient is None or is_sending():
-                return
-            if gradient.layout is not torch.strided:
-                self._fail(SPARSE)
-                return
-            self.seen.reached = True
-            self.sample.add(index, gradient)
-            if self.seen.failure is not None:
-                return
-            if self._compiled:
-                self._fail(COMPILED)
-            elif self.latest.number == 0:
-                self._fail(NOT_CALLED)
-            elif torch._C._current_graph_task_id() != self.seen.task or not self._cells.found(index, gradient):
-                self._fail(ELSEWHERE.format(self._names[index]))
-
-        return look
+    def _take(self, index: int, gradient: Tensor) -> None:
+        self.seen.reached = True
+        if self._failure is not None:
+            return
+        if self._compiled:
+            self._fail(COMPILED)
+        elif self.latest.number == 0:
+            self._fail(NOT_CALLED)
+        elif torch._C._current_graph_task_id() != self.seen.task or not self._cells.found(index, gradient):
+            self._fail(ELSEWHERE.format(self._names[index]))
 
 
 def _mixes(module: nn.Module) -> str:
