@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
@@ -18,7 +16,7 @@ SAMPLE = 256
 into memory."""
 
 
-def alike(values: Sequence[Tensor]) -> tuple[int, float]:
+def alike(rows: Tensor) -> tuple[int, float]:
     """Return the distance in places at which examples are alike, and their correlation.
 
     The distance is the offset between two rows of the batch: 1 where views of an example lie next to each other, a
@@ -30,9 +28,8 @@ def alike(values: Sequence[Tensor]) -> tuple[int, float]:
     uncorrelated rows. Every offset is compared with the average over all offsets.
 
     Args:
-        values: inputs or outputs of the batch, each of shape ``[examples, numbers]``.
+        rows: inputs or outputs of the batch, float64, shape ``[examples, numbers]``.
     """
-    rows = torch.cat([value.double() for value in values], dim=1)
     if len(rows) < 8:
         return 0, 0.0
     spread = rows.std(0)

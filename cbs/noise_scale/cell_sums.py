@@ -21,7 +21,7 @@ ROUNDINGS = 4
 """The same tolerance in machine epsilons, which applies where it is larger."""
 
 
-class CellSums:
+class CellSums(GroupSums):
     """Sums over the cells of a step that the noise scale needs, see :class:`~cbs.noise_scale.grouping.Cells`.
 
     All cells of a backward pass but the last are passed to :meth:`put`. The gradient of training is passed to
@@ -34,13 +34,11 @@ class CellSums:
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter], geometries: Sequence[Geometry]) -> None:
-        self._sums, self._within = GroupSums(parameters, geometries), GroupSums(parameters, [L2()])
-        self._parameters = parameters
-        self.forget()
+        self._within = GroupSums(parameters, [L2()])
+        super().__init__(parameters, geometries)
 
     def forget(self) -> None:
-        """Start a new step."""
-        self._sums.forget()
+        super().forget()
         self._within.forget()
         self._parts, self._number, self._examples = 0, 0, 0
         self._compared: list[tuple[int, Tensor, Tensor]] = []
@@ -122,13 +120,13 @@ class CellSums:
         worst = int(beyond.argmax())
         return indices[worst] if float(beyond[worst]) > 0 else None
 
-    def small(self) -> Small | None:
-        """Return the sums of the step; ``None`` if there was no backward pass."""
+    def whole(self) -> Small | None:
+        """Return the small-batch side of the step; ``None`` if there was no backward pass."""
         if not self._parts:
             return None
-        for sums in (self._sums, self._within):
-            sums.discard(self._missing)
-        small = self._sums.small(self._parts, self._examples)
+        self.discard(self._missing)
+        self._within.discard(self._missing)
+        small = self.small(self._parts, self._examples)
         if self._number > self._parts:
             small.within = self._within.small(self._number, self._examples)
         return small
@@ -141,7 +139,7 @@ class CellSums:
         values = torch.stack([held.pop(part * cells.of_part + place, zero) for place in range(cells.of_part)])
         if cells.of_part > 1:
             self._within.add(index, cells.size, values)
-        self._sums.add(index, cells.size * cells.of_part, values.sum(0)[None])
+        self.add(index, cells.size * cells.of_part, values.sum(0)[None])
 
 
 def _wide(tensor: Tensor) -> Tensor:

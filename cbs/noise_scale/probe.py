@@ -12,13 +12,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from cbs.errors import ConfigError
-from cbs.noise_scale.distributed import (
-    combine,
-    data_parallel_groups,
-    is_sharded,
-    sum_over_ranks,
-    whole_statistics,
-)
+from cbs.noise_scale.distributed import combine, data_parallel_groups, is_sharded, sum_over_ranks, whole_statistics
 from cbs.noise_scale.geometries import GEOMETRIES, Geometry, build_geometry
 from cbs.noise_scale.grouping import Grouping, Groups
 from cbs.noise_scale.moments import BETWEEN, WITHIN, Moments, solve_moments
@@ -345,10 +339,9 @@ class Probe(AbstractContextManager["Probe"]):
 
     def _gradients(self, indices: Sequence[int]) -> dict[int, Tensor]:
         """Return the gradients of the whole step, by index; zeros where a parameter has none."""
-        gradients = {index: self.parameters[index].grad for index in indices}
+        tensors = {index: self.parameters[index] for index in indices}
         return {
-            index: torch.zeros_like(self.parameters[index]) if gradient is None else gradient.detach()
-            for index, gradient in gradients.items()
+            index: (torch.zeros_like(one) if one.grad is None else one.grad).detach() for index, one in tensors.items()
         }
 
 

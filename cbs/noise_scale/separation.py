@@ -44,12 +44,7 @@ class Separation:
         groups = torch.randperm(len(units), generator=torch.Generator().manual_seed(self._checks))
         return mask(units[groups[: len(groups) // 2 if half else 1]], units.numel())
 
-    def verify(
-        self,
-        run: Callable[[Tensor, Tensor], Sequence[Call]],
-        inputs: Sequence[Tensor],
-        units: Tensor,
-    ) -> None:
+    def verify(self, run: Callable[[Tensor, Tensor], Sequence[Call]], inputs: Sequence[Tensor], units: Tensor) -> None:
         """Check a forward pass.
 
         Args:
@@ -83,7 +78,7 @@ class Separation:
             for old, new in zip(before, calls, strict=True):
                 self._compare(old, new, kept)
         outputs = [tensor for call in before for tensor in call.tensors]
-        resembling = [alike([_flat(tensor, examples)]) for tensor in (*outputs, *inputs)] if members == 1 else []
+        resembling = [alike(_flat(tensor, examples)) for tensor in (*outputs, *inputs)] if members == 1 else []
         self.copies = max(resembling, key=lambda found: found[1], default=(0, 0.0))
 
     def _compare(self, call: Call, other: Call, kept: Tensor) -> None:

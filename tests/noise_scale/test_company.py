@@ -157,9 +157,9 @@ def test_copies_are_told(apart: bool, said: str) -> None:
 def test_independent_examples_are_no_copies(examples: int, numbers: int) -> None:
     generator = torch.Generator().manual_seed(examples + numbers)
     for _ in range(100):
-        assert alike([torch.randn(examples, numbers, generator=generator)]) == (0, 0.0)
-        assert alike([torch.randint(2, (examples, numbers), generator=generator).double()]) == (0, 0.0)
-    assert alike([torch.ones(examples, numbers)]) == (0, 0.0)
+        assert alike(torch.randn(examples, numbers, generator=generator)) == (0, 0.0)
+        assert alike(torch.randint(2, (examples, numbers), generator=generator).double()) == (0, 0.0)
+    assert alike(torch.ones(examples, numbers)) == (0, 0.0)
 
 
 @pytest.mark.parametrize("lag", [1, 2, 32])
@@ -168,22 +168,22 @@ def test_views_are_alike_however_much_they_differ(lag: int) -> None:
     generator = torch.Generator().manual_seed(lag)
     rows = torch.randn(64 // 2, 20, generator=generator)
     rows = rows.unflatten(0, (-1, lag)).repeat(1, 2, 1).flatten(0, 1)
-    found, correlation = alike([rows + torch.randn(64, 20, generator=generator)])
+    found, correlation = alike(rows + torch.randn(64, 20, generator=generator))
     assert found == lag
     assert correlation == pytest.approx(0.5 if lag == 32 else 0.25, abs=0.1)
 
 
 def test_a_batch_that_is_mixed_up_with_itself_in_reverse_order_is_alike() -> None:
     rows = torch.randn(64, 20, generator=torch.Generator().manual_seed(0))
-    found, correlation = alike([0.7 * rows + 0.3 * rows.flip(0)])
+    found, correlation = alike(0.7 * rows + 0.3 * rows.flip(0))
     assert found == -1
     assert correlation == pytest.approx(2 * 0.7 * 0.3 / (0.7**2 + 0.3**2), abs=0.1)
 
 
 def test_a_large_batch_is_known_from_a_part_of_it() -> None:
     rows = torch.randn(1000, 20, generator=torch.Generator().manual_seed(0))
-    assert alike([rows]) == (0, 0.0)
-    assert alike([rows.repeat(2, 1)])[0] == 1000
+    assert alike(rows) == (0, 0.0)
+    assert alike(rows.repeat(2, 1))[0] == 1000
 
 
 def labelled(step: int, classes: int = 4) -> Tensor:

@@ -41,6 +41,7 @@ class Source(ABC):
             Changed between steps only.
         sample: entries of the gradients that the backward passes computed.
         ranks: process groups whose ranks average their gradients, where this cannot be read off the model.
+        sums: type of the sums over the groups of a step.
         latest: the latest forward pass with gradients enabled; one without examples before the first.
         shared: whether all passes under one backward pass count as passes over the same examples, which a ``count`` of
             the user's own implies.
@@ -49,6 +50,7 @@ class Source(ABC):
     micro_batches = 1
     backward_passes = 0
     ranks: Sequence[Any] = ()
+    sums: type[GroupSums] = GroupSums
 
     def __init__(
         self,
@@ -96,7 +98,7 @@ class Source(ABC):
         Raises:
             ConfigError: if the source does not support the model; the message says why and what to use.
         """
-        self._sums = GroupSums(self._parameters, self._geometries)
+        self._sums = self.sums(self._parameters, self._geometries)
         self._handles = [
             *self._watch(),
             self._model.register_forward_pre_hook(self._begin, with_kwargs=True, prepend=True),

@@ -94,7 +94,8 @@ class InsideBackward(Source):
         seen: state of the step in progress.
     """
 
-    single = False
+    single, sums = False, CellSums
+    _sums: CellSums
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -140,7 +141,7 @@ class InsideBackward(Source):
         if not self.seen.reached:
             return None
         if self._due():
-            wrong = self._cells.wrong(max(self._eps, self._cut.coarsest))
+            wrong = self._sums.wrong(max(self._eps, self._cut.coarsest))
             if wrong is not None:
                 raise ConfigError(ELSEWHERE.format(self._names[wrong]))
             replay, units = self.seen.replay, self.latest.units
@@ -150,13 +151,9 @@ class InsideBackward(Source):
                 self._separation.verify(self._run_again, replay.inputs(units.numel()), units)
             self._coupling.verify()
         self._steps += not self._separation.undecided
-        return self._cells.small()
+        return self._sums.whole()
 
     def differentiate(self, loss: Tensor) -> None:
-        """Treat a loss as the end of the current forward pass, for models whose modules do not return it.
-
-        Call this before the backward pass of the loss.
-        """
         if not self._watching() or loss.grad_fn is None:
             return
         held, current = weakref.ref(loss), self.seen.current  # weak, because the loss's autograd history holds the hook
@@ -176,7 +173,6 @@ class InsideBackward(Source):
         inner = self._model.module if isinstance(self._model, DistributedDataParallel) else self._model
         self._cut = Cut(inner, lambda: self.latest.examples)
         self._cut.attach()
-        self._cells = CellSums(self._parameters, self._geometries)
         return [
             *super()._watch(),
             inner.register_forward_pre_hook(self._enter, with_kwargs=True),
@@ -186,7 +182,6 @@ class InsideBackward(Source):
     def _forget(self) -> None:
         super()._forget()
         self.seen = Seen()
-        self._cells.forget()
         self._cut.begin()
         self._coupling.forget()
 
@@ -279,7 +274,7 @@ class InsideBackward(Source):
         examples = current.examples
         cells = Cells(current.units, None if self.single else self._groups)
         if task != self.seen.task:
-            self._cells.begin(cells, complete=self._due(), several=shared)
+            self._sums.begin(cells, complete=self._due(), several=shared)
             self.seen.task = task
         self.backward_passes = max(1, cells.number - 1)
         try:
@@ -288,7 +283,7 @@ class InsideBackward(Source):
             if whole and not self._cut.find(lambda: not any(part is not None and part.any() for part in sent())):
                 return self._fail(NO_CUT)
             for cell in range(cells.number - (not self._due())):
-                self._cells.put(cell, self._sent(roots, cells.mask(cell)))
+                self._sums.put(cell, self._sent(roots, cells.mask(cell)))
         except Exception as error:  # noqa: BLE001 - must not end a training run; the message is passed on
             self._fail(f"the backward pass of the model cannot run more than once: {reason(error)}")
 
@@ -312,7 +307,7 @@ class InsideBackward(Source):
             self._fail(COMPILED)
         elif self.latest.number == 0:
             self._fail(NOT_CALLED)
-        elif torch._C._current_graph_task_id() != self.seen.task or not self._cells.found(index, gradient):
+        elif torch._C._current_graph_task_id() != self.seen.task or not self._sums.found(index, gradient):
             self._fail(ELSEWHERE.format(self._names[index]))
 
 
