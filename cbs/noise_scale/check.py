@@ -158,14 +158,12 @@ def check(
         ConfigError: if the batch has fewer than two examples, if its gradient is not finite, if the loss fails on a
             part of it, or if the source is refused for a reason that does not lie in the model.
     """
-    first = next((leaf for leaf in tree_leaves(batch) if isinstance(leaf, Tensor) and leaf.ndim), None)
     examples = count((batch,), {})
-    if first is None or examples < 2 or first.shape[0] % examples:
+    rows = next(filter(None, map(_length, tree_leaves(batch))), 0)
+    if examples < 2 or rows % examples or not rows:
         raise ConfigError(
             f"a check needs a batch of at least two examples, in the first dimension of its tensors; got {examples}"
         )
-    rows = first.shape[0] // examples
-
     units = Grouping(groups).of(examples, (batch,), {})
     members = units.shape[1]
     if len(units) < 2:
@@ -173,12 +171,7 @@ def check(
 
     def some(places: Sequence[int]) -> Any:
         wanted = units[list(places)].flatten().sort().values
-
-        def cut(leaf: Any) -> Any:
-            whole = isinstance(leaf, Tensor) and leaf.ndim and leaf.shape[0] == rows * examples
-            return pick(leaf, wanted, examples) if whole else leaf
-
-        return tree_map(cut, batch)
+        return tree_map(lambda leaf: pick(leaf, wanted, examples) if _length(leaf) == rows else leaf, batch)
 
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     everyone = range(len(units))
@@ -250,6 +243,10 @@ def check(
             for name, places in layers.items()
         ),
     )
+
+
+def _length(leaf: Any) -> int:
+    return leaf.shape[0] if isinstance(leaf, Tensor) and leaf.ndim else 0
 
 
 def _loop_noise(shares: Sequence[Tensor], gradient: Sequence[Tensor], groups: int) -> list[float]:

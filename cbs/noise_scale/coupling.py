@@ -11,7 +11,7 @@ from torch import Tensor
 
 from cbs.errors import ConfigError, reason
 from cbs.noise_scale.boundary import sending
-from cbs.noise_scale.shared_targets import SHARED, SharedTargets
+from cbs.noise_scale.shared_targets import SHARED, SURE, chance_of_match
 
 COUPLED = (
     "the loss couples examples: its derivative with respect to the output of one example depends on the outputs of "
@@ -45,7 +45,7 @@ class Coupling:
     def __init__(self, parameters: Sequence[Tensor]) -> None:
         self._parameters = parameters
         self.idle, self.why_not = (0, 0), ""
-        self._shared = SharedTargets()
+        self._chance = 1.0  # of all matches since a loss held no targets twice
         self._failure: ConfigError | None = None
         self._restore: Callable[[], None] = lambda: None
 
@@ -70,7 +70,9 @@ class Coupling:
             if len(roots) == 1 and roots[0].numel() == 1:
                 leaves = outputs()
                 with suppress(RuntimeError):  # tensors that the loss saved for its backward pass may be freed
-                    if self._shared.look(roots[0], leaves, subsets[0], int(subsets[1].sum())):
+                    chance = chance_of_match(roots[0], leaves, subsets[0], int(subsets[1].sum()))
+                    self._chance = 1.0 if chance is None else self._chance * chance
+                    if self._chance < SURE:
                         self._failure = ConfigError(SHARED)
                 failures, self.why_not = [], ""
                 for leaf in leaves[:LEAVES]:

@@ -192,14 +192,9 @@ class NoiseScaleMeter(AbstractContextManager["NoiseScaleMeter"]):
         Raises:
             ConfigError: if the geometry is not measured, or parameter groups are requested without an optimizer.
         """
-        asked = by, geometry, confidence
-        if asked not in self._cached:
-            self._cached[asked] = self._estimated(*asked)
-        return self._cached[asked]
-
-    def _estimated(
-        self, by: Literal["layer", "parameter", "parameter_group"] | None, geometry: str | None, confidence: float
-    ) -> Estimate | dict[str, Estimate]:
+        asked = by, geometry, confidence, self.probe.caveat
+        if asked in self._cached:
+            return self._cached[asked]
         self._flush()
         name = geometry or self.geometries[0]
         if name not in self.geometries:
@@ -210,14 +205,16 @@ class NoiseScaleMeter(AbstractContextManager["NoiseScaleMeter"]):
         averages = self._averages[name]
         if by is None:
             estimate = averages.estimate(exponent=exponent, confidence=confidence)
-            return replace(self._counted(estimate), note="; ".join(filter(None, (estimate.note, self.probe.caveat))))
+            note = "; ".join(filter(None, (estimate.note, self.probe.caveat)))
+            return self._cached.setdefault(asked, replace(self._counted(estimate), note=note))
         parts: dict[str, list[int]] = {}
         for place, index in enumerate(self.probe.indices(name)):
             parts.setdefault(self._part(by, index), []).append(place)
-        return {
+        estimates = {
             part: self._counted(averages.estimate(places, exponent=exponent, confidence=confidence))
             for part, places in parts.items()
         }
+        return self._cached.setdefault(asked, estimates)
 
     def nested(self, *, confidence: float = 0.95) -> Nested:
         r"""Return the noise between groups and within a group, in the Euclidean geometry.

@@ -62,8 +62,3 @@ class Pass(NamedTuple):
     def examples(self) -> int:
         """Number of examples."""
         return self.units.numel()
-
-    @property
-    def members(self) -> int:
-        """Number of examples in a group."""
-        return self.units.shape[1]

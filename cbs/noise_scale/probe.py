@@ -262,7 +262,7 @@ class Probe(AbstractContextManager["Probe"]):
             return {}
         within = combine(small.within, self._ranks) if small.within else None
         small = combine(small, self._ranks)
-        members, (examples, all_examples) = self._source.latest.members, (small.sizes.small, small.sizes.big)
+        members, (examples, all_examples) = self._source.latest.units.shape[1], (small.sizes.small, small.sizes.big)
         sizes = replace(small.sizes, small=examples / members, big=all_examples / members, members=members)
         self._alone += sizes.groups < 2
         big_scale = 1.0 if gradients_unscaled else loss_scale**-2

@@ -36,33 +36,21 @@ SURE = 1e-3
 many copies of every target in both, had they been drawn independently."""
 
 
-class SharedTargets:
-    """Check of the constants in a loss for targets that occur twice.
+def chance_of_match(loss: Tensor, outputs: Sequence[Tensor], half: Tensor, members: int) -> float | None:
+    """Return the probability of the least likely match of targets that a loss holds twice, had both been drawn
+    independently from the same distribution; ``None`` if it holds none twice.
 
-    Attributes:
-        chance: probability of all matches since two constants last were not permutations of one another, had they been
-            drawn independently from the same distribution.
+    Args:
+        loss: loss of a batch, before its backward pass.
+        outputs: tensors with rows of examples from which the loss is computed.
+        half: mask of some examples, in whole groups, shape ``[examples]``.
+        members: number of examples in a group; these may share targets.
     """
-
-    def __init__(self) -> None:
-        self.chance = 1.0
-
-    def look(self, loss: Tensor, outputs: Sequence[Tensor], half: Tensor, members: int) -> bool:
-        """Return whether examples share targets.
-
-        Args:
-            loss: loss of a batch, before its backward pass.
-            outputs: tensors with rows of examples from which the loss is computed.
-            half: mask of some examples, in whole groups, shape ``[examples]``.
-            members: number of examples in a group; these may share targets.
-        """
-        constants = itertools.islice(_constants(loss, outputs, len(half)), TENSORS)
-        found = [rows.detach().reshape(len(half), -1).cpu() for rows in constants]
-        pairs = [*itertools.combinations(found, 2), *filter(None, map(_mixed_labels, found))]
-        chances = [_chance(one, other) for one, other in pairs if members == 1 or not _same(one[half], other[half])]
-        least = min((chance for chance in chances if chance is not None), default=None)
-        self.chance = 1.0 if least is None else self.chance * least
-        return self.chance < SURE
+    constants = itertools.islice(_constants(loss, outputs, len(half)), TENSORS)
+    found = [rows.detach().reshape(len(half), -1).cpu() for rows in constants]
+    pairs = [*itertools.combinations(found, 2), *filter(None, map(_mixed_labels, found))]
+    chances = [_chance(one, other) for one, other in pairs if members == 1 or not _same(one[half], other[half])]
+    return min((chance for chance in chances if chance is not None), default=None)
 
 
 def _constants(loss: Tensor, outputs: Sequence[Tensor], examples: int) -> Iterator[Tensor]:

@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 
 from cbs.errors import ConfigError
 from cbs.noise_scale import NoiseScaleMeter
-from cbs.noise_scale.cell_sums import CellSums
+from cbs.noise_scale.small_batch import CellSums
 
 EXAMPLES = 5
 

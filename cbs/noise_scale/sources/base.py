@@ -118,9 +118,6 @@ class Source(ABC):
         Called before the backward pass of the loss; does nothing by default.
         """
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Source:
-        return asleep(type(self))
-
     def __reduce__(self) -> Any:
         return asleep, (type(self),)
 
@@ -193,17 +190,17 @@ class Source(ABC):
         """Count a pass among those of the step, as its gradient arrives; return why it cannot be measured, if so."""
         if one.wrong is not None or one.examples < 1:
             return one.wrong or ConfigError(NO_EXAMPLES if one.number else NOT_CALLED)
-        if self._members not in (0, one.members):
+        members = one.units.shape[1]
+        if self._members not in (0, members):
             return ConfigError(
-                f"groups of {self._members} and of {one.members} examples in one step; all groups must have the same "
-                "size"
+                f"groups of {self._members} and of {members} examples in one step; all groups must have the same size"
             )
         if not self.shared and self._outputs != one.examples and self._outputs in one.rows:
             self._other_rows = (
                 f"{one.examples} examples were counted, the rows of the model's first input, but another input and the "
                 f"output have {self._outputs} rows: if those are the examples, pass count="
             )
-        self._members = one.members
+        self._members = members
         self._sizes.add(one.examples)
         return None
 

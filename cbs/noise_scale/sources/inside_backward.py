@@ -18,14 +18,13 @@ from torch.utils.hooks import RemovableHandle
 from cbs.compute.auxiliary_pass import IN_AUXILIARY_PASS
 from cbs.errors import ConfigError, reason
 from cbs.noise_scale.boundary import bounded, differentiable, is_sending, sending, tensors_of
-from cbs.noise_scale.cell_sums import CellSums
 from cbs.noise_scale.coupling import Coupling
-from cbs.noise_scale.cut import Call, Cut, has_rows, only, spacing
+from cbs.noise_scale.cut import Call, Cut, has_rows, only
 from cbs.noise_scale.grouping import Cells
 from cbs.noise_scale.passes import NOT_CALLED, TWO_BACKWARD, TWO_FORWARD, Pass
 from cbs.noise_scale.replay import Replay
 from cbs.noise_scale.separation import Separation
-from cbs.noise_scale.small_batch import Small
+from cbs.noise_scale.small_batch import CellSums, Small
 from cbs.noise_scale.sources import SOURCES
 from cbs.noise_scale.sources.base import Source
 
@@ -201,7 +200,6 @@ class InsideBackward(Source):
         if self._watching():
             self._cut.begin()
             self.seen.replay = None
-            self._eps = max(self._eps, spacing())
             self.seen.replay = Replay(module, args, kwargs) if self._due() else None
 
     def _leave(self, _module: nn.Module, _args: tuple[Any, ...], output: Any) -> Any:
@@ -227,7 +225,8 @@ class InsideBackward(Source):
         bound = bounded(output, partial(self._arrived, latest))
         if self._due() and len(latest.units) > 1:
             self.seen.outputs = [leaf for leaf in differentiable(bound) if has_rows(leaf, latest.examples)]
-            self._look_at_loss()
+            subsets = [self._separation.some(latest.units, half=half) for half in (True, False)]
+            self._coupling.look(self._before_loss, latest.examples, subsets)
         return bound
 
     def _run_again(self, kept: Tensor, others: Tensor) -> list[Call]:
@@ -241,16 +240,11 @@ class InsideBackward(Source):
         rows = [leaf for leaf in tensors_of(output) if has_rows(leaf, len(kept))]
         return [Call("", rows)] if self._has_rows else calls
 
-    def _look_at_loss(self) -> None:
-        passes, some = self.seen.current, self._separation.some
-
-        def outputs() -> list[Tensor]:
-            inside = [tensor for call in self._cut.calls for tensor in call.tensors]
-            found, self.seen.outputs = [*self.seen.outputs, *inside], []
-            return found
-
-        subsets = [some(passes.units, half=half) for half in (True, False)]
-        self._coupling.look(outputs, passes.examples, subsets)
+    def _before_loss(self) -> list[Tensor]:
+        """Return the tensors from which the loss is computed, once."""
+        inside = [tensor for call in self._cut.calls for tensor in call.tensors]
+        found, self.seen.outputs = [*self.seen.outputs, *inside], []
+        return found
 
     def _arrived(self, current: Pass, edges: Sequence[GradientEdge], gradients: Sequence[Tensor | None]) -> None:
         """Compute the gradients of the cells when those of training have arrived at the end of a forward pass.
