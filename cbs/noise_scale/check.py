@@ -151,8 +151,7 @@ def check(
         loss: ``loss(model, batch)``, the mean loss that is differentiated in training.
         batch: tensors with examples in the first dimension, in any nesting.
         source: as for :class:`~cbs.noise_scale.NoiseScaleMeter`; one that measures inside the backward pass.
-        parts, groups: as for NoiseScaleMeter.
-        count: as for NoiseScaleMeter.
+        parts, groups, count: as for NoiseScaleMeter.
 
     Raises:
         ConfigError: if the batch has fewer than two examples, if its gradient is not finite, if the loss fails on a

@@ -37,6 +37,12 @@ def spacing() -> float:
     return max((torch.finfo(dtype).eps for dtype in types), default=0.0)
 
 
+def in_training() -> bool:
+    """Whether the current forward pass is one of training, and no recomputation of activations in a backward pass."""
+    beside = IN_AUXILIARY_PASS.get() or torch._C._current_graph_task_id() != -1
+    return torch.is_grad_enabled() and not (beside or torch.compiler.is_compiling())
+
+
 def asleep(kind: Any) -> Any:
     """Return an inactive placeholder for a hook in a copy of the model, because copies are not measured."""
     copy = kind.__new__(kind)
@@ -146,14 +152,7 @@ class Cut:
         return asleep, (Cut,)
 
     def _watching(self) -> bool:
-        if not self.active:
-            return False
-        if self._repeated:
-            return True
-        within_backward = torch._C._current_graph_task_id() != -1
-        return torch.is_grad_enabled() and not (
-            IN_AUXILIARY_PASS.get() or within_backward or torch.compiler.is_compiling()
-        )
+        return self.active and (self._repeated or in_training())
 
     def _enter(self, _module: nn.Module, _args: Any) -> None:
         if self._watching():

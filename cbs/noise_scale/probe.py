@@ -35,8 +35,6 @@ NO_BACKWARD = (
     "the noise scale saw no backward pass in this step; create NoiseScaleMeter before the forward pass, on the module "
     "that the training loop calls"
 )
-COMPILED_WITHOUT = (AUTO, SPLIT, PER_EXAMPLE)
-"""Sources that run a backward pass more than once, which compiled models do not support."""
 
 
 class NoiseScaleWarning(UserWarning):
@@ -102,7 +100,7 @@ class Probe(AbstractContextManager["Probe"]):
                 raise ConfigError(f"source {source!r} cannot see sharded parameters; use source 'replicas'")
             source = REPLICAS
         try:
-            if compiled and source in COMPILED_WITHOUT:
+            if compiled and source in (AUTO, SPLIT, PER_EXAMPLE):
                 raise ConfigError(f"a compiled model can run its backward pass only once; use the source {FALLBACK!r}")
             self._watch(SPLIT if source == AUTO else source)
         except ConfigError as error:
@@ -145,8 +143,6 @@ class Probe(AbstractContextManager["Probe"]):
         built.attach()
         self._source, self.source = built, source
         self.micro_batches = built.micro_batches
-        indices = range(len(self.parameters))
-        self._indices = [tuple(index for index in indices if geometry.covers(index)) for geometry in self.geometries]
 
     def fall_back(self, why: str) -> None:
         """Measure with ``accumulation`` from now on; ``why`` gives the reason."""
@@ -184,11 +180,8 @@ class Probe(AbstractContextManager["Probe"]):
         self._bind()
         self.renewals += 1
         new = [name for name, tensor in zip(self.names, self.parameters, strict=True) if id(tensor) not in known]
-        what = (
-            f"{len(new)} more parameter tensors are trained, such as {new[0]!r}"
-            if new
-            else "fewer parameters are trained"
-        )
+        fewer = "fewer parameters are trained"
+        what = f"{len(new)} more parameter tensors are trained, such as {new[0]!r}" if new else fewer
         self._since = f"measured from step {self._step + 2} on, as {what} since"
         self._say(self._since)
 
@@ -267,7 +260,8 @@ class Probe(AbstractContextManager["Probe"]):
         self._alone += sizes.groups < 2
         big_scale = 1.0 if gradients_unscaled else loss_scale**-2
         moments = {}
-        for geometry, indices, statistics in zip(self.geometries, self._indices, small.statistics, strict=True):
+        for geometry, statistics in zip(self.geometries, small.statistics, strict=True):
+            indices = self.indices(geometry.name)
             signal = noise = torch.full((len(indices),), float("nan"), dtype=torch.float64)
             if sizes.groups > 1:
                 whole = whole_statistics(geometry, self._gradients(indices))
@@ -306,7 +300,8 @@ class Probe(AbstractContextManager["Probe"]):
 
     def indices(self, geometry: str) -> tuple[int, ...]:
         """Return the parameter tensors that a geometry measures, as positions in :attr:`parameters`."""
-        return self._indices[[entry.name for entry in self.geometries].index(geometry)]
+        covers = next(entry.covers for entry in self.geometries if entry.name == geometry)
+        return tuple(filter(covers, range(len(self.parameters))))
 
     def detach(self) -> None:
         """Stop measuring and leave the model as it was."""

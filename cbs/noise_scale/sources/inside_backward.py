@@ -15,11 +15,10 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.hooks import RemovableHandle
 
-from cbs.compute.auxiliary_pass import IN_AUXILIARY_PASS
 from cbs.errors import ConfigError, reason
 from cbs.noise_scale.boundary import bounded, differentiable, is_sending, sending, tensors_of
 from cbs.noise_scale.coupling import Coupling
-from cbs.noise_scale.cut import Call, Cut, has_rows, only
+from cbs.noise_scale.cut import Call, Cut, has_rows, in_training, only
 from cbs.noise_scale.grouping import Cells
 from cbs.noise_scale.passes import NOT_CALLED, TWO_BACKWARD, TWO_FORWARD, Pass
 from cbs.noise_scale.replay import Replay
@@ -153,7 +152,7 @@ class InsideBackward(Source):
         return self._sums.whole()
 
     def differentiate(self, loss: Tensor) -> None:
-        if not self._watching() or loss.grad_fn is None:
+        if not (self.active and in_training()) or loss.grad_fn is None:
             return
         held, current = weakref.ref(loss), self.seen.current  # weak, because the loss's autograd history holds the hook
 
@@ -189,15 +188,8 @@ class InsideBackward(Source):
         coming = self._steps + 1
         return coming in CHECKED or coming % CHECKED[-1] == 0
 
-    def _watching(self) -> bool:
-        """Whether the forward pass that runs now is to be measured."""
-        beside = (
-            IN_AUXILIARY_PASS.get() or torch._C._current_graph_task_id() != -1
-        )  # a forward pass inside a backward pass recomputes activations
-        return self.active and torch.is_grad_enabled() and not beside and not torch.compiler.is_compiling()
-
     def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if self._watching():
+        if self.active and in_training():
             self._cut.begin()
             self.seen.replay = None
             self.seen.replay = Replay(module, args, kwargs) if self._due() else None
@@ -206,7 +198,7 @@ class InsideBackward(Source):
         if torch.compiler.is_compiling():
             self._compiled = True
             return None
-        if not self._watching():
+        if not (self.active and in_training()):
             return None
         latest = self.latest
         if torch._C._are_functorch_transforms_active():
