@@ -34,7 +34,8 @@ class Coupling:
     derivative shows that two terms share a target: see :mod:`cbs.noise_scale.shared_targets`.
 
     To get hold of the loss, ``torch.autograd.backward`` is replaced until its next call; ``Tensor.backward`` and all
-    trainers go through it. A loss without second derivatives cannot be checked.
+    trainers go through it. A loss without second derivatives cannot be checked; neither can examples that enter the
+    terms of others as constants, such as keys of a momentum encoder.
 
     Attributes:
         why_not: why the latest loss could not be checked; empty if it could.
@@ -108,12 +109,15 @@ class Coupling:
             raise failure
 
     def _differentiate(self, loss: Tensor, output: Tensor, examples: int, subsets: Sequence[Tensor]) -> None:
-        (slope,) = torch.autograd.grad(loss, output, create_graph=True, allow_unused=True)
+        factor = torch.ones_like(loss, requires_grad=True)  # every slope depends on it that can be differentiated
+        (slope,) = torch.autograd.grad(loss, output, factor, create_graph=True, allow_unused=True)
         if slope is None:
             return
         idle = int((_of_examples(slope, examples) == 0).sum())
         self.idle = min(idle, self.idle[0]) if self.idle[1] else idle, examples
-        for mine in subsets if slope.requires_grad else ():
+        if slope.grad_fn is None or "Error" in slope.grad_fn.name():
+            raise NotImplementedError("it has no second derivatives")
+        for mine in subsets:
             rows = slope.unflatten(0, (examples, -1))[mine.nonzero()[:, 0].to(slope.device)]
             direction = torch.randn(rows.shape, generator=torch.Generator().manual_seed(0)).to(rows)
             (second,) = torch.autograd.grad((rows * direction).sum(), output, create_graph=True, allow_unused=True)

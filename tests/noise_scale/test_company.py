@@ -110,7 +110,7 @@ def test_auto_falls_back_and_says_why() -> None:
     assert "the loss couples examples" in meter.estimate().note
 
 
-@pytest.mark.parametrize("loss", [single, linear, over_seen, OneWay.apply])
+@pytest.mark.parametrize("loss", [single, linear, over_seen])
 def test_a_loss_of_single_examples_is_measured(loss: Callable[[Tensor], Tensor]) -> None:
     backward = torch.autograd.backward
     meter, gradients = run(loss)
@@ -122,6 +122,17 @@ def test_a_loss_of_single_examples_is_measured(loss: Callable[[Tensor], Tensor])
     loss(model(batch(4))).backward()
     for parameter, gradient in zip(model.parameters(), gradients, strict=True):
         torch.testing.assert_close(parameter.grad, gradient)
+
+
+def hardest_pairs(output: Tensor) -> Tensor:
+    """In distances that torch does not differentiate twice."""
+    return torch.cdist(output, output).amax(1).mean()
+
+
+@pytest.mark.parametrize("loss", [OneWay.apply, hardest_pairs])
+def test_a_loss_without_second_derivatives_is_named(loss: Callable[[Tensor], Tensor]) -> None:
+    meter, _ = run(loss)
+    assert "not checked whether the loss couples examples: " in meter.estimate().note
 
 
 def test_coupling_within_groups_is_theirs() -> None:
@@ -258,3 +269,46 @@ def test_targets_may_be_shared_within_groups() -> None:
     assert with_targets(within(4), groups=4).estimate().steps == 21
     with pytest.raises(ConfigError, match="targets of a batch twice"):
         with_targets(within(EXAMPLES), groups=4)
+
+
+def mixed(
+    step: int, share: float = 0.3, smoothing: float = 0.0, *, drawn: bool = True, within: int = EXAMPLES
+) -> Tensor:
+    """Labels of every example and of its partner in the batch, or of an example of its own, in one tensor."""
+    labels = labelled(step)
+    others = rearranged(labels, step, within) if drawn else labelled(step + 100)
+    one, other = (nn.functional.one_hot(each, 4).float() for each in (labels, others))
+    return (1 - smoothing) * (share * one + (1 - share) * other) + smoothing / 4
+
+
+def of_mixed(targets: Callable[[int], Tensor], loss: Callable[..., Tensor], **options) -> NoiseScaleMeter:
+    return with_targets(lambda step: (targets(step),) * 2, loss, **options)
+
+
+def spelled_out(output: Tensor, labels: Tensor) -> Tensor:
+    return -(labels * output.log_softmax(1)).sum(1).mean()
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("loss", [nn.functional.cross_entropy, nn.functional.mse_loss, spelled_out])
+def test_labels_that_were_mixed_before_the_loss_are_unmixed(loss: Callable[..., Tensor], smoothing: float) -> None:
+    with pytest.raises(ConfigError, match="targets of a batch twice, in another order"):
+        of_mixed(lambda step: mixed(step, smoothing=smoothing), loss)
+
+
+@pytest.mark.parametrize(
+    "targets",
+    [
+        lambda step: mixed(step, drawn=False),  # two annotators
+        lambda step: mixed(step, 1.0, smoothing=0.1),  # labels of one class, smoothed
+        lambda step: batch(step)[:, :4].softmax(1),  # of a teacher
+    ],
+)
+def test_labels_of_several_classes_that_no_two_examples_share_are_measured(targets: Callable[[int], Tensor]) -> None:
+    meter = of_mixed(targets, nn.functional.cross_entropy)
+    assert meter.estimate().steps == 21
+    assert meter.probe.caveat == ""
+
+
+def test_labels_may_be_mixed_within_groups() -> None:
+    assert of_mixed(lambda step: mixed(step, within=4), spelled_out, groups=4).estimate().steps == 21
