@@ -75,15 +75,14 @@ class Coupling:
                     self._chance = 1.0 if chance is None else self._chance * chance
                     if self._chance < SURE:
                         self._failure = ConfigError(SHARED)
-                failures, self.why_not = [], ""
+                failures = []
                 for leaf in leaves[:LEAVES]:
                     try:  # fails for functions without a second derivative and outputs from which others are computed
                         with sending(self._parameters):
                             self._differentiate(roots[0], leaf, examples, subsets)
                     except (RuntimeError, NotImplementedError, ConfigError) as error:
                         failures.append(reason(error))
-                if failures and len(failures) == len(leaves[:LEAVES]):
-                    self.why_not = failures[0]
+                self.why_not = failures[0] if 0 < len(failures) == len(leaves[:LEAVES]) else ""
             original(tensors, *args, **kwargs)
 
         def restore() -> None:

@@ -27,8 +27,6 @@ NOT_CALLED = (
     "a gradient reaches the model without a forward pass through it; pass the module that the training loop calls to "
     "the noise scale"
 )
-NO_EXAMPLES = "a forward pass has no examples; skip empty batches"
-SPARSE = "a gradient is sparse, and cannot be measured; build the module with sparse=False"
 
 
 def first_dimension(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:

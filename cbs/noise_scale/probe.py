@@ -151,10 +151,7 @@ class Probe(AbstractContextManager["Probe"]):
         self._say(self.caveat)
 
     def differentiate(self, loss: Tensor) -> None:
-        """Treat a loss as the end of the current forward pass, for models whose modules do not return it.
-
-        Call this before the backward pass of the loss.
-        """
+        """Treat a loss as the end of the current forward pass, before its backward pass: no module returned it."""
         self._source.differentiate(loss)
 
     def _leave_out(self, why: str) -> None:

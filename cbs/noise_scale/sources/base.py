@@ -19,7 +19,7 @@ from cbs.noise_scale.cut import asleep
 from cbs.noise_scale.geometries.base import Geometry
 from cbs.noise_scale.gradient_sample import GradientSample
 from cbs.noise_scale.grouping import Grouping
-from cbs.noise_scale.passes import NO_EXAMPLES, NOT_CALLED, SPARSE, CountExamples, Pass, first_dimension
+from cbs.noise_scale.passes import NOT_CALLED, CountExamples, Pass, first_dimension
 from cbs.noise_scale.small_batch import GroupSums, Small
 
 
@@ -113,10 +113,7 @@ class Source(ABC):
         self._handles = []
 
     def differentiate(self, loss: Tensor) -> None:  # noqa: B027 - most sources do not use it
-        """Treat a loss as the end of the current forward pass, for models whose modules do not return it.
-
-        Called before the backward pass of the loss; does nothing by default.
-        """
+        """Treat a loss as the end of the current forward pass, before its backward pass; does nothing by default."""
 
     def __reduce__(self) -> Any:
         return asleep, (type(self),)
@@ -166,7 +163,7 @@ class Source(ABC):
             if not self.active or gradient is None or is_sending():
                 return
             if gradient.layout is not torch.strided:
-                self._fail(SPARSE)
+                self._fail("a gradient is sparse, and cannot be measured; build the module with sparse=False")
                 return
             self.sample.add(index, gradient)
             self._take(index, gradient)
@@ -189,7 +186,9 @@ class Source(ABC):
     def _add_pass(self, one: Pass) -> ConfigError | None:
         """Count a pass among those of the step, as its gradient arrives; return why it cannot be measured, if so."""
         if one.wrong is not None or one.examples < 1:
-            return one.wrong or ConfigError(NO_EXAMPLES if one.number else NOT_CALLED)
+            return one.wrong or ConfigError(
+                "a forward pass has no examples; skip empty batches" if one.number else NOT_CALLED
+            )
         members = one.units.shape[1]
         if self._members not in (0, members):
             return ConfigError(

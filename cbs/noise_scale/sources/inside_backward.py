@@ -41,7 +41,8 @@ ELSEWHERE = (
 )
 NO_CUT = (
     "the loss is computed inside the model, not from outputs of its modules that have examples in the first dimension; "
-    "return such outputs, or use the source 'accumulation'"
+    "return such outputs, pass count= if the first input does not have a row for every example, or use the source "
+    "'accumulation'"
 )
 COMPILED = "compiled code calls the model and runs a backward pass only once; use the source 'accumulation'"
 CHANGES = "the forward pass changes parameters in place"
@@ -191,7 +192,6 @@ class InsideBackward(Source):
     def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self.active and in_training():
             self._cut.begin()
-            self.seen.replay = None
             self.seen.replay = Replay(module, args, kwargs) if self._due() else None
 
     def _leave(self, _module: nn.Module, _args: tuple[Any, ...], output: Any) -> Any:
