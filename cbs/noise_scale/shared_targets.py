@@ -17,6 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cbs.noise_scale.alike import sampled
+
 SHARED = (
     "the loss holds the targets of a batch twice, in another order: examples that share targets, as with mixup, are "
     "not independent; use the source 'accumulation' and mix each micro-batch by itself"
@@ -30,6 +32,9 @@ TENSORS = 8
 
 ROUNDING = 1e-2
 """Difference between shares of classes in mixed labels that rounding explains, to bfloat16 at worst."""
+
+COLUMNS = 2**12
+"""Most numbers of an example that are compared; of larger constants as many are drawn, the same of every example."""
 
 SURE = 1e-3
 """Probability below which a match of two constants is taken as proof that they hold the same targets: that of equally
@@ -47,7 +52,7 @@ def chance_of_match(loss: Tensor, outputs: Sequence[Tensor], half: Tensor, membe
         members: number of examples in a group; these may share targets.
     """
     constants = itertools.islice(_constants(loss, outputs, len(half)), TENSORS)
-    found = [rows.detach().reshape(len(half), -1).cpu() for rows in constants]
+    found = [sampled(rows.detach().reshape(len(half), -1), COLUMNS) for rows in constants]
     pairs = [*itertools.combinations(found, 2), *filter(None, map(_mixed_labels, found))]
     chances = [_chance(one, other) for one, other in pairs if members == 1 or not _same(one[half], other[half])]
     return min((chance for chance in chances if chance is not None), default=None)
