@@ -190,12 +190,11 @@ def check(
 
     with _evaluation(model, parameters):
         gradient = gradients(everyone, "the batch")
-    probe = Probe(model, source=source, parts=parts, groups=groups, count=count)
-    if probe.source == FALLBACK and source == FALLBACK:
-        probe.detach()
+    if source == FALLBACK:
         raise ConfigError(
             f"source {FALLBACK!r} compares whole micro-batches, so one batch has nothing to check; use another source"
         )
+    probe = Probe(model, source=source, parts=parts, groups=groups, count=count)
     refusal, measured = probe.why, None
     with _evaluation(model, parameters):
         loss(model, batch).backward()

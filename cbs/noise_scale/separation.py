@@ -64,47 +64,45 @@ class Separation:
             kept_ones += [half, ~half]
             self._checks += 1
         self.why_not, self.undecided = "", False
-        before: Sequence[Call] = ()
-        for number, kept in enumerate(kept_ones):
+        first: Sequence[Call] = ()
+        moved: set[int] = set()
+        for kept in kept_ones:
             try:
                 calls = run(kept, copies(kept, units, self._checks))
             except Exception as error:  # noqa: BLE001 - a model may raise anything; its message is passed on
                 self.why_not = f"the model does not run on other examples: {reason(error)}"
                 return
-            if number == 0:
-                before = calls
-                continue
-            if [call.name for call in calls] != [call.name for call in before]:
+            first = first or calls
+            if [call.name for call in calls] != [call.name for call in first]:
                 raise ConfigError(
                     "which modules of the model are called depends on the other examples of a batch; use the source "
                     "'accumulation'"
                 )
-            for old, new in zip(before, calls, strict=True):
-                self._compare(old, new, kept)
-        outputs = [tensor for call in before for tensor in call.tensors]
+            pairs = enumerate(zip(first, calls, strict=True))
+            moved |= {place for place, (old, new) in pairs if _moved(old, new, kept)}
+        for call in (call for place, call in enumerate(first) if place not in moved):
+            self.undecided = all(bool((rows == rows[:1]).all()) for rows in call.tensors)
+            if not self.undecided:
+                raise ConfigError(
+                    f"{_what(call.name)} does not depend on the examples, although its number of rows is that of the "
+                    "examples or a multiple; use the source 'accumulation'"
+                )
+        outputs = [tensor for call in first for tensor in call.tensors]
         resembling = [alike(tensor.reshape(examples, -1)) for tensor in (*outputs, *inputs)] if members == 1 else []
         self.copies = max(resembling, key=lambda found: found[1], default=(0, 0.0))
 
-    def _compare(self, call: Call, other: Call, kept: Tensor) -> None:
-        (name, before), after = call, other.tensors
-        examples, moved = len(kept), False
-        if [rows.shape for rows in before] != [rows.shape for rows in after]:
-            raise ConfigError(_mixing(name))
-        constant = True
-        for old, new in zip(before, after, strict=True):
-            rounding = torch.finfo(old.dtype).eps ** 0.5 if old.is_floating_point() or old.is_complex() else 0.0
-            change, size = norms(old, examples, new), norms(old, examples)
-            if bool((change > rounding * size)[kept].any()):
-                raise ConfigError(_mixing(name))
-            old, new = old.reshape(examples, -1), new.reshape(examples, -1)
-            moved = moved or bool((old != new)[~kept.to(old.device)].any())
-            constant = constant and bool((old == old[:1]).all())
-        self.undecided = not moved and constant
-        if not moved and not constant:
-            raise ConfigError(
-                f"{_what(name)} does not depend on the examples, although its number of rows is that of the examples "
-                "or a multiple; use the source 'accumulation'"
-            )
+
+def _moved(call: Call, other: Call, kept: Tensor) -> bool:
+    """Return whether rows of replaced examples changed; raise if those of kept ones did."""
+    moved, examples = False, len(kept)
+    if [rows.shape for rows in call.tensors] != [rows.shape for rows in other.tensors]:
+        raise ConfigError(_mixing(call.name))
+    for old, new in zip(call.tensors, other.tensors, strict=True):
+        rounding = torch.finfo(old.dtype).eps ** 0.5 if old.is_floating_point() or old.is_complex() else 0.0
+        if bool((norms(old, examples, new) > rounding * norms(old, examples))[kept].any()):
+            raise ConfigError(_mixing(call.name))
+        moved = moved or bool((old != new).reshape(examples, -1)[~kept.to(old.device)].any())
+    return moved
 
 
 def _what(name: str) -> str:

@@ -57,15 +57,13 @@ class Seen:
     """State of the step in progress.
 
     Attributes:
-        current: latest forward pass of the step.
-        replay: that pass, so that it can be repeated.
+        replay: the latest forward pass of the step, so that it can be repeated.
         outputs: outputs of that pass, for the check of the loss.
         done: numbers of the passes that were differentiated.
         task: autograd's id of the latest backward pass.
         reached: whether a gradient of training reached a parameter.
     """
 
-    current: Pass = field(default_factory=Pass)
     replay: Replay | None = None
     outputs: list[Tensor] = field(default_factory=list)
     done: set[int] = field(default_factory=set)
@@ -155,7 +153,7 @@ class InsideBackward(Source):
     def differentiate(self, loss: Tensor) -> None:
         if not (self.active and in_training()) or loss.grad_fn is None:
             return
-        held, current = weakref.ref(loss), self.seen.current  # weak, because the loss's autograd history holds the hook
+        held, current = weakref.ref(loss), self.latest  # weak, because the loss's autograd history holds the hook
 
         def arrive(gradient: Tensor) -> None:
             root = held()
@@ -211,7 +209,6 @@ class InsideBackward(Source):
         if rows:
             self._cut.detach()
             self._cut.add(rows if len(rows) < len(leaves) else [])
-        self.seen.current = latest
         if self.seen.replay is not None and self.seen.replay.changed(trained=True):
             self.seen.replay, self._separation.why_not = None, CHANGES
         bound = bounded(output, partial(self._arrived, latest))
