@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -188,15 +187,19 @@ def check(
             )
         return found
 
-    with _evaluation(model, parameters):
-        gradient = gradients(everyone, "the batch")
     if source == FALLBACK:
         raise ConfigError(
             f"source {FALLBACK!r} compares whole micro-batches, so one batch has nothing to check; use another source"
         )
-    probe = Probe(model, source=source, parts=parts, groups=groups, count=count)
-    refusal, measured = probe.why, None
-    with _evaluation(model, parameters):
+    with (
+        Probe(model, source=source, parts=parts, groups=groups, count=count) as probe,
+        evaluating(model),
+        without_gradients(parameters),
+        torch.backends.cudnn.flags(enabled=False),  # cuDNN's RNNs have no backward in eval mode
+    ):
+        refusal, measured = probe.why, None
+        with probe.paused():
+            gradient = gradients(everyone, "the batch")
         loss(model, batch).backward()
         if not refusal:
             try:
@@ -279,10 +282,3 @@ def _gradients(parameters: Sequence[nn.Parameter]) -> list[Tensor]:
         as_real(torch.zeros_like(tensor) if tensor.grad is None else tensor.grad).detach().double().cpu().flatten()
         for tensor in parameters
     ]
-
-
-@contextmanager
-def _evaluation(model: nn.Module, parameters: Sequence[nn.Parameter]) -> Iterator[None]:
-    """Run the block in evaluation mode and with empty gradients; restore both afterwards."""
-    with evaluating(model), without_gradients(parameters), torch.backends.cudnn.flags(enabled=False):
-        yield  # cuDNN's RNNs have no backward in eval mode

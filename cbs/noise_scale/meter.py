@@ -115,8 +115,8 @@ class NoiseScaleMeter(AbstractContextManager["NoiseScaleMeter"]):
         names = [geometry] if isinstance(geometry, str) else list(geometry)
         if not names:
             raise ConfigError("name at least one geometry")
-        new_averages = partial(MomentAverages, window=window)
-        new_averages()  # raises for an invalid window before anything is attached
+        self._new_averages = partial(MomentAverages, window=window)
+        self._new_averages()  # raises for an invalid window before anything is attached
         self._optimizer = optimizer
         self.probe = Probe(
             model, optimizer, source=source, geometries=names, parts=parts, groups=groups, every=every, count=count,
@@ -125,7 +125,6 @@ class NoiseScaleMeter(AbstractContextManager["NoiseScaleMeter"]):
         self._members = 1
         self._renewals = 0
         self._cached: dict[Any, Any] = {}
-        self._new_averages = new_averages
         self.reset()
 
     @property

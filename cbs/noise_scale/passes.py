@@ -55,8 +55,3 @@ class Pass(NamedTuple):
     units: Tensor = torch.empty(0, 1, dtype=torch.long)
     wrong: ConfigError | None = None
     rows: Collection[int] = ()
-
-    @property
-    def examples(self) -> int:
-        """Number of examples."""
-        return self.units.numel()

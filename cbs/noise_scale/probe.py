@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -89,7 +90,7 @@ class Probe(AbstractContextManager["Probe"]):
                 raise ConfigError(f"{what} must be a whole number of at least {least}, got {value}")
         self._model, self._optimizer, self._geometry_names = model, optimizer, geometries
         self._every, self._step, self.stopped = every, 0, ""
-        self.tell = tell or _warn
+        self.tell = tell or partial(warnings.warn, category=NoiseScaleWarning, stacklevel=4)
         self.renewals, self._left_out, self._why_left_out, self._since, self._alone = 0, 0, "", "", 0
         compiled = self._bind()
         self._parts, self._count, self._grouping = parts, count, Grouping(groups)
@@ -335,10 +336,6 @@ class Probe(AbstractContextManager["Probe"]):
         return {
             index: (torch.zeros_like(one) if one.grad is None else one.grad).detach() for index, one in tensors.items()
         }
-
-
-def _warn(line: str) -> None:
-    warnings.warn(line, NoiseScaleWarning, stacklevel=5)
 
 
 def _bound(

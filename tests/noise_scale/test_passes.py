@@ -52,9 +52,9 @@ def test_only_passes_that_can_be_differentiated_count() -> None:
         model(4)
     with torch.inference_mode():
         model(5)
-    assert (passes.latest.number, passes.latest.examples) == (1, 3)
+    assert (passes.latest.number, passes.latest.units.numel()) == (1, 3)
     model(6)
-    assert (passes.latest.number, passes.latest.examples) == (2, 6)
+    assert (passes.latest.number, passes.latest.units.numel()) == (2, 6)
     passes.detach()
     model(7)
     assert passes.latest.number == 2

@@ -28,7 +28,7 @@ class Accumulation(Source):
         self.micro_batches = self._groups
 
     def _measured(self) -> Small | None:
-        examples = self.latest.examples
+        examples = self.latest.units.numel()
         if self._examples and not self.shared and examples and self._outputs % examples:
             raise ConfigError(
                 f"the first tensor that the model is called with has {examples} rows, but its output {self._outputs}: "
@@ -43,10 +43,8 @@ class Accumulation(Source):
         self._differentiated = self.latest.number
 
     def _take(self, index: int, gradient: Tensor) -> None:
-        number, examples = self.latest.number, self.latest.examples
-        wrong = self._add_pass(self.latest)
-        if wrong is not None:
-            self._fail(wrong)
+        number, examples = self.latest.number, self.latest.units.numel()
+        if not self._add_pass(self.latest):
             return
         if self._seen.get(index) == number:
             self._fail(TWO_BACKWARD)

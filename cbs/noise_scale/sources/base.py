@@ -66,9 +66,7 @@ class Source(ABC):
         self.sample = GradientSample(parameters)
         self.latest = Pass()
         self.shared = count is not first_dimension
-        self._model = model
-        self._parameters = parameters
-        self._geometries = geometries
+        self._model, self._parameters, self._geometries = model, parameters, geometries
         self._groups = groups
         self._count, self._grouping = count, grouping or Grouping()
         self._sizes: set[int] = set()
@@ -183,25 +181,25 @@ class Source(ABC):
         if self.active and torch.is_grad_enabled():
             self._outputs = next(iter(_rows(output)), 0)
 
-    def _add_pass(self, one: Pass) -> ConfigError | None:
-        """Count a pass among those of the step, as its gradient arrives; return why it cannot be measured, if so."""
-        if one.wrong is not None or one.examples < 1:
-            return one.wrong or ConfigError(
-                "a forward pass has no examples; skip empty batches" if one.number else NOT_CALLED
-            )
-        members = one.units.shape[1]
-        if self._members not in (0, members):
-            return ConfigError(
+    def _add_pass(self, one: Pass) -> bool:
+        """Count a pass among those of the step, as its gradient arrives; return whether it can be measured."""
+        examples, members = one.units.numel(), one.units.shape[1]
+        if one.wrong is not None:
+            self._fail(one.wrong)
+        elif examples < 1:
+            self._fail("a forward pass has no examples; skip empty batches" if one.number else NOT_CALLED)
+        elif self._members not in (0, members):
+            self._fail(
                 f"groups of {self._members} and of {members} examples in one step; all groups must have the same size"
             )
-        if not self.shared and self._outputs != one.examples and self._outputs in one.rows:
+        elif not self.shared and self._outputs != examples and self._outputs in one.rows:
             self._other_rows = (
-                f"{one.examples} examples were counted, the rows of the model's first input, but another input and the "
+                f"{examples} examples were counted, the rows of the model's first input, but another input and the "
                 f"output have {self._outputs} rows: if those are the examples, pass count="
             )
         self._members = members
-        self._sizes.add(one.examples)
-        return None
+        self._sizes.add(examples)
+        return self._failure is None
 
 
 def _rows(values: Any) -> list[int]:

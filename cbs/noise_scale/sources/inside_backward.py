@@ -58,14 +58,12 @@ class Seen:
 
     Attributes:
         replay: the latest forward pass of the step, so that it can be repeated.
-        outputs: outputs of that pass, for the check of the loss.
         done: numbers of the passes that were differentiated.
         task: autograd's id of the latest backward pass.
         reached: whether a gradient of training reached a parameter.
     """
 
     replay: Replay | None = None
-    outputs: list[Tensor] = field(default_factory=list)
     done: set[int] = field(default_factory=set)
     task: int | None = None
     reached: bool = False
@@ -98,8 +96,7 @@ class InsideBackward(Source):
         super().__init__(*args, **options)
         names = {id(parameter): name for name, parameter in self._model.named_parameters()}
         self._names = [names[id(parameter)] for parameter in self._parameters]
-        self._separation = Separation()
-        self._coupling = Coupling(self._parameters)
+        self._separation, self._coupling = Separation(), Coupling(self._parameters)
         self._steps = 0
         self.backward_passes = self._groups - 1
         self._has_rows, self._compiled = True, False
@@ -168,7 +165,7 @@ class InsideBackward(Source):
             if why:
                 raise ConfigError(f"module {name!r} ({type(module).__name__}) {why}; use the source 'accumulation'")
         inner = self._model.module if isinstance(self._model, DistributedDataParallel) else self._model
-        self._cut = Cut(inner, lambda: self.latest.examples)
+        self._cut = Cut(inner, lambda: self.latest.units.numel())
         self._cut.attach()
         return [
             *super()._watch(),
@@ -204,7 +201,7 @@ class InsideBackward(Source):
         if self._failure is not None:
             return None
         leaves = differentiable(output)
-        rows = [leaf for leaf in leaves if has_rows(leaf, latest.examples)]
+        rows = [leaf for leaf in leaves if has_rows(leaf, latest.units.numel())]
         self._has_rows = bool(rows)
         if rows:
             self._cut.detach()
@@ -213,9 +210,14 @@ class InsideBackward(Source):
             self.seen.replay, self._separation.why_not = None, CHANGES
         bound = bounded(output, partial(self._arrived, latest))
         if self._due() and len(latest.units) > 1:
-            self.seen.outputs = [leaf for leaf in differentiable(bound) if has_rows(leaf, latest.examples)]
+            outputs = [leaf for leaf in differentiable(bound) if has_rows(leaf, latest.units.numel())]
             subsets = [self._separation.some(latest.units, half=half) for half in (True, False)]
-            self._coupling.look(self._before_loss, latest.examples, subsets)
+            calls = self._cut.calls  # complete once there is a loss
+            self._coupling.look(
+                lambda: [*outputs, *(tensor for call in calls for tensor in call.tensors)],
+                latest.units.numel(),
+                subsets,
+            )
         return bound
 
     def _run_again(self, kept: Tensor, others: Tensor) -> list[Call]:
@@ -228,12 +230,6 @@ class InsideBackward(Source):
         calls = [call for call in calls if call.name in self._cut.names]
         rows = [leaf for leaf in tensors_of(output) if has_rows(leaf, len(kept))]
         return [Call("", rows)] if self._has_rows else calls
-
-    def _before_loss(self) -> list[Tensor]:
-        """Return the tensors from which the loss is computed, once."""
-        inside = [tensor for call in self._cut.calls for tensor in call.tensors]
-        found, self.seen.outputs = [*self.seen.outputs, *inside], []
-        return found
 
     def _arrived(self, current: Pass, edges: Sequence[GradientEdge], gradients: Sequence[Tensor | None]) -> None:
         """Compute the gradients of the cells when those of training have arrived at the end of a forward pass.
@@ -251,10 +247,9 @@ class InsideBackward(Source):
         if task == self.seen.task and not shared:
             return self._fail(TWO_FORWARD)
         self.seen.done.add(current.number)
-        wrong = self._add_pass(current)
-        if wrong is not None:
-            return self._fail(wrong)
-        examples = current.examples
+        if not self._add_pass(current):
+            return None
+        examples = current.units.numel()
         cells = Cells(current.units, None if self.single else self._groups)
         if task != self.seen.task:
             self._sums.begin(cells, complete=self._due(), several=shared)
