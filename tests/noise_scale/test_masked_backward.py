@@ -351,3 +351,41 @@ def test_copies_are_of_one_group_that_stays(members: int, order: list[int] | Non
         assert all(group == groups[0] for group in groups)
         seen.add(units.index(groups[0]))
     assert seen == {0, 1}
+
+
+class RowsLeftOut(nn.Module):
+    """The layer is left out for some examples, whose output is the same for all of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 6), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.first(x).tanh() * (torch.rand(len(x), 1) > 0.6))
+
+
+def test_layers_left_out_for_some_examples_are_no_alarm() -> None:
+    for seed in range(10):
+        torch.manual_seed(seed)
+        model = RowsLeftOut()
+        with NoiseScaleMeter(model, source="split") as meter:
+            model(torch.randn(4, 6)).square().mean().backward()
+            assert meter.step() is not None
+
+
+class Fixed(nn.Module):
+    """As many rows as examples, and nothing of the examples in them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows = nn.Parameter(torch.randn(EXAMPLES, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.rows * 2
+
+
+def test_rows_without_anything_of_the_examples_are_refused() -> None:
+    meter = NoiseScaleMeter(Fixed(), source="split")
+    meter.probe._model(torch.randn(EXAMPLES, 6)).square().mean().backward()
+    with pytest.raises(ConfigError, match="does not depend on the examples"):
+        meter.step()
