@@ -28,9 +28,10 @@ _HOMES = {
 }
 
 
+__all__ = [*_HOMES]  # pyright: ignore[reportUnsupportedDunderAll]
+
+
 def __getattr__(name: str) -> Any:
-    if name == "__all__":
-        return list(_HOMES)
     if name not in _HOMES:
         raise AttributeError(f"module 'cbs.noise_scale' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
@@ -30,7 +28,7 @@ def sampled(rows: Tensor, most: int) -> Tensor:
     return values.cpu().double()
 
 
-def alike(values: Sequence[Tensor]) -> tuple[int, float]:
+def alike(rows: Tensor) -> tuple[int, float]:
     """Return the distance in places at which examples are alike, and their correlation.
 
     The distance is the offset between two rows of the batch: 1 where views of an example lie next to each other, a
@@ -42,11 +40,11 @@ def alike(values: Sequence[Tensor]) -> tuple[int, float]:
     uncorrelated rows. Every offset is compared with the average over all offsets.
 
     Args:
-        values: inputs or outputs of the batch, each of shape ``[examples, numbers]``.
+        rows: inputs or outputs of the batch, shape ``[examples, numbers]``.
     """
-    if len(values[0]) < 8:
+    if len(rows) < 8:
         return 0, 0.0
-    rows = torch.cat([sampled(value.detach(), NUMBERS // len(value)) for value in values], dim=1)
+    rows = sampled(rows.detach(), NUMBERS // len(rows))
     spread = rows.std(0)
     rows = rows[:, (spread > 1e-6 * rows.abs().mean(0)) & spread.isfinite()]
     examples = len(rows)

@@ -63,7 +63,6 @@ class MomentAverages:
         self.skipped = 0
         self._blocks: deque[Array] = deque()
         self._length = 1
-        self._held = 0
 
     def add(self, examples: int, signal: Array, noise: Array) -> None:
         """Add the moments of one step.
@@ -88,7 +87,6 @@ class MomentAverages:
             return
         self.steps += 1
         self.examples += int(examples)
-        self._held += int(examples)
         self._append(np.concatenate([[1.0, int(examples)], signal, noise]))
         self._forget()
         if len(self._blocks) > MOST_BLOCKS:
@@ -131,7 +129,7 @@ class MomentAverages:
             signal=float(signal),
             noise=float(noise),
             steps=int(steps.sum()),
-            examples=self._held,
+            examples=int(table[:, _EXAMPLES].sum()),
             note=note,
         )
 
@@ -161,7 +159,6 @@ class MomentAverages:
         self.steps, self.examples, self.skipped = state["steps"], state["examples"], state["skipped"]
         self._length = state["length"]
         self._blocks = deque(np.array(state["blocks"], dtype=np.float64))
-        self._held = int(sum(block[_EXAMPLES] for block in self._blocks))
 
     def _append(self, block: Array) -> None:
         """Add a block at the end: merge it into the last block while that is short, else append it."""
@@ -175,11 +172,10 @@ class MomentAverages:
         if self.window is None:
             return
         share = self.window < 1
-        examples = self.window * self.examples if share else self.window
-        steps = sum(int(block[_STEPS]) for block in self._blocks) if share else 0
+        wanted = self.window * self.examples if share else self.window
+        steps, examples = (sum(int(block[entry]) for block in self._blocks) for entry in (_STEPS, _EXAMPLES))
         while len(self._blocks) > 1:
-            gone_steps, gone = (int(self._blocks[0][entry]) for entry in (_STEPS, _EXAMPLES))
-            if self._held - gone < examples or (share and steps - gone_steps < LEAST):
+            steps, examples = steps - int(self._blocks[0][_STEPS]), examples - int(self._blocks[0][_EXAMPLES])
+            if examples < wanted or (share and steps < LEAST):
                 return
             self._blocks.popleft()
-            steps, self._held = steps - gone_steps, self._held - gone

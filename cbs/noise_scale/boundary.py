@@ -21,12 +21,29 @@ there."""
 
 
 @contextmanager
-def sending() -> Iterator[None]:
-    """Mark backward passes inside the block as auxiliary, that is as not part of training."""
+def without_gradients(parameters: Sequence[Tensor]) -> Iterator[None]:
+    """Run the block with empty ``.grad``, and restore it afterwards."""
+    kept = [parameter.grad for parameter in parameters]
+    try:
+        for parameter in parameters:
+            parameter.grad = None
+        yield
+    finally:
+        for parameter, gradient in zip(parameters, kept, strict=True):
+            parameter.grad = gradient
+
+
+@contextmanager
+def sending(parameters: Sequence[Tensor]) -> Iterator[None]:
+    """Mark backward passes inside the block as auxiliary, that is as not part of training.
+
+    Nothing in it reaches ``.grad``, not even from a backward pass inside a backward pass, as in reversible layers.
+    """
     global _sending
     _sending += 1
     try:
-        yield
+        with without_gradients(parameters):
+            yield
     finally:
         _sending -= 1
 

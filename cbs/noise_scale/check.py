@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -12,7 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
+from cbs.compute.auxiliary_pass import evaluating
 from cbs.errors import ConfigError, reason
+from cbs.noise_scale.boundary import without_gradients
 from cbs.noise_scale.geometries.base import as_real
 from cbs.noise_scale.geometries.l2 import L2
 from cbs.noise_scale.grouping import Grouping, Groups, equal_parts, pick
@@ -80,7 +80,7 @@ class CheckReport:
     @property
     def ok(self) -> bool:
         """Whether the measured noise scale is that of single examples, according to the loop."""
-        return not self.refusal and all(layer.agrees for layer in self.layers)
+        return not (self.refusal or self.coupled) and all(layer.agrees for layer in self.layers)
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as plain JSON values."""
@@ -150,76 +150,74 @@ def check(
         loss: ``loss(model, batch)``, the mean loss that is differentiated in training.
         batch: tensors with examples in the first dimension, in any nesting.
         source: as for :class:`~cbs.noise_scale.NoiseScaleMeter`; one that measures inside the backward pass.
-        parts, groups: as for NoiseScaleMeter.
-        count: as for NoiseScaleMeter.
+        parts, groups, count: as for NoiseScaleMeter.
 
     Raises:
         ConfigError: if the batch has fewer than two examples, if its gradient is not finite, if the loss fails on a
             part of it, or if the source is refused for a reason that does not lie in the model.
     """
-    first = next((leaf for leaf in tree_leaves(batch) if isinstance(leaf, Tensor) and leaf.ndim), None)
     examples = count((batch,), {})
-    if first is None or examples < 2 or first.shape[0] % examples:
+    rows = next(filter(None, map(_length, tree_leaves(batch))), 0)
+    if examples < 2 or rows % examples or not rows:
         raise ConfigError(
             f"a check needs a batch of at least two examples, in the first dimension of its tensors; got {examples}"
         )
-    rows = first.shape[0] // examples
-
-    members, order = Grouping(groups).of(examples, (batch,), {})
-    units = (torch.arange(examples) if order is None else order).view(-1, members)
+    units = Grouping(groups).of(examples, (batch,), {})
+    members = units.shape[1]
     if len(units) < 2:
         raise ConfigError(f"a check needs at least two groups of examples; got one group of {members} examples")
 
     def some(places: Sequence[int]) -> Any:
         wanted = units[list(places)].flatten().sort().values
-
-        def cut(leaf: Any) -> Any:
-            whole = isinstance(leaf, Tensor) and leaf.ndim and leaf.shape[0] == rows * examples
-            return pick(leaf, wanted, examples) if whole else leaf
-
-        return tree_map(cut, batch)
+        return tree_map(lambda leaf: pick(leaf, wanted, examples) if _length(leaf) == rows else leaf, batch)
 
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    with _evaluation(model, parameters):
-        loss(model, batch).backward()
-        gradient = _gradients(parameters)
-    if not all(part.isfinite().all() for part in gradient):
-        raise ConfigError("the gradient of the batch is not finite (NaN or infinity); check its examples and the loss")
-    probe = Probe(model, source=source, parts=parts, groups=groups, count=count)
-    if probe.source == FALLBACK and source == FALLBACK:
-        probe.detach()
+    everyone = range(len(units))
+
+    def gradients(places: Sequence[int], what: str) -> list[Tensor]:
+        with without_gradients(parameters):
+            try:
+                loss(model, some(places)).backward()
+            except (RuntimeError, ValueError, IndexError, TypeError) as error:
+                raise ConfigError(f"the loss does not run on {what}: {reason(error)}") from error
+            found = _gradients(parameters)
+        if not all(part.isfinite().all() for part in found):
+            raise ConfigError(
+                f"the gradient of {what} is not finite (NaN or infinity); check its examples and the loss"
+            )
+        return found
+
+    if source == FALLBACK:
         raise ConfigError(
             f"source {FALLBACK!r} compares whole micro-batches, so one batch has nothing to check; use another source"
         )
-    refusal, measured = probe.why, None
-    with _evaluation(model, parameters):
+    with (
+        Probe(model, source=source, parts=parts, groups=groups, count=count) as probe,
+        evaluating(model),
+        without_gradients(parameters),
+        torch.backends.cudnn.flags(enabled=False),  # cuDNN's RNNs have no backward in eval mode
+    ):
+        refusal, measured = probe.why, None
+        with probe.paused():
+            gradient = gradients(everyone, "the batch")
         loss(model, batch).backward()
         if not refusal:
             try:
-                moments = probe.step()
+                measured = probe.step().get("l2")
                 refusal = probe.why or probe.caveat
-                measured = (moments or {}).get("l2")
             except ConfigError as error:
                 refusal = str(error)
         probe.detach()
-        everyone = range(len(units))
-        gradients: dict[bool, list[list[Tensor]]] = {False: [], True: []}
-        for alone, place in itertools.product((True, False), everyone):
-            model.zero_grad()
-            try:
-                loss(model, some([place] if alone else [each for each in everyone if each != place])).backward()
-            except (RuntimeError, ValueError, IndexError, TypeError) as error:
-                what = "one example alone" if alone else "the batch without one example"
-                raise ConfigError(f"the loss does not run on {what}: {reason(error)}") from error
-            gradients[alone].append(_gradients(parameters))
-    own = [torch.stack(rows) for rows in zip(*gradients[True], strict=True)]
+        alone = [gradients([place], "one example alone") for place in everyone]
+        others = [[each for each in everyone if each != place] for place in everyone]
+        without = [gradients(places, "the batch without one example") for places in others]
+    own = [torch.stack(rows) for rows in zip(*alone, strict=True)]
     weights = _weights(own, gradient)
     shares = [weights[:, None] * parts for parts in own]
     left_over = [total - parts.sum(0) for total, parts in zip(gradient, shares, strict=True)]
     sizes, over = ([float(part.square().sum()) for part in parts] for parts in (gradient, left_over))
     dropped = max(
-        _left_over(rest, [parts.sum(0) - parts[place] for parts in shares])
-        for place, rest in enumerate(gradients[False])
+        _left_over(rest, [parts.sum(0) - parts[place] for parts in shares]) for place, rest in enumerate(without)
     )
     slow = _loop_noise(shares, gradient, parts if probe.source == "split" else len(units))
     layers: dict[str, list[int]] = {}
@@ -246,6 +244,10 @@ def check(
             for name, places in layers.items()
         ),
     )
+
+
+def _length(leaf: Any) -> int:
+    return leaf.shape[0] if isinstance(leaf, Tensor) and leaf.ndim else 0
 
 
 def _loop_noise(shares: Sequence[Tensor], gradient: Sequence[Tensor], groups: int) -> list[float]:
@@ -280,21 +282,3 @@ def _gradients(parameters: Sequence[nn.Parameter]) -> list[Tensor]:
         as_real(torch.zeros_like(tensor) if tensor.grad is None else tensor.grad).detach().double().cpu().flatten()
         for tensor in parameters
     ]
-
-
-@contextmanager
-def _evaluation(model: nn.Module, parameters: Sequence[nn.Parameter]) -> Iterator[None]:
-    """Run the block in evaluation mode and with empty gradients; restore both afterwards."""
-    modes = [(module, module.training) for module in model.modules()]
-    kept = [parameter.grad for parameter in parameters]
-    model.eval()
-    for parameter in parameters:
-        parameter.grad = None
-    try:
-        with torch.backends.cudnn.flags(enabled=False):  # cuDNN's RNNs have no backward in eval mode
-            yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
-        for parameter, gradient in zip(parameters, kept, strict=True):
-            parameter.grad = gradient

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cbs.errors import ConfigError
+from cbs.errors import ConfigError, reason
 from cbs.noise_scale.boundary import sending
 from cbs.noise_scale.grouping import norms
-from cbs.noise_scale.shared_targets import SHARED, SharedTargets
+from cbs.noise_scale.shared_targets import SHARED, SURE, chance_of_match
 
 COUPLED = (
     "the loss couples examples: its derivative with respect to the output of one example depends on the outputs of "
@@ -35,16 +35,19 @@ class Coupling:
     derivative shows that two terms share a target: see :mod:`cbs.noise_scale.shared_targets`.
 
     To get hold of the loss, ``torch.autograd.backward`` is replaced until its next call; ``Tensor.backward`` and all
-    trainers go through it. A loss without second derivatives cannot be checked.
+    trainers go through it. A loss without second derivatives cannot be checked; neither can examples that enter the
+    terms of others as constants, such as keys of a momentum encoder.
 
     Attributes:
+        why_not: why the latest loss could not be checked; empty if it could.
         idle: number of examples for which the loss has no derivative, and number of all examples, in the latest
             backward pass.
     """
 
-    def __init__(self) -> None:
-        self.idle = (0, 0)
-        self._shared = SharedTargets()
+    def __init__(self, parameters: Sequence[Tensor]) -> None:
+        self._parameters = parameters
+        self.idle, self.why_not = (0, 0), ""
+        self._chance = 1.0  # of all matches since a loss held no targets twice
         self._failure: ConfigError | None = None
         self._restore: Callable[[], None] = lambda: None
 
@@ -69,12 +72,18 @@ class Coupling:
             if len(roots) == 1 and roots[0].numel() == 1:
                 leaves = outputs()
                 with suppress(RuntimeError):  # tensors that the loss saved for its backward pass may be freed
-                    if self._shared.look(roots[0], leaves, subsets[0], int(subsets[1].sum())):
+                    chance = chance_of_match(roots[0], leaves, subsets[0], int(subsets[1].sum()))
+                    self._chance = 1.0 if chance is None else self._chance * chance
+                    if self._chance < SURE:
                         self._failure = ConfigError(SHARED)
+                failures = []
                 for leaf in leaves[:LEAVES]:
-                    # Fails for functions without a second derivative and outputs from which others are computed.
-                    with sending(), suppress(RuntimeError, NotImplementedError, ConfigError):
-                        self._differentiate(roots[0], leaf, examples, subsets)
+                    try:  # fails for functions without a second derivative and outputs from which others are computed
+                        with sending(self._parameters):
+                            self._differentiate(roots[0], leaf, examples, subsets)
+                    except (RuntimeError, NotImplementedError, ConfigError) as error:
+                        failures.append(reason(error))
+                self.why_not = failures[0] if 0 < len(failures) == len(leaves[:LEAVES]) else ""
             original(tensors, *args, **kwargs)
 
         def restore() -> None:
@@ -100,12 +109,15 @@ class Coupling:
             raise failure
 
     def _differentiate(self, loss: Tensor, output: Tensor, examples: int, subsets: Sequence[Tensor]) -> None:
-        (slope,) = torch.autograd.grad(loss, output, create_graph=True, allow_unused=True)
+        factor = torch.ones_like(loss, requires_grad=True)  # every slope depends on it that can be differentiated
+        (slope,) = torch.autograd.grad(loss, output, factor, create_graph=True, allow_unused=True)
         if slope is None:
             return
         idle = int((norms(slope, examples) == 0).sum())
         self.idle = min(idle, self.idle[0]) if self.idle[1] else idle, examples
-        for mine in subsets if slope.requires_grad else ():
+        if slope.grad_fn is None or "Error" in slope.grad_fn.name():
+            raise NotImplementedError("it has no second derivatives")
+        for mine in subsets:
             rows = slope.unflatten(0, (examples, -1))[mine.nonzero()[:, 0].to(slope.device)]
             generator = torch.Generator(rows.device).manual_seed(0)
             direction = torch.randn(rows.shape, generator=generator, device=rows.device).to(rows)

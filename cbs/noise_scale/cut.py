@@ -37,6 +37,12 @@ def spacing() -> float:
     return max((torch.finfo(dtype).eps for dtype in types), default=0.0)
 
 
+def in_training() -> bool:
+    """Whether the current forward pass is one of training, and no recomputation of activations in a backward pass."""
+    beside = IN_AUXILIARY_PASS.get() or torch._C._current_graph_task_id() != -1
+    return torch.is_grad_enabled() and not (beside or torch.compiler.is_compiling())
+
+
 def asleep(kind: Any) -> Any:
     """Return an inactive placeholder for a hook in a copy of the model, because copies are not measured."""
     copy = kind.__new__(kind)
@@ -77,7 +83,7 @@ class Cut:
         self._model = model
         self._examples = examples
         self._kept: Tensor | None = None
-        self._recorded: list[Call] | None = None
+        self._repeated = False
         self._open: list[int] = []
         self._handles: list[RemovableHandle] = []
 
@@ -108,11 +114,12 @@ class Cut:
     @contextmanager
     def recording(self) -> Iterator[list[Call]]:
         """Record the calls of an auxiliary forward pass inside the block, and yield them instead of keeping them."""
-        self._recorded, self._open, calls = [], [], self.calls
+        before, self._repeated = self.calls, True
+        self.begin()
         try:
-            yield self._recorded
+            yield self.calls
         finally:
-            self._recorded, self._open, self.calls = None, [], calls
+            self.calls, self._repeated = before, False
 
     @contextmanager
     def keeping(self, kept: Tensor) -> Iterator[None]:
@@ -141,36 +148,25 @@ class Cut:
         self.names = set()
         return False
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Cut:
-        return asleep(Cut)
-
     def __reduce__(self) -> Any:
         return asleep, (Cut,)
 
     def _watching(self) -> bool:
-        if not self.active:
-            return False
-        if self._recorded is not None:
-            return True
-        within_backward = torch._C._current_graph_task_id() != -1
-        return torch.is_grad_enabled() and not (
-            IN_AUXILIARY_PASS.get() or within_backward or torch.compiler.is_compiling()
-        )
+        return self.active and (self._repeated or in_training())
 
     def _enter(self, _module: nn.Module, _args: Any) -> None:
         if self._watching():
             self.coarsest = max(self.coarsest, spacing())
-            self._open.append(len(self.calls if self._recorded is None else self._recorded))
+            self._open.append(len(self.calls))
 
     def _leave(self, name: str, _module: nn.Module, _args: Any, output: Any) -> None:
         if not self._watching() or not self._open:
             return
-        first, recorded = self._open.pop(), self._recorded
-        leaving = differentiable(output) if recorded is None else tensors_of(output)
+        first, leaving = self._open.pop(), tensors_of(output) if self._repeated else differentiable(output)
         tensors = [leaf for leaf in leaving if has_rows(leaf, self._examples())]
         if tensors:  # this call replaces the calls that were made inside it
-            (self.calls if recorded is None else recorded)[first:] = [Call(name, tensors)]
-            if recorded is None:
+            self.calls[first:] = [Call(name, tensors)]
+            if not self._repeated:
                 self._register(self.calls[-1])
 
     def _register(self, call: Call) -> None:

@@ -77,10 +77,6 @@ class Nested:
     between: Estimate
     within: Estimate
 
-    def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values; ``None`` where undefined, never NaN."""
-        return asdict(self)
-
     def __str__(self) -> str:
         return f"{self.groups}; between groups {self.between}; within a group {self.within}"
 

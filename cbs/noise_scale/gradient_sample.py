@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter
 from collections.abc import Sequence
@@ -88,9 +89,7 @@ class GradientSample:
         self.forget()
         table = torch.stack([torch.stack([value.real.double().to(zero.device) for value in row]) for row in rows]).cpu()
         if ranks:
-            world = 1
-            for group in ranks:
-                world *= dist.get_world_size(group)
+            world = math.prod(map(dist.get_world_size, ranks))
             shards = sharding_groups(self._parameters[indices[0]])
             held = [0, 3] if shards else []  # rows sharded over the ranks; for the others every rank has its own values
             table[held] = sum_over_ranks([table[held].to(device)], shards)[0].cpu() if held else table[held]

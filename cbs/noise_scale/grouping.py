@@ -39,10 +39,8 @@ class Grouping:
             )
         self._groups = groups
 
-    def of(self, examples: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, Tensor | None]:
-        """Return the number of examples in a group, and the order of the examples that sorts them by group.
-
-        The order is ``None`` where examples are sorted by group already.
+    def of(self, examples: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+        """Return the places of the examples of every group, shape ``[groups, members]``.
 
         Args:
             examples: number of examples in the forward pass.
@@ -57,7 +55,7 @@ class Grouping:
                 raise ConfigError(
                     f"a forward pass has {examples} examples, which do not divide into groups of {self._groups}"
                 )
-            return self._groups, None
+            return torch.arange(examples).view(-1, self._groups)
         ids = self._groups if isinstance(self._groups, Tensor) else self._groups(args, kwargs)
         if ids.shape != (examples,):
             raise ConfigError(
@@ -69,7 +67,7 @@ class Grouping:
             raise ConfigError(
                 f"groups have {int(counts.min())} to {int(counts.max())} examples: all must have the same size"
             )
-        return int(counts[0]), places.argsort(stable=True)
+        return places.argsort(stable=True).view(-1, int(counts[0]))
 
 
 class Cells:
@@ -80,9 +78,7 @@ class Cells:
     part is that of the members of a group.
 
     Args:
-        examples: number of examples in the pass.
-        members: number of examples in a group.
-        order: order of the examples that sorts them by group; ``None`` where they are sorted already.
+        units: places of the examples of every group, shape ``[groups, members]``.
         parts: least number of parts; ``None`` for one part per group and one cell per example.
 
     Attributes:
@@ -92,22 +88,22 @@ class Cells:
         of_part: number of cells in a part.
     """
 
-    def __init__(self, examples: int, members: int = 1, order: Tensor | None = None, parts: int | None = None) -> None:
-        groups = examples // members
-        split = equal_parts(groups, parts or groups) if groups else 0
+    def __init__(self, units: Tensor, parts: int | None = None) -> None:
+        groups, members = units.shape
+        split = equal_parts(groups, parts or groups)
         self.of_part = members if parts is None else equal_parts(members, min(2, members))
-        self.examples, self.number = examples, split * self.of_part
-        self.size = examples // self.number if self.number else 0
-        self._order = torch.arange(examples) if order is None else order
-        if self.number:
-            places = self._order.view(split, -1, self.of_part, members // self.of_part)
-            self._order = places.transpose(1, 2).flatten()
+        self.examples, self.number = units.numel(), split * self.of_part
+        self.size = self.examples // self.number
+        self._places = units.view(split, -1, self.of_part, members // self.of_part).transpose(1, 2).flatten(0, 1)
 
     def mask(self, cell: int) -> Tensor:
         """Return the mask of the examples in a cell, shape ``[examples]``."""
-        chosen = torch.zeros(self.examples, dtype=torch.bool)
-        chosen[self._order[cell * self.size : (cell + 1) * self.size]] = True
-        return chosen
+        return mask(self._places[cell], self.examples)
+
+
+def mask(places: Tensor, examples: int) -> Tensor:
+    """Return the mask of the examples at some places, shape ``[examples]``."""
+    return torch.zeros(examples, dtype=torch.bool).index_fill_(0, places.flatten(), True)
 
 
 def equal_parts(number: int, wanted: int) -> int:
@@ -115,19 +111,17 @@ def equal_parts(number: int, wanted: int) -> int:
     return next(parts for parts in range(min(wanted, number), number + 1) if number % parts == 0)
 
 
-def copies(kept: Tensor, members: int, order: Tensor | None, seed: int) -> Tensor:
+def copies(kept: Tensor, units: Tensor, seed: int) -> Tensor:
     """Return, for every example, the index of the example at the same position of one group drawn among the kept ones.
 
     Args:
         kept: mask of the examples that are kept, in whole groups, shape ``[examples]``.
-        members: number of examples in a group.
-        order: order of the examples that sorts them by group; ``None`` where they are sorted already.
+        units: places of the examples of every group, shape ``[groups, members]``.
         seed: seed of the draw.
 
     Returns:
         Indices of examples, shape ``[examples]``.
     """
-    units = (torch.arange(len(kept)) if order is None else order).view(-1, members)
     there = units[kept[units[:, 0]]]
     drawn = there[torch.randint(len(there), (1,), generator=torch.Generator().manual_seed(seed))]
     return torch.empty_like(units.flatten()).index_copy_(0, units.flatten(), drawn.expand_as(units).flatten())

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, overload
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -17,11 +16,9 @@ from cbs.noise_scale.averages import MomentAverages
 from cbs.noise_scale.check import check
 from cbs.noise_scale.estimate import Estimate, Nested
 from cbs.noise_scale.grouping import Groups
-from cbs.noise_scale.moments import Moments
+from cbs.noise_scale.moments import BETWEEN, WITHIN, Moments
 from cbs.noise_scale.passes import CountExamples, first_dimension
-from cbs.noise_scale.probe import AUTO, NO_BACKWARD, Probe
-
-LEVELS = ("between", "within")
+from cbs.noise_scale.probe import AUTO, Probe
 
 SHARE = 0.2
 """Default window: this share of all examples so far."""
@@ -118,30 +115,22 @@ class NoiseScaleMeter(AbstractContextManager["NoiseScaleMeter"]):
         names = [geometry] if isinstance(geometry, str) else list(geometry)
         if not names:
             raise ConfigError("name at least one geometry")
-        new_averages = partial(MomentAverages, window=window)
-        new_averages()  # raises for an invalid window before anything is attached
+        self._new_averages = partial(MomentAverages, window=window)
+        self._new_averages()  # raises for an invalid window before anything is attached
         self._optimizer = optimizer
         self.probe = Probe(
             model, optimizer, source=source, geometries=names, parts=parts, groups=groups, every=every, count=count,
             tell=tell,
         )  # fmt: skip
-        self._averages = {entry.name: new_averages() for entry in self.probe.geometries}
-        self._levels = {name: new_averages() for name in LEVELS}
         self._members = 1
         self._renewals = 0
         self._cached: dict[Any, Any] = {}
-        self._new_averages = new_averages
-        self._pending: list[dict[str, Moments]] = []
-
-    @property
-    def window(self) -> float | None:
-        """The window of the averages."""
-        return self._averages[self.geometries[0]].window
+        self.reset()
 
     @property
     def geometries(self) -> tuple[str, ...]:
         """Names of the measured geometries."""
-        return tuple(self._averages)
+        return tuple(entry.name for entry in self.probe.geometries)
 
     def step(self, *, loss_scale: float | Tensor = 1.0, gradients_unscaled: bool = False) -> Step | None:
         """Measure the step whose gradients are in ``.grad``; call this once per optimizer step.
@@ -159,8 +148,6 @@ class NoiseScaleMeter(AbstractContextManager["NoiseScaleMeter"]):
             ConfigError: if there was no backward pass, or the gradients were changed after it.
         """
         moments = self.probe.step(loss_scale=float(loss_scale), gradients_unscaled=gradients_unscaled)
-        if moments is None:
-            raise ConfigError(NO_BACKWARD)
         if self._renewals != self.probe.renewals:
             self._renewals = self.probe.renewals
             self.reset()
@@ -204,17 +191,12 @@ class NoiseScaleMeter(AbstractContextManager["NoiseScaleMeter"]):
         Raises:
             ConfigError: if the geometry is not measured, or parameter groups are requested without an optimizer.
         """
-        asked = by, geometry, confidence
-        if asked not in self._cached:
-            self._cached[asked] = self._estimated(*asked)
-        return self._cached[asked]
-
-    def _estimated(
-        self, by: Literal["layer", "parameter", "parameter_group"] | None, geometry: str | None, confidence: float
-    ) -> Estimate | dict[str, Estimate]:
+        asked = by, geometry, confidence, self.probe.caveat
+        if asked in self._cached:
+            return self._cached[asked]
         self._flush()
         name = geometry or self.geometries[0]
-        if name not in self._averages:
+        if name not in self.geometries:
             raise ConfigError(
                 f"geometry {name!r} is not measured; this NoiseScaleMeter has {', '.join(self.geometries)}"
             )
@@ -222,14 +204,16 @@ class NoiseScaleMeter(AbstractContextManager["NoiseScaleMeter"]):
         averages = self._averages[name]
         if by is None:
             estimate = averages.estimate(exponent=exponent, confidence=confidence)
-            return replace(self._counted(estimate), note="; ".join(filter(None, (estimate.note, self.probe.caveat))))
+            note = "; ".join(filter(None, (estimate.note, self.probe.caveat)))
+            return self._cached.setdefault(asked, replace(self._counted(estimate), note=note))
         parts: dict[str, list[int]] = {}
         for place, index in enumerate(self.probe.indices(name)):
             parts.setdefault(self._part(by, index), []).append(place)
-        return {
+        estimates = {
             part: self._counted(averages.estimate(places, exponent=exponent, confidence=confidence))
             for part, places in parts.items()
         }
+        return self._cached.setdefault(asked, estimates)
 
     def nested(self, *, confidence: float = 0.95) -> Nested:
         r"""Return the noise between groups and within a group, in the Euclidean geometry.
@@ -249,13 +233,12 @@ class NoiseScaleMeter(AbstractContextManager["NoiseScaleMeter"]):
                 measured.
         """
         whole = self.estimate(geometry="l2", confidence=confidence)
-        if not self._levels["within"].steps:
+        if not self._averages[WITHIN].steps:
             raise ConfigError(
                 "the noise within groups was not measured: pass groups= of at least two examples, and use a source "
-                "that "
-                "looks inside a group, 'split' or 'per_example'"
+                "that looks inside a group, 'split' or 'per_example'"
             )
-        between, within = (self._levels[name].estimate(confidence=confidence) for name in LEVELS)
+        between, within = (self._averages[name].estimate(confidence=confidence) for name in (BETWEEN, WITHIN))
         return Nested(members=self._members, groups=whole, between=replace(between, unit="groups"), within=within)
 
     def _counted(self, estimate: Estimate) -> Estimate:
@@ -267,13 +250,10 @@ class NoiseScaleMeter(AbstractContextManager["NoiseScaleMeter"]):
 
         Undefined values are left out. In a geometry other than ``l2`` the first is called by the geometry's name.
         """
-        estimates, geometry = self.estimate(), self.geometries[0]
-        values = {
-            "simple" if geometry == "l2" else geometry: estimates.value,
-            "low": estimates.low,
-            "high": estimates.high,
-        }
-        return {f"noise_scale/{name}": value for name, value in values.items() if value is not None}
+        found, geometry = self.estimate(), self.geometries[0]
+        names = ("simple" if geometry == "l2" else geometry, "low", "high")
+        values = zip(names, (found.value, found.low, found.high), strict=True)
+        return {f"noise_scale/{name}": value for name, value in values if value is not None}
 
     def paused(self) -> AbstractContextManager[None]:
         """Do not measure inside the block, for passes that are not part of a training step."""
@@ -289,18 +269,14 @@ class NoiseScaleMeter(AbstractContextManager["NoiseScaleMeter"]):
 
     def reset(self) -> None:
         """Discard all measurements."""
-        self._pending = []
+        self._pending: list[dict[str, Moments]] = []
         self._cached.clear()
-        self._averages = {name: self._new_averages() for name in self._averages}
-        self._levels = {name: self._new_averages() for name in self._levels}
+        self._averages = {name: self._new_averages() for name in (*self.geometries, BETWEEN, WITHIN)}
 
     def state_dict(self) -> dict[str, Any]:
         """Return the averages, for a checkpoint."""
         self._flush()
-        levels = self._levels if self._members > 1 else {}
-        return {name: averages.state_dict() for name, averages in (self._averages | levels).items()} | (
-            {"members": self._members} if levels else {}
-        )
+        return {name: averages.state_dict() for name, averages in self._averages.items()} | {"members": self._members}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a state that :meth:`state_dict` returned.
@@ -308,20 +284,16 @@ class NoiseScaleMeter(AbstractContextManager["NoiseScaleMeter"]):
         Raises:
             ConfigError: if the state has other geometries.
         """
-        state = dict(state)
-        self._members = state.pop("members", 1)
-        levels = {name: state.pop(name) for name in LEVELS if name in state}
-        if set(state) != set(self._averages):
+        saved = {*state} - {BETWEEN, WITHIN, "members"}
+        if saved != {*self.geometries}:
             raise ConfigError(
-                f"the saved noise scale has the geometries {', '.join(sorted(state))}, "
-                f"this one {', '.join(sorted(self._averages))}"
+                f"the saved noise scale has the geometries {', '.join(sorted(saved))}, "
+                f"this one {', '.join(sorted(self.geometries))}"
             )
-        self._pending = []
-        self._cached.clear()
+        self.reset()
+        self._members = state["members"]
         for name, averages in self._averages.items():
             averages.load_state_dict(state[name])
-        for name, saved in levels.items():
-            self._levels[name].load_state_dict(saved)
 
     def detach(self) -> None:
         """Stop measuring and leave the model as it was; earlier measurements can still be read."""
@@ -338,16 +310,11 @@ class NoiseScaleMeter(AbstractContextManager["NoiseScaleMeter"]):
         if not pending:
             return
         for name, averages in self._averages.items():
-            table = torch.stack([torch.stack((step[name].signal, step[name].noise)) for step in pending])
-            for step, (signal, noise) in zip(pending, table.cpu().numpy().astype(np.float64), strict=True):
-                self._members = step[name].sizes.members
-                averages.add(round(step[name].sizes.big * self._members), signal, noise)
-        for moments in filter(None, (step.get("l2") for step in pending)):
-            if moments.within is not None:
-                rows = torch.stack((moments.signal, moments.noise, moments.within)).cpu().double().numpy()
-                examples, (signal, noise, within) = round(moments.sizes.big * self._members), rows
-                self._levels["between"].add(examples, signal, noise - within / self._members)
-                self._levels["within"].add(examples, signal, within)
+            steps = [step[name] for step in pending if name in step]
+            rows = torch.stack([torch.stack((one.signal, one.noise)) for one in steps]).cpu().numpy() if steps else ()
+            for one, (signal, noise) in zip(steps, rows, strict=True):
+                self._members = one.sizes.members
+                averages.add(round(one.sizes.big * self._members), signal, noise)
 
     def _part(self, by: str, index: int) -> str:
         """Return the name of the layer, parameter or parameter group that a parameter tensor belongs to."""

@@ -15,6 +15,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+BETWEEN, WITHIN = "between", "within"
+"""Names of the moments of ``l2`` whose noise is one part of that of groups of examples: the trace of the covariance of
+groups' true gradients, and that of their members' gradients around the gradient of their group."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
@@ -32,10 +36,6 @@ class Sizes:
     groups: int
     members: int = 1
 
-    def counted_in(self, members: int) -> Sizes:
-        """Return the same sizes with this many examples counted as one."""
-        return Sizes(small=self.small / members, big=self.big / members, groups=self.groups, members=members)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Moments:
@@ -48,15 +48,12 @@ class Moments:
         signal: shape ``[indices]``; in the Euclidean geometry the unbiased estimate of :math:`|G|^2`.
         noise: shape ``[indices]``; in the Euclidean geometry the unbiased estimate of tr(Sigma).
         sizes: batch sizes of the step.
-        within: for ``l2`` where examples belong together, shape ``[indices]``: the trace of the covariance of the
-            gradients of a group's members around the gradient of their group.
     """
 
     indices: tuple[int, ...]
     signal: Tensor
     noise: Tensor
     sizes: Sizes
-    within: Tensor | None = None
 
 
 def solve_moments(small_statistic: Tensor, small: float, big_statistic: Tensor, big: float) -> tuple[Tensor, Tensor]:

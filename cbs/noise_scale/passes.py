@@ -1,17 +1,15 @@
-"""Hooks that count the examples of each forward pass."""
+"""Forward passes: how many examples they have, and which belong together."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils._pytree import tree_leaves
-from torch.utils.hooks import RemovableHandle
 
 from cbs.errors import ConfigError
-from cbs.noise_scale.grouping import Grouping
 
 CountExamples = Callable[[tuple[Any, ...], dict[str, Any]], int]
 """Function that returns the number of examples in the arguments ``(args, kwargs)`` of a forward pass."""
@@ -29,8 +27,6 @@ NOT_CALLED = (
     "a gradient reaches the model without a forward pass through it; pass the module that the training loop calls to "
     "the noise scale"
 )
-NO_EXAMPLES = "a forward pass has no examples; skip empty batches"
-SPARSE = "a gradient is sparse, and cannot be measured; build the module with sparse=False"
 
 
 def first_dimension(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
@@ -50,103 +46,12 @@ class Pass(NamedTuple):
 
     Attributes:
         number: number of the pass, counted from 1.
-        examples: number of its examples.
-        members, order: see :meth:`Grouping.of`.
+        units: places of the examples of every group, shape ``[groups, members]``.
+        wrong: why there are no such groups; ``None`` if there are.
+        rows: first dimensions of the input tensors.
     """
 
     number: int = 0
-    examples: int = 0
-    members: int = 1
-    order: Tensor | None = None
-
-
-class ForwardPasses:
-    """Counter of the forward passes of a model that run with gradients enabled.
-
-    Args:
-        model: the module that the training loop calls.
-        count: returns the number of examples in a pass.
-        grouping: groups of examples that belong together.
-
-    Attributes:
-        latest: the latest pass; one without examples before the first.
-        outputs: first dimension of the output of the latest pass; 0 if it has none.
-        wrong: error in the groups of the step; ``None`` if there is none.
-        unequal: fewest and most examples of a pass in the latest step with passes of different sizes; ``None`` before
-            that.
-        shared: whether all passes under one backward pass count as passes over the same examples, which a ``count`` of
-            the user's own implies.
-    """
-
-    def __init__(
-        self, model: nn.Module, count: CountExamples = first_dimension, grouping: Grouping | None = None
-    ) -> None:
-        self.grouping = grouping or Grouping()
-        self.latest = Pass()
-        self.wrong: ConfigError | None = None
-        self._members = 0
-        self.outputs = 0
-        self.unequal: tuple[int, int] | None = None
-        self._sizes: set[int] = set()
-        self.shared = count is not first_dimension
-        self._model = model
-        self._count = count
-        self._handles: list[RemovableHandle] = []
-
-    def attach(self) -> None:
-        """Start counting."""
-        self._handles = [
-            self._model.register_forward_pre_hook(self._begin, with_kwargs=True, prepend=True),
-            self._model.register_forward_hook(self._end),
-        ]
-
-    def detach(self) -> None:
-        """Stop counting."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
-
-    def end_step(self) -> None:
-        """End the step: later passes belong to the next one."""
-        if len(self._sizes) > 1:
-            self.unequal = min(self._sizes), max(self._sizes)
-        self._sizes.clear()
-        self.wrong, self._members = None, 0
-
-    def mismatch(self) -> ConfigError | None:
-        """Return the error in the groups of the step, or in the number of examples; ``None`` if there is none.
-
-        The number is wrong if it is the default one and the rows of the latest output are not a multiple of it.
-        """
-        if self.wrong is not None:
-            return self.wrong
-        examples = self.latest.examples
-        if not self.shared and examples and self.outputs % examples:
-            return ConfigError(
-                f"the first tensor that the model is called with has {examples} rows, but its output {self.outputs}: "
-                "pass count= to say how many examples a forward pass has"
-            )
-        return None
-
-    def _begin(self, _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if torch.is_grad_enabled():
-            examples = self._count(args, kwargs)
-            self._sizes.add(examples)
-            self.latest = self.latest._replace(number=self.latest.number + 1, examples=examples, order=None)
-            try:
-                members, order = self.grouping.of(examples, args, kwargs)
-                if self._members not in (0, members):
-                    raise ConfigError(
-                        f"groups of {self._members} and of {members} examples in one step; all groups must have the "
-                        "same size"
-                    )
-                self._members = members
-                self.latest = self.latest._replace(members=members, order=order)
-            except ConfigError as error:
-                self.wrong = self.wrong or error
-
-    def _end(self, _module: nn.Module, _args: tuple[Any, ...], output: Any) -> None:
-        if torch.is_grad_enabled():
-            self.outputs = next(
-                (leaf.shape[0] for leaf in tree_leaves(output) if isinstance(leaf, Tensor) and leaf.ndim), 0
-            )
+    units: Tensor = torch.empty(0, 1, dtype=torch.long)
+    wrong: ConfigError | None = None
+    rows: Collection[int] = ()

@@ -6,22 +6,17 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from cbs.errors import ConfigError
-from cbs.noise_scale.distributed import (
-    combine,
-    data_parallel_groups,
-    is_sharded,
-    sum_over_ranks,
-    whole_statistics,
-)
-from cbs.noise_scale.geometries import GEOMETRIES, build_geometry
+from cbs.noise_scale.distributed import combine, data_parallel_groups, is_sharded, sum_over_ranks, whole_statistics
+from cbs.noise_scale.geometries import GEOMETRIES, Geometry, build_geometry
 from cbs.noise_scale.grouping import Grouping, Groups
-from cbs.noise_scale.moments import Moments, solve_moments
+from cbs.noise_scale.moments import BETWEEN, WITHIN, Moments, solve_moments
 from cbs.noise_scale.passes import CountExamples, first_dimension
 from cbs.noise_scale.sources import SOURCES, Source
 from cbs.optimizers.matching import matched
@@ -41,8 +36,6 @@ NO_BACKWARD = (
     "the noise scale saw no backward pass in this step; create NoiseScaleMeter before the forward pass, on the module "
     "that the training loop calls"
 )
-COMPILED_WITHOUT = (AUTO, SPLIT, PER_EXAMPLE)
-"""Sources that run a backward pass more than once, which compiled models do not support."""
 
 
 class NoiseScaleWarning(UserWarning):
@@ -97,7 +90,7 @@ class Probe(AbstractContextManager["Probe"]):
                 raise ConfigError(f"{what} must be a whole number of at least {least}, got {value}")
         self._model, self._optimizer, self._geometry_names = model, optimizer, geometries
         self._every, self._step, self.stopped = every, 0, ""
-        self.tell = tell or _warn
+        self.tell = tell or partial(warnings.warn, category=NoiseScaleWarning, stacklevel=4)
         self.renewals, self._left_out, self._why_left_out, self._since, self._alone = 0, 0, "", "", 0
         compiled = self._bind()
         self._parts, self._count, self._grouping = parts, count, Grouping(groups)
@@ -108,7 +101,7 @@ class Probe(AbstractContextManager["Probe"]):
                 raise ConfigError(f"source {source!r} cannot see sharded parameters; use source 'replicas'")
             source = REPLICAS
         try:
-            if compiled and source in COMPILED_WITHOUT:
+            if compiled and source in (AUTO, SPLIT, PER_EXAMPLE):
                 raise ConfigError(f"a compiled model can run its backward pass only once; use the source {FALLBACK!r}")
             self._watch(SPLIT if source == AUTO else source)
         except ConfigError as error:
@@ -132,10 +125,7 @@ class Probe(AbstractContextManager["Probe"]):
             raise ConfigError("the model has no trainable parameter; there is no gradient to measure")
         self.names = [name.replace("_orig_mod.", "") for name in trainable]  # prefix that torch.compile adds
         self.parameters = list(trainable.values())
-        names = _resolve(self._geometry_names, self.parameters, self._optimizer)
-        self.geometries = [build_geometry(name) for name in names]
-        for geometry in self.geometries:
-            geometry.bind(self.parameters, self._optimizer)
+        self.geometries = _bound(self._geometry_names, self.parameters, self._optimizer)
         return any("_orig_mod." in name for name in trainable)
 
     def _watch(self, source: str, why: str = "") -> None:
@@ -154,8 +144,6 @@ class Probe(AbstractContextManager["Probe"]):
         built.attach()
         self._source, self.source = built, source
         self.micro_batches = built.micro_batches
-        indices = range(len(self.parameters))
-        self._indices = [tuple(index for index in indices if geometry.covers(index)) for geometry in self.geometries]
 
     def fall_back(self, why: str) -> None:
         """Measure with ``accumulation`` from now on; ``why`` gives the reason."""
@@ -164,10 +152,7 @@ class Probe(AbstractContextManager["Probe"]):
         self._say(self.caveat)
 
     def differentiate(self, loss: Tensor) -> None:
-        """Treat a loss as the end of the current forward pass, for models whose modules do not return it.
-
-        Call this before the backward pass of the loss.
-        """
+        """Treat a loss as the end of the current forward pass, before its backward pass: no module returned it."""
         self._source.differentiate(loss)
 
     def _leave_out(self, why: str) -> None:
@@ -193,11 +178,8 @@ class Probe(AbstractContextManager["Probe"]):
         self._bind()
         self.renewals += 1
         new = [name for name, tensor in zip(self.names, self.parameters, strict=True) if id(tensor) not in known]
-        what = (
-            f"{len(new)} more parameter tensors are trained, such as {new[0]!r}"
-            if new
-            else "fewer parameters are trained"
-        )
+        fewer = "fewer parameters are trained"
+        what = f"{len(new)} more parameter tensors are trained, such as {new[0]!r}" if new else fewer
         self._since = f"measured from step {self._step + 2} on, as {what} since"
         self._say(self._since)
 
@@ -222,66 +204,62 @@ class Probe(AbstractContextManager["Probe"]):
         )
         return "; ".join(filter(None, caveats))
 
-    def step(self, *, loss_scale: float = 1.0, gradients_unscaled: bool = False) -> dict[str, Moments] | None:
-        """Return the moments of the step whose gradients are in ``.grad``, by geometry.
+    def step(self, *, loss_scale: float = 1.0, gradients_unscaled: bool = False) -> dict[str, Moments]:
+        """Return the moments of the step whose gradients are in ``.grad``, by geometry; where examples belong together,
+        also :data:`~cbs.noise_scale.moments.BETWEEN` and :data:`~cbs.noise_scale.moments.WITHIN`.
 
-        The dictionary is empty if this step was not to be measured or was skipped; ``None`` means that it was to be
-        measured but had no backward pass.
+        The dictionary is empty if this step was not to be measured or was skipped.
 
         Args:
             loss_scale: factor by which the loss was multiplied before the backward passes, as a GradScaler does.
             gradients_unscaled: whether ``.grad`` was divided by that factor already.
 
         Raises:
-            ConfigError: if the step cannot be measured, or ``.grad`` is not what its backward passes computed; with
-                source ``"auto"`` only in the first step.
+            ConfigError: if the step cannot be measured, as without a backward pass, or if ``.grad`` is not what its
+                backward passes computed; with source ``"auto"`` only in the first step.
         """
-        watching, sample = self.watching, self._source.sample
-        failure, small = None, None
-        first = self._step == 0
+        watching, sample, first = self.watching, self._source.sample, self._step == 0
+        small, failure = None, None
         try:
             small = self._source.collect()
         except ConfigError as error:
             failure = error
         self._source.end_step()
         if watching and self._other_parameters():
-            sample.forget()
             self._source.detach()
             self._watch(self.source, self.why)
-            self.start_at(self._step + 1)
-            return {}
-        if watching and self.automatic:
+            watching = False
+        elif watching and self.automatic:
             failure = self._agree(failure)
             if failure is not None and self.source == SPLIT:
                 self.fall_back(str(failure))
-                watching, failure = False, None
+                watching = False
         self.start_at(self._step + 1)
-        if watching and failure is None and small is not None:
+        if not watching:
+            sample.forget()
+            return {}
+        if failure is None and small is not None:
             try:
                 sample.compare(divisor=loss_scale if gradients_unscaled else 1.0, ranks=self._ranks)
             except ConfigError as error:
                 failure = error
             failure = self._agree(failure) if self.automatic else failure
-        if failure is not None:
+        if failure is not None or small is None:
             sample.forget()
+            failure = failure or ConfigError(NO_BACKWARD)
             if first or not self.automatic:
                 raise failure
             self._leave_out(str(failure))
             return {}
-        if not watching:
-            return {}
-        if small is None and self.automatic and not first:
-            self._leave_out(NO_BACKWARD)
-            return {}
-        if small is None:
-            return None
         within = combine(small.within, self._ranks) if small.within else None
         small = combine(small, self._ranks)
-        sizes = small.sizes.counted_in(self._source.members)
+        members, (examples, all_examples) = self._source.latest.units.shape[1], (small.sizes.small, small.sizes.big)
+        sizes = replace(small.sizes, small=examples / members, big=all_examples / members, members=members)
         self._alone += sizes.groups < 2
         big_scale = 1.0 if gradients_unscaled else loss_scale**-2
         moments = {}
-        for geometry, indices, statistics in zip(self.geometries, self._indices, small.statistics, strict=True):
+        for geometry, statistics in zip(self.geometries, small.statistics, strict=True):
+            indices = self.indices(geometry.name)
             signal = noise = torch.full((len(indices),), float("nan"), dtype=torch.float64)
             if sizes.groups > 1:
                 whole = whole_statistics(geometry, self._gradients(indices))
@@ -291,11 +269,10 @@ class Probe(AbstractContextManager["Probe"]):
                 signal, noise = geometry.read(statistics, whole, sizes)
             moments[geometry.name] = Moments(indices=indices, signal=signal, noise=noise, sizes=sizes)
             if within is not None and geometry.name == "l2":
-                fine = torch.stack(within.statistics[0]).double() * loss_scale**-2
-                _, trace = solve_moments(
-                    fine, within.sizes.small, torch.stack(list(statistics)).double(), small.sizes.small
-                )
-                moments["l2"] = replace(moments["l2"], within=trace)
+                fine, coarse = (torch.stack(side).double() for side in (within.statistics[0], statistics))
+                _, trace = solve_moments(fine * loss_scale**-2, within.sizes.small, coarse, small.sizes.small)
+                moments[WITHIN] = replace(moments["l2"], noise=trace)
+                moments[BETWEEN] = replace(moments["l2"], noise=noise - trace / sizes.members)
         return moments
 
     @property
@@ -321,7 +298,8 @@ class Probe(AbstractContextManager["Probe"]):
 
     def indices(self, geometry: str) -> tuple[int, ...]:
         """Return the parameter tensors that a geometry measures, as positions in :attr:`parameters`."""
-        return self._indices[[entry.name for entry in self.geometries].index(geometry)]
+        covers = next(entry.covers for entry in self.geometries if entry.name == geometry)
+        return tuple(filter(covers, range(len(self.parameters))))
 
     def detach(self) -> None:
         """Stop measuring and leave the model as it was."""
@@ -354,38 +332,30 @@ class Probe(AbstractContextManager["Probe"]):
 
     def _gradients(self, indices: Sequence[int]) -> dict[int, Tensor]:
         """Return the gradients of the whole step, by index; zeros where a parameter has none."""
-        gradients = {index: self.parameters[index].grad for index in indices}
+        tensors = {index: self.parameters[index] for index in indices}
         return {
-            index: torch.zeros_like(self.parameters[index]) if gradient is None else gradient.detach()
-            for index, gradient in gradients.items()
+            index: (torch.zeros_like(one) if one.grad is None else one.grad).detach() for index, one in tensors.items()
         }
 
 
-def _warn(line: str) -> None:
-    warnings.warn(line, NoiseScaleWarning, stacklevel=5)
-
-
-def _resolve(
+def _bound(
     names: Sequence[str], parameters: Sequence[nn.Parameter], optimizer: torch.optim.Optimizer | None
-) -> list[str]:
-    """Return the distinct names of the geometries, with ``"matched"`` and ``"all"`` replaced."""
-    resolved: list[str] = []
+) -> list[Geometry]:
+    """Return the distinct geometries of the names, bound to the parameters; ``"all"`` stands for those that fit."""
+    bound: dict[str, Geometry] = {}
     for name in names:
         if name == MATCHED:
             if optimizer is None:
                 raise ConfigError("geometry 'matched' needs the optimizer; pass it, or name a geometry")
-            resolved.append(matched(optimizer))
-        elif name == ALL:
-            resolved += [known for known in GEOMETRIES if _suits(known, parameters, optimizer)]
-        else:
-            resolved.append(name)
-    return list(dict.fromkeys(resolved))
-
-
-def _suits(name: str, parameters: Sequence[nn.Parameter], optimizer: torch.optim.Optimizer | None) -> bool:
-    geometry = build_geometry(name)
-    try:
-        geometry.bind(parameters, optimizer)
-    except ConfigError:
-        return False
-    return any(geometry.covers(index) for index in range(len(parameters)))
+            name = matched(optimizer)
+        for wanted in GEOMETRIES if name == ALL else [name]:
+            geometry = build_geometry(wanted)
+            try:
+                geometry.bind(parameters, optimizer)
+            except ConfigError:
+                if name != ALL:
+                    raise
+                continue
+            if name != ALL or any(geometry.covers(index) for index in range(len(parameters))):
+                bound.setdefault(wanted, geometry)
+    return list(bound.values())

@@ -34,6 +34,18 @@ class Replay:
         leaves = tree_leaves(self._arguments)
         self._rows = next((leaf.shape[0] for leaf in leaves if isinstance(leaf, Tensor) and leaf.ndim), 0)
         self._state = State(module, random=True)
+        self._norms = [(parameter, _norm(parameter)) for parameter in module.parameters()]
+
+    def changed(self, *, trained: bool) -> bool:
+        """Whether values of parameters changed since the call, such as those of a moving average; a repeated call would
+        change them again.
+
+        Args:
+            trained: whether to look at parameters that are trained, too.
+        """
+        return any(
+            norm != _norm(parameter) for parameter, norm in self._norms if trained or not parameter.requires_grad
+        )
 
     def inputs(self, examples: int) -> list[Tensor]:
         """Return the argument tensors that have the same number of rows, one or more, for every example."""
@@ -71,3 +83,11 @@ class Replay:
                 return self._module.forward(*args, **kwargs)
         finally:
             now.restore()
+
+
+def _norm(parameter: Tensor) -> float:
+    """Return the norm; 0 for the integers and bytes of quantized parameters, which nothing updates in place."""
+    values = parameter.detach()
+    if values.itemsize == 1 or not (values.is_floating_point() or values.is_complex()):
+        return 0.0
+    return float(torch.linalg.vector_norm(values, dtype=torch.promote_types(values.dtype, torch.float32)))

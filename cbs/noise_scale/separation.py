@@ -10,7 +10,7 @@ from torch import Tensor
 from cbs.errors import ConfigError, reason
 from cbs.noise_scale.alike import alike
 from cbs.noise_scale.cut import Call
-from cbs.noise_scale.grouping import copies, norms
+from cbs.noise_scale.grouping import copies, mask, norms
 
 FIRST = 4
 """Number of halves that are replaced in the first check, for models in which only some of the examples influence
@@ -39,24 +39,12 @@ class Separation:
         self.undecided = False
         self._checks = 0
 
-    def some(self, examples: int, members: int, order: Tensor | None, *, half: bool = True) -> Tensor:
-        """Return a mask of half of the examples in whole groups, or of one group, shape ``[examples]``; new ones in
-        every check.
-        """
-        groups = torch.randperm(examples // members, generator=torch.Generator().manual_seed(self._checks))
-        wanted = groups[: len(groups) // 2 if half else 1]
-        chosen = torch.zeros(len(groups), 1, dtype=torch.bool).index_fill_(0, wanted, True)
-        stay = chosen.expand(-1, members).flatten()
-        return stay if order is None else torch.empty_like(stay).index_copy_(0, order, stay)
+    def some(self, units: Tensor, *, half: bool = True) -> Tensor:
+        """Return a mask of half of the groups, or of one, shape ``[examples]``; new ones in every check."""
+        groups = torch.randperm(len(units), generator=torch.Generator().manual_seed(self._checks))
+        return mask(units[groups[: len(groups) // 2 if half else 1]], units.numel())
 
-    def verify(
-        self,
-        run: Callable[[Tensor, Tensor], Sequence[Call]],
-        inputs: Sequence[Tensor],
-        examples: int,
-        members: int,
-        order: Tensor | None,
-    ) -> None:
+    def verify(self, run: Callable[[Tensor, Tensor], Sequence[Call]], inputs: Sequence[Tensor], units: Tensor) -> None:
         """Check a forward pass.
 
         Args:
@@ -64,58 +52,57 @@ class Separation:
                 replace the others, both of shape ``[examples]``; returns the calls from whose output the loss is
                 computed.
             inputs: input tensors of the pass, with rows of examples.
-            examples, members, order: of the pass, see :class:`~cbs.noise_scale.grouping.Grouping`.
+            units: places of the examples of every group, shape ``[groups, members]``.
 
         Raises:
             ConfigError: if the rows of one example depend on other examples, or on no example at all.
         """
+        examples, members = units.numel(), units.shape[1]
         kept_ones = [torch.ones(examples, dtype=torch.bool)]
         for _ in range(1 if self._checks else FIRST):
-            half = self.some(examples, members, order)
+            half = self.some(units)
             kept_ones += [half, ~half]
             self._checks += 1
         self.why_not, self.undecided = "", False
-        before: Sequence[Call] = ()
-        for number, kept in enumerate(kept_ones):
+        first: Sequence[Call] = ()
+        moved: set[int] = set()
+        for kept in kept_ones:
             try:
-                calls = run(kept, copies(kept, members, order, self._checks))
+                calls = run(kept, copies(kept, units, self._checks))
             except Exception as error:  # noqa: BLE001 - a model may raise anything; its message is passed on
                 self.why_not = f"the model does not run on other examples: {reason(error)}"
                 return
-            if number == 0:
-                before = calls
-                continue
-            if [call.name for call in calls] != [call.name for call in before]:
+            first = first or calls
+            if [call.name for call in calls] != [call.name for call in first]:
                 raise ConfigError(
                     "which modules of the model are called depends on the other examples of a batch; use the source "
                     "'accumulation'"
                 )
-            for old, new in zip(before, calls, strict=True):
-                self._compare(old, new, kept)
-        outputs = [tensor for call in before for tensor in call.tensors]
-        resembling = [alike([tensor.reshape(examples, -1)]) for tensor in (*outputs, *inputs)] if members == 1 else []
+            pairs = enumerate(zip(first, calls, strict=True))
+            moved |= {place for place, (old, new) in pairs if _moved(old, new, kept)}
+        for call in (call for place, call in enumerate(first) if place not in moved):
+            self.undecided = all(bool((rows == rows[:1]).all()) for rows in call.tensors)
+            if not self.undecided:
+                raise ConfigError(
+                    f"{_what(call.name)} does not depend on the examples, although its number of rows is that of the "
+                    "examples or a multiple; use the source 'accumulation'"
+                )
+        outputs = [tensor for call in first for tensor in call.tensors]
+        resembling = [alike(tensor.reshape(examples, -1)) for tensor in (*outputs, *inputs)] if members == 1 else []
         self.copies = max(resembling, key=lambda found: found[1], default=(0, 0.0))
 
-    def _compare(self, call: Call, other: Call, kept: Tensor) -> None:
-        (name, before), after = call, other.tensors
-        examples, moved = len(kept), False
-        if [rows.shape for rows in before] != [rows.shape for rows in after]:
-            raise ConfigError(_mixing(name))
-        constant = True
-        for old, new in zip(before, after, strict=True):
-            rounding = torch.finfo(old.dtype).eps ** 0.5 if old.is_floating_point() or old.is_complex() else 0.0
-            change, size = norms(old, examples, new), norms(old, examples)
-            if bool((change > rounding * size)[kept].any()):
-                raise ConfigError(_mixing(name))
-            old, new = old.reshape(examples, -1), new.reshape(examples, -1)
-            moved = moved or bool((old != new)[~kept.to(old.device)].any())
-            constant = constant and bool((old == old[:1]).all())
-        self.undecided = not moved and constant
-        if not moved and not constant:
-            raise ConfigError(
-                f"{_what(name)} does not depend on the examples, although its number of rows is that of the examples "
-                "or a multiple; use the source 'accumulation'"
-            )
+
+def _moved(call: Call, other: Call, kept: Tensor) -> bool:
+    """Return whether rows of replaced examples changed; raise if those of kept ones did."""
+    moved, examples = False, len(kept)
+    if [rows.shape for rows in call.tensors] != [rows.shape for rows in other.tensors]:
+        raise ConfigError(_mixing(call.name))
+    for old, new in zip(call.tensors, other.tensors, strict=True):
+        rounding = torch.finfo(old.dtype).eps ** 0.5 if old.is_floating_point() or old.is_complex() else 0.0
+        if bool((norms(old, examples, new) > rounding * norms(old, examples))[kept].any()):
+            raise ConfigError(_mixing(call.name))
+        moved = moved or bool((old != new).reshape(examples, -1)[~kept.to(old.device)].any())
+    return moved
 
 
 def _what(name: str) -> str:

@@ -30,6 +30,9 @@ NODES = 256
 TENSORS = 8
 """Largest number of constants of a loss that are compared."""
 
+ROUNDING = 1e-2
+"""Difference between shares of classes in mixed labels that rounding explains, to bfloat16 at worst."""
+
 COLUMNS = 2**12
 """Most numbers of an example that are compared; of larger constants as many are drawn, the same of every example."""
 
@@ -38,32 +41,21 @@ SURE = 1e-3
 many copies of every target in both, had they been drawn independently."""
 
 
-class SharedTargets:
-    """Check of the constants in a loss for targets that occur twice.
+def chance_of_match(loss: Tensor, outputs: Sequence[Tensor], half: Tensor, members: int) -> float | None:
+    """Return the probability of the least likely match of targets that a loss holds twice, had both been drawn
+    independently from the same distribution; ``None`` if it holds none twice.
 
-    Attributes:
-        chance: probability of all matches since two constants last were not permutations of one another, had they been
-            drawn independently from the same distribution.
+    Args:
+        loss: loss of a batch, before its backward pass.
+        outputs: tensors with rows of examples from which the loss is computed.
+        half: mask of some examples, in whole groups, shape ``[examples]``.
+        members: number of examples in a group; these may share targets.
     """
-
-    def __init__(self) -> None:
-        self.chance = 1.0
-
-    def look(self, loss: Tensor, outputs: Sequence[Tensor], half: Tensor, members: int) -> bool:
-        """Return whether examples share targets.
-
-        Args:
-            loss: loss of a batch, before its backward pass.
-            outputs: tensors with rows of examples from which the loss is computed.
-            half: mask of some examples, in whole groups, shape ``[examples]``.
-            members: number of examples in a group; these may share targets.
-        """
-        found = itertools.islice(_constants(loss, outputs, len(half)), TENSORS)
-        pairs = itertools.combinations([sampled(rows.detach().reshape(len(half), -1), COLUMNS) for rows in found], 2)
-        chances = [_chance(one, other) for one, other in pairs if members == 1 or not _same(one[half], other[half])]
-        least = min((chance for chance in chances if chance is not None), default=None)
-        self.chance = 1.0 if least is None else self.chance * least
-        return self.chance < SURE
+    constants = itertools.islice(_constants(loss, outputs, len(half)), TENSORS)
+    found = [sampled(rows.detach().reshape(len(half), -1), COLUMNS) for rows in constants]
+    pairs = [*itertools.combinations(found, 2), *filter(None, map(_mixed_labels, found))]
+    chances = [_chance(one, other) for one, other in pairs if members == 1 or not _same(one[half], other[half])]
+    return min((chance for chance in chances if chance is not None), default=None)
 
 
 def _constants(loss: Tensor, outputs: Sequence[Tensor], examples: int) -> Iterator[Tensor]:
@@ -82,6 +74,22 @@ def _constants(loss: Tensor, outputs: Sequence[Tensor], examples: int) -> Iterat
             if isinstance(value, Tensor) and not value.requires_grad and value.dim() and not value.shape[0] % examples:
                 yield value
         nodes.extend(after for after, _ in node.next_functions)
+
+
+def _mixed_labels(rows: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Return the classes with the larger and with the smaller share in labels that mix two one-hot vectors in one
+    proportion, each of shape ``[examples, 1]``; ``None`` for other tensors.
+
+    Label smoothing, a constant added to all classes, is allowed. Both classes are the same in a row with only one.
+    """
+    if rows.shape[1] < 2 or not rows.is_floating_point():
+        return None
+    shares, classes = (rows - rows.min()).float().topk(min(3, rows.shape[1]), dim=1)
+    mixed = shares[:, 1] > ROUNDING * shares[:, 0]
+    alike = (shares[:, :2] - shares[mixed][:1, :2]).abs().amax(1) <= ROUNDING
+    if not mixed.any() or not alike[mixed].all() or (shares[:, 2:] > ROUNDING).any() or not (shares[:, 0] > 0).all():
+        return None
+    return classes[:, :1], torch.where(mixed[:, None], classes[:, 1:2], classes[:, :1])
 
 
 def _chance(one: Tensor, other: Tensor) -> float | None:

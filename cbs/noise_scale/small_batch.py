@@ -8,14 +8,24 @@ examples is then :math:`g_j = c_j B / b_j`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from cbs.noise_scale.geometries.base import Geometry, as_real
+from cbs.noise_scale.geometries.l2 import L2
+from cbs.noise_scale.grouping import Cells
 from cbs.noise_scale.moments import Sizes
+
+TOLERANCE, FLOOR = 1e-3, 1e-5
+"""Largest difference between a gradient and the sum of its cells, relative to the norms of the cells and, for the
+floor, to the norms of all parameters: a gradient that vanishes, as that of a bias before a normalization, is nothing
+but rounding error."""
+
+ROUNDINGS = 4
+"""The same tolerance in machine epsilons, which applies where it is larger."""
 
 
 @dataclass(kw_only=True)
@@ -46,19 +56,11 @@ class GroupSums:
     Args:
         parameters: the parameter tensors, by index.
         geometries: geometries whose T is summed.
-
-    Attributes:
-        wanted: for every parameter tensor, positions of the geometries that cover it.
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter], geometries: Sequence[Geometry]) -> None:
         self._parameters = parameters
         self._geometries = geometries
-        indices = range(len(parameters))
-        self._covered = [[index for index in indices if geometry.covers(index)] for geometry in geometries]
-        self.wanted = [
-            [place for place, geometry in enumerate(geometries) if geometry.covers(index)] for index in indices
-        ]
         self.forget()
 
     def forget(self) -> None:
@@ -73,8 +75,15 @@ class GroupSums:
             size: number of examples per group.
             contributions: shape ``[groups, *parameter.shape]``.
         """
-        for place in self.wanted[index]:
-            self._add(place, index, self._geometries[place].statistic(index, as_real(contributions)).mul_(1.0 / size))
+        for geometry, sums in zip(self._geometries, self._sums, strict=True):
+            if geometry.covers(index):
+                add_to(sums, index, geometry.statistic(index, as_real(contributions)).mul_(1.0 / size))
+
+    def discard(self, indices: Iterable[int]) -> None:
+        """Forget what was added to parameter tensors."""
+        for sums in self._sums:
+            for index in indices:
+                sums.pop(index, None)
 
     def small(self, groups: int, examples: int) -> Small:
         """Return the small-batch side of the step from the sums so far.
@@ -84,7 +93,8 @@ class GroupSums:
             examples: number of examples in the step.
         """
         statistics = []
-        for geometry, covered, sums in zip(self._geometries, self._covered, self._sums, strict=True):
+        for geometry, sums in zip(self._geometries, self._sums, strict=True):
+            covered = [index for index in range(len(self._parameters)) if geometry.covers(index)]
             for index in covered:
                 if index not in sums:
                     zeros = torch.zeros_like(self._parameters[index].detach())[None]
@@ -92,6 +102,134 @@ class GroupSums:
             statistics.append([sums[index].mul_(examples) for index in covered])
         return Small(statistics=statistics, sizes=Sizes(small=examples / groups, big=examples, groups=groups))
 
-    def _add(self, place: int, index: int, value: Tensor) -> None:
-        sums = self._sums[place]
-        sums[index] = sums[index].add_(value) if index in sums else value
+
+class CellSums(GroupSums):
+    """Sums over the cells of a step that the noise scale needs, see :class:`~cbs.noise_scale.grouping.Cells`.
+
+    All cells of a backward pass but the last are passed to :meth:`put`. The gradient of training is passed to
+    :meth:`found`; the last cell is what the others leave of it. Only the sum of the cells and the cells of one part are
+    kept in memory, unless several forward passes contribute to a cell.
+
+    Args:
+        parameters: the parameter tensors, by index.
+        geometries: geometries to measure in.
+    """
+
+    def __init__(self, parameters: Sequence[nn.Parameter], geometries: Sequence[Geometry]) -> None:
+        self._within = GroupSums(parameters, [L2()])
+        super().__init__(parameters, geometries)
+
+    def forget(self) -> None:
+        super().forget()
+        self._within.forget()
+        self._parts, self._number, self._examples = 0, 0, 0
+        self._compared: list[tuple[int, Tensor, Tensor]] = []
+        self._missing: set[int] = set()  # parameter tensors that training did not differentiate, but the cells did
+        self._clear()
+
+    def begin(self, cells: Cells, *, complete: bool, several: bool) -> None:
+        """Start a backward pass.
+
+        Args:
+            cells: the cells of its examples.
+            complete: whether the last cell is passed to :meth:`put`, too, to be compared with what the others leave.
+            several: whether several forward passes over the same examples may contribute to its cells.
+        """
+        self._cells, self._complete, self._several = cells, complete, several
+        self._parts += cells.number // cells.of_part
+        self._number += cells.number
+        self._examples += cells.examples
+        self._clear()
+
+    def _clear(self) -> None:
+        self._held: dict[int, dict[int, Tensor]] = {}
+        self._total: dict[int, Tensor] = {}
+        self._size: dict[int, Tensor] = {}
+        self._parts_done: dict[int, int] = {}
+
+    def put(self, cell: int, gradients: Sequence[Tensor | None]) -> None:
+        """Add the gradients of a cell, one per parameter tensor."""
+        cells = self._cells
+        part, place = divmod(cell, cells.of_part)
+        for index, gradient in enumerate(gradients):
+            if gradient is None:
+                continue
+            value = _wide(gradient)
+            add_to(self._held.setdefault(index, {}), cell, value)
+            self._missing.add(index)
+            if cell < cells.number - 1:
+                add_to(self._total, index, value)
+            if self._complete:
+                add_to(self._size, index, torch.linalg.vector_norm(value))
+        if place == cells.of_part - 1 and cell < cells.number - 1 and not self._several:
+            for index in self._held:
+                self._finish(index, part)
+
+    def found(self, index: int, gradient: Tensor) -> bool:
+        """Add the gradient of training; return ``False`` if the pass has several cells and none of them was put."""
+        cells = self._cells
+        if index not in self._held and cells.number > 1:
+            return False
+        self._missing.discard(index)
+        held, rest, last = self._held.setdefault(index, {}), _wide(gradient), cells.number - 1
+        if index in self._total:
+            rest = rest - self._total[index]
+        if self._complete:
+            apart = rest - held[last] if last in held else rest
+            size = self._size.get(index, rest.new_zeros((), dtype=apart.abs().dtype))
+            self._compared.append((index, torch.linalg.vector_norm(apart), size))
+        held[last] = rest  # whether or not it is compared
+        for part in range(self._parts_done.get(index, 0), cells.number // cells.of_part):
+            self._finish(index, part)
+        return True
+
+    def wrong(self, eps: float) -> int | None:
+        """Return the index of the tensor whose gradient differs most from the sum of its cells, if beyond the
+        tolerance.
+
+        Only tensors all of whose cells were put are compared; ``None`` if they agree.
+
+        Args:
+            eps: machine epsilon of the coarsest dtype that the passes compute in.
+        """
+        if not self._compared:
+            return None
+        indices = [index for index, _, _ in self._compared]
+        table = torch.stack([torch.stack((apart, size)).double().cpu() for _, apart, size in self._compared])
+        apart, size = table.unbind(1)
+        tolerance, floor = (max(least, ROUNDINGS * eps) for least in (TOLERANCE, FLOOR))
+        beyond = apart - tolerance * size - floor * torch.linalg.vector_norm(size)
+        worst = int(beyond.argmax())
+        return indices[worst] if float(beyond[worst]) > 0 else None
+
+    def whole(self) -> Small | None:
+        """Return the small-batch side of the step; ``None`` if there was no backward pass."""
+        if not self._parts:
+            return None
+        self.discard(self._missing)
+        self._within.discard(self._missing)
+        small = self.small(self._parts, self._examples)
+        if self._number > self._parts:
+            small.within = self._within.small(self._number, self._examples)
+        return small
+
+    def _finish(self, index: int, part: int) -> None:
+        """Add all cells of a part to the sums."""
+        self._parts_done[index] = part + 1
+        cells, held = self._cells, self._held[index]
+        zero = torch.zeros_like(_wide(self._parameters[index]))
+        values = torch.stack([held.pop(part * cells.of_part + place, zero) for place in range(cells.of_part)])
+        if cells.of_part > 1:
+            self._within.add(index, cells.size, values)
+        self.add(index, cells.size * cells.of_part, values.sum(0)[None])
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    """Return the tensor as a dense one in float32 or a wider dtype."""
+    dense = tensor.to_dense() if tensor.layout is not torch.strided else tensor
+    return dense.detach().to(torch.promote_types(tensor.dtype, torch.float32))
+
+
+def add_to(sums: dict[int, Tensor], key: int, value: Tensor) -> None:
+    """Add a tensor to an entry of a dictionary; the first one is kept itself."""
+    sums[key] = sums[key] + value if key in sums else value

@@ -89,8 +89,6 @@ class ProbeColumns:
                 raise
             self.probe.stop(str(error))
             moments = {}
-        if moments is None:
-            raise RuntimeError("the probe saw no backward pass in this step")
         plain = moments.get("l2")
         if plain is not None and plain.sizes.groups > 1:
             signal, noise = plain.signal.sum(), plain.noise.sum()

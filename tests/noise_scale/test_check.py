@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 
 from cbs.errors import ConfigError
 from cbs.noise_scale import NoiseScaleMeter
-from cbs.noise_scale.cell_sums import CellSums
+from cbs.noise_scale.small_batch import CellSums
 
 EXAMPLES = 5
 
@@ -162,3 +162,24 @@ def test_misuse_is_one_line(model: nn.Module, batch: Tensor, source: str, said: 
     with pytest.raises(ConfigError, match=said):
         NoiseScaleMeter.check(model, mean_loss, batch, source=source)
     assert "forward" not in vars(model.inner)
+
+
+def test_others_that_are_only_missed_when_one_is_gone_are_coupled(model: nn.Module, ids: Tensor) -> None:
+    """The half of the examples with the smaller losses; every one alone counts."""
+
+    def trimmed(model: nn.Module, ids: Tensor) -> Tensor:
+        losses = cross_entropy(model(ids).mT, ids, reduction="none").mean(1)
+        return losses.sort().values[: (len(ids) + 1) // 2].mean()
+
+    found = NoiseScaleMeter.check(model, trimmed, ids)
+    assert found.coupled
+    assert not found.ok
+
+
+def test_a_loss_that_one_example_does_not_define(model: nn.Module, ids: Tensor) -> None:
+    def scaled(model: nn.Module, ids: Tensor) -> Tensor:
+        output = model(ids)
+        return (output / (output - output.mean(0)).square().mean(0).sqrt()).square().mean()
+
+    with pytest.raises(ConfigError, match="the gradient of one example alone is not finite"):
+        NoiseScaleMeter.check(model, scaled, ids)

@@ -114,7 +114,7 @@ def test_auto_falls_back_and_says_why() -> None:
     assert "the loss couples examples" in meter.estimate().note
 
 
-@pytest.mark.parametrize("loss", [single, linear, over_seen, OneWay.apply])
+@pytest.mark.parametrize("loss", [single, linear, over_seen])
 def test_a_loss_of_single_examples_is_measured(loss: Callable[[Tensor], Tensor]) -> None:
     backward = torch.autograd.backward
     meter, gradients = run(loss)
@@ -126,6 +126,17 @@ def test_a_loss_of_single_examples_is_measured(loss: Callable[[Tensor], Tensor])
     loss(model(batch(4))).backward()
     for parameter, gradient in zip(model.parameters(), gradients, strict=True):
         torch.testing.assert_close(parameter.grad, gradient)
+
+
+def hardest_pairs(output: Tensor) -> Tensor:
+    """In distances that torch does not differentiate twice."""
+    return torch.cdist(output, output).amax(1).mean()
+
+
+@pytest.mark.parametrize("loss", [OneWay.apply, hardest_pairs])
+def test_a_loss_without_second_derivatives_is_named(loss: Callable[[Tensor], Tensor]) -> None:
+    meter, _ = run(loss)
+    assert "not checked whether the loss couples examples: " in meter.estimate().note
 
 
 def test_coupling_within_groups_is_theirs() -> None:
@@ -161,9 +172,9 @@ def test_copies_are_told(apart: bool, said: str) -> None:
 def test_independent_examples_are_no_copies(examples: int, numbers: int) -> None:
     generator = torch.Generator().manual_seed(examples + numbers)
     for _ in range(100):
-        assert alike([torch.randn(examples, numbers, generator=generator)]) == (0, 0.0)
-        assert alike([torch.randint(2, (examples, numbers), generator=generator).double()]) == (0, 0.0)
-    assert alike([torch.ones(examples, numbers)]) == (0, 0.0)
+        assert alike(torch.randn(examples, numbers, generator=generator)) == (0, 0.0)
+        assert alike(torch.randint(2, (examples, numbers), generator=generator).double()) == (0, 0.0)
+    assert alike(torch.ones(examples, numbers)) == (0, 0.0)
 
 
 @pytest.mark.parametrize("lag", [1, 2, 32])
@@ -172,22 +183,22 @@ def test_views_are_alike_however_much_they_differ(lag: int) -> None:
     generator = torch.Generator().manual_seed(lag)
     rows = torch.randn(64 // 2, 20, generator=generator)
     rows = rows.unflatten(0, (-1, lag)).repeat(1, 2, 1).flatten(0, 1)
-    found, correlation = alike([rows + torch.randn(64, 20, generator=generator)])
+    found, correlation = alike(rows + torch.randn(64, 20, generator=generator))
     assert found == lag
     assert correlation == pytest.approx(0.5 if lag == 32 else 0.25, abs=0.1)
 
 
 def test_a_batch_that_is_mixed_up_with_itself_in_reverse_order_is_alike() -> None:
     rows = torch.randn(64, 20, generator=torch.Generator().manual_seed(0))
-    found, correlation = alike([0.7 * rows + 0.3 * rows.flip(0)])
+    found, correlation = alike(0.7 * rows + 0.3 * rows.flip(0))
     assert found == -1
     assert correlation == pytest.approx(2 * 0.7 * 0.3 / (0.7**2 + 0.3**2), abs=0.1)
 
 
 def test_a_large_batch_is_known_from_a_part_of_it() -> None:
     rows = torch.randn(1000, 20, generator=torch.Generator().manual_seed(0))
-    assert alike([rows]) == (0, 0.0)
-    assert alike([rows.repeat(2, 1)])[0] == 1000
+    assert alike(rows) == (0, 0.0)
+    assert alike(rows.repeat(2, 1))[0] == 1000
 
 
 def labelled(step: int, classes: int = 4) -> Tensor:
@@ -264,11 +275,54 @@ def test_targets_may_be_shared_within_groups() -> None:
         with_targets(within(EXAMPLES), groups=4)
 
 
+def mixed(
+    step: int, share: float = 0.3, smoothing: float = 0.0, *, drawn: bool = True, within: int = EXAMPLES
+) -> Tensor:
+    """Labels of every example and of its partner in the batch, or of an example of its own, in one tensor."""
+    labels = labelled(step)
+    others = rearranged(labels, step, within) if drawn else labelled(step + 100)
+    one, other = (nn.functional.one_hot(each, 4).float() for each in (labels, others))
+    return (1 - smoothing) * (share * one + (1 - share) * other) + smoothing / 4
+
+
+def of_mixed(targets: Callable[[int], Tensor], loss: Callable[..., Tensor], **options) -> NoiseScaleMeter:
+    return with_targets(lambda step: (targets(step),) * 2, loss, **options)
+
+
+def spelled_out(output: Tensor, labels: Tensor) -> Tensor:
+    return -(labels * output.log_softmax(1)).sum(1).mean()
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("loss", [nn.functional.cross_entropy, nn.functional.mse_loss, spelled_out])
+def test_labels_that_were_mixed_before_the_loss_are_unmixed(loss: Callable[..., Tensor], smoothing: float) -> None:
+    with pytest.raises(ConfigError, match="targets of a batch twice, in another order"):
+        of_mixed(lambda step: mixed(step, smoothing=smoothing), loss)
+
+
+@pytest.mark.parametrize(
+    "targets",
+    [
+        lambda step: mixed(step, drawn=False),  # two annotators
+        lambda step: mixed(step, 1.0, smoothing=0.1),  # labels of one class, smoothed
+        lambda step: batch(step)[:, :4].softmax(1),  # of a teacher
+    ],
+)
+def test_labels_of_several_classes_that_no_two_examples_share_are_measured(targets: Callable[[int], Tensor]) -> None:
+    meter = of_mixed(targets, nn.functional.cross_entropy)
+    assert meter.estimate().steps == 21
+    assert meter.probe.caveat == ""
+
+
+def test_labels_may_be_mixed_within_groups() -> None:
+    assert of_mixed(lambda step: mixed(step, within=4), spelled_out, groups=4).estimate().steps == 21
+
+
 def test_large_tensors_are_compared_by_a_part_of_their_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = torch.randn(32, 1000, generator=torch.Generator().manual_seed(0))
     monkeypatch.setattr(company, "NUMBERS", 32 * 50)
-    assert alike([rows]) == (0, 0.0)
-    found, correlation = alike([rows.repeat(2, 1)])
+    assert alike(rows) == (0, 0.0)
+    found, correlation = alike(rows.repeat(2, 1))
     assert (found, correlation) == (32, pytest.approx(1.0, abs=0.1))
 
 
@@ -282,5 +336,5 @@ def test_a_pass_is_let_go_before_the_one_after_the_next_is_made() -> None:
         alive.append(weakref.ref(rows))
         return [Call("", [rows])]
 
-    Separation().verify(run, [], 16, 1, None)
+    Separation().verify(run, [], torch.arange(16)[:, None])
     assert len(alive) == 9

@@ -84,7 +84,7 @@ def measured(source: str, groups: Any, ids: Tensor, loss: Callable[[Tensor], Ten
         (loss(model(ids)).mean()).backward()
         found = probe.step()
     assert probe.caveat == ""
-    return model, found["l2"]
+    return model, found
 
 
 def squares(output: Tensor) -> Tensor:
@@ -99,11 +99,12 @@ def test_moments_are_those_of_a_loop_over_groups(source: str, layout: str) -> No
     model, found = measured(source, groups, ids, squares)
     parts = [[0, 1], [2, 3]] if source == "split" else [[0], [1], [2], [3]]
     signal, noise, within = truth(loop(model, squares, ids), groups, parts)
-    torch.testing.assert_close(found.signal, signal, rtol=1e-8, atol=1e-12)
-    torch.testing.assert_close(found.noise, noise, rtol=1e-8, atol=1e-12)
-    assert (found.sizes.big, found.sizes.members) == (4, MEMBERS)
+    torch.testing.assert_close(found["l2"].signal, signal, rtol=1e-8, atol=1e-12)
+    torch.testing.assert_close(found["l2"].noise, noise, rtol=1e-8, atol=1e-12)
+    assert (found["l2"].sizes.big, found["l2"].sizes.members) == (4, MEMBERS)
     if source == "per_example":
-        torch.testing.assert_close(found.within, within, rtol=1e-8, atol=1e-12)
+        torch.testing.assert_close(found["within"].noise, within, rtol=1e-8, atol=1e-12)
+        torch.testing.assert_close(found["between"].noise, noise - within / MEMBERS, rtol=1e-8, atol=1e-12)
     plain = torch.autograd.grad(squares(model(ids)).mean(), list(model.parameters()))
     for parameter, gradient in zip(model.parameters(), plain, strict=True):
         torch.testing.assert_close(parameter.grad, gradient, rtol=1e-8, atol=1e-12)
@@ -112,10 +113,10 @@ def test_moments_are_those_of_a_loop_over_groups(source: str, layout: str) -> No
 def test_a_number_is_as_good_as_ids() -> None:
     ids = torch.randint(7, (EXAMPLES, 4), generator=torch.Generator().manual_seed(1))
     (_, one), (_, other) = (measured("split", groups, ids, squares) for groups in (MEMBERS, LAYOUTS["side by side"]))
-    torch.testing.assert_close(one.noise, other.noise)
-    torch.testing.assert_close(one.within, other.within)
+    for name in ("l2", "within"):
+        torch.testing.assert_close(one[name].noise, other[name].noise)
     _, third = measured("split", lambda args, kwargs: LAYOUTS["side by side"], ids, squares)
-    torch.testing.assert_close(one.noise, third.noise)
+    torch.testing.assert_close(one["l2"].noise, third["l2"].noise)
 
 
 def run(source: str, groups: Any, steps: int, *, between: float, within: float, micro: int = 1) -> NoiseScaleMeter:

@@ -340,14 +340,52 @@ def test_experts_that_choose_rows_are_found_in_the_first_step(examples: int) -> 
 
 @pytest.mark.parametrize(("members", "order"), [(1, None), (2, None), (2, [0, 3, 1, 5, 2, 4])])
 def test_copies_are_of_one_group_that_stays(members: int, order: list[int] | None) -> None:
-    places = None if order is None else torch.tensor(order)
-    units = (torch.arange(6) if places is None else places).view(-1, members).tolist()
+    places = torch.tensor(order or list(range(6))).view(-1, members)
+    units = places.tolist()
     seen = set()
     for seed in range(20):
         kept = torch.zeros(6, dtype=torch.bool)
         kept[[each for unit in units[:2] for each in unit]] = True
-        found = copies(kept, members, places, seed)
+        found = copies(kept, places, seed)
         groups = [[int(found[each]) for each in unit] for unit in units]
         assert all(group == groups[0] for group in groups)
         seen.add(units.index(groups[0]))
     assert seen == {0, 1}
+
+
+class RowsLeftOut(nn.Module):
+    """The layer is left out for some examples, whose output is the same for all of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 6), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.first(x).tanh() * (torch.rand(len(x), 1) > 0.6))
+
+
+def test_layers_left_out_for_some_examples_are_no_alarm() -> None:
+    for seed in range(10):
+        torch.manual_seed(seed)
+        model = RowsLeftOut()
+        with NoiseScaleMeter(model, source="split") as meter:
+            model(torch.randn(4, 6)).square().mean().backward()
+            assert meter.step() is not None
+
+
+class Fixed(nn.Module):
+    """As many rows as examples, and nothing of the examples in them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows = nn.Parameter(torch.randn(EXAMPLES, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.rows * 2
+
+
+def test_rows_without_anything_of_the_examples_are_refused() -> None:
+    meter = NoiseScaleMeter(Fixed(), source="split")
+    meter.probe._model(torch.randn(EXAMPLES, 6)).square().mean().backward()
+    with pytest.raises(ConfigError, match="does not depend on the examples"):
+        meter.step()

@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 from cbs.errors import ConfigError
-from cbs.noise_scale.passes import ForwardPasses, first_dimension
+from cbs.noise_scale.passes import CountExamples, first_dimension
+from cbs.noise_scale.sources import SOURCES, Source
 
 
 class Anything(nn.Module):
@@ -30,25 +31,30 @@ def test_the_first_tensor_counts(args: tuple[object, ...], kwargs: dict[str, obj
     assert first_dimension(args, kwargs) == examples
 
 
+def attached(model: nn.Module, count: CountExamples = first_dimension) -> Source:
+    source = SOURCES.make("accumulation", model, [], [], count=count)
+    source.attach()
+    return source
+
+
 def test_without_a_tensor_someone_has_to_say() -> None:
     model = Anything()
-    ForwardPasses(model).attach()
+    attached(model)
     with pytest.raises(ConfigError, match="count="):
         model(3, flag=True)
 
 
 def test_only_passes_that_can_be_differentiated_count() -> None:
     model = Anything()
-    passes = ForwardPasses(model, lambda args, kwargs: args[0])
-    passes.attach()
+    passes = attached(model, lambda args, kwargs: args[0])
     model(3)
     with torch.no_grad():
         model(4)
     with torch.inference_mode():
         model(5)
-    assert passes.latest[:2] == (1, 3)
+    assert (passes.latest.number, passes.latest.units.numel()) == (1, 3)
     model(6)
-    assert passes.latest[:2] == (2, 6)
+    assert (passes.latest.number, passes.latest.units.numel()) == (2, 6)
     passes.detach()
     model(7)
     assert passes.latest.number == 2

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from cbs.errors import ConfigError
-from cbs.noise_scale.boundary import is_sending
-from cbs.noise_scale.passes import NO_EXAMPLES, NOT_CALLED, SPARSE, TWO_BACKWARD, TWO_FORWARD
+from cbs.noise_scale.passes import TWO_BACKWARD, TWO_FORWARD
 from cbs.noise_scale.small_batch import Small
 from cbs.noise_scale.sources import SOURCES
 from cbs.noise_scale.sources.base import Source
@@ -29,48 +26,30 @@ class Accumulation(Source):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.micro_batches = self._groups
-        self._latest = 0
 
-    def attach(self) -> None:
-        super().attach()
-        self._forget()
-
-    def collect(self) -> Small | None:
-        failure, sizes, self._latest = self._failure, self._sizes, self._passes.latest.number
-        try:
-            if sizes:
-                failure = failure or self._passes.mismatch()
-            if failure is not None:
-                raise failure
-            return self._sums.small(len(sizes), sum(sizes.values())) if sizes else None
-        finally:
-            self._forget()
+    def _measured(self) -> Small | None:
+        examples = self.latest.units.numel()
+        if self._examples and not self.shared and examples and self._outputs % examples:
+            raise ConfigError(
+                f"the first tensor that the model is called with has {examples} rows, but its output {self._outputs}: "
+                "pass count= to say how many examples a forward pass has"
+            )
+        return self._sums.small(len(self._examples), sum(self._examples.values())) if self._examples else None
 
     def _forget(self) -> None:
-        self._failure: ConfigError | None = None
-        self._sizes: dict[int, int] = {}
+        super()._forget()
+        self._examples: dict[int, int] = {}
         self._seen: dict[int, int] = {}
-        self._sums.forget()
+        self._differentiated = self.latest.number
 
-    def _hook(self, index: int) -> Callable[[Tensor], None]:
-        def take(gradient: Tensor | None) -> None:
-            if not self.active or gradient is None or is_sending():
-                return
-            if gradient.layout is not torch.strided:
-                self._failure = ConfigError(SPARSE)
-                return
-            self.sample.add(index, gradient)
-            number, examples, *_ = self._passes.latest
-            if examples < 1:
-                self._sizes[number] = 0
-                self._failure = ConfigError(NO_EXAMPLES if number else NOT_CALLED)
-                return
-            if self._seen.get(index) == number:
-                self._failure = ConfigError(TWO_BACKWARD)
-            if number > self._latest + 1 and not self._passes.shared:
-                self._failure = ConfigError(TWO_FORWARD)
-            self._latest = self._seen[index] = number
-            self._sizes[number] = examples
-            self._sums.add(index, examples, gradient.detach()[None])
-
-        return take
+    def _take(self, index: int, gradient: Tensor) -> None:
+        number, examples = self.latest.number, self.latest.units.numel()
+        if not self._add_pass(self.latest):
+            return
+        if self._seen.get(index) == number:
+            self._fail(TWO_BACKWARD)
+        if number > self._differentiated + 1 and not self.shared:
+            self._fail(TWO_FORWARD)
+        self._differentiated = self._seen[index] = number
+        self._examples[number] = examples
+        self._sums.add(index, examples, gradient.detach()[None])

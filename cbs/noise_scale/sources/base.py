@@ -8,19 +8,23 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
+from cbs.errors import ConfigError
+from cbs.noise_scale.boundary import is_sending
+from cbs.noise_scale.cut import asleep
 from cbs.noise_scale.geometries.base import Geometry
 from cbs.noise_scale.gradient_sample import GradientSample
 from cbs.noise_scale.grouping import Grouping
-from cbs.noise_scale.passes import CountExamples, ForwardPasses, first_dimension
+from cbs.noise_scale.passes import NOT_CALLED, CountExamples, Pass, first_dimension
 from cbs.noise_scale.small_batch import GroupSums, Small
 
 
 class Source(ABC):
-    """Base class of objects that watch the backward passes of a model after :meth:`attach`. A source never changes a
-    gradient.
+    """Base class of objects that watch the passes of a model after :meth:`attach`. A source never changes a gradient.
 
     Args:
         model: the module that the training loop calls.
@@ -37,11 +41,16 @@ class Source(ABC):
             Changed between steps only.
         sample: entries of the gradients that the backward passes computed.
         ranks: process groups whose ranks average their gradients, where this cannot be read off the model.
+        sums: type of the sums over the groups of a step.
+        latest: the latest forward pass with gradients enabled; one without examples before the first.
+        shared: whether all passes under one backward pass count as passes over the same examples, which a ``count`` of
+            the user's own implies.
     """
 
     micro_batches = 1
     backward_passes = 0
     ranks: Sequence[Any] = ()
+    sums: type[GroupSums] = GroupSums
 
     def __init__(
         self,
@@ -55,32 +64,31 @@ class Source(ABC):
     ) -> None:
         self.active = True
         self.sample = GradientSample(parameters)
-        self._model = model
-        self._parameters = parameters
-        self._geometries = geometries
+        self.latest = Pass()
+        self.shared = count is not first_dimension
+        self._model, self._parameters, self._geometries = model, parameters, geometries
         self._groups = groups
-        self._passes = ForwardPasses(model, count, grouping)
+        self._count, self._grouping = count, grouping or Grouping()
+        self._sizes: set[int] = set()
+        self._members, self._outputs = 0, 0
+        self._unequal, self._other_rows = "", ""
         self._handles: list[RemovableHandle] = []
-
-    @property
-    def members(self) -> int:
-        """Number of examples in a group of examples that belong together."""
-        return self._passes.latest.members
+        self._failure: ConfigError | None = None
 
     @property
     def caveat(self) -> str:
         """What could not be checked; empty if everything was."""
-        if self._passes.unequal is None:
-            return ""
-        fewest, most = self._passes.unequal
-        return (
-            f"micro-batches of {fewest} to {most} examples in a step: correct only if the loss of each is weighted by "
-            "its number of examples, not divided by the number of micro-batches"
-        )
+        return "; ".join(filter(None, (self._unequal, self._other_rows)))
 
     def end_step(self) -> None:
         """End the step: later passes belong to the next one."""
-        self._passes.end_step()
+        if len(self._sizes) > 1:
+            self._unequal = (
+                f"micro-batches of {min(self._sizes)} to {max(self._sizes)} examples in a step: correct only if the "
+                "loss of each is weighted by its number of examples, not divided by the number of micro-batches"
+            )
+        self._sizes.clear()
+        self._members = 0
 
     def attach(self) -> None:
         """Start watching.
@@ -88,24 +96,26 @@ class Source(ABC):
         Raises:
             ConfigError: if the source does not support the model; the message says why and what to use.
         """
-        self._sums = GroupSums(self._parameters, self._geometries)
-        self._handles = self._watch()
-        self._passes.attach()
+        self._sums = self.sums(self._parameters, self._geometries)
+        self._handles = [
+            *self._watch(),
+            self._model.register_forward_pre_hook(self._begin, with_kwargs=True, prepend=True),
+            self._model.register_forward_hook(self._end),
+        ]
+        self._forget()
 
     def detach(self) -> None:
         """Stop watching and leave the model as it was."""
-        self._passes.detach()
         for handle in self._handles:
             handle.remove()
         self._handles = []
 
     def differentiate(self, loss: Tensor) -> None:  # noqa: B027 - most sources do not use it
-        """Treat a loss as the end of the current forward pass, for models whose modules do not return it.
+        """Treat a loss as the end of the current forward pass, before its backward pass; does nothing by default."""
 
-        Called before the backward pass of the loss; does nothing by default.
-        """
+    def __reduce__(self) -> Any:
+        return asleep, (type(self),)
 
-    @abstractmethod
     def collect(self) -> Small | None:
         """Return the small-batch side of everything since the last call, and forget it; ``None`` without a backward
         pass.
@@ -113,6 +123,29 @@ class Source(ABC):
         Raises:
             ConfigError: if the passes of the step cannot be measured. The gradients of training are unaffected.
         """
+        try:
+            if self._failure is not None:
+                raise self._failure
+            return self._measured()
+        finally:
+            self._forget()
+
+    @abstractmethod
+    def _measured(self) -> Small | None:
+        """Return the small-batch side of the step; ``None`` without a backward pass."""
+
+    @abstractmethod
+    def _take(self, index: int, gradient: Tensor) -> None:
+        """Receive the gradient that a backward pass of training computed for a parameter tensor."""
+
+    def _forget(self) -> None:
+        """Start a new step."""
+        self._failure = None
+        self._sums.forget()
+
+    def _fail(self, why: str | ConfigError) -> None:
+        """Give up this step; errors inside another program's training loop are raised after its passes."""
+        self._failure = self._failure or (ConfigError(why) if isinstance(why, str) else why)
 
     def _watch(self) -> list[RemovableHandle]:
         """Register a hook on every parameter tensor and return the handles."""
@@ -123,6 +156,52 @@ class Source(ABC):
             tensor.requires_grad_(trained)
         return handles
 
-    @abstractmethod
     def _hook(self, index: int) -> Callable[[Tensor], None]:
-        """Return the function that is called with the gradient a backward pass computed for a parameter tensor."""
+        def look(gradient: Tensor | None) -> None:
+            if not self.active or gradient is None or is_sending():
+                return
+            if gradient.layout is not torch.strided:
+                self._fail("a gradient is sparse, and cannot be measured; build the module with sparse=False")
+                return
+            self.sample.add(index, gradient)
+            self._take(index, gradient)
+
+        return look
+
+    def _begin(self, _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self.active and torch.is_grad_enabled():
+            examples, wrong = self._count(args, kwargs), None
+            try:
+                units = self._grouping.of(examples, args, kwargs)
+            except ConfigError as error:
+                units, wrong = torch.arange(examples)[:, None], error
+            self.latest = Pass(self.latest.number + 1, units, wrong, {*_rows((args, kwargs))})
+
+    def _end(self, _module: nn.Module, _args: tuple[Any, ...], output: Any) -> None:
+        if self.active and torch.is_grad_enabled():
+            self._outputs = next(iter(_rows(output)), 0)
+
+    def _add_pass(self, one: Pass) -> bool:
+        """Count a pass among those of the step, as its gradient arrives; return whether it can be measured."""
+        examples, members = one.units.numel(), one.units.shape[1]
+        if one.wrong is not None:
+            self._fail(one.wrong)
+        elif examples < 1:
+            self._fail("a forward pass has no examples; skip empty batches" if one.number else NOT_CALLED)
+        elif self._members not in (0, members):
+            self._fail(
+                f"groups of {self._members} and of {members} examples in one step; all groups must have the same size"
+            )
+        elif not self.shared and self._outputs != examples and self._outputs in one.rows:
+            self._other_rows = (
+                f"{examples} examples were counted, the rows of the model's first input, but another input and the "
+                f"output have {self._outputs} rows: if those are the examples, pass count="
+            )
+        self._members = members
+        self._sizes.add(examples)
+        return self._failure is None
+
+
+def _rows(values: Any) -> list[int]:
+    """Return the first dimension of every tensor in some arguments or an output."""
+    return [leaf.shape[0] for leaf in tree_leaves(values) if isinstance(leaf, Tensor) and leaf.ndim]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -15,17 +15,15 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.hooks import RemovableHandle
 
-from cbs.compute.auxiliary_pass import IN_AUXILIARY_PASS
 from cbs.errors import ConfigError, reason
 from cbs.noise_scale.boundary import bounded, differentiable, is_sending, sending, tensors_of
-from cbs.noise_scale.cell_sums import CellSums
 from cbs.noise_scale.coupling import Coupling
-from cbs.noise_scale.cut import Call, Cut, asleep, has_rows, only, spacing
+from cbs.noise_scale.cut import Call, Cut, has_rows, in_training, only
 from cbs.noise_scale.grouping import Cells
-from cbs.noise_scale.passes import NO_EXAMPLES, NOT_CALLED, SPARSE, TWO_BACKWARD, TWO_FORWARD, Pass
+from cbs.noise_scale.passes import NOT_CALLED, TWO_BACKWARD, TWO_FORWARD, Pass
 from cbs.noise_scale.replay import Replay
 from cbs.noise_scale.separation import Separation
-from cbs.noise_scale.small_batch import Small
+from cbs.noise_scale.small_batch import CellSums, Small
 from cbs.noise_scale.sources import SOURCES
 from cbs.noise_scale.sources.base import Source
 
@@ -43,9 +41,11 @@ ELSEWHERE = (
 )
 NO_CUT = (
     "the loss is computed inside the model, not from outputs of its modules that have examples in the first dimension; "
-    "return such outputs, or use the source 'accumulation'"
+    "return such outputs, pass count= if the first input does not have a row for every example, or use the source "
+    "'accumulation'"
 )
 COMPILED = "compiled code calls the model and runs a backward pass only once; use the source 'accumulation'"
+CHANGES = "the forward pass changes parameters in place"
 TRANSFORM = (
     "the model is called under a transform of torch.func (vmap, grad, jvp), which cannot be measured; apply the "
     "transform to a copy of the model"
@@ -57,22 +57,16 @@ class Seen:
     """State of the step in progress.
 
     Attributes:
-        current: latest forward pass of the step.
-        replay: that pass, so that it can be repeated.
-        outputs: outputs of that pass, for the check of the loss.
+        replay: the latest forward pass of the step, so that it can be repeated.
         done: numbers of the passes that were differentiated.
         task: autograd's id of the latest backward pass.
         reached: whether a gradient of training reached a parameter.
-        failure: why the step cannot be measured.
     """
 
-    current: Pass = field(default_factory=Pass)
     replay: Replay | None = None
-    outputs: list[Tensor] = field(default_factory=list)
     done: set[int] = field(default_factory=set)
     task: int | None = None
     reached: bool = False
-    failure: ConfigError | None = None
 
 
 class InsideBackward(Source):
@@ -95,24 +89,28 @@ class InsideBackward(Source):
         seen: state of the step in progress.
     """
 
-    single = False
+    single, sums = False, CellSums
+    _sums: CellSums
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         names = {id(parameter): name for name, parameter in self._model.named_parameters()}
         self._names = [names[id(parameter)] for parameter in self._parameters]
-        self._separation = Separation()
-        self._coupling = Coupling()
-        self._measured = 0
+        self._separation, self._coupling = Separation(), Coupling(self._parameters)
+        self._steps = 0
         self.backward_passes = self._groups - 1
         self._has_rows, self._compiled = True, False
         self._eps = max(torch.finfo(parameter.dtype).eps for parameter in self._parameters)
 
     @property
     def caveat(self) -> str:
-        separation, caveats = self._separation, []
-        if separation.why_not:
-            caveats.append(f"not checked whether examples mix: {separation.why_not}; see NoiseScaleMeter.check")
+        separation = self._separation
+        unchecked = {"examples mix": separation.why_not, "the loss couples examples": self._coupling.why_not}
+        caveats = [
+            f"not checked whether {what}: {why_not}; see NoiseScaleMeter.check"
+            for what, why_not in unchecked.items()
+            if why_not
+        ]
         idle, examples = self._coupling.idle
         if idle > IDLE * examples:
             caveats.append(
@@ -133,34 +131,26 @@ class InsideBackward(Source):
         self._cut.detach()
         self._forget()
 
-    def collect(self) -> Small | None:
-        try:
-            if self.seen.failure is not None:
-                raise self.seen.failure
-            if not self.seen.reached:
-                return None
-            passes = self._passes.latest
-            if self._due():
-                wrong = self._cells.wrong(max(self._eps, self._cut.coarsest))
-                if wrong is not None:
-                    raise ConfigError(ELSEWHERE.format(self._names[wrong]))
-                if self.seen.replay is not None and passes.examples > passes.members:
-                    inputs = self.seen.replay.inputs(passes.examples)
-                    self._separation.verify(self._run_again, inputs, passes.examples, passes.members, passes.order)
-                self._coupling.verify()
-            self._measured += not self._separation.undecided
-            return self._cells.small(within=passes.members > 1)
-        finally:
-            self._forget()
+    def _measured(self) -> Small | None:
+        if not self.seen.reached:
+            return None
+        if self._due():
+            wrong = self._sums.wrong(max(self._eps, self._cut.coarsest))
+            if wrong is not None:
+                raise ConfigError(ELSEWHERE.format(self._names[wrong]))
+            replay, units = self.seen.replay, self.latest.units
+            if replay is not None and replay.changed(trained=False):
+                self._separation.why_not = CHANGES
+            elif replay is not None and len(units) > 1:
+                self._separation.verify(self._run_again, replay.inputs(units.numel()), units)
+            self._coupling.verify()
+        self._steps += not self._separation.undecided
+        return self._sums.whole()
 
     def differentiate(self, loss: Tensor) -> None:
-        """Treat a loss as the end of the current forward pass, for models whose modules do not return it.
-
-        Call this before the backward pass of the loss.
-        """
-        if not self._watching() or loss.grad_fn is None:
+        if not (self.active and in_training()) or loss.grad_fn is None:
             return
-        held, current = weakref.ref(loss), self.seen.current  # weak, because the loss's autograd history holds the hook
+        held, current = weakref.ref(loss), self.latest  # weak, because the loss's autograd history holds the hook
 
         def arrive(gradient: Tensor) -> None:
             root = held()
@@ -169,22 +159,14 @@ class InsideBackward(Source):
 
         loss.register_hook(arrive)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> InsideBackward:
-        return asleep(type(self))
-
-    def __reduce__(self) -> Any:
-        return asleep, (type(self),)
-
     def _watch(self) -> list[RemovableHandle]:
         for name, module in self._model.named_modules():
             why = _mixes(module)
             if why:
                 raise ConfigError(f"module {name!r} ({type(module).__name__}) {why}; use the source 'accumulation'")
         inner = self._model.module if isinstance(self._model, DistributedDataParallel) else self._model
-        self._cut = Cut(inner, lambda: self._passes.latest.examples)
+        self._cut = Cut(inner, lambda: self.latest.units.numel())
         self._cut.attach()
-        self._cells = CellSums(self._parameters, self._geometries)
-        self._forget()
         return [
             *super()._watch(),
             inner.register_forward_pre_hook(self._enter, with_kwargs=True),
@@ -192,61 +174,50 @@ class InsideBackward(Source):
         ]
 
     def _forget(self) -> None:
-        """Start a new step."""
+        super()._forget()
         self.seen = Seen()
-        self._cells.forget()
         self._cut.begin()
         self._coupling.forget()
 
-    def _fail(self, why: str) -> None:
-        """Give up this step; errors inside another program's training loop are raised after its passes."""
-        self.seen.failure = self.seen.failure or ConfigError(why)
-
     def _due(self) -> bool:
         """Whether the assumptions are checked in this step, see :data:`CHECKED`."""
-        coming = self._measured + 1
+        coming = self._steps + 1
         return coming in CHECKED or coming % CHECKED[-1] == 0
 
-    def _watching(self) -> bool:
-        """Whether the forward pass that runs now is to be measured."""
-        beside = (
-            IN_AUXILIARY_PASS.get() or torch._C._current_graph_task_id() != -1
-        )  # a forward pass inside a backward pass recomputes activations
-        return self.active and torch.is_grad_enabled() and not beside and not torch.compiler.is_compiling()
-
     def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if self._watching():
+        if self.active and in_training():
             self._cut.begin()
-            self.seen.replay = None
-            self._eps = max(self._eps, spacing())
             self.seen.replay = Replay(module, args, kwargs) if self._due() else None
 
     def _leave(self, _module: nn.Module, _args: tuple[Any, ...], output: Any) -> Any:
         if torch.compiler.is_compiling():
             self._compiled = True
             return None
-        if not self._watching():
+        if not (self.active and in_training()):
             return None
-        latest, wrong = self._passes.latest, self._passes.wrong
+        latest = self.latest
         if torch._C._are_functorch_transforms_active():
             self._fail(TRANSFORM)
-        elif wrong is not None:
-            self._fail(str(wrong))
-        elif latest.examples < 1:
-            self._fail(NO_EXAMPLES)
-        if self.seen.failure is not None:
+        if self._failure is not None:
             return None
         leaves = differentiable(output)
-        rows = [leaf for leaf in leaves if has_rows(leaf, latest.examples)]
+        rows = [leaf for leaf in leaves if has_rows(leaf, latest.units.numel())]
         self._has_rows = bool(rows)
         if rows:
             self._cut.detach()
             self._cut.add(rows if len(rows) < len(leaves) else [])
-        self.seen.current = latest
+        if self.seen.replay is not None and self.seen.replay.changed(trained=True):
+            self.seen.replay, self._separation.why_not = None, CHANGES
         bound = bounded(output, partial(self._arrived, latest))
-        if self._due() and latest.examples > latest.members:
-            self.seen.outputs = [leaf for leaf in differentiable(bound) if has_rows(leaf, latest.examples)]
-            self._look_at_loss()
+        if self._due() and len(latest.units) > 1:
+            outputs = [leaf for leaf in differentiable(bound) if has_rows(leaf, latest.units.numel())]
+            subsets = [self._separation.some(latest.units, half=half) for half in (True, False)]
+            calls = self._cut.calls  # complete once there is a loss
+            self._coupling.look(
+                lambda: [*outputs, *(tensor for call in calls for tensor in call.tensors)],
+                latest.units.numel(),
+                subsets,
+            )
         return bound
 
     def _run_again(self, kept: Tensor, others: Tensor) -> list[Call]:
@@ -260,26 +231,15 @@ class InsideBackward(Source):
         rows = [leaf for leaf in tensors_of(output) if has_rows(leaf, len(kept))]
         return [Call("", rows)] if self._has_rows else calls
 
-    def _look_at_loss(self) -> None:
-        passes, some = self.seen.current, self._separation.some
-
-        def outputs() -> list[Tensor]:
-            inside = [tensor for call in self._cut.calls for tensor in call.tensors]
-            found, self.seen.outputs = [*self.seen.outputs, *inside], []
-            return found
-
-        subsets = [some(passes.examples, passes.members, passes.order, half=half) for half in (True, False)]
-        self._coupling.look(outputs, passes.examples, subsets)
-
     def _arrived(self, current: Pass, edges: Sequence[GradientEdge], gradients: Sequence[Tensor | None]) -> None:
         """Compute the gradients of the cells when those of training have arrived at the end of a forward pass.
 
         Called before the gradients of training propagate further.
         """
         roots = [(edge, slope) for edge, slope in zip(edges, gradients, strict=True) if slope is not None]
-        if not self.active or self.seen.failure or is_sending() or not roots:
+        if not self.active or self._failure or is_sending() or not roots:
             return None
-        shared, task = self._passes.shared, torch._C._current_graph_task_id()
+        shared, task = self.shared, torch._C._current_graph_task_id()
         if torch.is_grad_enabled():
             return self._fail(TWICE)
         if current.number in self.seen.done:
@@ -287,10 +247,12 @@ class InsideBackward(Source):
         if task == self.seen.task and not shared:
             return self._fail(TWO_FORWARD)
         self.seen.done.add(current.number)
-        examples = current.examples
-        cells = Cells(examples, current.members, current.order, None if self.single else self._groups)
+        if not self._add_pass(current):
+            return None
+        examples = current.units.numel()
+        cells = Cells(current.units, None if self.single else self._groups)
         if task != self.seen.task:
-            self._cells.begin(cells, complete=self._due(), several=shared)
+            self._sums.begin(cells, complete=self._due(), several=shared)
             self.seen.task = task
         self.backward_passes = max(1, cells.number - 1)
         try:
@@ -299,7 +261,7 @@ class InsideBackward(Source):
             if whole and not self._cut.find(lambda: not any(part is not None and part.any() for part in sent())):
                 return self._fail(NO_CUT)
             for cell in range(cells.number - (not self._due())):
-                self._cells.put(cell, self._sent(roots, cells.mask(cell)))
+                self._sums.put(cell, self._sent(roots, cells.mask(cell)))
         except Exception as error:  # noqa: BLE001 - must not end a training run; the message is passed on
             self._fail(f"the backward pass of the model cannot run more than once: {reason(error)}")
 
@@ -311,29 +273,20 @@ class InsideBackward(Source):
         if not trained:
             return [None] * len(self._parameters)
         edges = [edge for edge, _ in roots]
-        with sending(), self._cut.keeping(kept):
+        with sending(self._parameters), self._cut.keeping(kept):
             gradients = iter(torch.autograd.grad(edges, trained, masked, retain_graph=True, allow_unused=True))
         return [next(gradients) if tensor.requires_grad else None for tensor in self._parameters]
 
-    def _hook(self, index: int) -> Callable[[Tensor], None]:
-        def look(gradient: Tensor | None) -> None:
-            if not self.active or gradient is None or is_sending():
-                return
-            if gradient.layout is not torch.strided:
-                self._fail(SPARSE)
-                return
-            self.seen.reached = True
-            self.sample.add(index, gradient)
-            if self.seen.failure is not None:
-                return
-            if self._compiled:
-                self._fail(COMPILED)
-            elif self._passes.latest.number == 0:
-                self._fail(NOT_CALLED)
-            elif torch._C._current_graph_task_id() != self.seen.task or not self._cells.found(index, gradient):
-                self._fail(ELSEWHERE.format(self._names[index]))
-
-        return look
+    def _take(self, index: int, gradient: Tensor) -> None:
+        self.seen.reached = True
+        if self._failure is not None:
+            return
+        if self._compiled:
+            self._fail(COMPILED)
+        elif self.latest.number == 0:
+            self._fail(NOT_CALLED)
+        elif torch._C._current_graph_task_id() != self.seen.task or not self._sums.found(index, gradient):
+            self._fail(ELSEWHERE.format(self._names[index]))
 
 
 def _mixes(module: nn.Module) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch.distributed as dist
@@ -62,7 +62,7 @@ class Replicas(Accumulation):
         for module in sharding:
             places = [
                 (owner, name, indices[id(parameter)])
-                for owner in _managed(module, FSDPModule)
+                for owner in module.modules()
                 for name, parameter in owner.named_parameters(recurse=False)
                 if id(parameter) in indices
             ]
@@ -90,11 +90,3 @@ class Replicas(Accumulation):
                     self._unsharded[index] = whole, whole.register_hook(self._hook(index))
 
         return follow
-
-
-def _managed(module: nn.Module, boundary: type) -> Iterator[nn.Module]:
-    """Yield a module and all its submodules that no nested module of type ``boundary`` manages."""
-    yield module
-    for child in module.children():
-        if not isinstance(child, boundary):
-            yield from _managed(child, boundary)

@@ -187,7 +187,8 @@ def test_detaching_leaves_the_model_as_it_was() -> None:
     with Probe(model, source="accumulation") as probe:
         pass
     model(torch.ones(3, 4)).sum().backward()
-    assert probe.step() is None
+    with pytest.raises(ConfigError, match="no backward pass"):
+        probe.step()
     assert not model._forward_pre_hooks
     assert not model.first._backward_hooks
 
