@@ -151,7 +151,7 @@ def test_what_is_no_number_is_one_line_that_names_the_flag(run, command):
         if flag.startswith("-") and kind(command, flag) in (int, float):
             code, out, err = run(*command.split(), flag, "many")
             assert (code, out, one_line(err)) == (2, "", True), flag
-            assert re.search("valid (number|integer)", err)
+            assert re.search("valid (number|integer|float|int)", err)
             assert flag in err
 
 

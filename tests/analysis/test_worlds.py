@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from tests.analysis.worlds import CRITICAL, EIGHT, WORLDS, holds, measure, sweep
+from benchmarks.worlds import CRITICAL, EIGHT, WORLDS, holds, measure, sweep
 
 
 @pytest.mark.parametrize("name", WORLDS)

@@ -380,7 +380,7 @@ def test_a_table_in_memory_names_its_rows() -> None:
     with pytest.raises(DataError, match=r"row 1, column 'steps': True is not a number"):
         fit_table(pd.DataFrame({"batch_size": [1, 2], "steps": [True, False]}), QUICK)
     with pytest.raises(DataError, match=r"row 1, column 'steps': .* is not a"):
-        fit_table(pd.DataFrame({"batch_size": [1, 2], "steps": [10**400, 2]}), QUICK)
+        fit_table(pd.DataFrame({"batch_size": [1, 2], "steps": pd.Series([10**400, 2], dtype=object)}), QUICK)
 
 
 def test_a_large_file_of_words_fails_fast(write: Callable[..., Path]) -> None:

@@ -217,7 +217,7 @@ REFUSED = [
     ("stages", {"table": "0:8 100:16", "unit": "tokens"}, {}, "no tokens"),
     ("stages", {"table": "0:8 100:16", "unit": "bytes"}, {}, "examples or tokens"),
     ("stages", {"table": "8"}, {}, "not start:size"),
-    ("stages", {}, {}, "missing a required argument: 'table'"),
+    ("stages", {}, {}, "missing a required (keyword-only )?argument: 'table'"),
     ("linear_ramp", {"to": 32, "increment": 5, "over_examples": 100}, {}, "not a whole number of increments"),
     ("linear_ramp", {"to": 32, "over_examples": 4000}, {}, "beyond the budget"),
     ("linear_ramp", {"to": 8, "over_examples": 100}, {}, "at least 9"),
