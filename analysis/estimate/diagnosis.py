@@ -111,8 +111,8 @@ class Doubts:
 
     @property
     def of_the_form(self) -> OtherForms | None:
-        """``forms`` if the exponent may change with the batch size, otherwise ``None``."""
-        bent = self.bend is not None and (self.bend.falls > MAY_FALL or self.bend.rises > RISES)
+        """``forms`` unless the points speak against an exponent that changes with the batch size."""
+        bent = self.bend is None or self.bend.falls > MAY_FALL or self.bend.rises > RISES
         return self.forms if bent else None
 
     def decisive(self) -> tuple[float, float] | None:
@@ -273,23 +273,27 @@ def _of_the_form(doubts: Doubts) -> Iterator[tuple[Verdict, str]]:
             "these batch sizes determine the exponent less than its prior (near 1) does, and B_crit depends on "
             "it: add batch sizes between them and beyond both ends",
         )
-    if doubts.of_the_form is not None and doubts.bend is not None:
-        bend = doubts.bend
-        change = f"from {bend.small:.2g} at small to {bend.large:.2g} at large batch sizes"
-        if bend.rises > RISES:
-            text = f"the exponent rises {change}: the knee is sharper than that of a power law"
-        else:
-            text = (
-                f"the exponent may fall towards large batch sizes (probability {bend.falls:.2g}; fitted, it goes "
-                f"{change}), and B_crit lie above the interval"
-            )
+    if doubts.of_the_form is not None:
+        text = _of_the_exponent(doubts.bend)
         alternatives = "; ".join(f"if {words}, B_crit is {value:.3g}" for words, value in doubts.of_the_form.named)
         deciding = doubts.of_the_form.deciding
         where = f"batch size{'s'[: len(deciding) - 1]} {' and '.join(map(str, deciding))}" if deciding else "more seeds"
         yield (
             Verdict.DEPENDS_ON_FORM,
-            f"{text}{'; ' if alternatives else ''}{alternatives}; {where} would determine the form best",
+            f"{text}{': ' if alternatives else ''}{alternatives}; {where} would determine it best",
         )
+
+
+def _of_the_exponent(bend: Bend | None) -> str:
+    if bend is None:
+        return "the points do not determine the form of the curve"
+    change = f"from {bend.small:.2g} at small to {bend.large:.2g} at large batch sizes"
+    if bend.rises > RISES:
+        return f"the exponent rises {change}: the knee is sharper than that of a power law"
+    return (
+        f"the exponent may fall towards large batch sizes (probability {bend.falls:.2g}; fitted, it goes {change}), "
+        "and B_crit lie above the interval"
+    )
 
 
 def not_reached(group: Group, target: Target, easier: Target | None) -> str:

@@ -106,13 +106,14 @@ def test_verdicts() -> None:
     assert found == "depends on the curve's form"
     assert "the exponent may fall towards large batch sizes (probability 0.31" in advice
     assert "from 1.1 at small to 0.8 at large batch sizes" in advice
-    assert "if its knee is blunt, B_crit is 55.5; batch sizes 1 and 1024 would determine the form best" in advice
+    assert "if its knee is blunt, B_crit is 55.5; batch sizes 1 and 1024 would determine it best" in advice
     assert "more seeds would determine" in verdict(forms=dataclasses.replace(told, deciding=()), bend=falls)[1]
     assert (
         "the exponent rises from 1 at small to 1.6" in verdict(forms=told, bend=Bend(0.0, RISES + 0.001, 1.0, 1.6))[1]
     )
     assert verdict(forms=told, bend=Bend(MAY_FALL, RISES, 1.0, 1.2)) == (Verdict.OK, "")
-    assert verdict(forms=told, bend=None) == (Verdict.OK, "")
+    assert "the points do not determine the form of the curve: if its knee" in verdict(forms=told, bend=None)[1]
+    assert verdict(forms=None, bend=falls) == (Verdict.OK, "")
     assert verdict(exponent_from_prior=True)[0] == "exponent from the prior"
     found, advice = verdict(ends=(10.0, 10.0 * WIDE))
     assert found == "interval too wide"
