@@ -12,6 +12,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+# Tests are of processors, also where there is a GPU: on one they would round otherwise, and wait for each other.
+# `CUDA_VISIBLE_DEVICES=0 pytest tests/noise_scale` asks for it; `make gpu-check` is what is meant to run on one.
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+
 import numpy as np
 import pytest
 import torch

@@ -15,6 +15,7 @@ from torch.utils.hooks import RemovableHandle
 from cbs.errors import ConfigError, needed
 from cbs.integrations.common import Notes, build, from_text, to_text
 from cbs.noise_scale import NoiseScaleMeter
+from cbs.noise_scale.boundary import is_sending
 
 with needed("huggingface", "callbacks of the Trainer"):
     from accelerate.logging import get_logger
@@ -147,7 +148,8 @@ class NoiseScaleCallback(TrainerCallback, ExportableState):
                 leaf.register_hook(self._begin)
 
     def _begin(self, _gradient: Tensor) -> None:
-        if not (self._queued or torch.is_grad_enabled()):  # enabled for derivatives computed outside training
+        beside = torch.is_grad_enabled() or is_sending()  # derivatives that are not those of training
+        if not (self._queued or beside):
             self._queued = True
             _at_end_of_backward(self._measure)
 

@@ -18,6 +18,18 @@ SAMPLE = 256
 into memory."""
 
 
+NUMBERS = 2**20
+"""Most numbers of all examples together that are compared; of larger tensors as many columns are drawn."""
+
+
+def sampled(rows: Tensor, most: int) -> Tensor:
+    """Return at most so many columns of rows, the same in every row, in float64 on the CPU."""
+    values = torch.view_as_real(rows).flatten(1) if rows.is_complex() else rows
+    if values.shape[1] > most:
+        values = values[:, torch.randint(values.shape[1], (most,), generator=torch.Generator().manual_seed(0))]
+    return values.cpu().double()
+
+
 def alike(values: Sequence[Tensor]) -> tuple[int, float]:
     """Return the distance in places at which examples are alike, and their correlation.
 
@@ -32,9 +44,9 @@ def alike(values: Sequence[Tensor]) -> tuple[int, float]:
     Args:
         values: inputs or outputs of the batch, each of shape ``[examples, numbers]``.
     """
-    rows = torch.cat([value.double() for value in values], dim=1)
-    if len(rows) < 8:
+    if len(values[0]) < 8:
         return 0, 0.0
+    rows = torch.cat([sampled(value.detach(), NUMBERS // len(value)) for value in values], dim=1)
     spread = rows.std(0)
     rows = rows[:, (spread > 1e-6 * rows.abs().mean(0)) & spread.isfinite()]
     examples = len(rows)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from cbs.errors import ConfigError
 from cbs.noise_scale.boundary import sending
+from cbs.noise_scale.grouping import norms
 from cbs.noise_scale.shared_targets import SHARED, SharedTargets
 
 COUPLED = (
@@ -102,18 +103,14 @@ class Coupling:
         (slope,) = torch.autograd.grad(loss, output, create_graph=True, allow_unused=True)
         if slope is None:
             return
-        idle = int((_of_examples(slope, examples) == 0).sum())
+        idle = int((norms(slope, examples) == 0).sum())
         self.idle = min(idle, self.idle[0]) if self.idle[1] else idle, examples
         for mine in subsets if slope.requires_grad else ():
             rows = slope.unflatten(0, (examples, -1))[mine.nonzero()[:, 0].to(slope.device)]
-            direction = torch.randn(rows.shape, generator=torch.Generator().manual_seed(0)).to(rows)
-            (second,) = torch.autograd.grad((rows * direction).sum(), output, create_graph=True, allow_unused=True)
+            generator = torch.Generator(rows.device).manual_seed(0)
+            direction = torch.randn(rows.shape, generator=generator, device=rows.device).to(rows)
+            (second,) = torch.autograd.grad((rows * direction).sum(), output, retain_graph=True, allow_unused=True)
             if second is not None:
-                sizes = _of_examples(second, examples)
-                if float(sizes[~mine].sum()) > ROUNDING**2 * float(sizes[mine].sum()):
+                sizes = norms(second, examples)
+                if float(sizes[~mine].norm()) > ROUNDING * float(sizes[mine].norm()):
                     self._failure = ConfigError(COUPLED)
-
-
-def _of_examples(slope: Tensor, examples: int) -> Tensor:
-    """Return the squared norms of the rows of every example, shape ``[examples]``."""
-    return slope.detach().abs().double().square().unflatten(0, (examples, -1)).flatten(1).sum(1).cpu()

@@ -10,6 +10,10 @@ from torch import Tensor
 
 from cbs.errors import ConfigError
 
+PIECE = 2**24
+"""Most numbers that are widened to float64 at a time: a wide copy of the logits of a language model may not fit into
+memory."""
+
 Groups = int | Tensor | Callable[[tuple[Any, ...], dict[str, Any]], Tensor]
 """Groups of examples that belong together: the number of consecutive examples in a group; the group id of every example
 of a forward pass, shape ``[examples]``; or a function of the pass's arguments ``(args, kwargs)`` that returns these
@@ -132,3 +136,26 @@ def copies(kept: Tensor, members: int, order: Tensor | None, seed: int) -> Tenso
 def pick(rows: Tensor, places: Sequence[int] | Tensor, examples: int) -> Tensor:
     """Return the rows of the examples at ``places``; every example has the same number of rows."""
     return rows.unflatten(0, (examples, -1))[torch.as_tensor(places).to(rows.device)].flatten(0, 1)
+
+
+def norms(rows: Tensor, examples: int, other: Tensor | None = None) -> Tensor:
+    """Return the norm of the numbers of every example, shape ``[examples]``, in float64 on the CPU.
+
+    Args:
+        rows: numbers with the examples in the first dimension; every example has the same number of rows.
+        examples: number of examples.
+        other: numbers of the same shape that are subtracted first.
+    """
+    flat = [each.detach().reshape(examples, -1) for each in (rows, other) if each is not None]
+    at_once = max(1, PIECE // max(1, flat[0].shape[1]))
+    found = []
+    for pieces in zip(*(each.split(at_once) for each in flat), strict=True):
+        wide = [_wide(piece) for piece in pieces]
+        found.append(torch.linalg.vector_norm(wide[0] if other is None else wide[0] - wide[1], dim=1).cpu())
+    return torch.cat(found)
+
+
+def _wide(rows: Tensor) -> Tensor:
+    """Return real numbers in float64, on the CPU where the device has none."""
+    real = torch.view_as_real(rows).flatten(1) if rows.is_complex() else rows
+    return (real.cpu() if real.device.type == "mps" else real).double()

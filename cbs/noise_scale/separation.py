@@ -10,7 +10,7 @@ from torch import Tensor
 from cbs.errors import ConfigError, reason
 from cbs.noise_scale.alike import alike
 from cbs.noise_scale.cut import Call
-from cbs.noise_scale.grouping import copies
+from cbs.noise_scale.grouping import copies, norms
 
 FIRST = 4
 """Number of halves that are replaced in the first check, for models in which only some of the examples influence
@@ -75,12 +75,16 @@ class Separation:
             kept_ones += [half, ~half]
             self._checks += 1
         self.why_not, self.undecided = "", False
-        try:
-            before, *after = (run(kept, copies(kept, members, order, self._checks)) for kept in kept_ones)
-        except Exception as error:  # noqa: BLE001 - a model may raise anything; its message is passed on
-            self.why_not = f"the model does not run on other examples: {reason(error)}"
-            return
-        for calls, kept in zip(after, kept_ones[1:], strict=True):
+        before: Sequence[Call] = ()
+        for number, kept in enumerate(kept_ones):
+            try:
+                calls = run(kept, copies(kept, members, order, self._checks))
+            except Exception as error:  # noqa: BLE001 - a model may raise anything; its message is passed on
+                self.why_not = f"the model does not run on other examples: {reason(error)}"
+                return
+            if number == 0:
+                before = calls
+                continue
             if [call.name for call in calls] != [call.name for call in before]:
                 raise ConfigError(
                     "which modules of the model are called depends on the other examples of a batch; use the source "
@@ -89,7 +93,7 @@ class Separation:
             for old, new in zip(before, calls, strict=True):
                 self._compare(old, new, kept)
         outputs = [tensor for call in before for tensor in call.tensors]
-        resembling = [alike([_flat(tensor, examples)]) for tensor in (*outputs, *inputs)] if members == 1 else []
+        resembling = [alike([tensor.reshape(examples, -1)]) for tensor in (*outputs, *inputs)] if members == 1 else []
         self.copies = max(resembling, key=lambda found: found[1], default=(0, 0.0))
 
     def _compare(self, call: Call, other: Call, kept: Tensor) -> None:
@@ -100,11 +104,11 @@ class Separation:
         constant = True
         for old, new in zip(before, after, strict=True):
             rounding = torch.finfo(old.dtype).eps ** 0.5 if old.is_floating_point() or old.is_complex() else 0.0
-            old, new = _flat(old, examples), _flat(new, examples)
-            change = torch.linalg.vector_norm(old - new, dim=1)
-            if bool((change > rounding * torch.linalg.vector_norm(old, dim=1))[kept].any()):
+            change, size = norms(old, examples, new), norms(old, examples)
+            if bool((change > rounding * size)[kept].any()):
                 raise ConfigError(_mixing(name))
-            moved = moved or bool((old != new)[~kept].any())
+            old, new = old.reshape(examples, -1), new.reshape(examples, -1)
+            moved = moved or bool((old != new)[~kept.to(old.device)].any())
             constant = constant and bool((old == old[:1]).all())
         self.undecided = not moved and constant
         if not moved and not constant:
@@ -112,12 +116,6 @@ class Separation:
                 f"{_what(name)} does not depend on the examples, although its number of rows is that of the examples "
                 "or a multiple; use the source 'accumulation'"
             )
-
-
-def _flat(rows: Tensor, examples: int) -> Tensor:
-    """Return the numbers of every example on the CPU, shape ``[examples, numbers]``."""
-    values = torch.view_as_real(rows) if rows.is_complex() else rows
-    return values.detach().reshape(examples, -1).double().cpu()
 
 
 def _what(name: str) -> str:

@@ -17,6 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cbs.noise_scale.alike import sampled
+
 SHARED = (
     "the loss holds the targets of a batch twice, in another order: examples that share targets, as with mixup, are "
     "not independent; use the source 'accumulation' and mix each micro-batch by itself"
@@ -27,6 +29,9 @@ NODES = 256
 
 TENSORS = 8
 """Largest number of constants of a loss that are compared."""
+
+COLUMNS = 2**12
+"""Most numbers of an example that are compared; of larger constants as many are drawn, the same of every example."""
 
 SURE = 1e-3
 """Probability below which a match of two constants is taken as proof that they hold the same targets: that of equally
@@ -54,7 +59,7 @@ class SharedTargets:
             members: number of examples in a group; these may share targets.
         """
         found = itertools.islice(_constants(loss, outputs, len(half)), TENSORS)
-        pairs = itertools.combinations([rows.detach().reshape(len(half), -1).cpu() for rows in found], 2)
+        pairs = itertools.combinations([sampled(rows.detach().reshape(len(half), -1), COLUMNS) for rows in found], 2)
         chances = [_chance(one, other) for one, other in pairs if members == 1 or not _same(one[half], other[half])]
         least = min((chance for chance in chances if chance is not None), default=None)
         self.chance = 1.0 if least is None else self.chance * least

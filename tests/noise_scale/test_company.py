@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 
 import pytest
@@ -11,7 +12,10 @@ from torch.nn.functional import cross_entropy, normalize
 
 from cbs.errors import ConfigError
 from cbs.noise_scale import NoiseScaleMeter
+from cbs.noise_scale import alike as company
 from cbs.noise_scale.alike import alike
+from cbs.noise_scale.cut import Call
+from cbs.noise_scale.separation import Separation
 
 EXAMPLES = 16
 
@@ -258,3 +262,25 @@ def test_targets_may_be_shared_within_groups() -> None:
     assert with_targets(within(4), groups=4).estimate().steps == 21
     with pytest.raises(ConfigError, match="targets of a batch twice"):
         with_targets(within(EXAMPLES), groups=4)
+
+
+def test_large_tensors_are_compared_by_a_part_of_their_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = torch.randn(32, 1000, generator=torch.Generator().manual_seed(0))
+    monkeypatch.setattr(company, "NUMBERS", 32 * 50)
+    assert alike([rows]) == (0, 0.0)
+    found, correlation = alike([rows.repeat(2, 1)])
+    assert (found, correlation) == (32, pytest.approx(1.0, abs=0.1))
+
+
+def test_a_pass_is_let_go_before_the_one_after_the_next_is_made() -> None:
+    """The logits of a language model are gigabytes: nine passes of them fill a device."""
+    alive: list[weakref.ref[Tensor]] = []
+
+    def run(kept: Tensor, others: Tensor) -> list[Call]:
+        assert sum(held() is not None for held in alive) <= 2
+        rows = torch.where(kept, torch.arange(16), others)[:, None].float()
+        alive.append(weakref.ref(rows))
+        return [Call("", [rows])]
+
+    Separation().verify(run, [], 16, 1, None)
+    assert len(alive) == 9
