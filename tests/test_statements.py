@@ -13,6 +13,7 @@ import pytest
 
 from analysis.estimate import diagnosis
 from analysis.estimate.definitions import DEFINITIONS
+from analysis.estimate.fitting.bend import FALL
 from analysis.estimate.fitting.bend import FEWEST as FEWEST_FOR_BEND
 from analysis.estimate.fitting.exponent import SPREAD
 from analysis.estimate.fitting.forms import FORMS
@@ -90,8 +91,12 @@ STATEMENTS: list[tuple[str, str, Callable[[], tuple[Any, ...]]]] = [
         "It becomes the verdict if p < {} and the size is above {:.0f} %",
         lambda: (diagnosis.LACK_OF_FIT, 100 * diagnosis.EXCESS_RMS),
     ),
-    ("fits.md", "below p = {} the verdict is *depends on the curve's form*", lambda: (diagnosis.BENT,)),
-    ("fits.md", "It needs two seeds and {} batch sizes", lambda: ({6: "six"}[FEWEST_FOR_BEND],)),
+    (
+        "fits.md",
+        "falls by more than {} with probability above {}, or rises with probability above {}, the",
+        lambda: (FALL, diagnosis.MAY_FALL, diagnosis.RISES),
+    ),
+    ("fits.md", "It needs two seeds and {} batch sizes", lambda: ({4: "four"}[FEWEST_FOR_BEND],)),
     ("fits.md", "between two that are more than a factor of {} apart", lambda: (FARTHEST,)),
     ("fits.md", "the interval spans a factor of {} or more", lambda: (WORDS[int(diagnosis.WIDE)],)),
     ("definitions.md", "`overhead` p = {}, `reference_batch`", lambda: (default("overhead", "overhead"),)),

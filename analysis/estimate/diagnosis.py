@@ -61,13 +61,12 @@ EXCESS_RMS = 0.03
 remark, above it a verdict."""
 
 
-FORM_DOUBT = 0.165
-"""Largest acceptable probability of lying outside the interval if all forms of the curve were equally likely. Up to it,
-silent errors stay at 5 % or below in the simulations of ``docs/evidence.md``, but for the one that is named there."""
+MAY_FALL = 0.3
+"""Largest acceptable probability that the exponent falls. Up to it, silent errors stay near 5 % or below in the
+simulations of ``docs/evidence.md``."""
 
-BENT = 0.25
-"""The exponent may fall if the probability of :class:`Bend` is below this. At 0.05 nearly three times as many silent
-errors remain where it does fall."""
+RISES = 0.99
+"""Largest acceptable probability that the exponent rises; most of a rise is covered by the forms with a sharp knee."""
 
 WIDE = 10.0
 """Ratio of the ends of an interval above which it is too wide to choose a batch size."""
@@ -97,8 +96,8 @@ class Doubts:
         seen: whether the measured batch sizes show the perfect-scaling part and the saturating part of the curve.
         far_seeds: seeds far from the others; the fit leaves them out, its resamples include both cases.
         exponent_from_prior: whether the exponent is determined less by the data than by its prior.
-        forms: results of other forms of the curve; ``None`` if an end is open.
-        bend: whether the exponent falls towards large batch sizes; ``None`` if undefined.
+        forms: what other forms of the curve say; ``None`` if an end is open.
+        bend: how the exponent changes towards large batch sizes; ``None`` if undefined.
     """
 
     misfit: Misfit | None = None
@@ -112,8 +111,9 @@ class Doubts:
 
     @property
     def of_the_form(self) -> OtherForms | None:
-        """``forms`` if they disagree by more than the interval, otherwise ``None``."""
-        return self.forms if self.forms is not None and self.forms.outside > FORM_DOUBT else None
+        """``forms`` unless the points speak against an exponent that changes with the batch size."""
+        bent = self.bend is None or self.bend.falls > MAY_FALL or self.bend.rises > RISES
+        return self.forms if bent else None
 
     def decisive(self) -> tuple[float, float] | None:
         """Return the batch size whose omission moves the critical one farthest outside its interval, and where it then
@@ -273,22 +273,27 @@ def _of_the_form(doubts: Doubts) -> Iterator[tuple[Verdict, str]]:
             "these batch sizes determine the exponent less than its prior (near 1) does, and B_crit depends on "
             "it: add batch sizes between them and beyond both ends",
         )
-    if doubts.bend is not None and doubts.bend.probability < BENT:
-        small, large = f"{doubts.bend.small:.2g} at small", f"{doubts.bend.large:.2g} at large batch sizes"
-        yield (
-            Verdict.DEPENDS_ON_FORM,
-            f"the exponent may fall from {small} to {large} (p = {doubts.bend.probability:.2g}), which no form of "
-            "the curve does: B_crit is then above the estimate; more seeds and larger batch sizes would show it",
-        )
     if doubts.of_the_form is not None:
+        text = _of_the_exponent(doubts.bend)
         alternatives = "; ".join(f"if {words}, B_crit is {value:.3g}" for words, value in doubts.of_the_form.named)
         deciding = doubts.of_the_form.deciding
         where = f"batch size{'s'[: len(deciding) - 1]} {' and '.join(map(str, deciding))}" if deciding else "more seeds"
         yield (
             Verdict.DEPENDS_ON_FORM,
-            f"the points do not determine the form of the curve well enough{': ' if alternatives else ''}"
-            f"{alternatives}; {where} would determine it best",
+            f"{text}{': ' if alternatives else ''}{alternatives}; {where} would determine it best",
         )
+
+
+def _of_the_exponent(bend: Bend | None) -> str:
+    if bend is None:
+        return "the points do not determine the form of the curve"
+    change = f"from {bend.small:.2g} at small to {bend.large:.2g} at large batch sizes"
+    if bend.rises > RISES:
+        return f"the exponent rises {change}: the knee is sharper than that of a power law"
+    return (
+        f"the exponent may fall towards large batch sizes (probability {bend.falls:.2g}; fitted, it goes {change}), "
+        "and B_crit lie above the interval"
+    )
 
 
 def not_reached(group: Group, target: Target, easier: Target | None) -> str:

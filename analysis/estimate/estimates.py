@@ -119,7 +119,7 @@ def _doubts(fit: Fit, far: Sequence[FarSeed], used: Sequence[Trials], confidence
         ),
         far_seeds=far,
         exponent_from_prior=not exact and (fit.free_exponent is None or bool(fit.free_exponent.variance >= SPREAD**2)),
-        forms=None if exact else other_forms(fit, ends),
+        forms=None if exact or None in ends else other_forms(fit),
         bend=None if exact else fit.bend,
     )
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from tests.analysis.worlds import CRITICAL, EIGHT, WORLDS, holds, measure, sweep
+from benchmarks.worlds import CRITICAL, EIGHT, WORLDS, holds, measure, quadratic, sweep
 
 
 @pytest.mark.parametrize("name", WORLDS)
@@ -17,10 +17,12 @@ def test_truth_is_where_the_curve_itself_takes_twice_the_fewest_steps(name: str)
     for truth in truths.values():
         # where steps never stop falling, the fewest are those at the largest batch size
         largest = 60.0 if not WORLDS[name].endless else math.log2(CRITICAL * 2.0 ** max(EIGHT) / truth.critical)
+        if truth.curve is quadratic:
+            largest = 5.0  # as far as it is tabulated
         batch_sizes = truth.critical * 2.0 ** np.linspace(-4.9, largest, 1_000_001)
         steps = truth.steps(batch_sizes)
         assert (np.diff(steps) <= 1e-9 * steps[:-1]).all()
-        assert steps[-1] == pytest.approx(truth.min_steps, rel=1e-9)
+        assert steps[-1] == pytest.approx(truth.min_steps, rel=0.1 if truth.curve is quadratic else 1e-9)
         crossing = batch_sizes[np.argmax(steps <= 2 * truth.min_steps)]
         assert crossing == pytest.approx(truth.critical, rel=1e-4)
 
@@ -64,16 +66,16 @@ def test_curves_off_the_power_law_are_held_or_doubted(name: str) -> None:
     ],
 )
 def test_worlds_off_every_power_law_are_seldom_ok(name: str, verdict: str) -> None:
-    """3 and 29 % of 150 sweeps are."""
+    """1 and 25 % of many sweeps are."""
     found = measure(name, sweeps=20, resamples=200)
     assert found["ok"] <= 0.5
     assert found["verdicts"][verdict] >= 10
 
 
 def test_a_hyperbola_is_neither_always_doubted_nor_held_by_a_wide_interval() -> None:
-    """42 % of 178 sweeps are ok."""
+    """34 % of 764 sweeps are ok; of 20, fewer than 3 with probability 0.02."""
     found = measure("exponent 1", sweeps=20, resamples=500)
     assert set(found["verdicts"]) <= {"ok", "depends on the curve's form"}
-    assert found["ok"] >= 0.35
+    assert found["ok"] >= 0.15
     assert found["covered"] >= 0.9
     assert found["half_width"] <= 0.27

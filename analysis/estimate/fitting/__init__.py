@@ -49,7 +49,7 @@ class Fit:
         deviation, freedom: standard deviation of the log steps of one seed with which the resamples were drawn, which
             also includes the residuals, and its degrees of freedom.
         misfit: how far the points lie off the curve; ``None`` if undefined.
-        bend: whether the exponent falls towards large batch sizes; ``None`` if undefined.
+        bend: how the exponent changes towards large batch sizes; ``None`` if undefined.
         exponent: prior of the exponent.
         free_exponent: exponent from the data alone; ``None`` below :data:`FEWEST_FREE` batch sizes.
         data: the data that the curve was fitted to.

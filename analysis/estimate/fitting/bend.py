@@ -1,12 +1,13 @@
-r"""Test whether the exponent of a curve falls towards large batch sizes, which none of the forms can do.
+r"""Whether the exponent of a curve may change with the batch size, so that no power law gives its critical one.
 
-The power law is compared with a curve whose log rise :math:`\ln(S/S_{min} - 1)` bends at the critical batch size,
+The curve has a log rise :math:`\ln(S/S_{min} - 1)` that bends at the critical batch size,
 
 .. math:: -a u - 2 d \ln\cosh(u/2), \quad u = \ln(B/B_{crit}),
 
-so that its local exponent goes from :math:`a - d` at small to :math:`a + d` at large batch sizes. The comparison is the
-one-sided F test of one more parameter against pure error. If the exponent falls, the fit puts the plateau too high and
-the critical batch size too low, by more than the interval covers; if it rises, as at a sharp knee, the forms cover it.
+so that its local exponent goes from :math:`a - d` at small to :math:`a + d` at large batch sizes. It is fitted by least
+squares, weighted by the pure error of seeds; d is then taken to follow Student's t with the degrees of freedom of the
+seeds. If the exponent falls, the power law puts the plateau too high and the critical batch size too low, by more than
+the interval covers.
 """
 
 from __future__ import annotations
@@ -23,8 +24,11 @@ from analysis.estimate.curves import StepsCurve
 from analysis.estimate.fitting.bootstrap import Seeds
 from analysis.estimate.fitting.data import LEAST_DEVIATION
 
-FEWEST = 6
-"""Smallest number of batch sizes; with fewer, four parameters leave too little."""
+FEWEST = 4
+"""Smallest number of batch sizes: as many as the curve has parameters."""
+
+FALL = 0.06
+"""Falls of the exponent up to this are too small to matter."""
 
 _LOG_EXPONENT, _BEND = 0.75, 1.0
 """Standard deviations of the priors of ``ln a`` and ``d`` around 0, which keep them at 0 if only a plateau is seen."""
@@ -32,14 +36,16 @@ _LOG_EXPONENT, _BEND = 0.75, 1.0
 
 @dataclass(frozen=True)
 class Bend:
-    """How far the exponent falls towards large batch sizes.
+    """How the exponent changes towards large batch sizes.
 
     Attributes:
-        probability: probability of a fall at least as clear as this one if the exponent is the same everywhere.
+        falls: probability that it falls by more than :data:`FALL`.
+        rises: probability that it rises.
         small, large: exponent towards small and towards large batch sizes.
     """
 
-    probability: float
+    falls: float
+    rises: float
     small: float
     large: float
 
@@ -54,23 +60,24 @@ def bend(
         weights: numbers of seeds, shape ``[M]``.
         seeds: variance of a seed and its degrees of freedom.
         grid: as for :func:`analysis.estimate.fitting.misfit.lack_of_fit`.
-        power: the fitted power law, scalars.
+        power: the fitted power law, scalars, from which the search starts.
     """
     if len(batch_sizes) < FEWEST or not seeds.freedom:
         return None
     logs = np.log(batch_sizes)
     error = np.sqrt(max(seeds.variance, LEAST_DEVIATION**2) / weights + grid)
-    middle = float(np.clip(power.log_critical, logs[0], logs[-1]))
 
     def residuals(at: Array) -> Array:
-        level, critical, log_exponent, fall = at if len(at) == 4 else (*at, 0.0)
+        level, critical, log_exponent, d = at
         u = logs - critical
-        curve = level + np.logaddexp(0.0, -math.exp(log_exponent) * u - 2.0 * fall * np.log(np.cosh(u / 2.0)))
-        return np.append((log_steps - curve) / error, [log_exponent / _LOG_EXPONENT, fall / _BEND])
+        twice = np.logaddexp(u / 2.0, -u / 2.0) - math.log(2.0)  # ln cosh(u/2)
+        curve = level + np.logaddexp(0.0, -math.exp(log_exponent) * u - 2.0 * d * twice)
+        return np.append((log_steps - curve) / error, [log_exponent / _LOG_EXPONENT, d / _BEND])
 
-    start = [float(log_steps.min()), middle, math.log(float(power.exponent))]
-    straight = least_squares(residuals, start, method="lm")
-    bent = least_squares(residuals, [*straight.x, 0.0], method="lm")
-    exponent, d = math.exp(bent.x[2]), float(bent.x[3])
-    t = math.copysign(math.sqrt(max(0.0, 2.0 * (straight.cost - bent.cost))), d)
-    return Bend(float(stdtr(seeds.freedom, t)), exponent - d, exponent + d)
+    middle = float(np.clip(power.log_critical, logs[0], logs[-1]))
+    start = [float(log_steps.min()), middle, math.log(float(power.exponent)), 0.0]
+    found = least_squares(residuals, start, method="lm")
+    exponent, d = math.exp(found.x[2]), float(found.x[3])
+    deviation = math.sqrt(np.linalg.pinv(found.jac.T @ found.jac)[3, 3])
+    falls = float(stdtr(seeds.freedom, (-d - FALL / 2.0) / deviation))
+    return Bend(falls, float(stdtr(seeds.freedom, d / deviation)), exponent - d, exponent + d)

@@ -1,9 +1,4 @@
-"""The critical batch size by other forms of the curve, and the batch sizes that would distinguish the forms.
-
-The interval includes the forms in proportion to their priors. Here they are taken as equally likely beforehand, each
-scattered around its own critical batch size as the power law is around its own, so that an answer that rests on the
-prior alone is noticed.
-"""
+"""The critical batch size by other forms of the curve, and the batch sizes that would distinguish the forms."""
 
 from __future__ import annotations
 
@@ -14,7 +9,6 @@ from itertools import pairwise
 
 import numpy as np
 
-from analysis.arrays import Interval
 from analysis.estimate.fitting import Fit
 
 _LIKELY = 0.1
@@ -37,32 +31,21 @@ class OtherForms:
     """Critical batch sizes by the other forms of the curve.
 
     Attributes:
-        outside: probability that the critical batch size lies outside the interval if all forms were equally likely
-            beforehand.
         named: for at most two forms that fit as well, what the form says about the steps (to follow "if") and its
             critical batch size: those with the smallest and the largest.
         deciding: batch sizes at which the forms differ most, increasing; empty if less noise would help more.
     """
 
-    outside: float
     named: Sequence[tuple[str, float]] = ()
     deciding: Sequence[int] = ()
 
 
-def other_forms(fit: Fit, ends: Interval) -> OtherForms | None:
-    """Return the result for the interval with these ``ends``; ``None`` if an end is open."""
-    low, high = ends
-    if low is None or high is None:
-        return None
-    likely = np.array([form.likelihood for form in fit.forms])
-    apart = np.array([form.estimate.critical for form in fit.forms]) / fit.power.critical
-    with np.errstate(invalid="ignore"):
-        at = apart[:, None] * fit.resampled_power.critical
-    outside = float(likely @ (~((at >= low) & (at <= high))).mean(axis=1) / likely.sum())
+def other_forms(fit: Fit) -> OtherForms:
+    """Return what the forms of a fit say."""
     now = float(fit.estimate.critical)
     says = sorted((float(form.estimate.critical), form.form.words) for form in fit.forms if form.likelihood >= _LIKELY)
     named = [(words, value) for value, words in (says[0], says[-1]) if abs(math.log(value / now)) > math.log(_APART)]
-    return OtherForms(outside, tuple(dict.fromkeys(named)), _deciding(fit))
+    return OtherForms(tuple(dict.fromkeys(named)), _deciding(fit))
 
 
 def middles(batch_sizes: Sequence[float]) -> list[int]:

@@ -10,9 +10,10 @@ from scipy.integrate import quad
 
 from analysis.config import AnalysisConfig
 from analysis.estimate.curves import StepsCurve
-from analysis.estimate.diagnosis import FORM_DOUBT, WIDE, Doubts, Verdict
+from analysis.estimate.diagnosis import MAY_FALL, RISES, WIDE, Doubts, Verdict
 from analysis.estimate.estimates import _doubts
-from analysis.estimate.fitting import Fit, fit_curve, interval
+from analysis.estimate.fitting import Fit, fit_curve
+from analysis.estimate.fitting.bend import Bend
 from analysis.estimate.fitting.data import Trials
 from analysis.estimate.fitting.forms import FORMS
 from analysis.estimate.fitting.other_forms import OtherForms, other_forms
@@ -54,26 +55,9 @@ def test_the_likelihood_of_a_form_is_that_of_its_residuals_whatever_the_noise_is
     assert min(found) < 0.7 * max(found)
 
 
-def test_the_probability_of_lying_outside_counts_forms_by_their_likelihood_alone() -> None:
-    """Each scatters around its own critical batch size by the factors by which the power law does."""
-    fit, _ = fitted(175 * (1 + 40 / SIZES), 0.06)
-    low, high = interval(fit.resampled.critical, 0.95)
-    outside = total = 0.0
-    for form in fit.forms:
-        for value in fit.resampled_power.critical:
-            at = float(form.estimate.critical) * value / float(fit.power.critical)
-            outside += form.likelihood * (not low <= at <= high)
-            total += form.likelihood
-    found = other_forms(fit, (low, high))
-    assert found is not None
-    assert found.outside == pytest.approx(outside / total)
-    assert other_forms(fit, (low, None)) is None
-    assert other_forms(fit, (1e-9, 1e9)).outside == 0.0
-
-
 def test_forms_are_named_with_what_they_say_and_where_they_differ() -> None:
     fit, _ = fitted(175 * (1 + 40 / SIZES), 0.06, seed=2)
-    found = other_forms(fit, interval(fit.resampled.critical, 0.95))
+    found = other_forms(fit)
     says = {form.form.words: float(form.estimate.critical) for form in fit.forms if form.likelihood >= 0.1}
     assert len(found.named) == 2
     assert [says[words] for words, _ in found.named] == [value for _, value in found.named]
@@ -117,12 +101,19 @@ def test_whether_the_exponent_is_measured(sizes: np.ndarray, noise: float, belie
 
 
 def test_verdicts() -> None:
-    told = OtherForms(FORM_DOUBT + 0.01, (("its knee is blunt", 55.5),), (1, 1024))
-    found, advice = verdict(forms=told)
+    told, falls = OtherForms((("its knee is blunt", 55.5),), (1, 1024)), Bend(MAY_FALL + 0.01, 0.1, 1.1, 0.8)
+    found, advice = verdict(forms=told, bend=falls)
     assert found == "depends on the curve's form"
+    assert "the exponent may fall towards large batch sizes (probability 0.31" in advice
+    assert "from 1.1 at small to 0.8 at large batch sizes" in advice
     assert "if its knee is blunt, B_crit is 55.5; batch sizes 1 and 1024 would determine it best" in advice
-    assert "more seeds would determine it best" in verdict(forms=dataclasses.replace(told, deciding=()))[1]
-    assert verdict(forms=dataclasses.replace(told, outside=FORM_DOUBT)) == (Verdict.OK, "")
+    assert "more seeds would determine" in verdict(forms=dataclasses.replace(told, deciding=()), bend=falls)[1]
+    assert (
+        "the exponent rises from 1 at small to 1.6" in verdict(forms=told, bend=Bend(0.0, RISES + 0.001, 1.0, 1.6))[1]
+    )
+    assert verdict(forms=told, bend=Bend(MAY_FALL, RISES, 1.0, 1.2)) == (Verdict.OK, "")
+    assert "the points do not determine the form of the curve: if its knee" in verdict(forms=told, bend=None)[1]
+    assert verdict(forms=None, bend=falls) == (Verdict.OK, "")
     assert verdict(exponent_from_prior=True)[0] == "exponent from the prior"
     found, advice = verdict(ends=(10.0, 10.0 * WIDE))
     assert found == "interval too wide"

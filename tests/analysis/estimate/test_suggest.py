@@ -17,9 +17,10 @@ import typer
 
 import cli
 from analysis.config import AnalysisConfig
-from analysis.estimate.diagnosis import FORM_DOUBT
+from analysis.estimate.diagnosis import MAY_FALL
 from analysis.estimate.estimates import answers
 from analysis.estimate.fitting import fit_curve
+from analysis.estimate.fitting.bend import Bend
 from analysis.estimate.fitting.data import Trials
 from analysis.estimate.fitting.form_fits import widening
 from analysis.estimate.fitting.least_squares import Exponent
@@ -181,8 +182,8 @@ def test_a_healthy_sweep_is_told_the_cheapest_way_to_a_narrower_interval(tmp_pat
 
 def test_batch_sizes_that_tell_the_form_are_asked_for_where_the_verdict_is_that_it_matters(tmp_path: Path) -> None:
     unsure = healthy(tmp_path)
-    told = OtherForms(outside=FORM_DOUBT + 0.01, deciding=(1, 2048))
-    found = suggest(dataclasses.replace(unsure, doubts=dataclasses.replace(unsure.doubts, forms=told)))
+    told, falls = OtherForms(deciding=(1, 2048)), Bend(MAY_FALL + 0.01, 0.1, 1.1, 0.8)
+    found = suggest(dataclasses.replace(unsure, doubts=dataclasses.replace(unsure.doubts, forms=told, bend=falls)))
     assert found is not None
     assert found.batch_sizes == (1, 2048)
     assert found.reasons == ("batch sizes 1, 2048: forms of the curve that fit as well differ most there",)
