@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import re
 import subprocess
 import sys
@@ -302,7 +303,7 @@ def test_batch_sizes_are_ticks_where_their_labels_fit(sizes: list[int]) -> None:
         boxes = [label.get_window_extent() for label in axes.get_xticklabels()]
     assert set(axes.get_xticks()) <= set(sizes)
     assert len(boxes) == len(sizes) if len(sizes) in (1, 8) else 1 < len(boxes) < len(sizes)
-    assert not any(one.overlaps(other) for one, other in zip(boxes, boxes[1:], strict=False))
+    assert not any(one.overlaps(other) for one, other in itertools.pairwise(boxes))
 
 
 # Machado, Oliveira and Fernandes (2009), "A Physiologically-based Model for Simulation of Color Vision Deficiency",
