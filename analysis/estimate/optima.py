@@ -126,9 +126,9 @@ def savings(study: Study) -> tuple[float, float, float]:
     their differences, provided that the curvature in ln lr changes by less than :data:`_ALIKE` from one to the next;
     otherwise anything from 0 upwards, with 0 expected. An objective convex in ln lr lies above every line through two
     neighbours outside of the two, so it is no deeper than the point where such lines cross. If there is only one
-    learning rate on a side, the saving is that of the parabola through three points, or up to three times as much. Next
-    to a learning rate that diverged, the objective may continue to fall as it did up to the winner. At an edge nothing
-    is known.
+    learning rate on a side, the saving is that of the parabola through three points, or up to three times as much; up
+    to one to which it rises far more steeply than on the other side, and next to one that diverged, the objective may
+    continue to fall as it did up to the winner. At an edge nothing is known.
     """
     if study.winner is None or not np.isfinite(study.lrs).all() or study.at_edge(study.winner):
         return 0.0, 0.0, 0.0
@@ -139,7 +139,7 @@ def savings(study: Study) -> tuple[float, float, float]:
         return 0.0, 0.0, deepest
     if winner < 2 or winner + 2 >= len(logs):
         depth = _depth_of_three(logs, means, winner)
-        return 0.0, min(depth, deepest), min(3 * depth, deepest)
+        return 0.0, min(depth, deepest), min(max(3 * depth, _before_cliff(logs, means, winner)), deepest)
     if not _smooth(logs, means, winner):
         return 0.0, 0.0, deepest
     places = np.linspace(logs[winner - 1], logs[winner + 1], 201) - logs[winner]
@@ -160,6 +160,19 @@ def _depth_of_three(logs: Array, means: Array, winner: int) -> float:
     rises = [float(means[winner + side] - means[winner]) for side in (-1, 1)]
     most = _ALIKE * min(rises)
     return vertex(*(min(rise, most) if most > 0 else rise for rise in rises), *gaps)[1]
+
+
+def _before_cliff(logs: Array, means: Array, winner: int) -> float:
+    """Return how far the objective falls if it goes on as it came up to the winner until the neighbour behind it, where
+    that is the only one there and the objective rises to it more than :data:`_ALIKE` times as steeply as anywhere
+    between the two nearest on the other side; 0 elsewhere."""
+    gaps, slopes = np.diff(logs), np.abs(np.diff(means) / np.diff(logs))
+    below, above = slopes[max(winner - 2, 0) : winner], slopes[winner : winner + 2]
+    if len(above) == 1 and above[0] > _ALIKE * below.max():
+        return float(below[-1] * gaps[winner])
+    if len(below) == 1 and below[0] > _ALIKE * above.max():
+        return float(above[0] * gaps[winner - 1])
+    return 0.0
 
 
 def _smooth(logs: Array, means: Array, winner: int) -> bool:
