@@ -12,8 +12,7 @@ from rich.console import Console
 
 _WIDE = 160
 
-_PAUSE = 10.0
-"""Shortest time in seconds between two lines of progress if there is no terminal."""
+_PAUSE = 10.0  # seconds between two lines of progress if there is no terminal
 
 errors = Console(stderr=True, highlight=False, emoji=False)
 """For progress and notes; what a script reads goes to standard output."""
