@@ -135,8 +135,7 @@ class OptionPanels(typer.core.TyperCommand):
 
 
 def _shown(parameter: Any) -> Any:
-    shown = copy.copy(parameter)
-    shown.hidden = False
+    (shown := copy.copy(parameter)).hidden = False
     return shown
 
 

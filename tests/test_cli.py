@@ -82,6 +82,17 @@ def test_rare_options_of_a_sweep_are_shown_when_asked_for(run, monkeypatch):
     assert run("analyze", "--help-all")[0] == 2  # where nothing is hidden there is no such flag
 
 
+def test_a_command_of_minutes_says_what_it_is_at_without_a_terminal(capsys, monkeypatch):
+    from analysis import consoles
+
+    now = [0.0]
+    monkeypatch.setattr(consoles.time, "monotonic", lambda: now[0])
+    with consoles.progress("beginning") as update:
+        for now[0], words in ((1.0, "too soon"), (11.0, "halfway"), (12.0, "again too soon")):
+            update(words)
+    assert capsys.readouterr().err.splitlines() == ["beginning", "halfway"]
+
+
 def test_the_shell_completes_rare_options_too():
     command = cli.commands()["sweep"]
     context = command.make_context("sweep", [], resilient_parsing=True)

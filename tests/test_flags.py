@@ -178,6 +178,7 @@ FLAGS = {
             "--curve": (["--curve", "curve.csv"], "curve=PosixPath('curve.csv')"),
         },
     ),
+    "explain": Flags({}, base=["trial"], cases={"words": (["pareto"], "twice the fewest steps")}),
     "theory quadratic": Flags(
         {
             "analysis.extensions.theory.quadratic.quadratic": answer,

@@ -47,6 +47,11 @@ def test_blocks_are_closed_and_of_a_kind_that_every_reader_knows() -> None:
         assert [kind for kind in fences if not re.fullmatch(r"\w*", kind)] == [], page
 
 
+@pytest.mark.parametrize("page", sorted({*PAGES} - {"atlas.md"}))
+def test_a_page_begins_with_its_question(page: str) -> None:
+    assert "?" in "".join(TEXTS[page].splitlines()[:6])
+
+
 def test_links_within_a_page_and_to_others_lead_to_a_heading() -> None:
     known = {}
     for page, text in TEXTS.items():

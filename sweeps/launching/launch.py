@@ -191,12 +191,16 @@ def sweep(
         with Lock(store, command, progress.standing) as lock, Tracking(trackers, store, progress.note) as tracking:
             store.prepare()
             manifest = merged_manifest(store, sweep, command)
-            store.write_manifest(manifest)
-            if changes := manifest["runs"][-1].get("code_changes"):
+            there = [result for result in store.sound_results(progress.note) if _finished(result, sweep, store)]
+            search = Search(sweep, there)
+            *earlier, run_of_now = manifest["runs"]
+            if earlier and search.done:
+                manifest["runs"] = earlier  # nothing is left to run, and when it was measured stays
+            elif changes := run_of_now.get("code_changes"):
                 progress.note(
                     f"{output} holds trials run by different code ({', '.join(changes)}); sweep.json lists them"
                 )
-            there = [result for result in store.sound_results(progress.note) if _finished(result, sweep, store)]
+            store.write_manifest(manifest)
             for result in there:
                 check_start(result)
 
@@ -206,7 +210,7 @@ def sweep(
                 lock.release()
 
             observers = (Bounds(store), progress, tracking, limits or Limits(), lock)
-            run = SweepRun(Search(sweep, there), store, resources.trial_timeout or patience, observers, last_words)
+            run = SweepRun(search, store, resources.trial_timeout or patience, observers, last_words)
             run.find(there)
             if not run.over:
                 from sweeps.running.dispatch import run_search

@@ -116,7 +116,8 @@ class Forecast:
             self._next = time.monotonic() + (time.thread_time() - began) / self._share
         if not self._plays:
             return None
-        ends, trials = ([play[place] for play in self._plays] for place in (2, 1))
+        ends = [play[2] for play in self._plays]
+        trials = [max(0, play[1] - (ended - play[0])) for play in self._plays]
         done, planned = search.all_counts()
         least = max(0, planned - done - len(search.running)) * self._each
         return TimeLeft(round(float(np.mean(trials))), max(least, float(np.mean(ends)) - now))

@@ -80,7 +80,9 @@ def test_one_trial_after_the_other_leaves_the_same_bytes(reference, tmp_path):
 def test_a_finished_sweep_runs_nothing(reference, tmp_path):
     folder = copied(reference, tmp_path)
     before = {path: path.stat().st_mtime_ns for path in folder.glob("trials/*/*")}
+    manifest = (folder / "sweep.json").read_bytes()
     search = sweep(tiny(), folder)
+    assert (folder / "sweep.json").read_bytes() == manifest, "it was measured when its trials ran"
     assert {path: path.stat().st_mtime_ns for path in folder.glob("trials/*/*")} == before
     assert all(search.best(study) for study in search.sweep.studies())
 

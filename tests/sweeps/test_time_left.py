@@ -165,6 +165,11 @@ def test_it_counts_down_and_is_played_again_when_a_trial_has_ended(monkeypatch: 
     slow = Forecast(1, 1e-9)
     assert [slow(search, {}) is not None for _ in range(3)] == [True] * 3
     assert len(plays) == DRAWS + 2, "it takes no more than its share"
+    eight, ten = slow(search, {}), slow(Search(small_sweep(), results[:10]), {})
+    assert len(plays) == DRAWS + 2
+    assert eight is not None
+    assert ten is not None
+    assert ten.trials == eight.trials - 2, "what has ended since the play is no longer to come"
 
 
 def test_what_trials_under_way_have_done_counts() -> None:

@@ -25,9 +25,7 @@ LEAST_DATA = 0.75
 """Smallest share of the height of the axes that is left for the data below a key within them."""
 
 _KEY: Any = {"frameon": False, "handlelength": 2.2, "handletextpad": 0.5, "borderpad": 0.0}
-_BETWEEN = 1.5
-"""Space between the columns of a key, as a multiple of the font size."""
-
+_BETWEEN = 1.5  # between the columns of a key, as a multiple of the font size
 _REACHES = (4.0, 11.0, 18.0)
 """Distances in points between a mark and its label; beyond the first they are joined by a line."""
 
@@ -175,27 +173,22 @@ def below(figure: Figure, handles: Sequence[Line2D], *, title: str = "") -> None
     handles = figure._said_below = [*known, *new]  # type: ignore[attr-defined]
     lines = [str(handle.get_label()).split("\n") for handle in handles]
     columns = _columns(lines, across)
-    tallest = max(sum(map(len, part)) for part in _parts(lines, columns))
-    taller = (tallest + bool(title)) * SMALL * 1.4 + 6
+    taller = (max(sum(map(len, part)) for part in columns) + bool(title)) * SMALL * 1.4 + 6
     figure.set_size_inches(across, height + (taller - getattr(figure, "_taller_below", 0.0)) / 72)
     figure._taller_below = taller  # type: ignore[attr-defined]
     figure.legend(
-        handles=handles, title=title or None, title_fontsize=SMALL, loc="outside lower center", ncols=columns,
+        handles=handles, title=title or None, title_fontsize=SMALL, loc="outside lower center", ncols=len(columns),
         labelspacing=0.35, columnspacing=_BETWEEN, **_KEY,
     )  # fmt: skip
 
 
-def _columns(lines: Sequence[Sequence[str]], across: float) -> int:
-    """Return how many columns of a key fit side by side into a width in inches; entries are lists of lines."""
-
-    def fits(columns: int) -> bool:
-        parts = [[width(line, SMALL) for entry in part for line in entry] for part in _parts(lines, columns)]
-        beside = columns * (_KEY["handlelength"] + _KEY["handletextpad"]) + (columns - 1) * _BETWEEN
-        return sum(map(max, parts)) + beside * SMALL / 72 <= across - 0.1
-
-    return next((count for count in range(len(lines), 1, -1) if fits(count)), 1)
-
-
-def _parts(lines: Sequence[Sequence[str]], columns: int) -> list[list[Sequence[str]]]:
-    """Divide the entries of a key among its columns, as matplotlib does."""
-    return [[lines[index] for index in part] for part in np.array_split(np.arange(len(lines)), columns)]
+def _columns(lines: Sequence[Sequence[str]], across: float) -> list[list[Sequence[str]]]:
+    """Divide the entries of a key, lists of lines, as matplotlib does, among the most columns that fit into inches."""
+    parts: list[list[Sequence[str]]] = []
+    for count in range(len(lines), 0, -1):
+        parts = [[lines[index] for index in part] for part in np.array_split(np.arange(len(lines)), count)]
+        beside = count * (_KEY["handlelength"] + _KEY["handletextpad"]) + (count - 1) * _BETWEEN
+        texts = sum(max(width(line, SMALL) for entry in part for line in entry) for part in parts)
+        if texts + beside * SMALL / 72 <= across - 0.1:
+            break
+    return parts

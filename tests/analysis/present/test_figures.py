@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import re
 import subprocess
 import sys
@@ -273,6 +274,36 @@ def test_a_long_key_stands_below_the_axes() -> None:
     (legend,) = figure.legends
     assert not legend.get_window_extent().overlaps(axes.get_window_extent())
     assert axes.get_ylim() == (1, 10)
+
+
+def test_a_key_below_has_as_many_columns_as_fit() -> None:
+    from matplotlib.lines import Line2D
+
+    for label, least, most in (
+        ("adamw  39.8 [28.5, 53.1]", 0.1, 0.25),
+        ("a much longer name  39.8 [28.5, 53.1]", 0.25, 0.4),
+    ):
+        with style.style():
+            figure, _ = style.grid(1)
+            style.below(figure, [Line2D([], [], label=f"{label}{' ' * index}") for index in range(8)], title="B")
+            figure.draw_without_rendering()
+        (legend,) = figure.legends
+        box = legend.get_window_extent()
+        assert box.width <= figure.bbox.width
+        assert least < box.height / figure.bbox.height < most
+
+
+@pytest.mark.parametrize("sizes", [[2**k for k in range(2, 10)], [2**k for k in range(21)], [4, 1000, 1024, 1100], [8]])
+def test_batch_sizes_are_ticks_where_their_labels_fit(sizes: list[int]) -> None:
+    with style.style():
+        figure, (axes,) = style.grid(1)
+        table = pd.DataFrame({"batch_size": sizes, "example_unit": "sequence", "tokens_per_example": np.nan})
+        style.batch_axes(axes, table, [1.0, 10.0], "steps", table["batch_size"])
+        figure.draw_without_rendering()
+        boxes = [label.get_window_extent() for label in axes.get_xticklabels()]
+    assert set(axes.get_xticks()) <= set(sizes)
+    assert len(boxes) == len(sizes) if len(sizes) in (1, 8) else 1 < len(boxes) < len(sizes)
+    assert not any(one.overlaps(other) for one, other in itertools.pairwise(boxes))
 
 
 # Machado, Oliveira and Fernandes (2009), "A Physiologically-based Model for Simulation of Color Vision Deficiency",

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from analysis.config import AnalysisConfig
-from analysis.consoles import errors
+from analysis.consoles import progress
 from analysis.options import AsJson, Definitions, Wide, config_of, options, tell
 
 
@@ -91,7 +91,7 @@ def command(
         model = NoisyQuadratic.power_law(dimension, power=spectrum_power, noise=noise).grouped()
     except ValueError as error:
         raise ConfigError(f"the noisy quadratic cannot be made: {error}") from None
-    with errors.status("0 curves") as status:
+    with progress("predicting the curves, for seconds to minutes") as update:
         answer = quadratic(
             optim or ("sgd", "momentum", "ema"),
             batch_sizes=sizes,
@@ -101,6 +101,6 @@ def command(
             decays=parse_numbers(ema, "--ema", float) if ema else (None,),
             model=model,
             config=config,
-            progress=lambda row: status.update(f"{row.optimizer} at batch size {row.batch_size:g}"),
+            progress=lambda row: update(f"{row.optimizer} at batch size {row.batch_size:g}"),
         )
     tell(answer, save_figure(answer.fit, figure), as_json=as_json, wide=wide, definitions=definitions)
