@@ -61,7 +61,7 @@ EXCESS_RMS = 0.03
 remark, above it a verdict."""
 
 
-MAY_FALL = 0.3
+MAY_FALL = 0.2
 """Largest acceptable probability that the exponent falls. Up to it, silent errors stay near 5 % or below in the
 simulations of ``docs/evidence.md``."""
 

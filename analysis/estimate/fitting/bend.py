@@ -27,7 +27,7 @@ from analysis.estimate.fitting.data import LEAST_DEVIATION
 FEWEST = 4
 """Smallest number of batch sizes: as many as the curve has parameters."""
 
-FALL = 0.06
+FALL = 0.15
 """Falls of the exponent up to this are too small to matter."""
 
 _LOG_EXPONENT, _BEND = 0.75, 1.0

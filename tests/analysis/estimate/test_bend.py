@@ -69,7 +69,7 @@ def test_the_less_noise_the_surer_that_nothing_falls() -> None:
 
 
 def test_a_fall_and_a_rise_are_seen_where_the_noise_lets_them_be() -> None:
-    assert sum(found(falling_exponent, 0.02, draw=draw).falls > MAY_FALL for draw in range(20)) >= 18
+    assert sum(found(falling_exponent, 0.01, draw=draw).falls > MAY_FALL for draw in range(20)) >= 18
     assert sum(found(knee(2.0), 0.03, draw=draw).rises > RISES for draw in range(20)) >= 18
 
 

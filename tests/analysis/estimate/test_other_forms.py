@@ -104,7 +104,7 @@ def test_verdicts() -> None:
     told, falls = OtherForms((("its knee is blunt", 55.5),), (1, 1024)), Bend(MAY_FALL + 0.01, 0.1, 1.1, 0.8)
     found, advice = verdict(forms=told, bend=falls)
     assert found == "depends on the curve's form"
-    assert "the exponent may fall towards large batch sizes (probability 0.31" in advice
+    assert "the exponent may fall towards large batch sizes (probability 0.21" in advice
     assert "from 1.1 at small to 0.8 at large batch sizes" in advice
     assert "if its knee is blunt, B_crit is 55.5; batch sizes 1 and 1024 would determine it best" in advice
     assert "more seeds would determine" in verdict(forms=dataclasses.replace(told, deciding=()), bend=falls)[1]

@@ -198,7 +198,7 @@ def test_files_are_vector_with_embedded_fonts_and_their_table(tmp_path: Path) ->
     sweep(tmp_path, {"adamw": NOISY}, batch_sizes=SIZES, lrs=(1e-3, 2e-3, 4e-3), growth=1.5, moments=True)
     answered = analyze(tmp_path, QUICK)
     written = set(present.write(answered, tmp_path / "analysis"))
-    for name in OF_ANSWERS:
+    for name in sorted({*OF_ANSWERS} - {"noise_against_critical"}):  # which takes several workloads or targets
         pdf, png, csv = (tmp_path / "analysis" / "figures" / f"{name}.{suffix}" for suffix in ("pdf", "png", "csv"))
         assert {pdf, png, csv} <= written
         content = pdf.read_bytes()
