@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -62,9 +63,16 @@ def lines(tables: Sequence[dict[str, Any]]) -> Iterator[str]:
         yield f"\n```sh\n{table['command']}\n```\n"
         yield "| statement | published | ours | verdict |\n| --- | --- | --- | --- |"
         for row in table["verdicts"]:
-            found = told([Quantity(each["value"], tuple(each["interval"])) for each in row["ours"]], row["why"])
+            found = told([Quantity(each["value"], tuple(each["interval"])) for each in row["ours"]], _short(row["why"]))
             cells = (row["claim"], f"{row['published']} ({row['source']})", found, row["verdict"])
             yield "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
+
+
+def _short(why: str) -> str:
+    """The first of several reasons, with the last part of the name of what it speaks of."""
+    first, *others = why.split("; ")
+    named = re.sub(r"^(\w+): (?:[^ ]+\.)?", r"\1: ", first)
+    return f"{named}, and {len(others)} more" if others else named
 
 
 def _table(path: Path) -> dict[str, Any]:

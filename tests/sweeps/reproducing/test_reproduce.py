@@ -16,7 +16,7 @@ from cbs.trial.target import Target
 from sweeps.papers import PAPERS, AnswerPath, Beyond, Expectation, Likely, Near, PaperRecipe, RecipeRun
 from sweeps.papers.parts import TEXT, experiment, larger_critical
 from sweeps.reproducing.asking import ask
-from sweeps.reproducing.atlas import atlas
+from sweeps.reproducing.atlas import atlas, lines
 from sweeps.reproducing.reproduce import VERDICTS, is_figure, reproduce
 from sweeps.search.limits import Limits
 from tests.factories import Truth, sweep
@@ -150,6 +150,14 @@ def test_the_command_prints_verdicts_and_the_atlas_is_made_of_them(
     assert "`test-recipe`" not in page.split("## ")[0]
     assert "| merit is about 42 | 42 (source) | " in page
     assert "cbs reproduce test-recipe --scale tiny" in page
+
+
+def test_of_several_reasons_the_atlas_gives_one_in_words_that_can_be_read() -> None:
+    row = {"claim": "c", "published": "p", "source": "s", "ours": [], "verdict": "cannot be told at this scale"}
+    table = dict.fromkeys(("recipe", "scale", "title", "paper", "command", "date"), "x") | {"complete": True}
+    why = "local: scopes[0].curves[0].verdict is 'cannot be told'"
+    for reasons, said in ((why, "local: verdict is 'cannot be told'"), (f"{why}; b; c", "told', and 2 more")):
+        assert said in "\n".join(lines([table | {"verdicts": [row | {"why": reasons}]}]))
 
 
 def test_the_atlas_refuses_what_is_no_table(tmp_path: Path) -> None:
