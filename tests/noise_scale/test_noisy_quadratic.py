@@ -117,7 +117,7 @@ def at_a_fixed_point(case: Case, geometries: tuple[str, ...]) -> dict[str, Run]:
     optimizer = torch.optim.Adam(model.parameters(), lr=0.0, betas=(0.9, 0.99), eps=1e-8, fused=True)
     found: dict[str, list[Moments]] = {name: [] for name in geometries}
     metrics = []
-    with Probe(model, optimizer, source=case.source, geometries=[*geometries], parts=case.groups) as probe:
+    with Probe(model, optimizer, source=case.source, geometries=[*geometries], parts=case.groups, every=1) as probe:
         with probe.paused():
             for _ in range(5):
                 backward(model, next(batches), 1)
