@@ -104,6 +104,7 @@ class Cut:
 
     def begin(self) -> None:
         """Start a new forward pass."""
+        self.coarsest = max(self.coarsest, spacing())
         self.calls, self._open = [], []
 
     def add(self, tensors: list[Tensor]) -> None:

@@ -338,3 +338,26 @@ def test_a_pass_is_let_go_before_the_one_after_the_next_is_made() -> None:
 
     Separation().verify(run, [], torch.arange(16)[:, None])
     assert len(alive) == 9
+
+
+class Bare(nn.Module):
+    """A model without modules inside it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second = (nn.Parameter(torch.randn(64, 64) / 8) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.tanh(x @ self.first) @ self.second
+
+
+def test_the_rounding_of_autocast_is_known_where_there_are_no_modules() -> None:
+    meter = NoiseScaleMeter(model := Bare(), source="split")
+    for step in range(3):
+        x = torch.randn(12, 64, generator=torch.Generator().manual_seed(step))
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = model(x).float().square().mean()
+        loss.backward()
+        assert meter.step() is not None
+        model.zero_grad()
