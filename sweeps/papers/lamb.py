@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from cbs.registry.choices import Choice, parse_choice
 from sweeps.papers import PAPERS, Expectation, Near, PaperRecipe
 from sweeps.papers.parts import among_sizes, experiment, lower_loss, one_run
@@ -40,8 +38,7 @@ def lamb_bert(scale: str) -> PaperRecipe:
                              lr_rule=PrescribedRate(power=0.5, lrs={32_768: 5e-3}))  # fmt: skip
         sweeps = {"adamw": sweep, "lamb": lamb}
     large = sweep.batch_sizes[-1]
-    sizes = among_sizes({"optimizer": "lamb"}, "sizes")
-    excess = replace(sizes, path=(*sizes.path, {"batch_size": large}, "excess"))
+    excess = among_sizes({"optimizer": "lamb"}, "sizes", {"batch_size": large}, "excess")
     return PaperRecipe(
         title="LAMB: BERT in equal epochs up to very large batches",
         paper="You et al. 2020, arXiv 1904.00962",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from cbs.registry.choices import Choice
 from sweeps.papers import PAPERS, Expectation, Near, PaperRecipe
 from sweeps.papers.classifiers import higher, images
@@ -26,8 +24,7 @@ def lars(scale: str) -> PaperRecipe:
         sweep = experiment(workload, ("lars", "sgd"), (256, 8_192, 16_384, 32_768), budgets=(115_300_000,),
                            schedule=schedule)  # fmt: skip
     large = sweep.batch_sizes[-1]
-    sizes = among_sizes({"optimizer": "lars"}, "sizes")
-    excess = replace(sizes, path=(*sizes.path, {"batch_size": large}, "excess"))
+    excess = among_sizes({"optimizer": "lars"}, "sizes", {"batch_size": large}, "excess")
     return PaperRecipe(
         title="LARS: large batches without loss of accuracy",
         paper="You et al. 2017, arXiv 1708.03888",

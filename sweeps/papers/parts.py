@@ -62,7 +62,7 @@ def classifier(name: str, classes: int, channels: int, size: int, norm: str = "b
     return lambda: build_classifier(name, classes=classes, channels=channels, size=size, norm=norm)
 
 
-def among_sizes(optimizer: Step, *path: str, budget: int = -1) -> AnswerPath:
+def among_sizes(optimizer: Step, *path: Step, budget: int = -1) -> AnswerPath:
     """A number from ``cbs budget`` called ``budget`` that compares the batch sizes of an optimizer; it leaves those out
     whose best learning rate is at the edge of the grid, one of which may be the best, so there must be none."""
     of: tuple[Step, ...] = ("budgets", budget, "optimizers", optimizer)

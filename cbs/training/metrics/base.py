@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from torch import nn
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map
 
+from cbs.compute import seeding
 from cbs.trial.target import Direction
 from cbs.workloads import Workload
 from cbs.workloads.base import Batch
@@ -35,6 +37,33 @@ class MetricInputs:
     pass_size: int | None = None
     beside: Callable[[], AbstractContextManager[None]] = nullcontext
     one_process: bool = True
+
+
+class FixedExamples:
+    """The same training examples in every trial, part by part on the device of the model.
+
+    Args:
+        inputs: of the metric.
+        wanted: number of examples.
+        size: largest number of examples in a part where no limit is configured.
+        name: of the random numbers with which they are drawn.
+
+    Attributes:
+        count: number of examples.
+    """
+
+    def __init__(self, inputs: MetricInputs, wanted: int, size: int, name: str) -> None:
+        self._to_device, self._size = inputs.to_device, inputs.pass_size or size
+        with seeding.seeded(0, name):
+            self._batch = inputs.workload.training_stream(seeding.generator(0, name)).next(wanted)
+        self.count = max(len(leaf) for leaf in tree_leaves(self._batch) if isinstance(leaf, Tensor))
+
+    def __iter__(self) -> Iterator[Batch]:
+        for start in range(0, self.count, self._size):
+            part = slice(start, start + self._size)
+            yield self._to_device(
+                tree_map(lambda leaf, part=part: leaf[part] if isinstance(leaf, Tensor) else leaf, self._batch)
+            )
 
 
 class Metric(ABC):

@@ -11,12 +11,10 @@ import math
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves, tree_map
 
-from cbs.compute import seeding
 from cbs.errors import ConfigError
 from cbs.training.metrics import METRICS
-from cbs.training.metrics.base import Metric, MetricInputs
+from cbs.training.metrics.base import FixedExamples, Metric, MetricInputs
 
 EXAMPLES, PASS = 512, 128
 """Number of examples in the fixed set, and in one pass where no limit is configured."""
@@ -31,24 +29,16 @@ class GradientNorm(Metric):
     def __init__(self, inputs: MetricInputs) -> None:
         if not inputs.one_process:
             raise ConfigError("metric 'gradient_norm' needs whole tensors in one process")
-        self._inputs, self._size = inputs, inputs.pass_size or PASS
+        self._inputs, self._examples = inputs, FixedExamples(inputs, EXAMPLES, PASS, "gradient norm")
         self._parameters = [part for part in inputs.model.parameters() if part.requires_grad]
-        with seeding.seeded(0, "gradient norm"):
-            stream = inputs.workload.training_stream(seeding.generator(0, "gradient norm"))
-            self._batch = stream.next(EXAMPLES)
 
     def value(self) -> float:
         sums: list[Tensor] = [torch.zeros_like(part) for part in self._parameters]
-        for start in range(0, EXAMPLES, self._size):
-            part = tree_map(
-                lambda leaf, start=start: leaf[start : start + self._size] if isinstance(leaf, Tensor) else leaf,
-                self._batch,
-            )
+        for part in self._examples:
             with torch.enable_grad(), self._inputs.beside():
-                loss = self._inputs.workload.example_losses(self._inputs.model, self._inputs.to_device(part)).sum()
+                loss = self._inputs.workload.example_losses(self._inputs.model, part).sum()
                 gradients = torch.autograd.grad(loss, self._parameters, allow_unused=True)
             for total, gradient in zip(sums, gradients, strict=True):
                 if gradient is not None:
                     total += gradient.to_dense() if gradient.is_sparse else gradient
-        count = max(len(leaf) for leaf in tree_leaves(self._batch) if isinstance(leaf, Tensor))
-        return math.sqrt(sum(float(total.abs().double().square().sum()) for total in sums)) / count
+        return math.sqrt(sum(float(total.abs().double().square().sum()) for total in sums)) / self._examples.count

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves, tree_map
 
 from cbs.compute import seeding
 from cbs.compute.hessian import flat, hessian_product, shaped
 from cbs.errors import ConfigError
 from cbs.training.metrics import METRICS
-from cbs.training.metrics.base import Metric, MetricInputs
+from cbs.training.metrics.base import FixedExamples, Metric, MetricInputs
 
 EXAMPLES = 256
 """Number of examples in the fixed set, which pass one after the other in parts of at most the configured size."""
@@ -32,25 +31,17 @@ class HessianMetric(Metric):
     def __init__(self, inputs: MetricInputs) -> None:
         if not inputs.one_process:
             raise ConfigError("metrics of the Hessian need whole tensors in one process")
-        self._inputs, self._size = inputs, inputs.pass_size or EXAMPLES
+        self._inputs, self._examples = inputs, FixedExamples(inputs, EXAMPLES, EXAMPLES, "hessian")
         self._parameters = [part for part in inputs.model.parameters() if part.requires_grad]
-        with seeding.seeded(0, "hessian"):
-            stream = inputs.workload.training_stream(seeding.generator(0, "hessian"))
-            self._batch = stream.next(EXAMPLES)
-        self._count = max(len(leaf) for leaf in tree_leaves(self._batch) if isinstance(leaf, Tensor))
 
     def product(self, vector: Tensor) -> Tensor:
         """Return the Hessian of the mean loss times a vector, ``[d]`` in float64."""
         total = torch.zeros_like(vector)
-        for start in range(0, self._count, self._size):
-            part = tree_map(
-                lambda leaf, start=start: leaf[start : start + self._size] if isinstance(leaf, Tensor) else leaf,
-                self._batch,
-            )
+        for part in self._examples:
             with self._inputs.beside():
-                times = hessian_product(self._sum, self._inputs.to_device(part), self._parameters)
+                times = hessian_product(self._sum, part, self._parameters)
                 total += flat(times(shaped(vector, self._parameters)))
-        return total / self._count
+        return total / self._examples.count
 
     def _sum(self, batch: object) -> Tensor:
         return self._inputs.workload.example_losses(self._inputs.model, batch).sum()
