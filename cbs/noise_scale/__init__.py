@@ -27,7 +27,6 @@ _HOMES = {
     "matched": "cbs.optimizers.matching",
 }
 
-
 __all__ = [*_HOMES]  # pyright: ignore[reportUnsupportedDunderAll]
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from cbs.noise_scale.geometries.base import as_real
+
 LEAST = 0.1
 """Least correlation between examples at one distance from which they are reported as alike."""
 
@@ -15,14 +17,13 @@ SAMPLE = 256
 """Number of examples that are compared with all others; in a large batch a sample suffices, and all pairs would not fit
 into memory."""
 
-
 NUMBERS = 2**20
 """Most numbers of all examples together that are compared; of larger tensors as many columns are drawn."""
 
 
 def sampled(rows: Tensor, most: int) -> Tensor:
     """Return at most so many columns of rows, the same in every row, in float64 on the CPU."""
-    values = torch.view_as_real(rows).flatten(1) if rows.is_complex() else rows
+    values = as_real(rows).flatten(1)
     if values.shape[1] > most:
         values = values[:, torch.randint(values.shape[1], (most,), generator=torch.Generator().manual_seed(0))]
     return values.cpu().double()

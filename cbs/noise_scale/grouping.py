@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from cbs.errors import ConfigError
+from cbs.noise_scale.geometries.base import as_real
 
 PIECE = 2**24
-"""Most numbers that are widened to float64 at a time: a wide copy of the logits of a language model may not fit into
-memory."""
+"""Most numbers that are widened to float64 at a time: all logits of a language model may not fit into memory so."""
 
 Groups = int | Tensor | Callable[[tuple[Any, ...], dict[str, Any]], Tensor]
 """Groups of examples that belong together: the number of consecutive examples in a group; the group id of every example
@@ -142,14 +143,12 @@ def norms(rows: Tensor, examples: int, other: Tensor | None = None) -> Tensor:
     """
     flat = [each.detach().reshape(examples, -1) for each in (rows, other) if each is not None]
     at_once = max(1, PIECE // max(1, flat[0].shape[1]))
-    found = []
-    for pieces in zip(*(each.split(at_once) for each in flat), strict=True):
-        wide = [_wide(piece) for piece in pieces]
-        found.append(torch.linalg.vector_norm(wide[0] if other is None else wide[0] - wide[1], dim=1).cpu())
-    return torch.cat(found)
+    pieces = zip(*(each.split(at_once) for each in flat), strict=True)
+    differences = (reduce(torch.sub, map(_wide, piece)) for piece in pieces)
+    return torch.cat([torch.linalg.vector_norm(rows, dim=1).cpu() for rows in differences])
 
 
 def _wide(rows: Tensor) -> Tensor:
     """Return real numbers in float64, on the CPU where the device has none."""
-    real = torch.view_as_real(rows).flatten(1) if rows.is_complex() else rows
+    real = as_real(rows).flatten(1)
     return (real.cpu() if real.device.type == "mps" else real).double()

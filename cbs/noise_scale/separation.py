@@ -66,20 +66,22 @@ class Separation:
         self.why_not, self.undecided = "", False
         first: Sequence[Call] = ()
         moved: set[int] = set()
-        for kept in kept_ones:
+        for number, kept in enumerate(kept_ones):
             try:
                 calls = run(kept, copies(kept, units, self._checks))
             except Exception as error:  # noqa: BLE001 - a model may raise anything; its message is passed on
                 self.why_not = f"the model does not run on other examples: {reason(error)}"
                 return
-            first = first or calls
+            if number == 0:
+                first, sizes = calls, [[norms(rows, examples) for rows in call.tensors] for call in calls]
+                continue
             if [call.name for call in calls] != [call.name for call in first]:
                 raise ConfigError(
                     "which modules of the model are called depends on the other examples of a batch; use the source "
                     "'accumulation'"
                 )
-            pairs = enumerate(zip(first, calls, strict=True))
-            moved |= {place for place, (old, new) in pairs if _moved(old, new, kept)}
+            triples = enumerate(zip(first, calls, sizes, strict=True))
+            moved |= {place for place, (old, new, size) in triples if _moved(old, new, size, kept)}
         for call in (call for place, call in enumerate(first) if place not in moved):
             self.undecided = all(bool((rows == rows[:1]).all()) for rows in call.tensors)
             if not self.undecided:
@@ -92,14 +94,14 @@ class Separation:
         self.copies = max(resembling, key=lambda found: found[1], default=(0, 0.0))
 
 
-def _moved(call: Call, other: Call, kept: Tensor) -> bool:
-    """Return whether rows of replaced examples changed; raise if those of kept ones did."""
+def _moved(call: Call, other: Call, sizes: Sequence[Tensor], kept: Tensor) -> bool:
+    """Return whether rows of replaced examples changed; raise if those of kept ones did, whose norms are ``sizes``."""
     moved, examples = False, len(kept)
     if [rows.shape for rows in call.tensors] != [rows.shape for rows in other.tensors]:
         raise ConfigError(_mixing(call.name))
-    for old, new in zip(call.tensors, other.tensors, strict=True):
+    for old, new, size in zip(call.tensors, other.tensors, sizes, strict=True):
         rounding = torch.finfo(old.dtype).eps ** 0.5 if old.is_floating_point() or old.is_complex() else 0.0
-        if bool((norms(old, examples, new) > rounding * norms(old, examples))[kept].any()):
+        if bool((norms(old, examples, new) > rounding * size)[kept].any()):
             raise ConfigError(_mixing(call.name))
         moved = moved or bool((old != new).reshape(examples, -1)[~kept.to(old.device)].any())
     return moved

@@ -361,3 +361,10 @@ def test_the_rounding_of_autocast_is_known_where_there_are_no_modules() -> None:
         loss.backward()
         assert meter.step() is not None
         model.zero_grad()
+
+
+def test_calls_that_come_only_with_other_examples_are_refused() -> None:
+    """Also where the pass as it was has none."""
+    rows = Call("later", [torch.ones(16, 1)])
+    with pytest.raises(ConfigError, match="which modules of the model are called depends"):
+        Separation().verify(lambda kept, others: [] if kept.all() else [rows], [], torch.arange(16)[:, None])

@@ -195,13 +195,13 @@ class InsideBackward(Source):
             return None
         if not (self.active and in_training()):
             return None
-        latest = self.latest
+        latest, examples = self.latest, self.latest.units.numel()
         if torch._C._are_functorch_transforms_active():
             self._fail(TRANSFORM)
         if self._failure is not None:
             return None
         leaves = differentiable(output)
-        rows = [leaf for leaf in leaves if has_rows(leaf, latest.units.numel())]
+        rows = [leaf for leaf in leaves if has_rows(leaf, examples)]
         self._has_rows = bool(rows)
         if rows:
             self._cut.detach()
@@ -210,13 +210,11 @@ class InsideBackward(Source):
             self.seen.replay, self._separation.why_not = None, CHANGES
         bound = bounded(output, partial(self._arrived, latest))
         if self._due() and len(latest.units) > 1:
-            outputs = [leaf for leaf in differentiable(bound) if has_rows(leaf, latest.units.numel())]
+            outputs = [leaf for leaf in differentiable(bound) if has_rows(leaf, examples)]
             subsets = [self._separation.some(latest.units, half=half) for half in (True, False)]
             calls = self._cut.calls  # complete once there is a loss
             self._coupling.look(
-                lambda: [*outputs, *(tensor for call in calls for tensor in call.tensors)],
-                latest.units.numel(),
-                subsets,
+                lambda: [*outputs, *(tensor for call in calls for tensor in call.tensors)], examples, subsets
             )
         return bound
 
