@@ -6,10 +6,11 @@ McCandlish et al. (2018), figure 5 on: a harder target moves the front outwards 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
-import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from analysis.estimate.findings import Analysis
 from analysis.estimate.result import Answer
@@ -23,10 +24,10 @@ _COLUMNS = ["panel", "goal", "kind", "batch_size", "steps", "examples"]
 def compute(answers: Sequence[Answer]) -> pd.DataFrame:
     """Return rows as :func:`analysis.questions.analyze.figures.pareto.compute` does, with the value of the target as
     ``goal`` and the optimizer as ``panel``; of optimizers that were asked for one target, none."""
-    tables = []
-    for answer in answers:
-        group = answer.group
-        panel = ", ".join(filter(None, (group.sweep, group.workload, group.optimizer, answer.target.metric)))
+    tables, parts = [], [(a.group.sweep, a.group.workload, a.target.metric, a.group.optimizer) for a in answers]
+    told = [len(set(column)) > 1 for column in list(zip(*parts, strict=True))[:-1]] + [True]
+    for answer, own in zip(answers, parts, strict=True):
+        panel = ", ".join(part for part, shown in zip(own, told, strict=True) if shown)
         tables.append(pareto.compute([answer]).assign(panel=panel, goal=answer.target.value))
     table = pd.concat(tables) if tables else tidy([], _COLUMNS)
     several = table[table["kind"] == "point"].groupby("panel")["goal"].nunique()
@@ -46,19 +47,17 @@ def compute(answers: Sequence[Answer]) -> pd.DataFrame:
     "stars the points at B_crit.",
 )
 def draw(axes: Axes, table: pd.DataFrame) -> None:
-    """Draw a front for every target in shades of one colour map, named at its end of small batches."""
+    """Draw a front for every target in shades of one colour map."""
     unit, marks = table["example_unit"].iloc[0], table[table["kind"].isin(["point", "critical"])]
     style.log_axes(axes, marks["steps"], marks["examples"], "steps to target", f"data ({unit}s)")
     style.token_axis(axes, table["tokens_per_example"], axis="y", quantity="data")
-    falling = str(table["target"].iloc[0]).find("<") >= 0
-    colours, ends = style.shades((-1 if falling else 1) * table["goal"]), []
-    for goal, own in table.groupby("goal"):
-        colour = colours[-goal if falling else goal]
-        parts = [own[own["kind"] == kind] for kind in ("point", "fit", "critical")]
-        for part, look in zip(parts, ("o", "-", "*"), strict=True):
-            size = {"markersize": 10, "markeredgecolor": "white"} if look == "*" else {"markersize": 3.5}
-            axes.plot(part["steps"], part["examples"], look, color=colour, zorder=4 if look == "*" else 3, **size)
-        last = parts[0].loc[parts[0]["steps"].idxmax()] if len(parts[0]) else None
-        if last is not None and np.isfinite(last["steps"]):
-            ends.append((last["steps"], last["examples"], f"{goal:g}", colour))
-    style.label_ends(axes, ends)
+    goals = dict(zip(table["goal"], table["target"], strict=True))
+    falling, key = "<" in next(iter(goals.values())), []
+    for goal, colour in zip(sorted(goals, reverse=falling), style.shades(range(len(goals))).values(), strict=True):
+        own = table[table["goal"] == goal]
+        points, fit, star = (own[own["kind"] == kind] for kind in ("point", "fit", "critical"))
+        axes.plot(fit["steps"], fit["examples"], color=colour, zorder=2)
+        axes.plot(points["steps"], points["examples"], "o", color=colour, markersize=3.5, zorder=3)
+        axes.plot(star["steps"], star["examples"], "*", color=colour, markersize=10, markeredgecolor="white", zorder=4)
+        key.append(style.mark(style.words(goals[goal]), color=colour, marker="o", markersize=3.5))
+    style.below(cast(Figure, axes.figure), key)
