@@ -29,7 +29,7 @@ from sweeps.spec.overrides import override
 VERDICTS = "verdicts.json"
 """File of a recipe's verdicts in its folder, see :meth:`Reproduction.to_json`."""
 
-SCHEMA = 1
+SCHEMA = 2
 DRAWN = (".png", ".pdf")
 
 
@@ -41,13 +41,13 @@ class JudgedExpectation:
         expectation: the statement.
         found: our numbers; those that could be read.
         verdict: what they say.
-        why: why there are not all of them, or why they do not count; empty otherwise.
+        why: why there are not all of them, or why they do not count, a reason each.
     """
 
     expectation: Expectation
     found: tuple[Quantity, ...]
     verdict: Reproduced
-    why: str = ""
+    why: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         each = self.expectation
@@ -58,7 +58,7 @@ class JudgedExpectation:
             "expected": str(each.relation),
             "ours": [{"value": quantity.value, "interval": list(quantity.interval)} for quantity in self.found],
             "verdict": str(self.verdict),
-            "why": self.why,
+            "why": list(self.why),
         }
 
 
@@ -226,9 +226,7 @@ def judge(expectation: Expectation, contents: dict[str, Any], failures: dict[str
     if not why and (unfit := expectation.relation.unfit(found)):
         why.append(unfit)
     verdict = expectation.relation.verdict(found) if found and not why else Reproduced.UNKNOWN
-    return JudgedExpectation(
-        expectation=expectation, found=tuple(found), verdict=verdict, why="; ".join(dict.fromkeys(why))
-    )
+    return JudgedExpectation(expectation=expectation, found=tuple(found), verdict=verdict, why=(*dict.fromkeys(why),))
 
 
 def store(outcome: Reproduction, path: Path) -> None:
