@@ -13,18 +13,20 @@ from typing import Any
 
 import cbs
 from analysis.arrays import Quantity
-from cbs.errors import CbsError, ConfigError
+from cbs.errors import CbsError, ConfigError, ResultsError
 from cbs.files import atomic_file
+from cbs.training.parents import parent_at
 from cbs.trial.store import Store
 from sweeps.launching.loop import carry_out, prepare
 from sweeps.launching.policies import POLICIES
 from sweeps.outlook.progress import Progress
-from sweeps.papers import PAPERS, SCALES, Expectation, PaperRecipe, Reproduced
+from sweeps.papers import PAPERS, SCALES, Expectation, PaperRecipe, RecipeRun, Reproduced
 from sweeps.reproducing.asking import ask
 from sweeps.reproducing.readings import NoSuchNumber, doubts, read
 from sweeps.running.cluster import Resources
 from sweeps.search.limits import Limits
 from sweeps.spec.overrides import override
+from sweeps.spec.spec import Sweep
 
 VERDICTS = "verdicts.json"
 """File of a recipe's verdicts in its folder, see :meth:`Reproduction.to_json`."""
@@ -163,9 +165,10 @@ def reproduce(
             break
         note(f"{run.name}: {output / run.name}")
         policy = POLICIES.make(run.policy.name, **run.policy.options)
-        policy.check(run.sweep, limits=limits, source=None)
-        resources.check_devices(run.sweep.device, command=False)
-        plan = prepare(run.sweep, run.sweep, policy, output=output / run.name, resources=resources, note=note)
+        sweep = _from_parent(run, output)
+        policy.check(sweep, limits=limits, source=None)
+        resources.check_devices(sweep.device, command=False)
+        plan = prepare(sweep, sweep, policy, output=output / run.name, resources=resources, note=note)
         report = carry_out(plan, policy, resources=resources, limits=limits, progress=progress, note=note)
         complete &= not report.content.get("failures", {}).get("trials", 0)
     contents: dict[str, Any] = {}
@@ -191,6 +194,16 @@ def reproduce(
     )
     store(outcome, output / VERDICTS)
     return outcome
+
+
+def _from_parent(run: RecipeRun, output: Path) -> Sweep:
+    """The sweep of a run, its trials starting from the checkpoint that the run before it keeps, if it names one."""
+    if not run.parent:
+        return run.sweep
+    kept = sorted((output / run.parent).glob("kept/*/*.pt"))
+    if len(kept) != 1:
+        raise ResultsError(f"{output / run.parent} keeps {len(kept)} checkpoints, and run {run.name} starts from one")
+    return run.sweep.replace(parent=replace(parent_at(kept[0]), optimizer="reset"))
 
 
 def is_figure(file: str, figure: str) -> bool:
