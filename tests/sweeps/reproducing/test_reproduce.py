@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from collections.abc import Callable
@@ -10,11 +11,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from cbs.errors import ConfigError, DataError, ResultsError
 from cbs.trial.target import Target
 from sweeps.papers import PAPERS, AnswerPath, Beyond, Expectation, Likely, Near, PaperRecipe, RecipeRun
 from sweeps.papers.parts import TEXT, experiment, larger_critical
+from sweeps.reproducing import reproduce as reproduce_module
 from sweeps.reproducing.asking import ask
 from sweeps.reproducing.atlas import atlas, lines
 from sweeps.reproducing.reproduce import VERDICTS, is_figure, reproduce
@@ -104,6 +107,30 @@ def test_every_statement_has_a_verdict_with_our_interval(written: list[Path], tm
     assert stored["verdicts"][1]["ours"] == [{"value": merit.value, "interval": [low, high]}]
     assert stored["command"] == "cbs reproduce test-recipe --scale tiny"
     assert stored["complete"] is True
+
+
+def test_a_run_starts_from_the_checkpoint_that_the_run_before_it_keeps(
+    written: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two = recipe("tiny").runs[0]
+    runs = (two, dataclasses.replace(two, name="after", parent="main"))
+    monkeypatch.setitem(PAPERS._entries, "test-recipe", lambda scale: dataclasses.replace(recipe(scale), runs=runs))
+    asked: list[Any] = []
+    usual = reproduce_module.prepare
+    monkeypatch.setattr(
+        reproduce_module, "prepare", lambda spec, *more, **how: asked.append(spec) or usual(spec, *more, **how)
+    )
+    with pytest.raises(ResultsError, match=r"main keeps 0 checkpoints, and run after starts from one"):
+        reproduce("test-recipe", "tiny", tmp_path / "out")
+    kept = tmp_path / "out" / "main" / "kept" / "trunk"
+    kept.mkdir(parents=True)
+    torch.save({"weight": torch.zeros(2)}, kept / "64.pt")
+    asked.clear()
+    reproduce("test-recipe", "tiny", tmp_path / "out")
+    first, second = asked
+    assert first.parent is None
+    assert (second.parent.source, second.parent.optimizer) == (str(kept / "64.pt"), "reset")
+    assert second == first.replace(parent=second.parent)
 
 
 @pytest.mark.parametrize(
