@@ -69,7 +69,10 @@ def _section(table: dict[str, Any]) -> Iterator[str]:
     if not table["complete"]:
         yield "Not complete: a limit was reached, or trials failed."
     if source or alike:
-        said = [rows[0]["published"] if alike else "", source + (", where a row says no other" if count < len(rows) else "")]
+        said = [
+            rows[0]["published"] if alike else "",
+            source + (", where a row says no other" if count < len(rows) else ""),
+        ]
         yield f"Published: {'; '.join(filter(None, said))}."
     head = ("statement", *([] if alike else ["published"]), "ours", "verdict")
     yield f"\n| {' | '.join(head)} |\n|{' --- |' * len(head)}"

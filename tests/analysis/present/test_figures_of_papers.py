@@ -85,7 +85,9 @@ def test_pairs_of_tuned_options_are_marked_by_how_their_trials_ended(stored: Pat
         assert (best.lr, f"momentum={best.value:g}") == (point.best_lr, point.tuned)
     diverged = table["outcome"] == "diverged"
     assert diverged.sum() == sum(
-        set(study.status[row][study.ran[row]]) == {"DIVERGED"} for study in answer.studies for row in range(len(study.lrs))
+        set(study.status[row][study.ran[row]]) == {"DIVERGED"}
+        for study in answer.studies
+        for row in range(len(study.lrs))
     )
     axes = drawn("tuned_option", table).axes[0]
     assert axes.get_ylabel() == "1 - momentum"

@@ -7,11 +7,11 @@ Momentum is drawn as 1 - momentum on a log axis, as there.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
+from matplotlib.figure import Figure
 
 from analysis.estimate.findings import Analysis
 from analysis.estimate.result import Answer
@@ -22,13 +22,13 @@ from analysis.questions.analyze.figures.learning_rate import ended
 from cbs.registry.domains import is_number
 
 _COLUMNS = ["panel", "optimizer", "batch_size", "option", "lr", "value", "outcome", "best"]
-_MARKS: dict[str, tuple[str, dict[str, Any]]] = {
-    "reached": ("o", {"color": style.COLOURS[0]}),
-    "reached by some seeds": ("o", {"color": style.COLOURS[0], "markerfacecolor": "white"}),
-    "missed": ("^", {"color": style.COLOURS[4], "markerfacecolor": "white"}),
-    "diverged": ("x", {"color": style.COLOURS[1]}),
+_MARKS: dict[str, dict[str, Any]] = {
+    "reached": {"marker": "o", "color": style.COLOURS[0]},
+    "reached by some seeds": {"marker": "o", "color": style.COLOURS[0], "markerfacecolor": "white"},
+    "missed": {"marker": "^", "color": style.COLOURS[4], "markerfacecolor": "white"},
+    "diverged": {"marker": "x", "color": style.COLOURS[1]},
 }
-_BEST: dict[str, Any] = {"marker": "*", "markersize": 9, "color": "black", "markeredgecolor": "white", "linestyle": ""}
+_BEST: dict[str, Any] = {"marker": "*", "markersize": 9, "color": "black", "markeredgecolor": "white"}
 
 
 def compute(answers: Sequence[Answer]) -> pd.DataFrame:
@@ -53,7 +53,9 @@ def _rows(answer: Answer) -> Iterator[dict[str, Any]]:
             best = point.best_lr == study.lrs[row] and point.tuned == tuned
             where = {"optimizer": answer.group.optimizer, "batch_size": study.batch_size, "option": option}
             panel = f"{answer.group.optimizer}, B={study.batch_size}"
-            yield where | {"panel": panel, "lr": study.lrs[row], "value": value, "outcome": outcome, "best": best} | about
+            yield (
+                where | {"panel": panel, "lr": study.lrs[row], "value": value, "outcome": outcome, "best": best} | about
+            )
 
 
 def _option(study: Study) -> str:
@@ -63,19 +65,11 @@ def _option(study: Study) -> str:
     return next((name for name in names if len({each[name] for each in tuned}) > 1), "")
 
 
-def marks(table: pd.DataFrame) -> list[Line2D]:
-    """Return key entries of the outcomes that occur."""
-    shown = [name for name in _MARKS if (table["outcome"] == name).any()]
-    entries = [style.mark(name, marker=_MARKS[name][0], linestyle="", **_MARKS[name][1]) for name in shown]
-    return [*entries, *([style.mark("best", **_BEST)] if table["best"].any() else [])]
-
-
 @figure(
     "tuned_option",
     of=Analysis,
     compute=compute,
     panel="panel",
-    marks=marks,
     title="Learning rate against another tuned option",
     caption="Every pair of a learning rate and of another option that was tuned, at every batch size B in "
     "{example_unit}s, by how its trials ended with respect to {target}. The best pair has to lie inside.",
@@ -83,16 +77,16 @@ def marks(table: pd.DataFrame) -> list[Line2D]:
 def draw(axes: Axes, table: pd.DataFrame) -> None:
     """Draw a mark for every pair, and a star on the best."""
     option = str(table["option"].iloc[0])
-    below_one = option == "momentum" and (table["value"] < 1).all()
-    table = table.assign(y=1 - table["value"] if below_one else table["value"])
-    label = "1 - momentum" if below_one else style.words(option)
+    momentum = option == "momentum" and (table["value"] < 1).all()
+    table = table.assign(y=1 - table["value"] if momentum else table["value"])
     style.log_scale(axes, "x", table["lr"], most=style.most_ticks(axes))
     style.axis_label(axes, "x", "learning rate")
-    style.axis_label(axes, "y", label)
+    style.axis_label(axes, "y", "1 - momentum" if momentum else style.words(option))
     if (table["y"] > 0).all():
         style.log_scale(axes, "y", table["y"], sorted(set(table["y"])))
-    for name, (marker, look) in _MARKS.items():
-        part = table[table["outcome"] == name]
-        axes.plot(part["lr"], part["y"], marker, markersize=4, zorder=3, **look)
-    best = table[table["best"]]
-    axes.plot(best["lr"], best["y"], zorder=4, **_BEST)
+    parts = {name: table[table["outcome"] == name] for name in _MARKS} | {"best": table[table["best"]]}
+    for name, part in parts.items():
+        if len(part):
+            look = (_MARKS | {"best": _BEST})[name] | {"linestyle": "", "zorder": 4 if name == "best" else 3}
+            axes.plot(part["lr"], part["y"], **look)
+            style.below(cast(Figure, axes.figure), [style.mark(name, **look)])

@@ -29,9 +29,7 @@ def compute(found: LearningRates) -> pd.DataFrame:
             name = f"{group.choice.name}, B={at.batch_size}, {style.words(str(entry.answer.target))}"
             about = {"panel": name, "optimizer": group.choice.name, "confidence": entry.law.confidence}
             ends = dict(zip(("low", "high"), at.interval(half), strict=True))
-            rows.append(
-                about | {"width": width, "batch_size": at.batch_size, "lr": at.lr, "edge": at.edge != 0} | ends
-            )
+            rows.append(about | {"width": width, "batch_size": at.batch_size, "lr": at.lr, "edge": at.edge != 0} | ends)
     table = tidy(rows, _COLUMNS)
     return table[table.groupby("panel")["width"].transform("nunique") > 1].reset_index(drop=True)
 
@@ -59,5 +57,7 @@ def draw(axes: Axes, table: pd.DataFrame) -> None:
         slope, start = np.polyfit(inside["x"], np.log(inside["lr"]), 1)
         across = np.linspace(0.0, table["x"].max(), 2)
         axes.plot(across, np.exp(start + slope * across), "--", color=style.GREY, zorder=2)
-        key.append(style.mark(f"ln lr = {start:.3g} {'+' if slope > 0 else '-'} {abs(slope):.3g} / width", linestyle="--"))
+        key.append(
+            style.mark(f"ln lr = {start:.3g} {'+' if slope > 0 else '-'} {abs(slope):.3g} / width", linestyle="--")
+        )
     style.key(axes, key, table["x"], table["high"].combine_first(table["lr"]))

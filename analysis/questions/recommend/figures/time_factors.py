@@ -50,7 +50,9 @@ def draw(axes: Axes, table: pd.DataFrame) -> None:
     ends = []
     for name, (words, dashes) in _LINES.items():
         colour, last = looks[name].colour, table.iloc[-1]
-        axes.plot(table["batch_size"], table[name], color=colour, linestyle=dashes, linewidth=1.8 if name == "time" else 1.1)
+        axes.plot(
+            table["batch_size"], table[name], color=colour, linestyle=dashes, linewidth=1.8 if name == "time" else 1.1
+        )
         ends.append((last["batch_size"], last[name], words, colour))
     best = table.loc[table["time"].idxmin()]
     axes.plot(best["batch_size"], best["time"], "*", color=looks["time"].colour, markersize=10, markeredgecolor="white")
