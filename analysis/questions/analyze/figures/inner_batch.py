@@ -24,7 +24,8 @@ _PANELS = {"batch_size": "against the total batch size", INNER: "against the inn
 
 def compute(answers: Sequence[Answer]) -> pd.DataFrame:
     """Return two rows for every batch size that reached the target, one for each panel: ``x`` is the batch size of the
-    panel, ``line`` the other one. Only optimizers that were given an inner batch size count; none unless they differ."""
+    panel, ``line`` the other one. Only optimizers that were given inner batch sizes count; none if all have the same.
+    """
     rows = []
     for answer in answers:
         inner = answer.group.choice.options.get(INNER)
