@@ -113,7 +113,7 @@ def situation(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 
 
 SELDOM = {"noise_against_critical", "pareto_goals", "tuned_option", "inner_batch", "one_rate"}
-"""Drawn of several targets, tuned options, inner batch sizes, or one learning rate alone: seen in tests of their own."""
+"""Drawn of several targets, tuned options, inner batch sizes or one learning rate: seen in tests of their own."""
 
 OF_ANSWERS = [name for name in FIGURES.names() if FIGURES[name].of is Analysis]
 
