@@ -151,16 +151,17 @@ class Truth:
 
 
 def coverage(trunk: Trunk, steps: int, wanted: float, seeds: int, replicates: int) -> dict[str, float]:
-    """Of the interval, with the bias of the median estimate, and the tolerance; two seeds have the noise of all three
-    checkpoints."""
+    """Of the interval, with the bias of the median estimate, and the tolerance. Two seeds have the noise of all three
+    checkpoints; a single one has that of three seeds at the two others."""
     truth, losses = worlds(trunk, steps, replicates)
-    every = [worlds(trunk, each, replicates)[1] for each in CHECKPOINTS]
+    others = [worlds(trunk, each, replicates)[1] for each in CHECKPOINTS if each != steps]
     tolerance = truth.tolerance(wanted)
     low = high = 0
     values = []
     for turn in range(replicates):
-        lent = noise_to_borrow([BranchLosses(FACTORS, each[turn, :seeds]) for each in every])
-        means = paired_means(BranchLosses(FACTORS, losses[turn, :seeds]), 1000, turn, lent)
+        own = BranchLosses(FACTORS, losses[turn, :seeds])
+        beside = [BranchLosses(FACTORS, each[turn, : seeds if seeds > 1 else 3]) for each in others]
+        means = paired_means(own, 1000, turn, noise_to_borrow([own, *beside]))
         found = local_factor(means, tolerance, 0.95, seed=turn)
         first, last = found.factor.interval
         low += first is not None and first > wanted
@@ -221,18 +222,20 @@ def control_variate(trunk: Trunk, steps: int, runs: int = 2000) -> float:
     return float(np.corrcoef(difference, control)[0, 1] ** 2)
 
 
-def _rows(replicates: int) -> Iterator[str]:
+def _intervals(replicates: int) -> Iterator[str]:
     yield "| optimizer | checkpoint (steps) | k* | tolerance | seeds | bias | coverage | above | below |"
     yield "|---|---|---|---|---|---|---|---|---|"
     for trunk in (*TRUNKS, NEAR_DIVERGENCE):
         for steps in CHECKPOINTS:
             for wanted in WANTED:
-                for seeds in (2, 3, 5):
+                for seeds in (1, 2, 3, 5):
                     row = coverage(trunk, steps, wanted, seeds, replicates)
                     cells = [f"{row['tolerance']:.4f}", str(seeds), f"{100 * row['bias']:+.1f} %"]
                     cells += [f"{100 * row[name]:.1f} %" for name in ("coverage", "too high", "too low")]
                     yield f"| {trunk.name} | {steps} | {wanted} | {' | '.join(cells)} |"
-    yield ""
+
+
+def _searches(replicates: int) -> Iterator[str]:
     yield "| optimizer | tolerance | checkpoint (steps) | k* | wrong | branches | at most 4 | doublings | coverage |"
     yield "|---|---|---|---|---|---|---|---|---|"
     for trunk, wanted in (*itertools.product(TRUNKS, (1.5, 3.0, 6.0)), (NEAR_DIVERGENCE, 1.7)):
@@ -243,7 +246,9 @@ def _rows(replicates: int) -> Iterator[str]:
                 f"{row['branches']:.1f} of {5 * len(FACTORS)} | {100 * row['at most four']:.0f} % | "
                 f"{row['doublings']:.2f} | {100 * row['coverage']:.1f} % |"
             )
-    yield ""
+
+
+def _controls(_: int) -> Iterator[str]:
     for trunk in TRUNKS:
         shares = ", ".join(f"{100 * control_variate(trunk, steps):.0f} %" for steps in CHECKPOINTS)
         yield f"{trunk.name}: gradients explain {shares} of the variance of a difference"
@@ -251,9 +256,14 @@ def _rows(replicates: int) -> Iterator[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parts = {"intervals": _intervals, "searches": _searches, "controls": _controls}
     parser.add_argument("--replicates", type=int, default=200)
-    for line in _rows(parser.parse_args().replicates):
-        print(line, flush=True)
+    parser.add_argument("--parts", nargs="+", choices=parts, default=list(parts))
+    given = parser.parse_args()
+    for name in given.parts:
+        for line in parts[name](given.replicates):
+            print(line, flush=True)
+        print()
 
 
 if __name__ == "__main__":

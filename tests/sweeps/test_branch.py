@@ -473,7 +473,8 @@ def test_a_checkpoint_that_is_gone_or_changed_is_told(tmp_path: Path, started: l
 def test_a_merge_takes_along_the_checkpoints_that_branches_start_from(tmp_path: Path, started: list[str]) -> None:
     branched(tmp_path / "one", at="25%")
     branched(tmp_path / "two", at="50%")
-    merge([tmp_path / "one", tmp_path / "two"], tmp_path / "both")
+    done = merge([tmp_path / "one", tmp_path / "two"], tmp_path / "both")
+    assert done.lines()[-1] == f"next: cbs local {tmp_path / 'both'}"
     started.clear()
     branched(tmp_path / "both")
     assert started == []

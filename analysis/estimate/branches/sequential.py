@@ -30,6 +30,9 @@ MOST_SEEDS = 5
 _UNLIKE = 0.01
 """Probability of so much scatter, if it were that of all other branches, below which it is not."""
 
+_NEAR = 4.0
+"""A factor that is lost and one that has recovered are near enough if the one is at most this multiple of the other."""
+
 _HOPE = 0.1
 """Chance that all seeds that are allowed would tell, below which no more are run."""
 
@@ -99,20 +102,26 @@ def next_branches(
     lost = next((place for place in range(last + 1, count) if states[place] is BranchState.LOST), count)
     between = (float(factors[last]), float(factors[lost]) if lost < count else None)
     waiting = [place for place in range(last + 1, lost) if states[place] is BranchState.OPEN]
-    if not waiting:
+    near = last > 0 and lost < count and factors[lost] <= _NEAR * factors[last]
+    if near or not waiting:
         return NextBranches(states=tuple(states), between=between)
-    begun = [place for place in waiting if np.isfinite(branches.losses[:, place]).any()]
-    if begun:
-        at = begun[0]
-    elif last == 0 and lost == count:
-        at = min(waiting, key=lambda place: abs(math.log(factors[place] / guess)))
-    else:  # k* is near where the search began, on the side that is not known
-        at = waiting[0] if last else waiting[-1]
+    untold = max((place for place in range(last + 1, lost) if states[place] is BranchState.UNTOLD), default=0)
+    at = _where(factors, waiting, last, lost, untold, guess)
     for seed in range(most_seeds):
         absent = tuple(place for place in (0, at) if seed >= len(there) or not there[seed, place])
         if absent:
             return NextBranches(run=absent, seed=seed, states=tuple(states), between=between)
     raise AssertionError("a factor is open though all of its seeds were run")
+
+
+def _where(factors: Array, waiting: Sequence[int], last: int, lost: int, untold: int, guess: float) -> int:
+    """The factor to test next, one of ``waiting``: far enough from where k* seems to be that few seeds tell."""
+    if lost < len(factors):
+        wanted = math.sqrt(factors[last] * factors[lost]) if last else factors[lost] / _NEAR
+        return min(waiting, key=lambda place: (round(abs(math.log(factors[place] / wanted)), 6), place))
+    beyond = [place for place in waiting if place > untold]
+    least = _NEAR * factors[last] if last else factors[untold] if untold else math.sqrt(2) * guess
+    return next((place for place in beyond if factors[place] >= least), (beyond or waiting)[-1])
 
 
 def _apart(branches: BranchLosses, place: int) -> Array:
