@@ -19,7 +19,7 @@ class BranchLosses:
 
     Attributes:
         factors: k, batch size over that of the trunk, above 0 and increasing, shape ``[K]``.
-        losses: at the end, less is better: NaN where a branch was not run, infinity where it diverged, ``[N, K]`` for N
+        losses: :func:`cbs.trial.record.end_mean`, less is better: NaN where a branch was not run, infinity where it diverged, ``[N, K]`` for N
             seeds.
 
     Raises:

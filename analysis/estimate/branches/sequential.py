@@ -33,7 +33,7 @@ _UNLIKE = 0.01
 _NEAR = 4.0
 """A factor that is lost and one that has recovered are near enough if the one is at most this multiple of the other."""
 
-_HOPE = 0.1
+_HOPE = 0.5
 """Chance that all seeds that are allowed would tell, below which no more are run."""
 
 
@@ -145,8 +145,8 @@ def _test(branches: BranchLosses, place: int, noise: Array) -> _Test:
     if np.isposinf(branches.losses[:, place]).any():
         return _Test(np.array([np.inf]), 0.0, math.inf)
     apart, log = _apart(branches, place), math.log(branches.factors[place] / branches.factors[0])
-    # differences of factors that lie farther apart have the larger noise, at most in proportion to the logarithm
-    squares = noise[:, 1] * np.maximum(1.0, log / noise[:, 0]) ** 2
+    # differences of factors that lie farther apart have the larger noise: a variance in proportion to the logarithm
+    squares = noise[:, 1] * np.maximum(1.0, log / noise[:, 0])
     total, freedom = float(squares.sum()), float(noise[:, 2].sum())
     own, less = float(((apart - apart.mean()) ** 2).sum()) if len(apart) > 1 else 0.0, len(apart) - 1
     if less > 0 and freedom > less:
