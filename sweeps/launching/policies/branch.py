@@ -350,24 +350,21 @@ def _check_trunk(trunk: Trunk, result: TrialResult) -> None:
 
 def _report(searches: Sequence[Search], folder: Path, plan: BranchPlan, limits: Limits) -> SweepReport:
     trials = {trial.trial_id: trial for search in searches for trial in search.trials()}
-    rows = [_row(trial) for trial in trials.values()]
-    trunks, branches = ([row for row in rows if (row["at"] is None) is alone] for alone in (True, False))
+    trunks = [trial for trial in trials.values() if trial.config.parent is None]
+    branches = [trial for trial in trials.values() if trial.config.parent is not None]
     failed = [f"{name}: {t.message}" for name, t in trials.items() if t.status is TrialStatus.FAILED]
-    spent = sum(trial.final_examples for trial in trials.values() if trial.config.parent is not None)
-    whole = sum(row["examples"] for row in trunks) or plan.at[-1] * len({row["optimizer"] for row in branches})
+    spent, whole = (sum(trial.final_examples for trial in of) for of in (branches, trunks))
+    whole = whole or plan.at[-1] * len({str(trial.config.optimizer) for trial in branches})
     content = {
         "output": str(folder),
-        "trunks": trunks,
-        "branches": branches,
-        "examples": sum(row["examples"] for row in rows),
+        "trunks": [trial.trial_id for trial in trunks],
+        "branches": len(branches),
+        "examples": sum(trial.final_examples for trial in trials.values()),
         "share_of_trunk": spent / whole if whole else None,
         "stopped": limits.reached,
         "failures": {"trials": len(failed), "first": failed[0] if failed else None},
     }
-    lines = []
-    for row in trunks:
-        value = "-" if row["value"] is None else f"{row['value']:.5g}"
-        lines.append(f"trunk of {row['optimizer']}, batch size {row['batch_size']}, lr {row['lr']:g}: {value}")
+    lines = [f"trunk of {t.config.optimizer}, batch size {t.config.batch_size}, lr {t.config.lr:g}" for t in trunks]
     if whole:
         lines.append(f"branches took {spent:,} examples, {100 * spent / whole:.1f} % of what they branch from")
     if limits.reached:
@@ -375,19 +372,3 @@ def _report(searches: Sequence[Search], folder: Path, plan: BranchPlan, limits: 
     if failed:
         lines.append(f"{len(failed)} of {len(trials)} trials failed: {failed[0]}")
     return SweepReport(content, [*lines, f"next: cbs local {folder}"])
-
-
-def _row(trial: TrialResult) -> dict[str, Any]:
-    config, parent = trial.config, trial.config.parent
-    return {
-        "trial": trial.trial_id,
-        "optimizer": str(config.optimizer),
-        "at": None if parent is None else parent.examples,
-        "batch_factor": None if parent is None else parent.batch_factor,
-        "batch_size": config.batch_size,
-        "lr": config.lr,
-        "seed": config.seed,
-        "status": str(trial.status),
-        "examples": trial.final_examples,
-        "value": trial.evaluations[-1].value if trial.status is TrialStatus.BUDGET_EXHAUSTED else None,
-    }
