@@ -117,7 +117,7 @@ def tested(
 
 
 def _loss(trial: TrialResult) -> float:
-    """Over the last quarter of its window, less is better; infinity where it diverged, NaN where it did not get there."""
+    """Over the last quarter of its window, less is better; infinity if it diverged, NaN if it did not get there."""
     if trial.status is TrialStatus.DIVERGED:
         return math.inf
     if trial.status is not TrialStatus.BUDGET_EXHAUSTED:

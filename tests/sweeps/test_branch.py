@@ -346,9 +346,7 @@ def test_a_preview_says_what_runs_and_what_it_costs(tmp_path: Path, started: lis
     assert before["trials"] == len(started)
     assert before["examples"] == sum(trial.final_examples for trial in stored(tmp_path))
     assert before["share_of_trunk"] == 12 * 128 / 640
-    after = policy.preview(asked_resolved(), tmp_path, None, 1)
-    assert (after.content["trials"], after.content["trials_done"]) == (0, 13)
-    assert any("240.0 % of its trunk" in line for line in after.lines)
+    assert any("240.0 % of its trunk" in line for line in policy.preview(asked_resolved(), tmp_path, None, 1).lines)
 
 
 def asked_resolved() -> Sweep:

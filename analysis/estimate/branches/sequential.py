@@ -8,6 +8,9 @@ estimate afterwards is not. Tests look after every further seed; at look n of at
 "Discrete sequential boundaries for clinical trials", Biometrika 1983, which becomes Pocock's). The looks' errors are
 added up and not integrated, so that a test's rate holds whatever their dependence.
 
+The factor at which k* seems to be would take the most seeds, so those on both sides of it are tested, and the search
+ends where one has recovered and one is lost that are near enough.
+
 The variance of a difference is pooled over all factors and checkpoints that two seeds or more ran, so that one seed of
 a factor may be enough; where a factor scatters far more than all others, its own noise counts alone.
 """
@@ -20,7 +23,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
-from scipy.special import fdtrc, ndtri, stdtrit
+from scipy.special import fdtrc, stdtrit
 
 from analysis.arrays import Array
 from analysis.estimate.branches.losses import BranchLosses
@@ -33,9 +36,6 @@ _UNLIKE = 0.01
 _NEAR = 4.0
 """A factor that is lost and one that has recovered are near enough if the one is at most this multiple of the other."""
 
-_HOPE = 0.5
-"""Chance that all seeds that are allowed would tell, below which no more are run."""
-
 
 class BranchState(StrEnum):
     """What is known of a factor."""
@@ -45,7 +45,7 @@ class BranchState(StrEnum):
     OPEN = "open"
     """The next seed may tell."""
     UNTOLD = "cannot be told"
-    """As many seeds as are allowed did not tell, or hardly would: k* is near it."""
+    """As many seeds as are allowed did not tell, or as likely as not would not: k* is near it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,10 +178,9 @@ class _Test:
             return BranchState.UNTOLD
         if self.freedom < 2:
             return BranchState.OPEN
-        # whether further seeds have a chance to tell, if the noise is what it seems and the mean within it
-        moves = math.sqrt(self.variance * (1 / count - 1 / most))
-        hope = abs(mean - tolerance) - self._reach(level, most, most) > float(ndtri(_HOPE)) * moves
-        return BranchState.OPEN if hope else BranchState.UNTOLD
+        # as likely as not the mean stays: would all seeds that are allowed tell then?
+        told = abs(mean - tolerance) > self._reach(level, most, most)
+        return BranchState.OPEN if told else BranchState.UNTOLD
 
     def _reach(self, level: float, most: int, look: int) -> float:
         """How far a limit lies from the mean at a look; infinity without noise."""

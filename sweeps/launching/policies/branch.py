@@ -21,7 +21,7 @@ from cbs.training.parents import digest, parent_at, read_checkpoint
 from cbs.trial.config import COMMAND, Choice, TrialConfig
 from cbs.trial.parent import Parent
 from cbs.trial.record import TrialResult, TrialStatus
-from cbs.trial.store import MANIFEST, Store
+from cbs.trial.store import Store
 from sweeps.launching.policies import POLICIES
 from sweeps.launching.policies.base import Policy, SweepReport, Sweeps
 from sweeps.outlook.cost import Cost
@@ -193,33 +193,13 @@ class Branch(Policy):
         return SweepReport(report.content | content, lines)
 
     def preview(self, sweep: Sweep, folder: Path, cost: Cost | None, workers: int) -> SweepReport:
-        plan, store = self._plan(sweep), Store(folder)
-        finished = [r for r in store.results() if r.status.final] if (folder / MANIFEST).exists() else []
-        trunks = self._trunks(sweep)
+        plan, trunks = self._plan(sweep), self._trunks(sweep)
         each = len(plan.factors) * plan.rates_tried * len(sweep.seeds) * len(plan.at)
-        optimizers = len(sweep.optimizers)
-        done = 0
-        for trunk in trunks:
-            parts = [] if trunk.sweep is None else [trunk.sweep]
-            if all(path.exists() for path in self._paths(trunk, plan, store)):
-                parts += self._parts(sweep, trunk, plan, store)
-            done += sum(len(list(Search(part, finished).trials())) for part in parts)
-        planned = len([trunk for trunk in trunks if trunk.sweep is not None]) + each * optimizers
-        examples = sum(trunk.sweep.budgets[0] for trunk in trunks if trunk.sweep) + each * optimizers * plan.window
-        whole = sweep.budgets[0] if not self._checkpoints else plan.at[-1]
-        share = each * plan.window / whole
-        content: dict[str, Any] = {
-            "output": str(folder),
-            "at": list(plan.at),
-            "batch_sizes": list(plan.factors),
-            "window": plan.window,
-            "seeds": list(sweep.seeds),
-            "error": self._error,
-            "trials": planned - done,
-            "trials_done": done,
-            "examples": examples,
-            "share_of_trunk": share,
-        }
+        trained = [trunk.sweep.budgets[0] for trunk in trunks if trunk.sweep is not None]
+        trials = len(trained) + each * len(sweep.optimizers)
+        examples = sum(trained) + each * len(sweep.optimizers) * plan.window
+        share = each * plan.window / (plan.at[-1] if self._checkpoints else sweep.budgets[0])
+        content = {"output": str(folder), "trials": trials, "examples": examples, "share_of_trunk": share}
         most = "at most " if self._error else ""
         lines = [
             f"output        {folder}",
@@ -227,12 +207,12 @@ class Branch(Policy):
             f"branches at   {' '.join(f'{at:,}' for at in plan.at)} examples",
             f"batch sizes   {' '.join(f'{size} (k={k})' for size, k in plan.factors.items())}",
             f"window        {plan.window:,} examples, {plan.window // max(plan.factors)} steps of the largest batch",
-            f"trials        {most}{planned - done} to run, {done} done",
+            f"trials        {most}{trials}, less those that are in the folder",
             f"examples      {most}{examples:,} in all",
             f"price         branches of an optimizer cost {most}{100 * share:.1f} % of its trunk",
         ]
         if self._error:
-            lines.append("as a rule three to ten branches at a checkpoint are enough for the sequential test")
+            lines.append("as a rule three to nine branches at a checkpoint are enough for the sequential test")
         return SweepReport(content, lines)
 
     def _plan(self, sweep: Sweep) -> BranchPlan:
@@ -294,18 +274,12 @@ class Branch(Policy):
             trunks.append(Trunk(choice, sweep.labels[str(choice)], lr, trained or base, trained))
         return trunks
 
-    def _paths(self, trunk: Trunk, plan: BranchPlan, store: Store) -> list[Path]:
-        """Checkpoints of a trunk, in the order of ``plan.at``."""
-        if trunk.sweep is None:
-            return [path for path, _ in self._given(plan.batch_size)]
-        folder = store.kept_folder(_trial(trunk).fingerprint)
-        return [kept_path(folder, at) for at in plan.at]
-
     def _parts(self, sweep: Sweep, trunk: Trunk, plan: BranchPlan, store: Store) -> Iterator[Sweep]:
         """The branches of a trunk, checkpoint by checkpoint."""
-        base = trunk.base
-        for at, path in zip(plan.at, self._paths(trunk, plan, store), strict=True):
-            source = str(path) if trunk.sweep is None else _trial(trunk).fingerprint
+        base, own = trunk.base, "" if trunk.sweep is None else _trial(trunk).fingerprint
+        kept = [kept_path(store.kept_folder(own), at) for at in plan.at]
+        for at, path in zip(plan.at, kept if own else [path for path, _ in self._given(plan.batch_size)], strict=True):
+            source = own or str(path)
             parent = Parent(source=source, examples=at, digest=digest(path), **self._how)
             for choice in sweep.optimizers if self._trunk_optimizer else (trunk.choice,):
                 lr = _rate(sweep, choice)

@@ -251,7 +251,7 @@ def test_noise_of_all_branches_saves_seeds_and_is_dropped_where_it_is_too_small(
     exact = [BranchLosses(factors, np.array([[0.0, 1e-6 * row, 2e-6 * row] for row in range(9)]))]
     two = BranchLosses(factors, np.array([[0.0, 0.04, NAN], [0.0, 0.0, NAN]]))
     assert next_branches(two, 0.05, earlier=exact).states[1] is BranchState.OPEN
-    # a factor that lies farther from the smallest one is taken to scatter more: a variance in proportion to the logarithm
+    # a factor farther from the smallest one is taken to scatter more: its variance is in proportion to the logarithm
     close = BranchLosses(factors, np.array([[0.0, 0.04, NAN]]))
     far = BranchLosses(factors, np.array([[0.0, NAN, 0.04]]))
     assert next_branches(close, 0.05, earlier=earlier, most_seeds=9).states[1] is BranchState.RECOVERED
