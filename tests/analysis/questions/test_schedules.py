@@ -85,7 +85,7 @@ def with_schedule(
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    sweep(tmp_path / "results", {"adamw": TRUTH}, seeds=3, lrs=tuple(5e-4 * 2.0 ** (power / 2) for power in range(11)))
+    sweep(tmp_path / "results", {"adamw": TRUTH}, seeds=3, lrs=tuple(5e-4 * 2.0**power for power in range(6)))
     return tmp_path / "results"
 
 
