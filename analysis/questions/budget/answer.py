@@ -188,7 +188,7 @@ def budget(
         names = _names(scope)
         entries = []
         for entry, name in zip(scope, names, strict=True):
-            others = [(e, losses) for e, losses in found if e is not entry and e.name == entry.name]
+            others = [(e, losses) for e, losses in found if e is not entry and e.trains == entry.trains]
             others = [pair for pair in others if pair[0].group.workload == entry.group.workload]
             answered = _answer(entry, name, of[id(entry)], margin, others, config)
             near = relation(
