@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import pkgutil
 import shlex
 from typing import Any
 
@@ -38,21 +39,13 @@ def ask(line: str) -> dict[str, Any]:
 
 def _command(words: list[str]) -> Any:
     """The function of a command, whose name is taken off the words."""
-    homes = command_modules().get(words[0], []) if words else []
-    name = words.pop(0) if words else ""
-    modules = [load(home) for home in homes]
-    if len(modules) == 1 and hasattr(modules[0], "command") and not hasattr(modules[0], "__path__"):
-        return modules[0].command
-    inner = words.pop(0) if words else ""
-    for home in modules:
-        for path in getattr(home, "__path__", ()):
-            names = {typed(file): file for file in _files(path)}
-            if inner in names:
-                return load(f"{home.__name__}.{names[inner]}").command
-    raise ConfigError(f"no command 'cbs {name} {inner}'".rstrip(" '") + "'")
-
-
-def _files(path: str) -> list[str]:
-    import pkgutil
-
-    return [module.name for module in pkgutil.iter_modules([path])]
+    homes = [load(home) for home in command_modules().get(words[0], [])] if words else []
+    if len(homes) == 1 and not hasattr(homes[0], "__path__"):
+        del words[:1]
+        return homes[0].command
+    for home in homes:
+        for module in pkgutil.iter_modules(getattr(home, "__path__", ())):
+            if typed(module.name) in words[1:2]:
+                del words[:2]
+                return load(f"{home.__name__}.{module.name}").command
+    raise ConfigError(f"no command '{' '.join(['cbs', *words[:2]])}'")
