@@ -108,7 +108,8 @@ def paired_means(branches: BranchLosses, draws: int, seed: int, lent: LentNoise 
         normal = rng.standard_normal((draws, len(losses))) @ own
         normal += rng.standard_normal((draws, len(means))) * np.sqrt(other / seeds)
         # comonotone over factors: with seeds alike all differences are divided by the same number
-        spread = chi2.ppf(rng.random((draws, 1)), freedom) / freedom
+        unlike, alike = np.unique(freedom, return_inverse=True)
+        spread = (chi2.ppf(rng.random((draws, 1)), unlike) / unlike)[:, alike]
         drawn = means + normal / np.sqrt(np.maximum(spread, 1e-12))
     return PairedMeans(
         factors=branches.factors[kept], means=means, drawn=drawn, seeds=seeds, variance=variance, borrowed=alone
