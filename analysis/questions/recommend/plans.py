@@ -131,7 +131,8 @@ class Advice:
 @dataclass(frozen=True, kw_only=True)
 class Winner:
     """The best optimizer for an objective, each at its own recommended batch size; the probability that it is the best
-    is ``None`` without resamples, with one optimizer, or if another's best learning rate is at the edge of its grid."""
+    is ``None`` without resamples, with one optimizer, if another's best learning rate is at the edge of its grid, or if
+    another was not run beyond its recommended batch size, where the best lies."""
 
     objective: str
     optimizer: str

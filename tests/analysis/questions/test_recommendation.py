@@ -19,7 +19,7 @@ from analysis.estimate.time_curves import candidates, plane
 from analysis.phrases import number
 from analysis.questions.recommend.along import local_curves
 from analysis.questions.recommend.answer import advise, probabilities_of_best, winner
-from analysis.questions.recommend.plans import Wish
+from analysis.questions.recommend.plans import Plan, Winner, Wish
 from analysis.read.results import load
 from analysis.read.throughput import Assumed, StepTimeTable
 from cbs.errors import ConfigError, ResultsError
@@ -227,11 +227,30 @@ def test_a_loser_whose_learning_rate_lies_at_the_edge_leaves_the_winner_without_
     noisy: list[Answer],
 ) -> None:
     plans = [advise(answer, rates(latency=0.02), Wish(devices=1)).plans["time"] for answer in noisy]
-    best = winner(plans, set(), 0)
+    measured = {plan.optimizer: (1.0, 1e6) for plan in plans}
+    best = winner(plans, set(), measured, 0)
     other = next(plan.optimizer for plan in plans if plan.optimizer != best.optimizer)
     assert best.probability is not None
-    assert winner(plans, {best.optimizer}, 0) == best, "it can only be better"
-    assert winner(plans, {other}, 0) == dataclasses.replace(best, probability=None)
+    assert winner(plans, {best.optimizer}, measured, 0) == best, "it can only be better"
+    assert winner(plans, {other}, measured, 0) == dataclasses.replace(best, probability=None)
+
+
+def test_a_loser_that_was_not_run_where_the_winner_is_best_leaves_it_without_a_probability(noisy: list[Answer]) -> None:
+    plans = [advise(answer, rates(latency=0.02), Wish(devices=1)).plans["time"] for answer in noisy]
+    measured = {plan.optimizer: (1.0, 1e6) for plan in plans}
+    best = winner(plans, set(), measured, 0)
+    other = next(plan for plan in plans if plan.optimizer != best.optimizer)
+    for size, ends in ((4 * best_size(plans, best), (4, 1e6)), (best_size(plans, best) // 4, (0.01, 0.25))):
+        at_end = dataclasses.replace(other, batch_size=size)
+        pair = [at_end if plan is other else plan for plan in plans]
+        own = best_size(plans, best)
+        beyond = measured | {other.optimizer: (ends[0] * own, ends[1] * own)}
+        assert winner(pair, set(), beyond, 0) == dataclasses.replace(best, probability=None)
+        assert winner(pair, set(), measured, 0) == best, "its best lies inside the batch sizes that it was run at"
+
+
+def best_size(plans: list[Plan], best: Winner) -> int:
+    return next(plan.batch_size for plan in plans if plan.optimizer == best.optimizer)
 
 
 def test_one_device_is_no_several(exact: Answer) -> None:
