@@ -19,7 +19,7 @@ import numpy as np
 
 from analysis.arrays import Array
 from analysis.estimate.branches.losses import BranchLosses
-from analysis.estimate.branches.paired import local_factor, noise_to_borrow, paired_means
+from analysis.estimate.branches.paired import PairedMeans, local_factor, noise_to_borrow, paired_means
 from analysis.estimate.branches.sequential import next_branches
 
 FACTORS = np.array([0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0])
@@ -159,15 +159,10 @@ class Truth:
 def coverage(trunk: Trunk, steps: int, wanted: float, seeds: int, replicates: int) -> dict[str, float]:
     """Of the interval, with the bias of the median estimate, and the tolerance. Two seeds have the noise of all three
     checkpoints; a single one has that of three seeds at the two others."""
-    truth, losses = worlds(trunk, steps, replicates)
-    others = [worlds(trunk, each, replicates)[1] for each in CHECKPOINTS if each != steps]
-    tolerance = truth.tolerance(wanted)
+    tolerance = worlds(trunk, steps, replicates)[0].tolerance(wanted)
     low = high = 0
     values = []
-    for turn in range(replicates):
-        own = BranchLosses(FACTORS, losses[turn, :seeds])
-        beside = [BranchLosses(FACTORS, each[turn, : seeds if seeds > 1 else 3]) for each in others]
-        means = paired_means(own, 1000, turn, noise_to_borrow([own, *beside]))
+    for turn, means in enumerate(measured(trunk, steps, seeds, replicates)):
         found = local_factor(means, tolerance, 0.95, seed=turn)
         first, last = found.factor.interval
         low += first is not None and first > wanted
@@ -180,6 +175,20 @@ def coverage(trunk: Trunk, steps: int, wanted: float, seeds: int, replicates: in
         "too high": low / replicates,
         "too low": high / replicates,
     }
+
+
+@functools.lru_cache(maxsize=4)
+def measured(trunk: Trunk, steps: int, seeds: int, replicates: int) -> list[PairedMeans]:
+    """Means of the branches of one checkpoint with draws, for all tolerances."""
+    losses, others = (
+        [worlds(trunk, each, replicates)[1] for each in CHECKPOINTS if (each == steps) is own] for own in (True, False)
+    )
+    found = []
+    for turn in range(replicates):
+        own = BranchLosses(FACTORS, losses[0][turn, :seeds])
+        beside = [BranchLosses(FACTORS, each[turn, : seeds if seeds > 1 else 3]) for each in others]
+        found.append(paired_means(own, 1000, turn, noise_to_borrow([own, *beside])))
+    return found
 
 
 @functools.cache

@@ -10,6 +10,7 @@ import dataclasses
 import hashlib
 import json
 import re
+import warnings
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -185,7 +186,8 @@ def _of_trainer(folder: Path) -> CheckpointContent:
 def _saved(path: Path) -> dict[str, Any]:
     """Return what ``torch.save`` wrote."""
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings(action="ignore"):  # what torch says of a foreign pickle is no line of ours
+            content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
         if out_of_memory(error):
             raise

@@ -78,7 +78,9 @@ class LocalFactor:
     beyond: str = ""
 
 
-def paired_means(branches: BranchLosses, draws: int, seed: int, lent: LentNoise | None = None) -> PairedMeans:
+def paired_means(
+    branches: BranchLosses, draws: int, seed: int, lent: LentNoise | None = None, *, part: int = 0
+) -> PairedMeans:
     """The means of the factors that can be compared, and draws of them.
 
     Args:
@@ -87,6 +89,8 @@ def paired_means(branches: BranchLosses, draws: int, seed: int, lent: LentNoise 
         seed: of the draws; branches of one checkpoint are drawn alike for every window, those of others not.
         lent: noise to be used below two seeds, and of two where it has more degrees of freedom than they have, see
             :func:`noise_to_borrow`.
+        part: number of the part of the window: noise that is lent does not say how that of two parts hangs together, so
+            each has draws of its own.
     """
     kept = branches.usable
     losses = branches.losses[:, kept]
@@ -106,9 +110,13 @@ def paired_means(branches: BranchLosses, draws: int, seed: int, lent: LentNoise 
         freedom = np.where(alone, max(lent.freedom, 1.0), seeds - 1)
         own = np.where(alone, 0.0, residuals / np.sqrt(seeds * np.maximum(seeds - 1, 1)))
         normal = rng.standard_normal((draws, len(losses))) @ own
-        normal += rng.standard_normal((draws, len(means))) * np.sqrt(other / seeds)
+        borrowed = rng.standard_normal((draws, len(means)))
+        if part:
+            borrowed = np.random.default_rng([seed, part]).standard_normal(borrowed.shape)
+        normal += borrowed * np.sqrt(other / seeds)
         # comonotone over factors: with seeds alike all differences are divided by the same number
-        spread = chi2.ppf(rng.random((draws, 1)), freedom) / freedom
+        unlike, alike = np.unique(freedom, return_inverse=True)
+        spread = (chi2.ppf(rng.random((draws, 1)), unlike) / unlike)[:, alike]
         drawn = means + normal / np.sqrt(np.maximum(spread, 1e-12))
     return PairedMeans(
         factors=branches.factors[kept], means=means, drawn=drawn, seeds=seeds, variance=variance, borrowed=alone

@@ -84,7 +84,7 @@ def next_branches(
     Args:
         branches: all factors that may be run, and the losses so far; no row is needed for a seed that was not run.
         tolerance: above the loss of the smallest factor.
-        guess: factor to begin with, such as k* of the checkpoint before.
+        guess: of k*, such as that of the checkpoint before.
         most_seeds: of one factor.
         earlier: other checkpoints, whose noise is taken for the same.
     """

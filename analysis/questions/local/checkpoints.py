@@ -191,7 +191,7 @@ def checkpoint(
     """
     branched, losses = tables.branched, tables.of("loss")
     whole, found = _at(losses, tolerance, lent, config, seed)
-    halfway, _ = _at(tables.of("half"), tolerance, lent, config, seed)
+    halfway, _ = _at(tables.of("half"), tolerance, lent, config, seed, part=1)
     trials = branched.trials
     size = float((trials["batch_size"] / trials["factor"]).iloc[0])
     recovery = _ratio(whole, halfway, config.confidence)
@@ -225,11 +225,11 @@ def checkpoint(
 
 
 def _at(
-    losses: BranchLosses, tolerance: float, lent: LentNoise, config: AnalysisConfig, seed: int
+    losses: BranchLosses, tolerance: float, lent: LentNoise, config: AnalysisConfig, seed: int, *, part: int = 0
 ) -> tuple[LocalFactor, PairedMeans | None]:
     if not losses.usable.any():
         return LocalFactor(factor=UNKNOWN, drawn=np.empty(0), factors=np.empty(0), excess=()), None
-    found = paired_means(losses, config.resamples, config.seed + seed, lent)
+    found = paired_means(losses, config.resamples, config.seed + seed, lent, part=part)
     diverged = losses.factors[losses.diverged & (losses.factors > found.factors[-1])]
     first = float(diverged[0]) if len(diverged) else None
     return local_factor(found, tolerance, config.confidence, first, config.seed + seed), found

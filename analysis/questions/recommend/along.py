@@ -47,14 +47,15 @@ def beside(answer: Answer, plans: Sequence[Plan], curves: LocalCurves) -> Iterat
         return
     said = ", ".join(f"{_in_words(local)} at {number(seen)}" for seen, local in curve["places"])
     yield f"local critical batch size along a run, by {curve['unit']}s seen (within {curve['within']}): {said}"
+    above = {}
     for size in sorted({plan.batch_size for plan in plans}):
-        above = [seen for seen, local in curve["places"] if size > _at_most(local)]
-        if above:
-            yield (
-                f"batch size {size} is above that up to {number(above[-1])} {curve['unit']}s, where it falls behind "
-                f"smaller ones at equal data: cbs schedule plan --curve, with a table in {curve['folder']}, begins "
-                "with those"
-            )
+        if seen := [seen for seen, local in curve["places"] if size > _at_most(local)]:
+            above[size] = f"{size} up to {number(seen[-1])}"
+    if above:
+        yield (
+            f"above that are batch sizes {', '.join(above.values())} {curve['unit']}s, where they fall behind "
+            f"smaller ones at equal data: cbs schedule plan --curve, with a table in {curve['folder']}, begins smaller"
+        )
 
 
 def _at_most(local: dict[str, Any]) -> float:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from analysis.estimate.branches.losses import BranchLosses
-from analysis.estimate.branches.paired import local_factor, noise_to_borrow, paired_means
+from analysis.estimate.branches.paired import LentNoise, local_factor, noise_to_borrow, paired_means
 from analysis.estimate.branches.published import published, smoothed
 from analysis.estimate.branches.sequential import BranchState, next_branches
 from analysis.extensions.theory.noisy_quadratic import NoisyQuadratic
@@ -291,6 +291,15 @@ def test_where_the_smallest_factor_diverged_the_search_ends() -> None:
     assert answer.states[1:] == (BranchState.UNTOLD,) * 3
     rows = [(INF if seed == 0 else 0.0, 0.01 + 0.02 * (-1) ** seed, NAN, NAN) for seed in range(5)]
     assert next_branches(table(*rows), 0.01, most_seeds=5).states[1] is not BranchState.OPEN
+
+
+def test_lent_noise_does_not_hang_together_from_one_part_of_the_window_to_the_other() -> None:
+    own = table((0.0, 0.01, 0.02, 0.05), (0.0, 0.02, 0.02, 0.03), (0.1, 0.1, 0.15, 0.13))
+    whole, half = (paired_means(own, 500, 3, LentNoise(1e-4, 5.0), part=part).drawn for part in (0, 1))
+    np.testing.assert_array_equal(whole, half)
+    one = table((0.0, 0.01, 0.02, 0.05))
+    whole, half = (paired_means(one, 500, 3, LentNoise(1e-4, 5.0), part=part).drawn for part in (0, 1))
+    assert abs(np.corrcoef(whole[:, 0] - whole[:, 1], half[:, 0] - half[:, 1])[0, 1]) < 0.3
 
 
 def test_losses_that_determine_no_noise_have_no_interval() -> None:

@@ -295,7 +295,7 @@ def test_what_cbs_local_wrote_stands_beside_the_recommendation(exact: Answer, tm
         "local critical batch size along a run, by rows seen (within 0.02 nats): "
         f"below {number(0.9 * size)} at 100, {number(0.95 * size)} at 200, {number(size * 2.0)} at 400, above 4 at 800"
     )
-    assert remarks[-1].startswith(f"batch size {size} is above that up to 200 rows")
+    assert remarks[-1].startswith(f"above that are batch sizes {size} up to 200 rows, where")
     file.write_text('{"scopes": 3}')
     with pytest.raises(ResultsError, match=r"local\.json is not what 'cbs local' writes"):
         local_curves(tmp_path)
