@@ -49,8 +49,9 @@ def test_what_a_tracker_has_is_what_an_importer_reads(name: str, store: Store, t
     if importlib.util.find_spec(PACKAGES[name]) is None:
         pytest.skip(f"{name} is not installed")
     (told,) = write(store, [name])
+    folder = store.root / FOLDERS[name]
+    sizes = {file: file.stat().st_size for file in folder.rglob("*") if file.is_file()}
     assert told.startswith(f"{name} has 4 trials: ")
-    write(store, [name])  # nothing twice
     asked = import_settings(metric=factories.TARGET.metric, pattern="{optimizer}-b{batch_size}-lr{lr}-s{seed}-*")
     imported = import_runs([store.root / FOLDERS[name]], tmp_path / "back", asked)
     assert imported.format == name
@@ -64,6 +65,10 @@ def test_what_a_tracker_has_is_what_an_importer_reads(name: str, store: Store, t
         np.testing.assert_allclose(*values, rtol=2.0**-23)
         if result.steps_to_target is not None:
             assert there.steps_to_target == pytest.approx(result.steps_to_target, rel=1e-5)
+    write(store, [name])
+    assert sizes == {file: file.stat().st_size for file in folder.rglob("*") if file.is_file()}, (
+        "at once, nothing twice"
+    )
 
 
 class Recorded(Tracker):
@@ -113,6 +118,12 @@ def test_a_tracker_that_fails_is_named_and_left_out_and_made_up_for(
     monkeypatch.setattr(recorded, "fails_at", None)
     assert write(store, ["recorded"]) == ["recorded has 4 trials: here"]
     assert len(set(recorded.written)) == len(recorded.written) == 4
+
+    def no_disk(self: Recorded) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(recorded, "close", no_disk)
+    assert write(store, ["recorded"]) == ["recorded is left out from now on: OSError: no space left"]
 
 
 def test_nothing_is_made_without_a_tracker(store: Store) -> None:

@@ -404,7 +404,6 @@ def test_what_is_written_can_be_planned_from(one: Path, run: Callable[..., tuple
     assert table["local_critical_batch_size_tokens"].tolist() == pytest.approx(
         (32 * table["local_critical_batch_size"]).tolist()
     )
-    assert len(pd.read_csv(folder / "branches.csv")) == 3 * len(FACTORS)
     (source,), end = sources(None, FAST, curve=folder / "curve-adamw.csv", budget="400000")
     assert end == 400_000
     assert [phase.critical.value for phase in source.phases] == pytest.approx(
