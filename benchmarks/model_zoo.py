@@ -134,8 +134,9 @@ def torch_zoo() -> dict[str, Entry]:
     from benchmarks.zoo_layers import LAYERS
     from benchmarks.zoo_loops import LOOPS
     from benchmarks.zoo_own import OWN
+    from benchmarks.zoo_used_again import USED_AGAIN
 
-    return {**LAYERS, **LOOPS, **CORNERS, **OWN, **GROUPS, **FORMULAS, **LATE}
+    return {**LAYERS, **LOOPS, **CORNERS, **OWN, **GROUPS, **FORMULAS, **USED_AGAIN, **LATE}
 
 
 def find(name: str) -> Entry:

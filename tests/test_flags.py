@@ -58,20 +58,19 @@ def answer() -> Mock:
     return result
 
 
-CONFIG: dict[str, Case] = {
+COMMON: dict[str, Case] = {
     "--definition": (
         ["--definition", "sfo", "--definition", "saturation(tolerance=1)"],
         "AnalysisConfig(definition='sfo', options={'saturation': {'tolerance': 1.0}}",
     ),
-}
-ASSUMED: dict[str, Case] = {
     "--throughput": (
         ["--throughput", "assumed(examples_per_second_per_device=70, max_batch_per_device=9, step_latency=0.25)"],
         "Assumed(examples_per_second=70.0, max_batch_per_device=9, latency=0.25)",
     ),
+    "--figures": (["--figures", "none"], "figures=None"),
+    "--json": (["--json"], "to_json("),
 }
-FIGURES = {"--figures": (["--figures", "none"], "figures=None")}
-JSON = {"--json": (["--json"], "to_json(")}
+"""Of every command that has the flag and no case of its own."""
 PRESENT = {"analysis.present.write": tuple, "analysis.present.to_json": dict, "analysis.present.show": None}
 PROGRAM = [
     "--command", "echo {batch_size} {lr} {seed} {folder}", "--reads", "csv", "--metric", "loss",
@@ -91,23 +90,21 @@ UNITS = [
 FLAGS = {
     "analyze": Flags(
         {"analysis.questions.analyze.answer.analyze": answer, **PRESENT},
-        cases=CONFIG | FIGURES | JSON | {"--suggest": (["--suggest"], "suggestions=True")},
+        cases={"--suggest": (["--suggest"], "suggestions=True")},
     ),
     "compare": Flags(
         {
             "analysis.questions.compare.answer.compare": answer,
             "analysis.read.throughput.read_throughput": "the table",
             **PRESENT,
-        },
-        cases=CONFIG | FIGURES | JSON | ASSUMED,
+        }
     ),
     "schedule judge": Flags(
         {
             "analysis.questions.judge.answer.schedules": answer,
             "analysis.read.throughput.read_throughput": "the table",
             **PRESENT,
-        },
-        cases=CONFIG | FIGURES | JSON | ASSUMED,
+        }
     ),
     "schedule plan": Flags(
         {
@@ -118,10 +115,7 @@ FLAGS = {
             **PRESENT,
         },
         base=["FOLDER"],
-        cases=FIGURES
-        | JSON
-        | ASSUMED
-        | {
+        cases={
             "--rule": (["--rule", "doubling", "--first-batch-size", "8"], "rule='doubling'"),
             "--first-batch-size": (["--rule", "doubling", "--first-batch-size", "16"], "first_batch_size=16"),
             "--lr-exponent": (["--lr-exponent", "0.25"], "lr_exponent=0.25"),
@@ -140,9 +134,7 @@ FLAGS = {
             "analysis.extensions.theory.noisy_quadratic.NoisyQuadratic.power_law": answer,
             **PRESENT,
         },
-        cases=CONFIG
-        | JSON
-        | {
+        cases={
             "--optim": (["--optim", "nesterov", "--optim", "ema"], "['nesterov', 'ema']"),
             "--power": (["--power", "0,0.5"], "powers=(0.0, 0.5)"),
             "--batch-sizes": (["--batch-sizes", "8..32"], "batch_sizes=(8, 16, 32)"),
@@ -156,15 +148,12 @@ FLAGS = {
     "fit": Flags(
         {"analysis.estimate.fit_table.fit_table": answer, "analysis.present.save_figure.save_figure": None, **PRESENT},
         base=["steps.csv"],
-        cases=CONFIG
-        | JSON
-        | {"--column": (["--column", "steps=mine", "--column", "lr=rate"], "{'steps': 'mine', 'lr': 'rate'}")},
+        cases={"--column": (["--column", "steps=mine", "--column", "lr=rate"], "{'steps': 'mine', 'lr': 'rate'}")},
     ),
     "import": Flags(
         {"analysis.read.importers.import_runs": answer},
         base=UNITS,
-        cases=JSON
-        | {
+        cases={
             "--direction": (["--direction", "above"], "direction='above'"),
             "--batch-unit": (["--batch-unit", "tokens", "--tokens-per-example", "77"], "batch_unit='tokens'"),
             "--column": (["--column", "step=it"], "columns={'step': 'it'}"),
@@ -173,7 +162,7 @@ FLAGS = {
     ),
     "lr": Flags(
         {"analysis.questions.lr.answer.learning_rates": answer, **PRESENT},
-        cases=FIGURES | JSON | CONFIG | {"--scale-from": (["--scale-from", "16"], "reference=16")},
+        cases={"--scale-from": (["--scale-from", "16"], "reference=16")},
     ),
     "noise-scale": Flags(
         {
@@ -182,8 +171,7 @@ FLAGS = {
             "sweeps.measuring.noise_scale.one_step": answer,
             **PRESENT,
         },
-        cases=FIGURES
-        | {
+        cases={
             "--optim": (["--optim", "muon"], "optimizer='muon'"),
             "--geometry": (["--geometry", "l1", "--geometry", "nuclear"], "geometries=['l2', 'l1', 'nuclear']"),
             "--layers": (["--layers"], "wide=True"),
@@ -217,7 +205,6 @@ FLAGS = {
             "analysis.read.throughput.read_throughput": "the table",
         },
         base=["--throughput", "times.csv"],
-        cases=FIGURES | JSON,
     ),
     "report": Flags(
         {
@@ -225,21 +212,15 @@ FLAGS = {
             "analysis.questions.report.methods.methods": lambda *_, **__: Mock(paragraphs=("In words.",), bibtex="@"),
             "analysis.questions.report.live.follow": answer,
         },
-        cases=CONFIG | JSON | {"--methods": (["--methods"], "printed: In words."), "--live": (["--live"], "follow(")},
+        cases={"--methods": (["--methods"], "printed: In words."), "--live": (["--live"], "follow(")},
     ),
     "budget": Flags(
         {"analysis.questions.budget.answer.budget": answer, **PRESENT},
         base=["results"],
-        cases=FIGURES | JSON | {"--at": (["--at", "7,8e2"], "at=(7.0, 800.0)")},
+        cases={"--at": (["--at", "7,8e2"], "at=(7.0, 800.0)")},
     ),
-    "local": Flags(
-        {"analysis.questions.local.answer.local": answer, **PRESENT}, base=["results"], cases=FIGURES | JSON
-    ),
-    "scale": Flags(
-        {"analysis.questions.scale.answer.scale": answer, **PRESENT},
-        base=["results"],
-        cases=CONFIG | FIGURES | JSON,
-    ),
+    "local": Flags({"analysis.questions.local.answer.local": answer, **PRESENT}, base=["results"]),
+    "scale": Flags({"analysis.questions.scale.answer.scale": answer, **PRESENT}, base=["results"]),
     "sweep": Flags(
         {
             "sweeps.launching.loop.prepare": lambda asked, *_, **__: PlannedSweep(asked, Path("folder"), None),
@@ -295,13 +276,9 @@ FLAGS = {
             "--json": (["--json"], '"trials": 0'),
         },
     ),
-    "schedule losses": Flags(
-        {"analysis.questions.schedule_losses.answer.schedule_losses": answer, **PRESENT}, cases=FIGURES | JSON
-    ),
+    "schedule losses": Flags({"analysis.questions.schedule_losses.answer.schedule_losses": answer, **PRESENT}),
     "theory temperature": Flags(
-        {"analysis.extensions.temperature.answer.temperature": answer, **PRESENT},
-        base=["results"],
-        cases=FIGURES | JSON,
+        {"analysis.extensions.temperature.answer.temperature": answer, **PRESENT}, base=["results"]
     ),
     "reproduce": Flags(
         {
@@ -509,7 +486,7 @@ def test_a_flag_reaches_the_library(command: str, flag: str, record: Record, rec
         arguments, text = flags.instead[flag]
         code, said = record(command, flags.functions, *arguments)
     else:
-        arguments, text = flags.cases.get(flag, (words_of(command, flag), ""))
+        arguments, text = {**COMMON, **flags.cases}.get(flag, (words_of(command, flag), ""))
         code, said = record(command, flags.functions, *with_base(flags, flag, arguments))
     if text:
         assert code == 0, said

@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import cli
-from cbs.trial.store import MANIFEST, METADATA_KEY, Store
+from cbs.trial.store import MANIFEST, Store
+from cbs.trial.trial_files import METADATA_KEY
 from tests.factories import sweep
 from tests.sweeps.alone import children_here
 

@@ -24,8 +24,8 @@ def attention_logits(columns: Sequence[Columns], steps_to_target: Sequence[float
     target.
 
     Args:
-        columns: per-step columns of one trial per seed, see :func:`cbs.trial.store.read_steps`; trials without columns
-            of this diagnostic are ignored.
+        columns: per-step columns of one trial per seed, see :func:`cbs.trial.trial_files.read_steps`; trials without
+            columns of this diagnostic are ignored.
         steps_to_target: steps to target of each trial.
         batch_size: examples per step.
 

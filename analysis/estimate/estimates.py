@@ -32,8 +32,9 @@ from analysis.read.groups import Group
 from analysis.read.results import Results
 from cbs.errors import ConfigError
 from cbs.trial.record import CLIPPED
-from cbs.trial.store import finite_or_none, read_steps
+from cbs.trial.store import finite_or_none
 from cbs.trial.target import Target
+from cbs.trial.trial_files import read_steps
 
 _ROUNDING = 1e-6
 

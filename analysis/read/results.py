@@ -26,8 +26,9 @@ from cbs.errors import ConfigError, ResultsError
 from cbs.registry.choices import Choice, value_text
 from cbs.trial.parent import Parent
 from cbs.trial.record import TrialStatus
-from cbs.trial.store import METRIC, Store, find_sweeps, read_record
+from cbs.trial.store import Store, find_sweeps
 from cbs.trial.target import Target
+from cbs.trial.trial_files import METRIC, read_record
 
 _NO_METRIC = ("step", "examples", "lr", "value")
 """Columns of a record that are not metrics, or are that of the target, which has a name of its own."""

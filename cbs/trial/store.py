@@ -21,9 +21,7 @@ checksum of themselves, which is checked whenever they are read (:mod:`cbs.check
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import itertools
-import json
 import math
 import os
 import shutil
@@ -32,14 +30,21 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
-
-from cbs.checksum import KEY, json_bytes, parquet_bytes, read_json, read_parquet
+from cbs.checksum import KEY, json_bytes, parquet_bytes, read_json
 from cbs.errors import ConfigError, DamagedError, ResultsError, reason
 from cbs.files import DAMAGED, atomic_file, atomic_folder, refuse_links, set_aside
-from cbs.trial.config import COMMAND, TrialConfig
-from cbs.trial.record import SCHEMA_VERSION, GeometryColumns, Measurement, TrialResult, TrialStatus, WorkloadInfo
+from cbs.trial.config import TrialConfig
+from cbs.trial.record import SCHEMA_VERSION, TrialResult, TrialStatus, WorkloadInfo
+from cbs.trial.trial_files import (
+    check_steps,
+    check_version,
+    measurement,
+    read_record,
+    read_steps,
+    read_timing,
+    record_table,
+    steps_table,
+)
 
 MANIFEST = "sweep.json"
 LOCK = "sweep.lock"
@@ -47,17 +52,6 @@ LOCK = "sweep.lock"
 STALE_SECONDS = 120.0
 """Age of the lock file after which its owner counts as dead, where its process cannot be checked."""
 LAST_LINES = "last-lines.txt"
-METADATA_KEY = b"cbs"
-METRIC = "metric."
-"""Prefix of the columns of metrics other than the target's."""
-
-_RECORD_COLUMNS = {
-    "step": pa.int64(),
-    "examples": pa.int64(),
-    "value": pa.float64(),
-    "train_loss": pa.float64(),
-    "lr": pa.float64(),
-}
 
 
 class Store:
@@ -142,7 +136,7 @@ class Store:
         except (OSError, ValueError, RecursionError) as error:
             remedy = f"restore it from a copy, or repair it and delete its entry {KEY}"
             raise ResultsError(f"cannot read {path}: {reason(error)}; {remedy}") from None
-        _check_version(manifest.get("schema_version"), path)
+        check_version(manifest.get("schema_version"), path)
         return manifest
 
     def trial_ids(self) -> list[str]:
@@ -177,7 +171,7 @@ class Store:
         """
         what = f"trial {result.trial_id} to {self.trials}"
         with atomic_folder(self.trials / result.trial_id, what) as draft:
-            for name, table in (("steps", _steps_table(result)), ("record", _record_table(result))):
+            for name, table in (("steps", steps_table(result)), ("record", record_table(result))):
                 (draft / f"{name}.parquet").write_bytes(parquet_bytes(table))
             (draft / "timing.json").write_bytes(json_bytes(result.timing))
             _sync(draft)
@@ -189,7 +183,7 @@ class Store:
     def update_record(self, result: TrialResult) -> None:
         """Rewrite the record of a stored trial atomically; its per-step columns and timing stay."""
         refuse_links(self.root, self.trials / result.trial_id)
-        _write_atomically(self.trials / result.trial_id / "record.parquet", parquet_bytes(_record_table(result)))
+        _write_atomically(self.trials / result.trial_id / "record.parquet", parquet_bytes(record_table(result)))
 
     def load(self, trial_id: str, *, with_steps: bool = True) -> TrialResult:
         """Read one trial.
@@ -210,7 +204,7 @@ class Store:
                 config=TrialConfig.from_dict(summary["config"]),
                 status=TrialStatus(summary["status"]),
                 steps_to_target=summary["steps_to_target"],
-                evaluations=list(map(_measurement, table.to_pylist())),
+                evaluations=list(map(measurement, table.to_pylist())),
                 steps=steps,
                 geometries=geometries,
                 workload=None if summary["workload"] is None else WorkloadInfo(**summary["workload"]),
@@ -239,7 +233,7 @@ class Store:
         for trial_id in self.trial_ids():
             try:
                 result = self.load(trial_id, with_steps=False)
-                _check_steps(self.trials / trial_id / "steps.parquet", result)
+                check_steps(self.trials / trial_id / "steps.parquet", result)
             except DamagedError as error:
                 aside = set_aside(self.trials / trial_id)
                 tell(f"{error.problem}; kept as {aside.name}, the trial runs again")
@@ -255,41 +249,6 @@ def _writing(root: Path) -> Iterator[None]:
         raise ResultsError(
             f"cannot write results to {root}: {reason(error)}; choose another folder with --output"
         ) from None
-
-
-def read_record(path: Path) -> tuple[pa.Table, dict[str, Any]]:
-    """Read the evaluation table and the summary of one ``record.parquet``.
-
-    Raises:
-        ResultsError: names the file and what to do.
-    """
-    try:
-        table = read_parquet(path).read(use_threads=False)
-    except (OSError, ValueError, pa.ArrowException) as error:
-        raise DamagedError(path, error) from None
-    summary = _parse_summary(table.schema.metadata, path)
-    if {name for name in table.column_names if not name.startswith(METRIC)} != set(_RECORD_COLUMNS):
-        raise ResultsError(
-            f"{path} does not have the columns {', '.join(_RECORD_COLUMNS)}; delete its folder and run the sweep again"
-        )
-    return table, summary
-
-
-def read_steps(path: Path) -> tuple[dict[str, np.ndarray], tuple[GeometryColumns, ...]]:
-    """Read the per-step columns of one ``steps.parquet``, each of shape ``[steps]``, and the geometries among them.
-
-    Raises:
-        ResultsError: names the file and what to do.
-    """
-    try:
-        table = read_parquet(path).read(use_threads=False)
-        metadata = [(field.metadata or {}).get(METADATA_KEY) for field in table.schema]
-        geometries = tuple(dict.fromkeys(GeometryColumns(**json.loads(text)) for text in metadata if text))
-        for geometry in geometries:
-            table.select([geometry.signal, geometry.noise])
-    except (OSError, pa.ArrowException, ValueError, TypeError, KeyError, RecursionError) as error:
-        raise DamagedError(path, error) from None
-    return {name: table[name].to_numpy() for name in table.column_names}, geometries
 
 
 def find_sweeps(path: str | os.PathLike[str]) -> list[Store]:
@@ -315,18 +274,6 @@ def find_sweeps(path: str | os.PathLike[str]) -> list[Store]:
     return stores
 
 
-def read_timing(path: Path) -> dict[str, Any]:
-    """Read the wall-clock facts of one ``timing.json``.
-
-    Raises:
-        DamagedError: if it cannot be read.
-    """
-    try:
-        return read_json(path)
-    except (OSError, ValueError, RecursionError) as error:
-        raise DamagedError(path, error) from None
-
-
 def remove(path: Path) -> None:
     """Delete a file, a folder or a symbolic link; the target of a link stays.
 
@@ -337,80 +284,6 @@ def remove(path: Path) -> None:
         shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
     except OSError as error:
         raise ResultsError(f"cannot delete {path}: {reason(error)}") from None
-
-
-def _check_steps(path: Path, result: TrialResult) -> None:
-    """Check that the per-step columns of a trial are complete, by the checksum and the footer of their file."""
-    try:
-        rows = read_parquet(path).metadata.num_rows
-    except (OSError, ValueError, pa.ArrowException) as error:
-        raise DamagedError(path, error) from None
-    # There are no columns for steps that another program takes.
-    if rows < result.final_step and result.config.workload.name != COMMAND:
-        raise DamagedError(path, ValueError(f"it has {rows} rows, but the trial {result.final_step} steps"))
-
-
-def _record_table(result: TrialResult) -> pa.Table:
-    summary = {
-        "schema_version": SCHEMA_VERSION,
-        "trial_id": result.trial_id,
-        "config": result.config.to_dict(),
-        "status": str(result.status),
-        "steps_to_target": result.steps_to_target,
-        "workload": None if result.workload is None else dataclasses.asdict(result.workload),
-        "message": result.message,
-    }
-    if result.micro_batch_size is not None:
-        summary["micro_batch_size"] = result.micro_batch_size
-    if result.stated:
-        summary["stated"] = result.stated
-    if result.directions:
-        summary["directions"] = result.directions
-    if result.decided:
-        summary["decided"] = result.decided
-    columns = {name: [getattr(row, name) for row in result.evaluations] for name in _RECORD_COLUMNS}
-    arrays = {name: pa.array(columns[name], kind) for name, kind in _RECORD_COLUMNS.items()}
-    for name in sorted({name for row in result.evaluations for name in row.others}):
-        values = [row.others.get(name, math.nan) for row in result.evaluations]
-        arrays[f"{METRIC}{name}"] = pa.array(values, pa.float64())
-    return pa.table(arrays).replace_schema_metadata({METADATA_KEY: json.dumps(summary, sort_keys=True)})
-
-
-def _measurement(row: dict[str, Any]) -> Measurement:
-    others = {name.removeprefix(METRIC): row.pop(name) for name in [*row] if name.startswith(METRIC)}
-    return Measurement(**row, others=others)
-
-
-def _steps_table(result: TrialResult) -> pa.Table:
-    metadata: dict[str, dict[bytes, str]] = {}
-    for geometry in result.geometries:
-        text = json.dumps(dataclasses.asdict(geometry), sort_keys=True)
-        metadata |= {name: {METADATA_KEY: text} for name in (geometry.signal, geometry.noise)}
-    arrays = {name: pa.array(values) for name, values in result.steps.items()}
-    fields = [pa.field(name, array.type, metadata=metadata.get(name)) for name, array in arrays.items()]
-    return pa.table(list(arrays.values()), schema=pa.schema(fields))
-
-
-def _parse_summary(metadata: dict[bytes, bytes] | None, path: Path) -> dict[str, Any]:
-    if not metadata or METADATA_KEY not in metadata:
-        raise ResultsError(f"{path} was not written by cbs; remove it from the results folder")
-    try:
-        summary = json.loads(metadata[METADATA_KEY])
-        if b"\\ud" in metadata[METADATA_KEY]:  # half a surrogate pair, which cannot be encoded
-            json.dumps(summary, ensure_ascii=False).encode()
-        _check_version(summary["schema_version"], path)
-        TrialStatus(summary["status"])
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise DamagedError(path, error) from None
-    return summary
-
-
-def _check_version(version: Any, path: Path) -> None:
-    if version != SCHEMA_VERSION:
-        raise ResultsError(
-            f"{path} has schema version {version}, this cbs reads version {SCHEMA_VERSION}; "
-            "analyze it with the cbs that wrote it, or run the sweep again"
-        )
 
 
 def _write_atomically(path: Path, content: bytes) -> None:

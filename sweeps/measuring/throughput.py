@@ -23,7 +23,8 @@ from cbs.registry.choices import labels
 from cbs.training.loop import TrainingLoop
 from cbs.trial.config import TrialConfig
 from cbs.trial.record import TrialStatus
-from cbs.trial.store import find_sweeps, read_record
+from cbs.trial.store import find_sweeps
+from cbs.trial.trial_files import read_record
 from cbs.workloads import Workload
 from sweeps.launching.launch import resolve
 from sweeps.recipes import RECIPES

@@ -23,7 +23,8 @@ from sweeps.search.forecast import End, Played, play
 from sweeps.search.lattice import middle
 from sweeps.search.lr_law import SLOPE
 from sweeps.search.objective import FinalMetric
-from sweeps.search.search import Search, outcome
+from sweeps.search.search import Search
+from sweeps.search.study_progress import outcome
 from sweeps.spec.cell import Cell, StudyKey, study_label
 from sweeps.spec.spec import Sweep
 

@@ -313,7 +313,7 @@ def _middle(
     gaps = [abs(table.at[best + side] - table.at[best]) for side in (-1, 1)]
     rises = table.rises(best)
     beyond = cliffs(table.at, rises, best)
-    gains = possible_gains(float(rises[best - 1]), float(rises[best + 1]), *gaps, beyond, rules.prune_factor)
+    gains = possible_gains(float(rises[best - 1]), float(rises[best + 1]), gaps[0], gaps[1], beyond, rules.prune_factor)
     for place in sorted((0, 1), key=lambda place: -gains[place]):
         side, half = (-1, 1)[place], gaps[place] / 2
         if gains[place] > least and half >= rules.finest:

@@ -13,19 +13,20 @@ import bisect
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import numpy as np
 
 from cbs.trial.config import TrialConfig
 from cbs.trial.lr_choice import best_lr, censored
-from cbs.trial.record import TrialResult, TrialStatus
+from cbs.trial.record import TrialResult
 from sweeps.search import bracket
-from sweeps.search.bracket import Rules, Seen, TrialOutcome, TrialRequest
+from sweeps.search.bracket import Rules, TrialRequest
 from sweeps.search.lattice import OCTAVE, Lattice, middle
 from sweeps.search.lr_law import Expected, expected
-from sweeps.search.objective import Objective, objective_of
+from sweeps.search.objective import objective_of
 from sweeps.search.pruning import settle
+from sweeps.search.study_progress import StudyProgress, nearer, outcomes
 from sweeps.search.warm_start_law import expected_from
 from sweeps.spec.cell import Cell, StudyKey
 from sweeps.spec.prior import Prior
@@ -37,32 +38,6 @@ FIRST = 3
 START = OCTAVE // 2
 """Number of positions to which the predicted learning rate is rounded; coarse, so that batch sizes share learning
 rates."""
-
-
-@dataclass
-class StudyProgress:
-    """Progress of the search of one study.
-
-    Attributes:
-        study: the study.
-        inner: studies of the same optimizer nearer to the middle batch size, whose optima determine where this one
-            starts.
-        seen: trials that were requested and have finished.
-        missing: trials that were requested and have not finished.
-        why: reason for every trial that was requested.
-        started: whether any trial was requested.
-        settled: whether its optimum is known well enough for the studies that wait for it.
-        optimum: ln of the best learning rate on the first seed, and its variance.
-    """
-
-    study: StudyKey
-    inner: list[StudyKey] = field(default_factory=list)
-    seen: dict[tuple[float, int], TrialResult] = field(default_factory=dict)
-    missing: set[tuple[float, int]] = field(default_factory=set)
-    why: dict[tuple[float, int], str] = field(default_factory=dict)
-    started: bool = False
-    settled: bool = False
-    optimum: tuple[float, float] | None = None
 
 
 class Search:
@@ -80,7 +55,7 @@ class Search:
         self.results: dict[Cell, dict[float, TrialResult]] = {cell: {} for cell in self.cells()}
         self.running: dict[str, tuple[Cell, float]] = {}
         self._lattices = {optimizer: Lattice(sweep.lr_grid(optimizer)) for optimizer in sweep.choices}
-        self._courses = {study: StudyProgress(study, _nearer(study, sweep.batch_sizes)) for study in sweep.studies()}
+        self._courses = {study: StudyProgress(study, nearer(study, sweep.batch_sizes)) for study in sweep.studies()}
         self._trials: dict[tuple[Cell, float], TrialConfig] = {}
         self._waiting: dict[Cell, dict[float, None]] = {}
         self._queue: list[tuple[tuple[bool, int, int, str], Cell]] = []
@@ -273,11 +248,11 @@ class Search:
             return self._start(course)
         lattice = self._lattices[study.optimizer]
         rules = self._rules(course)
-        asks = bracket.needed(_outcomes(course.seen, rules), seeds, lattice, rules)
+        asks = bracket.needed(outcomes(course.seen, rules), seeds, lattice, rules)
         if not asks and len(self._stored(study)) > len(course.seen):
             # trials that this search would not have requested can show a better learning rate
             course.seen = self._stored(study) | course.seen
-            asks = bracket.needed(_outcomes(course.seen, rules), seeds, lattice, rules)
+            asks = bracket.needed(outcomes(course.seen, rules), seeds, lattice, rules)
         return asks
 
     def _start(self, course: StudyProgress) -> list[TrialRequest]:
@@ -287,10 +262,10 @@ class Search:
         position = lattice.nearest(law.log_lr, START) if law else 0
         stored = self._stored(study)
         rules = self._rules(course)
-        mine = _outcomes({place: result for place, result in stored.items() if place[1] == first}, rules)
+        mine = outcomes({place: result for place, result in stored.items() if place[1] == first}, rules)
         if (lattice.lr(position), first) not in mine and mine and bracket.bracketed(mine, [first], lattice, rules):
             course.seen = stored
-            return bracket.needed(_outcomes(stored, rules), self.sweep.seeds, lattice, rules)
+            return bracket.needed(outcomes(stored, rules), self.sweep.seeds, lattice, rules)
         why = "the optimizer's default: nothing is known yet"
         if law:
             why = f"{self._sources(course)} predict {math.exp(law.log_lr):.3g} within a factor of "
@@ -328,7 +303,7 @@ class Search:
             return
         first, lattice = [self.sweep.seeds[0]], self._lattices[course.study.optimizer]
         rules = self._rules(course)
-        mine = _outcomes({place: result for place, result in course.seen.items() if place[1] == first[0]}, rules)
+        mine = outcomes({place: result for place, result in course.seen.items() if place[1] == first[0]}, rules)
         if not mine or (asks and not bracket.bracketed(mine, first, lattice, rules)):
             return
         course.settled, course.optimum = True, bracket.optimum(mine, first, lattice, rules)
@@ -392,29 +367,3 @@ class Search:
             return min(costs, key=lambda lr: costs[lr][1] / costs[lr][0])
         first = next(iter(course.why), None)
         return first[0] if first and not self.sweep.exhaustive else middle(self.sweep.listed_lrs(study))
-
-
-def _outcomes(results: Mapping[tuple[float, int], TrialResult], rules: Rules) -> Seen:
-    return {place: outcome(result, rules.objective) for place, result in results.items()}
-
-
-def outcome(result: TrialResult, objective: Objective) -> TrialOutcome:
-    """Return what the search needs to know about a trial."""
-    cost = objective.cost(result)
-    target = objective.judged or result.config.target
-    values = result.values(target.metric) or [math.nan]
-    first, last = (target.distance(value) for value in (values[0], values[-1]))
-    share = 0.0 if math.isfinite(cost) else last / first if first > 0 else math.inf
-    gone = result.status in (TrialStatus.DIVERGED, TrialStatus.FAILED, TrialStatus.OUT_OF_MEMORY)
-    return TrialOutcome(
-        cost=cost,
-        distance=share if math.isfinite(share) and not gone else math.inf,
-        tells=result.status not in (TrialStatus.FAILED, TrialStatus.OUT_OF_MEMORY),
-    )
-
-
-def _nearer(study: StudyKey, batch_sizes: tuple[int, ...]) -> list[StudyKey]:
-    """Return the studies of the same optimizer whose batch size is nearer to the middle."""
-    centre = (len(batch_sizes) - 1) // 2
-    mine = abs(batch_sizes.index(study.batch_size) - centre)
-    return [StudyKey(study.optimizer, size) for place, size in enumerate(batch_sizes) if abs(place - centre) < mine]

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from cbs.errors import ConfigError
 from cbs.schedules.batch_size.text import parse_amount
+from sweeps.spec.schedule_rule import ScheduleRule
 
 MOST = 10**15
 """Largest accepted budget in examples; no run sees more."""
@@ -44,6 +45,35 @@ def in_examples(amounts: Sequence[float], tokens: bool, tokens_per_example: int 
     if len(set(budgets)) < len(budgets):
         raise ConfigError(f"--budget: two of the budgets are {budgets[0]:,} examples")
     return budgets
+
+
+def check_budget(least: int, largest: int, schedule: ScheduleRule | None) -> None:
+    """Check that a budget holds a batch, the warmup and the decay.
+
+    Args:
+        least: the smallest budget, in examples.
+        largest: the largest batch size.
+        schedule: the learning-rate schedule; ``None`` if it is that of a parent, whose end does not depend on the
+            budget.
+
+    Raises:
+        ConfigError: if it does not.
+    """
+    if least < largest:
+        raise ConfigError(f"a budget of {least:,} examples is less than one batch of {largest:,}")
+    if schedule is None:
+        return
+    warmup, decay = schedule.at(largest).warmup_examples, schedule.decay_examples
+    if warmup >= least:
+        raise ConfigError(
+            f"the warmup takes {warmup:,} examples at batch size {largest}, the budget is {least:,}: shorten it "
+            "with --set schedule.warmup_steps, or leave out the batch size"
+        )
+    if decay is not None and decay > least:
+        raise ConfigError(
+            f"the learning rate decays for {decay:,} examples, the budget is {least:,}: leave out "
+            "schedule.decay_examples, and the decay ends with the budget"
+        )
 
 
 def _amount(part: str, whole: str) -> int:

@@ -24,6 +24,7 @@ from cbs.trial.config import (
 )
 from cbs.trial.parent import Parent
 from cbs.trial.target import Target
+from sweeps.spec.budgets import check_budget
 from sweeps.spec.cell import Cell, StudyKey, study_label
 from sweeps.spec.lr_rule import PrescribedRate
 from sweeps.spec.prior import Prior
@@ -179,7 +180,15 @@ class Sweep:
                 self.lr_rule.at(batch_size)
         if self.further_targets:
             object.__setattr__(self, "prune_factor", None)
-        self._check_budgets()
+        if self.within is not None and not (isinstance(self.within, int | float) and 0 < self.within < math.inf):
+            raise ConfigError(f"within, a difference of the metric, must be above 0, got {self.within}")
+        if self.budgets:
+            if self.further_targets:
+                raise ConfigError("with --budget trials stop at no target: leave out --set target.METRIC")
+            object.__setattr__(self, "budgets", tuple(sorted(self.budgets)))
+            object.__setattr__(self, "prune_factor", None)
+            continued = self.parent is not None and bool(self.parent.examples)
+            check_budget(self.budgets[0], self.batch_sizes[-1], None if continued else self.schedule)
         object.__setattr__(self, "clip_norm", clip_norm_or_none(self.clip_norm))
         object.__setattr__(self, "metrics", sorted_names("metrics", self.metrics))
         object.__setattr__(self, "diagnostics", sorted_names("diagnostics", self.diagnostics))
@@ -189,32 +198,6 @@ class Sweep:
         if self.max_steps < 1 or self.max_examples < 0:
             raise ConfigError(
                 f"the budget must be positive, got max_steps={self.max_steps}, max_examples={self.max_examples}"
-            )
-
-    def _check_budgets(self) -> None:
-        if self.within is not None and not (isinstance(self.within, int | float) and 0 < self.within < math.inf):
-            raise ConfigError(f"within, a difference of the metric, must be above 0, got {self.within}")
-        if not self.budgets:
-            return
-        if self.further_targets:
-            raise ConfigError("with --budget trials stop at no target: leave out --set target.METRIC")
-        object.__setattr__(self, "budgets", tuple(sorted(self.budgets)))
-        object.__setattr__(self, "prune_factor", None)
-        least, largest = self.budgets[0], self.batch_sizes[-1]
-        if least < largest:
-            raise ConfigError(f"a budget of {least:,} examples is less than one batch of {largest:,}")
-        if self.parent is not None and self.parent.examples:
-            return  # the schedule is that of the parent, whose end does not depend on the budget
-        warmup, decay = self.schedule.at(largest).warmup_examples, self.schedule.decay_examples
-        if warmup >= least:
-            raise ConfigError(
-                f"the warmup takes {warmup:,} examples at batch size {largest}, the budget is {least:,}: shorten it "
-                "with --set schedule.warmup_steps, or leave out the batch size"
-            )
-        if decay is not None and decay > least:
-            raise ConfigError(
-                f"the learning rate decays for {decay:,} examples, the budget is {least:,}: leave out "
-                "schedule.decay_examples, and the decay ends with the budget"
             )
 
     @functools.cached_property

@@ -22,8 +22,9 @@ from cbs.training.step_columns import StepColumns
 from cbs.trial.checkpoint import Checkpoint
 from cbs.trial.config import Choice, TrialConfig
 from cbs.trial.record import Measurement
-from cbs.trial.store import Store, read_steps
+from cbs.trial.store import Store
 from cbs.trial.target import Target
+from cbs.trial.trial_files import read_steps
 from cbs.workloads import build_workload
 
 CONFIG = TrialConfig(

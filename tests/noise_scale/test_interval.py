@@ -227,3 +227,9 @@ def test_too_few_or_too_correlated_steps_get_no_interval() -> None:
 def test_student_t(level: float) -> None:
     """Roots of a polynomial, which flattens towards a level of 1."""
     assert student_t(level) == pytest.approx(stats.t.ppf(0.5 + level / 2, 8), rel=1e-9)
+
+
+@pytest.mark.parametrize("exponent", [1, 2])
+def test_what_does_not_scatter_is_known_exactly(exponent: int) -> None:
+    found = ratio_interval(np.full(200, 2.0), np.full(200, 6.0), exponent=exponent)
+    assert (found.low, found.high) == pytest.approx((3.0**exponent, 3.0**exponent))

@@ -22,19 +22,19 @@ def _always_look(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class UnderWay:
-    """A sweep with two cells, four trials of each run."""
+    """A sweep with two cells, of two batch sizes or of two seeds, four trials of each run."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, batch_sizes: tuple[int, ...] = (4, 8), seeds: tuple[int, ...] = (0,)) -> None:
         self.folder, self.told = folder, Bounds(Store(folder))
         self.search = Search(
             small_sweep(
-                optimizers=(Choice(name="adamw"),), batch_sizes=(4, 8), lrs=(1e-3, 2e-3, 4e-3, 8e-3), seeds=(0,)
+                optimizers=(Choice(name="adamw"),), batch_sizes=batch_sizes, lrs=(1e-3, 2e-3, 4e-3, 8e-3), seeds=seeds
             )
         )
         by_cell: dict[Cell, list[TrialConfig]] = {}
         for config in iter(self.search.next, None):
             by_cell.setdefault(Cell.of(config), []).append(config)
-        self.cell, self.others, *_ = by_cell.values()
+        self.cell, self.others = by_cell.values()
 
     def ends(self, config: TrialConfig, steps: float | None) -> None:
         result = ended(config, End(steps or 200.0), 100.0 if steps is None else steps)
@@ -45,8 +45,11 @@ class UnderWay:
         return TrialBound(str(self.folder), config.trial_id, steps)
 
 
-def test_the_running_trials_of_a_cell_learn_of_its_best_and_no_others(tmp_path: Path) -> None:
-    sweep = UnderWay(tmp_path)
+@pytest.mark.parametrize("axes", [{"batch_sizes": (4, 8)}, {"batch_sizes": (4,), "seeds": (0, 1)}], ids=str)
+def test_the_running_trials_of_a_cell_learn_of_its_best_and_no_others(
+    tmp_path: Path, axes: dict[str, tuple[int, ...]]
+) -> None:
+    sweep = UnderWay(tmp_path, **axes)
     first, second, third, _ = sweep.cell
     one, other = sweep.bound(third), sweep.bound(sweep.others[0], 70.0)
     assert (one.steps, other.steps) == (None, 70.0)

@@ -163,6 +163,20 @@ def test_a_learning_rate_that_can_still_be_best_gets_more_seeds_and_one_that_can
     assert needed(clear, range(8), LATTICE, Rules(gain=9.0)) == []
 
 
+def test_what_many_seeds_have_in_common_is_known_better() -> None:
+    of_seeds = {(4e-3, seed): TrialOutcome(100, 0.0) for seed in range(1, 8)}
+    one = reached(m1=128, z=100, p1=101) | of_seeds
+    four = one | {(8e-3, seed): TrialOutcome(101, 0.0) for seed in range(1, 4)}
+    assert needed(one, range(8), LATTICE, Rules(gain=9.0))
+    assert needed(four, range(8), LATTICE, Rules(gain=9.0)) == []
+
+
+def test_a_stride_is_longer_where_the_last_one_changed_much() -> None:
+    for steps, octaves in ((50, 3), (90, 2)):
+        (ask,) = needed(reached(z=100, p1=steps), [0], LATTICE, Rules(prune_factor=None))
+        assert LATTICE.position(ask.lr) == octaves * OCTAVE
+
+
 def test_the_optimum_lies_at_the_vertex() -> None:
     best, deviation = math.log(4.7e-3), 0.3
     seen = {

@@ -23,7 +23,8 @@ from sweeps.launching.policies.once import Once
 from sweeps.outlook.report import outcome_lines, outcome_report
 from sweeps.search.limits import Limits
 from sweeps.search.objective import objective_of
-from sweeps.search.search import Search, outcome
+from sweeps.search.search import Search
+from sweeps.search.study_progress import outcome
 from sweeps.spec.overrides import override
 from sweeps.spec.spec import Sweep
 from tests.sweeps.alone import without_ray

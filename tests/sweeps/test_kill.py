@@ -226,7 +226,8 @@ def test_a_stop_of_a_job_scheduler_is_one_line_and_keeps_what_is_finished(tmp_pa
         def saving(result):
             save(result)
             if next(count, None) == 1:
-                os.kill(os.getpid(), signal.SIGTERM)
+                assert signal.getsignal(signal.SIGTERM) is signal.default_int_handler
+                signal.raise_signal(signal.SIGTERM)
 
         run.store.save = saving
         one_after_the_other(run, *others)

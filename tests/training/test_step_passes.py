@@ -172,6 +172,12 @@ def test_both_ways_start_from_one_state() -> None:
     assert compare(model, gradients, [4, 4], [4, 4]).difference == ""
     assert compare(model, gradients, [8], [4, 4]).difference != ""
 
+    def drawing(sizes: Sequence[int]) -> Sequence[Tensor]:
+        torch.rand(len(sizes))  # of no use to this step, but the next ones draw others
+        return torch.autograd.grad(model[0](x).sum(), list(model[0].parameters()))
+
+    assert compare(model, drawing, [8], [4, 4]).difference == "smaller passes draw other random numbers"
+
     def failing(sizes: Sequence[int]) -> Sequence[Tensor]:
         gradients(sizes)
         raise MemoryError

@@ -20,8 +20,9 @@ from cbs.errors import ResultsError
 from cbs.training.run import run_trial
 from cbs.trial.config import Choice, TrialConfig
 from cbs.trial.record import SCHEMA_VERSION, GeometryColumns, Measurement, TrialResult, TrialStatus, WorkloadInfo
-from cbs.trial.store import METADATA_KEY, Store, find_sweeps
+from cbs.trial.store import Store, find_sweeps
 from cbs.trial.target import Target
+from cbs.trial.trial_files import METADATA_KEY
 
 CONFIG = TrialConfig(
     workload=Choice(name="noisy_quadratic", options={"dimension": 20}),

@@ -22,7 +22,7 @@ from analysis.extensions.schedule_plan.source import PhaseSource, of_noise_scale
 from analysis.phrases import number
 from analysis.read.cells import LARGEST
 from cbs.errors import DataError, ResultsError, reason
-from cbs.trial.store import read_steps
+from cbs.trial.trial_files import read_steps
 
 MOST = 5
 """Largest number of phases into which a run is divided; fewer if one of them would have no interval."""

@@ -34,7 +34,7 @@ from analysis.read.groups import Group
 from analysis.read.results import load
 from cbs.errors import ResultsError
 from cbs.trial.record import TrialStatus
-from cbs.trial.store import read_steps
+from cbs.trial.trial_files import read_steps
 
 DRIFT = 1.2
 """Factor by which the squared gradient may change within the second half of a run for it to count as settled."""

@@ -31,8 +31,8 @@ from cbs.errors import ResultsError
 from cbs.registry.choices import labels
 from cbs.trial.lr_choice import best_lr
 from cbs.trial.record import examples_at
-from cbs.trial.store import read_steps
 from cbs.trial.target import Target
+from cbs.trial.trial_files import read_steps
 
 FEWEST_SEEDS = 2
 """With fewer seeds, the noise of a schedule's runs is known only from the constant batch sizes."""

@@ -13,7 +13,7 @@ from analysis.read.results import Results
 from analysis.read.throughput import StepTimeTable, of_logs
 from cbs.errors import ResultsError
 from cbs.trial.step_times import StepTime
-from cbs.trial.store import read_timing
+from cbs.trial.trial_files import read_timing
 
 _MACHINE = ("device", "host", "threads")
 

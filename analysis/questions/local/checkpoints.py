@@ -21,7 +21,8 @@ from analysis.estimate.noise import NoiseScale, measure
 from analysis.phrases import number
 from analysis.plain import plain, shown
 from analysis.read.branches import Branched
-from cbs.trial.store import finite_or_none, read_steps
+from cbs.trial.store import finite_or_none
+from cbs.trial.trial_files import read_steps
 
 _UNLIKE = 0.01
 """Probability of so much more scatter around k* than below it, were it the same, below which it is not."""

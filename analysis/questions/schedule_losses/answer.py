@@ -21,7 +21,7 @@ from analysis.read.results import load
 from cbs.errors import ResultsError
 from cbs.registry.choices import labels
 from cbs.trial.record import TrialStatus
-from cbs.trial.store import METRIC, read_record, read_steps
+from cbs.trial.trial_files import METRIC, read_record, read_steps
 
 ALIKE = 0.02
 """Relative difference of the examples of two runs above which they count as different."""

@@ -20,7 +20,7 @@ from analysis.estimate.result import Answer
 from analysis.present import figures, style
 from analysis.present.figures import FIGURES
 from cbs.errors import ResultsError
-from cbs.trial.store import read_steps
+from cbs.trial.trial_files import read_steps
 from tests.factories import Truth, attention_logit, sweep
 
 FAST = AnalysisConfig(resamples=100)

@@ -18,7 +18,8 @@ from cbs.errors import ResultsError
 from cbs.noise_scale.interval import ratio_interval
 from cbs.trial.config import Choice, TrialConfig
 from cbs.trial.record import TrialStatus
-from cbs.trial.store import Store, read_steps
+from cbs.trial.store import Store
+from cbs.trial.trial_files import read_steps
 from tests.factories import TARGET, Truth, geometry_columns, trial
 
 

@@ -1,0 +1,65 @@
+"""Progress of the search of one study, and what the search needs to know about its trials."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from cbs.trial.record import TrialResult, TrialStatus
+from sweeps.search.bracket import Rules, Seen, TrialOutcome
+from sweeps.search.objective import Objective
+from sweeps.spec.cell import StudyKey
+
+
+@dataclass
+class StudyProgress:
+    """Progress of the search of one study.
+
+    Attributes:
+        study: the study.
+        inner: studies of the same optimizer nearer to the middle batch size, whose optima determine where this one
+            starts.
+        seen: trials that were requested and have finished.
+        missing: trials that were requested and have not finished.
+        why: reason for every trial that was requested.
+        started: whether any trial was requested.
+        settled: whether its optimum is known well enough for the studies that wait for it.
+        optimum: ln of the best learning rate on the first seed, and its variance.
+    """
+
+    study: StudyKey
+    inner: list[StudyKey] = field(default_factory=list)
+    seen: dict[tuple[float, int], TrialResult] = field(default_factory=dict)
+    missing: set[tuple[float, int]] = field(default_factory=set)
+    why: dict[tuple[float, int], str] = field(default_factory=dict)
+    started: bool = False
+    settled: bool = False
+    optimum: tuple[float, float] | None = None
+
+
+def nearer(study: StudyKey, batch_sizes: tuple[int, ...]) -> list[StudyKey]:
+    """Return the studies of the same optimizer whose batch size is nearer to the middle."""
+    centre = (len(batch_sizes) - 1) // 2
+    mine = abs(batch_sizes.index(study.batch_size) - centre)
+    return [StudyKey(study.optimizer, size) for place, size in enumerate(batch_sizes) if abs(place - centre) < mine]
+
+
+def outcomes(results: Mapping[tuple[float, int], TrialResult], rules: Rules) -> Seen:
+    """Return :func:`outcome` of every trial, by learning rate and seed."""
+    return {place: outcome(result, rules.objective) for place, result in results.items()}
+
+
+def outcome(result: TrialResult, objective: Objective) -> TrialOutcome:
+    """Return what the search needs to know about a trial."""
+    cost = objective.cost(result)
+    target = objective.judged or result.config.target
+    values = result.values(target.metric) or [math.nan]
+    first, last = (target.distance(value) for value in (values[0], values[-1]))
+    share = 0.0 if math.isfinite(cost) else last / first if first > 0 else math.inf
+    gone = result.status in (TrialStatus.DIVERGED, TrialStatus.FAILED, TrialStatus.OUT_OF_MEMORY)
+    return TrialOutcome(
+        cost=cost,
+        distance=share if math.isfinite(share) and not gone else math.inf,
+        tells=result.status not in (TrialStatus.FAILED, TrialStatus.OUT_OF_MEMORY),
+    )
