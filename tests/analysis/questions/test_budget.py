@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 from analysis import present
 from analysis.arrays import Quantity
 from analysis.config import AnalysisConfig
+from analysis.present import presentation
 from analysis.present.figures import figures_of
 from analysis.questions.budget.answer import Budgets, OptimizerAtBudget, _means, budget
 from analysis.questions.budget.equivalence import SizeStanding
@@ -487,3 +488,23 @@ def test_learning_rates_that_ran_on_one_seed_have_their_place_beside_the_winner(
 )
 def test_an_open_end_is_no_zero(value: float, interval: tuple[float | None, float | None], text: str) -> None:
     assert precise(Quantity(value, interval)) == text
+
+
+def test_further_metrics_stand_in_one_table_at_the_best_learning_rates(tmp_path: Path) -> None:
+    write(tmp_path, {"adamw": World(), "merit": World(floor=2.1)}, sizes=(16, 64))
+    store = Store(tmp_path)
+    for result in list(store.results(with_steps=True)):
+        top = 10.0 + result.config.seed + (100.0 if result.config.optimizer.name == "merit" else 0.0)
+        for row in result.evaluations:
+            row.others.update({"hessian_top": top, "hessian_trace": 2 * top})
+        store.save(result)
+    answer = budget(tmp_path, config=AnalysisConfig(resamples=100))
+    tables = presentation(answer).tables
+    frame = tables["other_metrics"].frame()
+    assert list(frame["optimizer"]) == ["adamw"] * 2 + ["merit"] * 2
+    np.testing.assert_allclose(frame["hessian_top"], [11, 11, 111, 111])  # seeds 0, 1, 2
+    np.testing.assert_allclose(frame["hessian_trace"], 2 * frame["hessian_top"])
+    reach = 4.302653 / 3**0.5  # Student's t with two degrees of freedom at 97.5 %, deviation 1
+    np.testing.assert_allclose(frame["hessian_top_high"] - frame["hessian_top"], reach, rtol=1e-6)
+    later = budget(tmp_path, config=AnalysisConfig(resamples=100), at=[BUDGET / 4])
+    assert "other_metrics" not in presentation(later).tables, "the ends of the runs are not those of the budget"
