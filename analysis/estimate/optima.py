@@ -14,7 +14,7 @@ import numpy as np
 
 from analysis.arrays import Array
 from analysis.estimate.studies import Study
-from cbs.trial.lr_choice import ALIKE, best_lr_many, cliffs, standings, vertex
+from cbs.trial.lr_choice import ALIKE, best_lr_many, cliff, standings, vertex
 
 _SHAPE = 1 / (6 * math.sqrt(3))
 """Smallest standard deviation of an optimum, in grid steps. If steps rise up to twice as fast on one side of the
@@ -135,8 +135,7 @@ def savings(study: Study) -> tuple[float, float, float]:
     if not np.isfinite(means[max(winner - 2, 0) : winner + 3]).all():
         return 0.0, 0.0, deepest
     if winner < 2 or winner + 2 >= len(logs):
-        depth = _depth_of_three(logs, means, winner)
-        return 0.0, min(depth, deepest), min(max(3 * depth, _before_cliff(logs, means, winner)), deepest)
+        return 0.0, *(min(depth, deepest) for depth in _of_three(logs, means, winner))
     if not _smooth(logs, means, winner):
         return 0.0, 0.0, deepest
     places = np.linspace(logs[winner - 1], logs[winner + 1], 201) - logs[winner]
@@ -150,26 +149,20 @@ def savings(study: Study) -> tuple[float, float, float]:
     return low, expected, high
 
 
-def _depth_of_three(logs: Array, means: Array, winner: int) -> float:
-    """Return the depth of the parabola through the winner and its neighbours; a neighbour that rises more than
-    :data:`cbs.trial.lr_choice.ALIKE` times as much as the other counts as if it rose by that much."""
-    gaps = [abs(logs[winner + side] - logs[winner]) for side in (-1, 1)]
-    rises = [float(means[winner + side] - means[winner]) for side in (-1, 1)]
-    most = ALIKE * min(rises)
-    return vertex(*(min(rise, most) if most > 0 else rise for rise in rises), *gaps)[1]
+def _of_three(logs: Array, means: Array, winner: int) -> tuple[float, float]:
+    """Return the depth of the parabola through the winner and its neighbours, and three times that.
 
-
-def _before_cliff(logs: Array, means: Array, winner: int) -> float:
-    """Return how far the objective falls if it goes on as it came up to the winner until the neighbour behind it, where
-    that is the only one there and may lie beyond a cliff (:func:`cbs.trial.lr_choice.cliffs`); 0 elsewhere."""
-    gaps, slopes = np.diff(logs), np.abs(np.diff(means) / np.diff(logs))
-    below, above = cliffs(logs, means, winner)
-    saved = [0.0]
-    if above and winner + 2 == len(logs):
-        saved.append(slopes[winner - 1] * gaps[winner])
-    if below and winner == 1:
-        saved.append(slopes[winner] * gaps[winner - 1])
-    return float(max(saved))
+    If the upper neighbour may lie beyond a cliff (:func:`cbs.trial.lr_choice.cliff`), it counts as if it rose by
+    :data:`cbs.trial.lr_choice.ALIKE` times as much as the lower one at most; and if none beyond it is known, the
+    objective may go on falling up to it as it did up to the winner.
+    """
+    below, above = float(logs[winner] - logs[winner - 1]), float(logs[winner + 1] - logs[winner])
+    left, right = (float(means[winner + side] - means[winner]) for side in (-1, 1))
+    if not cliff(logs, means, winner):
+        depth = vertex(left, right, below, above)[1]
+        return depth, 3 * depth
+    depth = vertex(left, min(right, ALIKE * left or right), below, above)[1]
+    return depth, max(3 * depth, left / below * above if winner + 2 == len(logs) else 0.0)
 
 
 def _smooth(logs: Array, means: Array, winner: int) -> bool:

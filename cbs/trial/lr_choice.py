@@ -39,30 +39,26 @@ def vertex(left: float, right: float, below: float, above: float) -> tuple[float
     return -slope / (2 * curvature), slope**2 / (4 * curvature)
 
 
-def cliffs(places: np.ndarray, values: np.ndarray, best: int) -> tuple[bool, bool]:
-    """Return whether the lower and the upper neighbour of the best learning rate may lie beyond a limit of stability.
+def cliff(places: np.ndarray, values: np.ndarray, best: int) -> bool:
+    """Return whether the next learning rate above the best one may lie beyond the limit of stability.
 
-    They may if the objective bends more than :data:`ALIKE` times as much at the best as at its other neighbour; without
-    a further one there, if it rises so many times as steeply. Such a neighbour says nothing of the learning rates
-    before it.
+    It may if the objective bends more than :data:`ALIKE` times as much at the best as at the one below it; without a
+    further one there, if it rises so many times as steeply to the next one above as to the one below. Such a learning
+    rate says nothing of those before the limit.
 
     Args:
         places: ln of the learning rates in increasing order, or positions in proportion to it.
         values: objective at each of them, infinite where a trial failed.
         best: index of the best one; it has two neighbours.
     """
-    found = []
-    for side in (-1, 1):
-        near, behind, far = best + side, best - side, best - 2 * side
-        gap, other = abs(places[near] - places[best]), abs(places[behind] - places[best])
-        rise, fall = (values[near] - values[best]) / gap, (values[behind] - values[best]) / other
-        if 0 <= far < len(values) and np.isfinite(values[[near, behind, far]]).all():
-            further = abs(places[far] - places[behind])
-            before = ((values[far] - values[behind]) / further - fall) / (other + further)
-            found.append(bool((rise + fall) / (gap + other) > ALIKE * before))
-        else:
-            found.append(bool(rise > ALIKE * fall))
-    return found[0], found[1]
+    part = slice(max(best - 2, 0), best + 2)
+    with np.errstate(invalid="ignore"):
+        gaps, steps = np.diff(places[part]), np.diff(values[part])
+    *_, fall, rise = slopes = steps / gaps
+    if len(slopes) == 3 and np.isfinite(slopes).all():
+        before = (fall - slopes[0]) / (gaps[0] + gaps[1])
+        return bool((rise - fall) / (gaps[1] + gaps[2]) > ALIKE * before)
+    return bool(rise > -ALIKE * fall)
 
 
 def best_lr(steps: np.ndarray, ran: np.ndarray | None = None) -> int | None:

@@ -153,7 +153,7 @@ def outcome_report(
         budget = one.sweep.budget_judged
         best = one.best(study)
         best_amount = one.objective.amount(best[1]) if best else None
-        lrs = {trial.config.lr for trial in ends.values() if Cell.of(trial.config).study == study}
+        lrs = {lr for cell in one.cells() if cell.study == study for lr in one.results[cell]}
         studies.append(
             {
                 "optimizer": search.sweep.labels[study.optimizer],
@@ -181,7 +181,7 @@ def outcome_report(
         "studies": studies,
         "metric": search.sweep.target.metric,
         "further_metrics": [target.metric for target in search.sweep.further_targets],
-        **({"unmet": search.sweep.unmet} if search.sweep.budgets else {}),
+        "unmet": [dict(each) for each in dict.fromkeys(tuple(one.sweep.unmet.items()) for one in searches) if each],
         "unreached": nearness.doubt,
         "best_value": nearness.best,
         "failures": {"trials": len(failed), "first": failed[0] if failed else None},
@@ -219,8 +219,7 @@ def outcome_lines(report: dict[str, Any]) -> list[str]:
             tried = f"{lowest:.3g} to {highest:.3g}"
             remark = remark if study["best_lr"] else f"  none of them {'got there' if budget else 'reached it'}"
         lines.append(f"{study['optimizer']:<{across}}{study['batch_size']:>7}{lr:>10}{tried:>22}{shown:>9}{remark}")
-    if report.get("unmet"):
-        lines.append(_unmet_line(report["unmet"]))
+    lines += map(_unmet_line, report["unmet"])
     counts = ", ".join(f"{count} {name}" for name, count in sorted(report["statuses"].items()))
     lines.append(f"trials: {counts}")
     if report["stopped"]:

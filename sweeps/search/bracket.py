@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from cbs.trial.lr_choice import best_lr_many, censored, cliffs, standings, vertex
+from cbs.trial.lr_choice import best_lr_many, censored, cliff, standings, vertex
 from sweeps.search.lattice import FARTHEST, OCTAVE, Lattice
 from sweeps.search.objective import Objective, StepsToTarget
 
@@ -312,8 +312,8 @@ def _middle(
         return []
     gaps = [abs(table.at[best + side] - table.at[best]) for side in (-1, 1)]
     rises = table.rises(best)
-    beyond = cliffs(table.at, rises, best)
-    gains = possible_gains(float(rises[best - 1]), float(rises[best + 1]), gaps[0], gaps[1], beyond, rules.prune_factor)
+    sides = float(rises[best - 1]), float(rises[best + 1])
+    gains = possible_gains(*sides, *gaps, cliff(table.at, rises, best), rules.prune_factor)
     for place in sorted((0, 1), key=lambda place: -gains[place]):
         side, half = (-1, 1)[place], gaps[place] / 2
         if gains[place] > least and half >= rules.finest:
@@ -324,18 +324,18 @@ def _middle(
 
 
 def possible_gains(
-    left: float, right: float, below: float, above: float, beyond: tuple[bool, bool], prune_factor: float | None
+    left: float, right: float, below: float, above: float, beyond: bool, prune_factor: float | None
 ) -> tuple[float, float]:
     """Return the log steps that learning rates half way to the lower and to the upper neighbour of the best could gain.
 
-    The gain follows from the parabola through the three points. Towards a neighbour beyond a cliff it is at least what
-    the slope between the other neighbour and the winner implies; if both missed the target (their rises are infinite),
-    it follows from the least curvature that this implies.
+    The gain follows from the parabola through the three points. Towards a neighbour that missed the target (its rise is
+    infinite) or lies beyond a cliff, it is at least what the slope between the other neighbour and the winner implies;
+    if both missed it, it follows from the least curvature that this implies.
 
     Args:
         left, right: log steps of the lower and the upper neighbour relative to those of the winner.
         below, above: distances of the two neighbours from the winner, in the same unit.
-        beyond: whether each neighbour may lie beyond a cliff, see :func:`cbs.trial.lr_choice.cliffs`.
+        beyond: whether the upper neighbour may lie beyond a cliff, see :func:`cbs.trial.lr_choice.cliff`.
         prune_factor: pruning factor of the sweep.
     """
     least = math.log(prune_factor or 2.0)
@@ -345,9 +345,9 @@ def possible_gains(
     second = right if math.isfinite(right) else max(least, left)
     place, gain = vertex(first, second, below, above)
     lower, upper = (gain, 0.0) if place < 0 else (0.0, gain)
-    if beyond[0]:
+    if math.isinf(left):
         lower = max(lower, right / above * below / 2)
-    if beyond[1]:
+    if beyond:
         upper = max(upper, left / below * above / 2)
     return lower, upper
 

@@ -84,6 +84,16 @@ def test_a_single_rate_beyond_a_cliff_says_nothing_of_the_rates_before_it(below:
     assert 0.6 <= most <= 0.7 + 1e-9
 
 
+@pytest.mark.parametrize("place", [0.49, 0.51])
+def test_the_best_of_two_rates_beside_the_optimum_says_what_lies_between_them(place: float) -> None:
+    """Two rates are nearly as good, so that a third rises many times as much; none beyond those ran."""
+    logs = np.log([0.5, 1.0, 2.0, 4.0])
+    made = study((1.34 * (logs / np.log(2) - place) ** 2)[:, None], np.exp(logs))
+    _, likely, most = savings(made)
+    assert likely == pytest.approx(1.34 * 0.49**2)
+    assert likely < most <= 3 * likely * (1 + 1e-9)
+
+
 def test_at_the_edge_nothing_is_known_to_be_saved() -> None:
     assert savings(basin(lambda x: x, 0.0)) == (0.0, 0.0, 0.0)
     assert savings(basin(lambda x: x, 0.0, rates=1)) == (0.0, 0.0, 0.0)
