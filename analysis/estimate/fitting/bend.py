@@ -53,7 +53,7 @@ class Bend:
 
 
 def bend(
-    batch_sizes: Array, log_steps: Array, weights: Array, seeds: Seeds, grid: float, power: StepsCurve
+    batch_sizes: Array, log_steps: Array, weights: Array, seeds: Seeds, grid: Array | float, power: StepsCurve
 ) -> Bend | None:
     """Fit the curve that bends; ``None`` below :data:`FEWEST` batch sizes, or with one seed.
 
@@ -61,7 +61,7 @@ def bend(
         batch_sizes, log_steps: batch sizes, and means of the log steps over seeds, shape ``[M]``.
         weights: numbers of seeds, shape ``[M]``.
         seeds: variance of a seed and its degrees of freedom.
-        grid: as for :func:`analysis.estimate.fitting.misfit.lack_of_fit`.
+        grid: variance of the mean log steps due to the spacing of learning rates, shape ``[M]`` or scalar.
         power: the fitted power law, scalars, from which the search starts.
     """
     if len(batch_sizes) < FEWEST or not seeds.freedom:
