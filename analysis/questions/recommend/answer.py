@@ -22,6 +22,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 
@@ -34,6 +36,7 @@ from analysis.estimate.independent import shuffled
 from analysis.estimate.result import Answer
 from analysis.estimate.time_curves import TimeCurve, course, courses_of
 from analysis.phrases import plural
+from analysis.questions.recommend.along import LocalCurves, beside, local_curves
 from analysis.questions.recommend.plans import (
     Advice,
     Doubling,
@@ -70,9 +73,9 @@ def recommend(
     ``path``, ``config``, ``targets`` and ``metric`` are as for :func:`analysis.analyze`, including errors.
     """
     found, notes = read_scopes(path, config, targets, metric=metric)
-    recommendations = []
+    curves, recommendations = local_curves(Path(path)), []
     for scope in found:
-        advice = tuple(advise(answer, throughput, wish) for answer in scope.answers)
+        advice = tuple(advise(answer, throughput, wish, curves) for answer in scope.answers)
         by_objective = ([entry.plans[name] for entry in advice if entry.plans] for name in wish.objectives)
         bounds = {a.group.optimizer for a in scope.answers if any(point.at_an_edge for point in a.points)}
         fits = {a.group.optimizer: a.fit for a in scope.answers if a.fit is not None}
@@ -84,15 +87,17 @@ def recommend(
     )
 
 
-def advise(answer: Answer, throughput: Throughput, wish: Wish) -> Advice:
-    """Return the best batch size of an optimizer for every objective."""
+def advise(answer: Answer, throughput: Throughput, wish: Wish, curves: LocalCurves = MappingProxyType({})) -> Advice:
+    """Return the best batch size of an optimizer for every objective; ``curves`` are those of :func:`local_curves`."""
     remarks = [] if answer.verdict is Verdict.OK else [f"{answer.verdict}: {answer.advice}"]
     courses = courses_of(answer, throughput, wish.devices)
     if not courses:
         remarks.append(_why_nothing(answer, throughput, wish.devices))
+    plans = {name: _plan(answer, throughput, wish, name, courses) for name in wish.objectives if courses}
+    remarks += beside(answer, list(plans.values()), curves)
     return Advice(
         answer=answer,
-        plans={name: _plan(answer, throughput, wish, name, courses) for name in wish.objectives if courses},
+        plans=plans,
         doubling_devices=_doubling(answer, throughput, wish.devices) if courses else None,
         remarks=tuple(remarks),
     )

@@ -111,7 +111,7 @@ class Advice:
         plans: plan by objective; empty if nothing can be recommended.
         doubling_devices: gain from twice the devices; ``None`` if no step time is known for them, or nothing can be
             recommended.
-        remarks: verdict, and why there is no plan.
+        remarks: verdict, why there is no plan, and what is known of the batch size along a run.
     """
 
     answer: Answer = field(repr=False)
