@@ -83,6 +83,7 @@ STATEMENTS: list[tuple[str, str, Callable[[], tuple[Any, ...]]]] = [
     ("noise-scale.md", "single examples on {} models", lambda: (MODELS,)),
     ("fits.md", "prior around 0 with standard deviation {}", lambda: (SPREAD,)),
     ("fits.md", "| the power law above | {} |", lambda: (FORM[1.0],)),
+    ("fits.md", "B_crit lies below it | {} |", lambda: (sum(form.belief for form in FORMS if form.levelled),)),
     ("fits.md", "a sharper knee, g = 1.5 | {:.2f} |", lambda: (FORM[1.5],)),
     ("fits.md", "a very blunt one, g = 0.5 | {:.2f} |", lambda: (FORM[0.5],)),
     ("fits.md", "more than {:.0f} times beyond the measured ones", lambda: (REACH,)),

@@ -20,7 +20,7 @@ from analysis.estimate.fitting import Fit, fit_curve, free_exponent, interval
 from analysis.estimate.fitting.data import Trials
 from analysis.estimate.fitting.exponent import ALONE, Belief, pooled
 from analysis.estimate.fitting.form_fits import FEWEST_FREE
-from analysis.estimate.optima import gain
+from analysis.estimate.optima import gain, savings
 from analysis.estimate.studies import Study
 
 FEWEST_SIBLINGS = 2
@@ -78,7 +78,10 @@ def far_seeds(tables: Sequence[Trials]) -> dict[int, tuple[int, float]]:
 
 def tables(studies: Sequence[Study]) -> list[Trials]:
     """Return the trials of every study as :func:`analysis.estimate.fitting.fit_curve` takes them."""
-    return [Trials(study.steps, study.bound, study.ran, gain(study.along_lr)) for study in studies]
+    return [
+        Trials(study.steps, study.bound, study.ran, gain(study.along_lr), savings(study.along_lr)[::2])
+        for study in studies
+    ]
 
 
 def fit_studies(

@@ -23,7 +23,7 @@ from analysis.estimate.fitting.data import Data, Trials, gather
 from analysis.estimate.fitting.exponent import ALONE, Belief
 from analysis.estimate.fitting.form_fits import FEWEST_FREE, TINY, FormFit, fit_forms, fitted, free, widening
 from analysis.estimate.fitting.least_squares import HYPERBOLA, Exponent
-from analysis.estimate.fitting.misfit import Misfit, grid_variance
+from analysis.estimate.fitting.misfit import Misfit, between_rates, grid_variance
 from analysis.estimate.fitting.winner_bias import winner_bias
 
 
@@ -143,6 +143,7 @@ def fit_curve(
     power, best = forms[0], max(forms, key=lambda each: each.share)
     hyperbola, around, known = fitted(data, HYPERBOLA, seeds, first)
     log_steps = data.completed(best.estimate.log_steps(data.batch_sizes)[None], best.deviation)[0]
+    finer, unknown = between_rates(measured, grid)
     complete, method = np.empty((0, count)), "none: the curve is exactly determined"
     none = StepsCurve(*np.empty((4, 0)))
     resampled = resampled_power = resampled_hyperbola = none
@@ -210,7 +211,7 @@ def fit_curve(
         deviation=best.spread,
         freedom=best.freedom,
         misfit=best.misfit,
-        bend=bend(data.batch_sizes[here], log_steps[here], weights, seeds, grid, power.estimate),
+        bend=bend(data.batch_sizes[here], log_steps[here] - finer, weights, seeds, unknown, power.estimate),
         exponent=best.belief.whole,
         free_exponent=best.free,
         data=data,

@@ -28,7 +28,9 @@ FEWEST = 4
 """Smallest number of batch sizes: as many as the curve has parameters."""
 
 FALL = 0.15
-"""Falls of the exponent up to this are too small to matter."""
+"""Falls of the exponent up to this are too small to matter; of exponents above 1, up to this times their square. Twice
+as steep a curve is the same one on half the scale of ``ln B``: there a fall four times as large shifts ``ln B_crit`` by
+half as much, and the interval is half as wide."""
 
 _LOG_EXPONENT, _BEND = 0.75, 1.0
 """Standard deviations of the priors of ``ln a`` and ``d`` around 0, which keep them at 0 if only a plateau is seen."""
@@ -39,7 +41,7 @@ class Bend:
     """How the exponent changes towards large batch sizes.
 
     Attributes:
-        falls: probability that it falls by more than :data:`FALL`.
+        falls: probability that it falls by more than matters (:data:`FALL`).
         rises: probability that it rises.
         small, large: exponent towards small and towards large batch sizes.
     """
@@ -51,7 +53,7 @@ class Bend:
 
 
 def bend(
-    batch_sizes: Array, log_steps: Array, weights: Array, seeds: Seeds, grid: float, power: StepsCurve
+    batch_sizes: Array, log_steps: Array, weights: Array, seeds: Seeds, grid: Array | float, power: StepsCurve
 ) -> Bend | None:
     """Fit the curve that bends; ``None`` below :data:`FEWEST` batch sizes, or with one seed.
 
@@ -59,7 +61,7 @@ def bend(
         batch_sizes, log_steps: batch sizes, and means of the log steps over seeds, shape ``[M]``.
         weights: numbers of seeds, shape ``[M]``.
         seeds: variance of a seed and its degrees of freedom.
-        grid: as for :func:`analysis.estimate.fitting.misfit.lack_of_fit`.
+        grid: variance of the mean log steps due to the spacing of learning rates, shape ``[M]`` or scalar.
         power: the fitted power law, scalars, from which the search starts.
     """
     if len(batch_sizes) < FEWEST or not seeds.freedom:
@@ -79,5 +81,6 @@ def bend(
     found = least_squares(residuals, start, method="lm")
     exponent, d = math.exp(found.x[2]), float(found.x[3])
     deviation = math.sqrt(np.linalg.pinv(found.jac.T @ found.jac)[3, 3])
-    falls = float(stdtr(seeds.freedom, (-d - FALL / 2.0) / deviation))
+    least = FALL / 2.0 * max(1.0, float(power.exponent)) ** 2
+    falls = float(stdtr(seeds.freedom, (-d - least) / deviation))
     return Bend(falls, float(stdtr(seeds.freedom, d / deviation)), exponent - d, exponent + d)

@@ -45,12 +45,14 @@ class Trials:
         bound: steps run without reaching the target; NaN where there is no such bound.
         ran: whether the trial was run.
         gain: largest saving in log steps that a learning rate between those tried could bring over the best of them.
+        savings: ends of the same saving, by the shape of the steps around the best; both 0 if unknown.
     """
 
     steps: Array
     bound: Array
     ran: np.ndarray
     gain: float = 0.0
+    savings: tuple[float, float] = (0.0, 0.0)
 
     @classmethod
     def of(cls, steps: Array, bound: Array | float = math.nan) -> Trials:

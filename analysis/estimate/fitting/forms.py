@@ -28,8 +28,8 @@ class CurveForm:
 
 
 FORMS = (
-    CurveForm("they follow the power law", 0.66),
-    CurveForm("those at the largest batch size are the fewest", 0.21, levelled=True),
+    CurveForm("they follow the power law", 0.60),
+    CurveForm("those at the largest batch size are the fewest", 0.27, levelled=True),
     CurveForm("its knee is blunt", 0.05, knee=0.7),
     CurveForm("its knee is very blunt", 0.01, knee=0.5),
     CurveForm("its knee is sharp", 0.05, knee=1.5),

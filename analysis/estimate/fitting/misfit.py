@@ -77,3 +77,17 @@ def grid_variance(tables: Sequence[Trials]) -> float:
         if both.any():
             variances.append(float((logs[0] - 2.0 * logs[1] + logs[2])[both].mean()))
     return max(float(np.mean(variances)), 0.0) ** 2 / 720.0 if variances else 0.0
+
+
+def between_rates(tables: Sequence[Trials], grid: float) -> tuple[Array, Array]:
+    """Return what the best learning rate of every batch size saves over the best one tried, in log steps, and the
+    variance of what is unknown of it, shape ``[M]`` each.
+
+    Where the shape of the steps around the winner says less than the spacing of the grid does, the latter's variance
+    ``grid`` (:func:`grid_variance`) stays, and the saving is the mean of the others.
+    """
+    low, high = np.array([table.savings for table in tables]).T
+    variance = (high - low) ** 2 / 12.0
+    known = (high > 0) & (variance < grid)
+    saved = (low + high) / 2.0
+    return np.where(known, saved, saved[known].mean() if known.any() else 0.0), np.where(known, variance, grid)

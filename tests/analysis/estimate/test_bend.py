@@ -21,12 +21,14 @@ SIZES = 2.0 ** np.arange(3, 11)
 CRITICAL = 100.0
 
 
-def found(curve: Callable[[Any], Any], noise: float, seeds: int = 3, draw: int = 0, sizes: Any = SIZES) -> Bend | None:
+def found(
+    curve: Callable[[Any], Any], noise: float, seeds: int = 3, draw: int = 0, sizes: Any = SIZES, exponent: float = 0.9
+) -> Bend | None:
     rng = np.random.default_rng(draw)
     logs = np.log(1000 * curve(sizes / CRITICAL))[:, None] + noise * rng.standard_normal((len(sizes), seeds))
     variance = float(logs.var(axis=1, ddof=1).mean()) if seeds > 1 else 0.0
     known = SimpleNamespace(variance=variance, freedom=len(sizes) * (seeds - 1))
-    start = StepsCurve(*map(np.asarray, (math.log(900.0), math.log(80.0), 0.9, 80.0)))
+    start = StepsCurve(*map(np.asarray, (math.log(900.0), math.log(80.0), exponent, 80.0)))
     return bend(sizes, logs.mean(axis=1), np.full(len(sizes), float(seeds)), known, 0.0, start)
 
 
@@ -66,6 +68,14 @@ def test_the_less_noise_the_surer_that_nothing_falls() -> None:
         return 1 + np.exp(-np.log(x) + 2 * half * np.log(np.cosh(np.log(x) / 2)))
 
     assert found(hardly, 0.0).falls < 0.01
+
+
+def test_twice_as_steep_a_curve_is_judged_like_the_same_one_at_batch_sizes_half_as_far_apart() -> None:
+    near = CRITICAL * (SIZES / CRITICAL) ** 0.5
+    for noise in (0.03, 0.01):
+        wide = [found(power(1.0), noise, draw=draw).falls for draw in range(12)]
+        steep = [found(power(2.0), noise, draw=draw, sizes=near, exponent=2.0).falls for draw in range(12)]
+        assert np.abs(np.subtract(steep, wide)).mean() <= 0.06
 
 
 def test_a_fall_and_a_rise_are_seen_where_the_noise_lets_them_be() -> None:
