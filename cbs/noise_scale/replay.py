@@ -80,7 +80,7 @@ class Replay:
         try:
             self._state.restore()
             with auxiliary_pass(), torch.autocast(device, enabled=False), torch.no_grad():
-                return self._module.forward(*args, **kwargs)
+                return self._module(*args, **kwargs)  # with hooks of others; ours rest in an auxiliary pass
         finally:
             now.restore()
 

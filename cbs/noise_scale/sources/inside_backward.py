@@ -169,7 +169,7 @@ class InsideBackward(Source):
         self._cut.attach()
         return [
             *super()._watch(),
-            inner.register_forward_pre_hook(self._enter, with_kwargs=True),
+            inner.register_forward_pre_hook(self._enter, with_kwargs=True, prepend=True),
             inner.register_forward_hook(self._leave),
         ]
 
@@ -210,12 +210,9 @@ class InsideBackward(Source):
             self.seen.replay, self._separation.why_not = None, CHANGES
         bound = bounded(output, partial(self._arrived, latest))
         if self._due() and len(latest.units) > 1:
-            outputs = [leaf for leaf in differentiable(bound) if has_rows(leaf, examples)]
+            outputs = [get_gradient_edge(leaf) for leaf in differentiable(bound) if has_rows(leaf, examples)]
             subsets = [self._separation.some(latest.units, half=half) for half in (True, False)]
-            calls = self._cut.calls  # complete once there is a loss
-            self._coupling.look(
-                lambda: [*outputs, *(tensor for call in calls for tensor in call.tensors)], examples, subsets
-            )
+            self._coupling.look(latest.number, partial(_ends, outputs, self._cut.calls), subsets)
         return bound
 
     def _run_again(self, kept: Tensor, others: Tensor) -> list[Call]:
@@ -245,6 +242,8 @@ class InsideBackward(Source):
         if task == self.seen.task and not shared:
             return self._fail(TWO_FORWARD)
         self.seen.done.add(current.number)
+        if self._due():
+            self._coupling.arrived(current.number)
         if not self._add_pass(current):
             return None
         examples = current.units.numel()
@@ -285,6 +284,12 @@ class InsideBackward(Source):
             self._fail(NOT_CALLED)
         elif torch._C._current_graph_task_id() != self.seen.task or not self._sums.found(index, gradient):
             self._fail(ELSEWHERE.format(self._names[index]))
+
+
+def _ends(outputs: Sequence[GradientEdge], calls: Sequence[Call]) -> list[list[GradientEdge]]:
+    """Return the edges of outputs and calls, which are complete once there is a loss, and those of the last call."""
+    everything = [*outputs, *(edge for call in calls for edge in call.edges)]
+    return list(filter(None, (everything, [edge for call in calls[-1:] for edge in call.edges])))
 
 
 def _mixes(module: nn.Module) -> str:
