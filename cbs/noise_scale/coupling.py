@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -30,9 +29,8 @@ ROUNDING = 1e-7
 """Largest norm of the mixed second derivatives that counts as zero, relative to those of the examples themselves. Where
 nothing couples examples the mixed derivatives are exactly zero, without rounding error."""
 
-Ends = Callable[[], Sequence[Sequence[GradientEdge]]]
-"""Returns, when the backward pass comes, the edges of tensors with rows of examples from which the loss is computed;
-several such lists where the first may have no second derivatives."""
+Ends = Callable[[], Sequence[GradientEdge]]
+"""Returns, when the backward pass comes, the edges of tensors with rows of examples from which the loss is computed."""
 
 
 class Coupling:
@@ -79,13 +77,10 @@ class Coupling:
         def backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> None:
             self.forget()
             self.why_not, self._seen = "", {*passes}
-            roots = [tensors] if isinstance(tensors, Tensor) else list(tensors)
-            given = [grad_tensors] if isinstance(grad_tensors, Tensor) else grad_tensors or [None] * len(roots)
-            factors = [torch.ones_like(root) if one is None else one for root, one in zip(roots, given, strict=True)]
-            for _, subsets in passes.values():  # two passes of as many examples may be of the same ones
-                ends = [ends() for ends, other in passes.values() if len(other[0]) == len(subsets[0])]
-                together = [[*itertools.chain(*each)] for each in zip(*ends, strict=False)]
-                self.why_not = self.why_not or self._check(roots, factors, together, subsets)
+            try:
+                self._check(tensors, grad_tensors, [*passes.values()])
+            except Exception as error:  # noqa: BLE001 - such as a missing second derivative; must not end a training run
+                self.why_not = reason(error)
             original(tensors, grad_tensors, *args, **kwargs)
 
         def restore() -> None:
@@ -115,33 +110,22 @@ class Coupling:
         if failure is not None:
             raise failure
 
-    def _check(
-        self,
-        roots: Sequence[Tensor],
-        factors: Sequence[Tensor],
-        ends: Sequence[Sequence[GradientEdge]],
-        subsets: Sequence[Tensor],
-    ) -> str:
-        """Return why the losses could not be checked."""
-        why_not = ""
-        for edges in ends:
-            try:  # fails for functions without a second derivative
-                chance = chance_of_match(roots, edges, subsets[0], int(subsets[1].sum()))
-                self._chance = 1.0 if chance is None else self._chance * chance
-                kinks = [rows for name, rows in saved(roots, edges) if name.startswith(KINKED) and rows.requires_grad]
-                with sending(self._parameters):
-                    free = [factor.detach().requires_grad_() for factor in factors]  # every slope depends on them
-                    self.idle = self._differentiate(roots, free, edges, subsets) or self.idle
-                    if kinks:
-                        self._differentiate(kinks, kinks, edges, subsets)
-            except (RuntimeError, NotImplementedError, ConfigError) as error:
-                why_not = why_not or reason(error)
-            else:
-                why_not = ""
-                break
-        if self._chance < SURE:
-            self._failure = ConfigError(SHARED)
-        return why_not
+    def _check(self, tensors: Any, grad_tensors: Any, passes: Sequence[tuple[Ends, Sequence[Tensor]]]) -> None:
+        roots = [tensors] if isinstance(tensors, Tensor) else list(tensors)
+        given = [grad_tensors] if isinstance(grad_tensors, Tensor) else grad_tensors or [None] * len(roots)
+        factors = [torch.ones_like(root) if one is None else one for root, one in zip(roots, given, strict=True)]
+        for _, subsets in passes:  # two passes of as many examples may be of the same ones
+            edges = [edge for ends, other in passes if len(other[0]) == len(subsets[0]) for edge in ends()]
+            chance = chance_of_match(roots, edges, subsets[0], int(subsets[1].sum()))
+            self._chance = 1.0 if chance is None else self._chance * chance
+            if self._chance < SURE:
+                self._failure = ConfigError(SHARED)
+            kinks = [rows for name, rows in saved(roots, edges) if name.startswith(KINKED) and rows.requires_grad]
+            with sending(self._parameters):
+                free = [factor.detach().requires_grad_() for factor in factors]  # every slope depends on them
+                self.idle = self._differentiate(roots, free, edges, subsets) or self.idle
+                if kinks:
+                    self._differentiate(kinks, kinks, edges, subsets)
 
     def _differentiate(
         self,

@@ -156,6 +156,10 @@ class Cut:
         self.names = set()
         return False
 
+    def edges(self, calls: Sequence[Call]) -> list[GradientEdge]:
+        """Return the edges at the cut of a forward pass; while none is known, those of its last call."""
+        return [edge for call in calls if call.name in self.names or call is calls[-1] for edge in call.edges]
+
     def __reduce__(self) -> Any:
         return asleep, (Cut,)
 

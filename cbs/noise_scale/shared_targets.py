@@ -48,11 +48,8 @@ def chance_of_match(
     """Return the probability of the least likely match of targets that losses hold twice, had both been drawn
     independently from the same distribution; ``None`` if they hold none twice.
 
-    Args:
-        losses: losses of a batch, before their backward pass.
-        outputs: edges of the tensors with rows of examples from which they are computed.
-        half: mask of some examples, in whole groups, shape ``[examples]``.
-        members: number of examples in a group; these may share targets.
+    ``outputs`` are the tensors with rows of examples from which the losses are computed; targets may be shared within
+    groups of ``members``, and ``half`` is a mask of some whole groups, shape ``[examples]``.
     """
     held = (value for _, value in saved(losses, outputs) if not value.requires_grad)
     rows = (value for value in held if value.dim() and not value.shape[0] % len(half))

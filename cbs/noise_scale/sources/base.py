@@ -28,12 +28,8 @@ class Source(ABC):
     """Base class of objects that watch the passes of a model after :meth:`attach`. A source never changes a gradient.
 
     Args:
-        model: the module that the training loop calls.
-        parameters: trainable parameter tensors.
-        geometries: geometries to measure in.
+        model, parameters, geometries, count, grouping: as of the probe.
         groups: number of groups wanted, per step or per backward pass.
-        count: returns the number of examples in a forward pass.
-        grouping: groups of examples that belong together.
 
     Attributes:
         micro_batches: least number of micro-batches into which a training loop should split a step.

@@ -121,8 +121,8 @@ class InsideBackward(Source):
         if lag:
             where = {1: "next to them", -1: "in reverse order"}.get(lag, f"{lag} places on")
             caveats.append(
-                f"examples resemble those {where} (correlation {correlation:.2f}), like augmentations of one image or "
-                "answers to one prompt: pass groups= to say which belong together"
+                f"examples resemble those {where} (correlation {correlation:.2f}), as in a sorted batch, augmentations "
+                "of one image or answers to one prompt: shuffle, or pass groups= to say which belong together"
             )
         return "; ".join(filter(None, (*caveats, super().caveat)))
 
@@ -212,7 +212,8 @@ class InsideBackward(Source):
         if self._due() and len(latest.units) > 1:
             outputs = [get_gradient_edge(leaf) for leaf in differentiable(bound) if has_rows(leaf, examples)]
             subsets = [self._separation.some(latest.units, half=half) for half in (True, False)]
-            self._coupling.look(latest.number, partial(_ends, outputs, self._cut.calls), subsets)
+            calls = self._cut.calls
+            self._coupling.look(latest.number, lambda: [*outputs, *self._cut.edges(calls)], subsets)
         return bound
 
     def _run_again(self, kept: Tensor, others: Tensor) -> list[Call]:
@@ -284,12 +285,6 @@ class InsideBackward(Source):
             self._fail(NOT_CALLED)
         elif torch._C._current_graph_task_id() != self.seen.task or not self._sums.found(index, gradient):
             self._fail(ELSEWHERE.format(self._names[index]))
-
-
-def _ends(outputs: Sequence[GradientEdge], calls: Sequence[Call]) -> list[list[GradientEdge]]:
-    """Return the edges of outputs and calls, which are complete once there is a loss, and those of the last call."""
-    everything = [*outputs, *(edge for call in calls for edge in call.edges)]
-    return list(filter(None, (everything, [edge for call in calls[-1:] for edge in call.edges])))
 
 
 def _mixes(module: nn.Module) -> str:
