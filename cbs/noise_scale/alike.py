@@ -13,6 +13,9 @@ LEAST = 0.1
 SURE = 3.5
 """Number of standard errors by which that correlation has to exceed those at other distances."""
 
+SURER = 5.5
+"""Number of standard errors by which the halves of a batch have to differ, in the cube root (Wilson and Hilferty)."""
+
 SAMPLE = 256
 """Number of examples that are compared with all others; in a large batch a sample suffices, and all pairs would not fit
 into memory."""
@@ -34,7 +37,8 @@ def alike(rows: Tensor) -> tuple[int, float]:
 
     The distance is the offset between two rows of the batch: 1 where views of an example lie next to each other, a
     fraction of the batch where copies of the batch follow one another. It is -1 if the examples resemble those of the
-    batch in reverse order, with which a batch is often mixed up. The result is ``(0, 0.0)`` if examples are alike at no
+    batch in reverse order, with which a batch is often mixed up. It is 1, too, if the halves of the batch differ, as
+    where it is sorted. The result is ``(0, 0.0)`` if examples are alike at no
     distance.
 
     For numbers of mean 0 and variance 1, the squared distance of two rows with correlation r is 1 - r times that of
@@ -56,6 +60,11 @@ def alike(rows: Tensor) -> tuple[int, float]:
     some = torch.randperm(examples, generator=torch.Generator().manual_seed(0))[:SAMPLE].to(rows.device)
     apart = torch.cdist(rows[some], rows).square()
     apart = apart.gather(1, (some[:, None] + torch.arange(1, examples).to(some)) % examples)
+    # A sum of squares over its mean; large where blocks of a kind follow one another, as real and generated images.
+    halves = (rows[: examples // 2].sum(0) - rows[examples // 2 :].sum(0)).square().sum() / rows.square().sum()
+    spread = (apart.std() / apart.mean()).square() / 9
+    if halves ** (1 / 3) > 1 - spread + SURER * spread.sqrt() and halves - 1 >= LEAST * examples:
+        return 1, float(halves - 1) / examples
     lags = torch.arange(1, examples // 2 + 1, device=rows.device)
     mirrored = (rows - rows.flip(0)).square().sum(1)[: examples // 2]
     correlations = 1 - torch.cat([apart[:, : examples // 2].mean(0), mirrored.mean()[None]]) / apart.mean()

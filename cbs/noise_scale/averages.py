@@ -32,8 +32,7 @@ class MomentAverages:
 
     Steps are kept as up to 256 blocks of consecutive steps. When there are more, neighbours are merged and blocks
     become twice as long, so memory does not grow with the number of steps. A window drops whole blocks: it holds at
-    least the examples that were asked for and at most one block more, which is at most a 127th of the window once it
-    spans more than 256 steps.
+    least the examples that were asked for and at most one block more, a 127th of more than 256 steps.
 
     Args:
         window: number of latest examples to average over, or, below 1, that share of all examples so far (at least

@@ -37,12 +37,15 @@ def without_gradients(parameters: Sequence[Tensor]) -> Iterator[None]:
 def sending(parameters: Sequence[Tensor]) -> Iterator[None]:
     """Mark backward passes inside the block as auxiliary, that is as not part of training.
 
-    Nothing in it reaches ``.grad``, not even from a backward pass inside a backward pass, as in reversible layers.
+    Nothing in it reaches ``.grad``, not even from a backward pass inside a backward pass, as in reversible layers, and
+    the backward pass of training draws the same random numbers as without it.
     """
     global _sending
     _sending += 1
+    devices = [parameter.device for parameter in parameters[:1] if parameter.device.type not in ("cpu", "meta")]
+    kind = devices[0].type if devices else "cpu"
     try:
-        with without_gradients(parameters):
+        with without_gradients(parameters), torch.random.fork_rng(devices, device_type=kind):
             yield
     finally:
         _sending -= 1

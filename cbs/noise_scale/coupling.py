@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import GradientEdge
 
 from cbs.errors import ConfigError, reason
 from cbs.noise_scale.boundary import sending
 from cbs.noise_scale.grouping import norms
-from cbs.noise_scale.shared_targets import SHARED, SURE, chance_of_match
+from cbs.noise_scale.shared_targets import SHARED, SURE, chance_of_match, saved
 
 COUPLED = (
     "the loss couples examples: its derivative with respect to the output of one example depends on the outputs of "
@@ -20,19 +20,25 @@ COUPLED = (
     "pass groups= to say which examples belong together"
 )
 
-LEAVES = 4
-"""Number of output tensors of a model that are checked."""
+UNSEEN = "its gradients do not come from loss.backward()"
+
+KINKED = ("Abs", "Clamp", "Hardtanh", "L1Loss", "LeakyRelu", "Maximum", "Minimum", "Relu", "Threshold")
+"""Beginnings of the names of operations that have no curvature, but a slope that depends on their argument."""
 
 ROUNDING = 1e-7
 """Largest norm of the mixed second derivatives that counts as zero, relative to those of the examples themselves. Where
 nothing couples examples the mixed derivatives are exactly zero, without rounding error."""
 
+Ends = Callable[[], Sequence[GradientEdge]]
+"""Returns, when the backward pass comes, the edges of tensors with rows of examples from which the loss is computed."""
+
 
 class Coupling:
     """Check of the first backward pass after a forward pass, before it runs, for terms that couple examples.
 
-    A loss that is a sum over single examples has zero second derivatives with respect to the outputs of two of them. No
-    derivative shows that two terms share a target: see :mod:`cbs.noise_scale.shared_targets`.
+    A loss that is a sum over single examples has zero second derivatives with respect to the outputs of two of them,
+    and no kink whose place depends on both. Kinks are found by the squares of the arguments of :data:`KINKED`
+    operations. No derivative shows that two terms share a target: see :mod:`cbs.noise_scale.shared_targets`.
 
     To get hold of the loss, ``torch.autograd.backward`` is replaced until its next call; ``Tensor.backward`` and all
     trainers go through it. A loss without second derivatives cannot be checked; neither can examples that enter the
@@ -49,42 +55,33 @@ class Coupling:
         self.idle, self.why_not = (0, 0), ""
         self._chance = 1.0  # of all matches since a loss held no targets twice
         self._failure: ConfigError | None = None
+        self._passes: dict[int, tuple[Ends, Sequence[Tensor]]] = {}
+        self._seen: set[int] = set()
         self._restore: Callable[[], None] = lambda: None
 
-    def look(self, outputs: Callable[[], Sequence[Tensor]], examples: int, subsets: Sequence[Tensor]) -> None:
+    def look(self, number: int, ends: Ends, subsets: Sequence[Tensor]) -> None:
         """Check the next backward pass.
 
         Args:
-            outputs: called when the backward pass comes; returns the tensors with rows of examples from which the loss
-                is computed.
-            examples: number of examples in the forward pass.
+            number: number of the forward pass; the two latest are kept, because either may be differentiated.
+            ends: see :data:`Ends`.
             subsets: masks of whole groups of examples, each of shape ``[examples]``: one half, because terms that
                 involve many examples have some in either half, and a single group, because both examples of a term may
                 be in one half.
         """
+        passes = dict([*self._passes.items()][-1:]) | {number: (ends, subsets)}
         self.forget()
-        self.idle = 0, 0
+        self.idle, self._passes = (0, 0), passes
         original = torch.autograd.backward
 
-        def backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
+        def backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> None:
             self.forget()
-            roots = [tensors] if isinstance(tensors, Tensor) else list(tensors)
-            if len(roots) == 1 and roots[0].numel() == 1:
-                leaves = outputs()
-                with suppress(RuntimeError):  # tensors that the loss saved for its backward pass may be freed
-                    chance = chance_of_match(roots[0], leaves, subsets[0], int(subsets[1].sum()))
-                    self._chance = 1.0 if chance is None else self._chance * chance
-                    if self._chance < SURE:
-                        self._failure = ConfigError(SHARED)
-                failures = []
-                for leaf in leaves[:LEAVES]:
-                    try:  # fails for functions without a second derivative and outputs from which others are computed
-                        with sending(self._parameters):
-                            self._differentiate(roots[0], leaf, examples, subsets)
-                    except (RuntimeError, NotImplementedError, ConfigError) as error:
-                        failures.append(reason(error))
-                self.why_not = failures[0] if 0 < len(failures) == len(leaves[:LEAVES]) else ""
-            original(tensors, *args, **kwargs)
+            self.why_not, self._seen = "", {*passes}
+            try:
+                self._check(tensors, grad_tensors, [*passes.values()])
+            except Exception as error:  # noqa: BLE001 - such as a missing second derivative; must not end a training run
+                self.why_not = reason(error)
+            original(tensors, grad_tensors, *args, **kwargs)
 
         def restore() -> None:
             if torch.autograd.backward is backward:
@@ -93,9 +90,14 @@ class Coupling:
         self._restore = restore
         torch.autograd.backward = backward
 
+    def arrived(self, number: int) -> None:
+        """Take notice that a gradient of training reaches the end of a forward pass."""
+        if number not in self._seen:
+            self.why_not = UNSEEN
+
     def forget(self) -> None:
         """Stop watching for a backward pass, and release what was kept for the check."""
-        restore, self._restore = self._restore, lambda: None
+        restore, self._restore, self._passes = self._restore, lambda: None, {}
         restore()
 
     def verify(self) -> None:
@@ -108,21 +110,53 @@ class Coupling:
         if failure is not None:
             raise failure
 
-    def _differentiate(self, loss: Tensor, output: Tensor, examples: int, subsets: Sequence[Tensor]) -> None:
-        factor = torch.ones_like(loss, requires_grad=True)  # every slope depends on it that can be differentiated
-        (slope,) = torch.autograd.grad(loss, output, factor, create_graph=True, allow_unused=True)
-        if slope is None:
-            return
-        idle = int((norms(slope, examples) == 0).sum())
-        self.idle = min(idle, self.idle[0]) if self.idle[1] else idle, examples
-        if slope.grad_fn is None or "Error" in slope.grad_fn.name():
+    def _check(self, tensors: Any, grad_tensors: Any, passes: Sequence[tuple[Ends, Sequence[Tensor]]]) -> None:
+        roots = [tensors] if isinstance(tensors, Tensor) else list(tensors)
+        given = [grad_tensors] if isinstance(grad_tensors, Tensor) else grad_tensors or [None] * len(roots)
+        factors = [torch.ones_like(root) if one is None else one for root, one in zip(roots, given, strict=True)]
+        for _, subsets in passes:  # two passes of as many examples may be of the same ones
+            edges = [edge for ends, other in passes if len(other[0]) == len(subsets[0]) for edge in ends()]
+            chance = chance_of_match(roots, edges, subsets[0], int(subsets[1].sum()))
+            self._chance = 1.0 if chance is None else self._chance * chance
+            if self._chance < SURE:
+                self._failure = ConfigError(SHARED)
+            kinks = [rows for name, rows in saved(roots, edges) if name.startswith(KINKED) and rows.requires_grad]
+            with sending(self._parameters):
+                free = [factor.detach().requires_grad_() for factor in factors]  # every slope depends on them
+                self.idle = self._differentiate(roots, free, edges, subsets) or self.idle
+                if kinks:
+                    self._differentiate(kinks, kinks, edges, subsets)
+
+    def _differentiate(
+        self,
+        roots: Sequence[Tensor],
+        factors: Sequence[Tensor],
+        edges: Sequence[GradientEdge],
+        subsets: Sequence[Tensor],
+    ) -> tuple[int, int] | None:
+        """Look for second derivatives by two examples; return the numbers of idle and of all examples."""
+        examples = len(subsets[0])
+        slopes = torch.autograd.grad(roots, edges, factors, create_graph=True, allow_unused=True)
+        reached = [(edge, slope) for edge, slope in zip(edges, slopes, strict=True) if slope is not None]
+        if not reached:
+            return None
+        if any(slope.grad_fn is None or "Error" in slope.grad_fn.name() for _, slope in reached):
             raise NotImplementedError("it has no second derivatives")
         for mine in subsets:
-            rows = slope.unflatten(0, (examples, -1))[mine.nonzero()[:, 0].to(slope.device)]
-            generator = torch.Generator(rows.device).manual_seed(0)
-            direction = torch.randn(rows.shape, generator=generator, device=rows.device).to(rows)
-            (second,) = torch.autograd.grad((rows * direction).sum(), output, retain_graph=True, allow_unused=True)
-            if second is not None:
-                sizes = norms(second, examples)
-                if float(sizes[~mine].norm()) > ROUNDING * float(sizes[mine].norm()):
-                    self._failure = ConfigError(COUPLED)
+            total = torch.zeros(())
+            for _, slope in reached:
+                rows = slope.unflatten(0, (examples, -1))[mine.nonzero()[:, 0].to(slope.device)]
+                generator = torch.Generator(rows.device).manual_seed(0)
+                direction = torch.randn(rows.shape, generator=generator, device=rows.device).to(rows)
+                total = total.to(rows) + (rows * direction).sum()
+            seconds = torch.autograd.grad(total, [edge for edge, _ in reached], retain_graph=True, allow_unused=True)
+            sizes = _norms(seconds, examples)
+            if float(sizes[~mine].norm()) > ROUNDING * float(sizes[mine].norm()):
+                self._failure = ConfigError(COUPLED)
+        return int((_norms(slopes, examples) == 0).sum()), examples
+
+
+def _norms(tensors: Sequence[Tensor | None], examples: int) -> Tensor:
+    """Return the norm over all tensors of the rows of every example."""
+    found = [norms(rows, examples) for rows in tensors if rows is not None]
+    return torch.stack(found).norm(dim=0) if found else torch.zeros(examples)

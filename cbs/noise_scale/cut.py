@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.utils.hooks import RemovableHandle
 
 from cbs.compute.auxiliary_pass import IN_AUXILIARY_PASS
@@ -51,10 +52,17 @@ def asleep(kind: Any) -> Any:
 
 
 class Call(NamedTuple):
-    """One call of a module in a forward pass: the module's name, and the output tensors that have rows of examples."""
+    """One call of a module in a forward pass.
+
+    Attributes:
+        name: name of the module.
+        tensors: output tensors that have rows of examples; they may change in place later.
+        edges: autograd's edges of these tensors as they were, in a pass of training.
+    """
 
     name: str
     tensors: list[Tensor]
+    edges: Sequence[GradientEdge] = ()
 
 
 class Cut:
@@ -109,8 +117,7 @@ class Cut:
 
     def add(self, tensors: list[Tensor]) -> None:
         """Treat the output of the model itself as the only call."""
-        self.calls = [Call("", tensors)]
-        self._register(self.calls[0])
+        self.calls = [self._registered("", tensors)]
 
     @contextmanager
     def recording(self) -> Iterator[list[Call]]:
@@ -149,6 +156,10 @@ class Cut:
         self.names = set()
         return False
 
+    def edges(self, calls: Sequence[Call]) -> list[GradientEdge]:
+        """Return the edges at the cut of a forward pass; while none is known, those of its last call."""
+        return [edge for call in calls if call.name in self.names or call is calls[-1] for edge in call.edges]
+
     def __reduce__(self) -> Any:
         return asleep, (Cut,)
 
@@ -166,13 +177,12 @@ class Cut:
         first, leaving = self._open.pop(), tensors_of(output) if self._repeated else differentiable(output)
         tensors = [leaf for leaf in leaving if has_rows(leaf, self._examples())]
         if tensors:  # this call replaces the calls that were made inside it
-            self.calls[first:] = [Call(name, tensors)]
-            if not self._repeated:
-                self._register(self.calls[-1])
+            self.calls[first:] = [Call(name, tensors) if self._repeated else self._registered(name, tensors)]
 
-    def _register(self, call: Call) -> None:
-        for tensor in call.tensors:
-            tensor.register_hook(partial(self._mask, call.name))
+    def _registered(self, name: str, tensors: list[Tensor]) -> Call:
+        for tensor in tensors:
+            tensor.register_hook(partial(self._mask, name))
+        return Call(name, tensors, [get_gradient_edge(tensor) for tensor in tensors])
 
     def _mask(self, name: str, gradient: Tensor) -> Tensor | None:
         return only(gradient, self._kept) if self._kept is not None and name in self.names else None

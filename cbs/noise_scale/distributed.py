@@ -111,10 +111,6 @@ def whole_statistics(geometry: Geometry, gradients: Mapping[int, Tensor]) -> lis
     A collective if a gradient is sharded: the squared norms of the shards are summed over the ranks that hold them, in
     one reduction for each set of process groups. Ordinary gradients cost nothing beyond ``geometry.statistic``.
 
-    Args:
-        geometry: geometry to measure in.
-        gradients: gradients by index of the parameter tensor.
-
     Raises:
         ConfigError: if a gradient is sharded and the geometry needs more than its norm, or if the sum over ranks of a
             gradient is still pending (a Partial placement).
@@ -151,11 +147,8 @@ def require_norms(geometry: Geometry) -> None:
 
 
 def sum_over_ranks(tensors: Sequence[Tensor], groups: Sequence[ProcessGroup]) -> list[Tensor]:
-    """Return the sum of each tensor, in its own dtype, over the ranks of one process group after the other.
-
-    Args:
-        tensors: the same number of tensors with the same shapes on every rank; large ones are overwritten.
-        groups: process groups to sum over.
+    """Return the sum of each tensor, in its own dtype, over the ranks of one process group after the other; tensors
+    have the same shapes on every rank, and large ones are overwritten.
     """
     short = [tensor for tensor in tensors if tensor.numel() < FLATTENED]
     flat = torch.cat([tensor.to(tensors[0].device, torch.float64).reshape(-1) for tensor in short] or [tensors[0][:0]])

@@ -41,12 +41,7 @@ class Grouping:
         self._groups = groups
 
     def of(self, examples: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-        """Return the places of the examples of every group, shape ``[groups, members]``.
-
-        Args:
-            examples: number of examples in the forward pass.
-            args: positional arguments of the forward pass.
-            kwargs: keyword arguments of the forward pass.
+        """Return the places of the examples of every group of a forward pass, shape ``[groups, members]``.
 
         Raises:
             ConfigError: if groups differ in size, or if there is not one group id per example.
@@ -113,15 +108,8 @@ def equal_parts(number: int, wanted: int) -> int:
 
 
 def copies(kept: Tensor, units: Tensor, seed: int) -> Tensor:
-    """Return, for every example, the index of the example at the same position of one group drawn among the kept ones.
-
-    Args:
-        kept: mask of the examples that are kept, in whole groups, shape ``[examples]``.
-        units: places of the examples of every group, shape ``[groups, members]``.
-        seed: seed of the draw.
-
-    Returns:
-        Indices of examples, shape ``[examples]``.
+    """Return, for every example, the index of the example at the same position of one group drawn among the kept ones,
+    whose mask is ``kept``; ``units`` has shape ``[groups, members]``, the others ``[examples]``.
     """
     there = units[kept[units[:, 0]]]
     drawn = there[torch.randint(len(there), (1,), generator=torch.Generator().manual_seed(seed))]
@@ -134,12 +122,8 @@ def pick(rows: Tensor, places: Sequence[int] | Tensor, examples: int) -> Tensor:
 
 
 def norms(rows: Tensor, examples: int, other: Tensor | None = None) -> Tensor:
-    """Return the norm of the numbers of every example, shape ``[examples]``, in float64 on the CPU.
-
-    Args:
-        rows: numbers with the examples in the first dimension; every example has the same number of rows.
-        examples: number of examples.
-        other: numbers of the same shape that are subtracted first.
+    """Return the norm of the rows of every example, as many of each, shape ``[examples]``, in float64 on the CPU;
+    ``other`` is subtracted first.
     """
     flat = [each.detach().reshape(examples, -1) for each in (rows, other) if each is not None]
     at_once = max(1, PIECE // max(1, flat[0].shape[1]))

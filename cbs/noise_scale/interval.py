@@ -15,11 +15,6 @@ Müller 2004; Lazarus, Lewis, Stock and Watson 2018, "HAR inference"). Where tha
 less variance than the mean. The factor :math:`P_0/P_j` compensates for this: the ratio of the variances of mean and
 cosine in an AR(1) series, whose correlation is fitted to the slow cosines (Whittle likelihood). No interval is given
 for fewer than about eight independent steps.
-
-On synthetic series (AR(1) with correlations up to 0.97, standard deviation 0.3 to 10 times the mean, also skewed and
-heavy-tailed) the coverage of the 95 % interval was 93 to 97 % wherever there were at least 20 independent steps. The
-interval is too wide where the mean itself moves along a curve by more than the scatter of the steps, and a little too
-narrow (92 %) for a few dozen steps whose signal is far more skewed than in these series.
 """
 
 from __future__ import annotations

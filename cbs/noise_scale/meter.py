@@ -48,16 +48,6 @@ class Step:
 class NoiseScaleMeter(AbstractContextManager["NoiseScaleMeter"]):
     r"""The gradient noise scale of a training run, in examples.
 
-    ::
-
-        meter = NoiseScaleMeter(model)  # attach
-        for batch in batches:
-            loss(model, batch).backward()
-            meter.step()  # measure: before unscaling, clipping and the optimizer
-            optimizer.step()
-            optimizer.zero_grad()
-        print(meter.estimate())  # read: 41.2 [36.0, 48.1] examples
-
     In the Euclidean geometry this is :math:`B_{simple} = tr(\Sigma)/|G|^2` (McCandlish et al. 2018, equation 2.9): the
     trace of the per-example gradient covariance over the squared norm of the true gradient. Both moments are estimated
     without bias at every step and averaged over steps; their ratio is taken last. An undefined estimate is ``None``,

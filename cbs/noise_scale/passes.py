@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -22,6 +23,10 @@ TWO_FORWARD = (
 TWO_BACKWARD = (
     "two backward passes after one forward pass: the noise scale cannot tell them apart; run the model once for each, "
     "or add the losses"
+)
+SEEN = (
+    "two backward passes of a step are over the same examples, which would count twice: add the losses and run one "
+    "backward pass, with count= if it has several forward passes"
 )
 NOT_CALLED = (
     "a gradient reaches the model without a forward pass through it; pass the module that the training loop calls to "
@@ -49,9 +54,11 @@ class Pass(NamedTuple):
         units: places of the examples of every group, shape ``[groups, members]``.
         wrong: why there are no such groups; ``None`` if there are.
         rows: first dimensions of the input tensors.
+        inputs: the input tensors, and how often each was changed in place.
     """
 
     number: int = 0
     units: Tensor = torch.empty(0, 1, dtype=torch.long)
     wrong: ConfigError | None = None
     rows: Collection[int] = ()
+    inputs: Sequence[tuple[weakref.ref[Tensor], int]] = ()

@@ -58,8 +58,6 @@ class Probe(AbstractContextManager["Probe"]):
     Attributes:
         parameters: the trainable parameter tensors, in the order of :attr:`Moments.indices`.
         names: names of the parameter tensors.
-        geometries: geometries that are measured.
-        source: name of the source.
         micro_batches: least number of micro-batches into which a training loop should split a step.
         why: why the source is another than the preferred one; empty if it is not.
         automatic: whether the source is chosen automatically.

@@ -19,11 +19,6 @@ class Replay:
     """Everything that the output of a call depends on, as it was before the call, so that it can be repeated.
 
     A repeated call leaves the module and the random generators as they were.
-
-    Args:
-        module: module that is called.
-        args: positional arguments of the call.
-        kwargs: keyword arguments of the call.
     """
 
     def __init__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -40,8 +35,7 @@ class Replay:
         """Whether values of parameters changed since the call, such as those of a moving average; a repeated call would
         change them again.
 
-        Args:
-            trained: whether to look at parameters that are trained, too.
+        Parameters that are trained are looked at only if ``trained``.
         """
         return any(
             norm != _norm(parameter) for parameter, norm in self._norms if trained or not parameter.requires_grad
@@ -80,7 +74,7 @@ class Replay:
         try:
             self._state.restore()
             with auxiliary_pass(), torch.autocast(device, enabled=False), torch.no_grad():
-                return self._module.forward(*args, **kwargs)
+                return self._module(*args, **kwargs)  # with hooks of others; ours rest in an auxiliary pass
         finally:
             now.restore()
 

@@ -48,11 +48,10 @@ class Separation:
         """Check a forward pass.
 
         Args:
-            run: repeats the pass; called with the mask of the examples that stay and the indices of the examples that
-                replace the others, both of shape ``[examples]``; returns the calls from whose output the loss is
-                computed.
+            run: repeats the pass with the mask of the examples that stay and the indices of those that replace the
+                others, both of shape ``[examples]``; returns the calls from whose output the loss is computed.
             inputs: input tensors of the pass, with rows of examples.
-            units: places of the examples of every group, shape ``[groups, members]``.
+            units: see :class:`~cbs.noise_scale.passes.Pass`.
 
         Raises:
             ConfigError: if the rows of one example depend on other examples, or on no example at all.

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import GradientEdge
 
 from cbs.noise_scale.alike import sampled
 
@@ -41,38 +42,34 @@ SURE = 1e-3
 many copies of every target in both, had they been drawn independently."""
 
 
-def chance_of_match(loss: Tensor, outputs: Sequence[Tensor], half: Tensor, members: int) -> float | None:
-    """Return the probability of the least likely match of targets that a loss holds twice, had both been drawn
-    independently from the same distribution; ``None`` if it holds none twice.
+def chance_of_match(
+    losses: Sequence[Tensor], outputs: Sequence[GradientEdge], half: Tensor, members: int
+) -> float | None:
+    """Return the probability of the least likely match of targets that losses hold twice, had both been drawn
+    independently from the same distribution; ``None`` if they hold none twice.
 
-    Args:
-        loss: loss of a batch, before its backward pass.
-        outputs: tensors with rows of examples from which the loss is computed.
-        half: mask of some examples, in whole groups, shape ``[examples]``.
-        members: number of examples in a group; these may share targets.
+    ``outputs`` are the tensors with rows of examples from which the losses are computed; targets may be shared within
+    groups of ``members``, and ``half`` is a mask of some whole groups, shape ``[examples]``.
     """
-    constants = itertools.islice(_constants(loss, outputs, len(half)), TENSORS)
-    found = [sampled(rows.detach().reshape(len(half), -1), COLUMNS) for rows in constants]
+    held = (value for _, value in saved(losses, outputs) if not value.requires_grad)
+    rows = (value for value in held if value.dim() and not value.shape[0] % len(half))
+    found = [sampled(value.reshape(len(half), -1), COLUMNS) for value in itertools.islice(rows, TENSORS)]
     pairs = [*itertools.combinations(found, 2), *filter(None, map(_mixed_labels, found))]
     chances = [_chance(one, other) for one, other in pairs if members == 1 or not _same(one[half], other[half])]
     return min((chance for chance in chances if chance is not None), default=None)
 
 
-def _constants(loss: Tensor, outputs: Sequence[Tensor], examples: int) -> Iterator[Tensor]:
-    """Yield the tensors with rows of examples, but without gradient, that operations between a loss and the outputs
-    saved.
-    """
-    ends, nodes = {tensor.grad_fn for tensor in outputs}, deque([loss.grad_fn])
+def saved(losses: Sequence[Tensor], outputs: Sequence[GradientEdge]) -> Iterator[tuple[str, Tensor]]:
+    """Yield the tensors that operations between outputs and losses saved, each after the name of the operation."""
+    ends, nodes = {edge.node for edge in outputs}, deque(loss.grad_fn for loss in losses)
     seen: set[Any] = set()
     while nodes and len(seen) < NODES:
         node = nodes.popleft()
         if node is None or node in seen or node in ends:
             continue
         seen.add(node)
-        for name in dir(node):
-            value = getattr(node, name) if name.startswith("_saved_") else None
-            if isinstance(value, Tensor) and not value.requires_grad and value.dim() and not value.shape[0] % examples:
-                yield value
+        values = [getattr(node, name) for name in dir(node) if name.startswith("_saved_")]
+        yield from ((node.name(), value) for value in values if isinstance(value, Tensor))
         nodes.extend(after for after, _ in node.next_functions)
 
 
@@ -86,8 +83,8 @@ def _mixed_labels(rows: Tensor) -> tuple[Tensor, Tensor] | None:
         return None
     shares, classes = (rows - rows.min()).float().topk(min(3, rows.shape[1]), dim=1)
     mixed = shares[:, 1] > ROUNDING * shares[:, 0]
-    alike = (shares[:, :2] - shares[mixed][:1, :2]).abs().amax(1) <= ROUNDING
-    if not mixed.any() or not alike[mixed].all() or (shares[:, 2:] > ROUNDING).any() or not (shares[:, 0] > 0).all():
+    alike = (shares[mixed, :2] - shares[mixed][:1, :2]).abs() <= ROUNDING
+    if not mixed.any() or not alike.all() or (shares[:, 2:] > ROUNDING).any() or not (shares[:, 0] > 0).all():
         return None
     return classes[:, :1], torch.where(mixed[:, None], classes[:, 1:2], classes[:, :1])
 

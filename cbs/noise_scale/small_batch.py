@@ -68,12 +68,8 @@ class GroupSums:
         self._sums: list[dict[int, Tensor]] = [{} for _ in self._geometries]
 
     def add(self, index: int, size: int, contributions: Tensor) -> None:
-        """Add the contributions of groups to the gradient of a parameter tensor.
-
-        Args:
-            index: index of the parameter tensor.
-            size: number of examples per group.
-            contributions: shape ``[groups, *parameter.shape]``.
+        """Add the contributions of groups of ``size`` examples to the gradient of a parameter tensor, shape ``[groups,
+        *parameter.shape]``.
         """
         for geometry, sums in zip(self._geometries, self._sums, strict=True):
             if geometry.covers(index):
@@ -86,12 +82,7 @@ class GroupSums:
                 sums.pop(index, None)
 
     def small(self, groups: int, examples: int) -> Small:
-        """Return the small-batch side of the step from the sums so far.
-
-        Args:
-            groups: number of groups in the step.
-            examples: number of examples in the step.
-        """
+        """Return the small-batch side of a step of so many groups and examples from the sums so far."""
         statistics = []
         for geometry, sums in zip(self._geometries, self._sums, strict=True):
             covered = [index for index in range(len(self._parameters)) if geometry.covers(index)]
@@ -109,10 +100,6 @@ class CellSums(GroupSums):
     All cells of a backward pass but the last are passed to :meth:`put`. The gradient of training is passed to
     :meth:`found`; the last cell is what the others leave of it. Only the sum of the cells and the cells of one part are
     kept in memory, unless several forward passes contribute to a cell.
-
-    Args:
-        parameters: the parameter tensors, by index.
-        geometries: geometries to measure in.
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter], geometries: Sequence[Geometry]) -> None:
@@ -131,7 +118,6 @@ class CellSums(GroupSums):
         """Start a backward pass.
 
         Args:
-            cells: the cells of its examples.
             complete: whether the last cell is passed to :meth:`put`, too, to be compared with what the others leave.
             several: whether several forward passes over the same examples may contribute to its cells.
         """

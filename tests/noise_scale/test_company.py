@@ -91,7 +91,18 @@ def run(
     return meter, plain
 
 
-@pytest.mark.parametrize("loss", [contrastive, centred, centred_by_four, paired])
+def in_place(output: Tensor) -> Tensor:
+    output -= output.mean(0)
+    return output.square().mean()
+
+
+def ranked(output: Tensor) -> Tensor:
+    """Hinges of the differences of all pairs, without curvature."""
+    scores = output.sum(1)
+    return (1 - scores[:, None] + scores).clamp(min=0).mean()
+
+
+@pytest.mark.parametrize("loss", [contrastive, centred, centred_by_four, paired, in_place, ranked])
 @pytest.mark.parametrize("source", ["split", "per_example"])
 def test_a_loss_that_couples_examples_is_refused(loss: Callable[[Tensor], Tensor], source: str) -> None:
     backward = torch.autograd.backward
@@ -106,6 +117,117 @@ def test_terms_of_two_are_found_whichever_half_is_looked_at(others: tuple[int, .
         run(
             lambda output: (output * output[list(others)]).sum(1).exp().mean(), of=lambda step: batch(step)[:4], steps=1
         )
+
+
+class Heads(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.heads = nn.ModuleList(nn.Linear(5, 4) for _ in range(6))
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        return [head(x) for head in self.heads]
+
+
+def of_heads(backward: Callable[[nn.Module, Tensor], object], steps: int = 2, **options) -> NoiseScaleMeter:
+    torch.manual_seed(0)
+    meter = NoiseScaleMeter(model := Heads(), source="split", **options)
+    for step in range(steps):
+        backward(model, batch(step))
+        meter.step()
+        model.zero_grad()
+    return meter
+
+
+def two_passes(model: nn.Module, x: Tensor) -> None:
+    one, other = model(x)[0], model(x.flip(1))[1]
+    (one @ other.T).mean().backward()
+
+
+def of_the_last(model: nn.Module, x: Tensor) -> Tensor:
+    *others, last = model(x)
+    return centred(last) + sum(output.square().mean() for output in others)
+
+
+def two_outputs(model: nn.Module, x: Tensor) -> None:
+    one, other, *_ = model(x)
+    (one @ other.T).mean().backward()
+
+
+def two_losses(model: nn.Module, x: Tensor) -> None:
+    one, other, *_ = model(x)
+    losses = [one.square().mean(), centred(other)]
+    torch.autograd.backward(losses)
+
+
+def vector(model: nn.Module, x: Tensor) -> None:
+    one, other, *_ = model(x)
+    (one * other.mean(0)).sum(1).backward(torch.ones(len(x)))
+
+
+@pytest.mark.parametrize(
+    ("backward", "options"),
+    [
+        (lambda model, x: of_the_last(model, x).backward(), {}),
+        (two_outputs, {}),
+        (two_passes, {"count": lambda args, kwargs: len(args[0])}),
+        (two_losses, {}),
+        (vector, {}),
+    ],
+)
+def test_coupling_is_found_in_all_that_is_differentiated(
+    backward: Callable[[nn.Module, Tensor], object], options: dict
+) -> None:
+    with pytest.raises(ConfigError, match="the loss couples examples"):
+        of_heads(backward, steps=1, **options)
+
+
+def test_a_loss_that_nobody_could_look_at_is_named() -> None:
+    def by_hand(model: nn.Module, x: Tensor) -> None:
+        parameters = list(model.parameters())
+        for parameter, gradient in zip(parameters, torch.autograd.grad(of_the_last(model, x), parameters), strict=True):
+            parameter.grad = gradient
+
+    said = "not checked whether the loss couples examples: its gradients do not come from loss.backward()"
+    assert said in of_heads(by_hand).probe.caveat
+
+    def looked_on(model: nn.Module, x: Tensor) -> None:
+        outputs = model(x)
+        model(x[:3])
+        sum(output.square().mean() for output in outputs).backward()
+        model(x[:2])
+
+    assert of_heads(looked_on).probe.caveat == ""
+
+
+def test_two_backward_passes_over_the_same_examples_are_refused() -> None:
+    def twice(model: nn.Module, x: Tensor, other: Tensor) -> None:
+        for inputs in (x, other):
+            sum(output.square().mean() for output in model(inputs)).backward()
+
+    with pytest.raises(ConfigError, match="two backward passes of a step are over the same examples"):
+        of_heads(lambda model, x: twice(model, x, x))
+    assert of_heads(lambda model, x: twice(model, x, x.flip(0))).estimate().steps == 2
+
+
+def test_hooks_of_others_belong_to_the_model() -> None:
+    for register, hook in (
+        ("register_forward_hook", lambda module, args, output: output - output.mean(0)),
+        ("register_forward_pre_hook", lambda module, args: (args[0] - args[0].mean(0),)),
+    ):
+        model = nn.Linear(5, 4)
+        getattr(model, register)(hook)
+        meter = NoiseScaleMeter(model, source="split")
+        model(batch(0)).square().mean().backward()
+        with pytest.raises(ConfigError, match="the model mixes examples"):
+            meter.step()
+
+
+@pytest.mark.parametrize("examples", [32, 64])
+def test_a_batch_of_two_kinds_one_behind_the_other_is_told(examples: int) -> None:
+    rows = torch.randn(examples, 6, generator=torch.Generator().manual_seed(0))
+    rows[examples // 2 :] += 1.5
+    assert alike(rows)[0] == 1
+    assert alike(rows[torch.randperm(examples, generator=torch.Generator().manual_seed(0))]) == (0, 0.0)
 
 
 def test_auto_falls_back_and_says_why() -> None:

@@ -389,3 +389,31 @@ def test_rows_without_anything_of_the_examples_are_refused() -> None:
     meter.probe._model(torch.randn(EXAMPLES, 6)).square().mean().backward()
     with pytest.raises(ConfigError, match="does not depend on the examples"):
         meter.step()
+
+
+class Noisy(torch.autograd.Function):
+    """Draws random numbers in the backward pass, as where gradients are rounded at random."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient * (1 + 0.2 * torch.randn_like(gradient))
+
+
+def test_random_numbers_of_a_backward_pass_stay() -> None:
+    def trained(*, watched: bool) -> list[Tensor]:
+        torch.manual_seed(0)
+        first, second = nn.Linear(5, 8), nn.Linear(8, 4)
+        model = nn.ModuleList([first, second])
+        model.forward = lambda x: second(Noisy.apply(first(x)))
+        meter = NoiseScaleMeter(model, source="per_example") if watched else None
+        model(torch.randn(6, 5)).square().mean().backward()
+        if meter is not None:
+            assert meter.step() is not None
+        return [parameter.grad for parameter in model.parameters()]
+
+    for one, other in zip(trained(watched=True), trained(watched=False), strict=True):
+        assert torch.equal(one, other)

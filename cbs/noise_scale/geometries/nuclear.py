@@ -31,9 +31,7 @@ class Nuclear:
     - Noise is biased downward, because the square root of a covariance estimated from few samples is. For Gaussian
       noise with the same variance in all entries of ``[m, n]`` matrices, :math:`m \le n`, the noise is the true one
       times the mean square root of a Marchenko-Pastur variable at :math:`m/(n(R-1))`: 0.85 for square matrices and two
-      groups, about :math:`1 - m/8n(R-1)` otherwise. Rows and columns of real gradients differ in variance: the factor
-      was 0.71 to 0.82 with two groups and 0.84 to 0.96 with eight, on a small GPT. Negative eigenvalues, which only
-      rounding can cause, count as zero.
+      groups, about :math:`1 - m/8n(R-1)` otherwise. Negative eigenvalues, which only rounding can cause, count as zero.
     - Signal is biased upward, as with :class:`~cbs.noise_scale.geometries.l1.L1` and more so: noise has full rank, the
       true gradient nearly low rank. :func:`cbs.trial.correction.correction` corrects part of this bias.
 

@@ -4,6 +4,7 @@ keeping it.
 
 from __future__ import annotations
 
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -19,7 +20,7 @@ from cbs.noise_scale.cut import asleep
 from cbs.noise_scale.geometries.base import Geometry
 from cbs.noise_scale.gradient_sample import GradientSample
 from cbs.noise_scale.grouping import Grouping
-from cbs.noise_scale.passes import NOT_CALLED, CountExamples, Pass, first_dimension
+from cbs.noise_scale.passes import NOT_CALLED, SEEN, CountExamples, Pass, first_dimension
 from cbs.noise_scale.small_batch import GroupSums, Small
 
 
@@ -27,12 +28,8 @@ class Source(ABC):
     """Base class of objects that watch the passes of a model after :meth:`attach`. A source never changes a gradient.
 
     Args:
-        model: the module that the training loop calls.
-        parameters: trainable parameter tensors.
-        geometries: geometries to measure in.
+        model, parameters, geometries, count, grouping: as of the probe.
         groups: number of groups wanted, per step or per backward pass.
-        count: returns the number of examples in a forward pass.
-        grouping: groups of examples that belong together.
 
     Attributes:
         micro_batches: least number of micro-batches into which a training loop should split a step.
@@ -141,6 +138,7 @@ class Source(ABC):
     def _forget(self) -> None:
         """Start a new step."""
         self._failure = None
+        self._passes: dict[Any, Pass] = {}
         self._sums.forget()
 
     def _fail(self, why: str | ConfigError) -> None:
@@ -175,7 +173,9 @@ class Source(ABC):
                 units = self._grouping.of(examples, args, kwargs)
             except ConfigError as error:
                 units, wrong = torch.arange(examples)[:, None], error
-            self.latest = Pass(self.latest.number + 1, units, wrong, {*_rows((args, kwargs))})
+            leaves = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+            inputs = [(weakref.ref(leaf), 0 if leaf.is_inference() else leaf._version) for leaf in leaves]
+            self.latest = Pass(self.latest.number + 1, units, wrong, {*_rows(leaves)}, inputs)
 
     def _end(self, _module: nn.Module, _args: tuple[Any, ...], output: Any) -> None:
         if self.active and torch.is_grad_enabled():
@@ -184,8 +184,11 @@ class Source(ABC):
     def _add_pass(self, one: Pass) -> bool:
         """Count a pass among those of the step, as its gradient arrives; return whether it can be measured."""
         examples, members = one.units.numel(), one.units.shape[1]
+        same = tuple((id(held), version) for held, version in one.inputs) or one.number
         if one.wrong is not None:
             self._fail(one.wrong)
+        elif self._passes.setdefault(same, one).number != one.number and not self.shared:
+            self._fail(SEEN)
         elif examples < 1:
             self._fail("a forward pass has no examples; skip empty batches" if one.number else NOT_CALLED)
         elif self._members not in (0, members):

@@ -121,8 +121,8 @@ class InsideBackward(Source):
         if lag:
             where = {1: "next to them", -1: "in reverse order"}.get(lag, f"{lag} places on")
             caveats.append(
-                f"examples resemble those {where} (correlation {correlation:.2f}), like augmentations of one image or "
-                "answers to one prompt: pass groups= to say which belong together"
+                f"examples resemble those {where} (correlation {correlation:.2f}), as in a sorted batch, augmentations "
+                "of one image or answers to one prompt: shuffle, or pass groups= to say which belong together"
             )
         return "; ".join(filter(None, (*caveats, super().caveat)))
 
@@ -169,7 +169,7 @@ class InsideBackward(Source):
         self._cut.attach()
         return [
             *super()._watch(),
-            inner.register_forward_pre_hook(self._enter, with_kwargs=True),
+            inner.register_forward_pre_hook(self._enter, with_kwargs=True, prepend=True),
             inner.register_forward_hook(self._leave),
         ]
 
@@ -210,12 +210,10 @@ class InsideBackward(Source):
             self.seen.replay, self._separation.why_not = None, CHANGES
         bound = bounded(output, partial(self._arrived, latest))
         if self._due() and len(latest.units) > 1:
-            outputs = [leaf for leaf in differentiable(bound) if has_rows(leaf, examples)]
+            outputs = [get_gradient_edge(leaf) for leaf in differentiable(bound) if has_rows(leaf, examples)]
             subsets = [self._separation.some(latest.units, half=half) for half in (True, False)]
-            calls = self._cut.calls  # complete once there is a loss
-            self._coupling.look(
-                lambda: [*outputs, *(tensor for call in calls for tensor in call.tensors)], examples, subsets
-            )
+            calls = self._cut.calls
+            self._coupling.look(latest.number, lambda: [*outputs, *self._cut.edges(calls)], subsets)
         return bound
 
     def _run_again(self, kept: Tensor, others: Tensor) -> list[Call]:
@@ -245,6 +243,8 @@ class InsideBackward(Source):
         if task == self.seen.task and not shared:
             return self._fail(TWO_FORWARD)
         self.seen.done.add(current.number)
+        if self._due():
+            self._coupling.arrived(current.number)
         if not self._add_pass(current):
             return None
         examples = current.units.numel()

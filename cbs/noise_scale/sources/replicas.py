@@ -25,9 +25,6 @@ class Replicas(Accumulation):
     PowerSGD, the step is refused. If a model is neither DDP nor FSDP2, the training loop is assumed to average
     gradients over all ranks.
 
-    Attributes:
-        micro_batches: 1, or 2 on a single rank.
-
     Raises:
         ConfigError: if this process is not a rank, or the model is sharded in another way.
     """
