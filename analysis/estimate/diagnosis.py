@@ -287,11 +287,13 @@ def _of_the_form(doubts: Doubts) -> Iterator[tuple[Verdict, str]]:
 def _of_the_exponent(bend: Bend | None) -> str:
     if bend is None:
         return "the points do not determine the form of the curve"
-    change = f"from {bend.small:.2g} at small to {bend.large:.2g} at large batch sizes"
+    small, large = f"{bend.small:.2g}", f"{bend.large:.2g}"
+    change = f"from {small} at small to {large} at large batch sizes"
+    fitted = f"; fitted, it goes {change}" if f"{bend.small:.2g}" != f"{bend.large:.2g}" else ""
     if bend.rises > RISES:
         return f"the exponent rises {change}: the knee is sharper than that of a power law"
     return (
-        f"the exponent may fall towards large batch sizes (probability {bend.falls:.2g}; fitted, it goes {change}), "
+        f"the exponent may fall towards large batch sizes (probability {bend.falls:.2g}{fitted}), "
         "and B_crit lie above the interval"
     )
 

@@ -149,7 +149,7 @@ def read_trials(*paths: str | os.PathLike[str], metric: str | None = None) -> tu
         notes += _other_code(store.root, manifest)
         records = [store.trials / trial_id / "record.parquet" for trial_id in store.trial_ids()]
         if not records:
-            notes.append(f"sweep {store.root} has no finished trial yet; run 'cbs sweep' again to continue it")
+            notes.append(f"sweep {store.root} has no finished trial yet: wait for it, or run its 'cbs sweep' again")
         chunks = [records[start : start + _CHUNK] for start in range(0, len(records), _CHUNK)]
         with ThreadPoolExecutor(4) as pool:
             read = pool.map(

@@ -53,6 +53,8 @@ def pages(draft: Path) -> None:
     (sources / "commands.md").write_text("# Commands\n\n" + "\n".join(map(command_help, sorted(command_modules()))))
     (sources / "python.md").write_text("# Python\n\n" + "\n".join(f"::: {name}\n" for name in PUBLIC))
     shutil.copy(CONFIG, draft / "zensical.toml")
+    for file in ("site.css", "site.js"):
+        shutil.copy(CONFIG.parent / file, sources / file)
     for package in ("cbs", "sweeps", "analysis"):
         (draft / package).symlink_to(ROOT / package)
 

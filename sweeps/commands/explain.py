@@ -14,7 +14,7 @@ PANEL = "Analyze"
 GLOSSARY = Path(__file__).with_name("glossary.md")
 
 
-def command(words: Annotated[list[str], typer.Argument(metavar="WORD...", help="A word, or several as one.")]) -> None:
+def command(words: Annotated[list[str], typer.Argument(metavar="WORD", help="A word, or several as one.")]) -> None:
     """Say what a word of the output means.
 
     Example: cbs explain PRUNED

@@ -14,7 +14,7 @@ from sweeps.commands import AsJson
 def command(
     words: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[WORD]...", help="Show the keys and meanings that contain a word. Default: all."),
+        typer.Argument(metavar="[WORD]", help="Show the keys and meanings that contain a word. Default: all."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

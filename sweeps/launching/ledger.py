@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from analysis.phrases import plural
 from cbs.errors import CbsError, DamagedError, ResultsError
 from cbs.trial.record import TrialStatus
 from cbs.trial.store import Store, find_sweeps, remove
@@ -70,7 +71,7 @@ class Ledger:
         if self.planned is not None:
             left = ""
             if self.seconds_left is not None:
-                left = f", about {self.trials_left} trials and {duration(self.seconds_left)} left"
+                left = f", about {plural(self.trials_left or 0, 'trial')} and {duration(self.seconds_left)} left"
             lines.append(f"  {self.done} of {self.planned} planned trials done{left}")
         lines += [f"  {line}" for line in table_lines(self.studies)]
         for trial_id, at in sorted(self.running.items()):

@@ -12,6 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from analysis.phrases import plural
 from cbs.trial.record import TrialResult, TrialStatus
 from sweeps.outlook.durations import duration as duration
 from sweeps.outlook.nearness import Nearness
@@ -120,13 +121,13 @@ class Progress(Observer):
         # Ray Tune requests one trial more than it can start.
         running = min(len(search.running), self._workers) if self._workers else len(self._running)
         trials = planned - finished
-        done = f"{finished} trials done, {running} running, {duration(elapsed)} elapsed"
+        done = f"{plural(finished, 'trial')} done, {running} running, {duration(elapsed)} elapsed"
         expected = self.standing.left(search, self._running)
         if expected is not None:
             left = duration(expected.seconds) if expected.seconds >= 1 or not trials else "a few seconds"
-            return f"{done}, about {max(trials, expected.trials)} trials and {left} left"
+            return f"{done}, about {plural(max(trials, expected.trials), 'trial')} and {left} left"
         left = duration(trials * elapsed / self._ended) if self._ended else "an unknown time"
-        return f"{done}, at least {trials} trials and {left} left"
+        return f"{done}, at least {plural(trials, 'trial')} and {left} left"
 
     def _picture(self, search: Search) -> Group:
         assert self._console is not None

@@ -43,6 +43,7 @@ def outlook(
     workers: int,
     *,
     seconds_per_step: Callable[[TrialConfig], float] | None = None,
+    seconds_per_trial: float = 0.0,
     noise: float = NOISE,
     draw: int = 0,
 ) -> tuple[Search, Played]:
@@ -54,6 +55,7 @@ def outlook(
         cost: measured cost of steps; if it is unknown, the seconds are meaningless.
         workers: number of trials at a time.
         seconds_per_step: returns the seconds per step of a trial; used instead of ``cost``.
+        seconds_per_trial: seconds of a trial besides its steps.
         noise: standard deviation of the log steps of future trials.
         draw: index of the random draw of the outcomes of future trials.
 
@@ -62,8 +64,8 @@ def outlook(
     """
     search = Search(sweep, finished)
     pace = seconds_per_step or _pace(sweep, cost)
-    played = play(search, _Ends(search, noise, draw), workers=max(workers, 1), seconds_per_step=pace, overhead=OVERHEAD)
-    return search, played
+    ends, overhead = _Ends(search, noise, draw), OVERHEAD + seconds_per_trial
+    return search, play(search, ends, workers=max(workers, 1), seconds_per_step=pace, overhead=overhead)
 
 
 class _Ends:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -45,12 +45,13 @@ class TimeLeft:
     seconds: float
 
 
-def pace(results: Sequence[TrialResult]) -> Callable[[TrialConfig], float] | None:
-    """Return a function giving the seconds of a trial's step, including its share of the evaluations.
+def pace(results: Sequence[TrialResult]) -> tuple[Callable[[TrialConfig], float], float] | None:
+    """Return a function giving the seconds of a trial's step, and the seconds that every trial takes besides.
 
-    It is estimated from how long trials took; ``None`` if fewer than :data:`ENOUGH` recorded it. The time of a step is
-    a constant plus a constant per example (least squares of relative errors), times a factor for every optimizer, times
-    a factor for the last :data:`RECENT` trials, because the load of a machine varies.
+    They are estimated from how long trials took; ``None`` if fewer than :data:`ENOUGH` recorded it. A trial takes a
+    constant (most evaluations come early, whatever its length), a constant per step and a constant per example (least
+    squares of relative errors), times a factor for every optimizer, times a factor for the last :data:`RECENT` trials,
+    because the load of a machine varies.
 
     Args:
         results: trials in the order in which they ended.
@@ -59,20 +60,20 @@ def pace(results: Sequence[TrialResult]) -> Callable[[TrialConfig], float] | Non
     if len(timed) < ENOUGH:
         return None
     seconds = np.array([_seconds(result) for result in timed])
-    work = np.array([[result.final_step, result.final_examples] for result in timed], dtype=float)
+    work = np.array([[result.final_step, result.final_examples, 1.0] for result in timed], dtype=float)
     from scipy.optimize import nnls  # importing it takes a second, so not at every start
 
-    each, _ = nnls(work / seconds[:, None], np.ones(len(timed)))
+    (step, example, trial), _ = nnls(work / seconds[:, None], np.ones(len(timed)))
     optimizers = [Cell.of(result.config).optimizer for result in timed]
-    off = np.log(seconds / (work @ each))
+    off = np.log(seconds / (work @ (step, example, trial)))
     logs = {name: float(off[[name == other for other in optimizers]].mean()) for name in optimizers}
     lately = float((off - [logs[name] for name in optimizers])[-RECENT:].mean())
 
     def of(config: TrialConfig) -> float:
         log = logs.get(Cell.of(config).optimizer, float(off.mean()))
-        return float(each @ (1.0, config.batch_size)) * math.exp(log + lately)
+        return float(step + example * config.batch_size) * math.exp(log + lately)
 
-    return of
+    return of, float(trial) * math.exp(float(off.mean()) + lately)
 
 
 def _seconds(result: TrialResult) -> float:
@@ -124,40 +125,24 @@ class Forecast:
 
     def _play(self, search: Search, running: Mapping[str, float]) -> None:
         results, now = list(self._results.values()), time.monotonic()
-        of = pace(results)
-        if of is None:
+        known = pace(results)
+        if known is None:
             return
+        of, each = known
         workers = self._workers or max(1, len(running))
         self._count += 1
-        end, played = outlook(
-            search.sweep, results, None, workers, seconds_per_step=of, noise=SEED_NOISE, draw=self._count % DRAWS + 1
+        _, played = outlook(
+            search.sweep,
+            results,
+            None,
+            workers,
+            seconds_per_step=of,
+            seconds_per_trial=each,
+            noise=SEED_NOISE,
+            draw=self._count % DRAWS + 1,
         )
-        further = list(_further(search, end, of))
         under_way = {trial_id: of(search.config(*place)) for trial_id, place in search.running.items()}
         done = sum(running.get(trial_id, 0.0) * seconds for trial_id, seconds in under_way.items())
-        seconds = played.seconds + max(sum(further) / workers, *further, 0.0) - done / workers
+        seconds = played.seconds - done / workers
         self._each = played.seconds / max(1, len(played.results))
         self._plays.append((len(results), len(played.results), now + max(0.0, seconds)))
-
-
-def _further(search: Search, end: Search, of: Callable[[TrialConfig], float]) -> Iterator[float]:
-    """Yield seconds of trials that the simulation does not foresee, one value for every study that is not done.
-
-    Their number is how many more trials the finished studies of the optimizer took on average than the simulation
-    foresees for this one at its ``end``. Simulated results have little noise, and noise costs further trials, one after
-    the other.
-    """
-    done: dict[str, list[int]] = {}
-    studies = search.sweep.studies()
-    for study in studies:
-        ended, planned = search.counts(study)
-        if ended == planned > 0:
-            done.setdefault(study.optimizer, []).append(planned)
-    for study in studies:
-        ended, planned = search.counts(study)
-        if (ended == planned > 0) or study.optimizer not in done or (best := end.best(study)) is None:
-            continue
-        steps = search.sweep.budget(study.batch_size) if search.sweep.budgets else best[1]
-        config = search.config(Cell(study.optimizer, study.batch_size, search.sweep.seeds[0]), best[0])
-        more = float(np.mean(done[study.optimizer])) - end.counts(study)[1]
-        yield max(0.0, more) * steps * of(config)

@@ -65,10 +65,8 @@ def test_what_a_tracker_has_is_what_an_importer_reads(name: str, store: Store, t
         np.testing.assert_allclose(*values, rtol=2.0**-23)
         if result.steps_to_target is not None:
             assert there.steps_to_target == pytest.approx(result.steps_to_target, rel=1e-5)
-    write(store, [name])
-    assert sizes == {file: file.stat().st_size for file in folder.rglob("*") if file.is_file()}, (
-        "at once, nothing twice"
-    )
+    write(store, [name])  # nothing twice
+    assert sizes == {file: file.stat().st_size for file in folder.rglob("*") if file.is_file()}
 
 
 class Recorded(Tracker):

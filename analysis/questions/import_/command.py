@@ -20,7 +20,7 @@ PANEL = "Bring your data"
 def command(
     sources: Annotated[
         list[str] | None,
-        typer.Argument(metavar="SOURCE...", help="Files, folders, or entity/project of Weights & Biases."),
+        typer.Argument(metavar="SOURCE", help="Files, folders, or entity/project of Weights & Biases."),
     ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Folder of the sweep, such as results/mine.")
