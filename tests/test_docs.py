@@ -51,7 +51,7 @@ SHOWN = re.findall(r"```sh\ncbs (theory quadratic [^\n]*)\n```\n\n!\[[^]]+\]\((f
 
 def test_every_figure_of_the_quadratic_stands_below_its_command() -> None:
     assert [path for _, path in SHOWN] == re.findall(r"\((figures/\S+)\)", QUADRATIC)
-    assert len(SHOWN) == 5
+    assert len(SHOWN) == 6
     for command, path in SHOWN:
         assert command.endswith(f"--figure docs/{path}")
 
