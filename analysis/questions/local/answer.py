@@ -13,6 +13,7 @@ from __future__ import annotations
 import itertools
 import math
 import os
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -201,7 +202,7 @@ def _answered(
     tolerance = max(within, share * (noise or 0.0))
     curves: list[LocalCurve] = []
     names = {id(tables): (tables.branched.group.sweep, tables.branched.group.optimizer) for tables in members}
-    several = len({sweep for sweep, _ in names.values()}) > 1
+    sweeps = Counter(optimizer for _, optimizer in set(names.values()))
     for (sweep, optimizer), own in itertools.groupby(members, key=lambda tables: names[id(tables)]):
         along = sorted(own, key=lambda tables: tables.branched.examples)
         lent = noise_to_borrow([tables.of("loss") for tables in along])
@@ -213,7 +214,7 @@ def _answered(
         curves.append(
             LocalCurve(
                 group=group,
-                optimizer=f"{optimizer}, {sweep}" if several else optimizer,
+                optimizer=f"{optimizer}, {sweep}" if sweeps[optimizer] > 1 else optimizer,
                 source=along[0].branched.source,
                 checkpoints=checkpoints,
                 average=_average(checkpoints, config.confidence),
