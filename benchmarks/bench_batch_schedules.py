@@ -48,7 +48,6 @@ RULES: dict[str, dict[str, Any]] = {
     "stages": {"table": "0:8 2K:16 6K:32 12K:64"},
     "linear_ramp": {"to": 64, "over_examples": 12_000, "increment": 4},
     "growth": {"first_examples": 1500, "cap": 256},
-    "adabatch": {"every_examples": 3000, "cap": 256},
     "late_switch": {"to": 64, "at": 0.25},
     "noise_rule": {"price": 16.0, **LOOKS},
     "norm_test": {"theta": 0.9, **LOOKS},

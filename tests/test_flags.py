@@ -63,8 +63,6 @@ CONFIG: dict[str, Case] = {
         ["--definition", "sfo", "--definition", "saturation(tolerance=1)"],
         "AnalysisConfig(definition='sfo', options={'saturation': {'tolerance': 1.0}}",
     ),
-    "--confidence": (["--confidence", "0.8"], "confidence=0.8"),
-    "--resamples": (["--resamples", "300"], "resamples=300"),
 }
 ASSUMED: dict[str, Case] = {
     "--throughput": (
@@ -72,12 +70,8 @@ ASSUMED: dict[str, Case] = {
         "Assumed(examples_per_second=70.0, max_batch_per_device=9, latency=0.25)",
     ),
 }
-RESULTS = {"results": (["elsewhere"], "elsewhere"), "--target": (["--target", "2.5", "--target", "3"], "[2.5, 3.0]")}
-METRIC = {"--metric": (["--metric", "accuracy"], "metric='accuracy'")}
-OUTPUT = {"--output": (["-o", "there"], "there")}
 FIGURES = {"--figures": (["--figures", "none"], "figures=None")}
 JSON = {"--json": (["--json"], "to_json(")}
-WIDE = {"--wide": (["--wide"], "wide=True")}
 PRESENT = {"analysis.present.write": tuple, "analysis.present.to_json": dict, "analysis.present.show": None}
 PROGRAM = [
     "--command", "echo {batch_size} {lr} {seed} {folder}", "--reads", "csv", "--metric", "loss",
@@ -97,17 +91,7 @@ UNITS = [
 FLAGS = {
     "analyze": Flags(
         {"analysis.questions.analyze.answer.analyze": answer, **PRESENT},
-        cases=RESULTS
-        | METRIC
-        | OUTPUT
-        | CONFIG
-        | FIGURES
-        | JSON
-        | WIDE
-        | {
-            "--definitions": (["--definitions"], "definitions=True"),
-            "--suggest": (["--suggest"], "suggestions=True"),
-        },
+        cases=CONFIG | FIGURES | JSON | {"--suggest": (["--suggest"], "suggestions=True")},
     ),
     "compare": Flags(
         {
@@ -115,16 +99,7 @@ FLAGS = {
             "analysis.read.throughput.read_throughput": "the table",
             **PRESENT,
         },
-        cases=RESULTS
-        | METRIC
-        | OUTPUT
-        | CONFIG
-        | FIGURES
-        | JSON
-        | ASSUMED
-        | {
-            "--reference": (["--reference", "muon"], "reference='muon'"),
-        },
+        cases=CONFIG | FIGURES | JSON | ASSUMED,
     ),
     "schedule judge": Flags(
         {
@@ -132,15 +107,7 @@ FLAGS = {
             "analysis.read.throughput.read_throughput": "the table",
             **PRESENT,
         },
-        cases=RESULTS
-        | OUTPUT
-        | CONFIG
-        | FIGURES
-        | JSON
-        | ASSUMED
-        | {
-            "--devices": (["--devices", "4"], "devices=4"),
-        },
+        cases=CONFIG | FIGURES | JSON | ASSUMED,
     ),
     "schedule plan": Flags(
         {
@@ -151,27 +118,13 @@ FLAGS = {
             **PRESENT,
         },
         base=["FOLDER"],
-        cases=OUTPUT
-        | FIGURES
+        cases=FIGURES
         | JSON
         | ASSUMED
         | {
-            "source": (["elsewhere"], "elsewhere"),
-            "--target": (["--target", "2.5"], "targets=[2.5]"),
-            "--ratio": (["--ratio", "3"], "ratio=3.0"),
-            "--optimizer": (["--optimizer", "muon"], "optimizer='muon'"),
             "--rule": (["--rule", "doubling", "--first-batch-size", "8"], "rule='doubling'"),
             "--first-batch-size": (["--rule", "doubling", "--first-batch-size", "16"], "first_batch_size=16"),
-            "--price": (["--price", "31"], "price=31.0"),
-            "--max-batch-size": (["--max-batch-size", "96"], "max_batch_size=96"),
-            "--divisible-by": (["--divisible-by", "12"], "divisible_by=12"),
             "--lr-exponent": (["--lr-exponent", "0.25"], "lr_exponent=0.25"),
-            "--budget": (["--budget", "3B"], "budget='3B'"),
-            "--tokens-per-example": (["--tokens-per-example", "64"], "tokens_per_example=64"),
-            "--devices": (["--devices", "6"], "devices=6"),
-            "--export": (["--export", "megatron"], "'megatron'"),
-            "--confidence": (["--confidence", "0.8"], "confidence=0.8"),
-            "--resamples": (["--resamples", "123"], "resamples=123"),
         },
         instead={
             "--trace": (["--trace", "noise_scale.json"], "trace=PosixPath('noise_scale.json')"),
@@ -189,72 +142,38 @@ FLAGS = {
         },
         cases=CONFIG
         | JSON
-        | WIDE
         | {
             "--optim": (["--optim", "nesterov", "--optim", "ema"], "['nesterov', 'ema']"),
             "--power": (["--power", "0,0.5"], "powers=(0.0, 0.5)"),
             "--batch-sizes": (["--batch-sizes", "8..32"], "batch_sizes=(8, 16, 32)"),
-            "--target": (["--target", "0.25"], "target=0.25"),
             "--momentum": (["--momentum", "0.75,0.5"], "momenta=(0.75, 0.5)"),
             "--ema": (["--ema", "0.75"], "decays=(0.75,)"),
             "--dimension": (["--dimension", "77"], "power_law(77"),
             "--spectrum-power": (["--spectrum-power", "1.5"], "power=1.5"),
-            "--noise": (["--noise", "2.5"], "noise=2.5"),
-            "--figure": (["--figure", "curves.png"], "curves.png"),
             "--as-published": (["--as-published"], "as_notebook("),
-            "--definitions": (["--definitions"], "definitions=True"),
         },
     ),
     "fit": Flags(
-        {
-            "analysis.estimate.fit_table.fit_table": answer,
-            "analysis.present.save_figure.save_figure": None,
-            **PRESENT,
-        },
+        {"analysis.estimate.fit_table.fit_table": answer, "analysis.present.save_figure.save_figure": None, **PRESENT},
         base=["steps.csv"],
         cases=CONFIG
         | JSON
-        | WIDE
-        | {
-            "table": (["more.csv"], "more.csv"),
-            "--column": (["--column", "steps=mine", "--column", "lr=rate"], "{'steps': 'mine', 'lr': 'rate'}"),
-            "--unit": (["--unit", "tokens"], "unit='tokens'"),
-            "--figure": (["--figure", "fits.png"], "fits.png"),
-            "--definitions": (["--definitions"], "definitions=True"),
-        },
+        | {"--column": (["--column", "steps=mine", "--column", "lr=rate"], "{'steps': 'mine', 'lr': 'rate'}")},
     ),
     "import": Flags(
         {"analysis.read.importers.import_runs": answer},
         base=UNITS,
         cases=JSON
         | {
-            "sources": (["more.csv"], "more.csv"),
-            "--output": (["-o", "there"], "there"),
-            "--format": (["--format", "wandb"], "format='wandb'"),
-            "--metric": (["--metric", "accuracy"], "metric='accuracy'"),
             "--direction": (["--direction", "above"], "direction='above'"),
-            "--target": (["--target", "0.5"], "target=0.5"),
-            "--metric-unit": (["--metric-unit", "bits"], "metric_unit='bits'"),
-            "--example-unit": (["--example-unit", "leaf"], "example_unit='leaf'"),
-            "--tokens-per-example": (["--tokens-per-example", "77"], "tokens_per_example=77"),
             "--batch-unit": (["--batch-unit", "tokens", "--tokens-per-example", "77"], "batch_unit='tokens'"),
             "--column": (["--column", "step=it"], "columns={'step': 'it'}"),
             "--set": (["--set", "optimizer=adamw"], "constants={'optimizer': 'adamw'}"),
-            "--runs": (["--runs", "names.csv"], "names.csv"),
-            "--pattern": (["--pattern", "b{batch_size}"], "pattern='b{batch_size}'"),
-            "--trials": (["--trials", "7"], "trials=7"),
-            "--add": (["--add"], "add=True"),
         },
     ),
     "lr": Flags(
         {"analysis.questions.lr.answer.learning_rates": answer, **PRESENT},
-        cases=RESULTS
-        | METRIC
-        | OUTPUT
-        | FIGURES
-        | JSON
-        | CONFIG
-        | {"--scale-from": (["--scale-from", "16"], "reference=16")},
+        cases=FIGURES | JSON | CONFIG | {"--scale-from": (["--scale-from", "16"], "reference=16")},
     ),
     "noise-scale": Flags(
         {
@@ -263,17 +182,9 @@ FLAGS = {
             "sweeps.measuring.noise_scale.one_step": answer,
             **PRESENT,
         },
-        cases=OUTPUT
-        | FIGURES
+        cases=FIGURES
         | {
-            "--workload": (["--workload", "noisy_quadratic"], "workload='noisy_quadratic'"),
             "--optim": (["--optim", "muon"], "optimizer='muon'"),
-            "--lr": (["--lr", "0.5"], "lr=0.5"),
-            "--batch-size": (["--batch-size", "9"], "batch_size=9"),
-            "--steps": (["--steps", "99"], "steps=99"),
-            "--phases": (["--phases", "3"], "phases=3"),
-            "--probe": (["--probe", "per_example"], "probe='per_example'"),
-            "--parts": (["--parts", "5"], "parts=5"),
             "--geometry": (["--geometry", "l1", "--geometry", "nuclear"], "geometries=['l2', 'l1', 'nuclear']"),
             "--layers": (["--layers"], "wide=True"),
             "--check": (["--check"], "check(workload="),
@@ -282,9 +193,6 @@ FLAGS = {
                 ["--one-step", "--from-checkpoint", "some.pt"],
                 "from_checkpoint=PosixPath('some.pt')",
             ),
-            "--seed": (["--seed", "8"], "seed=8"),
-            "--confidence": (["--confidence", "0.8"], "confidence=0.8"),
-            "--set": (["--set", "max_steps=5", "--set", "device=cpu"], "settings=['max_steps=5', 'device=cpu']"),
             "--json": (["--json"], "printed: {}"),
         },
     ),
@@ -309,19 +217,7 @@ FLAGS = {
             "analysis.read.throughput.read_throughput": "the table",
         },
         base=["--throughput", "times.csv"],
-        cases=RESULTS
-        | METRIC
-        | OUTPUT
-        | FIGURES
-        | JSON
-        | {
-            "--devices": (["--devices", "6"], "devices=6"),
-            "--price": (["--price", "1.5"], "price=1.5"),
-            "--price-ratio": (["--price-ratio", "2.5"], "price_ratio=2.5"),
-            "--throughput": (["--throughput", "more.csv"], "more.csv"),
-            "--confidence": CONFIG["--confidence"],
-            "--resamples": CONFIG["--resamples"],
-        },
+        cases=FIGURES | JSON,
     ),
     "report": Flags(
         {
@@ -329,56 +225,20 @@ FLAGS = {
             "analysis.questions.report.methods.methods": lambda *_, **__: Mock(paragraphs=("In words.",), bibtex="@"),
             "analysis.questions.report.live.follow": answer,
         },
-        cases=RESULTS
-        | METRIC
-        | OUTPUT
-        | CONFIG
-        | JSON
-        | {"--methods": (["--methods"], "printed: In words."), "--live": (["--live"], "follow(")},
+        cases=CONFIG | JSON | {"--methods": (["--methods"], "printed: In words."), "--live": (["--live"], "follow(")},
     ),
     "budget": Flags(
         {"analysis.questions.budget.answer.budget": answer, **PRESENT},
         base=["results"],
-        cases=OUTPUT
-        | {flag: CONFIG[flag] for flag in ("--confidence", "--resamples")}
-        | FIGURES
-        | JSON
-        | {
-            "results": (["elsewhere"], "elsewhere"),
-            "--at": (["--at", "7,8e2"], "at=(7.0, 800.0)"),
-            "--within": (["--within", "3%"], "within='3%'"),
-            "--metric": (["--metric", "accuracy"], "metric='accuracy'"),
-        },
+        cases=FIGURES | JSON | {"--at": (["--at", "7,8e2"], "at=(7.0, 800.0)")},
     ),
     "local": Flags(
-        {"analysis.questions.local.answer.local": answer, **PRESENT},
-        base=["results"],
-        cases=OUTPUT
-        | {flag: CONFIG[flag] for flag in ("--confidence", "--resamples")}
-        | FIGURES
-        | JSON
-        | {
-            "results": (["elsewhere"], "elsewhere"),
-            "--within": (["--within", "0.03"], "within=0.03"),
-            "--noise-share": (["--noise-share", "0.7"], "noise_share=0.7"),
-        },
+        {"analysis.questions.local.answer.local": answer, **PRESENT}, base=["results"], cases=FIGURES | JSON
     ),
     "scale": Flags(
         {"analysis.questions.scale.answer.scale": answer, **PRESENT},
         base=["results"],
-        cases=OUTPUT
-        | CONFIG
-        | FIGURES
-        | JSON
-        | {
-            "results": (["elsewhere"], "elsewhere"),
-            "--target": RESULTS["--target"],
-            "--against": (["--against", "data", "--against", "loss"], "against=['data', 'loss']"),
-            "--vary": (["--vary", "width"], "vary=['width']"),
-            "--hold-data": (["--hold-data", "5"], "hold_data=[5.0]"),
-            "--at": (["--at", "7", "--at", "8"], "at=[7.0, 8.0]"),
-            "--data-at-batch": (["--data-at-batch", "32"], "data_at_batch=32.0"),
-        },
+        cases=CONFIG | FIGURES | JSON,
     ),
     "sweep": Flags(
         {
@@ -403,14 +263,12 @@ FLAGS = {
             "--seeds": (["--seeds", "5,6"], "seeds=(5, 6)"),
             "--budget": (["--budget", "600k,1e6"], "budgets=(600000, 1000000)"),
             "--lr-rule": (["--lr-rule", "linear:1e-3@8"], "lr_rule=PrescribedRate(power=1.0, lrs={8: 0.001})"),
-            "--target": (["--target", "2.5"], "target=2.5"),
             "--workload": (["--workload", "noisy_quadratic"], "workload=Choice(name='noisy_quadratic'"),
             "--probe": (["--probe", "per_example"], "probe=Choice(name='per_example'"),
             "--schedule": (
                 ["--schedule", "seesaw", "--set", "schedule.alpha=3"],
                 "name='seesaw', options={'alpha': 3}",
             ),
-            "--from": (["--from", "elsewhere"], "elsewhere"),
             "--axis": (["--optim", "sgd", "--axis", "momentum=0.5,0.75"], "tuned={'sgd': ['momentum']}"),
             "--precision": (["--precision", "0.15"], "policy_of(0.15, "),
             "--max-time": (["--max-time", "2h"], "limits=Limits(deadline=7200.0"),
@@ -429,38 +287,21 @@ FLAGS = {
                 ["--command", "echo {batch_size} {lr} {seed} {folder} {resume}", *PROGRAM[2:], "--resume", "--go"],
                 "'resume': '--go'",
             ),
-            "--output": (["-o", "there"], "there"),
-            "--workers": (["--workers", "3"], "workers=3"),
             "--workers-per-trial": (["--workers-per-trial", "2"], "workers_per_trial=2"),
-            "--gpus-per-trial": (["--gpus-per-trial", "0.5"], "gpus_per_trial=0.5"),
             "--address": (["--address", "host:6379"], "check_listening('host:6379')"),
             "--stop-after": (["--stop-after", "2h"], "time_limit(7200.0, 0.0)"),
-            "--log": (["--log", "wandb", "--log", "mlflow"], "trackers=['wandb', 'mlflow']"),
+            "--log": (["--log", "wandb", "--log", "tensorboard"], "trackers=['wandb', 'tensorboard']"),
             "--dry-run": (["--dry-run"], "preview("),
             "--json": (["--json"], '"trials": 0'),
         },
     ),
     "schedule losses": Flags(
-        {"analysis.questions.schedule_losses.answer.schedule_losses": answer, **PRESENT},
-        cases=OUTPUT
-        | FIGURES
-        | JSON
-        | {
-            "results": (["elsewhere"], "elsewhere"),
-            "--confidence": CONFIG["--confidence"],
-            "--resamples": CONFIG["--resamples"],
-        },
+        {"analysis.questions.schedule_losses.answer.schedule_losses": answer, **PRESENT}, cases=FIGURES | JSON
     ),
     "theory temperature": Flags(
         {"analysis.extensions.temperature.answer.temperature": answer, **PRESENT},
         base=["results"],
-        cases=OUTPUT
-        | FIGURES
-        | JSON
-        | {
-            "results": (["elsewhere"], "elsewhere"),
-            "--confidence": CONFIG["--confidence"],
-        },
+        cases=FIGURES | JSON,
     ),
     "reproduce": Flags(
         {
@@ -475,20 +316,14 @@ FLAGS = {
             "time.monotonic": 0.0,
         },
         base=["nqm"],
-        cases=OUTPUT
-        | {
+        cases={
             "name": (["seesaw"], "'seesaw'"),
-            "--scale": (["--scale", "paper"], "'paper'"),
-            "--set": (["--set", "clip_norm=2"], "settings=['clip_norm=2']"),
             "--record": (["--record", "there"], "there/nqm-tiny.json"),
             "--max-time": (["--max-time", "2h"], "limits=Limits(deadline=7200.0"),
             "--dry-run": (["--dry-run"], "prices("),
             "--peak": (["--dry-run", "--peak", "50"], "of 50 TFLOP/s"),
             "--utilisation": (["--dry-run", "--utilisation", "0.7"], "70% of"),
-            "--workers": (["--workers", "3"], "workers=3"),
             "--workers-per-trial": (["--workers-per-trial", "2"], "workers_per_trial=2"),
-            "--gpus-per-trial": (["--gpus-per-trial", "0.5"], "gpus_per_trial=0.5"),
-            "--address": (["--address", "host:6379"], "address='host:6379'"),
             "--json": (["--json"], "to_json("),
         },
     ),
@@ -499,12 +334,8 @@ FLAGS = {
     "recipes show": Flags(
         {"sweeps.reproducing.reproduce.recipe_of": answer, "sweeps.reproducing.telling.recipe_lines": list},
         base=["nqm"],
-        cases={"name": (["seesaw"], "'seesaw'"), "--scale": (["--scale", "paper"], "'paper'")},
     ),
-    "recipes atlas": Flags(
-        {"sweeps.reproducing.atlas.atlas": 3},
-        cases={"tables": (["elsewhere"], "elsewhere"), "--output": (["-o", "there"], "there")},
-    ),
+    "recipes atlas": Flags({"sweeps.reproducing.atlas.atlas": 3}),
     "branch": Flags(
         {
             "sweeps.launching.loop.prepare": lambda asked, *_, **__: PlannedSweep(asked, Path("folder"), None),
@@ -522,7 +353,6 @@ FLAGS = {
             "--recipe": (["--recipe", "quick", "--set", "max_steps=9"], "max_steps=9"),
             "--workload": (["--workload", "noisy_quadratic"], "workload=Choice(name='noisy_quadratic'"),
             "--trunk-batch": (["--trunk-batch", "24"], "batch_sizes=(24,)"),
-            "--lr": (["--lr", "0.125"], "lrs=(0.125,)"),
             "--budget": (["--budget", "60k"], "budgets=(60000,)"),
             "--from-checkpoint": (
                 ["--from-checkpoint", "a.pt@7", "--from-checkpoint", "b.pt@8"],
@@ -530,12 +360,6 @@ FLAGS = {
             ),
             "--trunk-optim": (["--trunk-optim", "merit"], "trunk_optimizer='merit'"),
             "--set": (["--set", "clip_norm=0.5"], "clip_norm=0.5"),
-            "--at": (["--at", "7%"], "at='7%'"),
-            "--factors": (["--factors", "1,3"], "factors='1,3'"),
-            "--window": (["--window", "3k"], "window='3k'"),
-            "--lr-rule": (["--lr-rule", "tried"], "lr_rule='tried'"),
-            "--warmup": (["--warmup", "96"], "warmup=96"),
-            "--state": (["--state", "reset"], "state='reset'"),
             "--seeds": (["--seeds", "5,6"], "seeds=(5, 6)"),
             "--command": (BRANCHED[:2] + BRANCHED[4:], "'command': 'echo {batch_size} {lr} {seed} {folder}"),
             "--reads": (BRANCHED, "'reads': 'csv'"),
@@ -549,42 +373,23 @@ FLAGS = {
                 [*BRANCHED[:1], f"{BRANCHED[1]} {{resume}}", *BRANCHED[2:], "--resume", "--go"],
                 "'resume': '--go'",
             ),
-            "--output": (["-o", "there"], "there"),
-            "--workers": (["--workers", "3"], "workers=3"),
             "--workers-per-trial": (["--workers-per-trial", "2"], "workers_per_trial=2"),
-            "--gpus-per-trial": (["--gpus-per-trial", "0.5"], "gpus_per_trial=0.5"),
             "--address": (["--address", "host:6379"], "check_listening('host:6379')"),
-            "--log": (["--log", "wandb", "--log", "mlflow"], "trackers=['wandb', 'mlflow']"),
+            "--log": (["--log", "wandb", "--log", "tensorboard"], "trackers=['wandb', 'tensorboard']"),
             "--dry-run": (["--dry-run"], "preview("),
             "--json": (["--json"], '"trials": 0'),
         },
     ),
     "status": Flags(
         {"sweeps.launching.ledger.ledgers": list, "sweeps.launching.watch.watch": None},
-        cases={
-            "results": (["elsewhere"], "elsewhere"),
-            "--json": (["--json"], "printed: []"),
-            "--watch": (["--watch"], "watch("),
-        },
+        cases={"--json": (["--json"], "printed: []"), "--watch": (["--watch"], "watch(")},
     ),
     "merge": Flags(
         {"sweeps.launching.merge.merge": answer},
         base=["one", "other", "-o", "both"],
-        cases={
-            "results": (["third"], "third"),
-            "--output": (["-o", "there"], "there"),
-            "--json": (["--json"], "to_json("),
-        },
+        cases={"--json": (["--json"], "to_json(")},
     ),
-    "clean": Flags(
-        {"sweeps.launching.ledger.clean": list},
-        cases={
-            "results": (["elsewhere"], "elsewhere"),
-            "--failed": (["--failed"], "failed=True"),
-            "--dry-run": (["--dry-run"], "dry_run=True"),
-            "--json": (["--json"], '"removed": []'),
-        },
-    ),
+    "clean": Flags({"sweeps.launching.ledger.clean": list}, cases={"--json": (["--json"], '"removed": []')}),
     "throughput": Flags(
         {
             "sweeps.measuring.throughput.measured_apart": [Timing(optimizer="adamw", batch_size=4, seconds=3.0)],
@@ -593,10 +398,7 @@ FLAGS = {
         base=["quick"],
         cases={
             "source": (["default"], "measured_apart('default'"),
-            "--code": (["--code", "my.module:name"], "code=['my.module:name']"),
-            "--output": (["-o", "there.csv"], "there.csv"),
             "--batch-sizes": (["--batch-sizes", "8..32"], "[8, 16, 32]"),
-            "--seconds": (["--seconds", "0.5"], "seconds=0.5"),
         },
     ),
 }

@@ -21,16 +21,7 @@ _NO_PROTOCOL = ("target", "example_unit", "tokens_per_example", "metric_unit")
 
 def differing(groups: Sequence[Group]) -> Iterator[str]:
     """Yield a line for every setting that is not the same in all sweeps of these groups, with its values."""
-    by_sweep: dict[str, dict[str, Any]] = {}
-    for group in groups:
-        protocol = group.manifest.get("protocol")
-        settings = dict(flat(protocol)) if isinstance(protocol, dict) else {}
-        kept = {
-            name: value
-            for name, value in settings.items()
-            if name.partition(".")[0] not in _NO_PROTOCOL and name.rpartition(".")[2] not in OF_BUDGET
-        }
-        by_sweep.setdefault(group.sweep, kept | {name: getattr(group, name) for name in _SHOWN})
+    by_sweep: dict[str, dict[str, Any]] = {group.sweep: settings_of(group) for group in groups}
     if len(by_sweep) < 2:
         return
     for name in dict.fromkeys(name for settings in by_sweep.values() for name in settings):
@@ -38,6 +29,19 @@ def differing(groups: Sequence[Group]) -> Iterator[str]:
         if len({repr(value) for value in values.values()}) > 1:
             told = ", ".join(f"{'none' if value is None else value} in {sweep}" for sweep, value in values.items())
             yield f"the folders differ in {name}: {told}"
+
+
+def settings_of(group: Group) -> dict[str, Any]:
+    """Return the settings of a sweep, by their names with dots, and what its trials say of the workload; without what
+    follows from the budget."""
+    protocol = group.manifest.get("protocol")
+    settings = dict(flat(protocol)) if isinstance(protocol, dict) else {}
+    kept = {
+        name: value
+        for name, value in settings.items()
+        if name.partition(".")[0] not in _NO_PROTOCOL and name.rpartition(".")[2] not in OF_BUDGET
+    }
+    return kept | {name: getattr(group, name) for name in _SHOWN}
 
 
 def as_one(answers: Sequence[Answer]) -> list[Answer]:

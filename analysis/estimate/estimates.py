@@ -157,6 +157,9 @@ def _critical(
 ) -> dict[str, Any]:
     value, values = float(definition(measured, at)[0]), definition(resampled, at)
     ends = interval(values, confidence)
+    if definition.on_grid:
+        edges = measured[at].batch_sizes[[0, -1]]
+        ends = ends[0] if ends[0] != edges[0] else None, ends[1] if ends[1] != edges[1] else None
     return {
         "value": None if any(_beyond(value, ends, measured[at].batch_sizes, len(values))) else finite_or_none(value),
         "interval": ends,

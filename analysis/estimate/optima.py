@@ -14,7 +14,7 @@ import numpy as np
 
 from analysis.arrays import Array
 from analysis.estimate.studies import Study
-from cbs.trial.lr_choice import best_lr_many, standings, vertex
+from cbs.trial.lr_choice import ALIKE, best_lr_many, cliffs, standings, vertex
 
 _SHAPE = 1 / (6 * math.sqrt(3))
 """Smallest standard deviation of an optimum, in grid steps. If steps rise up to twice as fast on one side of the
@@ -24,9 +24,6 @@ optimum as on the other, the vertex moves by up to 1/6 of a step; this is the de
 _DRAWS = 200
 
 TINY = 1e-300
-
-_ALIKE = 8.0
-"""Ratio of curvatures in ln lr up to which polynomials through neighbours are trusted in between."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,12 +120,12 @@ def savings(study: Study) -> tuple[float, float, float]:
 
     The objective is the logarithm of ``study.steps``, without a known largest slope. The savings are the depths below
     the winner of the polynomials through the means of the two, three or four learning rates around it, spread apart by
-    their differences, provided that the curvature in ln lr changes by less than :data:`_ALIKE` from one to the next;
-    otherwise anything from 0 upwards, with 0 expected. An objective convex in ln lr lies above every line through two
-    neighbours outside of the two, so it is no deeper than the point where such lines cross. If there is only one
-    learning rate on a side, the saving is that of the parabola through three points, or up to three times as much; up
-    to one to which it rises far more steeply than on the other side, and next to one that diverged, the objective may
-    continue to fall as it did up to the winner. At an edge nothing is known.
+    their differences, provided that the curvature in ln lr changes by less than :data:`cbs.trial.lr_choice.ALIKE` from
+    one to the next; otherwise anything from 0 upwards, with 0 expected. An objective convex in ln lr lies above every
+    line through two neighbours outside of the two, so it is no deeper than the point where such lines cross. If there
+    is only one learning rate on a side, the saving is that of the parabola through three points, or up to three times
+    as much; up to one that diverged or may lie beyond a cliff, the objective may continue to fall as it did up to the
+    winner. At an edge nothing is known.
     """
     if study.winner is None or not np.isfinite(study.lrs).all() or study.at_edge(study.winner):
         return 0.0, 0.0, 0.0
@@ -155,24 +152,24 @@ def savings(study: Study) -> tuple[float, float, float]:
 
 def _depth_of_three(logs: Array, means: Array, winner: int) -> float:
     """Return the depth of the parabola through the winner and its neighbours; a neighbour that rises more than
-    :data:`_ALIKE` times as much as the other counts as if it rose by that much."""
+    :data:`cbs.trial.lr_choice.ALIKE` times as much as the other counts as if it rose by that much."""
     gaps = [abs(logs[winner + side] - logs[winner]) for side in (-1, 1)]
     rises = [float(means[winner + side] - means[winner]) for side in (-1, 1)]
-    most = _ALIKE * min(rises)
+    most = ALIKE * min(rises)
     return vertex(*(min(rise, most) if most > 0 else rise for rise in rises), *gaps)[1]
 
 
 def _before_cliff(logs: Array, means: Array, winner: int) -> float:
     """Return how far the objective falls if it goes on as it came up to the winner until the neighbour behind it, where
-    that is the only one there and the objective rises to it more than :data:`_ALIKE` times as steeply as anywhere
-    between the two nearest on the other side; 0 elsewhere."""
+    that is the only one there and may lie beyond a cliff (:func:`cbs.trial.lr_choice.cliffs`); 0 elsewhere."""
     gaps, slopes = np.diff(logs), np.abs(np.diff(means) / np.diff(logs))
-    below, above = slopes[max(winner - 2, 0) : winner], slopes[winner : winner + 2]
-    if len(above) == 1 and above[0] > _ALIKE * below.max():
-        return float(below[-1] * gaps[winner])
-    if len(below) == 1 and below[0] > _ALIKE * above.max():
-        return float(above[0] * gaps[winner - 1])
-    return 0.0
+    below, above = cliffs(logs, means, winner)
+    saved = [0.0]
+    if above and winner + 2 == len(logs):
+        saved.append(slopes[winner - 1] * gaps[winner])
+    if below and winner == 1:
+        saved.append(slopes[winner] * gaps[winner - 1])
+    return float(max(saved))
 
 
 def _smooth(logs: Array, means: Array, winner: int) -> bool:
@@ -180,7 +177,7 @@ def _smooth(logs: Array, means: Array, winner: int) -> bool:
     part = slice(winner - 2, winner + 3)
     slopes = np.diff(means[part]) / np.diff(logs[part])
     bends = np.diff(slopes) / (logs[part][2:] - logs[part][:-2])
-    return bool(bends.min() > 0 and bends.max() < _ALIKE * bends.min())
+    return bool(bends.min() > 0 and bends.max() < ALIKE * bends.min())
 
 
 def _means(study: Study) -> tuple[Array, Array]:

@@ -18,7 +18,7 @@ from analysis.phrases import number
 from analysis.read.groups import UNSHOWN, Group, grouped, without_duplicates
 from cbs.errors import ResultsError
 from cbs.trial.parent import Parent
-from cbs.trial.record import TrialStatus, leeway, read_off
+from cbs.trial.record import TrialStatus, end_mean, leeway
 
 _OWN = ("optimizer", "warmup_examples", "source")
 """Fields of a parent that distinguish curves of one optimizer."""
@@ -37,9 +37,9 @@ class Branched:
         examples: number of examples that the trunk had seen at the checkpoint.
         window: number of examples after which losses are compared: the shortest budget of the branches.
         trials: one row per branch: ``factor`` (of the batch size), ``lr_factor``, ``batch_size``, ``lr``, ``seed``,
-            ``status``, ``folder``; ``loss`` and ``half`` (the loss, lower is better, after the window and after half of
-            it: NaN if unknown, infinity for a branch that diverged); and ``start`` (before the first step, NaN if
-            unknown).
+            ``status``, ``folder``; ``loss`` and ``half`` (at the end of the window and of half of it, lower is better,
+            see :func:`cbs.trial.record.end_mean`: NaN if unknown, infinity for a branch that
+            diverged); and ``start`` (before the first step, NaN if unknown).
     """
 
     group: Group = field(repr=False)
@@ -183,16 +183,13 @@ def _checkpoint(group: Group, born: int, rows: pd.DataFrame, notes: list[str]) -
     )
 
 
-def _losses(row: Any, at: Sequence[float], sign: float) -> Iterator[float]:
-    """Yield the loss after each number of examples in ``at``, interpolated linearly in ln examples between
-    evaluations."""
-    status, examples, values = TrialStatus(row["status"]), np.asarray(row["examples"], float), np.asarray(row["values"])
-    for wanted in at:
-        if status is TrialStatus.DIVERGED:
+def _losses(row: Any, windows: Sequence[float], sign: float) -> Iterator[float]:
+    """Yield the loss at the end of every window: NaN if unknown, infinity if the branch diverged."""
+    examples, values = np.asarray(row["examples"], float), np.asarray(row["values"], float)
+    for window in windows:
+        if TrialStatus(row["status"]) is TrialStatus.DIVERGED:
             yield np.inf
-        elif not len(examples) or examples[-1] < wanted - leeway(wanted, row["batch_size"]):
+        elif not len(examples) or examples[-1] < window - leeway(window, row["batch_size"]):
             yield np.nan
         else:
-            seen = examples > 0
-            value = read_off(examples[seen], np.asarray(values, float)[seen], wanted) if seen.any() else None
-            yield np.nan if value is None else sign * value
+            yield sign * end_mean(examples, values, window)

@@ -26,7 +26,7 @@ from cbs.trial.record import TrialStatus
 from cbs.trial.target import Direction, Target
 
 AXES = ("lr", "batch_size", "seed", "tuned")
-_EXECUTION = (
+EXECUTION = (
     "max_steps",
     "micro_batch_size",
     "device",
@@ -152,7 +152,7 @@ class Group:
 def grouped(trials: pd.DataFrame) -> tuple[np.ndarray, list[Group]]:
     """Return the index of the group of every trial, and the groups."""
     texts = [
-        json.dumps({key: value for key, value in config.items() if key not in (*AXES, *_EXECUTION)})
+        json.dumps({key: value for key, value in config.items() if key not in (*AXES, *EXECUTION)})
         for config in trials["config"]
     ]
     parts = {text: {key: json.dumps(part) for key, part in flat(json.loads(text))} for text in set(texts)}

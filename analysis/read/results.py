@@ -43,7 +43,7 @@ class Results:
     Attributes:
         trials: one row per trial: ``sweep, group`` (index into ``groups``), ``trial_id, lr, batch_size, seed, status,
             final_step, max_steps, message, warmup_steps, folder, tuned`` (as in
-            :attr:`analysis.estimate.studies.Study.tuned`).
+            :attr:`analysis.estimate.studies.Study.tuned`), ``final_metrics`` (last values of further metrics).
         evaluations: one row per evaluation: ``trial`` (row of ``trials``), ``step, value, lr``; ordered by the first
             two.
         groups: the groups.
@@ -233,11 +233,18 @@ def _read(path: Path, metric: str | None, *, foreign: bool) -> dict[str, Any]:
             "lrs": table["lr"].to_numpy(),
             "values": _values(table, config["target"]["metric"], metric, path),
             "directions": dict(summary.get("directions") or {}),
+            "final_metrics": _final(table),
         }
     except (ConfigError, KeyError, TypeError, ValueError) as error:
         raise ResultsError(
             f"{path} is not a record of a trial ({error}); remove its folder and run the sweep again"
         ) from None
+
+
+def _final(table: pa.Table) -> dict[str, float]:
+    """Return the last value of every metric beside the target's."""
+    names = [name for name in table.column_names if name.startswith(METRIC)] if len(table) else []
+    return {name.removeprefix(METRIC): float(table[name].to_numpy()[-1]) for name in names}
 
 
 def _values(table: pa.Table, own: str, metric: str | None, path: Path) -> np.ndarray:

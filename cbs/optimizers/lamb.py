@@ -41,8 +41,10 @@ class LAMB(AdamTrustRatio):
     The defaults are those of the algorithm as printed: phi is the identity, and no tensor is exempt, so biases and
     normalisation weights are scaled and decayed like the rest (as in optax). The authors' BERT code is said to exempt
     both from weight decay, and some ports of it from the ratio as well: ``decay_from_ndim=2``, ``ratio_from_ndim=2``.
-    Versions of the paper differ in bias correction; by default it is applied. The class has the paper's ``betas``; in a
-    sweep they are (0.9, 0.99), as for the whole Adam family.
+    The first version of the paper corrects the bias, as here by default and in NVIDIA's BERT (DeepLearningExamples,
+    issue 215); the third does not (``bias_correction=False``), nor does the first author's code for ResNet-50
+    (repository fastalgo/imagenet_resnet50_lamb). The class has the paper's ``betas``; in a sweep they are (0.9, 0.99),
+    as for the whole Adam family.
 
     Without ratio (``ratio_from_ndim`` above the dimensions of every tensor) LAMB is torch's AdamW: its weight decay
     moves by ``lr * weight_decay * w`` then, which is AdamW's decoupled decay.

@@ -19,6 +19,9 @@ _LEAST = 1e-300
 _ROUNDING = 1e-10
 """Shares and mean log steps that differ by less than this are a tie."""
 
+ALIKE = 8.0
+"""Ratio of slopes, or of curvatures in ln lr, up to which a polynomial through neighbours is trusted in between."""
+
 
 def vertex(left: float, right: float, below: float, above: float) -> tuple[float, float]:
     """Return position and depth of the vertex of a parabola through three points.
@@ -34,6 +37,32 @@ def vertex(left: float, right: float, below: float, above: float) -> tuple[float
         return 0.0, 0.0
     slope = second - curvature * above
     return -slope / (2 * curvature), slope**2 / (4 * curvature)
+
+
+def cliffs(places: np.ndarray, values: np.ndarray, best: int) -> tuple[bool, bool]:
+    """Return whether the lower and the upper neighbour of the best learning rate may lie beyond a limit of stability.
+
+    They may if the objective bends more than :data:`ALIKE` times as much at the best as at its other neighbour; without
+    a further one there, if it rises so many times as steeply. Such a neighbour says nothing of the learning rates
+    before it.
+
+    Args:
+        places: ln of the learning rates in increasing order, or positions in proportion to it.
+        values: objective at each of them, infinite where a trial failed.
+        best: index of the best one; it has two neighbours.
+    """
+    found = []
+    for side in (-1, 1):
+        near, behind, far = best + side, best - side, best - 2 * side
+        gap, other = abs(places[near] - places[best]), abs(places[behind] - places[best])
+        rise, fall = (values[near] - values[best]) / gap, (values[behind] - values[best]) / other
+        if 0 <= far < len(values) and np.isfinite(values[[near, behind, far]]).all():
+            further = abs(places[far] - places[behind])
+            before = ((values[far] - values[behind]) / further - fall) / (other + further)
+            found.append(bool((rise + fall) / (gap + other) > ALIKE * before))
+        else:
+            found.append(bool(rise > ALIKE * fall))
+    return found[0], found[1]
 
 
 def best_lr(steps: np.ndarray, ran: np.ndarray | None = None) -> int | None:

@@ -282,7 +282,7 @@ def read_steps(path: Path) -> tuple[dict[str, np.ndarray], tuple[GeometryColumns
         ResultsError: names the file and what to do.
     """
     try:
-        table = read_parquet(path).read()
+        table = read_parquet(path).read(use_threads=False)
         metadata = [(field.metadata or {}).get(METADATA_KEY) for field in table.schema]
         geometries = tuple(dict.fromkeys(GeometryColumns(**json.loads(text)) for text in metadata if text))
         for geometry in geometries:

@@ -45,6 +45,7 @@ class Merged:
         duplicates: number of trials that were in several sources with the same numbers.
         pruned: number of trials that are pruned because of a trial from another source.
         checkpoints: number of trials that will resume from a checkpoint.
+        question: name of the command that answers next: ``local`` where there are branches.
         notes: what was left out or should be known, one line each.
     """
 
@@ -54,6 +55,7 @@ class Merged:
     duplicates: int = 0
     pruned: int = 0
     checkpoints: int = 0
+    question: str = "analyze"
     notes: list[str] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
@@ -70,7 +72,7 @@ class Merged:
             lines.append(f"{self.pruned} of them are PRUNED by the best trial of another folder")
         if self.checkpoints:
             lines.append(f"{self.checkpoints} trials resume from a checkpoint")
-        return [*lines, *self.notes, f"next: cbs analyze {self.output}"]
+        return [*lines, *self.notes, f"next: cbs {self.question} {self.output}"]
 
 
 def merge(sources: Sequence[Path], output: Path, command: str = "") -> Merged:
@@ -108,6 +110,9 @@ def merge(sources: Sequence[Path], output: Path, command: str = "") -> Merged:
                 results[trial_id] = result.replace(steps={})
                 done.taken[str(store.root)] += 1
         done.trials = len(results)
+        parents = [result.config.parent for result in results.values()]
+        if any(parent and (parent.batch_factor, parent.lr_factor) != (1, 1) for parent in parents):
+            done.question = "local"
         _settle(merged, results, done)
         _checkpoints(merged, stores, results, done)
         _kept(merged, stores)

@@ -48,8 +48,13 @@ class Tracking(Observer):
         for future in self._under_way:
             if not future.cancelled():
                 future.result()
-        for name, tracker in self._trackers.items():
-            self._say(f"{name} has {len(self._written[name])} trials: {tracker.where}")
+        for name, tracker in list(self._trackers.items()):
+            try:
+                tracker.close()
+            except Exception as error:  # noqa: BLE001 - as in _write
+                self._leave_out(name, error)
+            else:
+                self._say(f"{name} has {len(self._written[name])} trials: {tracker.where}")
 
     def found(self, stored: Sequence[TrialResult], search: Search) -> None:
         self.add(stored)
@@ -75,10 +80,13 @@ class Tracking(Observer):
                 with open(self._file(name), "a", encoding="utf-8") as file:
                     file.write(line + "\n")
             except Exception as error:  # noqa: BLE001 - an error in another program is no reason to stop training
-                del self._trackers[name]
-                self._say(f"{name} is left out from now on: {type(error).__name__}: {reason(error)}")
+                self._leave_out(name, error)
             else:
                 self._written[name].add(line)
+
+    def _leave_out(self, name: str, error: Exception) -> None:
+        del self._trackers[name]
+        self._say(f"{name} is left out from now on: {type(error).__name__}: {reason(error)}")
 
     def _made(self, name: str) -> Tracker:
         kind = TRACKERS[name]

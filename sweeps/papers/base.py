@@ -36,6 +36,8 @@ class RecipeRun:
         parameters: published number of parameters of its model; ``None`` where there is none.
         without_embeddings: whether that leaves the embeddings out.
         tokens_per_example: on average, where the length of examples changes along a run.
+        parent: name of an earlier run of one trial that keeps one checkpoint: every trial of this run starts from it,
+            without the state of its optimizer; empty for fresh weights.
         model: builds it, where the workload cannot without its data; ``None`` for the workload's own.
     """
 
@@ -45,6 +47,7 @@ class RecipeRun:
     parameters: float | None = None
     without_embeddings: bool = False
     tokens_per_example: float | None = None
+    parent: str = ""
     model: Callable[[], nn.Module] | None = None
 
 
@@ -122,6 +125,9 @@ class PaperRecipe:
         names = [run.name for run in self.runs]
         if len(set(names)) < len(names):
             raise ConfigError(f"recipe {self.title!r} has two runs of one name: {', '.join(names)}")
+        for place, run in enumerate(self.runs):
+            if run.parent and run.parent not in names[:place]:
+                raise ConfigError(f"recipe {self.title!r}: run {run.name} starts from {run.parent!r}, no run before it")
         for line in self.analyses.values():
             for place in _PLACE.findall(line):
                 if place not in (*names, "output"):

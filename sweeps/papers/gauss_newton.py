@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from cbs.registry.choices import Choice
-from sweeps.papers import PAPERS, Near, PaperRecipe
-from sweeps.papers.parts import TEXT, experiment, lower_loss, one_run
+from sweeps.papers import PAPERS, Near, PaperRecipe, RecipeRun
+from sweeps.papers.parts import TEXT, experiment, lower_loss
 
 VARIANTS = ("full", "prox_linear", "layerwise")
 STEPS = 20
@@ -28,29 +28,33 @@ def gauss_newton(scale: str) -> PaperRecipe:
     variants = [f"gauss_newton(variant={name}{inner})" for name in VARIANTS]
     optimizers = (*variants, "soap", "muon", "adamw")
     if tiny:
-        size = 512
+        size, before = 512, 4_096
         sweep = experiment(TEXT, optimizers, (size,), budgets=(STEPS * size,), seeds=(0, 1, 2))
+        trunk = experiment(TEXT, ("adamw",), (16,), budgets=(before,), lrs=(0.004,), keep=(before,))
     else:
-        size = 117_188
+        size, before = 117_188, 512_000
         data = {"data": "data/c4/train.bin", "validation": "data/c4/validation.bin", "dtype": "uint16"}
         options = {"size": "gpt2-small", "heads": 16, "context": 1024, "vocab_size": 32128} | data
         sweep = experiment(Choice(name="text", options=options), optimizers, (size,), budgets=(STEPS * size,),
                            micro_batch_size=128, precision="bfloat16")  # fmt: skip
+        trunk = sweep.replace(optimizers=(Choice(name="adamw"),), batch_sizes=(512,), budgets=(before,), lrs=(1e-3,),
+                              keep=(before,))  # fmt: skip
     source = "table of steps, read in a summary; ratios agree with the abstract"
     full, linear = (f"gauss_newton(variant={name})" for name in VARIANTS[:2])
     same = lower_loss(full, linear, size, "prox-linear is like full Gauss-Newton", "read in a summary")
     return PaperRecipe(
         title="Gauss-Newton: losses after a few steps of a very large batch",
         paper="Abreu et al. 2025, arXiv 2510.09378",
-        protocol=f"Gauss-Newton (full, prox-linear, layerwise; Muon inside), SOAP, Muon and AdamW: {STEPS} steps of "
-        "one large batch, learning rate searched for each",
+        protocol=f"one checkpoint of AdamW after {before:,} examples; from it Gauss-Newton (full, prox-linear, "
+        f"layerwise; Muon inside), SOAP, Muon and AdamW: {STEPS} steps of one large batch, learning rate searched for "
+        "each, states of optimizers new",
         deviations=(
-            "every run starts from fresh weights, the paper's from one checkpoint after a warmup with AdamW",
+            "where the paper's checkpoint lies is not known; as first run, every run started from fresh weights",
             "examples of the line search are half of the batch, the paper's come on top of it",
             "losses after equal steps in place of steps to one loss",
             *(["bytes of a small text; inner batches of 8"] if tiny else ["one batch size, constant learning rates"]),
         ),
-        runs=(one_run("text", sweep, tiny),),
+        runs=(RecipeRun(name="trunk", sweep=trunk), RecipeRun(name="text", sweep=sweep, parent="trunk")),
         analyses={"budget": "budget {text}"},
         expectations=(
             *(lower_loss(full, other, size, published, source) for other, published in BELOW.items()),

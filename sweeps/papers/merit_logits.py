@@ -72,7 +72,8 @@ def merit_logits(scale: str) -> PaperRecipe:
         ),
         runs=tuple(runs),
         analyses={f"logits_{name}": f"analyze {{{name}}} --target {target:g}" for name in RATES}
-        | {metric: f"budget {places} --metric {metric}" for metric in CURVATURE},
+        | {metric: f"budget {places} --metric {metric}" for metric in CURVATURE}
+        | {"losses": f"budget {places}"},  # last: its tables stay, and one of them has all curvatures
         expectations=(
             *(
                 Expectation(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -56,23 +55,35 @@ def lines(tables: Sequence[dict[str, Any]]) -> Iterator[str]:
     if missing := [name for name in PAPERS.names() if name not in {table["recipe"] for table in tables}]:
         yield f"\nNot recorded here, so neither found nor missed: {', '.join(f'`{name}`' for name in missing)}."
     for table in tables:
-        yield f"\n## {table['title']}\n"
-        yield f"{table['paper']}. Recipe `{table['recipe']}`, scale {table['scale']}, {table['date']}."
-        if not table["complete"]:
-            yield "Not complete: a limit was reached, or trials failed."
-        yield f"\n```sh\n{table['command']}\n```\n"
-        yield "| statement | published | ours | verdict |\n| --- | --- | --- | --- |"
-        for row in table["verdicts"]:
-            found = told([Quantity(each["value"], tuple(each["interval"])) for each in row["ours"]], _short(row["why"]))
-            cells = (row["claim"], f"{row['published']} ({row['source']})", found, row["verdict"])
-            yield "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
+        yield from _section(table)
 
 
-def _short(why: str) -> str:
-    """The first of several reasons, with the last part of the name of what it speaks of."""
-    first, *others = why.split("; ")
-    named = re.sub(r"^(\w+): (?:[^ ]+\.)?", r"\1: ", first)
-    return f"{named}, and {len(others)} more" if others else named
+def _section(table: dict[str, Any]) -> Iterator[str]:
+    """A recipe's table; what all its rows share stands above it, once."""
+    rows = table["verdicts"]
+    (source, count), alike = Counter(row["source"] for row in rows).most_common(1)[0], len(rows) > 1
+    source = source if alike and 2 * count > len(rows) else ""
+    alike = alike and count == len(rows) and len({row["published"] for row in rows}) == 1
+    yield f"\n## {table['title']}\n"
+    yield f"{table['paper']}. `{table['command']}`, {table['date']}."
+    if not table["complete"]:
+        yield "Not complete: a limit was reached, or trials failed."
+    if source or alike:
+        said = [
+            rows[0]["published"] if alike else "",
+            source + (", where a row says no other" if count < len(rows) else ""),
+        ]
+        yield f"Published: {'; '.join(filter(None, said))}."
+    head = ("statement", *([] if alike else ["published"]), "ours", "verdict")
+    yield f"\n| {' | '.join(head)} |\n|{' --- |' * len(head)}"
+    for row in rows:
+        numbers = [Quantity(each["value"], tuple(each["interval"])) for each in row["ours"]]
+        first, more = (row["why"] or [""])[0], len(row["why"]) - 1
+        ours = told(numbers, f"{first}, and {more} more" if more > 0 else first)
+        other = "" if row["source"] == source else f" ({row['source']})"
+        published = [] if alike else [row["published"] + other]
+        cells = (row["claim"], *published, ours, row["verdict"])
+        yield "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
 
 
 def _table(path: Path) -> dict[str, Any]:

@@ -47,7 +47,7 @@ def doubts(contents: Mapping[str, Any], reading: AnswerPath) -> list[str]:
         NoSuchNumber: if the analysis does not have one of them.
     """
     found = [
-        f"{reading.analysis}: {in_words(path)} is {verdict!r}"
+        f"{reading.analysis}: {in_short(path)} is {verdict!r}"
         for path in reading.ok
         for verdict in _at(contents[reading.analysis], path)
         if verdict not in ("ok", False)
@@ -65,7 +65,7 @@ def _quantity(holder: Any, last: Step, reading: AnswerPath) -> Quantity:
         own = holder.get("interval") if last in _VALUES else None
         beside = holder.get(f"{last}_interval") or own or beside
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise NoSuchNumber(f"{reading.analysis}: {in_words(reading.path)} is {value!r}, not a number")
+        raise NoSuchNumber(f"{reading.analysis}: {in_short(reading.path)} is {value!r}, not a number")
     if reading.exact:
         beside = (value, value)
     return Quantity(float(value), (beside[0], beside[1]))
@@ -90,6 +90,13 @@ def _steps(part: Any, step: Step, path: Sequence[Step]) -> Iterator[Any]:
         yield from fitting
     else:
         raise NoSuchNumber(f"there is no {in_words(path)}")
+
+
+def in_short(path: Sequence[Step]) -> str:
+    """``verdict of merit``: the last name of a path, and the names of the entries that it goes through."""
+    *_, last = (step for step in path if isinstance(step, str))
+    names = [value for step in path if isinstance(step, Mapping) for value in step.values() if isinstance(value, str)]
+    return last + (f" of {', '.join(names)}" if names else "")
 
 
 def in_words(path: Sequence[Step]) -> str:

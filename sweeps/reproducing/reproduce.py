@@ -13,23 +13,25 @@ from typing import Any
 
 import cbs
 from analysis.arrays import Quantity
-from cbs.errors import CbsError, ConfigError
+from cbs.errors import CbsError, ConfigError, ResultsError
 from cbs.files import atomic_file
+from cbs.training.parents import parent_at
 from cbs.trial.store import Store
 from sweeps.launching.loop import carry_out, prepare
 from sweeps.launching.policies import POLICIES
 from sweeps.outlook.progress import Progress
-from sweeps.papers import PAPERS, SCALES, Expectation, PaperRecipe, Reproduced
+from sweeps.papers import PAPERS, SCALES, Expectation, PaperRecipe, RecipeRun, Reproduced
 from sweeps.reproducing.asking import ask
 from sweeps.reproducing.readings import NoSuchNumber, doubts, read
 from sweeps.running.cluster import Resources
 from sweeps.search.limits import Limits
 from sweeps.spec.overrides import override
+from sweeps.spec.spec import Sweep
 
 VERDICTS = "verdicts.json"
 """File of a recipe's verdicts in its folder, see :meth:`Reproduction.to_json`."""
 
-SCHEMA = 1
+SCHEMA = 2
 DRAWN = (".png", ".pdf")
 
 
@@ -41,13 +43,13 @@ class JudgedExpectation:
         expectation: the statement.
         found: our numbers; those that could be read.
         verdict: what they say.
-        why: why there are not all of them, or why they do not count; empty otherwise.
+        why: why there are not all of them, or why they do not count, a reason each.
     """
 
     expectation: Expectation
     found: tuple[Quantity, ...]
     verdict: Reproduced
-    why: str = ""
+    why: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         each = self.expectation
@@ -58,7 +60,7 @@ class JudgedExpectation:
             "expected": str(each.relation),
             "ours": [{"value": quantity.value, "interval": list(quantity.interval)} for quantity in self.found],
             "verdict": str(self.verdict),
-            "why": self.why,
+            "why": list(self.why),
         }
 
 
@@ -163,9 +165,10 @@ def reproduce(
             break
         note(f"{run.name}: {output / run.name}")
         policy = POLICIES.make(run.policy.name, **run.policy.options)
-        policy.check(run.sweep, limits=limits, source=None)
-        resources.check_devices(run.sweep.device, command=False)
-        plan = prepare(run.sweep, run.sweep, policy, output=output / run.name, resources=resources, note=note)
+        sweep = _from_parent(run, output)
+        policy.check(sweep, limits=limits, source=None)
+        resources.check_devices(sweep.device, command=False)
+        plan = prepare(sweep, sweep, policy, output=output / run.name, resources=resources, note=note)
         report = carry_out(plan, policy, resources=resources, limits=limits, progress=progress, note=note)
         complete &= not report.content.get("failures", {}).get("trials", 0)
     contents: dict[str, Any] = {}
@@ -191,6 +194,16 @@ def reproduce(
     )
     store(outcome, output / VERDICTS)
     return outcome
+
+
+def _from_parent(run: RecipeRun, output: Path) -> Sweep:
+    """The sweep of a run, its trials starting from the checkpoint that the run before it keeps, if it names one."""
+    if not run.parent:
+        return run.sweep
+    kept = sorted((output / run.parent).glob("kept/*/*.pt"))
+    if len(kept) != 1:
+        raise ResultsError(f"{output / run.parent} keeps {len(kept)} checkpoints, and run {run.name} starts from one")
+    return run.sweep.replace(parent=replace(parent_at(kept[0]), optimizer="reset"))
 
 
 def is_figure(file: str, figure: str) -> bool:
@@ -226,9 +239,7 @@ def judge(expectation: Expectation, contents: dict[str, Any], failures: dict[str
     if not why and (unfit := expectation.relation.unfit(found)):
         why.append(unfit)
     verdict = expectation.relation.verdict(found) if found and not why else Reproduced.UNKNOWN
-    return JudgedExpectation(
-        expectation=expectation, found=tuple(found), verdict=verdict, why="; ".join(dict.fromkeys(why))
-    )
+    return JudgedExpectation(expectation=expectation, found=tuple(found), verdict=verdict, why=(*dict.fromkeys(why),))
 
 
 def store(outcome: Reproduction, path: Path) -> None:

@@ -71,7 +71,7 @@ def verdict_lines(outcome: Reproduction) -> Iterator[str]:
         yield ""
         yield from _wrapped("claim       ", each.expectation.claim)
         yield from _wrapped("published   ", f"{each.expectation.published}; expected {each.expectation.relation}")
-        yield from _wrapped("ours        ", told(each.found, each.why))
+        yield from _wrapped("ours        ", told(each.found, "; ".join(each.why)))
         yield f"verdict     {each.verdict}"
     for line in outcome.failures.values():
         yield from _wrapped("no analysis ", line)

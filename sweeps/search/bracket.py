@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from cbs.trial.lr_choice import best_lr_many, censored, standings, vertex
+from cbs.trial.lr_choice import best_lr_many, censored, cliffs, standings, vertex
 from sweeps.search.lattice import FARTHEST, OCTAVE, Lattice
 from sweeps.search.objective import Objective, StepsToTarget
 
@@ -312,7 +312,8 @@ def _middle(
         return []
     gaps = [abs(table.at[best + side] - table.at[best]) for side in (-1, 1)]
     rises = table.rises(best)
-    gains = possible_gains(float(rises[best - 1]), float(rises[best + 1]), gaps[0], gaps[1], rules.prune_factor)
+    beyond = cliffs(table.at, rises, best)
+    gains = possible_gains(float(rises[best - 1]), float(rises[best + 1]), *gaps, beyond, rules.prune_factor)
     for place in sorted((0, 1), key=lambda place: -gains[place]):
         side, half = (-1, 1)[place], gaps[place] / 2
         if gains[place] > least and half >= rules.finest:
@@ -323,17 +324,18 @@ def _middle(
 
 
 def possible_gains(
-    left: float, right: float, below: float, above: float, prune_factor: float | None
+    left: float, right: float, below: float, above: float, beyond: tuple[bool, bool], prune_factor: float | None
 ) -> tuple[float, float]:
     """Return the log steps that learning rates half way to the lower and to the upper neighbour of the best could gain.
 
-    The gain follows from the parabola through the three points. If one neighbour missed the target (its rise is
-    infinite), it follows from the slope between the other neighbour and the winner; if both did, from the least
-    curvature that missing the target implies.
+    The gain follows from the parabola through the three points. Towards a neighbour beyond a cliff it is at least what
+    the slope between the other neighbour and the winner implies; if both missed the target (their rises are infinite),
+    it follows from the least curvature that this implies.
 
     Args:
         left, right: log steps of the lower and the upper neighbour relative to those of the winner.
         below, above: distances of the two neighbours from the winner, in the same unit.
+        beyond: whether each neighbour may lie beyond a cliff, see :func:`cbs.trial.lr_choice.cliffs`.
         prune_factor: pruning factor of the sweep.
     """
     least = math.log(prune_factor or 2.0)
@@ -343,9 +345,9 @@ def possible_gains(
     second = right if math.isfinite(right) else max(least, left)
     place, gain = vertex(first, second, below, above)
     lower, upper = (gain, 0.0) if place < 0 else (0.0, gain)
-    if math.isinf(left):
+    if beyond[0]:
         lower = max(lower, right / above * below / 2)
-    if math.isinf(right):
+    if beyond[1]:
         upper = max(upper, left / below * above / 2)
     return lower, upper
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from analysis.estimate.branches.losses import BranchLosses
 from analysis.estimate.branches.sequential import BranchState, next_branches
-from cbs.trial.record import TrialResult, TrialStatus
+from cbs.trial.record import TrialResult, TrialStatus, end_mean
 from sweeps.search.limits import Limits
 from sweeps.search.search import Search
 from sweeps.spec.spec import Sweep
@@ -117,11 +117,12 @@ def tested(
 
 
 def _loss(trial: TrialResult) -> float:
-    """At the end of its window, less is better; infinity where it diverged, NaN where it did not get there."""
+    """Over the last quarter of its window, less is better; infinity if it diverged, NaN if it did not get there."""
     if trial.status is TrialStatus.DIVERGED:
         return math.inf
     if trial.status is not TrialStatus.BUDGET_EXHAUSTED:
         return math.nan
     target = trial.config.target
     assert target is not None
-    return (1.0 if target.direction == "below" else -1.0) * trial.evaluations[-1].value
+    rows = np.array([(row.examples, row.value) for row in trial.evaluations], dtype=float)
+    return (1.0 if target.direction == "below" else -1.0) * end_mean(*rows.T, end=trial.config.max_examples)

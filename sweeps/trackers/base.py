@@ -35,6 +35,9 @@ class Tracker(ABC):
     def write(self, result: TrialResult) -> None:
         """Write a trial as a whole run. Raises what its package raises."""
 
+    def close(self) -> None:  # noqa: B027 - most packages have written a run when its last call returns
+        """Wait until every run is on disk or sent; called once, after the last trial."""
+
     @property
     @abstractmethod
     def where(self) -> str:

@@ -48,6 +48,13 @@ class WandbTracker(Tracker):
                 run.log(values, step=step)
             run.summary.update({**outcome(result), "status": str(result.status)})
 
+    def close(self) -> None:
+        """wandb writes the file of a run after the run was finished: until its service has ended, it may be empty."""
+        import wandb
+
+        if wandb.run is None:  # else the service has runs of others in this process
+            wandb.teardown()
+
     @property
     def where(self) -> str:
         if self._mode == OFFLINE:

@@ -56,7 +56,7 @@ def test_says_in_which_precision_muon_iterates_here_and_what_the_other_takes(
     entries: list[Entry], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     measured = {entry.spec.name: entry.bfloat16_time for entry in entries}
-    spectral = {"muon", "muonh", "normuon"}
+    spectral = {"mona", "muon", "muonh", "normuon"}
     assert {name for name, ratio in measured.items() if ratio is not None} == spectral
     assert 1e-3 < measured["muon"] < 1e4
     assert catalogue(["muon"], measured=False)[0].bfloat16_time is None

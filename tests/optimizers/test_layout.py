@@ -57,6 +57,7 @@ def test_conv1d_and_experts_of_transformers() -> None:
 SPECTRAL = {
     "muon": {"lr_convention": "original"},
     "normuon": {"lr_convention": "original"},
+    "mona": {"lr_convention": "original"},
     "muonh": {},
 }
 

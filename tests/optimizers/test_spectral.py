@@ -16,6 +16,7 @@ from cbs.noise_scale.geometries.nuclear import Nuclear
 from cbs.optimizers import build_optimizer
 from cbs.optimizers.adamh import AdamHyperball
 from cbs.optimizers.matching import matched
+from cbs.optimizers.mona import Mona
 from cbs.optimizers.muon import Muon
 from cbs.optimizers.muonh import MuonHyperball
 from cbs.optimizers.normuon import NorMuon
@@ -81,6 +82,15 @@ def test_normuon_agrees_with_its_twin(lr_convention: str) -> None:
     )
 
 
+@pytest.mark.parametrize("settings", [{"acceleration_decay": 0.8}, {"acceleration_decay": 0.9, "acceleration": -2.0}])
+def test_mona_agrees_with_its_twin_that_adds_up_differences(settings: dict[str, float]) -> None:
+    common = {"weight_decay": 0.1, **settings}
+    assert_like_twins(
+        lambda params: Mona(params, 0.02, ns_dtype="float32", **common),
+        lambda start: MuonTwin(start, 0.02, **common),
+    )
+
+
 @pytest.mark.parametrize("options", [{"nesterov": True}, {"nesterov": False}, {"beta2": 0.8}])
 def test_muonh_and_adamh_agree_with_their_twin(options: dict[str, object]) -> None:
     settings = {"lr": 0.02, "momentum": 0.9, **options}
@@ -134,7 +144,7 @@ def test_exact_muon_moves_by_the_polar_factor_of_its_momentum() -> None:
         np.testing.assert_allclose(moved.numpy(), expected, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", ["muon", "muonh", "normuon"])
+@pytest.mark.parametrize("name", ["mona", "muon", "muonh", "normuon"])
 def test_the_noise_scale_is_read_on_the_matrices_of_the_spectral_part(name: str) -> None:
     model = nn.Sequential(nn.Embedding(10, 8), nn.LayerNorm(8), nn.Linear(8, 4), nn.Linear(4, 4))
     optimizer = build_optimizer(Choice(name=name), model, 0.1)
@@ -247,7 +257,7 @@ def test_a_gradient_that_is_not_finite_is_not_hidden(method: str) -> None:
         matrix = torch.randn(4, 6)
         matrix[1, 2] = value
         assert orthogonalize([matrix], method=method)[0].isnan().any()
-        for build in (Muon, NorMuon, MuonHyperball):
+        for build in (Muon, NorMuon, MuonHyperball, Mona):
             gradient = torch.ones(4, 6)
             gradient[1, 2] = value
             broken = one_step(lambda params, build=build: build(params, 0.1), torch.ones(4, 6), gradient)
@@ -259,6 +269,8 @@ def test_a_gradient_that_is_not_finite_is_not_hidden(method: str) -> None:
     [
         ("normuon", {"beta2": 1.0}, "beta2"),
         ("muonh", {"momentum": 1.0}, "momentum"),
+        ("mona", {"acceleration_decay": 1.0}, "acceleration_decay"),
+        ("mona", {"acceleration": "fast"}, "acceleration must be None or a number"),
         ("adamh", {"beta2": -0.1}, "beta2"),
         ("adamh", {"denominator_eps": -1.0}, "denominator_eps must be finite and at least 0"),
         ("muon", {"ns_steps": 0}, "ns_steps must be a whole number"),
@@ -269,7 +281,7 @@ def test_values_outside_their_domain_are_refused_whatever_the_model(name: str, o
         build_optimizer(Choice(name=name, options=options), nn.ParameterList([nn.Parameter(torch.ones(3))]), 0.01)
 
 
-@pytest.mark.parametrize("optimizer", [Muon, NorMuon, MuonHyperball])
+@pytest.mark.parametrize("optimizer", [Muon, NorMuon, MuonHyperball, Mona])
 def test_the_momentum_of_a_group_is_that_of_its_parameters(optimizer: Callable) -> None:
     torch.manual_seed(0)
     start, slopes = torch.randn(4, 3), [torch.randn(4, 3) for _ in range(3)]

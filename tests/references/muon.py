@@ -50,7 +50,7 @@ class Momentum:
 
 
 class MuonTwin:
-    """One matrix under Muon; with ``beta2`` under NorMuon.
+    """One matrix under Muon; with ``beta2`` under NorMuon, with ``acceleration_decay`` under MONA.
 
     ``steps`` None takes the exact polar factor."""
 
@@ -65,15 +65,23 @@ class MuonTwin:
         steps: int | None = 5,
         lr_convention: str = "match_rms_adamw",
         beta2: float | None = None,
+        acceleration_decay: float | None = None,
+        acceleration: float | None = None,
     ) -> None:
         self.w = np.array(w, dtype=np.float64)
         self.momentum = Momentum(self.w.shape, momentum, nesterov)
+        self.decay, self.a, self.before = acceleration_decay, np.zeros(self.w.shape), None
+        self.alpha = -1 / (2 * (1 - (acceleration_decay or 0.0))) if acceleration is None else acceleration
         self.lr, self.weight_decay, self.steps = lr, weight_decay, steps
         m, n = self.w.shape
         self.beta2, self.v = beta2, np.zeros(m)
         self.scale = 0.2 * math.sqrt(max(m, n)) if lr_convention == "match_rms_adamw" else math.sqrt(max(1.0, m / n))
 
     def step(self, g: np.ndarray) -> np.ndarray:
+        if self.decay is not None:
+            difference = g - (g if self.before is None else self.before)
+            self.a, self.before = self.decay * self.a + (1 - self.decay) * difference, g
+            g = g + self.alpha * self.a
         hat = self.momentum.step(g)
         o = polar(hat) if self.steps is None else newton_schulz(hat, self.steps)
         if self.beta2 is not None:

@@ -63,18 +63,18 @@ def test_the_gain_of_a_parabola_is_its_depth_on_the_side_where_it_lies(place, cu
     def rise(at: float) -> float:
         return curvature * ((at - vertex) ** 2 - vertex**2)
 
-    gains = possible_gains(rise(-below), rise(above), below, above, 1.3)
+    gains = possible_gains(rise(-below), rise(above), below, above, (False, False), 1.3)
     depth = curvature * vertex**2
     assert gains == pytest.approx((depth, 0.0) if vertex < 0 else (0.0, depth), abs=1e-9)
 
 
 def test_beside_a_cliff_the_slope_that_leads_up_to_it_could_go_on() -> None:
-    lower, upper = possible_gains(0.7, math.inf, 1.0, 1.0, 1.3)
+    lower, upper = possible_gains(0.7, math.inf, 1.0, 1.0, (False, True), 1.3)
     assert upper == pytest.approx(0.35)
     assert lower == 0.0
-    assert possible_gains(math.inf, 0.7, 1.0, 1.0, 1.3) == (upper, lower)
-    assert min(possible_gains(math.inf, math.inf, 1.0, 1.0, 1.3)) == pytest.approx(math.log(1.3) / 4)
-    assert possible_gains(0.0, 0.0, 1.0, 1.0, 1.3) == (0.0, 0.0)
+    assert possible_gains(math.inf, 0.7, 1.0, 1.0, (True, False), 1.3) == (upper, lower)
+    assert min(possible_gains(math.inf, math.inf, 1.0, 1.0, (True, True), 1.3)) == pytest.approx(math.log(1.3) / 4)
+    assert possible_gains(0.0, 0.0, 1.0, 1.0, (False, False), 1.3) == (0.0, 0.0)
 
 
 def test_seed_noise_is_what_is_left_around_learning_rate_and_seed() -> None:

@@ -181,7 +181,8 @@ def test_trunk_and_branches_are_trials_of_one_folder_and_the_branch_that_differs
             whole = trunk.steps[name][at // 8 : (at + 128) // 8]
             np.testing.assert_array_equal(same.steps[name], whole, err_msg=name)
     assert report.content["share_of_trunk"] == pytest.approx(12 * 128 / 640)
-    assert {row["status"] for row in report.content["branches"]} == {"BUDGET_EXHAUSTED"}
+    assert {trial.status for trial in branches} == {TrialStatus.BUDGET_EXHAUSTED}
+    assert (report.content["branches"], report.content["trunks"]) == (12, [trunk.trial_id])
     assert report.lines[-1] == f"next: cbs local {tmp_path}"
 
 
@@ -203,7 +204,7 @@ def test_the_same_command_runs_nothing_and_more_checkpoints_leave_what_is_there(
 
 def one_by_one(folder: Path, **changes: Any) -> Any:
     sweep = asked(seeds=(0, 1, 2), workload=Choice(name="noisy_quadratic"))
-    wide = {"factors": "1/4,1/2,1,2,4,8", "at": "25%,50%", "window": "640", "within": 0.004, "error": 0.1}
+    wide = {"factors": "1/2,1,2,4,8", "at": "25%,50%", "window": "640", "within": 0.004, "error": 0.1}
     return run_sweep(sweep, folder, policy=Branch(**wide | changes))
 
 
@@ -211,7 +212,7 @@ def test_the_sequential_test_runs_the_branches_that_it_needs_and_no_others(tmp_p
     report = one_by_one(tmp_path / "told")
     branches = [trial for trial in stored(tmp_path / "told", with_steps=False) if trial.config.parent]
     early, late = report.content["tested"]
-    assert early["branches"] + late["branches"] == len(branches) == len(started) - 1 < 2 * 6 * 2
+    assert early["branches"] + late["branches"] == len(branches) == len(started) - 1 < 2 * 5 * 2
     assert (early["at"], late["at"], early["done"], late["done"]) == (160, 320, True, True)
     one_by_one(tmp_path / "all", error=0)
     losses: dict[tuple[int, float], list[float]] = {}
@@ -220,10 +221,10 @@ def test_the_sequential_test_runs_the_branches_that_it_needs_and_no_others(tmp_p
             losses.setdefault((parent.examples, parent.batch_factor), []).append(trial.evaluations[-1].value)
     for checkpoint in (early, late):
         low, high = checkpoint["between"]
-        base = np.array(losses[checkpoint["at"], 0.25])
+        base = np.array(losses[checkpoint["at"], 0.5])
         assert np.mean(losses[checkpoint["at"], low] - base) <= 0.004
         assert high is None or np.mean(losses[checkpoint["at"], high] - base) > 0.004
-    assert late["between"] != [0.25, None]
+    assert late["between"] != [0.5, None]
     before = len(started)
     again = one_by_one(tmp_path / "told")
     assert again.content == report.content
@@ -252,8 +253,8 @@ def test_a_branch_that_fails_ends_the_test_of_its_checkpoint(
 def test_a_branch_that_diverges_is_lost(tmp_path: Path, started: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     ending(TrialStatus.DIVERGED, 8, monkeypatch)
     report = one_by_one(tmp_path, within=10.0)
-    assert [each["between"] for each in report.content["tested"]] == [[1.0, 2.0]] * 2
-    assert any("320: k* between 1 and 2 (" in line for line in report.lines)
+    assert [each["between"] for each in report.content["tested"]] == [[0.5, 2.0]] * 2
+    assert any("320: k* between 1/2 and 2 (" in line for line in report.lines)
 
 
 @pytest.mark.parametrize(
@@ -327,7 +328,7 @@ def test_other_optimizers_branch_from_one_trunk_after_a_warmup(tmp_path: Path, s
     (source,) = {source for _, source, _ in parents}
     assert parents == {("adamw", source, 32), ("sgd", source, 32)}
     each = branched(tmp_path / "each", both, at="50%")
-    assert len({row["trial"] for row in each.content["trunks"]}) == 2
+    assert len(set(each.content["trunks"])) == 2
 
 
 def test_schedules_and_warmups_of_the_trunk_are_those_of_its_branches(tmp_path: Path, started: list[str]) -> None:
@@ -345,9 +346,7 @@ def test_a_preview_says_what_runs_and_what_it_costs(tmp_path: Path, started: lis
     assert before["trials"] == len(started)
     assert before["examples"] == sum(trial.final_examples for trial in stored(tmp_path))
     assert before["share_of_trunk"] == 12 * 128 / 640
-    after = policy.preview(asked_resolved(), tmp_path, None, 1)
-    assert (after.content["trials"], after.content["trials_done"]) == (0, 13)
-    assert any("240.0 % of its trunk" in line for line in after.lines)
+    assert any("240.0 % of its trunk" in line for line in policy.preview(asked_resolved(), tmp_path, None, 1).lines)
 
 
 def asked_resolved() -> Sweep:
@@ -473,7 +472,8 @@ def test_a_checkpoint_that_is_gone_or_changed_is_told(tmp_path: Path, started: l
 def test_a_merge_takes_along_the_checkpoints_that_branches_start_from(tmp_path: Path, started: list[str]) -> None:
     branched(tmp_path / "one", at="25%")
     branched(tmp_path / "two", at="50%")
-    merge([tmp_path / "one", tmp_path / "two"], tmp_path / "both")
+    done = merge([tmp_path / "one", tmp_path / "two"], tmp_path / "both")
+    assert done.lines()[-1] == f"next: cbs local {tmp_path / 'both'}"
     started.clear()
     branched(tmp_path / "both")
     assert started == []

@@ -72,10 +72,10 @@ def test_a_program_is_told_the_checkpoint(tmp_path: Path, monkeypatch: pytest.Mo
     } == {("early", 400, 5.0), ("late", 800, 3.0)}
     assert report.content["share_of_trunk"] == pytest.approx(12 * 128 / 800)
     (tmp_path / "late").write_text(json.dumps({"value": 2.0}))
-    again = run_sweep(
-        sweep, tmp_path / "out", policy=Branch(error=0, factors="1", window="128", checkpoints=["late@800"])
-    )
-    (value,) = {row["value"] for row in again.content["branches"]}
+    run_sweep(sweep, tmp_path / "out", policy=Branch(error=0, factors="1", window="128", checkpoints=["late@800"]))
+    now = parent_at(Path("late")).digest
+    again = [t for t in Store(tmp_path / "out").results() if t.config.parent and t.config.parent.digest == now]
+    (value,) = {trial.evaluations[-1].value for trial in again}
     assert value == pytest.approx(2.0 - 0.001 * 16 * 0.5)
 
 

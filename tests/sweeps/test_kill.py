@@ -22,9 +22,10 @@ from cbs.training.run import run_trial
 from cbs.trial.record import TrialStatus
 from cbs.trial.store import Store
 from sweeps.folder.bounds import BOUNDS
+from sweeps.running import dispatch
 from sweeps.running.scratch import remove_stale_folders
 from tests.sweeps import faulty
-from tests.sweeps.alone import children_here, without_ray
+from tests.sweeps.alone import children_here, one_after_the_other, without_ray
 
 ROOT = Path(__file__).resolve().parents[2]
 # Some 30 trials of a tenth of a second each: enough that a kill comes in the middle.
@@ -216,10 +217,34 @@ def test_a_second_sweep_is_refused_while_the_first_runs_and_its_files_stay(undis
     assert "two: idle" in run("status", tmp_path / "two")[1]
 
 
-@pytest.mark.parametrize(
-    "sent",
-    [signal.SIGTERM, *(pytest.param(other, marks=pytest.mark.slow) for other in (signal.SIGINT, signal.SIGHUP))],
-)
+def test_a_stop_of_a_job_scheduler_is_one_line_and_keeps_what_is_finished(tmp_path, capsys, monkeypatch):
+    """Without Ray, in this process, which sends SIGTERM to itself after two trials."""
+
+    def signalled(run, *others):
+        save, count = run.store.save, iter(range(2))
+
+        def saving(result):
+            save(result)
+            if next(count, None) == 1:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+        run.store.save = saving
+        one_after_the_other(run, *others)
+
+    monkeypatch.setattr(dispatch, "run_search", signalled)
+    children_here(monkeypatch)
+    monkeypatch.setattr(sys, "argv", ["cbs", *COMMAND, "-o", str(tmp_path / "interrupted")])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    err = capsys.readouterr().err
+    assert stop.value.code == 130
+    assert "to continue: cbs sweep" in err
+    assert "Traceback" not in err
+    assert stored(tmp_path / "interrupted") == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_an_interrupt_is_one_line_and_keeps_what_is_finished(tmp_path, sent):
     dead = subprocess.Popen(["true"])
     dead.wait()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import math
-import shutil
 import sys
 from pathlib import Path
 
@@ -26,13 +25,13 @@ from tests import factories
 from tests.analysis.read.importers.sources import settings as import_settings
 from tests.sweeps.simulation import small_sweep
 
-FOLDERS = {"tensorboard": "tensorboard", "wandb": "wandb", "mlflow": "mlruns"}
-PACKAGES = {"tensorboard": "tensorboard", "wandb": "wandb", "mlflow": "mlflow"}
+FOLDERS = {"tensorboard": "tensorboard", "wandb": "wandb"}
+PACKAGES = {"tensorboard": "tensorboard", "wandb": "wandb"}
 
 
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-    for name in ("WANDB_MODE", "WANDB_PROJECT", "MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME"):
+    for name in ("WANDB_MODE", "WANDB_PROJECT"):
         monkeypatch.delenv(name, raising=False)
     return factories.sweep(tmp_path / "sweep", batch_sizes=(8, 32), lrs=(1e-3, 2e-3), growth=1.3)
 
@@ -50,8 +49,9 @@ def test_what_a_tracker_has_is_what_an_importer_reads(name: str, store: Store, t
     if importlib.util.find_spec(PACKAGES[name]) is None:
         pytest.skip(f"{name} is not installed")
     (told,) = write(store, [name])
+    folder = store.root / FOLDERS[name]
+    sizes = {file: file.stat().st_size for file in folder.rglob("*") if file.is_file()}
     assert told.startswith(f"{name} has 4 trials: ")
-    write(store, [name])  # nothing twice
     asked = import_settings(metric=factories.TARGET.metric, pattern="{optimizer}-b{batch_size}-lr{lr}-s{seed}-*")
     imported = import_runs([store.root / FOLDERS[name]], tmp_path / "back", asked)
     assert imported.format == name
@@ -65,6 +65,10 @@ def test_what_a_tracker_has_is_what_an_importer_reads(name: str, store: Store, t
         np.testing.assert_allclose(*values, rtol=2.0**-23)
         if result.steps_to_target is not None:
             assert there.steps_to_target == pytest.approx(result.steps_to_target, rel=1e-5)
+    write(store, [name])
+    assert sizes == {file: file.stat().st_size for file in folder.rglob("*") if file.is_file()}, (
+        "at once, nothing twice"
+    )
 
 
 class Recorded(Tracker):
@@ -114,6 +118,12 @@ def test_a_tracker_that_fails_is_named_and_left_out_and_made_up_for(
     monkeypatch.setattr(recorded, "fails_at", None)
     assert write(store, ["recorded"]) == ["recorded has 4 trials: here"]
     assert len(set(recorded.written)) == len(recorded.written) == 4
+
+    def no_disk(self: Recorded) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(recorded, "close", no_disk)
+    assert write(store, ["recorded"]) == ["recorded is left out from now on: OSError: no space left"]
 
 
 def test_nothing_is_made_without_a_tracker(store: Store) -> None:
@@ -175,25 +185,6 @@ def test_a_trial_that_ran_again_to_other_numbers_is_written_again(store: Store, 
     assert recorded.written[4:] == [(first.trial_id, TrialStatus.REACHED)]
 
 
-def test_two_sweeps_with_the_same_trial_share_an_experiment(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As of one's own workload before and after it was changed."""
-    pytest.importorskip("mlflow")
-    from mlflow import MlflowClient
-
-    uri = (store.root / "shared").as_uri()
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
-    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "shared")
-    shutil.copytree(store.root, other := store.root.with_name("other"))
-    write(store, ["mlflow"])
-    write(Store(other), ["mlflow"])
-    shutil.rmtree(other / WRITTEN)  # killed before it was said to be written
-    write(Store(other), ["mlflow"])
-    client = MlflowClient(tracking_uri=uri)
-    experiment = client.get_experiment_by_name("shared")
-    tags = [run.data.tags["sweep"] for run in client.search_runs([experiment.experiment_id])]
-    assert sorted(tags) == sorted([str(store.root)] * 4 + [str(other)] * 4)
-
-
 def test_a_project_of_wandb_is_called_like_the_folder_whatever_that_is_called(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -212,7 +203,7 @@ def test_a_width_of_a_telescope_is_called_after_it_too(folder: str, name: str, t
     assert called(tmp_path / folder) == name
 
 
-@pytest.mark.parametrize("name", ["wandb", "mlflow"])
+@pytest.mark.parametrize("name", ["wandb"])
 def test_a_package_that_is_missing_is_named_before_anything_runs(
     name: str, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -262,12 +253,3 @@ def test_a_tracker_that_refuses_its_settings_is_one_line(store: Store, recorded:
 def test_an_unknown_name_is_refused(store: Store) -> None:
     with pytest.raises(UnknownNameError, match="did you mean wandb"):
         Tracking(["wandbb"], store, print)
-
-
-def test_trackers_are_told_where_their_own_settings_say(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("mlflow")
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", (store.root / "elsewhere").as_uri())
-    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "mine")
-    (told,) = write(store, ["mlflow"])
-    assert told.endswith(f"experiment mine of {(store.root / 'elsewhere').as_uri()}")
-    assert len(list((store.root / "elsewhere").glob("*/*/meta.yaml"))) == 4

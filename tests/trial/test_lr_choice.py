@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from cbs.trial.lr_choice import at_edges, best_lr, best_lr_many, censored, vertex
+from cbs.trial.lr_choice import at_edges, best_lr, best_lr_many, censored, cliffs, vertex
 
 NAN, INF = math.nan, math.inf
 
@@ -171,3 +171,22 @@ def test_learning_rates_that_are_the_same_to_rounding_have_no_vertex_between_the
     assert vertex(0.3, 0.4, below, above) == (0.0, 0.0)
     assert vertex(0.3, 0.3, 1.0, 1.0) == (0.0, 0.0)
     assert vertex(0.1, 0.9, 1.0, 1.0) == pytest.approx((-0.4, 0.08)), "0.5 (x + 0.4)^2 - 0.08"
+
+
+@pytest.mark.parametrize(
+    ("places", "values", "cliff"),
+    [
+        ((-1.5, -0.5, 0.0, 1.0), (2.47, 1.97, 1.5, 5.38), True),  # 4 times as steep, but hardly bent below
+        ((-1.0, 0.0, 1.0), (0.4, 0.0, 4.0), True),
+        ((-1.0, 0.0, 1.0), (0.4, 0.0, INF), True),
+        ((-1.0, 0.0, 1.0), (0.4, 0.0, 3.0), False),
+        ((-2.0, -1.0, 0.0, 2.0), (3.61, 0.81, 0.01, 4.41), False),  # a parabola with its vertex at 0.1 below 0
+        ((-2.0, -0.5, 0.0, 2.0), (4.0, 0.25, 0.0, 4.0), False),
+        ((-1.0, 0.0, 1.0), (INF, 0.0, INF), False),
+        ((-2.0, -1.0, 0.0, 1.0), (INF, 0.3, 0.0, 4.0), True),
+    ],
+)
+def test_a_neighbour_that_the_curve_cannot_explain_may_lie_beyond_a_cliff(places, values, cliff) -> None:
+    found = cliffs(np.array(places), np.array(values), len(places) - 2)
+    assert found == (False, cliff)
+    assert cliffs(-np.array(places)[::-1], np.array(values)[::-1], 1) == (cliff, False)

@@ -19,8 +19,8 @@ class BranchLosses:
 
     Attributes:
         factors: k, batch size over that of the trunk, above 0 and increasing, shape ``[K]``.
-        losses: at the end, less is better: NaN where a branch was not run, infinity where it diverged, ``[N, K]`` for N
-            seeds.
+        losses: :func:`cbs.trial.record.end_mean` of the metric, less is better: NaN where a branch was not run,
+            infinity where it diverged, ``[N, K]`` for N seeds.
 
     Raises:
         DataError: if shapes do not fit or factors do not increase.

@@ -8,6 +8,9 @@ estimate afterwards is not. Tests look after every further seed; at look n of at
 "Discrete sequential boundaries for clinical trials", Biometrika 1983, which becomes Pocock's). The looks' errors are
 added up and not integrated, so that a test's rate holds whatever their dependence.
 
+The factor at which k* seems to be would take the most seeds, so those on both sides of it are tested, and the search
+ends where one has recovered and one is lost that are near enough.
+
 The variance of a difference is pooled over all factors and checkpoints that two seeds or more ran, so that one seed of
 a factor may be enough; where a factor scatters far more than all others, its own noise counts alone.
 """
@@ -20,7 +23,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
-from scipy.special import fdtrc, ndtri, stdtrit
+from scipy.special import fdtrc, stdtrit
 
 from analysis.arrays import Array
 from analysis.estimate.branches.losses import BranchLosses
@@ -30,8 +33,8 @@ MOST_SEEDS = 5
 _UNLIKE = 0.01
 """Probability of so much scatter, if it were that of all other branches, below which it is not."""
 
-_HOPE = 0.1
-"""Chance that all seeds that are allowed would tell, below which no more are run."""
+_NEAR = 4.0
+"""A factor that is lost and one that has recovered are near enough if the one is at most this multiple of the other."""
 
 
 class BranchState(StrEnum):
@@ -42,7 +45,7 @@ class BranchState(StrEnum):
     OPEN = "open"
     """The next seed may tell."""
     UNTOLD = "cannot be told"
-    """As many seeds as are allowed did not tell, or hardly would: k* is near it."""
+    """As many seeds as are allowed did not tell, or as likely as not would not: k* is near it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,20 +102,26 @@ def next_branches(
     lost = next((place for place in range(last + 1, count) if states[place] is BranchState.LOST), count)
     between = (float(factors[last]), float(factors[lost]) if lost < count else None)
     waiting = [place for place in range(last + 1, lost) if states[place] is BranchState.OPEN]
-    if not waiting:
+    near = last > 0 and lost < count and factors[lost] <= _NEAR * factors[last]
+    if near or not waiting:
         return NextBranches(states=tuple(states), between=between)
-    begun = [place for place in waiting if np.isfinite(branches.losses[:, place]).any()]
-    if begun:
-        at = begun[0]
-    elif last == 0 and lost == count:
-        at = min(waiting, key=lambda place: abs(math.log(factors[place] / guess)))
-    else:  # k* is near where the search began, on the side that is not known
-        at = waiting[0] if last else waiting[-1]
+    untold = max((place for place in range(last + 1, lost) if states[place] is BranchState.UNTOLD), default=0)
+    at = _where(factors, waiting, last, lost, untold, guess)
     for seed in range(most_seeds):
         absent = tuple(place for place in (0, at) if seed >= len(there) or not there[seed, place])
         if absent:
             return NextBranches(run=absent, seed=seed, states=tuple(states), between=between)
     raise AssertionError("a factor is open though all of its seeds were run")
+
+
+def _where(factors: Array, waiting: Sequence[int], last: int, lost: int, untold: int, guess: float) -> int:
+    """The factor to test next, one of ``waiting``: far enough from where k* seems to be that few seeds tell."""
+    if lost < len(factors):
+        wanted = math.sqrt(factors[last] * factors[lost]) if last else factors[lost] / _NEAR
+        return min(waiting, key=lambda place: (round(abs(math.log(factors[place] / wanted)), 6), place))
+    beyond = [place for place in waiting if place > untold]
+    least = _NEAR * factors[last] if last else factors[untold] if untold else math.sqrt(2) * guess
+    return next((place for place in beyond if factors[place] >= least), (beyond or waiting)[-1])
 
 
 def _apart(branches: BranchLosses, place: int) -> Array:
@@ -136,8 +145,8 @@ def _test(branches: BranchLosses, place: int, noise: Array) -> _Test:
     if np.isposinf(branches.losses[:, place]).any():
         return _Test(np.array([np.inf]), 0.0, math.inf)
     apart, log = _apart(branches, place), math.log(branches.factors[place] / branches.factors[0])
-    # differences of factors that lie farther apart have the larger noise, at most in proportion to the logarithm
-    squares = noise[:, 1] * np.maximum(1.0, log / noise[:, 0]) ** 2
+    # differences of factors that lie farther apart have the larger noise: a variance in proportion to the logarithm
+    squares = noise[:, 1] * np.maximum(1.0, log / noise[:, 0])
     total, freedom = float(squares.sum()), float(noise[:, 2].sum())
     own, less = float(((apart - apart.mean()) ** 2).sum()) if len(apart) > 1 else 0.0, len(apart) - 1
     if less > 0 and freedom > less:
@@ -169,10 +178,9 @@ class _Test:
             return BranchState.UNTOLD
         if self.freedom < 2:
             return BranchState.OPEN
-        # whether further seeds have a chance to tell, if the noise is what it seems and the mean within it
-        moves = math.sqrt(self.variance * (1 / count - 1 / most))
-        hope = abs(mean - tolerance) - self._reach(level, most, most) > float(ndtri(_HOPE)) * moves
-        return BranchState.OPEN if hope else BranchState.UNTOLD
+        # as likely as not the mean stays: would all seeds that are allowed tell then?
+        told = abs(mean - tolerance) > self._reach(level, most, most)
+        return BranchState.OPEN if told else BranchState.UNTOLD
 
     def _reach(self, level: float, most: int, look: int) -> float:
         """How far a limit lies from the mean at a look; infinity without noise."""

@@ -63,6 +63,8 @@ class Definition(Protocol):
     """
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
+    on_grid: ClassVar[bool] = False
+    """Whether values are measured batch sizes: an end of an interval at the smallest or largest one is then open."""
 
     @abstractmethod
     def __call__(self, samples: Sequence[CurveSample], at: int = 0) -> Array:

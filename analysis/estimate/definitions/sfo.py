@@ -27,6 +27,8 @@ class Sfo(Definition):
     nearly perfect, so noise decides between neighbours.
     """
 
+    on_grid = True
+
     def __call__(self, samples: Sequence[CurveSample], at: int = 0) -> Array:
         examples = samples[at].log_examples
         fewest = examples <= examples.min(axis=1, keepdims=True) + ROUNDING

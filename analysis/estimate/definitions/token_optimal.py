@@ -30,6 +30,8 @@ class TokenOptimal(Definition):
         tolerance: relative excess over the fewest examples that still counts as the fewest.
     """
 
+    on_grid = True
+
     tolerance: float = 0.0
 
     def __call__(self, samples: Sequence[CurveSample], at: int = 0) -> Array:

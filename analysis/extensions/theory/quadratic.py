@@ -27,6 +27,7 @@ from analysis.extensions.theory.noisy_quadratic import (
     curve,
     notebook_curve,
 )
+from analysis.extensions.theory.noisy_quadratic.pieces import RateSchedule, best_pieces
 from cbs.errors import ConfigError
 
 
@@ -41,6 +42,7 @@ class QuadraticAnswer:
         target: expected loss to reach.
         initial_loss: expected loss before the first step.
         lower_bound: lower bound of the steps of any method, by batch size; empty unless the noise equals the curvature.
+        schedules: best learning rates of SGD over a run, by batch size, where they were requested.
     """
 
     rows: tuple[Row, ...]
@@ -48,6 +50,7 @@ class QuadraticAnswer:
     target: float
     initial_loss: float
     lower_bound: dict[float, float]
+    schedules: tuple[RateSchedule, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -55,6 +58,7 @@ class QuadraticAnswer:
             "initial_loss": self.initial_loss,
             "lower_bound": [{"batch_size": size, "steps": steps} for size, steps in self.lower_bound.items()],
             "rows": [asdict(row) for row in self.rows],
+            "schedules": [asdict(each) for each in self.schedules],
             "fit": None if self.fit is None else self.fit.to_json(),
         }
 
@@ -67,6 +71,7 @@ def quadratic(
     target: float = 0.01,
     momenta: Sequence[float | None] = (None,),
     decays: Sequence[float | None] = (None,),
+    pieces: int = 0,
     model: NoisyQuadratic,
     config: AnalysisConfig,
     progress: Callable[[Row], None] = lambda row: None,
@@ -80,6 +85,7 @@ def quadratic(
         target: expected loss to reach.
         momenta: momenta of momentum and Nesterov, one curve each; ``None`` to tune at every batch size.
         decays: decays of the average, one curve each; ``None`` to tune at every batch size.
+        pieces: number of pieces of a learning rate that is optimized over the run, for plain SGD; 0 for none.
         model: the noisy quadratic.
         config: configuration of the analysis.
         progress: called with every computed row.
@@ -119,8 +125,10 @@ def quadratic(
             return _known(answer, exact)
 
         fit = replace(fitted, answers=tuple(map(known, fitted.answers)))
+    shaped = [best_pieces(model, target, size, pieces=pieces) for size in batch_sizes] if pieces else []
     return QuadraticAnswer(
         rows=tuple(rows),
+        schedules=tuple(each for each in shaped if each is not None),
         fit=fit,
         target=target,
         initial_loss=model.initial_loss,

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from scipy.special import stdtrit
 
-from analysis.arrays import Array, Quantity, percentiles
+from analysis.arrays import OPEN, Array, Quantity, percentiles
 from analysis.config import DEFAULT, AnalysisConfig
 from analysis.estimate.across import differing
 from analysis.estimate.findings import Findings
@@ -26,6 +27,7 @@ from analysis.questions.budget.reading import Spent, side_by_side, spent
 from analysis.read.groups import Group
 from analysis.read.results import load
 from cbs.errors import ConfigError
+from cbs.trial.record import AT_BUDGET
 
 NATS = 0.01
 """Default margin of a metric in nats; for other metrics it is the fraction :data:`SHARE` of the best value."""
@@ -52,6 +54,8 @@ class SizeAtBudget:
         between: uncertainty of what a learning rate between those that were run would save.
         grid: learning rates that were run, with the mean metric over seeds; not finite if one diverged.
         warmup: number of warmup steps of the learning rate.
+        others: further metrics that trials recorded, at their ends at the best learning rate: mean over seeds with
+            Student's t interval; none of runs that went on beyond the budget.
     """
 
     batch_size: int
@@ -67,6 +71,7 @@ class SizeAtBudget:
     between: float
     grid: tuple[tuple[float, float], ...] = field(repr=False)
     warmup: float = 0.0
+    others: dict[str, Quantity] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,7 +188,7 @@ def budget(
         names = _names(scope)
         entries = []
         for entry, name in zip(scope, names, strict=True):
-            others = [(e, losses) for e, losses in found if e is not entry and e.name == entry.name]
+            others = [(e, losses) for e, losses in found if e is not entry and e.trains == entry.trains]
             others = [pair for pair in others if pair[0].group.workload == entry.group.workload]
             answered = _answer(entry, name, of[id(entry)], margin, others, config)
             near = relation(
@@ -291,7 +296,24 @@ def _size(
         between=float(found.between[place]),
         grid=tuple((float(lr), sign * float(mean)) for lr, mean in zip(study.lrs, means, strict=True)),
         warmup=study.warmup,
+        others=_others(entry, study.trials[winner], confidence),
     )
+
+
+def _others(entry: Spent, trials: Array, confidence: float) -> dict[str, Quantity]:
+    """Return the means of the further metrics at the ends of some trials, those of them that ended at the budget."""
+    rows = entry.rows.loc[[row for row in trials if row >= 0]]
+    seen = rows["final_step"] * rows["batch_size"]
+    ended = rows["final_metrics"][abs(seen / entry.budget - 1) <= AT_BUDGET]
+    found = {}
+    for name in dict.fromkeys(name for each in ended for name in each):
+        values = np.array([each[name] for each in ended if math.isfinite(each.get(name, math.nan))])
+        if len(values):
+            spread = float(values.std(ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else math.inf
+            reach = spread * float(stdtrit(max(len(values) - 1, 1), 0.5 + confidence / 2))
+            ends = (float(values.mean()) - reach, float(values.mean()) + reach) if math.isfinite(reach) else OPEN
+            found[name] = Quantity(float(values.mean()), ends)
+    return found
 
 
 def _means(losses: Array, ran: Array, winner: int) -> Array:

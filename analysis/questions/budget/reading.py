@@ -6,16 +6,17 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from analysis.arrays import Array
-from analysis.estimate.across import OF_BUDGET
+from analysis.estimate.across import OF_BUDGET, settings_of
 from analysis.estimate.objective import as_study, unit_of
 from analysis.estimate.studies import FARTHEST, Study, one_study
 from analysis.phrases import number, plural
-from analysis.read.groups import Group
+from analysis.read.groups import EXECUTION, Group
 from analysis.read.results import Results
 from cbs.errors import ConfigError, ResultsError
 from cbs.registry.choices import called, parse_choice
@@ -53,6 +54,13 @@ class Spent:
     constant: bool
     results: Results = field(repr=False)
     rows: pd.DataFrame = field(repr=False)
+
+    @property
+    def trains(self) -> dict[str, Any]:
+        """The name, and the settings of the sweep that change what its runs train, but for the budget."""
+        own = {name: str(value) for name, value in settings_of(self.group).items()}
+        unlike = (*EXECUTION, "evaluation", "prune_factor", "stops_at_target")
+        return {"": self.name} | {name: own[name] for name in own if name.partition(".")[0] not in unlike}
 
     @property
     def sizes(self) -> Array:
@@ -94,6 +102,9 @@ def spent(results: Results, at: Sequence[float], notes: list[str]) -> list[Spent
     for value in at:
         if not 0 < value < math.inf:
             raise ConfigError(f"--at takes examples, a number above 0, got {value:g}")
+    for one, other in itertools.pairwise(sorted(at)):
+        if other < one * (1 + 2 * AT_BUDGET):
+            raise ConfigError(f"--at {one:g},{other:g}: these are one budget, as runs meet it by {AT_BUDGET:.0%}")
     found, reasons = [], []
     for index, group in enumerate(results.groups):
         rows = results.of_group(index)
@@ -228,7 +239,7 @@ def side_by_side(entries: Sequence[Spent]) -> Iterator[list[Spent]]:
     """Yield the entries of one workload, metric and budget, in the order of the first of each.
 
     Raises:
-        ConfigError: if there are several optimizers and no two at one budget.
+        ConfigError: if there are several optimizers, or settings of one, and no two at one budget.
     """
     scopes: list[list[Spent]] = []
     for entry in entries:
@@ -239,9 +250,9 @@ def side_by_side(entries: Sequence[Spent]) -> Iterator[list[Spent]]:
                 break
         else:
             scopes.append([entry])
-    names = {entry.name for entry in entries}
-    if len(names) > 1 and len({_comparable(entry) for entry in entries}) == 1 and all(len(s) == 1 for s in scopes):
-        told = ", ".join(f"{entry.name} {number(entry.budget)}" for entry in entries)
+    several = any(entry.trains != entries[0].trains for entry in entries)
+    if several and len({_comparable(entry) for entry in entries}) == 1 and all(len(s) == 1 for s in scopes):
+        told = ", ".join(f"{entry.name} in {entry.group.sweep} {number(entry.budget)}" for entry in entries)
         raise ConfigError(
             f"different budgets in one comparison: {told} {entries[0].group.example_unit}s; with constant learning "
             "rates give a common budget with --at"

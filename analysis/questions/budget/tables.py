@@ -18,19 +18,22 @@ def _(found: Budgets) -> Presentation:
     tables = {
         "equivalence": equivalence(found),
         "losses": losses(found),
+        "other_metrics": other_metrics(found),
         "doublings": doublings(found),
         "critical": critical(found),
         "differences": differences(found),
         "overtaking": overtaking(found),
         "learning_rates": learning_rates(found),
     }
+    if not tables["other_metrics"].rows:
+        del tables["other_metrics"]
     several = any(scope.pairs for scope in found.budgets)
     pairs = ("differences", "overtaking")
     shown = [tables[name] for name in tables if name != "learning_rates" and (several or name not in pairs)]
     return Presentation(
         shown=[*shown, f"every interval {percent(found.config.confidence)} %", *found.notes],
         tables=tables,
-        latex=("equivalence", "losses", "learning_rates"),
+        latex=[name for name in ("equivalence", "losses", "other_metrics", "learning_rates") if name in tables],
         json="budget.json",
     )
 
@@ -126,6 +129,20 @@ def losses(found: Budgets) -> Table:
     title = _title(found, "Final metric at the best learning rate")
     lines = ["basin of rates: the highest learning rate within the margin of its batch size's best over the lowest"]
     return Table(columns=columns, rows=rows, title=title, lines=lines)
+
+
+def other_metrics(found: Budgets) -> Table:
+    """Return a table with one row per optimizer, budget and batch size, and a column for every further metric that was
+    recorded, such as the top eigenvalue and the trace of the Hessian; no rows without any."""
+    rows = [(size, entry, scope) for entry, scope in _entries(found) for size in entry.sizes if size.others]
+    names = list(dict.fromkeys(name for size, *_ in rows for name in size.others))
+    columns = (
+        *_about(found),
+        Column("batch_size", heading="B", name=True),
+        Column("best_lr", heading="best learning rate", text=number),
+        *(quantity(name, name.replace("_", " "), f"others.{name}", signed=True) for name in names),
+    )
+    return Table(columns=columns, rows=rows, title=_title(found, f"Other metrics where {_metric(found)} is best"))
 
 
 def doublings(found: Budgets) -> Table:

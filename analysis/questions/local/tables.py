@@ -9,20 +9,15 @@ from typing import Any
 from analysis.estimate.noise import PLAIN
 from analysis.phrases import DASH, number, percent, share, with_interval
 from analysis.present import Presentation, presentation
-from analysis.present.table import Column, Table, files, quantity
+from analysis.present.table import Column, Table, quantity
 from analysis.questions.local.answer import LocalBatchSizes, LocalCurve, LocalScope, in_words
-from analysis.questions.local.checkpoints import LocalCheckpoint, LocalVerdict, number_of
+from analysis.questions.local.checkpoints import LocalCheckpoint, LocalVerdict
 
 
 @presentation.register
 def _(found: LocalBatchSizes) -> Presentation:
-    tables = {
-        "checkpoints": checkpoints(found),
-        "branches": branches(found),
-        "averages": averages(found),
-        "pairs": pairs(found),
-    }
-    shown = [tables[name] for name in ("checkpoints", "averages", "pairs")]
+    tables = {"checkpoints": checkpoints(found), "averages": averages(found), "pairs": pairs(found)}
+    shown = list(tables.values())
     tables |= {f"curve-{name}": table for name, table in _curves(found)}
     level = f"every interval {percent(found.config.confidence)} %"
     return Presentation(
@@ -99,23 +94,6 @@ def checkpoints(found: LocalBatchSizes) -> Table:
     tolerance = "; ".join(dict.fromkeys(in_words(scope) for scope in found.scopes))
     title = f"Local critical batch size in {unit}: up to which a branch does not fall behind ({tolerance})"
     return Table(columns=columns, rows=rows, title=title, lines=lines)
-
-
-def branches(found: LocalBatchSizes) -> Table:
-    """One row per optimizer, checkpoint and factor."""
-    rows = [(each, at, curve, scope) for at, curve, scope in _rows(found) for each in at.factors]
-    columns = (
-        *_about(found),
-        Column("examples", lambda _, at, *__: at.examples, "examples"),
-        Column("factor", heading="factor", text=number_of),
-        Column("batch_size", lambda each, *_: each.batch_size, "B"),
-        *files("lr_factor", "at_grid_edge", "seeds", "diverged"),
-        Column("loss", lambda each, *_: each.loss, "loss"),
-        quantity("excess", "above the best smaller one"),
-        Column("standing", heading="standing", left=True),
-        Column("smoothed_train_loss", "train_loss"),
-    )
-    return Table(columns=columns, rows=rows)
 
 
 def averages(found: LocalBatchSizes) -> Table:

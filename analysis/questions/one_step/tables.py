@@ -27,4 +27,4 @@ def _(found: OneStepTest) -> Presentation:
     said = f"{found.about['optimizer']} after {number(found.about['steps'])} steps of {found.about['workload']}"
     title = f"What one step along the gradient saves, {said} [{percent(found.confidence)} % interval]"
     table = Table(columns=columns, rows=found.points, title=title, lines=[*lines, *found.notes])
-    return Presentation(shown=[table], tables={"one_step": table}, json="one_step.json", drawn_in="")
+    return Presentation(shown=[table], tables={"one_step": table}, json="one_step.json")

@@ -21,7 +21,9 @@ first two and the last choose the same batch size; they differ in the number of 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 
@@ -34,6 +36,7 @@ from analysis.estimate.independent import shuffled
 from analysis.estimate.result import Answer
 from analysis.estimate.time_curves import TimeCurve, course, courses_of
 from analysis.phrases import plural
+from analysis.questions.recommend.along import LocalCurves, beside, local_curves
 from analysis.questions.recommend.plans import (
     Advice,
     Doubling,
@@ -70,27 +73,31 @@ def recommend(
     ``path``, ``config``, ``targets`` and ``metric`` are as for :func:`analysis.analyze`, including errors.
     """
     found, notes = read_scopes(path, config, targets, metric=metric)
-    recommendations = []
+    curves, recommendations = local_curves(Path(path)), []
     for scope in found:
-        advice = tuple(advise(answer, throughput, wish) for answer in scope.answers)
+        advice = tuple(advise(answer, throughput, wish, curves) for answer in scope.answers)
         by_objective = ([entry.plans[name] for entry in advice if entry.plans] for name in wish.objectives)
         bounds = {a.group.optimizer for a in scope.answers if any(point.at_an_edge for point in a.points)}
-        winners = tuple(winner(plans, bounds, config.seed) for plans in by_objective if plans)
+        fits = {a.group.optimizer: a.fit for a in scope.answers if a.fit is not None}
+        measured = {name: (float(fit.batch_sizes[0]), float(fit.batch_sizes[-1])) for name, fit in fits.items()}
+        winners = tuple(winner(plans, bounds, measured, config.seed) for plans in by_objective if plans)
         recommendations.append(Recommendation(**vars(scope), advice=advice, winners=winners))
     return Recommendations(
         wish=wish, recommendations=tuple(recommendations), config=config, throughput=throughput, notes=notes
     )
 
 
-def advise(answer: Answer, throughput: Throughput, wish: Wish) -> Advice:
-    """Return the best batch size of an optimizer for every objective."""
+def advise(answer: Answer, throughput: Throughput, wish: Wish, curves: LocalCurves = MappingProxyType({})) -> Advice:
+    """Return the best batch size of an optimizer for every objective; ``curves`` are those of :func:`local_curves`."""
     remarks = [] if answer.verdict is Verdict.OK else [f"{answer.verdict}: {answer.advice}"]
     courses = courses_of(answer, throughput, wish.devices)
     if not courses:
         remarks.append(_why_nothing(answer, throughput, wish.devices))
+    plans = {name: _plan(answer, throughput, wish, name, courses) for name in wish.objectives if courses}
+    remarks += beside(answer, list(plans.values()), curves)
     return Advice(
         answer=answer,
-        plans={name: _plan(answer, throughput, wish, name, courses) for name in wish.objectives if courses},
+        plans=plans,
         doubling_devices=_doubling(answer, throughput, wish.devices) if courses else None,
         remarks=tuple(remarks),
     )
@@ -105,14 +112,23 @@ def probabilities_of_best(plans: Sequence[Plan], *, seed: int) -> list[float] | 
     return [float((best == index).mean()) for index in range(len(plans))]
 
 
-def winner(plans: Sequence[Plan], bounds: Collection[str], seed: int) -> Winner:
-    """The best of the plans of several optimizers; without a probability where another one of ``bounds`` has a best
-    learning rate at the edge of its grid, so that it may be better than was measured."""
+def winner(
+    plans: Sequence[Plan], bounds: Collection[str], measured: Mapping[str, tuple[float, float]], seed: int
+) -> Winner:
+    """The best of the plans of several optimizers; without a probability where another one may be better than was
+    measured: one of ``bounds``, whose best learning rate is at the edge of its grid, or one that takes an end of its
+    ``measured`` batch sizes while the best plan lies beyond it."""
     shares = probabilities_of_best(plans, seed=seed) if len(plans) > 1 else None
     at = min(range(len(plans)), key=lambda index: plans[index].objective_value)
-    others = {plan.optimizer for place, plan in enumerate(plans) if place != at}
-    probability = None if shares is None or others & set(bounds) else shares[at]
-    return Winner(objective=plans[at].objective, optimizer=plans[at].optimizer, probability=probability)
+    best = plans[at]
+
+    def cut_short(plan: Plan) -> bool:
+        low, high = measured[plan.optimizer]
+        return best.batch_size < low >= plan.batch_size or best.batch_size > high <= plan.batch_size
+
+    unknown = any(plan.optimizer in bounds or cut_short(plan) for plan in plans if plan is not best)
+    probability = None if shares is None or unknown else shares[at]
+    return Winner(objective=best.objective, optimizer=best.optimizer, probability=probability)
 
 
 def _plan(answer: Answer, throughput: Throughput, wish: Wish, objective: str, courses: Sequence[TimeCurve]) -> Plan:

@@ -111,7 +111,7 @@ class Advice:
         plans: plan by objective; empty if nothing can be recommended.
         doubling_devices: gain from twice the devices; ``None`` if no step time is known for them, or nothing can be
             recommended.
-        remarks: verdict, and why there is no plan.
+        remarks: verdict, why there is no plan, and what is known of the batch size along a run.
     """
 
     answer: Answer = field(repr=False)
@@ -131,7 +131,8 @@ class Advice:
 @dataclass(frozen=True, kw_only=True)
 class Winner:
     """The best optimizer for an objective, each at its own recommended batch size; the probability that it is the best
-    is ``None`` without resamples, with one optimizer, or if another's best learning rate is at the edge of its grid."""
+    is ``None`` without resamples, with one optimizer, if another's best learning rate is at the edge of its grid, or if
+    another was not run beyond its recommended batch size, where the best lies."""
 
     objective: str
     optimizer: str

@@ -79,6 +79,11 @@ class MomentumOptimizer(CheckedOptimizer):
                 self.update(members, self._momenta(members, group), group)
         return loss
 
+    def gradient(self, param: Tensor, group: dict[str, Any]) -> Tensor:
+        """Return what is averaged for a parameter, in the type of its state: its gradient."""
+        assert param.grad is not None
+        return param.grad.to(state_dtype(param))
+
     def _momenta(self, params: list[Tensor], group: dict[str, Any]) -> list[Tensor]:
         gradients, averages = [], []
         for param in params:
@@ -91,7 +96,7 @@ class MomentumOptimizer(CheckedOptimizer):
             if state["momentum_buffer"].shape != param.shape:
                 raise misfit(self, "momentum_buffer", state["momentum_buffer"], param)
             averages.append(state["momentum_buffer"])
-            gradients.append(param.grad.to(state_dtype(param)))
+            gradients.append(self.gradient(param, group))
         torch._foreach_lerp_(averages, gradients, 1 - group["momentum"])
         return list(torch._foreach_lerp(gradients, averages, group["momentum"])) if group.get("nesterov") else averages
 

@@ -21,7 +21,7 @@ from cbs.training.parents import digest, parent_at, read_checkpoint
 from cbs.trial.config import COMMAND, Choice, TrialConfig
 from cbs.trial.parent import Parent
 from cbs.trial.record import TrialResult, TrialStatus
-from cbs.trial.store import MANIFEST, Store
+from cbs.trial.store import Store
 from sweeps.launching.policies import POLICIES
 from sweeps.launching.policies.base import Policy, SweepReport, Sweeps
 from sweeps.outlook.cost import Cost
@@ -193,33 +193,13 @@ class Branch(Policy):
         return SweepReport(report.content | content, lines)
 
     def preview(self, sweep: Sweep, folder: Path, cost: Cost | None, workers: int) -> SweepReport:
-        plan, store = self._plan(sweep), Store(folder)
-        finished = [r for r in store.results() if r.status.final] if (folder / MANIFEST).exists() else []
-        trunks = self._trunks(sweep)
+        plan, trunks = self._plan(sweep), self._trunks(sweep)
         each = len(plan.factors) * plan.rates_tried * len(sweep.seeds) * len(plan.at)
-        optimizers = len(sweep.optimizers)
-        done = 0
-        for trunk in trunks:
-            parts = [] if trunk.sweep is None else [trunk.sweep]
-            if all(path.exists() for path in self._paths(trunk, plan, store)):
-                parts += self._parts(sweep, trunk, plan, store)
-            done += sum(len(list(Search(part, finished).trials())) for part in parts)
-        planned = len([trunk for trunk in trunks if trunk.sweep is not None]) + each * optimizers
-        examples = sum(trunk.sweep.budgets[0] for trunk in trunks if trunk.sweep) + each * optimizers * plan.window
-        whole = sweep.budgets[0] if not self._checkpoints else plan.at[-1]
-        share = each * plan.window / whole
-        content: dict[str, Any] = {
-            "output": str(folder),
-            "at": list(plan.at),
-            "batch_sizes": list(plan.factors),
-            "window": plan.window,
-            "seeds": list(sweep.seeds),
-            "error": self._error,
-            "trials": planned - done,
-            "trials_done": done,
-            "examples": examples,
-            "share_of_trunk": share,
-        }
+        trained = [trunk.sweep.budgets[0] for trunk in trunks if trunk.sweep is not None]
+        trials = len(trained) + each * len(sweep.optimizers)
+        examples = sum(trained) + each * len(sweep.optimizers) * plan.window
+        share = each * plan.window / (plan.at[-1] if self._checkpoints else sweep.budgets[0])
+        content = {"output": str(folder), "trials": trials, "examples": examples, "share_of_trunk": share}
         most = "at most " if self._error else ""
         lines = [
             f"output        {folder}",
@@ -227,12 +207,12 @@ class Branch(Policy):
             f"branches at   {' '.join(f'{at:,}' for at in plan.at)} examples",
             f"batch sizes   {' '.join(f'{size} (k={k})' for size, k in plan.factors.items())}",
             f"window        {plan.window:,} examples, {plan.window // max(plan.factors)} steps of the largest batch",
-            f"trials        {most}{planned - done} to run, {done} done",
+            f"trials        {most}{trials}, less those that are in the folder",
             f"examples      {most}{examples:,} in all",
             f"price         branches of an optimizer cost {most}{100 * share:.1f} % of its trunk",
         ]
         if self._error:
-            lines.append("as a rule three to ten branches at a checkpoint are enough for the sequential test")
+            lines.append("as a rule three to nine branches at a checkpoint are enough for the sequential test")
         return SweepReport(content, lines)
 
     def _plan(self, sweep: Sweep) -> BranchPlan:
@@ -294,18 +274,12 @@ class Branch(Policy):
             trunks.append(Trunk(choice, sweep.labels[str(choice)], lr, trained or base, trained))
         return trunks
 
-    def _paths(self, trunk: Trunk, plan: BranchPlan, store: Store) -> list[Path]:
-        """Checkpoints of a trunk, in the order of ``plan.at``."""
-        if trunk.sweep is None:
-            return [path for path, _ in self._given(plan.batch_size)]
-        folder = store.kept_folder(_trial(trunk).fingerprint)
-        return [kept_path(folder, at) for at in plan.at]
-
     def _parts(self, sweep: Sweep, trunk: Trunk, plan: BranchPlan, store: Store) -> Iterator[Sweep]:
         """The branches of a trunk, checkpoint by checkpoint."""
-        base = trunk.base
-        for at, path in zip(plan.at, self._paths(trunk, plan, store), strict=True):
-            source = str(path) if trunk.sweep is None else _trial(trunk).fingerprint
+        base, own = trunk.base, "" if trunk.sweep is None else _trial(trunk).fingerprint
+        kept = [kept_path(store.kept_folder(own), at) for at in plan.at]
+        for at, path in zip(plan.at, kept if own else [path for path, _ in self._given(plan.batch_size)], strict=True):
+            source = own or str(path)
             parent = Parent(source=source, examples=at, digest=digest(path), **self._how)
             for choice in sweep.optimizers if self._trunk_optimizer else (trunk.choice,):
                 lr = _rate(sweep, choice)
@@ -350,24 +324,21 @@ def _check_trunk(trunk: Trunk, result: TrialResult) -> None:
 
 def _report(searches: Sequence[Search], folder: Path, plan: BranchPlan, limits: Limits) -> SweepReport:
     trials = {trial.trial_id: trial for search in searches for trial in search.trials()}
-    rows = [_row(trial) for trial in trials.values()]
-    trunks, branches = ([row for row in rows if (row["at"] is None) is alone] for alone in (True, False))
+    trunks = [trial for trial in trials.values() if trial.config.parent is None]
+    branches = [trial for trial in trials.values() if trial.config.parent is not None]
     failed = [f"{name}: {t.message}" for name, t in trials.items() if t.status is TrialStatus.FAILED]
-    spent = sum(trial.final_examples for trial in trials.values() if trial.config.parent is not None)
-    whole = sum(row["examples"] for row in trunks) or plan.at[-1] * len({row["optimizer"] for row in branches})
+    spent, whole = (sum(trial.final_examples for trial in of) for of in (branches, trunks))
+    whole = whole or plan.at[-1] * len({str(trial.config.optimizer) for trial in branches})
     content = {
         "output": str(folder),
-        "trunks": trunks,
-        "branches": branches,
-        "examples": sum(row["examples"] for row in rows),
+        "trunks": [trial.trial_id for trial in trunks],
+        "branches": len(branches),
+        "examples": sum(trial.final_examples for trial in trials.values()),
         "share_of_trunk": spent / whole if whole else None,
         "stopped": limits.reached,
         "failures": {"trials": len(failed), "first": failed[0] if failed else None},
     }
-    lines = []
-    for row in trunks:
-        value = "-" if row["value"] is None else f"{row['value']:.5g}"
-        lines.append(f"trunk of {row['optimizer']}, batch size {row['batch_size']}, lr {row['lr']:g}: {value}")
+    lines = [f"trunk of {t.config.optimizer}, batch size {t.config.batch_size}, lr {t.config.lr:g}" for t in trunks]
     if whole:
         lines.append(f"branches took {spent:,} examples, {100 * spent / whole:.1f} % of what they branch from")
     if limits.reached:
@@ -375,19 +346,3 @@ def _report(searches: Sequence[Search], folder: Path, plan: BranchPlan, limits: 
     if failed:
         lines.append(f"{len(failed)} of {len(trials)} trials failed: {failed[0]}")
     return SweepReport(content, [*lines, f"next: cbs local {folder}"])
-
-
-def _row(trial: TrialResult) -> dict[str, Any]:
-    config, parent = trial.config, trial.config.parent
-    return {
-        "trial": trial.trial_id,
-        "optimizer": str(config.optimizer),
-        "at": None if parent is None else parent.examples,
-        "batch_factor": None if parent is None else parent.batch_factor,
-        "batch_size": config.batch_size,
-        "lr": config.lr,
-        "seed": config.seed,
-        "status": str(trial.status),
-        "examples": trial.final_examples,
-        "value": trial.evaluations[-1].value if trial.status is TrialStatus.BUDGET_EXHAUSTED else None,
-    }

@@ -72,12 +72,12 @@ def test_three_rates_may_save_up_to_three_times_their_parabola() -> None:
     assert likely < most <= 3 * depth * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("below", [1, 2, 3])
-def test_a_single_rate_beyond_a_cliff_says_nothing_of_the_rates_before_it(below: int) -> None:
-    """The loss falls along a line up to ln lr = 0.6 and then rises 200 times as steeply; rates are apart by unlike
-    steps at the winner, 0."""
+@pytest.mark.parametrize(("below", "steep"), [(1, 200), (2, 200), (3, 200), (2, 20), (3, 20)])
+def test_a_single_rate_beyond_a_cliff_says_nothing_of_the_rates_before_it(below: int, steep: float) -> None:
+    """The loss falls along a line up to ln lr = 0.6, then rises 200 times as steeply, or 20 times; rates are apart by
+    unlike steps at the winner, 0."""
     logs = np.array([-0.5, -0.3, -0.17, 0.0, 0.7])[3 - below :]
-    made = study(np.maximum(-logs, -0.6 + 200 * (logs - 0.6))[:, None], np.exp(logs))
+    made = study(np.maximum(-logs, -0.6 + steep * (logs - 0.6))[:, None], np.exp(logs))
     least, likely, most = savings(made)
     assert least == 0.0
     assert likely < 0.1

@@ -523,7 +523,7 @@ def test_a_curve_that_is_wrong_is_one_line(old: str, new: str, said: str, tmp_pa
 def test_a_plan_is_exported_as_it_is_shown(folder: Path) -> None:
     plans = plan_schedule([source_of(folder)], PlanRequest(divisible_by=4), CONFIG)
     (plan,) = plans.plans
-    for trainer in ("megatron", "levanter", "torchtitan", "transformers"):
+    for trainer in ("megatron", "levanter", "torchtitan"):
         text, notes = exported(plans, trainer)
         shown = stages(text, tokens_per_example=32)
         assert [(s.batch_size, s.steps) for s in shown.stages] == [(s.batch_size, s.steps) for s in plan.stages]
@@ -531,9 +531,8 @@ def test_a_plan_is_exported_as_it_is_shown(folder: Path) -> None:
         # at the flat rate there is none to take
         assert not any("takes no factor of the learning rate" in note for note in notes)
     (root,) = plan_schedule([source_of(folder)], PlanRequest(divisible_by=4, lr_exponent=0.5), CONFIG).plans
-    for trainer in ("megatron", "transformers"):
-        notes = exported(dataclasses.replace(plans, plans=(root,)), trainer)[1]
-        assert any("takes no factor of the learning rate" in note for note in notes) == (trainer != "transformers")
+    notes = exported(dataclasses.replace(plans, plans=(root,)), "megatron")[1]
+    assert any("takes no factor of the learning rate" in note for note in notes)
     with pytest.raises(ConfigError, match="choose with --optimizer"):
         exported(dataclasses.replace(plans, plans=(plan, plan)), "megatron")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import shlex
 import subprocess
 from contextlib import suppress
@@ -137,15 +136,6 @@ def test_torchtitans_runs_do_as_a_shell_does(tmp_path: Path) -> None:
     assert len((tmp_path / "told").read_text().splitlines()) == 4  # a run that fails is the last
 
 
-def test_the_plan_of_the_trainer_of_transformers() -> None:
-    factors = (Quantity(1.0, (1.0, 1.0)), Quantity(1.4, (1.3, 1.5)), Quantity(2.9, (2.5, 3.1)))
-    text = write_schedule("transformers", dataclasses.replace(TOLD, lr_factors=factors))
-    rows = [{"examples": at, "batch_size": size} for at, size in TOLD.table]
-    rows = [row | {"lr_factor": factor.value} for row, factor in zip(rows, factors, strict=True)]
-    assert json.loads(text) == {"stages": rows, "examples": 10_000}
-    assert read_schedule(text, 64) == ReadSchedule(table=tuple((at * 64, size) for at, size in TOLD.table), end=640_000)
-
-
 def megatrons_steps(text: str) -> dict[int, int]:
     """By batch size, as its training loop counts them: steps until the samples are consumed, of the size in force."""
     words = shlex.split(text)
@@ -183,7 +173,7 @@ def test_what_is_written_is_read_with_the_same_steps(parts: list[tuple[int, int]
         steps=tuple(schedule.steps(start + 1)), examples=start + 1, tokens_per_example=tokens,
         lr_factors=(UNKNOWN,) * len(schedule.starts),
     )  # fmt: skip
-    for trainer in ("levanter", "transformers", *(["megatron", "torchtitan"] if tokens else [])):
+    for trainer in ("levanter", *(["megatron", "torchtitan"] if tokens else [])):
         shown = stages(write_schedule(trainer, told), tokens_per_example=tokens)
         assert [stage.steps for stage in shown.stages] == list(told.steps), trainer
         assert [stage.batch_size for stage in shown.stages] == [size for _, size in told.table]
@@ -201,7 +191,7 @@ def test_what_is_written_is_read_with_the_same_steps(parts: list[tuple[int, int]
     [
         ("megatron", {"tokens_per_example": None}, "--tokens-per-example"),
         ("torchtitan", {"tokens_per_example": None}, "--tokens-per-example"),
-        ("nemo", {}, "unknown trainer 'nemo': .*levanter, megatron, olmo-core, torchtitan, transformers"),
+        ("nemo", {}, "unknown trainer 'nemo': .*levanter, megatron, olmo-core, torchtitan"),
         ("olmo-core", {"tokens_per_example": None}, "--tokens-per-example"),
         ("olmo_core", {"optimizer": "muon"}, "not of muon"),
         ("olmo_core", {"optimizer": ""}, "give --optimizer"),
@@ -275,7 +265,7 @@ def test_any_text_is_a_schedule_or_one_line(text: str) -> None:
 
 
 def test_every_trainer_is_here() -> None:
-    assert TRAINERS.names() == ["levanter", "megatron", "olmo-core", "torchtitan", "transformers"]
+    assert TRAINERS.names() == ["levanter", "megatron", "olmo-core", "torchtitan"]
 
 
 def test_where_a_run_ends_is_said_once(tmp_path: Any) -> None:

@@ -112,6 +112,9 @@ def situation(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     return Situation(analyze(root, QUICK).answers)
 
 
+SELDOM = {"noise_against_critical", "pareto_goals", "tuned_option", "inner_batch", "one_rate"}
+"""Drawn of several targets, tuned options, inner batch sizes or one learning rate: seen in tests of their own."""
+
 OF_ANSWERS = [name for name in FIGURES.names() if FIGURES[name].of is Analysis]
 
 
@@ -198,7 +201,7 @@ def test_files_are_vector_with_embedded_fonts_and_their_table(tmp_path: Path) ->
     sweep(tmp_path, {"adamw": NOISY}, batch_sizes=SIZES, lrs=(1e-3, 2e-3, 4e-3), growth=1.5, moments=True)
     answered = analyze(tmp_path, QUICK)
     written = set(present.write(answered, tmp_path / "analysis"))
-    for name in sorted({*OF_ANSWERS} - {"noise_against_critical"}):  # which takes several workloads or targets
+    for name in sorted({*OF_ANSWERS} - SELDOM):
         pdf, png, csv = (tmp_path / "analysis" / "figures" / f"{name}.{suffix}" for suffix in ("pdf", "png", "csv"))
         assert {pdf, png, csv} <= written
         content = pdf.read_bytes()

@@ -65,6 +65,7 @@ def write(
     name: str = "budget",
     ends: Callable[[int, float, int], tuple[float, TrialStatus]] = lambda *_: (1.0, TrialStatus.BUDGET_EXHAUSTED),
     stops_at_target: bool = False,
+    clip_norm: float | None = None,
 ) -> None:
     """Write a sweep.
 
@@ -74,9 +75,8 @@ def write(
     """
     store, sign = Store(root), 1.0 if direction == "below" else -1.0
     store.prepare()
-    store.write_manifest(
-        {"name": name, "recipe": name, "protocol": {"prune_factor": None, "stops_at_target": stops_at_target}}
-    )
+    protocol = {"prune_factor": None, "stops_at_target": stops_at_target, "clip_norm": clip_norm}
+    store.write_manifest({"name": name, "recipe": name, "protocol": protocol})
     rng = np.random.default_rng(seed)
     target = Target(metric=metric, value=sign * 1.0, direction=direction)  # type: ignore[arg-type]
     for optimizer, world in worlds.items():

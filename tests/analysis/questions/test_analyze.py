@@ -384,3 +384,15 @@ def test_points_weigh_by_their_seeds_and_steps_are_geometric_means(tmp_path: Pat
 
 def test_the_package_offers_what_the_command_needs() -> None:
     assert set(analysis.__all__) == {"Analysis", "analyze"}
+
+
+@pytest.mark.parametrize("name", ["sfo", "token_optimal"])
+def test_a_best_size_at_the_end_of_the_measured_ones_is_open_there(name: str, tmp_path: Path) -> None:
+    """On a hyperbola examples are fewest at the smallest batch size, whichever that is; with exponent 2 in between."""
+    noisy = {"adamw": Truth(noise=0.02), "muon": Truth(noise=0.02, exponent=2.0)}
+    sweep(tmp_path, noisy, batch_sizes=(4, 16, 64, 256), lrs=(2e-3, 4e-3, 8e-3), seeds=2)
+    hyperbola, inside = (
+        answer.definitions[name] for answer in analyze(tmp_path, AnalysisConfig(resamples=100)).answers
+    )
+    assert (hyperbola.value, hyperbola.interval) == (4.0, (None, 4.0))
+    assert (inside.value, inside.interval) in ((16.0, (16.0, 16.0)), (64.0, (64.0, 64.0)))

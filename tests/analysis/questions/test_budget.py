@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 from analysis import present
 from analysis.arrays import Quantity
 from analysis.config import AnalysisConfig
+from analysis.present import presentation
 from analysis.present.figures import figures_of
 from analysis.questions.budget.answer import Budgets, OptimizerAtBudget, _means, budget
 from analysis.questions.budget.equivalence import SizeStanding
@@ -217,6 +218,12 @@ def test_decaying_rates_refuse_smaller_budgets_and_know_data_from_two_of_them(tm
     assert {entry.optimizer for scope in found.budgets for entry in scope.optimizers} == {"adamw"}
     last = found.budgets[2].optimizers[0].doublings[-1]
     assert last.data.value == pytest.approx(1 / 6, abs=0.03)
+    for part in (2, 4):  # the smaller budgets are now those of another way to train
+        store = Store(tmp_path / str(part))
+        store.write_manifest({**store.manifest(), "protocol": {"clip_norm": 1.0}})
+    write(tmp_path / "merit", {"merit": TRUE}, name="merit")
+    entry = budget(tmp_path, config=FAST).budgets[2].optimizers[0]
+    assert (entry.group.sweep, {each.data.value for each in entry.doublings}) == ("part 1", {None})
 
 
 def test_runs_that_ended_at_their_target_are_left_out_with_their_batch_size(tmp_path: Path) -> None:
@@ -353,6 +360,7 @@ def test_another_metric_that_the_trials_recorded(one: Path, answered: Budgets) -
         (("--at", "x"), ["--at takes numbers", "1e6,2e6"]),
         (("--at", "-5"), ["--at", "above 0"]),
         (("--at", "1e9"), ["no run", "1e9"]),
+        (("--at", "40000,8000,40500"), ["--at 40000,40500", "one budget"]),
         (("--within", "much"), ["--within much", "1%"]),
         (("--within", "-1%"), ["--within -1%"]),
         (("--metric", "f1"), ["no metric 'f1'", "validation_loss"]),
@@ -372,8 +380,12 @@ def test_unlike_budgets_are_one_line(tmp_path: Path, run: Callable[..., tuple[in
     write(tmp_path / "b", {"merit": TRUE}, sizes=(4, 8), budget=BUDGET // 2)
     code, _, err = run("budget", tmp_path / "a", tmp_path / "b")
     assert code == 2
-    assert re.search(r"different budgets in one comparison: adamw 65,536, merit 32,768 sequences", err)
+    assert re.search(r"one comparison: adamw in a 65,536, merit in b 32,768 sequences", err)
     assert len(err.splitlines()) == 1
+    write(tmp_path / "clipped", {"adamw": TRUE}, sizes=(4, 8), budget=BUDGET // 2, clip_norm=1.0, name="clipped")
+    code, _, err = run("budget", tmp_path / "a", tmp_path / "clipped")
+    assert code == 2
+    assert "one comparison: adamw in budget 65,536, adamw in clipped 32,768" in err
     code, out, _ = run(
         "budget", tmp_path / "a", tmp_path / "b", "--at", BUDGET // 2, "--figures", "none", "--resamples", 100
     )
@@ -476,3 +488,23 @@ def test_learning_rates_that_ran_on_one_seed_have_their_place_beside_the_winner(
 )
 def test_an_open_end_is_no_zero(value: float, interval: tuple[float | None, float | None], text: str) -> None:
     assert precise(Quantity(value, interval)) == text
+
+
+def test_further_metrics_stand_in_one_table_at_the_best_learning_rates(tmp_path: Path) -> None:
+    write(tmp_path, {"adamw": World(), "merit": World(floor=2.1)}, sizes=(16, 64))
+    store = Store(tmp_path)
+    for result in list(store.results(with_steps=True)):
+        top = 10.0 + result.config.seed + (100.0 if result.config.optimizer.name == "merit" else 0.0)
+        for row in result.evaluations:
+            row.others.update({"hessian_top": top, "hessian_trace": 2 * top})
+        store.save(result)
+    answer = budget(tmp_path, config=AnalysisConfig(resamples=100))
+    tables = presentation(answer).tables
+    frame = tables["other_metrics"].frame()
+    assert list(frame["optimizer"]) == ["adamw"] * 2 + ["merit"] * 2
+    np.testing.assert_allclose(frame["hessian_top"], [11, 11, 111, 111])  # seeds 0, 1, 2
+    np.testing.assert_allclose(frame["hessian_trace"], 2 * frame["hessian_top"])
+    reach = 4.302653 / 3**0.5  # Student's t with two degrees of freedom at 97.5 %, deviation 1
+    np.testing.assert_allclose(frame["hessian_top_high"] - frame["hessian_top"], reach, rtol=1e-6)
+    later = budget(tmp_path, config=AnalysisConfig(resamples=100), at=[BUDGET / 4])
+    assert "other_metrics" not in presentation(later).tables, "the ends of the runs are not those of the budget"

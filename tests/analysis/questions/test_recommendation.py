@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 from pathlib import Path
 
@@ -15,11 +16,13 @@ from analysis.config import AnalysisConfig
 from analysis.estimate.estimates import answers
 from analysis.estimate.result import Answer
 from analysis.estimate.time_curves import candidates, plane
+from analysis.phrases import number
+from analysis.questions.recommend.along import local_curves
 from analysis.questions.recommend.answer import advise, probabilities_of_best, winner
-from analysis.questions.recommend.plans import Wish
+from analysis.questions.recommend.plans import Plan, Winner, Wish
 from analysis.read.results import load
 from analysis.read.throughput import Assumed, StepTimeTable
-from cbs.errors import ConfigError
+from cbs.errors import ConfigError, ResultsError
 from cbs.trial.step_times import StepTime
 from tests.factories import Truth, sweep
 
@@ -224,11 +227,30 @@ def test_a_loser_whose_learning_rate_lies_at_the_edge_leaves_the_winner_without_
     noisy: list[Answer],
 ) -> None:
     plans = [advise(answer, rates(latency=0.02), Wish(devices=1)).plans["time"] for answer in noisy]
-    best = winner(plans, set(), 0)
+    measured = {plan.optimizer: (1.0, 1e6) for plan in plans}
+    best = winner(plans, set(), measured, 0)
     other = next(plan.optimizer for plan in plans if plan.optimizer != best.optimizer)
     assert best.probability is not None
-    assert winner(plans, {best.optimizer}, 0) == best, "it can only be better"
-    assert winner(plans, {other}, 0) == dataclasses.replace(best, probability=None)
+    assert winner(plans, {best.optimizer}, measured, 0) == best, "it can only be better"
+    assert winner(plans, {other}, measured, 0) == dataclasses.replace(best, probability=None)
+
+
+def test_a_loser_that_was_not_run_where_the_winner_is_best_leaves_it_without_a_probability(noisy: list[Answer]) -> None:
+    plans = [advise(answer, rates(latency=0.02), Wish(devices=1)).plans["time"] for answer in noisy]
+    measured = {plan.optimizer: (1.0, 1e6) for plan in plans}
+    best = winner(plans, set(), measured, 0)
+    other = next(plan for plan in plans if plan.optimizer != best.optimizer)
+    for size, ends in ((4 * best_size(plans, best), (4, 1e6)), (best_size(plans, best) // 4, (0.01, 0.25))):
+        at_end = dataclasses.replace(other, batch_size=size)
+        pair = [at_end if plan is other else plan for plan in plans]
+        own = best_size(plans, best)
+        beyond = measured | {other.optimizer: (ends[0] * own, ends[1] * own)}
+        assert winner(pair, set(), beyond, 0) == dataclasses.replace(best, probability=None)
+        assert winner(pair, set(), measured, 0) == best, "its best lies inside the batch sizes that it was run at"
+
+
+def best_size(plans: list[Plan], best: Winner) -> int:
+    return next(plan.batch_size for plan in plans if plan.optimizer == best.optimizer)
 
 
 def test_one_device_is_no_several(exact: Answer) -> None:
@@ -249,6 +271,34 @@ def test_why_nothing_can_be_recommended(exact: Answer, tmp_path: Path) -> None:
     remarks = advise(unreached, Assumed(examples_per_second=1.0), Wish(devices=1)).remarks
     assert remarks[0].startswith("target not reached")
     assert "without a fit" in remarks[1]
+
+
+def test_what_cbs_local_wrote_stands_beside_the_recommendation(exact: Answer, tmp_path: Path) -> None:
+    throughput, wish = Assumed(examples_per_second=2000.0, latency=0.05), Wish(devices=4)
+    alone = advise(exact, throughput, wish, local_curves(tmp_path))
+    assert alone.to_json() == advise(exact, throughput, wish).to_json()
+    size = max(plan.batch_size for plan in alone.plans.values())
+    places = [(None, (None, 0.9 * size)), (0.95 * size, (10.0, None)), (size * 2.0, (None, None)), (None, (4.0, None))]
+    checkpoints = [
+        {"examples": 100 * 2**place, "critical_batch_size": {"value": value, "interval": ends}}
+        for place, (value, ends) in enumerate(places)
+    ]
+    scope = {"workload": exact.group.workload, "tolerance": 0.02, "metric_unit": "nats", "example_unit": "row"}
+    file = tmp_path / "analysis" / "local" / "local.json"
+    file.parent.mkdir(parents=True)
+    for optimizer in ("muon", exact.group.optimizer):
+        curve = {"optimizer": optimizer, "checkpoints": checkpoints}
+        file.write_text(json.dumps({"scopes": [scope | {"curves": [curve]}]}))
+        remarks = advise(exact, throughput, wish, local_curves(tmp_path)).remarks
+        assert len(remarks) == len(alone.remarks) + (2 if optimizer == exact.group.optimizer else 0)
+    assert remarks[-2] == (
+        "local critical batch size along a run, by rows seen (within 0.02 nats): "
+        f"below {number(0.9 * size)} at 100, {number(0.95 * size)} at 200, {number(size * 2.0)} at 400, above 4 at 800"
+    )
+    assert remarks[-1].startswith(f"batch size {size} is above that up to 200 rows")
+    file.write_text('{"scopes": 3}')
+    with pytest.raises(ResultsError, match=r"local\.json is not what 'cbs local' writes"):
+        local_curves(tmp_path)
 
 
 @pytest.mark.parametrize(

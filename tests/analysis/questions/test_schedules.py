@@ -181,7 +181,7 @@ def test_a_curve_that_cannot_be_believed_judges_nothing(tmp_path: Path) -> None:
 
 def test_off_the_hyperbola_there_is_no_gamma(tmp_path: Path) -> None:
     truth = Truth(noise=0.01, exponent=0.6)
-    sweep(tmp_path, {"adamw": truth}, seeds=3, lrs=tuple(5e-4 * 2.0**power for power in range(6)))
+    sweep(tmp_path, {"adamw": truth}, seeds=3, lrs=tuple(5e-4 * 2.0 ** (power / 2) for power in range(11)))
     with_schedule(Store(tmp_path), 450.0, noise=0.01)
     (entry,) = judged(tmp_path).entries
     assert entry.comparison is not None

@@ -17,6 +17,7 @@ from cbs.trial.store import Store
 from tests import factories
 
 TARGET = factories.TARGET
+FEW: dict[str, Any] = {"batch_sizes": (2, 8, 32, 128), "lrs": factories.LRS[1:5], "seeds": 2}
 PROGRAM = Choice(name="command", options={"command": "train"})
 
 
@@ -56,7 +57,7 @@ def trial(
     ],
 )
 def test_a_warmup_counts_where_the_program_says_it_and_nowhere_else(tmp_path: Path, kind: str, in_warmup: bool) -> None:
-    made = list(factories.sweep(tmp_path / "ours", warmup_steps=100_000, seeds=2).results(with_steps=True))
+    made = list(factories.sweep(tmp_path / "ours", warmup_steps=100_000, **FEW).results(with_steps=True))
     if kind != "ours":
         stated = {"states none": {"warmup_steps": 0}, "states it": {"warmup_steps": 100_000}}.get(kind, {})
         if kind != "imported":

@@ -127,13 +127,6 @@ def test_smith_keeps_the_learning_rate_where_it_would_be_cut() -> None:
     assert schedule.starts[:4] == (0, 50_000, 75_000, 87_500)
 
 
-def test_adabatch_has_an_effective_cut_of_three_eighths() -> None:
-    schedule = built("adabatch", run_of(8, 10_000), every_examples=1000, cap=32)
-    assert schedule.stages[:3] == (Stage(8, 1.0), Stage(16, 0.75), Stage(32, 0.75**2))
-    effective = np.array([stage.lr_factor / stage.batch_size for stage in schedule.stages])
-    np.testing.assert_allclose(effective[1:] / effective[:-1], 0.375)
-
-
 def test_growth_has_stages_that_grow_by_delta_and_stops_the_learning_rate_at_the_cap() -> None:
     schedule = built("growth", run_of(16, 10**6), first_examples=1000, cap=100)
     assert schedule.starts[:4] == (0, 1000, 3000, 7000)
@@ -230,7 +223,6 @@ REFUSED = [
     ("seesaw", {}, {"name": "cosine", "decay_examples": 400_000_000}, "does not decay within"),
     ("seesaw", {"alpha": 1}, {"name": "cosine", "decay_examples": 4000}, "above 1"),
     ("smith", {}, {"name": "two_stage", "decay_examples": 4000, "options": {"boundary_examples": 2000, "rewarmup_examples": 500}}, "rises again"),  # noqa: E501
-    ("adabatch", {"every_examples": 4000}, {}, "the whole budget"),
     ("late_switch", {"to": 32, "at": 1.0}, {}, "below 1"),
     ("late_switch", {"to": 3000}, {}, "no room"),
     ("noise_rule", {"price": 0}, {}, "above 0"),

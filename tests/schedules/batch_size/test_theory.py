@@ -49,7 +49,6 @@ RULES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "growth": ({"first_examples": 300}, {}),
     "seesaw": ({"alpha": 1.5}, {"schedule": FALLING}),
     "smith": ({"cut": 1.5}, {"schedule": FALLING}),
-    "adabatch": ({"every_examples": 500}, {}),
     "late_switch": ({"to": 64, "at": 0.05}, {}),
     "noise_rule": ({"price": 10.0, **CLOSED}, {}),
     "norm_test": ({"theta": 0.6, **CLOSED}, {}),

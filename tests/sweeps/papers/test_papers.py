@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import shlex
 from pathlib import Path
@@ -107,6 +108,8 @@ def test_a_recipe_whose_parts_do_not_fit_is_refused() -> None:
     run = RecipeRun(name="one", sweep=sweep, policy=Choice(name="once"))
     with pytest.raises(ConfigError, match="two runs of one name: one, one"):
         PaperRecipe(**about, runs=(run, run))
+    with pytest.raises(ConfigError, match="run one starts from 'two', no run before it"):
+        PaperRecipe(**about, runs=(dataclasses.replace(run, parent="two"), dataclasses.replace(run, name="two")))
     with pytest.raises(ConfigError, match="names a run 'two' that is not there"):
         PaperRecipe(**about, runs=(run,), analyses={"a": "analyze {two}"})
     reading = AnswerPath(analysis="b", path=("x",))

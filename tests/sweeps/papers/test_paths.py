@@ -140,7 +140,7 @@ def test_every_expectation_finds_its_number(name: str, tmp_path: Path) -> None:
             for path in reading.ok:
                 assert all(isinstance(v, str | int) for v in _at(contents[reading.analysis], path)), each.claim
         free = tuple(freed(reading) for reading in each.ours)
-        assert judge(dataclasses.replace(each, ours=free), contents, {}).why == ""
+        assert judge(dataclasses.replace(each, ours=free), contents, {}).why == ()
 
 
 @pytest.mark.parametrize("name", [name for name in PAPERS.names() if PAPERS.make(name, "tiny").runs])

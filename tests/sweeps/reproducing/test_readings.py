@@ -7,7 +7,7 @@ import pytest
 from analysis.arrays import Quantity
 from sweeps.papers import AnswerPath, Beyond, Expectation, Reproduced
 from sweeps.papers.base import EACH
-from sweeps.reproducing.readings import NoSuchNumber, doubts, in_words, read
+from sweeps.reproducing.readings import NoSuchNumber, doubts, in_short, in_words, read
 from sweeps.reproducing.reproduce import JudgedExpectation, judge
 from sweeps.reproducing.telling import told
 
@@ -106,14 +106,16 @@ def test_a_number_in_doubt_is_shown_and_does_not_count() -> None:
         return judge(wanted, CONTENT, failures or {})
 
     sure, doubted, failed = judged(), judged(("doubt",)), judged(failures={"a": "no results"})
-    assert (sure.verdict, sure.why) == (Reproduced.YES, "")
-    assert (doubted.verdict, doubted.why) == (Reproduced.UNKNOWN, "a: doubt is 'too few seeds'")
+    assert (sure.verdict, sure.why) == (Reproduced.YES, ())
+    assert (doubted.verdict, doubted.why) == (Reproduced.UNKNOWN, ("a: doubt is 'too few seeds'",))
     assert doubted.found == sure.found
-    assert told(doubted.found, doubted.why) == "1 [0.5, 1.5], 4 [3, 5] (a: doubt is 'too few seeds')"
+    assert told(doubted.found, *doubted.why) == "1 [0.5, 1.5], 4 [3, 5] (a: doubt is 'too few seeds')"
     assert told([Quantity(-0.2, (None, 1.2)), Quantity(3.0)], "") == "-0.2 [open, 1.2], 3"
-    assert (failed.verdict, failed.found, failed.why) == (Reproduced.UNKNOWN, (), "no results")
-    assert told(failed.found, failed.why) == "no results"
+    assert (failed.verdict, failed.found, failed.why) == (Reproduced.UNKNOWN, (), ("no results",))
+    assert told(failed.found, *failed.why) == "no results"
 
 
 def test_a_path_in_words() -> None:
+    assert in_short(("fits", {"optimizer": "merit"}, "at", -1, EACH, "verdict")) == "verdict of merit"
+    assert in_short(("rows", 0, "value")) == "value"
     assert in_words(("fits", {"optimizer": "merit"}, "at", -1, EACH)) == "fits[optimizer=merit].at[-1][*]"

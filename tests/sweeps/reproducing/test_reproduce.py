@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from collections.abc import Callable
@@ -10,11 +11,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from cbs.errors import ConfigError, DataError, ResultsError
 from cbs.trial.target import Target
 from sweeps.papers import PAPERS, AnswerPath, Beyond, Expectation, Likely, Near, PaperRecipe, RecipeRun
 from sweeps.papers.parts import TEXT, experiment, larger_critical
+from sweeps.reproducing import reproduce as reproduce_module
 from sweeps.reproducing.asking import ask
 from sweeps.reproducing.atlas import atlas, lines
 from sweeps.reproducing.reproduce import VERDICTS, is_figure, reproduce
@@ -89,8 +92,8 @@ def test_every_statement_has_a_verdict_with_our_interval(written: list[Path], tm
     assert [str(each.verdict) for each in outcome.judged] == [
         "reproduced", "reproduced", "differs", "cannot be told at this scale", "cannot be told at this scale",
     ]  # fmt: skip
-    assert "0 entries fit [optimizer=lamb]" in outcome.judged[3].why
-    assert "parameters" in outcome.judged[4].why
+    assert "0 entries fit [optimizer=lamb]" in outcome.judged[3].why[0]
+    assert "parameters" in outcome.judged[4].why[0]
     assert set(outcome.failures) == {"fails"}
     (merit,) = outcome.judged[1].found
     low, high = merit.interval
@@ -104,6 +107,30 @@ def test_every_statement_has_a_verdict_with_our_interval(written: list[Path], tm
     assert stored["verdicts"][1]["ours"] == [{"value": merit.value, "interval": [low, high]}]
     assert stored["command"] == "cbs reproduce test-recipe --scale tiny"
     assert stored["complete"] is True
+
+
+def test_a_run_starts_from_the_checkpoint_that_the_run_before_it_keeps(
+    written: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two = recipe("tiny").runs[0]
+    runs = (two, dataclasses.replace(two, name="after", parent="main"))
+    monkeypatch.setitem(PAPERS._entries, "test-recipe", lambda scale: dataclasses.replace(recipe(scale), runs=runs))
+    asked: list[Any] = []
+    usual = reproduce_module.prepare
+    monkeypatch.setattr(
+        reproduce_module, "prepare", lambda spec, *more, **how: asked.append(spec) or usual(spec, *more, **how)
+    )
+    with pytest.raises(ResultsError, match=r"main keeps 0 checkpoints, and run after starts from one"):
+        reproduce("test-recipe", "tiny", tmp_path / "out")
+    kept = tmp_path / "out" / "main" / "kept" / "trunk"
+    kept.mkdir(parents=True)
+    torch.save({"weight": torch.zeros(2)}, kept / "64.pt")
+    asked.clear()
+    reproduce("test-recipe", "tiny", tmp_path / "out")
+    first, second = asked
+    assert first.parent is None
+    assert (second.parent.source, second.parent.optimizer) == (str(kept / "64.pt"), "reset")
+    assert second == first.replace(parent=second.parent)
 
 
 @pytest.mark.parametrize(
@@ -148,16 +175,24 @@ def test_the_command_prints_verdicts_and_the_atlas_is_made_of_them(
     assert "In all: 2 reproduced, 1 differs, 2 cannot be told at this scale." in page
     assert re.search(r"Not recorded here, so neither found nor missed: .*`nqm`", page)
     assert "`test-recipe`" not in page.split("## ")[0]
-    assert "| merit is about 42 | 42 (source) | " in page
+    assert "| merit is about 42 | 42 | " in page
     assert "cbs reproduce test-recipe --scale tiny" in page
 
 
-def test_of_several_reasons_the_atlas_gives_one_in_words_that_can_be_read() -> None:
+def test_the_atlas_gives_the_first_of_several_reasons_and_what_rows_share_once() -> None:
     row = {"claim": "c", "published": "p", "source": "s", "ours": [], "verdict": "cannot be told at this scale"}
     table = dict.fromkeys(("recipe", "scale", "title", "paper", "command", "date"), "x") | {"complete": True}
-    why = "local: scopes[0].curves[0].verdict is 'cannot be told'"
-    for reasons, said in ((why, "local: verdict is 'cannot be told'"), (f"{why}; b; c", "told', and 2 more")):
-        assert said in "\n".join(lines([table | {"verdicts": [row | {"why": reasons}]}]))
+
+    def page(*rows: dict[str, Any]) -> str:
+        return "\n".join(lines([table | {"verdicts": rows}]))
+
+    for reasons, said in ((["a", "b", "c"], "| a, and 2 more |"), (["a"], "| a |"), ([], "|  |")):
+        assert said in page(row | {"why": reasons})
+    one = row | {"why": ["a"]}
+    assert "| c | p (s) | a |" in page(one)
+    assert "Published: s.\n\n| statement | published | ours" in page(one, one | {"published": "q"})
+    assert "Published: p; s.\n\n| statement | ours" in page(one, one)
+    assert "| c | q (t) | a |" in page(one, one | {"published": "q", "source": "t"})
 
 
 def test_the_atlas_refuses_what_is_no_table(tmp_path: Path) -> None:

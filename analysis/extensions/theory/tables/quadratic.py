@@ -25,7 +25,7 @@ UNSEEN = {
 
 @presentation.register
 def _(found: QuadraticAnswer) -> Presentation:
-    tables = {"steps": steps(found)}
+    tables = {"steps": steps(found)} | ({"schedules": schedules(found)} if found.schedules else {})
     if found.fit is None:
         reached = any(row.steps for row in found.rows)
         missed = () if reached else ("nothing reached the target",)
@@ -52,7 +52,7 @@ def _(found: QuadraticAnswer) -> Presentation:
         if answer.fit is not None and answer.fit.residual_rms > EXCESS_RMS
     ]
     tables["summary"] = replace(summary, columns=columns, lines=[EXACT, *lines])
-    shown = [tables["steps"], tables["summary"], tables["definitions"]]
+    shown = [tables[name] for name in ("steps", "schedules", "summary", "definitions") if name in tables]
     return Presentation(shown=shown, tables=tables, latex=fit.latex, json="nqm.json")
 
 
@@ -70,6 +70,21 @@ def steps(answer: QuadraticAnswer) -> Table:
     )
     title = f"Steps to an expected loss of {answer.target:g}, from {answer.initial_loss:.3g}"
     return Table(columns=columns, rows=answer.rows, title=title)
+
+
+def schedules(answer: QuadraticAnswer) -> Table:
+    """Return a table with one row per batch size of the best learning rates of SGD over a run."""
+    columns = (
+        Column("batch_size", heading="batch size", name=True),
+        Column("steps", heading="steps"),
+        Column("first_lr", lambda row: row.lrs[0], "first rate"),
+        Column("middle_lr", lambda row: row.lrs[len(row.lrs) // 2], "halfway"),
+        Column("last_lr", lambda row: row.lrs[-1], "last rate"),
+        Column("constant_lr", heading="constant rate"),
+        Column("constant_steps", heading="its steps"),
+    )
+    title = f"Best learning rates of SGD on {len(answer.schedules[0].lrs)} pieces of a run"
+    return Table(columns=columns, rows=answer.schedules, title=title)
 
 
 def _slowness(row: Row) -> float | None:

@@ -45,7 +45,7 @@ def compute(answers: Sequence[Answer]) -> pd.DataFrame:
             for index, lr in enumerate(study.lrs):
                 best = point.best_lr == lr
                 row = {"optimizer": answer.group.optimizer, "batch_size": study.batch_size, "lr": lr}
-                row |= _row(study, index) | ({"tuned": point.tuned} if tuned else {})
+                row |= ended(study, index) | ({"tuned": point.tuned} if tuned else {})
                 row |= {"best": best, "at_grid_edge": bool(best and point.at_grid_edge)}
                 rows.append(row | about)
     table = tidy(rows, _COLUMNS)
@@ -53,7 +53,8 @@ def compute(answers: Sequence[Answer]) -> pd.DataFrame:
     return table[known.groupby(table["optimizer"]).transform("any")].reset_index(drop=True)
 
 
-def _row(study: Study, index: int) -> dict[str, Any]:
+def ended(study: Study, index: int) -> dict[str, Any]:
+    """Return how the trials of one row of a study ended: steps, seeds, a lower bound of the steps."""
     steps, bound, status = study.steps[index], study.bound[index], study.status[index]
     hits, bounds = steps[np.isfinite(steps)], bound[np.isfinite(bound)]
     return {

@@ -109,7 +109,7 @@ def test_momentum_near_one_is_tuned_at_small_batches_too() -> None:
     """Noise asks for learning rates far below 1e-5 of the edge of stability there; the loss swings, so that a finer
     grid finds other dips, of which none is a hundredth better."""
     model, momentum = NoisyQuadratic.power_law(1000), 1 - 1e-5
-    (dense,) = best_settings(model, "heavy_ball", 0.1, [1], np.geomspace(1e-8, 1e-4, 1000), [momentum])
+    (dense,) = best_settings(model, "heavy_ball", 0.1, [1], np.geomspace(1e-8, 1e-4, 300), [momentum])
     found = tuned(model, "heavy_ball", 0.1, 1, momentum)
     assert found is not None
     assert dense is not None

@@ -88,6 +88,7 @@ def api(monkeypatch: pytest.MonkeyPatch) -> type[FakeApi]:
     return FakeApi
 
 
+@pytest.mark.slow
 def test_the_fake_has_the_shape_of_the_real_api() -> None:
     wandb = importlib.import_module("wandb")
     for name in ("run", "runs"):

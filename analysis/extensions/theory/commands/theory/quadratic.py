@@ -38,6 +38,13 @@ def command(
     ema: Annotated[
         str | None, typer.Option(help="Decays of the average, one curve each: 0.9,0.99. Default: tuned.")
     ] = None,
+    pieces: Annotated[
+        int,
+        typer.Option(
+            help="Also the best learning rate of SGD over a run, constant on so many pieces (50 in the paper); "
+            "--figure then draws it."
+        ),
+    ] = 0,
     dimension: Annotated[int, typer.Option(help="Number of parameters.")] = 10_000,
     spectrum_power: Annotated[float, typer.Option(help="The i-th curvature is i to minus this power.")] = 1.0,
     noise: Annotated[float, typer.Option(help="Variance of an example's noise over the curvature.")] = 1.0,
@@ -73,12 +80,14 @@ def command(
     fitted = {
         "--momentum": momentum is not None, "--ema": ema is not None,
         "--spectrum-power": spectrum_power != 1.0, "--noise": noise != 1.0, "--figure": figure is not None,
-        "--definitions": definitions, "options of the intervals": config != AnalysisConfig(),
+        "--definitions": definitions, "--pieces": pieces != 0, "options of the intervals": config != AnalysisConfig(),
     }  # fmt: skip
     if as_published and (given := [flag for flag, there in fitted.items() if there]):
         raise ConfigError(f"{' and '.join(given)}: --as-published takes this from the notebook; leave it out")
     if dimension < 1 or dimension > 10_000_000:
         raise ConfigError(f"--dimension must be between 1 and 10,000,000, got {dimension}")
+    if pieces != 0 and not 2 <= pieces <= 1000:
+        raise ConfigError(f"--pieces must be from 2 to 1,000, got {pieces}; leave it out for constant rates alone")
     sizes = parse_batch_sizes(batch_sizes or "4..65536")
     if as_published:
         notebook = as_notebook(
@@ -99,8 +108,10 @@ def command(
             target=0.01 if target is None else target,
             momenta=parse_numbers(momentum, "--momentum", float) if momentum else (None,),
             decays=parse_numbers(ema, "--ema", float) if ema else (None,),
+            pieces=pieces,
             model=model,
             config=config,
             progress=lambda row: update(f"{row.optimizer} at batch size {row.batch_size:g}"),
         )
-    tell(answer, save_figure(answer.fit, figure), as_json=as_json, wide=wide, definitions=definitions)
+    drawn = save_figure(answer, figure, "quadratic_rates") if pieces else save_figure(answer.fit, figure)
+    tell(answer, drawn, as_json=as_json, wide=wide, definitions=definitions)
