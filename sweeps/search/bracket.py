@@ -312,8 +312,8 @@ def _middle(
         return []
     gaps = [abs(table.at[best + side] - table.at[best]) for side in (-1, 1)]
     rises = table.rises(best)
-    sides = float(rises[best - 1]), float(rises[best + 1])
-    gains = possible_gains(*sides, *gaps, cliff(table.at, rises, best), rules.prune_factor)
+    left, right = float(rises[best - 1]), float(rises[best + 1])
+    gains = possible_gains(left, right, gaps[0], gaps[1], cliff(table.at, rises, best), rules.prune_factor)
     for place in sorted((0, 1), key=lambda place: -gains[place]):
         side, half = (-1, 1)[place], gaps[place] / 2
         if gains[place] > least and half >= rules.finest:
