@@ -186,7 +186,12 @@ def test_the_atlas_gives_the_first_of_several_reasons_and_what_rows_share_once()
     def page(*rows: dict[str, Any]) -> str:
         return "\n".join(lines([table | {"verdicts": rows}]))
 
-    for reasons, said in ((["a", "b", "c"], "| a, and 2 more |"), (["a", "b"], "| a, and 1 more |"), (["a"], "| a |"), ([], "|  |")):
+    for reasons, said in (
+        (["a", "b", "c"], "| a, and 2 more |"),
+        (["a", "b"], "| a, and 1 more |"),
+        (["a"], "| a |"),
+        ([], "|  |"),
+    ):
         assert said in page(row | {"why": reasons})
     one = row | {"why": ["a"]}
     assert "| c | p (s) | a |" in page(one)
