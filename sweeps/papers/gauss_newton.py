@@ -23,6 +23,16 @@ BELOW = {
 @PAPERS.register("gn")
 def gauss_newton(scale: str) -> PaperRecipe:
     """Losses of Gauss-Newton variants, SOAP, Muon and AdamW after 20 steps of one very large batch."""
+    return _recipe(scale, checkpoint=False)
+
+
+@PAPERS.register("gn-checkpoint")
+def gauss_newton_from_checkpoint(scale: str) -> PaperRecipe:
+    """The same from one checkpoint of AdamW, as in the paper."""
+    return _recipe(scale, checkpoint=True)
+
+
+def _recipe(scale: str, *, checkpoint: bool) -> PaperRecipe:
     tiny = scale == "tiny"
     inner = "" if tiny else ", inner_batch_size=128, inner_clip=1"
     variants = [f"gauss_newton(variant={name}{inner})" for name in VARIANTS]
@@ -43,18 +53,22 @@ def gauss_newton(scale: str) -> PaperRecipe:
     full, linear = (f"gauss_newton(variant={name})" for name in VARIANTS[:2])
     same = lower_loss(full, linear, size, "prox-linear is like full Gauss-Newton", "read in a summary")
     return PaperRecipe(
-        title="Gauss-Newton: losses after a few steps of a very large batch",
+        title=f"Gauss-Newton: losses after a few steps of a very large batch{', one checkpoint' if checkpoint else ''}",
         paper="Abreu et al. 2025, arXiv 2510.09378",
-        protocol=f"one checkpoint of AdamW after {before:,} examples; from it Gauss-Newton (full, prox-linear, "
-        f"layerwise; Muon inside), SOAP, Muon and AdamW: {STEPS} steps of one large batch, learning rate searched for "
-        "each, states of optimizers new",
+        protocol=(f"one checkpoint of AdamW after {before:,} examples; from it " if checkpoint else "")
+        + f"Gauss-Newton (full, prox-linear, layerwise; Muon inside), SOAP, Muon and AdamW: {STEPS} steps of one large "
+        "batch, learning rate searched for each",
         deviations=(
-            "where the paper's checkpoint lies is not known; as first run, every run started from fresh weights",
+            "where the paper's checkpoint lies is not known; states of optimizers are new"
+            if checkpoint
+            else "every run starts from fresh weights, the paper's from one checkpoint after a warmup with AdamW",
             "examples of the line search are half of the batch, the paper's come on top of it",
             "losses after equal steps in place of steps to one loss",
             *(["bytes of a small text; inner batches of 8"] if tiny else ["one batch size, constant learning rates"]),
         ),
-        runs=(RecipeRun(name="trunk", sweep=trunk), RecipeRun(name="text", sweep=sweep, parent="trunk")),
+        runs=(RecipeRun(name="trunk", sweep=trunk), RecipeRun(name="text", sweep=sweep, parent="trunk"))
+        if checkpoint
+        else (RecipeRun(name="text", sweep=sweep),),
         analyses={"budget": "budget {text}"},
         expectations=(
             *(lower_loss(full, other, size, published, source) for other, published in BELOW.items()),
