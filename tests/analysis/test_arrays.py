@@ -25,3 +25,10 @@ def test_without_resamples_or_where_one_has_no_value_there_is_no_interval(others
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_what_was_not_measured_is_not_known_whatever_the_resamples(value: float) -> None:
     assert Quantity.drawn(np.array([value, 1.0, 2.0]), 0.95) is UNKNOWN
+
+
+def test_a_ratio_to_what_has_no_upper_end_has_no_lower_one() -> None:
+    found = Quantity(6.0, (5.0, 7.0)).over(Quantity(2.0, (1.0, None)))
+    assert found.value == 3.0
+    assert found.interval[0] is None
+    assert found.interval[1] is not None

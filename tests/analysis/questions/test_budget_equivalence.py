@@ -101,6 +101,11 @@ def test_seeds_are_not_asked_for_where_rates_are_what_is_not_known() -> None:
     rates = BestLosses(**{**vars(spread), "deviation": 1e-4 * np.ones(5), "between": 0.02 * np.ones(5)})
     assert told(found)[3] is EQUAL
     assert equivalence(SIZES, rates, 0.01, NONE, 0.95).excesses[3].more_seeds is None
+    # of one run the noise is as large as what may lie between the rates, of the mean over nine seeds it is not
+    mean = BestLosses(
+        **{**vars(rates), "deviation": 3e-3 * np.ones(5), "seeds": 9 * np.ones(5), "between": 8e-3 * np.ones(5)}
+    )
+    assert equivalence(SIZES, mean, 0.01, NONE, 0.95).excesses[3].more_seeds is None
 
 
 @pytest.mark.parametrize(("excess", "which"), [(0.0101, EQUAL), (0.0099, WORSE)])
