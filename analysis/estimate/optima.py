@@ -135,7 +135,8 @@ def savings(study: Study) -> tuple[float, float, float]:
     if not np.isfinite(means[max(winner - 2, 0) : winner + 3]).all():
         return 0.0, 0.0, deepest
     if winner < 2 or winner + 2 >= len(logs):
-        return 0.0, *(min(depth, deepest) for depth in _of_three(logs, means, winner))
+        likely, most = _of_three(logs, means, winner)
+        return 0.0, min(likely, deepest), min(most, deepest)
     if not _smooth(logs, means, winner):
         return 0.0, 0.0, deepest
     places = np.linspace(logs[winner - 1], logs[winner + 1], 201) - logs[winner]
