@@ -60,7 +60,6 @@ def alike(rows: Tensor) -> tuple[int, float]:
     some = torch.randperm(examples, generator=torch.Generator().manual_seed(0))[:SAMPLE].to(rows.device)
     apart = torch.cdist(rows[some], rows).square()
     apart = apart.gather(1, (some[:, None] + torch.arange(1, examples).to(some)) % examples)
-    # A sum of squares over its mean; large where blocks of a kind follow one another, as real and generated images.
     halves = (rows[: examples // 2].sum(0) - rows[examples // 2 :].sum(0)).square().sum() / rows.square().sum()
     spread = (apart.std() / apart.mean()).square() / 9
     if halves ** (1 / 3) > 1 - spread + SURER * spread.sqrt() and halves - 1 >= LEAST * examples:

@@ -26,8 +26,7 @@ KINKED = ("Abs", "Clamp", "Hardtanh", "L1Loss", "LeakyRelu", "Maximum", "Minimum
 """Beginnings of the names of operations that have no curvature, but a slope that depends on their argument."""
 
 ROUNDING = 1e-7
-"""Largest norm of the mixed second derivatives that counts as zero, relative to those of the examples themselves. Where
-nothing couples examples the mixed derivatives are exactly zero, without rounding error."""
+"""Largest norm of mixed second derivatives that counts as zero, relative to those of the examples themselves."""
 
 Ends = Callable[[], Sequence[GradientEdge]]
 """Returns, when the backward pass comes, the edges of tensors with rows of examples from which the loss is computed."""
@@ -91,7 +90,7 @@ class Coupling:
         torch.autograd.backward = backward
 
     def arrived(self, number: int) -> None:
-        """Take notice that a gradient of training reaches the end of a forward pass."""
+        """Take notice of a gradient at the end of a forward pass."""
         if number not in self._seen:
             self.why_not = UNSEEN
 
@@ -121,11 +120,20 @@ class Coupling:
             if self._chance < SURE:
                 self._failure = ConfigError(SHARED)
             kinks = [rows for name, rows in saved(roots, edges) if name.startswith(KINKED) and rows.requires_grad]
-            with sending(self._parameters):
-                free = [factor.detach().requires_grad_() for factor in factors]  # every slope depends on them
-                self.idle = self._differentiate(roots, free, edges, subsets) or self.idle
-                if kinks:
-                    self._differentiate(kinks, kinks, edges, subsets)
+            failures: list[Exception] = []
+            for some in (edges, *([edge] for edge in edges)):  # one may have second derivatives where all have not
+                try:
+                    with sending(self._parameters):
+                        free = [factor.detach().requires_grad_() for factor in factors]  # every slope depends on them
+                        self.idle = self._differentiate(roots, free, some, subsets) or self.idle
+                        if kinks:
+                            self._differentiate(kinks, kinks, some, subsets)
+                except Exception as error:  # noqa: BLE001 - raised below if no output can be looked at
+                    failures.append(error)
+                if not failures:
+                    break
+            if len(failures) == 1 + len(edges):
+                raise failures[0]
 
     def _differentiate(
         self,

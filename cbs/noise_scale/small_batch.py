@@ -25,7 +25,7 @@ floor, to the norms of all parameters: a gradient that vanishes, as that of a bi
 but rounding error."""
 
 ROUNDINGS = 4
-"""The same tolerance in machine epsilons, which applies where it is larger."""
+"""The same in machine epsilons, where that is larger."""
 
 
 @dataclass(kw_only=True)

@@ -35,8 +35,7 @@ class Nuclear:
     - Signal is biased upward, as with :class:`~cbs.noise_scale.geometries.l1.L1` and more so: noise has full rank, the
       true gradient nearly low rank. :func:`cbs.trial.correction.correction` corrects part of this bias.
 
-    So the noise scale is biased downward; it approaches the truth with more groups and larger batches. Products and
-    eigenvalues are computed in float64, because squaring halves the digits and small singular values are many.
+    So the noise scale is biased downward, less so with more groups and larger batches. Computed in float64.
     """
 
     name = "nuclear"

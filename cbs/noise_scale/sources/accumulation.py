@@ -15,8 +15,7 @@ from cbs.noise_scale.sources.base import Source
 
 @SOURCES.register("accumulation")
 class Accumulation(Source):
-    """Source in which every backward pass is one group; a training loop that is free to choose should run ``groups`` of
-    them.
+    """Source in which every backward pass is one group.
 
     A tensor hook on each parameter sees the gradient of a backward pass before it is added to ``.grad``. This works
     with any model, compiled or not, and costs one read of the gradient per micro-batch. One micro-batch per step is not
