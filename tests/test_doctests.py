@@ -12,6 +12,7 @@ import torch
 
 import cbs
 from cbs.diagnostics import Diagnostic
+from cbs.noise_scale import NoiseScaleMeter
 from cbs.optimizers import MERIT, OptimizerSpec
 from cbs.schedules.batch_size import ClosedLoop, OpenLoop
 from cbs.schedules.learning_rate import build_schedule
@@ -46,6 +47,7 @@ def test_examples_run(name: str) -> None:
     [
         run_trial,
         MERIT,
+        NoiseScaleMeter,
         examine,
         OptimizerSpec,
         Workload,

@@ -51,7 +51,18 @@ class NoiseScaleMeter(AbstractContextManager["NoiseScaleMeter"]):
     In the Euclidean geometry this is :math:`B_{simple} = tr(\Sigma)/|G|^2` (McCandlish et al. 2018, equation 2.9): the
     trace of the per-example gradient covariance over the squared norm of the true gradient. Both moments are estimated
     without bias at every step and averaged over steps; their ratio is taken last. An undefined estimate is ``None``,
-    with a note that says why.
+    with a note that says why. Call :meth:`step` after the backward pass, before gradients are clipped or applied:
+
+    >>> model = nn.Linear(4, 1)
+    >>> meter, optimizer = NoiseScaleMeter(model), torch.optim.SGD(model.parameters(), lr=0.01)
+    >>> for _ in range(32):
+    ...     x = torch.randn(16, 4)
+    ...     (model(x) - x.sum(1, keepdim=True)).square().mean().backward()
+    ...     moments = meter.step()
+    ...     optimizer.step()
+    ...     optimizer.zero_grad()
+    >>> meter.estimate().value > 0
+    True
 
     The gradients in ``.grad`` have to be those of the mean loss over the whole batch, as usual: under accumulation,
     divide the loss of each micro-batch by the number of micro-batches, or weight it by its share of the examples where
