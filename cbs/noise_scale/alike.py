@@ -38,8 +38,7 @@ def alike(rows: Tensor) -> tuple[int, float]:
     The distance is the offset between two rows of the batch: 1 where views of an example lie next to each other, a
     fraction of the batch where copies of the batch follow one another. It is -1 if the examples resemble those of the
     batch in reverse order, with which a batch is often mixed up. It is 1, too, if the halves of the batch differ, as
-    where it is sorted. The result is ``(0, 0.0)`` if examples are alike at no
-    distance.
+    where it is sorted. The result is ``(0, 0.0)`` if examples are alike at no distance.
 
     For numbers of mean 0 and variance 1, the squared distance of two rows with correlation r is 1 - r times that of
     uncorrelated rows. Every offset is compared with the average over all offsets.

@@ -25,7 +25,6 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from scipy.special import stdtrit
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -90,7 +89,7 @@ def ratio_interval(
     shares = design.variances[fit, 0] / design.variances[fit, slowest]
     slow = coefficients[:, :_COSINES]
     covariance = (slow * shares) @ slow.T / _COSINES
-    ends = _fieller(means, covariance, float(stdtrit(_COSINES, (1 + confidence) / 2)))
+    ends = _fieller(means, covariance, student_t(confidence))
     note = f"only {independent:.0f} effectively independent steps" if independent < _FEW else ""
     return _positive_part(*ends, exponent, note)
 
@@ -190,3 +189,10 @@ def _positive_part(low: float, high: float, exponent: int, note: str = "") -> In
     return Interval(
         float(low) ** exponent if low > 0 else None, float(high) ** exponent if high < math.inf else None, note
     )
+
+
+def student_t(level: float) -> float:
+    """Return the two-sided quantile of Student's t with 8 degrees of freedom (Abramowitz and Stegun 1964, 26.7.4)."""
+    roots = np.roots([-5, 0, 21, 0, -35, 0, 35, -16 * level])  # of the probability in s = t / sqrt(8 + t^2)
+    s = float(next(root.real for root in roots if abs(root.imag) < _ROUNDING and 0 < root.real < 1))
+    return math.sqrt(_COSINES / (1 - s * s)) * s

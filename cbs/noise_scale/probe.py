@@ -281,13 +281,9 @@ class Probe(AbstractContextManager["Probe"]):
     def start_at(self, step: int) -> None:
         """Continue as after ``step`` steps; the number of steps decides which of the next ones are measured."""
         self._step = step
-        self._source.active = not self.stopped and self._is_due(step)
-
-    def _is_due(self, step: int) -> bool:
-        if self._every is not None:
-            return step % self._every == 0
         passes = self._source.backward_passes
-        return step * passes < ALL_OF_THE_FIRST or step % max(1, PERIOD * passes) == 0
+        due = step * passes < ALL_OF_THE_FIRST or step % max(1, PERIOD * passes) == 0
+        self._source.active = not self.stopped and (due if self._every is None else step % self._every == 0)
 
     def measure_every(self, every: int) -> None:
         """Measure one step in this many from now on, counted from the very first step."""

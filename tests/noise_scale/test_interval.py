@@ -13,9 +13,10 @@ import math
 
 import numpy as np
 import pytest
+from scipy import stats
 from scipy.signal import lfilter
 
-from cbs.noise_scale.interval import Interval, ratio_interval
+from cbs.noise_scale.interval import Interval, ratio_interval, student_t
 from tests.references import interval as slow
 
 RATIO = 20.0
@@ -220,6 +221,12 @@ def test_too_few_or_too_correlated_steps_get_no_interval() -> None:
     walk = ratio_interval(*(50 + np.cumsum(rng.standard_normal((2, 60)), axis=1)))
     assert (walk.low, walk.high) == (None, None)
     assert "effectively independent steps" in walk.note
+
+
+@pytest.mark.parametrize("level", [0.01, 0.5, 0.683, 0.9, 0.95, 0.99, 0.999, 0.9999])
+def test_student_t(level: float) -> None:
+    """Roots of a polynomial, which flattens towards a level of 1."""
+    assert student_t(level) == pytest.approx(stats.t.ppf(0.5 + level / 2, 8), rel=1e-9)
 
 
 @pytest.mark.parametrize("exponent", [1, 2])

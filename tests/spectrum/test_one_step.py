@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 
-from analysis.present.figures import figures_of
 from analysis.questions.one_step.answer import OneStepTest, one_step_test
 from cbs.errors import ConfigError
 from cbs.spectrum.one_step import OneStep, one_step
@@ -139,9 +138,3 @@ def test_the_command_measures_where_a_run_or_a_checkpoint_stands(
     assert loss == pytest.approx(0.5 * 9 * 25.0, rel=0.1)
     code, _, err = run("noise-scale", "--from-checkpoint", weights)
     assert (code, "goes with --one-step" in err) == (2, True)
-
-
-def test_the_figure_has_the_curve(found: OneStepTest) -> None:
-    (picture,) = figures_of(found)
-    assert set(picture.table["kind"]) == {"point", "fit"}
-    assert picture.table["saved"].max() <= found.most.value * 1.05

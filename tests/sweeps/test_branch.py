@@ -253,8 +253,8 @@ def test_a_branch_that_fails_ends_the_test_of_its_checkpoint(
 def test_a_branch_that_diverges_is_lost(tmp_path: Path, started: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     ending(TrialStatus.DIVERGED, 8, monkeypatch)
     report = one_by_one(tmp_path, within=10.0)
-    assert [each["between"] for each in report.content["tested"]] == [[0.5, 2.0]] * 2
-    assert any("320: k* between 1/2 and 2 (" in line for line in report.lines)
+    assert [each["between"] for each in report.content["tested"]] == [[1.0, 2.0], [1.0, 4.0]]
+    assert any("320: k* between 1 and 4 (" in line for line in report.lines)
 
 
 @pytest.mark.parametrize(
