@@ -18,6 +18,7 @@ from analysis.config import AnalysisConfig
 from analysis.estimate.curves import StepsCurve
 from analysis.extensions.schedule_plan.answer import plan_schedule
 from analysis.extensions.schedule_plan.export import exported
+from analysis.extensions.schedule_plan.lr_rules import LearningRateRule, beyond
 from analysis.extensions.schedule_plan.of_curve import of_curve
 from analysis.extensions.schedule_plan.of_sweep import of_sweep
 from analysis.extensions.schedule_plan.of_trace import of_trace
@@ -219,6 +220,10 @@ def test_a_rate_above_all_that_were_tried_is_told(folder: Path) -> None:
     (plan,) = plan_schedule([low], PlanRequest(), CONFIG).plans
     assert any("watch the first steps" in note for note in plan.notes)
     assert not any("watch the first steps" in note for note in planned(folder).notes)
+    rule = LearningRateRule("flat", 0.0, (Quantity(1.0), Quantity(2.0)), Quantity(0.1))
+    for highest, told in ((0.19, True), (0.21, False)):
+        source = dataclasses.replace(source, highest_lrs=((64, 1.0), (256, highest)))
+        assert bool(beyond(source, rule, [32, 300])) is told
 
 
 def test_a_last_stage_that_comes_too_late_is_no_promise(folder: Path) -> None:
