@@ -220,7 +220,7 @@ def test_a_rate_above_all_that_were_tried_is_told(folder: Path) -> None:
     (plan,) = plan_schedule([low], PlanRequest(), CONFIG).plans
     assert any("watch the first steps" in note for note in plan.notes)
     assert not any("watch the first steps" in note for note in planned(folder).notes)
-    rule = LearningRateRule("flat", 0.0, (Quantity(1.0), Quantity(2.0)), Quantity(0.1))
+    rule = LearningRateRule(name="flat", exponent=0.0, factors=(Quantity(1.0), Quantity(2.0)), base=Quantity(0.1))
     for highest, told in ((0.19, True), (0.21, False)):
         source = dataclasses.replace(source, highest_lrs=((64, 1.0), (256, highest)))
         assert bool(beyond(source, rule, [32, 300])) is told
