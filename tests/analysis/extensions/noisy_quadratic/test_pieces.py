@@ -55,3 +55,5 @@ def test_a_target_out_of_reach_or_too_near_has_no_schedule() -> None:
     assert best_pieces(MODEL, 1.9, 1e6, pieces=50) is None
     with pytest.raises(ConfigError, match="--pieces must be from 2 to 1,000, got 1"):
         ask("theory quadratic --optim sgd --pieces 1")
+    with pytest.raises(ConfigError, match="no run takes more than 1000 steps"):
+        ask("theory quadratic --optim sgd --target 1 --pieces 1000 --batch-sizes 32768,65536")

@@ -113,5 +113,7 @@ def command(
             config=config,
             progress=lambda row: update(f"{row.optimizer} at batch size {row.batch_size:g}"),
         )
+    if pieces and not answer.schedules:
+        raise ConfigError(f"no run takes more than {pieces} steps: ask for fewer --pieces, or smaller batch sizes")
     drawn = save_figure(answer, figure, "quadratic_rates") if pieces else save_figure(answer.fit, figure)
     tell(answer, drawn, as_json=as_json, wide=wide, definitions=definitions)
