@@ -25,6 +25,9 @@ ENOUGH = 3
 RECENT = 6
 """Number of latest trials whose pace is assumed for the trials to come."""
 
+LEAST_SHARE = 0.01
+"""If the steps took less than this share of every trial, all of its time is taken for theirs."""
+
 DRAWS, SEED_NOISE = 3, 0.1
 """Number of simulations that are averaged, and the noise of log steps in them: that of seeds is 3 to 15 %."""
 
@@ -64,6 +67,9 @@ def pace(results: Sequence[TrialResult]) -> tuple[Callable[[TrialConfig], float]
     from scipy.optimize import nnls  # importing it takes a second, so not at every start
 
     (step, example, trial), _ = nnls(work / seconds[:, None], np.ones(len(timed)))
+    if (work[:, :2] @ (step, example) < LEAST_SHARE * seconds).all():  # as on a machine that is busy
+        (step, example), _ = nnls(work[:, :2] / seconds[:, None], np.ones(len(timed)))
+        trial = 0.0
     optimizers = [Cell.of(result.config).optimizer for result in timed]
     off = np.log(seconds / (work @ (step, example, trial)))
     logs = {name: float(off[[name == other for other in optimizers]].mean()) for name in optimizers}

@@ -6,6 +6,7 @@ import heapq
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -113,6 +114,19 @@ def test_what_every_trial_takes_whatever_its_length_is_no_part_of_a_step() -> No
     of, each = pace(timed(lambda result, place: 2.0 + result.final_step * 0.01, count=30))
     assert each == pytest.approx(2.0)
     assert of(small_sweep().trial(Cell("adamw", 4, 0), 1e-3)) == pytest.approx(0.01)
+
+
+@pytest.mark.parametrize("seconds_of", [lambda result, _: 6.0, lambda result, _: 6.0 + 500.0 / result.final_step])
+def test_where_shorter_trials_took_no_less_a_step_takes_some_time_all_the_same(seconds_of: Any) -> None:
+    """As on a machine that is busy, or with the first trials of a sweep, which start together."""
+    results = timed(seconds_of, count=4, batch_sizes=(16,))
+    of, _ = pace(results)
+    assert all(of(result.config) > 1e-3 for result in results)
+    search = Search(small_sweep(batch_sizes=(16,)), results)
+    assert search.next() is not None
+    left = Forecast(2)(search, dict.fromkeys(search.running.keys(), 1.0))
+    assert left is not None
+    assert left.seconds > 0
 
 
 def test_a_machine_that_has_become_slower_is_noticed() -> None:
