@@ -182,8 +182,6 @@ class Sweep:
             object.__setattr__(self, "prune_factor", None)
         if self.within is not None and not (isinstance(self.within, int | float) and 0 < self.within < math.inf):
             raise ConfigError(f"within, a difference of the metric, must be above 0, got {self.within}")
-        if self.within is not None and not self.budgets:
-            raise ConfigError("within says which difference of the metric matters at equal budgets: give --budget, too")
         if self.budgets:
             if self.further_targets:
                 raise ConfigError("with --budget trials stop at no target: leave out --set target.METRIC")

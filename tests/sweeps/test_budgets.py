@@ -118,7 +118,6 @@ def test_other_rules_are_refused_in_one_line(text):
         ({"schedule": ScheduleRule(warmup_steps=100)}, "the warmup takes 3,200 examples at batch size 32"),
         ({"schedule": ScheduleRule(name="cosine", warmup_steps=1, decay_examples=401)}, "decays for 401 examples"),
         ({"within": -0.1}, "within, a difference of the metric, must be above 0"),
-        ({"within": 0.01, "budgets": ()}, "give --budget"),
         ({"lrs": (0.1,)}, "leave one out"),
         ({"batch_sizes": (4, 64), "lr_rule": parse_lr_rule("4:0.1")}, "no learning rate for batch size 64"),
     ],
