@@ -113,7 +113,8 @@ class Coupling:
         roots = [tensors] if isinstance(tensors, Tensor) else list(tensors)
         given = [grad_tensors] if isinstance(grad_tensors, Tensor) else grad_tensors or [None] * len(roots)
         factors = [torch.ones_like(root) if one is None else one for root, one in zip(roots, given, strict=True)]
-        for _, subsets in passes:  # two passes of as many examples may be of the same ones
+        unlike = {str([mask.tolist() for mask in subsets]): subsets for _, subsets in passes}
+        for subsets in unlike.values():  # two passes of as many examples may be of the same ones
             edges = [edge for ends, other in passes if len(other[0]) == len(subsets[0]) for edge in ends()]
             chance = chance_of_match(roots, edges, subsets[0], int(subsets[1].sum()))
             self._chance = 1.0 if chance is None else self._chance * chance

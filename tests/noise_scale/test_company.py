@@ -490,3 +490,14 @@ def test_calls_that_come_only_with_other_examples_are_refused() -> None:
     rows = Call("later", [torch.ones(16, 1)])
     with pytest.raises(ConfigError, match="which modules of the model are called depends"):
         Separation().verify(lambda kept, others: [] if kept.all() else [rows], [], torch.arange(16)[:, None])
+
+
+def test_targets_that_two_passes_of_as_many_examples_share_count_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[float] = []
+    monkeypatch.setattr("cbs.noise_scale.coupling.chance_of_match", lambda *_: asked.append(0.05) or 0.05)
+    model = nn.Linear(3, 2)
+    meter = NoiseScaleMeter(model, source="split", count=lambda args, kwargs: len(args[0]))
+    first, second = torch.randn(2, 8, 3, generator=torch.Generator().manual_seed(0))
+    (model(first).square().mean() + model(second).square().mean()).backward()
+    meter.step()
+    assert asked == [0.05]
