@@ -289,7 +289,7 @@ def _of_the_exponent(bend: Bend | None) -> str:
         return "the points do not determine the form of the curve"
     small, large = f"{bend.small:.2g}", f"{bend.large:.2g}"
     change = f"from {small} at small to {large} at large batch sizes"
-    fitted = f"; fitted, it goes {change}" if f"{bend.small:.2g}" != f"{bend.large:.2g}" else ""
+    fitted = f"; fitted, it goes {change}" if small != large else ""
     if bend.rises > RISES:
         return f"the exponent rises {change}: the knee is sharper than that of a power law"
     return (

@@ -120,6 +120,13 @@ def shades(values: Sequence[float]) -> dict[float, Any]:
     return {value: colours(0.75 - position) for value, position in zip(distinct, positions, strict=True)}
 
 
+def shades_of_targets(values: Sequence[float], target: str) -> dict[float, Any]:
+    """Return the shades of the values of targets, from the easiest, light, to the hardest, dark; ``target`` is one of
+    them in words, such as ``"loss < 2.8"``."""
+    order = sorted(set(values), reverse="<" in target)
+    return dict(zip(order, shades(range(len(order))).values(), strict=True))
+
+
 def curve(axes: Axes, rows: pd.DataFrame, x: str, y: str, look: MarkStyle, **line: Any) -> None:
     """Draw a line, with the band from ``low`` to ``high`` if every row has both; only the edges of a wide one, see
     :func:`is_wide`."""

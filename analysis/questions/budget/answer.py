@@ -309,10 +309,12 @@ def _others(entry: Spent, trials: Array, confidence: float) -> dict[str, Quantit
     for name in dict.fromkeys(name for each in ended for name in each):
         values = np.array([each[name] for each in ended if math.isfinite(each.get(name, math.nan))])
         if len(values):
-            spread = float(values.std(ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else math.inf
-            reach = spread * float(stdtrit(max(len(values) - 1, 1), 0.5 + confidence / 2))
-            ends = (float(values.mean()) - reach, float(values.mean()) + reach) if math.isfinite(reach) else OPEN
-            found[name] = Quantity(float(values.mean()), ends)
+            mean, ends = float(values.mean()), OPEN
+            if len(values) > 1:
+                error = float(values.std(ddof=1)) / math.sqrt(len(values))
+                reach = error * float(stdtrit(len(values) - 1, 0.5 + confidence / 2))
+                ends = mean - reach, mean + reach
+            found[name] = Quantity(mean, ends)
     return found
 
 

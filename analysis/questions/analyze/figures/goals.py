@@ -52,8 +52,8 @@ def draw(axes: Axes, table: pd.DataFrame) -> None:
     style.log_axes(axes, marks["steps"], marks["examples"], "steps to target", f"data ({unit}s)")
     style.token_axis(axes, table["tokens_per_example"], axis="y", quantity="data")
     goals = dict(zip(table["goal"], table["target"], strict=True))
-    falling, key = "<" in next(iter(goals.values())), []
-    for goal, colour in zip(sorted(goals, reverse=falling), style.shades(range(len(goals))).values(), strict=True):
+    key = []
+    for goal, colour in style.shades_of_targets([*goals], str(table["target"].iloc[0])).items():
         own = table[table["goal"] == goal]
         points, fit, star = (own[own["kind"] == kind] for kind in ("point", "fit", "critical"))
         axes.plot(fit["steps"], fit["examples"], color=colour, zorder=2)
