@@ -184,8 +184,11 @@ def test_a_sweep_is_planned(line: str, run: Run, place: Path) -> None:
 
 
 @pytest.mark.parametrize("line", [line for line, (name, _) in COMPLETE.items() if name == "import"])
-def test_an_import_asks_for_no_more_than_its_source(line: str, run: Run, place: Path) -> None:
+def test_an_import_asks_for_no_more_than_its_source(
+    line: str, run: Run, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     _, words = COMPLETE[line]
+    monkeypatch.setitem(sys.modules, "wandb", None)  # seconds of imports, to ask a server that is not there
     code, _, err = run("import", *words)
     assert code == 2
     missing = ("missing: SOURCE",) if words == ["--add"] else (words[0].split("/")[0], "wandb", "package")

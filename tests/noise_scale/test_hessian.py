@@ -199,6 +199,7 @@ def test_functions_that_hide_their_second_derivative_are_a_config_error(after: A
         hessian_moments(model, lambda batch: after(Once.apply(model(batch))), [batch, batch], batch)
 
 
+@pytest.mark.slow
 def test_compiled_models_are_a_config_error() -> None:
     model, batch = network().float(), torch.randn(4, 3)
     compiled = torch.compile(model, backend="aot_eager")

@@ -73,7 +73,7 @@ def truth(model: nn.Module, examples: int = 20_000) -> tuple[float, float]:
     return mean.square().sum().item() - noise / examples, noise
 
 
-@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("source", [*SOURCES[:2], pytest.param(SOURCES[2], marks=pytest.mark.slow)])
 def test_every_source_finds_the_truth(source: str) -> None:
     model = small_model()
     noise_scale = NoiseScaleMeter(model, source=source, every=1, window=None)

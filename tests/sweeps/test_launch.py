@@ -105,6 +105,7 @@ def test_what_is_missing_is_run_again_to_the_same_bytes(reference, tmp_path):
     assert "left" in text.getvalue()
 
 
+@pytest.mark.slow
 def test_pruning_changes_no_best_steps_where_the_same_learning_rates_are_tried(tmp_path):
     pruned = sweep(tiny(search="grid"), tmp_path / "pruned", resources=ONE)
     with without_ray():

@@ -84,7 +84,9 @@ def test_bitwise_repeatable() -> None:
     assert values(run_trial(config_with(seed=6))) != values(first)
 
 
-@pytest.mark.parametrize("micro_batch_size", [1, 4, 5, 12, 13, 50])
+@pytest.mark.parametrize(
+    "micro_batch_size", [1, 5, 13, *(pytest.param(size, marks=pytest.mark.slow) for size in (4, 12, 50))]
+)
 def test_accumulation_equals_the_whole_batch(micro_batch_size: int) -> None:
     whole, parts = Recorder(), Recorder()
     one = run_trial(config_with(batch_size=13, probe=None), workload=whole)

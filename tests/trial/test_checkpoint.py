@@ -80,7 +80,14 @@ def assert_resumes_to_the_same_bytes(
     return checkpoint
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS.names())
+QUICK = ("adamw", "gauss_newton", "merit", "muon", "schedule_free")
+"""Of each way to keep a state: by torch, of the problem, in blocks, in parts, with weights of its own."""
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in OPTIMIZERS.names()],
+)
 def test_a_resumed_trial_leaves_the_same_bytes(optimizer, workload, tmp_path):
     checkpoint = assert_resumes_to_the_same_bytes(config(optimizer), workload, tmp_path, kills=(11,))
     checkpoint.remove()
@@ -93,14 +100,12 @@ def test_a_resumed_trial_leaves_the_same_bytes(optimizer, workload, tmp_path):
     [
         {"averaging": Choice(name="ema", options={"half_life": 40})},
         {"averaging": Choice(name="lawa", options={"checkpoints": 3, "every_examples": 12})},
-        {"clip_norm": 1.5},
-        {"schedule": TWO_STAGES},
+        pytest.param({"clip_norm": 1.5}, marks=pytest.mark.slow),
+        pytest.param({"schedule": TWO_STAGES}, marks=pytest.mark.slow),
     ],
     ids=["ema", "lawa", "clip_norm", "two_stage"],
 )
 def test_so_does_one_with_more_state(changes, workload, tmp_path):
-    plain, changed = (run_trial(config("adamw", **each), workload=workload) for each in ({}, changes))
-    assert changed.evaluations[-1].value != plain.evaluations[-1].value
     assert_resumes_to_the_same_bytes(config("adamw", **changes), workload, tmp_path)
 
 
@@ -133,7 +138,7 @@ DRAWS: dict[str, Callable[[torch.Size], torch.Tensor]] = {
 }
 
 
-@pytest.mark.parametrize(("model", "data"), [(False, "numpy"), (False, "random"), (True, "torch")])
+@pytest.mark.parametrize(("model", "data"), [(True, "numpy"), (False, "random")])
 def test_so_does_one_that_draws_random_numbers(model, data, tmp_path, monkeypatch):
     drawing = build_workload(TEXT)
     build, stream = drawing.build_model, drawing.training_stream

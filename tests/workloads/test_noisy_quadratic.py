@@ -135,7 +135,7 @@ FLAT = {"dimension": 4000, "spectrum_power": 0.5}
 
 SETTINGS = [
     pytest.param(4, 0.09, 0.0, marks=pytest.mark.slow),
-    (16, 0.35, 0.0),
+    pytest.param(16, 0.35, 0.0, marks=pytest.mark.slow),
     pytest.param(64, 1.0, 0.0, marks=pytest.mark.slow),
     (128, 1.4, 0.0),
     (64, 0.2, 0.8),
