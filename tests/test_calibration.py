@@ -197,6 +197,7 @@ def tiny() -> Truth:
     return Truth(points=tuple(best_of(case, size, (40, 120)) for size in truths.sizes_of(case)))
 
 
+@pytest.mark.slow
 def test_no_other_learning_rate_is_faster_than_the_best() -> None:
     case, best = SMALL["momentum"], tiny().points[2]
     assert best.batch_size == 16

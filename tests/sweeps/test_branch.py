@@ -282,7 +282,7 @@ def test_random_kills_end_in_the_same_bytes(tmp_path: Path, monkeypatch: pytest.
     branched(tmp_path / "whole")
     run, rng = dispatch.run_search, np.random.default_rng(3)
     kills = 0
-    for left in rng.integers(0, 6, size=10).tolist():
+    for left in rng.integers(0, 6, size=5).tolist():
 
         def dying(run_of: Any, *others: Any, left: int = left) -> None:
             save = run_of.store.save

@@ -26,6 +26,7 @@ from cbs.trial.record import TrialResult, TrialStatus, examples_at
 from cbs.trial.store import Store
 from cbs.trial.target import Target
 from cbs.workloads import build_workload
+from tests.kinds import kinds
 
 CONFIG = TrialConfig(
     workload=Choice(name="noisy_quadratic", options={"dimension": 20}),
@@ -185,7 +186,7 @@ def test_resuming_a_closed_loop_run_is_bitwise(name: str, step: int, tmp_path: P
     theta = {"theta": 0.9} if name in ("norm_test", "dual_norm") else {}
     choice = Choice(name=name, options={"measurements": 20, "cap": 64, **own, **theta})
     config = config_with(
-        batch_schedule=choice, probe=EVERY_STEP, max_steps=100,
+        batch_schedule=choice, probe=EVERY_STEP, max_steps=150,
         optimizer=Choice(name="adamw" if name == "dual_norm" else "sgd"), lr=0.02 if name == "dual_norm" else 0.1,
     )  # fmt: skip
     whole = run_trial(config)
@@ -318,7 +319,7 @@ def grown(name: str, options: dict[str, Any], true_noise_scale: float, seed: int
 @pytest.mark.parametrize(
     ("name", "options", "noise_scale"),
     # below the batch; a tenth below twice the batch, where it would grow; a fifth below where the norm test grows
-    [("doubling", {}, 60.0), ("doubling", {}, 0.9 * 128), ("norm_test", {"theta": 0.95}, 0.8 * 64 * 0.95**2)],
+    kinds([("doubling", {}, 0.9 * 128)], [("doubling", {}, 60.0), ("norm_test", {"theta": 0.95}, 0.8 * 64 * 0.95**2)]),
 )
 def test_a_rule_rarely_grows_where_the_noise_scale_is_below_its_threshold(
     name: str, options: dict[str, Any], noise_scale: float

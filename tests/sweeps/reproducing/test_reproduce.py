@@ -114,7 +114,11 @@ def test_a_run_starts_from_the_checkpoint_that_the_run_before_it_keeps(
 ) -> None:
     two = recipe("tiny").runs[0]
     runs = (two, dataclasses.replace(two, name="after", parent="main"))
-    monkeypatch.setitem(PAPERS._entries, "test-recipe", lambda scale: dataclasses.replace(recipe(scale), runs=runs, analyses={}, expectations=()))
+    monkeypatch.setitem(
+        PAPERS._entries,
+        "test-recipe",
+        lambda scale: dataclasses.replace(recipe(scale), runs=runs, analyses={}, expectations=()),
+    )
     asked: list[Any] = []
     usual = reproduce_module.prepare
     monkeypatch.setattr(
