@@ -35,21 +35,25 @@ settings.register_profile("thorough", settings.get_profile("quick"), max_example
 settings.load_profile("quick")
 
 RAY_FILES = ("tests/sweeps/test_faults.py", "tests/sweeps/test_kill.py", "tests/sweeps/test_launch.py")
-RANKS = "tests/noise_scale/"
-RANKS_FILES = (f"{RANKS}test_data_parallel.py", f"{RANKS}test_distributed.py", f"{RANKS}sources/test_replicas.py")
+FORKING_FILES = (
+    *("tests/noise_scale/test_data_parallel.py", "tests/noise_scale/test_distributed.py"),
+    *("tests/noise_scale/sources/test_replicas.py", "tests/integrations/test_ranks.py"),
+    *("tests/optimizers/test_trust_ratio_sharded.py", "tests/sweeps/test_memory.py", "tests/sweeps/test_worker.py"),
+    *("tests/test_cli.py", "tests/test_docs.py", "tests/test_extensions.py", "tests/test_readme.py"),
+)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """How ``pytest -n`` shares out tests: those of a file, which share fixtures, to one process, and so those of all
-    files that start Ray, so that there is one Ray at a time, and of those that look at the same ranks. Ray comes first,
-    as it takes longest."""
+    files that start Ray, so that there is one Ray at a time, and of those that fork from :mod:`tests.fresh`, so that
+    its server is there once. Ray comes first, as it takes longest."""
     from xdist.scheduler import LoadScopeScheduling
 
     class ByFile(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = nodeid.split("::")[0]
-            return "ray" if file in RAY_FILES else RANKS if file in RANKS_FILES else file
+            return "ray" if file in RAY_FILES else "fork" if file in FORKING_FILES else file
 
     config.option.loadscopereorder = False
     return ByFile(config, log)

@@ -16,6 +16,7 @@ from cbs.noise_scale import alike as company
 from cbs.noise_scale.alike import alike
 from cbs.noise_scale.cut import Call
 from cbs.noise_scale.separation import Separation
+from tests.kinds import kinds
 
 EXAMPLES = 16
 
@@ -289,7 +290,7 @@ def test_copies_are_told(apart: bool, said: str) -> None:
         assert "examples resemble" not in meter.estimate().note
 
 
-@pytest.mark.parametrize("examples", [4, 8, 16, 64])
+@pytest.mark.parametrize("examples", kinds([4, 16], [8, 64]))
 @pytest.mark.parametrize("numbers", [1, 2, 20])
 def test_independent_examples_are_no_copies(examples: int, numbers: int) -> None:
     generator = torch.Generator().manual_seed(examples + numbers)

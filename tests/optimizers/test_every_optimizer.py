@@ -28,6 +28,7 @@ from cbs.trial.config import Choice, EvaluationPlan, TrialConfig
 from cbs.trial.record import TrialResult
 from cbs.trial.target import Target
 from cbs.workloads.streams import RandomExamples
+from tests.kinds import kinds, kinds_of
 
 EVERY = pytest.mark.parametrize("name", OPTIMIZERS.names())
 Batch = Any
@@ -173,7 +174,7 @@ def normal_sample(outputs: Tensor, batch: Batch, generator: torch.Generator) -> 
     return torch.randn(outputs.shape, generator=generator)
 
 
-PROBLEMS = pytest.mark.parametrize("problem", [classification, least_squares, quadratic])
+PROBLEMS = pytest.mark.parametrize("problem", kinds([classification], [least_squares, quadratic]))
 
 
 def train(case: Case, optimizer: torch.optim.Optimizer, steps: int) -> float:
@@ -262,7 +263,7 @@ def trial(name: str, lr: float, steps: int, **options: Any) -> TrialResult:
     return run_trial(config, workload=Words())
 
 
-@EVERY
+@pytest.mark.parametrize("name", kinds_of(OPTIMIZERS.names(), OPTIMIZERS.names()[::3]))
 def test_a_hundredfold_learning_rate_ends_the_trial_and_raises_nothing(name: str) -> None:
     assert trial(name, 100 * OPTIMIZERS[name].lr_grid[-1], 30).status.final
 

@@ -17,6 +17,7 @@ from cbs.optimizers import OPTIMIZERS
 from cbs.trial.checkpoint import Checkpoint
 from cbs.trial.store import Store
 from cbs.workloads import TrainingStream, Workload, build_workload
+from tests.kinds import kinds
 
 # What is validated is not what is tested; 512 sequences would take most of the time.
 TEXT = Choice(name="text", options={"validation_sequences": 8, "context": 8, "layers": 1})
@@ -201,7 +202,9 @@ def written(path: Path, trial: TrialConfig) -> Path:
     return path
 
 
-@pytest.mark.parametrize("damage", ["text", "empty", "cut off", "of another model", "steps without rows", "code"])
+@pytest.mark.parametrize(
+    "damage", kinds(["cut off", "steps without rows", "code"], ["text", "empty", "of another model"])
+)
 def test_a_damaged_checkpoint_is_set_aside_and_the_trial_starts_anew(tmp_path, damage):
     trial, path = config("adamw"), tmp_path / "trial.pt"
     if damage in ("text", "empty"):
