@@ -60,7 +60,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """More examples where the slow tests run, too."""
+    """More examples where the slow tests run, too. The garbage collector need not look through what collecting the
+    tests makes after every seven hundred objects; nor later, see :func:`pytest_collection_finish`."""
+    gc.set_threshold(100_000)
     settings.load_profile("quick" if config.getoption("markexpr") == "not slow" else "thorough")
 
 
@@ -78,10 +80,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What has been imported stays: the garbage collector need not look through a million objects time and again, nor
-    after every seven hundred new ones; that would be a twelfth of the time."""
+    """What has been imported stays: the garbage collector need not look through a million objects time and again; that
+    would be a twelfth of the time."""
     gc.freeze()
-    gc.set_threshold(100_000)
 
 
 @pytest.hookimpl(tryfirst=True)
