@@ -50,13 +50,16 @@ def narrow(holds: int, where: str = "step") -> Workload:
 
     Args:
         holds: examples.
-        where: else memory is full: ``"step"`` in a pass, ``"validation"``, or ``"late"`` from the fifth step on.
+        where: else memory is full: ``"step"`` in a pass, ``"validation"``, or ``"late"`` from the fifth step on; with
+            ``"error"`` every pass fails.
     """
     base = build_workload(Choice(name="noisy_quadratic", options={"dimension": 30}))
     losses, validate, passes = base.example_losses, base.validate, [0]
 
     def example_losses(model: Any, batch: torch.Tensor) -> torch.Tensor:
         passes[0] += 1
+        if where == "error":
+            raise ValueError("on purpose\nsecond line")
         if len(batch) > holds and (where == "step" or (where == "late" and passes[0] > 5)):
             raise torch.OutOfMemoryError("no room on the device")
         return losses(model, batch)
@@ -209,6 +212,16 @@ def test_memory_that_one_example_fills_is_an_answer_and_so_is_a_full_one_outside
         assert (answer["status"], answer["message"]) == ("OUT_OF_MEMORY", "no room on the device")
         assert HereAndNow.started == starts  # 24, 12, 6, 3, 2 and 1
         assert not Store(setup.store).contains(config)
+
+
+def test_an_error_of_the_model_is_an_answer_in_one_line(setup):
+    config = dataclasses.replace(
+        CONFIG, workload=Choice(name=CONFIG.workload.name, options={"where": "error", "holds": 9})
+    )
+    answer = Worker(setup).run(config.to_dict(), None)
+    assert answer["status"] == "FAILED"
+    assert answer["message"].startswith("ValueError: on purpose")
+    assert "\n" not in answer["message"]
 
 
 def test_a_trial_that_goes_on_elsewhere_keeps_its_passes(tmp_path):
