@@ -229,7 +229,7 @@ def test_answers_without_figures_do_without_drawing_and_training(tmp_path):
     )
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
     assert answer.stdout.splitlines().count("[]") == 2
-    assert "critical" in answer.stdout
+    assert answer.stdout.count("Critical batch size") == 2
 
 
 @pytest.mark.parametrize(
