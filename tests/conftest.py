@@ -41,19 +41,27 @@ FORKING_FILES = (
     *("tests/optimizers/test_trust_ratio_sharded.py", "tests/sweeps/test_memory.py", "tests/sweeps/test_worker.py"),
     *("tests/test_cli.py", "tests/test_docs.py", "tests/test_extensions.py", "tests/test_readme.py"),
 )
+LOG_FILES = (
+    *("tests/sweeps/test_trackers.py", "tests/analysis/read/importers/test_wandb.py"),
+    *("tests/analysis/read/importers/test_tensorboard.py", "tests/analysis/read/importers/test_properties.py"),
+)
+SCOPES = {
+    file: name for name, files in (("ray", RAY_FILES), ("fork", FORKING_FILES), ("logs", LOG_FILES)) for file in files
+}
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """How ``pytest -n`` shares out tests: those of a file, which share fixtures, to one process, and so those of all
     files that start Ray, so that there is one Ray at a time, and of those that fork from :mod:`tests.fresh`, so that
-    its server is there once. Ray comes first, as it takes longest."""
+    its server is there once, and of those that import what writes or reads logs. Ray comes first, as it takes longest.
+    """
     from xdist.scheduler import LoadScopeScheduling
 
     class ByFile(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = nodeid.split("::")[0]
-            return "ray" if file in RAY_FILES else "fork" if file in FORKING_FILES else file
+            return SCOPES.get(file, file)
 
     config.option.loadscopereorder = False
     return ByFile(config, log)
