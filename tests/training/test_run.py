@@ -327,6 +327,10 @@ def test_evaluation_steps_are_geometric_and_finer_near_the_target() -> None:
     assert [row.step for row in result.evaluations] == expected
     ratios = np.divide(expected[-4:], expected[-5:-1])
     assert (ratios <= 1.1 + 1 / expected[-5]).all()
+    # a further target that is nearer counts, too
+    easy = dataclasses.replace(CONFIG.target, metric="gradient_norm", value=1e9)
+    both = run_trial(config_with(evaluation=plan, lr=0.02, further_targets=(easy,)))
+    assert [row.step for row in both.evaluations][:8] == list(range(8))
 
 
 def test_one_row_of_finite_values_for_every_step() -> None:
