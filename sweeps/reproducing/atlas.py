@@ -18,9 +18,10 @@ from sweeps.reproducing.telling import told
 HEAD = """# Atlas: what of the literature was found again
 
 A row for every statement that a recipe looks for: the published value, ours with a 95 % interval, and the verdict:
-*reproduced* where our interval lies where the paper says, *differs* where it lies elsewhere. What is to be found was
-written into the recipe before it was first run, and stays. `cbs recipes atlas` makes this page from the tables in `docs/atlas/`; `cbs recipes show NAME` says what a recipe runs
-and in what it differs from the paper, and the command above each table does it again.
+*reproduced* where our interval lies where the paper says, *differs* where it lies elsewhere, else *cannot be told* at
+this scale. What is to be found was written into the recipe before it was first run, and stays. `cbs recipes atlas`
+makes this page from the tables in `docs/atlas/`; `cbs recipes show NAME` says what a recipe runs and in what it differs
+from the paper, and the command above each table does it again.
 
 Tiny models on little data are not the models of the papers: a statement that differs here may hold there.
 """
@@ -78,7 +79,7 @@ def _section(table: dict[str, Any]) -> Iterator[str]:
         ours = told(numbers, f"{first}, and {more} more" if more > 0 else first)
         other = "" if row["source"] == source else f" ({row['source']})"
         published = [] if alike else [row["published"] + other]
-        cells = (row["claim"], *published, ours, row["verdict"])
+        cells = (row["claim"], *published, ours, row["verdict"].removesuffix(" at this scale"))
         yield "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
 
 
