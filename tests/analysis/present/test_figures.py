@@ -300,11 +300,12 @@ def test_a_key_below_has_as_many_columns_as_fit() -> None:
 def test_batch_sizes_are_ticks_where_their_labels_fit(sizes: list[int]) -> None:
     with style.style():
         figure, (axes,) = style.grid(1)
-        table = pd.DataFrame({"batch_size": sizes, "example_unit": "sequence", "tokens_per_example": np.nan})
+        table = pd.DataFrame({"batch_size": sizes, "example_unit": "sequence", "tokens_per_example": 32.0})
         style.batch_axes(axes, table, [1.0, 10.0], "steps", table["batch_size"])
         figure.draw_without_rendering()
         boxes = [label.get_window_extent() for label in axes.get_xticklabels()]
     assert set(axes.get_xticks()) <= set(sizes)
+    assert len(axes.child_axes) == (len(sizes) > 1)
     assert len(boxes) == len(sizes) if len(sizes) in (1, 8) else 1 < len(boxes) < len(sizes)
     assert not any(one.overlaps(other) for one, other in itertools.pairwise(boxes))
 
