@@ -19,8 +19,9 @@ from analysis.extensions.schedule_plan.phase_sources import sources
 from analysis.options import config_of
 from analysis.present.figures import figures_of
 from analysis.questions.local.answer import LocalBatchSizes, LocalScope, in_words, local
-from analysis.questions.local.checkpoints import LocalVerdict, number_of, tables_of
+from analysis.questions.local.checkpoints import LocalVerdict, number_of
 from analysis.questions.local.section import TITLE
+from analysis.questions.local.tuned_branches import tables_of
 from analysis.questions.report.answer import report
 from analysis.read.branches import Branched
 from analysis.read.results import load
