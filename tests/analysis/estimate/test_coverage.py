@@ -237,6 +237,7 @@ def test_curves_with_unlike_exponents_in_one_sweep_hold_the_truth_each() -> None
     assert hits.sum() >= 29
 
 
+@pytest.mark.slow
 def test_coverage_with_censored_ends() -> None:
     """16 sweeps of up to five seeds that differ between batch sizes: were the coverage only 92 %, fewer than 12 hits
     would have probability 0.007; at 75 %, 0.37."""

@@ -253,7 +253,7 @@ def check_uniform(found: np.ndarray) -> None:
 
 
 def test_with_equal_truths_the_probability_is_about_uniform(noisy: dict[str, Answer]) -> None:
-    check_uniform(probabilities(noisy["adamw"], 40, ratio=1.0, seeds=3))
+    check_uniform(probabilities(noisy["adamw"], 24, ratio=1.0, seeds=3))
 
 
 @pytest.mark.slow
