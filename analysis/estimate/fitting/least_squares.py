@@ -218,13 +218,12 @@ def minimized(normal: Normal, start: Array, box: Array, *, steps: int) -> tuple[
     live, now, damping = np.arange(len(start)), start.copy(), np.full(len(start), 1e-3)
     cost, slope, square = normal(now, live)
     for _ in range(steps):
-        # a parameter at a bound that would leave the box takes no part in the step
+        # a parameter at a bound that would leave the box takes no part in the step: its own ends in the bound again
         held = ((now <= box[0]) & (slope >= 0)) | ((now >= box[1]) & (slope <= 0))
-        damped, wanted = square + (square * damping[:, None, None] + 1e-300) * unit, slope
+        damped = square + (square * damping[:, None, None] + 1e-300) * unit
         if held.any():
             damped = np.where(held[:, :, None] | held[:, None, :], unit, damped)
-            wanted = np.where(held, 0.0, slope)
-        step = np.linalg.solve(damped, wanted[..., None])[..., 0]
+        step = np.linalg.solve(damped, slope[..., None])[..., 0]
         trial = np.minimum(np.maximum(now - step, box[0]), box[1])
         tried = normal(trial, live)
         better, moving = tried[0] <= cost, (np.abs(trial - now) >= _CONVERGED).any(axis=1)
