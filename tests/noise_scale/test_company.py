@@ -206,7 +206,10 @@ def test_a_loss_that_nobody_could_look_at_is_named() -> None:
 def test_two_passes_are_kept_until_the_backward_pass() -> None:
     coupling, kept = Coupling([]), []
     for number in range(3):
-        ends: Callable[[], list] = lambda number=number: []
+
+        def ends(number: int = number) -> list:
+            return []
+
         kept.append(weakref.ref(ends))
         coupling.look(number, ends, [])
         del ends
