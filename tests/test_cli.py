@@ -367,6 +367,7 @@ def test_answers_without_figures_do_without_drawing_and_training(tmp_path):
         (["scale", "results", "--hold-data", "0"], ["--hold-data", "positive"]),
         (["sweep", "--batch-sizes", "4.."], ["--batch-sizes 4..", "two ends"]),
         (["sweep", "--batch-sizes", "..4"], ["--batch-sizes ..4", "two ends"]),
+        (["sweep", "--set", "within=0.5", "--dry-run"], ["within", "--budget"]),
         (["sweep", "--gpus-per-trial", "nan"], ["gpus per trial", "nan"]),
         (["sweep", "--set", "cpus_per_trial=100000"], ["100000 cores", "this machine"]),
         (["sweep", "--set", "trial_timeout=0"], ["timeout", "above 0"]),

@@ -6,11 +6,13 @@ page has; what reads somebody's files gets as far as looking for them.
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import functools
 import itertools
 import re
 import shlex
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -69,6 +71,37 @@ def command_lines() -> dict[str, set[str]]:
                 if re.match(r"cbs [a-z]|--[a-z]", part):
                     found.setdefault(part, set()).add(page.name)
     return found
+
+
+def pasted(text: str) -> list[list[str]]:
+    """The words of every command of cbs that a shell makes of a text; programs of others do nothing.
+
+    Raises:
+        CalledProcessError: if a line is no command: what went before it lacks its backslash.
+    """
+    shell = "set -e\nPATH=\npython() { :; }\ncbs() { printf '%s\\0' \"$@\"; echo; }\n" + text
+    answer = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=True)
+    return [line.split("\0") for line in answer.stdout.split("\0\n")[:-1]]
+
+
+EXAMPLES = {
+    path.name: [part for part in said.split("\n\n") if re.search(r"^cbs ", part, re.MULTILINE)]
+    for path in sorted((ROOT / "docs" / "examples").glob("*.py"))
+    if (said := ast.get_docstring(ast.parse(path.read_text()))) is not None
+}
+
+
+def test_commands_of_the_examples_can_be_pasted() -> None:
+    commands = [words for parts in EXAMPLES.values() for part in parts for words in pasted(part)]
+    assert len(commands) == 6
+    for words in commands:
+        understood(*split(words))
+
+
+def test_commands_of_several_lines_can_be_pasted() -> None:
+    blocks = [block for page in PAGES for block in FENCE.findall(page.read_text()) if re.search(r"^ *cbs ", block)]
+    assert sum("\\\n" in block for block in blocks) >= 10
+    assert [block for block in blocks if re.search(r"[^\\]\n\s*-", block)] == []
 
 
 LINES = command_lines()
@@ -167,7 +200,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 COMPLETE = {line: found for line in COMMANDS if (found := complete(line)) is not None}
 STOPS = {
-    "--from results/narrow": "no results at results/narrow",
+    "--from results/": "no results at results/",
     "--from-checkpoint": "no checkpoint at",
 }
 """Why sweeps that are understood end where their files are missing."""

@@ -198,7 +198,7 @@ def test_the_atlas_gives_the_first_of_several_reasons_and_what_rows_share_once()
     ):
         assert said in page(row | {"why": reasons})
     one = row | {"why": ["a"]}
-    assert "| c | p (s) | a |" in page(one)
+    assert "|---|---|---|---|\n| c | p (s) | a | cannot be told |" in page(one)
     assert "Published: s.\n\n| statement | published | ours" in page(one, one | {"published": "q"})
     assert "Published: p; s.\n\n| statement | ours" in page(one, one)
     assert "| c | q (t) | a |" in page(one, one | {"published": "q", "source": "t"})
