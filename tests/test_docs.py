@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests import fresh
+from tests.kinds import kinds
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
@@ -59,9 +60,7 @@ def test_every_figure_of_the_quadratic_stands_below_its_command() -> None:
 COMMANDS = [command for command, _ in SHOWN] + re.findall(r"`cbs (theory quadratic [^`]+)`", QUADRATIC)
 
 
-@pytest.mark.parametrize(
-    "command", [COMMANDS[0], *(pytest.param(command, marks=pytest.mark.slow) for command in COMMANDS[1:])]
-)
+@pytest.mark.parametrize("command", kinds(COMMANDS[:1], COMMANDS[1:]))
 def test_a_command_of_the_quadratic_draws_its_figure(
     command: str, run: Callable[..., tuple[int, str, str]], tmp_path: Path
 ) -> None:

@@ -13,6 +13,7 @@ from cbs.errors import ConfigError
 from cbs.noise_scale import NoiseScaleMeter
 from cbs.noise_scale.moments import solve_moments
 from cbs.noise_scale.probe import Probe
+from tests.kinds import kinds
 
 EXAMPLES, MEMBERS = 12, 3
 LAYOUTS = {
@@ -138,11 +139,7 @@ def run(source: str, groups: Any, steps: int, *, between: float, within: float, 
 
 @pytest.mark.parametrize(
     ("source", "between", "within"),
-    [
-        ("split", 2.0, 6.0),
-        pytest.param("split", 6.0, 0.6, marks=pytest.mark.slow),
-        pytest.param("per_example", 2.0, 6.0, marks=pytest.mark.slow),
-    ],
+    kinds([("split", 2.0, 6.0)], [("split", 6.0, 0.6), ("per_example", 2.0, 6.0)]),
 )
 def test_both_levels_are_in_their_intervals(source: str, between: float, within: float) -> None:
     meter = run(source, MEMBERS, 600, between=between, within=within)

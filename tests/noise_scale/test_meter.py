@@ -16,7 +16,7 @@ from torch.nn.functional import mse_loss
 from cbs.compute import seeding
 from cbs.errors import ConfigError
 from cbs.noise_scale import Estimate, NoiseScaleMeter
-from tests.kinds import kinds
+from tests.kinds import kinds, kinds_of
 
 SOURCES = ("split", "accumulation", "per_example")
 
@@ -74,7 +74,7 @@ def truth(model: nn.Module, examples: int = 8_000) -> tuple[float, float]:
     return mean.square().sum().item() - noise / examples, noise
 
 
-@pytest.mark.parametrize("source", [*SOURCES[:2], pytest.param(SOURCES[2], marks=pytest.mark.slow)])
+@pytest.mark.parametrize("source", kinds_of(SOURCES, SOURCES[:2]))
 def test_every_source_finds_the_truth(source: str) -> None:
     model = small_model()
     noise_scale = NoiseScaleMeter(model, source=source, every=1, window=None)

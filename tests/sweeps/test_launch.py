@@ -137,48 +137,6 @@ def test_optimizers_join_a_folder_and_sweep_without_another_flag(names, referenc
     assert len(manifest["runs"]) == 2
 
 
-@pytest.mark.slow
-def test_a_trial_that_raises_is_a_result_and_is_tried_again(tmp_path, monkeypatch):
-    broken = tmp_path / "broken_workload.py"
-    broken.write_text(BROKEN)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    flag = tmp_path / "flag"
-    flag.touch()
-    asked = tiny(workload=Choice(name="broken_workload:broken", options={"flag": str(flag), "folder": str(tmp_path)}))
-    text = io.StringIO()
-    progress = Progress(Console(file=text, width=200), 2)
-    sweep(asked.replace(batch_sizes=(4,), seeds=(0,), lrs=(0.1,)), tmp_path / "out", resources=ONE, progress=progress)
-    (result,) = Store(tmp_path / "out").results()
-    assert result.status is TrialStatus.FAILED
-    assert "ValueError: on purpose [/red]" in result.message
-    assert "\n" not in result.message
-    assert "on purpose [/red]" in text.getvalue()
-    flag.unlink()
-    with without_ray():
-        sweep(asked.replace(batch_sizes=(4,), seeds=(0,), lrs=(0.1,)), tmp_path / "out")
-    (result,) = Store(tmp_path / "out").results()
-    assert result.status is not TrialStatus.FAILED
-
-
-BROKEN = """
-from pathlib import Path
-from cbs.workloads import build_workload
-from cbs.trial.config import Choice
-
-def broken(flag, folder):
-    workload = build_workload(Choice(name="noisy_quadratic", options={"dimension": 20}))
-    losses = workload.example_losses
-    def example_losses(model, batch):
-        if Path(flag).exists():
-            raise ValueError("on purpose [/red]\\nsecond line")
-        return losses(model, batch)
-    workload.example_losses = example_losses
-    return workload
-"""
-
-
 def test_a_program_of_ones_own_is_swept_like_a_workload(tmp_path):
     program = tmp_path / "program.py"
     program.write_text(

@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console
 
 from cbs.registry.choices import parse_choice
+from cbs.trial.record import TrialStatus
 from sweeps.outlook.progress import Progress
 from sweeps.outlook.report import dry_run_lines, dry_run_report, outcome_lines, outcome_report
 from sweeps.search.search import Search
@@ -56,6 +57,15 @@ def test_the_live_table_shows_whole_labels(width: int) -> None:
     shown = "".join(line[: width // 3] for line in screen.getvalue().splitlines()).replace(" ", "")
     for label in search.sweep.labels.values():
         assert label.replace(" ", "") in shown
+
+
+def test_what_a_failed_trial_says_is_no_markup() -> None:
+    screen, search = io.StringIO(), Search(small_sweep(batch_sizes=(4,)))
+    (result,) = run_search(search, workers=1, stop_after=1).values()
+    progress = Progress(Console(file=screen, width=200), 1)
+    progress.finished(result.replace(status=TrialStatus.FAILED, message="ValueError: on purpose [/red]"), search)
+    progress.note("[red]")
+    assert screen.getvalue() == f"FAILED {result.trial_id}: ValueError: on purpose [/red]\nnote [red]\n"
 
 
 def test_the_time_left_is_that_of_the_planned_trials_at_the_pace_of_those_that_finished_here(

@@ -14,6 +14,7 @@ from cbs.training.noise_scale_run import measure_run, phase_ends
 from cbs.trial.config import Choice, TrialConfig
 from cbs.trial.target import Target
 from cbs.workloads import build_workload
+from tests.kinds import kinds
 from tests.references.quadratic_moments import true_moments
 
 CONFIG = TrialConfig(
@@ -32,9 +33,7 @@ def config_with(**changes: object) -> TrialConfig:
     return dataclasses.replace(CONFIG, **changes)
 
 
-@pytest.mark.parametrize(
-    "source", ["split", *(pytest.param(name, marks=pytest.mark.slow) for name in ("accumulation", "per_example"))]
-)
+@pytest.mark.parametrize("source", kinds(["split"], ["accumulation", "per_example"]))
 def test_standing_still_every_phase_reads_the_true_noise_scale(source: str) -> None:
     done: list[None] = []
     run = measure_run(

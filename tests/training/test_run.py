@@ -21,6 +21,7 @@ from cbs.trial.config import Choice, EvaluationPlan, Schedule, TrialConfig
 from cbs.trial.record import Measurement, TrialResult, TrialStatus
 from cbs.trial.target import Target
 from cbs.workloads import build_workload
+from tests.kinds import kinds
 
 CONFIG = TrialConfig(
     workload=Choice(name="noisy_quadratic", options={"dimension": 30}),
@@ -84,9 +85,7 @@ def test_bitwise_repeatable() -> None:
     assert values(run_trial(config_with(seed=6))) != values(first)
 
 
-@pytest.mark.parametrize(
-    "micro_batch_size", [1, 5, 13, *(pytest.param(size, marks=pytest.mark.slow) for size in (4, 12, 50))]
-)
+@pytest.mark.parametrize("micro_batch_size", kinds([1, 5, 13], [4, 12, 50]))
 def test_accumulation_equals_the_whole_batch(micro_batch_size: int) -> None:
     whole, parts = Recorder(), Recorder()
     one = run_trial(config_with(batch_size=13, probe=None), workload=whole)

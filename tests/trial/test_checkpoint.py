@@ -17,7 +17,7 @@ from cbs.optimizers import OPTIMIZERS
 from cbs.trial.checkpoint import Checkpoint
 from cbs.trial.store import Store
 from cbs.workloads import TrainingStream, Workload, build_workload
-from tests.kinds import kinds
+from tests.kinds import kinds, kinds_of
 
 # What is validated is not what is tested; 512 sequences would take most of the time.
 TEXT = Choice(name="text", options={"validation_sequences": 8, "context": 8, "layers": 1})
@@ -85,10 +85,7 @@ QUICK = ("adamw", "gauss_newton", "merit", "muon", "schedule_free")
 """Of each way to keep a state: by torch, of the problem, in blocks, in parts, with weights of its own."""
 
 
-@pytest.mark.parametrize(
-    "optimizer",
-    [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in OPTIMIZERS.names()],
-)
+@pytest.mark.parametrize("optimizer", kinds_of(OPTIMIZERS.names(), QUICK))
 def test_a_resumed_trial_leaves_the_same_bytes(optimizer, workload, tmp_path):
     checkpoint = assert_resumes_to_the_same_bytes(config(optimizer), workload, tmp_path, kills=(11,))
     checkpoint.remove()

@@ -13,6 +13,7 @@ from cbs.noise_scale import NoiseScaleMeter, Probe
 from cbs.noise_scale.moments import Moments
 from cbs.trial.config import Choice
 from cbs.workloads import build_workload
+from tests.kinds import kinds
 from tests.references.quadratic_moments import true_moments
 
 
@@ -39,11 +40,7 @@ def observe(probe: Probe, model: nn.Module, examples: Tensor, sizes: list[int]) 
 
 @pytest.mark.parametrize(
     ("sizes", "noise"),
-    [
-        ([3, 3, 2, 2], 50.0),
-        ([1, 7], 0.05),
-        *(pytest.param(*other, marks=pytest.mark.slow) for other in (([1, 1], 1.0), ([8, 8], 0.05), ([1, 7], 50.0))),
-    ],
+    kinds([([3, 3, 2, 2], 50.0), ([1, 7], 0.05)], [([1, 1], 1.0), ([8, 8], 0.05), ([1, 7], 50.0)]),
 )
 def test_moments_are_unbiased_at_a_fixed_point(sizes: list[int], noise: float) -> None:
     workload = build_workload(Choice(name="noisy_quadratic", options={"dimension": 50, "noise": noise}))
