@@ -45,16 +45,14 @@ LOG_FILES = (
     *("tests/sweeps/test_trackers.py", "tests/analysis/read/importers/test_wandb.py"),
     *("tests/analysis/read/importers/test_tensorboard.py", "tests/analysis/read/importers/test_properties.py"),
 )
-SCOPES = {
-    file: name for name, files in (("ray", RAY_FILES), ("fork", FORKING_FILES), ("logs", LOG_FILES)) for file in files
-}
+SCOPES = {**dict.fromkeys((*RAY_FILES, *FORKING_FILES), "processes"), **dict.fromkeys(LOG_FILES, "logs")}
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """How ``pytest -n`` shares out tests: those of a file, which share fixtures, to one process, and so those of all
-    files that start Ray, so that there is one Ray at a time, and of those that fork from :mod:`tests.fresh`, so that
-    its server is there once, and of those that import what writes or reads logs. Ray comes first, as it takes longest.
+    files that start Ray, so that there is one Ray at a time, or fork from :mod:`tests.fresh`, so that its server is
+    there once, and of those that import what writes or reads logs. Ray comes first, as it takes longest.
     """
     from xdist.scheduler import LoadScopeScheduling
 

@@ -13,7 +13,9 @@ import signal
 import sys
 import tempfile
 import traceback
+from collections.abc import Sequence
 from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import ModuleType
 
@@ -38,13 +40,19 @@ def python(source: str, folder: Path, *arguments: str) -> Finished:
     more than ten minutes."""
     with tempfile.TemporaryDirectory() as scratch:
         files = [Path(scratch) / name for name in ("stdout", "stderr")]
-        child = _SERVER.Process(target=_run, args=(source, str(folder), arguments, *map(str, files)))
-        child.start()
+        child = begun(source, folder, *arguments, files=files)
         child.join(SECONDS)
         if child.exitcode is None:
             assert child.pid is not None
             os.killpg(child.pid, signal.SIGKILL)
         return Finished(child.exitcode, *(file.read_text() for file in files))
+
+
+def begun(source: str, folder: Path, *arguments: str, files: Sequence[Path] = (Path(os.devnull),) * 2) -> BaseProcess:
+    """The process, which has only begun; what it says goes to two files."""
+    child = _SERVER.Process(target=_run, args=(source, str(folder), arguments, *map(str, files)))
+    child.start()
+    return child
 
 
 def _run(source: str, folder: str, arguments: tuple[str, ...], *files: str) -> None:

@@ -24,6 +24,7 @@ from cbs.trial.store import Store
 from sweeps.folder.bounds import BOUNDS
 from sweeps.running import dispatch
 from sweeps.running.scratch import remove_stale_folders
+from tests import fresh
 from tests.sweeps import faulty
 from tests.sweeps.alone import children_here, one_after_the_other, without_ray
 
@@ -38,15 +39,15 @@ DEADLINE = 600.0
 # A raylet that is gone refuses the connection at once; one that is slow, on a busy machine, has its ten seconds.
 WORKER, TRIAL, RAYLET = "Trainable", "from sweeps.running.child import main", "raylet/raylet "
 QUICK = {"period_ms": "1000", "timeout_ms": "10000", "initial_delay_ms": "0", "failure_threshold": "3"}
+HEALTH = {f"RAY_health_check_{name}": value for name, value in QUICK.items()}
 
 
 def start(
     folder: Path, workers: int = 2, more: Sequence[str] = (), what: Sequence[str] = COMMAND
 ) -> subprocess.Popen[str]:
     command = [sys.executable, str(ROOT / "cli.py"), *what, "--workers", str(workers), "-o", str(folder), *more]
-    quick = {f"RAY_health_check_{name}": value for name, value in QUICK.items()}
     return subprocess.Popen(
-        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **quick}
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **HEALTH}
     )
 
 
@@ -115,10 +116,14 @@ def undisturbed(tmp_path_factory) -> Path:
 
 def kill_driver(folder: Path, after: int) -> int:
     """Start the sweep, SIGKILL its main process once ``after`` more trials are stored, wait for its Ray to go."""
-    process, before = start(folder, workers=1, more=TWO), stored(folder)
-    wait_for(lambda: process.poll() is not None or stored(folder) >= before + after, "no trial finished")
-    assert process.poll() is None, "the sweep ended before it could be killed"
-    end(process)
+    source = f"import os; os.environ.update({HEALTH}); import cli; cli.main()"
+    process = fresh.begun(source, ROOT, *COMMAND, *TWO, "--workers", "1", "-o", str(folder))
+    wait_for(lambda: not process.is_alive() or stored(folder) >= after, "no trial finished")
+    assert process.is_alive(), "the sweep ended before it could be killed"
+    process.kill()
+    process.join()
+    assert process.pid is not None
+    gone(process.pid)
     return process.pid
 
 
@@ -126,7 +131,12 @@ def end(process: subprocess.Popen[str]) -> None:
     """SIGKILL the main process of a sweep, and wait for its Ray to go."""
     process.kill()
     process.communicate()
-    wait_for(lambda: not processes_of(process.pid), "processes of a killed sweep stay behind")
+    gone(process.pid)
+
+
+def gone(pid: int) -> None:
+    """Wait for the Ray of a process that was killed to go."""
+    wait_for(lambda: not processes_of(pid), "processes of a killed sweep stay behind")
 
 
 def test_a_killed_sweep_leaves_nothing_behind_and_continues(tmp_path):
