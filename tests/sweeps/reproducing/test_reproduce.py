@@ -86,27 +86,40 @@ def written(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     return asked
 
 
-def test_every_statement_has_a_verdict_with_our_interval(written: list[Path], tmp_path: Path) -> None:
-    outcome = reproduce("test-recipe", "tiny", tmp_path / "out")
-    assert written == [tmp_path / "out" / "main"]
-    assert [str(each.verdict) for each in outcome.judged] == [
+def test_every_statement_has_a_verdict_with_our_interval_and_the_atlas_is_made_of_them(
+    written: list[Path], run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, err = run("reproduce", "test-recipe", "--record", "tables")
+    assert code == 0, err
+    folder = Path("results/test-recipe-tiny")
+    assert written == [folder / "main"]
+    assert out.count("verdict     reproduced") == 2
+    assert out.count("verdict     differs") == 1
+    assert f"figure      {folder}/main/analysis/figures/steps.png" in out
+    stored = json.loads((folder / VERDICTS).read_text())
+    assert [each["verdict"] for each in stored["verdicts"]] == [
         "reproduced", "reproduced", "differs", "cannot be told at this scale", "cannot be told at this scale",
     ]  # fmt: skip
-    assert "0 entries fit [optimizer=lamb]" in outcome.judged[3].why[0]
-    assert "parameters" in outcome.judged[4].why[0]
-    assert set(outcome.failures) == {"fails"}
-    (merit,) = outcome.judged[1].found
-    low, high = merit.interval
-    assert low is not None
-    assert high is not None
+    assert "0 entries fit [optimizer=lamb]" in stored["verdicts"][3]["why"][0]
+    assert "parameters" in stored["verdicts"][4]["why"][0]
+    assert set(stored["failures"]) == {"fails"}
+    (merit,) = stored["verdicts"][1]["ours"]
+    low, high = merit["interval"]
     assert low < 171 < high
-    assert [Path(file).name for file in outcome.figures if file.endswith(".png")] == ["steps.png"]
-    stored = json.loads((tmp_path / "out" / VERDICTS).read_text())
+    assert [Path(file).name for file in stored["figures"] if file.endswith(".png")] == ["steps.png"]
     assert "main/analysis/figures/steps.png" in stored["figures"]
-    assert all((tmp_path / "out" / file).is_file() for file in stored["figures"])
-    assert stored["verdicts"][1]["ours"] == [{"value": merit.value, "interval": [low, high]}]
+    assert all((folder / file).is_file() for file in stored["figures"])
     assert stored["command"] == "cbs reproduce test-recipe --scale tiny"
     assert stored["complete"] is True
+    code, out, _ = run("recipes", "atlas", "tables", "-o", "page.md")
+    assert (code, out) == (0, "page.md: 5 statements\n")
+    page = Path("page.md").read_text()
+    assert "In all: 2 reproduced, 1 differs, 2 cannot be told at this scale." in page
+    assert re.search(r"Not recorded here, so neither found nor missed: .*`nqm`", page)
+    assert "`test-recipe`" not in page.split("## ")[0]
+    assert "| merit is about 42 | 42 | " in page
+    assert "cbs reproduce test-recipe --scale tiny" in page
 
 
 def test_a_run_starts_from_the_checkpoint_that_the_run_before_it_keeps(
@@ -162,25 +175,6 @@ def test_what_a_limit_cut_short_is_not_complete(written: list[Path], tmp_path: P
     assert outcome.complete is False
     assert any("run main" in note for note in notes)
     assert str(outcome.judged[0].verdict) != "reproduced"
-
-
-def test_the_command_prints_verdicts_and_the_atlas_is_made_of_them(
-    written: list[Path], run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    code, out, err = run("reproduce", "test-recipe", "--record", "tables")
-    assert code == 0, err
-    assert out.count("verdict     reproduced") == 2
-    assert out.count("verdict     differs") == 1
-    assert "figure      results/test-recipe-tiny/main/analysis/figures/steps.png" in out
-    code, out, _ = run("recipes", "atlas", "tables", "-o", "page.md")
-    assert (code, out) == (0, "page.md: 5 statements\n")
-    page = Path("page.md").read_text()
-    assert "In all: 2 reproduced, 1 differs, 2 cannot be told at this scale." in page
-    assert re.search(r"Not recorded here, so neither found nor missed: .*`nqm`", page)
-    assert "`test-recipe`" not in page.split("## ")[0]
-    assert "| merit is about 42 | 42 | " in page
-    assert "cbs reproduce test-recipe --scale tiny" in page
 
 
 def test_the_atlas_gives_the_first_of_several_reasons_and_what_rows_share_once() -> None:
