@@ -333,7 +333,7 @@ def test_the_table_of_what_cannot_be_swept_is_exact(name: str) -> None:
     assert bool(found) == (name in UNUSABLE), found or "it works: take it out of the table"
 
 
-FAST = ("torch.nadam", "pytorch_optimizer.adopt", "pytorch_optimizer.muon", "pytorch_optimizer.yogi")
+FAST = ("torch.nadam", "pytorch_optimizer.muon")
 
 
 @pytest.mark.parametrize(

@@ -137,7 +137,7 @@ SETTINGS = [
     pytest.param(4, 0.09, 0.0, marks=pytest.mark.slow),
     pytest.param(16, 0.35, 0.0, marks=pytest.mark.slow),
     pytest.param(64, 1.0, 0.0, marks=pytest.mark.slow),
-    (128, 1.4, 0.0),
+    pytest.param(128, 1.4, 0.0, marks=pytest.mark.slow),
     (64, 0.2, 0.8),
 ]
 """Batch size, a learning rate near the best, momentum; many steps at a small batch, and what lies between, are slow."""
