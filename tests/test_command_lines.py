@@ -6,11 +6,13 @@ page has; what reads somebody's files gets as far as looking for them.
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import functools
 import itertools
 import re
 import shlex
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +24,7 @@ import cli
 from analysis.read.importers.settings import FACTS
 from cbs.optimizers import OPTIMIZERS
 from tests.factories import LRS, Truth, sweep
+from tests.kinds import kinds_of
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", ROOT / "results" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -68,6 +71,37 @@ def command_lines() -> dict[str, set[str]]:
                 if re.match(r"cbs [a-z]|--[a-z]", part):
                     found.setdefault(part, set()).add(page.name)
     return found
+
+
+def pasted(text: str) -> list[list[str]]:
+    """The words of every command of cbs that a shell makes of a text; programs of others do nothing.
+
+    Raises:
+        CalledProcessError: if a line is no command: what went before it lacks its backslash.
+    """
+    shell = "set -e\nPATH=\npython() { :; }\ncbs() { printf '%s\\0' \"$@\"; echo; }\n" + text
+    answer = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=True)
+    return [line.split("\0") for line in answer.stdout.split("\0\n")[:-1]]
+
+
+EXAMPLES = {
+    path.name: [part for part in said.split("\n\n") if re.search(r"^cbs ", part, re.MULTILINE)]
+    for path in sorted((ROOT / "docs" / "examples").glob("*.py"))
+    if (said := ast.get_docstring(ast.parse(path.read_text()))) is not None
+}
+
+
+def test_commands_of_the_examples_can_be_pasted() -> None:
+    commands = [words for parts in EXAMPLES.values() for part in parts for words in pasted(part)]
+    assert len(commands) == 6
+    for words in commands:
+        understood(*split(words))
+
+
+def test_commands_of_several_lines_can_be_pasted() -> None:
+    blocks = [block for page in PAGES for block in FENCE.findall(page.read_text()) if re.search(r"^ *cbs ", block)]
+    assert sum("\\\n" in block for block in blocks) >= 10
+    assert [block for block in blocks if re.search(r"[^\\]\n\s*-", block)] == []
 
 
 LINES = command_lines()
@@ -166,13 +200,28 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 COMPLETE = {line: found for line in COMMANDS if (found := complete(line)) is not None}
 STOPS = {
-    "--from results/narrow": "no results at results/narrow",
+    "--from results/": "no results at results/",
     "--from-checkpoint": "no checkpoint at",
 }
 """Why sweeps that are understood end where their files are missing."""
 
 
-@pytest.mark.parametrize("line", [line for line, (name, _) in COMPLETE.items() if name == "sweep"])
+def news(lines: list[str], of: Callable[[str], set[str]]) -> list[str]:
+    """The lines that have something which none before them has."""
+    seen: set[str] = set()
+    return [line for line in lines if not of(line) <= seen and not seen.update(of(line))]
+
+
+SWEEPS = [line for line, (name, _) in COMPLETE.items() if name == "sweep"]
+
+
+def asked_of(line: str) -> set[str]:
+    """Flags, and settings and choices without their values."""
+    words = COMPLETE[line][1]
+    return {re.split(r"[=(.]", word)[0] if word[0] != "-" else word for word in words if re.match("--|[a-z]", word)}
+
+
+@pytest.mark.parametrize("line", kinds_of(SWEEPS, news(sorted(SWEEPS, key=len, reverse=True), asked_of)))
 def test_a_sweep_is_planned(line: str, run: Run, place: Path) -> None:
     words = COMPLETE[line][1]
     if not FAR.isdisjoint(words):
@@ -184,8 +233,11 @@ def test_a_sweep_is_planned(line: str, run: Run, place: Path) -> None:
 
 
 @pytest.mark.parametrize("line", [line for line, (name, _) in COMPLETE.items() if name == "import"])
-def test_an_import_asks_for_no_more_than_its_source(line: str, run: Run, place: Path) -> None:
+def test_an_import_asks_for_no_more_than_its_source(
+    line: str, run: Run, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     _, words = COMPLETE[line]
+    monkeypatch.setitem(sys.modules, "wandb", None)  # seconds of imports, to ask a server that is not there
     code, _, err = run("import", *words)
     assert code == 2
     missing = ("missing: SOURCE",) if words == ["--add"] else (words[0].split("/")[0], "wandb", "package")
@@ -213,7 +265,7 @@ ALIKE = {
 """The lines to run; of those that differ in the folder alone, one."""
 
 
-@pytest.mark.parametrize("line", ALIKE.values())
+@pytest.mark.parametrize("line", kinds_of(ALIKE.values(), news([*ALIKE.values()], lambda line: {COMPLETE[line][0]})))
 def test_a_command_runs(line: str, run: Run, place: Path) -> None:
     name, words = COMPLETE[line]
     if "throughput.csv" in words:

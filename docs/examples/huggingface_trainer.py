@@ -7,8 +7,8 @@ cbs sweep --command \
 
 python huggingface_trainer.py --batch 8 --steps 200 --keep 20 --out trunk
 cbs branch --command 'python huggingface_trainer.py --batch {batch_size} --lr {lr} --seed {seed} --out {folder}
-    --steps {steps} --every 5 --start {checkpoint}' --from-checkpoint trunk/checkpoint-50 --trunk-batch 8 --lr 1e-3
-    --from-checkpoint trunk/checkpoint-100 --factors 1/2,1,2,4 --window 640 --metric loss --direction below
+    --steps {steps} --every 5 --start {checkpoint}' --from-checkpoint trunk/checkpoint-50 --trunk-batch 8 --lr 1e-3 \
+    --from-checkpoint trunk/checkpoint-100 --factors 1/2,1,2,4 --window 640 --metric loss --direction below \
     --metric-unit nats/token --example-unit sequence --tokens-per-example 32 --optim adamw
 """
 

@@ -1,7 +1,7 @@
-"""Branches from checkpoints of the Hugging Face Trainer, trained here: a workload that says how one is loaded.
+r"""Branches from checkpoints of the Hugging Face Trainer, trained here: a workload that says how one is loaded.
 
 python huggingface_trainer.py --batch 8 --steps 200 --keep 20 --out trunk
-cbs branch --workload trainer_checkpoints:counting --optim adamw --trunk-batch 8 --lr 1e-3 --window 640
+cbs branch --workload trainer_checkpoints:counting --optim adamw --trunk-batch 8 --lr 1e-3 --window 640 \
     --from-checkpoint trunk/checkpoint-50 --from-checkpoint trunk/checkpoint-100 --factors 1/2,1,2,4
 """
 

@@ -17,14 +17,11 @@ from sweeps.reproducing.telling import told
 
 HEAD = """# Atlas: what of the literature was found again
 
-A row for every statement that a recipe looks for: the published value, ours with a 95 % interval, and the verdict.
-What is to be found was written into the recipe before it was first run, and stays. The tables behind this page are in
-`docs/atlas/`; `cbs recipes atlas` makes it from them, `cbs recipes show NAME` says what a recipe runs and in what it
-differs from the paper, and the command above each table does it again.
-
-- *reproduced*: our interval lies where the paper says.
-- *differs*: it lies elsewhere.
-- *cannot be told at this scale*: it reaches both, or there is no answer, and then the row says why.
+A row for every statement that a recipe looks for: the published value, ours with a 95 % interval, and the verdict:
+*reproduced* where our interval lies where the paper says, *differs* where it lies elsewhere, else *cannot be told* at
+this scale. What is to be found was written into the recipe before it was first run, and stays. `cbs recipes atlas`
+makes this page from the tables in `docs/atlas/`; `cbs recipes show NAME` says what a recipe runs and in what it differs
+from the paper, and the command above each table does it again.
 
 Tiny models on little data are not the models of the papers: a statement that differs here may hold there.
 """
@@ -75,14 +72,14 @@ def _section(table: dict[str, Any]) -> Iterator[str]:
         ]
         yield f"Published: {'; '.join(filter(None, said))}."
     head = ("statement", *([] if alike else ["published"]), "ours", "verdict")
-    yield f"\n| {' | '.join(head)} |\n|{' --- |' * len(head)}"
+    yield f"\n| {' | '.join(head)} |\n|{'---|' * len(head)}"
     for row in rows:
         numbers = [Quantity(each["value"], tuple(each["interval"])) for each in row["ours"]]
         first, more = (row["why"] or [""])[0], len(row["why"]) - 1
         ours = told(numbers, f"{first}, and {more} more" if more > 0 else first)
         other = "" if row["source"] == source else f" ({row['source']})"
         published = [] if alike else [row["published"] + other]
-        cells = (row["claim"], *published, ours, row["verdict"])
+        cells = (row["claim"], *published, ours, row["verdict"].removesuffix(" at this scale"))
         yield "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
 
 

@@ -17,6 +17,7 @@ from cbs.noise_scale.alike import alike
 from cbs.noise_scale.coupling import Coupling
 from cbs.noise_scale.cut import Call
 from cbs.noise_scale.separation import Separation
+from tests.kinds import kinds
 
 EXAMPLES = 16
 
@@ -205,7 +206,10 @@ def test_a_loss_that_nobody_could_look_at_is_named() -> None:
 def test_two_passes_are_kept_until_the_backward_pass() -> None:
     coupling, kept = Coupling([]), []
     for number in range(3):
-        ends: Callable[[], list] = lambda number=number: []
+
+        def ends(number: int = number) -> list:
+            return []
+
         kept.append(weakref.ref(ends))
         coupling.look(number, ends, [])
         del ends
@@ -304,7 +308,7 @@ def test_copies_are_told(apart: bool, said: str) -> None:
         assert "examples resemble" not in meter.estimate().note
 
 
-@pytest.mark.parametrize("examples", [4, 8, 16, 64])
+@pytest.mark.parametrize("examples", kinds([4, 16], [8, 64]))
 @pytest.mark.parametrize("numbers", [1, 2, 20])
 def test_independent_examples_are_no_copies(examples: int, numbers: int) -> None:
     generator = torch.Generator().manual_seed(examples + numbers)

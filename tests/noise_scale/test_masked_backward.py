@@ -340,7 +340,7 @@ class Chosen(nn.Module):
 
 @pytest.mark.parametrize("examples", [4, 12])
 def test_experts_that_choose_rows_are_found_in_the_first_step(examples: int) -> None:
-    for seed in range(25):
+    for seed in range(8):
         torch.manual_seed(seed)
         model = Chosen()
         meter = NoiseScaleMeter(model, source="split")

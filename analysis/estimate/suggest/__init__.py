@@ -128,7 +128,8 @@ def _rates(answer: Answer, sizes: Sequence[int], edges: dict[int, tuple[float, .
         return None
     near = [study for study in answer.studies if not searched or study.batch_size in sizes]
     tried = {lr for study in near for lr in study.lrs.tolist() if math.isfinite(lr)}
-    return tuple(sorted(tried.union(*edges.values()))) or None
+    beyond = {lr for lrs in edges.values() for lr in lrs if not any(math.isclose(lr, it, rel_tol=1e-5) for it in tried)}
+    return tuple(sorted(tried | beyond)) or None
 
 
 def _beyond(study: Study, best: float) -> tuple[float, ...]:

@@ -128,7 +128,8 @@ def batch_axes(axes: Axes, table: pd.DataFrame, y: Any, label: str, sizes: pd.Se
     x = table["batch_size"] if sizes is None else sizes
     ticks = None if sizes is None else _with_room(sorted(set(sizes)), size(axes)[0])
     log_axes(axes, x, y, of_x, label, ticks=ticks, most=len(ticks) if ticks else most_ticks(axes))
-    token_axis(axes, table["tokens_per_example"])
+    if x.nunique() > 1:  # of one size the points of several curves stand side by side, and would read as other tokens
+        token_axis(axes, table["tokens_per_example"])
 
 
 def _with_room(values: Sequence[float], inches: float) -> Sequence[float]:

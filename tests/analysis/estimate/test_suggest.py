@@ -27,7 +27,7 @@ from analysis.estimate.fitting.least_squares import Exponent
 from analysis.estimate.fitting.other_forms import OtherForms
 from analysis.estimate.result import Answer
 from analysis.estimate.studies import Study
-from analysis.estimate.suggest import Suggestion, _beyond, _sides, suggest
+from analysis.estimate.suggest import Suggestion, _beyond, _rates, _sides, suggest
 from analysis.estimate.suggest.design import GOAL, best_per_example, variance, width_factor
 from analysis.estimate.suggest.earlier_command import SWITCHES, adding, parsed
 from analysis.read.results import load
@@ -215,6 +215,15 @@ def test_learning_rates_beyond_an_edge(tmp_path: Path) -> None:
     new = set(found.batch_sizes) - set(SIZES)
     assert found.trials == sum(3 * len(found.lrs if size in new else {2e-3, 4e-3}) for size in found.batch_sizes)
     assert any("beyond the edge" in reason for reason in found.reasons)
+
+
+def test_a_learning_rate_that_another_batch_size_tried_is_not_asked_for_a_second_time(tmp_path: Path) -> None:
+    """Rates beyond an edge are rounded, those tried are 1e-3 times a root of 2."""
+    roots = tuple(1e-3 * 2 ** (power / 2) for power in range(4))
+    found = healthy(tmp_path, lrs=roots)
+    rates = _rates(found, SIZES, {8: (0.00141421, 0.00282843, 0.004)})
+    assert rates is not None
+    assert rates == (*roots, 0.004)
 
 
 def test_a_learning_rate_lost_to_its_machine_is_no_neighbour_of_an_edge() -> None:
