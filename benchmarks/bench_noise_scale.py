@@ -130,9 +130,9 @@ def build(shape: GPTShape, batch_size: int = BATCH) -> tuple[GPT, torch.optim.Op
     return model, optimizer, torch.randint(VOCABULARY, (batch_size, shape.context + 1))
 
 
-def stepper(shape: GPTShape, source: str | None, micro_batches: int = 1, **options: object) -> Step:
+def stepper(shape: GPTShape, source: str | None, micro_batches: int = 1) -> Step:
     model, optimizer, batch = build(shape)
-    probe = None if source is None else Probe(model, optimizer, source=source, **{"every": 1, **options})
+    probe = None if source is None else Probe(model, optimizer, source=source, every=1)
 
     def step() -> None:
         for part in batch.chunk(micro_batches):
@@ -176,7 +176,6 @@ def main() -> None:
         candidates = {
             "plain": stepper(shape, None),
             "split": stepper(shape, "split"),
-            "split, one step in 14": stepper(shape, "split", every=14),
             "per_example": stepper(shape, "per_example"),
             "vmap(grad) beside": vmap_stepper(shape, beside=True),
             "vmap(grad) as backward": vmap_stepper(shape, beside=False),

@@ -27,6 +27,11 @@ def late(change: Callable[[Any], object], *, frozen: str = "") -> Entry:
     return Entry(build=build, batch=features(12), loss=classify, change=second, compiled=False, skips=("trainer",))
 
 
+def linear(model: Any, *shape: int) -> nn.Module:
+    """A layer more for a model, in its dtype."""
+    return nn.Linear(*shape, dtype=model[0].weight.dtype)
+
+
 def swap(model: Any) -> None:
     model[0].requires_grad_(True)
     model[2].requires_grad_(False)
@@ -37,7 +42,7 @@ LATE = {
     "frozen": late(lambda model: model[0].requires_grad_(False)),
     "one unfrozen, one frozen": late(swap, frozen="0"),
     "a bias unfrozen": late(lambda model: model[0].bias.requires_grad_(True), frozen="0"),
-    "a new head": late(lambda model: model.__setitem__(4, nn.Linear(24, CLASSES))),
-    "a layer more": late(lambda model: model.append(nn.Linear(CLASSES, CLASSES))),
+    "a new head": late(lambda model: model.__setitem__(4, linear(model, 24, CLASSES))),
+    "a layer more": late(lambda model: model.append(linear(model, CLASSES, CLASSES))),
     "another weight": late(lambda model: setattr(model[2], "weight", nn.Parameter(model[2].weight.detach() / 2))),
 }
