@@ -251,7 +251,7 @@ def record(answer: Answer, truth: Truth) -> dict[str, Any]:
         "power": power,
         "power_covered": holds(power, truth.critical),
         "verdict": str(answer.verdict),
-        "ratio": math.nan if value is None else value / truth.critical,
+        "ratio": math.inf if value is None else value / truth.critical,  # without an upper end there is no value
     }
 
 

@@ -35,28 +35,42 @@ settings.register_profile("thorough", settings.get_profile("quick"), max_example
 settings.load_profile("quick")
 
 RAY_FILES = ("tests/sweeps/test_faults.py", "tests/sweeps/test_kill.py", "tests/sweeps/test_launch.py")
-RANKS = "tests/noise_scale/"
-RANKS_FILES = (f"{RANKS}test_data_parallel.py", f"{RANKS}test_distributed.py", f"{RANKS}sources/test_replicas.py")
+FORKING_FILES = (
+    *("tests/noise_scale/test_data_parallel.py", "tests/noise_scale/test_distributed.py"),
+    *("tests/noise_scale/sources/test_replicas.py", "tests/integrations/test_ranks.py"),
+    *("tests/optimizers/test_trust_ratio_sharded.py", "tests/sweeps/test_memory.py", "tests/sweeps/test_worker.py"),
+    *("tests/test_cli.py", "tests/test_docs.py", "tests/test_extensions.py", "tests/test_readme.py"),
+)
+LOG_FILES = (
+    *("tests/sweeps/test_trackers.py", "tests/analysis/read/importers/test_wandb.py"),
+    *("tests/analysis/read/importers/test_tensorboard.py", "tests/analysis/read/importers/test_properties.py"),
+)
+SCOPES = {
+    file: name for name, files in (("ray", RAY_FILES), ("fork", FORKING_FILES), ("logs", LOG_FILES)) for file in files
+}
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """How ``pytest -n`` shares out tests: those of a file, which share fixtures, to one process, and so those of all
-    files that start Ray, so that there is one Ray at a time, and of those that look at the same ranks. Ray comes first,
-    as it takes longest."""
+    files that start Ray, so that there is one Ray at a time, and of those that fork from :mod:`tests.fresh`, so that
+    its server is there once, and of those that import what writes or reads logs. Ray comes first, as it takes longest.
+    """
     from xdist.scheduler import LoadScopeScheduling
 
     class ByFile(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = nodeid.split("::")[0]
-            return "ray" if file in RAY_FILES else RANKS if file in RANKS_FILES else file
+            return SCOPES.get(file, file)
 
     config.option.loadscopereorder = False
     return ByFile(config, log)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """More examples where the slow tests run, too."""
+    """More examples where the slow tests run, too. The garbage collector need not look through what collecting the
+    tests makes after every seven hundred objects; nor later, see :func:`pytest_collection_finish`."""
+    gc.set_threshold(100_000)
     settings.load_profile("quick" if config.getoption("markexpr") == "not slow" else "thorough")
 
 
@@ -74,10 +88,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What has been imported stays: the garbage collector need not look through a million objects time and again, nor
-    after every seven hundred new ones; that would be a twelfth of the time."""
+    """What has been imported stays: the garbage collector need not look through a million objects time and again; that
+    would be a twelfth of the time."""
     gc.freeze()
-    gc.set_threshold(100_000)
 
 
 @pytest.hookimpl(tryfirst=True)

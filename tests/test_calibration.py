@@ -194,9 +194,10 @@ def test_short_form() -> None:
 def tiny() -> Truth:
     """The truth of the small momentum case, roughly."""
     case = SMALL["momentum"]
-    return Truth(points=tuple(best_of(case, size, (60, 200)) for size in truths.sizes_of(case)))
+    return Truth(points=tuple(best_of(case, size, (40, 120)) for size in truths.sizes_of(case)))
 
 
+@pytest.mark.slow
 def test_no_other_learning_rate_is_faster_than_the_best() -> None:
     case, best = SMALL["momentum"], tiny().points[2]
     assert best.batch_size == 16
@@ -223,8 +224,6 @@ def test_a_replicate_is_a_folder_of_trials_and_what_analyze_says_of_it(tmp_path:
         assert point["best_lr"] in point["lrs"]
         assert len(point["table"]) == 3
     json.dumps(found, allow_nan=False)
-    again = replicate(case, "fine", truth, 2, tmp_path / "again")
-    assert again["estimates"] == found["estimates"]
 
 
 def test_no_seed_is_shared_and_the_default_search_is_the_product_s_own() -> None:
@@ -235,6 +234,7 @@ def test_no_seed_is_shared_and_the_default_search_is_the_product_s_own() -> None
     assert sweep.prune_factor == 1.3
 
 
+@pytest.mark.slow
 def test_every_source_reads_what_the_closed_form_says() -> None:
     """Given the parameters, means over six runs within four standard errors, of at most 6 % for the noise."""
     case = SMALL["preconditioned"]

@@ -26,6 +26,7 @@ from cbs.optimizers import OPTIMIZERS
 from cbs.registry.parsing import parse_batch_sizes, parse_seeds
 from cbs.workloads import WORKLOADS
 from sweeps.recipes import RECIPES
+from tests import fresh
 from tests.factories import Truth, sweep
 from tests.parameters import COMMANDS, flags_of, kind
 
@@ -64,9 +65,9 @@ def test_every_command_has_help_with_two_examples_and_nothing_cut(run, command, 
     assert len(examples) == 2
     for example in examples:
         name, *words = shlex.split(example)[1:]
-        name, words = (f"{name} {words[0]}", words[1:]) if name not in cli.commands() else (name, words)
+        name, words = (f"{name} {words[0]}", words[1:]) if name not in COMMANDS else (name, words)
         assert (f"{name} " + " ".join(words)).startswith(command)
-        cli.commands()[name].make_context(name, words)
+        COMMANDS[name].make_context(name, words)
 
 
 def test_rare_options_of_a_sweep_are_shown_when_asked_for(run, monkeypatch):
@@ -75,7 +76,7 @@ def test_rare_options_of_a_sweep_are_shown_when_asked_for(run, monkeypatch):
     code, long, _ = run("sweep", "--help-all")
     assert code == 0
     assert len(short.splitlines()) <= 52
-    every = {flag for option in cli.commands()["sweep"].params for flag in option.opts}
+    every = {flag for option in COMMANDS["sweep"].params for flag in option.opts}
     assert {flag for flag in every if re.search(rf"(?<![\w-]){flag}(?![\w-])", long)} == every
     assert {"--optim", "--target", "--command", "--help-all"} <= set(short.split())
     assert {"--resume", "--lr-rule"}.isdisjoint(short.split())
@@ -94,7 +95,7 @@ def test_a_command_of_minutes_says_what_it_is_at_without_a_terminal(capsys, monk
 
 
 def test_the_shell_completes_rare_options_too():
-    command = cli.commands()["sweep"]
+    command = COMMANDS["sweep"]
     context = command.make_context("sweep", [], resilient_parsing=True)
     every = {flag for option in command.params for flag in option.opts if flag.startswith("--")}
     assert {entry.value for entry in command.shell_complete(context, "--")} == every | {"--help", "--help-all"}
@@ -198,7 +199,7 @@ NAMES = [
 
 @pytest.mark.parametrize(("command", "flag", "names"), NAMES, ids=[" ".join(entry[:2]) for entry in NAMES])
 def test_help_names_what_a_flag_takes(run, command, flag, names):
-    parameters = cli.commands()[command].params
+    parameters = COMMANDS[command].params
     (text,) = (each.help for each in parameters if flag in (*each.opts, each.metavar))
     assert ", ".join(names) in text
 
@@ -216,16 +217,19 @@ def test_help_imports_nothing_heavy():
     assert answer.stdout.splitlines() == [f"{words} []" for words in every]
 
 
-def test_an_analysis_without_figures_does_without_drawing_and_training(tmp_path):
+def test_answers_without_figures_do_without_drawing_and_training(tmp_path):
     sweep(tmp_path, {"adamw": Truth()})
+    (tmp_path / "steps.csv").write_text("batch_size,steps\n8,1100\n32,405\n128,233\n")
     code = (
-        f"import sys, cli; sys.argv = ['cbs', 'analyze', {str(tmp_path)!r}, '--figures=none', '--resamples', '100']\n"
-        "try: cli.main()\n"
-        "except SystemExit: pass\n"
-        f"print([name for name in {UNUSED} if name in sys.modules])"
+        "import contextlib, sys, cli\n"
+        f"for words in ['fit', {str(tmp_path / 'steps.csv')!r}], ['analyze', {str(tmp_path)!r}, '--figures=none']:\n"
+        "    sys.argv = ['cbs', *words, '--resamples', '100']\n"
+        "    with contextlib.suppress(SystemExit): cli.main()\n"
+        f"    print([name for name in {UNUSED} if name in sys.modules])"
     )
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
-    assert answer.stdout.splitlines()[-1] == "[]"
+    assert answer.stdout.splitlines().count("[]") == 2
+    assert answer.stdout.count("Critical batch size") == 2
 
 
 @pytest.mark.parametrize(
@@ -363,6 +367,7 @@ def test_an_analysis_without_figures_does_without_drawing_and_training(tmp_path)
         (["scale", "results", "--hold-data", "0"], ["--hold-data", "positive"]),
         (["sweep", "--batch-sizes", "4.."], ["--batch-sizes 4..", "two ends"]),
         (["sweep", "--batch-sizes", "..4"], ["--batch-sizes ..4", "two ends"]),
+        (["sweep", "--set", "within=0.5", "--dry-run"], ["within", "--budget"]),
         (["sweep", "--gpus-per-trial", "nan"], ["gpus per trial", "nan"]),
         (["sweep", "--set", "cpus_per_trial=100000"], ["100000 cores", "this machine"]),
         (["sweep", "--set", "trial_timeout=0"], ["timeout", "above 0"]),
@@ -501,13 +506,11 @@ def test_the_core_imports_alone_and_stays_light_and_the_meter_needs_torch_and_nu
     assert answer.stdout.split() == ["[]", "[]"]
 
 
-@pytest.mark.parametrize("command", ["fit", pytest.param("compare", marks=pytest.mark.slow)])
-def test_without_figures_nothing_that_draws_is_imported(command, tmp_path):
+@pytest.mark.slow
+def test_a_comparison_without_figures_imports_nothing_that_draws(tmp_path):
     truth = {"adamw": Truth(noise=0.05), "muon": Truth(noise=0.05)}
     sweep(tmp_path, truth, batch_sizes=(2, 32), lrs=(1e-3, 2e-3), growth=1.5)
-    (tmp_path / "steps.csv").write_text("batch_size,steps\n8,1100\n32,405\n128,233\n")
-    options = [str(tmp_path / "steps.csv")] if command == "fit" else [str(tmp_path), "--figures", "none"]
-    arguments = ["cbs", command, *options, "--resamples", "100"]
+    arguments = ["cbs", "compare", str(tmp_path), "--figures", "none", "--resamples", "100"]
     code = (
         f"import sys, atexit; sys.argv = {arguments}; "
         "atexit.register(lambda: print('drawing' if 'matplotlib' in sys.modules else 'plain')); "
@@ -594,17 +597,16 @@ def test_a_model_that_ends_the_process_is_told(run, tmp_path, monkeypatch, sourc
 
 def test_what_is_closed_does_no_harm(tmp_path):
     sweep(tmp_path / "there", batch_sizes=(4, 16), lrs=(1e-3,))
-    words = [sys.executable, str(ROOT / "cli.py"), "analyze", str(tmp_path / "there"), "--figures", "none"]
-    shell = ["sh", "-c", '"$@" <&- >&- 2>&-', "sh", *words]
-    assert subprocess.run(shell, check=False).returncode == 0
+    closed = "import os, sys; sys.stdin = sys.stdout = sys.stderr = None; os.closerange(0, 3); import cli; cli.main()"
+    answer = fresh.python(closed, ROOT, "analyze", str(tmp_path / "there"), "--figures", "none", "--resamples", "100")
+    assert answer.returncode == 0
     assert (tmp_path / "there" / "analysis" / "report.json").exists()
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a full disk of Linux")
-def test_an_answer_that_finds_no_room_is_one_line(tmp_path):
-    sweep(tmp_path / "there", batch_sizes=(4, 16), lrs=(1e-3,))
+def test_an_answer_that_finds_no_room_is_one_line():
     with open("/dev/full", "w") as full:
-        words = [sys.executable, str(ROOT / "cli.py"), "status", str(tmp_path / "there")]
+        words = [sys.executable, str(ROOT / "cli.py"), "--version"]
         answer = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert answer.returncode == 2
     assert answer.stderr == "cbs: cannot write the answer to standard output: No space left on device\n"
@@ -685,13 +687,11 @@ def test_a_locale_without_unicode_no_home_and_a_name_that_is_no_text(tmp_path):
     folder = os.fsencode(tmp_path) + "/größe-☃-".encode() + b"\xe9"
     os.rename(tmp_path / "here", folder)
     where = {"LC_ALL": "C.ISO-8859-1", "PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    for words in (["analyze", folder, "--resamples", "100", "--figures", "none"], ["status", folder]):
-        answer = subprocess.run(
-            [sys.executable, str(ROOT / "cli.py"), *words], capture_output=True, env=where, cwd=tmp_path, check=False
-        )
-        assert answer.returncode == 0, answer.stderr
-        assert b"Traceback" not in answer.stderr
-        assert answer.stdout
+    words = [sys.executable, str(ROOT / "cli.py"), "analyze", folder, "--resamples", "100", "--figures", "none"]
+    answer = subprocess.run(words, capture_output=True, env=where, cwd=tmp_path, check=False)
+    assert answer.returncode == 0, answer.stderr
+    assert b"Traceback" not in answer.stderr
+    assert answer.stdout
 
 
 def test_options_stand_under_the_headings_that_they_name(run, monkeypatch):

@@ -24,6 +24,7 @@ import cli
 from analysis.read.importers.settings import FACTS
 from cbs.optimizers import OPTIMIZERS
 from tests.factories import LRS, Truth, sweep
+from tests.kinds import kinds_of
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", ROOT / "results" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -205,7 +206,22 @@ STOPS = {
 """Why sweeps that are understood end where their files are missing."""
 
 
-@pytest.mark.parametrize("line", [line for line, (name, _) in COMPLETE.items() if name == "sweep"])
+def news(lines: list[str], of: Callable[[str], set[str]]) -> list[str]:
+    """The lines that have something which none before them has."""
+    seen: set[str] = set()
+    return [line for line in lines if not of(line) <= seen and not seen.update(of(line))]
+
+
+SWEEPS = [line for line, (name, _) in COMPLETE.items() if name == "sweep"]
+
+
+def asked_of(line: str) -> set[str]:
+    """Flags, and settings and choices without their values."""
+    words = COMPLETE[line][1]
+    return {re.split(r"[=(.]", word)[0] if word[0] != "-" else word for word in words if re.match("--|[a-z]", word)}
+
+
+@pytest.mark.parametrize("line", kinds_of(SWEEPS, news(sorted(SWEEPS, key=len, reverse=True), asked_of)))
 def test_a_sweep_is_planned(line: str, run: Run, place: Path) -> None:
     words = COMPLETE[line][1]
     if not FAR.isdisjoint(words):
@@ -217,8 +233,11 @@ def test_a_sweep_is_planned(line: str, run: Run, place: Path) -> None:
 
 
 @pytest.mark.parametrize("line", [line for line, (name, _) in COMPLETE.items() if name == "import"])
-def test_an_import_asks_for_no_more_than_its_source(line: str, run: Run, place: Path) -> None:
+def test_an_import_asks_for_no_more_than_its_source(
+    line: str, run: Run, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     _, words = COMPLETE[line]
+    monkeypatch.setitem(sys.modules, "wandb", None)  # seconds of imports, to ask a server that is not there
     code, _, err = run("import", *words)
     assert code == 2
     missing = ("missing: SOURCE",) if words == ["--add"] else (words[0].split("/")[0], "wandb", "package")
@@ -246,7 +265,7 @@ ALIKE = {
 """The lines to run; of those that differ in the folder alone, one."""
 
 
-@pytest.mark.parametrize("line", ALIKE.values())
+@pytest.mark.parametrize("line", kinds_of(ALIKE.values(), news([*ALIKE.values()], lambda line: {COMPLETE[line][0]})))
 def test_a_command_runs(line: str, run: Run, place: Path) -> None:
     name, words = COMPLETE[line]
     if "throughput.csv" in words:

@@ -56,8 +56,11 @@ def test_every_figure_of_the_quadratic_stands_below_its_command() -> None:
         assert command.endswith(f"--figure docs/{path}")
 
 
+COMMANDS = [command for command, _ in SHOWN] + re.findall(r"`cbs (theory quadratic [^`]+)`", QUADRATIC)
+
+
 @pytest.mark.parametrize(
-    "command", [command for command, _ in SHOWN] + re.findall(r"`cbs (theory quadratic [^`]+)`", QUADRATIC)
+    "command", [COMMANDS[0], *(pytest.param(command, marks=pytest.mark.slow) for command in COMMANDS[1:])]
 )
 def test_a_command_of_the_quadratic_draws_its_figure(
     command: str, run: Callable[..., tuple[int, str, str]], tmp_path: Path

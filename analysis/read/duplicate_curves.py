@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 FEWEST = 3
@@ -31,30 +32,36 @@ def without_copies(trials: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
     both go.
 
     Args:
-            trials: table with columns ``sweep``, ``group``, ``tuned``, ``choice``, ``lr``, ``batch_size``, ``seed``,
-                and the evaluation curve in ``steps`` and ``values``.
-            notes: list to which lines are added.
+        trials: table with columns ``sweep``, ``group``, ``tuned``, ``choice``, ``lr``, ``batch_size``, ``seed``,
+            and the evaluation curve in ``steps`` and ``values``.
+        notes: list to which lines are added.
 
-        Returns:
-            The same rows and columns; of several copies of one run, the longest.
+    Returns:
+        The same rows and columns; of several copies of one run, the longest.
     """
-    curves = [_curve(*pair) for pair in zip(trials["steps"], trials["values"], strict=True)]
-    candidates = trials.assign(
-        curve=curves, beginning=[curve[:FEWEST] for curve in curves], called=trials["choice"].map(str)
-    )
-    candidates = candidates[candidates["curve"].map(len) > 0]
+    curves = {
+        row: curve
+        for row, *pair in zip(trials.index, trials["steps"], trials["values"], strict=True)
+        if (curve := _curve(*pair))
+    }
+    # a setting that is unknown, NaN, is alike in all trials that lack it
+    columns = [["unknown" if value != value else value for value in trials[name]] for name in ("group", *_MEANT)]
+    alike = {row: key for row, key in zip(trials.index, zip(*columns, strict=True), strict=True) if row in curves}
+    owners = dict(zip(trials.index, zip(trials["sweep"], map(str, trials["choice"]), strict=True), strict=True))
     copies: list[Any] = []
-    for name, (words, meaning) in _MEANT.items():
-        others = ["group", "beginning", *(other for other in _MEANT if other != name)]
-        twins = candidates[candidates.duplicated(others, keep=False)]
-        parts = [part for _, part in twins.groupby(others, dropna=False)["curve"]]
-        same = dict(same_trials for part in parts for same_trials in _same(part))
+    for place, (name, (words, meaning)) in enumerate(_MEANT.items(), start=1):
+        twins: dict[Any, dict[Any, LoggedPoints]] = {}
+        for row, key in alike.items():
+            others = (*key[:place], *key[place + 1 :], curves[row][:FEWEST])
+            twins.setdefault(others, {})[row] = curves[row]
+        same = dict(same_trials for part in twins.values() if len(part) > 1 for same_trials in _same(part))
         if name == "seed":
             copies = [row for row, behind in same.items() if behind]
+        counts = Counter(owners[row] for row in sorted(same))
         notes += [
-            f"sweep {sweep}, {optimizer}: {len(part)} trials that differ in the {words} alone have the same curve, so "
+            f"sweep {sweep}, {optimizer}: {count} trials that differ in the {words} alone have the same curve, so "
             f"what trained them did not use it: {meaning}"
-            for (sweep, optimizer), part in candidates.loc[sorted(same)].groupby(["sweep", "called"], sort=False)
+            for (sweep, optimizer), count in counts.items()
         ]
     return trials.drop(index=copies).reset_index(drop=True)
 
@@ -84,14 +91,17 @@ def shared_runs(trials: pd.DataFrame) -> Iterator[str]:
 
 def _curve(steps: Sequence[Any], values: Sequence[Any]) -> LoggedPoints:
     """Return the points after step 0; none if the first values are too few or too similar to identify a run."""
-    points = tuple((int(step), float(value)) for step, value in zip(steps, values, strict=True) if step > 0)
+    pairs = zip(np.asarray(steps).tolist(), np.asarray(values, dtype=float).tolist(), strict=True)
+    points = tuple((int(step), value) for step, value in pairs if step > 0)
     return points if len({value for _, value in points[:FEWEST]}) == FEWEST else ()
 
 
-def _same(curves: pd.Series) -> Iterator[tuple[Any, bool]]:
+def _same(curves: Mapping[Any, LoggedPoints]) -> Iterator[tuple[Any, bool]]:
     """Yield the labels of curves that continue like another one, and whether that one is longer, or equally long and
     earlier."""
     for place, (row, curve) in enumerate(curves.items()):
-        like = [(at, len(other)) for at, other in enumerate(curves) if other[: len(curve)] == curve[: len(other)]]
+        like = [
+            (at, len(other)) for at, other in enumerate(curves.values()) if other[: len(curve)] == curve[: len(other)]
+        ]
         if len(like) > 1:
             yield row, any(length > len(curve) or (length == len(curve) and at < place) for at, length in like)

@@ -11,7 +11,7 @@ import functools
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -155,32 +155,41 @@ def grouped(trials: pd.DataFrame) -> tuple[np.ndarray, list[Group]]:
         json.dumps({key: value for key, value in config.items() if key not in (*AXES, *EXECUTION)})
         for config in trials["config"]
     ]
-    parts = {text: {key: json.dumps(part) for key, part in flat(json.loads(text))} for text in set(texts)}
-    settings = pd.DataFrame([parts[text] for text in texts]).fillna("")
-    # no options at all, which the columns of options cannot express
+    # no options at all are no setting
     empty = [f"{part}.options" for part in ("optimizer", "workload", "averaging", "schedule")]
-    settings = settings.drop(columns=empty, errors="ignore")
-    sweep = trials["root"].map(as_text)
-    workload = sweep + "\n" + settings["workload.name"]
+    parts = {
+        text: {key: json.dumps(part) for key, part in flat(json.loads(text)) if key not in empty} for text in set(texts)
+    }
+    settings = [dict(parts[text]) for text in texts]
+    sweeps = [as_text(root) for root in trials["root"]]
+    workloads = [(sweep, row["workload.name"]) for sweep, row in zip(sweeps, settings, strict=True)]
     for name in _KNOWN:
         # a trial that failed before its data and model were known takes those of its sweep's workload
-        known = trials["workload_info"].map(lambda info, name=name: json.dumps(info[name]) if info else None)
-        settings[f"workload.{name}"] = known.fillna(known.groupby(workload).transform("first")).fillna("")
-    for name in [name for name in _SCALED if name in settings]:
-        scope = workload + "\n" + settings["optimizer.name"]
-        settings[name] = _canonical(name, settings[name], trials["batch_size"], scope)
-    for name in [name for name in settings if name.startswith(f"{STATED}.")]:
-        settings[name] = completed(settings[name], workload + "\n" + settings["optimizer.name"])
-    keys = settings.assign(sweep=sweep)
-    codes = keys.groupby(list(keys), sort=False).ngroup()
-    first = codes.drop_duplicates().index
+        known = [json.dumps(info[name]) if info else "" for info in trials["workload_info"]]
+        others = {workload: text for workload, text in zip(reversed(workloads), reversed(known), strict=True) if text}
+        for row, workload, text in zip(settings, workloads, known, strict=True):
+            row[f"workload.{name}"] = text or others.get(workload, "")
+    scopes = [(*workload, row["optimizer.name"]) for workload, row in zip(workloads, settings, strict=True)]
+    names = list(dict.fromkeys(name for row in settings for name in row))
+    for name in names:
+        values = [row.get(name, "") for row in settings]
+        if name in _SCALED:
+            values = _canonical(name, values, trials["batch_size"], scopes)
+        if name.startswith(f"{STATED}."):
+            values = completed(values, scopes)
+        for row, value in zip(settings, values, strict=True):
+            row[name] = value
+    keys = [(sweep, *(row[name] for name in names)) for sweep, row in zip(sweeps, settings, strict=True)]
+    places = {key: place for place, key in enumerate(dict.fromkeys(keys))}
+    codes = np.array([places[key] for key in keys])
+    first = [keys.index(key) for key in places]
     infos: list[dict[str, Any]] = [
         next(filter(None, group_infos), {}) for _, group_infos in trials["workload_info"].groupby(codes)
     ]
-    return codes.to_numpy(), _describe(trials.loc[first], settings.loc[first], infos)
+    return codes, _describe(trials.iloc[first], [settings[place] for place in first], infos)
 
 
-def _canonical(name: str, values: pd.Series, batch_sizes: pd.Series, scope: pd.Series) -> pd.Series:
+def _canonical(name: str, values: Sequence[str], batch_sizes: Iterable[int], scopes: Sequence[Hashable]) -> list[str]:
     """Return ``values`` unchanged, or as what their rule keeps constant, whichever has fewer different values."""
 
     def ruled(value: str, batch_size: int) -> str:
@@ -188,14 +197,18 @@ def _canonical(name: str, values: pd.Series, batch_sizes: pd.Series, scope: pd.S
         rounded = {key: float(f"{part:.6g}") if isinstance(part, float) else part for key, part in constant.items()}
         return _RULED + json.dumps(rounded) if value else ""
 
-    canonical = pd.Series([ruled(*pair) for pair in zip(values, batch_sizes, strict=True)], index=values.index)
-    fewer = canonical.groupby(scope).transform("nunique") < values.groupby(scope).transform("nunique")
-    return canonical.where(fewer, values)
+    canonical = [ruled(*pair) for pair in zip(values, batch_sizes, strict=True)]
+    unlike: dict[Hashable, tuple[set[str], set[str]]] = {}
+    for scope, *pair in zip(scopes, canonical, values, strict=True):
+        for seen, value in zip(unlike.setdefault(scope, (set(), set())), pair, strict=True):
+            seen.add(value)
+    fewer = {scope for scope, (of_rule, as_given) in unlike.items() if len(of_rule) < len(as_given)}
+    return [its if scope in fewer else value for its, value, scope in zip(canonical, values, scopes, strict=True)]
 
 
-def _describe(first: pd.DataFrame, settings: pd.DataFrame, infos: list[dict[str, Any]]) -> list[Group]:
+def _describe(first: pd.DataFrame, rows: list[dict[str, str]], infos: list[dict[str, Any]]) -> list[Group]:
     """Return the groups from the first trial and the settings of each; labels distinguish groups of one name."""
-    rows, sweeps, choices = settings.to_dict("records"), first["root"].map(as_text), list(first["choice"])
+    sweeps, choices = first["root"].map(as_text), list(first["choice"])
     of_workload, of_optimizer, others = (
         [_settings_of(row, of) for row in rows] for of in ("workload.", "optimizer.", "")
     )

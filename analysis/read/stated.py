@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Sequence
 from typing import Any
-
-import pandas as pd
 
 from cbs.trial.config import COMMAND, OF_TRAINER, UNKNOWN
 
@@ -47,14 +46,16 @@ def warmup_steps(config: dict[str, Any]) -> float:
     return float(max(left, parent.get("warmup_examples", 0), 0) / config["batch_size"])
 
 
-def completed(values: pd.Series, scope: pd.Series) -> pd.Series:
+def completed(values: Sequence[str], scopes: Sequence[Hashable]) -> list[str]:
     """Fill in a setting of trials that do not report it, from other trials if these agree, because a program may fail
     before it reports anything.
 
     Args:
         values: setting as text; empty if a trial does not report it.
-        scope: what trials must have in common to take the setting from one another.
+        scopes: what trials must have in common to take the setting from one another.
     """
-    known = values.where(values != "")
-    others = known.groupby(scope)
-    return known.fillna(others.transform("first").where(others.transform("nunique") == 1, ""))
+    reported: dict[Hashable, set[str]] = {}
+    for value, scope in zip(values, scopes, strict=True):
+        reported.setdefault(scope, set()).update({value} - {""})
+    agreed = {scope: next(iter(found)) for scope, found in reported.items() if len(found) == 1}
+    return [value or agreed.get(scope, "") for value, scope in zip(values, scopes, strict=True)]

@@ -118,8 +118,8 @@ class CheckReport:
                 )
             if max(self.weights) - min(self.weights) > AGREE:
                 lines.append(
-                    f"examples weigh {min(self.weights):.2g} to {max(self.weights):.2g} times the mean in the loss, as "
-                    "where tokens are ignored"
+                    f"examples weigh {min(self.weights):.2g} to {max(self.weights):.2g} times the mean: if the loss is "
+                    f"divided by the sum of a batch's weights, as with ignored tokens, only {FALLBACK!r} is unbiased"
                 )
         return "\n".join(lines)
 

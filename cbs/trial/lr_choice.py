@@ -85,7 +85,11 @@ def best_lr_many(steps: np.ndarray, ran: np.ndarray | None = None) -> np.ndarray
     Returns:
         Row indices of shape ``[resamples]``; -1 where no trial reached the target.
     """
-    failed, mean = standings(steps, ran)
+    return best_of_standings(*standings(steps, ran))
+
+
+def best_of_standings(failed: np.ndarray, mean: np.ndarray) -> np.ndarray:
+    """Return the rows that :func:`best_lr_many` returns, from the result of :func:`standings`."""
     mean = np.where(failed <= failed.min(axis=1, keepdims=True) + _ROUNDING, mean, np.inf)
     tied = mean <= mean.min(axis=1, keepdims=True) + _ROUNDING
     return np.where(np.isfinite(mean).any(axis=1), tied.argmax(axis=1), -1)

@@ -16,10 +16,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
-from cbs.trial.lr_choice import best_lr_many, censored, cliff, standings, vertex
+from cbs.trial.lr_choice import best_of_standings, censored, cliff, standings, vertex
 from sweeps.search.lattice import FARTHEST, OCTAVE, Lattice
 from sweeps.search.objective import Objective, StepsToTarget
 
@@ -132,10 +133,10 @@ class TrialTable:
         self.costs = censored(costs, prune_factor)
         self.distance = distance.sum(axis=1) / np.maximum(self.ran.sum(axis=1), 1)
 
-    @property
+    @cached_property
     def best(self) -> int | None:
         """Row of the best learning rate; ``None`` if no trial reached the target."""
-        row = int(best_lr_many(self.costs[None], self.ran[None])[0])
+        row = int(best_of_standings(*self._standings)[0])
         return None if row < 0 else row
 
     def leader(self) -> int:
@@ -150,10 +151,14 @@ class TrialTable:
         near = np.round(self.distance, ALIKE)
         return int(np.flatnonzero(near == near.min())[-1])
 
+    @cached_property
+    def _standings(self) -> tuple[np.ndarray, np.ndarray]:
+        return standings(self.costs[None], self.ran[None])
+
     def rises(self, row: int) -> np.ndarray:
         """Return log steps relative to those of a row, shape ``[L]``; infinite where a larger share missed the
         target."""
-        failed, mean = (part[0] for part in standings(self.costs[None], self.ran[None]))
+        failed, mean = (part[0] for part in self._standings)
         return np.where(failed <= failed[row] + 1e-9, np.maximum(mean - mean[row], 0.0), np.inf)
 
     def seed_deviation(self) -> float:

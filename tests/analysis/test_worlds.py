@@ -16,19 +16,19 @@ from benchmarks.worlds import CRITICAL, EIGHT, WORLDS, World, holds, measure, qu
 
 @pytest.mark.parametrize("name", WORLDS)
 def test_truth_is_where_the_curve_itself_takes_twice_the_fewest_steps(name: str) -> None:
-    """On a grid of a million batch sizes, with no use of how the curve was written."""
+    """On a grid of a hundred thousand batch sizes, with no use of how the curve was written."""
     _, truths = sweep(WORLDS[name], 1, 0)
     for truth in truths.values():
         # where steps never stop falling, the fewest are those at the largest batch size
         largest = 60.0 if not WORLDS[name].endless else math.log2(CRITICAL * 2.0 ** max(EIGHT) / truth.critical)
         if truth.curve is quadratic:
             largest = 5.0  # as far as it is tabulated
-        batch_sizes = truth.critical * 2.0 ** np.linspace(-4.9, largest, 1_000_001)
+        batch_sizes = truth.critical * 2.0 ** np.linspace(-4.9, largest, 100_001)
         steps = truth.steps(batch_sizes)
         assert (np.diff(steps) <= 1e-9 * steps[:-1]).all()
         assert steps[-1] == pytest.approx(truth.min_steps, rel=0.1 if truth.curve is quadratic else 1e-9)
         crossing = batch_sizes[np.argmax(steps <= 2 * truth.min_steps)]
-        assert crossing == pytest.approx(truth.critical, rel=1e-4)
+        assert crossing == pytest.approx(truth.critical, rel=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -43,10 +43,10 @@ def test_an_open_end_holds_all_on_its_side(ends: tuple[float | None, float | Non
     "name",
     [
         "steps fall by 15 % per e-fold for ever",
-        "two optimizers, knees 0.7 and 1.5",
         *(
             pytest.param(name, marks=pytest.mark.slow)
             for name in (
+                "two optimizers, knees 0.7 and 1.5",
                 "square root of 1 + 3/x",
                 "3 batch sizes a factor 4 apart, exponent 0.7",
                 "square root of 1 + 3/x^2",
@@ -97,7 +97,7 @@ def test_learning_rates_far_apart_are_no_reason_to_doubt_curves_of_little_noise(
 
 def test_a_hyperbola_is_neither_always_doubted_nor_held_by_a_wide_interval() -> None:
     """34 % of 764 sweeps are ok; of 20, fewer than 3 with probability 0.02."""
-    found = measure("exponent 1", sweeps=20, resamples=500)
+    found = measure("exponent 1", sweeps=20, resamples=200)
     assert set(found["verdicts"]) <= {"ok", "depends on the curve's form"}
     assert found["ok"] >= 0.15
     assert found["covered"] >= 0.9

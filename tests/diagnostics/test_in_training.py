@@ -28,7 +28,7 @@ from cbs.trial.trial_files import read_steps
 from cbs.workloads import build_workload
 
 CONFIG = TrialConfig(
-    workload=Choice(name="text"),
+    workload=Choice(name="text", options={"validation_sequences": 8, "context": 16}),
     optimizer=Choice(name="adamw"),
     lr=2e-3,
     batch_size=4,

@@ -19,7 +19,7 @@ from cbs.trial.config import Choice, TrialConfig
 from cbs.trial.target import Target
 
 CONFIG = TrialConfig(
-    workload=Choice(name="text"),
+    workload=Choice(name="text", options={"validation_sequences": 8, "context": 16}),
     optimizer=Choice(name="merit"),
     lr=4e-3,
     batch_size=4,

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from cbs.errors import ConfigError, MissingDependencyError
 from cbs.noise_scale.probe import NoiseScaleWarning
 from tests.integrations.twin import mean_moments
+from tests.kinds import kinds
 
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
@@ -227,7 +228,7 @@ def test_loss_scale_of_a_grad_scaler_is_taken_out(tmp_path: Path) -> None:
     assert estimates[1].noise == pytest.approx(estimates[0].noise, rel=ROUNDING)
 
 
-@pytest.mark.parametrize("restore", [False, True])
+@pytest.mark.parametrize("restore", kinds([True], [False]))
 def test_a_resumed_run_goes_on_with_its_averages(
     run: tuple[Any, NoiseScaleCallback, Witness], tmp_path: Path, restore: bool
 ) -> None:

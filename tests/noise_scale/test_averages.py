@@ -188,9 +188,9 @@ def trained(rng: np.random.Generator, steps: int, batch: int, lr: float) -> np.n
 
 
 def test_the_default_window_follows_a_truth_that_moves() -> None:
-    """The noise scale of a quadratic that is trained grows a hundredfold; of 100 intervals 90 at least hold it."""
+    """The noise scale of a quadratic that is trained grows a hundredfold; of 40 intervals 36 at least hold it."""
     held = []
-    for seed in range(100):
+    for seed in range(40):
         run = trained(np.random.default_rng([2, seed]), 400, 64, 0.05)
         averages = MomentAverages(window=SHARE)
         for signal, noise, *_ in run:
@@ -200,4 +200,4 @@ def test_the_default_window_follows_a_truth_that_moves() -> None:
         _, _, signal, noise = run[-80:].mean(0)
         assert found.low is not None
         held.append(found.low <= noise / signal <= (found.high or np.inf))
-    assert sum(held) >= 90
+    assert sum(held) >= 36

@@ -75,6 +75,7 @@ def test_ignored_tokens_are_weights_and_no_coupling(model: nn.Module, ids: Tenso
     assert found.ok
     assert found.weights == pytest.approx((seen / seen.mean()).tolist(), rel=1e-3)
     assert "examples weigh" in str(found)
+    assert "only 'accumulation' is unbiased" in str(found)
 
 
 def hardest(model: nn.Module, ids: Tensor) -> Tensor:

@@ -14,8 +14,10 @@ from cbs.errors import ConfigError
 from cbs.noise_scale import NoiseScaleMeter
 from cbs.noise_scale import alike as company
 from cbs.noise_scale.alike import alike
+from cbs.noise_scale.coupling import Coupling
 from cbs.noise_scale.cut import Call
 from cbs.noise_scale.separation import Separation
+from tests.kinds import kinds
 
 EXAMPLES = 16
 
@@ -197,6 +199,23 @@ def test_a_loss_that_nobody_could_look_at_is_named() -> None:
         model(x[:2])
 
     assert of_heads(looked_on).probe.caveat == ""
+    ways = iter([by_hand, looked_on])
+    assert of_heads(lambda model, x: next(ways)(model, x)).probe.caveat == ""  # of the latest loss
+
+
+def test_two_passes_are_kept_until_the_backward_pass() -> None:
+    coupling, kept = Coupling([]), []
+    for number in range(3):
+
+        def ends(number: int = number) -> list:
+            return []
+
+        kept.append(weakref.ref(ends))
+        coupling.look(number, ends, [])
+        del ends
+    assert [held() is None for held in kept] == [True, False, False]
+    coupling.forget()
+    assert not any(held() for held in kept)
 
 
 def test_two_backward_passes_over_the_same_examples_are_refused() -> None:
@@ -289,7 +308,7 @@ def test_copies_are_told(apart: bool, said: str) -> None:
         assert "examples resemble" not in meter.estimate().note
 
 
-@pytest.mark.parametrize("examples", [4, 8, 16, 64])
+@pytest.mark.parametrize("examples", kinds([4, 16], [8, 64]))
 @pytest.mark.parametrize("numbers", [1, 2, 20])
 def test_independent_examples_are_no_copies(examples: int, numbers: int) -> None:
     generator = torch.Generator().manual_seed(examples + numbers)

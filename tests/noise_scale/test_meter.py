@@ -16,6 +16,7 @@ from torch.nn.functional import mse_loss
 from cbs.compute import seeding
 from cbs.errors import ConfigError
 from cbs.noise_scale import Estimate, NoiseScaleMeter
+from tests.kinds import kinds
 
 SOURCES = ("split", "accumulation", "per_example")
 
@@ -58,7 +59,7 @@ def close(first: Estimate, second: Estimate, rel: float = 1e-4) -> None:
     assert first.noise == pytest.approx(second.noise, rel=rel)
 
 
-def truth(model: nn.Module, examples: int = 20_000) -> tuple[float, float]:
+def truth(model: nn.Module, examples: int = 8_000) -> tuple[float, float]:
     """``(|G|^2, tr(Sigma))`` by one gradient per example."""
     (inputs, targets) = batches(1, examples, seed=7)[0]
     parameters = dict(model.named_parameters())
@@ -73,7 +74,7 @@ def truth(model: nn.Module, examples: int = 20_000) -> tuple[float, float]:
     return mean.square().sum().item() - noise / examples, noise
 
 
-@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("source", [*SOURCES[:2], pytest.param(SOURCES[2], marks=pytest.mark.slow)])
 def test_every_source_finds_the_truth(source: str) -> None:
     model = small_model()
     noise_scale = NoiseScaleMeter(model, source=source, every=1, window=None)
@@ -320,7 +321,9 @@ def test_one_step_in_three(source: str) -> None:
         close(rarely.estimate(geometry=geometry), often.estimate(geometry=geometry))
 
 
-@pytest.mark.parametrize(("source", "measured"), [("split", 64 + 10), ("per_example", 10 + 2), ("accumulation", 200)])
+@pytest.mark.parametrize(
+    ("source", "measured"), kinds([("split", 64 + 10)], [("per_example", 10 + 2), ("accumulation", 200)])
+)
 def test_by_default_measuring_costs_little_of_a_long_run(source: str, measured: int) -> None:
     """Steps of two passes of eight examples; one example more than seven others is a backward pass more each."""
     model = small_model()

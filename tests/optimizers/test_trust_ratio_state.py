@@ -140,6 +140,7 @@ def test_every_parameter_counts_its_own_steps(optimizer_class: Any, bias_correct
 @pytest.mark.parametrize(
     "optimizer_class", [LAMB, *(pytest.param(kind, marks=pytest.mark.slow) for kind in (LARS, MERIT))]
 )
+@pytest.mark.slow
 def test_a_compiled_step_does_the_same(optimizer_class: Any) -> None:
     params, others = parameters()[::4], parameters()[::4]
     plain, compiled = optimizer_class(params, lr=0.01), optimizer_class(others, lr=0.01)

@@ -20,6 +20,7 @@ from cbs.optimizers.widths import POWERS, Width, scale_for_width, widths_against
 from cbs.trial.config import Choice
 from cbs.workloads.text import text
 from cbs.workloads.text_parts.gpt import GPT, BaseModel, GPTShape
+from tests.kinds import kinds
 
 SHAPE = GPTShape(width=16, layers=1, heads=2, context=6)
 BASE = BaseModel(width=4, head_size=8)
@@ -292,7 +293,7 @@ def changes(rule: str, lr: float, parametrization: str, width: int) -> tuple[flo
     return logits, residual
 
 
-@pytest.mark.parametrize(("rule", "lr", "growth"), [("adam", 4e-3, (4.0, 4.0)), ("sgd", 0.1, (3.0, 1.3))])
+@pytest.mark.parametrize(("rule", "lr", "growth"), kinds([("adam", 4e-3, (4.0, 4.0))], [("sgd", 0.1, (3.0, 1.3))]))
 def test_coordinate_check(rule: str, lr: float, growth: tuple[float, float]) -> None:
     """Changes of activations after a few steps do not depend on the width in muP and grow with it otherwise.
 

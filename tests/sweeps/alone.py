@@ -17,7 +17,7 @@ from cbs.errors import CbsError, reason
 from cbs.training.kept import KeptCheckpoints
 from cbs.training.run import run_trial
 from sweeps.measuring import throughput
-from sweeps.running import child, dispatch, patience
+from sweeps.running import child, dispatch, patience, prestart
 from sweeps.running.child import Failed
 from sweeps.running.cluster import Resources
 from sweeps.running.prestart import PrestartedRay
@@ -77,6 +77,7 @@ class ChildHere:
 
 
 def children_here(patch: pytest.MonkeyPatch) -> None:
-    """From here on children are none of their own."""
+    """From here on children are none of their own, and no Ray is started ahead, which takes ten seconds of a core."""
+    patch.setattr(prestart, "PrestartedRay", lambda *_: contextlib.nullcontext())
     for module in (child, patience, throughput):  # imported before: what is imported while one is patched keeps it
         patch.setattr(module, "Child", ChildHere)

@@ -46,6 +46,7 @@ def asked(**changes: Any) -> Sweep:
             "lrs": (0.02,),
             "budgets": (640,),
             "seeds": (0, 1),
+            "probe": None,
             "name": "branch",
         }
         | changes
@@ -156,7 +157,7 @@ def test_what_cannot_be_is_one_line(changes: dict[str, Any], words: str) -> None
 def test_trunk_and_branches_are_trials_of_one_folder_and_the_branch_that_differs_in_nothing_is_the_trunk(
     tmp_path: Path, started: list[str]
 ) -> None:
-    report = branched(tmp_path)
+    report = branched(tmp_path, asked(probe=RECIPES.make("quick").probe))
     trials = list(stored(tmp_path))
     (trunk,) = [trial for trial in trials if trial.config.parent is None]
     branches = [trial for trial in trials if trial.config.parent is not None]
@@ -281,7 +282,7 @@ def test_random_kills_end_in_the_same_bytes(tmp_path: Path, monkeypatch: pytest.
     branched(tmp_path / "whole")
     run, rng = dispatch.run_search, np.random.default_rng(3)
     kills = 0
-    for left in rng.integers(0, 6, size=10).tolist():
+    for left in rng.integers(0, 6, size=5).tolist():
 
         def dying(run_of: Any, *others: Any, left: int = left) -> None:
             save = run_of.store.save

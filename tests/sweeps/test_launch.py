@@ -103,8 +103,10 @@ def test_what_is_missing_is_run_again_to_the_same_bytes(reference, tmp_path):
     for study in search.sweep.studies():
         assert f"{search.best(study)[1]:.0f}" in text.getvalue()
     assert "left" in text.getvalue()
+    assert "trials done" in text.getvalue()
 
 
+@pytest.mark.slow
 def test_pruning_changes_no_best_steps_where_the_same_learning_rates_are_tried(tmp_path):
     pruned = sweep(tiny(search="grid"), tmp_path / "pruned", resources=ONE)
     with without_ray():
@@ -120,11 +122,10 @@ def test_pruning_changes_no_best_steps_where_the_same_learning_rates_are_tried(t
     ],
 )
 def test_optimizers_join_a_folder_and_sweep_without_another_flag(names, reference, tmp_path):
-    folder, text = copied(reference, tmp_path), io.StringIO()
+    folder = copied(reference, tmp_path)
     optimizers = (*(Choice(name=name) for name in names), Choice(name="adamw", options={"eps": 1e-6}))
-    progress = Progress(Console(file=text, width=200), 1)
-    wanted = tiny(optimizers=optimizers, batch_sizes=(8,), lrs=(0.01,))
-    search = sweep(wanted, folder, resources=ONE, progress=progress)
+    with without_ray():
+        search = sweep(tiny(optimizers=optimizers, batch_sizes=(8,), lrs=(0.01,)), folder)
     assert {study.optimizer for study in search.sweep.studies()} == {*names, "adamw(eps=1e-06)"}
     results = list(Store(folder).results())
     assert {result.config.optimizer.name for result in results} == {*names, "adamw", "sgd"}
@@ -134,10 +135,9 @@ def test_optimizers_join_a_folder_and_sweep_without_another_flag(names, referenc
     assert manifest["axes"]["optimizers"] == joined
     assert manifest["axes"]["batch_sizes"] == [4, 8, 32]
     assert len(manifest["runs"]) == 2
-    assert "trials done" in text.getvalue()
-    assert "left" in text.getvalue()
 
 
+@pytest.mark.slow
 def test_a_trial_that_raises_is_a_result_and_is_tried_again(tmp_path, monkeypatch):
     broken = tmp_path / "broken_workload.py"
     broken.write_text(BROKEN)

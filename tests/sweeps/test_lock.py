@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -58,14 +57,10 @@ def test_a_folder_is_free_again_after_an_error(store):
 
 
 def test_the_lock_of_a_killed_process_is_taken_at_once(store):
-    code = (
-        "import time; from cbs.trial.store import Store; from sweeps.folder.lock import Lock\n"
-        f"lock = Lock(Store({str(store.root)!r}), 'killed').__enter__(); print('held', flush=True); time.sleep(100)"
-    )
-    holder = subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]
-    )
-    assert holder.stdout.readline() == "held\n"
+    holder = subprocess.Popen(["sleep", "100"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sweeps.folder.lock.os.getpid", lambda: holder.pid)
+        Lock(store, "killed").__enter__()
     with pytest.raises(ResultsError, match=f"process {holder.pid}"):
         Lock(store, "mine").__enter__()
     holder.kill()

@@ -13,6 +13,7 @@ import torch
 
 import cbs
 from analysis.read.results import load
+from cbs.errors import ResultsError
 from cbs.trial.config import Choice
 from cbs.trial.store import Store
 from sweeps.folder.manifest import all_code_changes, code_changes, latest_run, merged_manifest, own_code, provenance
@@ -42,6 +43,13 @@ def test_other_options_join_as_variants(tmp_path: Path) -> None:
     merged = merged_manifest(store, small_sweep(optimizers=(variant, Choice(name="muon"))), "second")
     assert merged["axes"]["optimizers"] == ["muon", "muon(nesterov=false)"]
     assert len(merged["runs"]) == 2
+
+
+def test_a_folder_with_trials_on_other_data_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = prepared(tmp_path, small_sweep())
+    monkeypatch.setattr("cbs.workloads.noisy_quadratic.NoisyQuadraticWorkload.data_hash", "0123456789abcdef")
+    with pytest.raises(ResultsError, match=r"holds trials on different data \(hash \S+, now 0123456789abcdef"):
+        merged_manifest(store, small_sweep(), "second")
 
 
 def test_a_change_of_code_is_told_and_the_trials_before_it_listed(

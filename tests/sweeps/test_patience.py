@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from cbs.errors import ConfigError
 from cbs.trial.config import Choice
 from cbs.trial.target import Target
 from sweeps.outlook.cost import Cost, StepCost
+from sweeps.running.child import Died
 from sweeps.running.patience import LEAST_SECONDS, UNTIMED_SECONDS, patience, timed_apart
+from tests.sweeps.alone import ChildHere
 from tests.sweeps.simulation import small_sweep
 
 
@@ -34,7 +38,7 @@ def test_the_longest_planned_step_or_evaluation_counts(cost, changes, seconds):
 @pytest.mark.parametrize(
     ("act", "words"),
     [
-        ("segfault", r"first steps.*killed by SIGSEGV: in .*faulty\.py:\d+"),
+        pytest.param("segfault", r"first steps.*killed by SIGSEGV: in .*faulty\.py:\d+", marks=pytest.mark.slow),
         pytest.param("exit", "exited with code 3: last words of the workload", marks=pytest.mark.slow),
         pytest.param("hang", r"did not respond for 20 s: in .*faulty\.py:\d+", marks=pytest.mark.slow),
         pytest.param("half", r"one loss per example, shape \[4\], got shape \[2\]", marks=pytest.mark.slow),
@@ -46,6 +50,27 @@ def test_first_steps_that_do_not_come_back_are_one_line(act, words):
     assert "\n" not in str(refusal.value)
 
 
+class Ending(ChildHere):
+    """A child that ends in a way."""
+
+    def __init__(self, ending: Died) -> None:
+        self.ending = ending
+
+    def call(self, *_: Any, **__: Any) -> Any:
+        raise self.ending
+
+
+def test_how_a_child_ended_is_one_line_and_a_hang_none_to_a_dry_run():
+    sweep = small_sweep(batch_sizes=(4,))
+    with pytest.raises(ConfigError, match=r"first steps.*'noisy_quadratic'.*killed by SIGSEGV: last words") as refusal:
+        timed_apart(sweep, child=Ending(Died(-11, None, ["last words"])))
+    assert "\n" not in str(refusal.value)
+    assert timed_apart(sweep, child=Ending(Died(None, 0.5, [])), give_up=0.5) is None
+    with pytest.raises(ConfigError, match=r"did not respond for 20 s"):
+        timed_apart(sweep, child=Ending(Died(None, 20.0, [])), silence=20.0, give_up=60.0)
+
+
+@pytest.mark.slow
 def test_a_dry_run_does_not_wait_for_steps_that_hang():
     assert timed_apart(faulty("hang"), give_up=0.5) is None
 

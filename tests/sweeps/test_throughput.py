@@ -183,6 +183,7 @@ def test_several_workloads_are_refused(results: Path) -> None:
         examples_of(str(results))
 
 
+@pytest.mark.usefixtures("children_here")
 def test_the_command_writes_a_table_that_recommend_reads(
     run, results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

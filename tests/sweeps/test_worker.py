@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import importlib
 import json
+import multiprocessing
 import os
 import resource
 import signal
@@ -26,6 +28,10 @@ from sweeps.folder.pass_sizes import FILE, PassSizes
 from sweeps.running import worker
 from sweeps.running.child import Died
 from sweeps.running.worker import Place, Setup, Worker
+from tests import fresh
+from tests.kinds import kinds
+
+ROOT = Path(__file__).resolve().parents[2]
 
 CONFIG = TrialConfig(
     workload=Choice(name="tests.sweeps.test_worker:narrow", options={"holds": 5}),
@@ -44,13 +50,16 @@ def narrow(holds: int, where: str = "step") -> Workload:
 
     Args:
         holds: examples.
-        where: else memory is full: ``"step"`` in a pass, ``"validation"``, or ``"late"`` from the fifth step on.
+        where: else memory is full: ``"step"`` in a pass, ``"validation"``, or ``"late"`` from the fifth step on; with
+            ``"error"`` every pass fails.
     """
     base = build_workload(Choice(name="noisy_quadratic", options={"dimension": 30}))
     losses, validate, passes = base.example_losses, base.validate, [0]
 
     def example_losses(model: Any, batch: torch.Tensor) -> torch.Tensor:
         passes[0] += 1
+        if where == "error":
+            raise ValueError("on purpose\nsecond line")
         if len(batch) > holds and (where == "step" or (where == "late" and passes[0] > 5)):
             raise torch.OutOfMemoryError("no room on the device")
         return losses(model, batch)
@@ -205,6 +214,16 @@ def test_memory_that_one_example_fills_is_an_answer_and_so_is_a_full_one_outside
         assert not Store(setup.store).contains(config)
 
 
+def test_an_error_of_the_model_is_an_answer_in_one_line(setup):
+    config = dataclasses.replace(
+        CONFIG, workload=Choice(name=CONFIG.workload.name, options={"where": "error", "holds": 9})
+    )
+    answer = Worker(setup).run(config.to_dict(), None)
+    assert answer["status"] == "FAILED"
+    assert answer["message"].startswith("ValueError: on purpose")
+    assert "\n" not in answer["message"]
+
+
 def test_a_trial_that_goes_on_elsewhere_keeps_its_passes(tmp_path):
     class Killed(Exception):
         pass
@@ -275,18 +294,55 @@ def test_of_several_processes_the_one_that_is_the_cause_is_told(setup, monkeypat
     assert words in found[key]
 
 
-def test_two_processes_train_as_one_does(tmp_path):
-    """Three passes of each are the six groups of one process: the same moments, too."""
-    every = {"every": 1}
-    config = dataclasses.replace(whole(CONFIG), micro_batch_size=4, probe=Choice(name="auto", options=every))
-    both = Worker(Setup(store=str(tmp_path), path=".", threads=1, prune_factor=None, silence=60.0, workers=2))
+class Forked:
+    """In place of a child, which imports torch anew: a fork, which answers once."""
+
+    def __init__(self) -> None:
+        context = multiprocessing.get_context("fork")
+        self.connection, theirs = context.Pipe()
+        self.process = context.Process(target=Forked.answer, args=(theirs,))
+        self.process.start()
+
+    @staticmethod
+    def answer(connection: Any) -> None:
+        function, args = connection.recv()
+        connection.send(HereAndNow().call(function, *args, heard=lambda said: None, silence=60.0))
+
+    def call(self, *asked: Any, heard: Any, silence: float) -> Any:
+        self.connection.send((asked[0], asked[1:]))
+        return self.connection.recv()
+
+    def kill(self) -> None:
+        self.process.kill()
+
+    def close(self) -> None:
+        self.process.join()
+
+
+TWO = dataclasses.replace(whole(CONFIG), micro_batch_size=4, probe=Choice(name="auto", options={"every": 1}))
+
+
+def trained_by_two(folder: str) -> dict[str, Any]:
+    both = Worker(Setup(store=folder, path=".", threads=1, prune_factor=None, silence=60.0, workers=2))
     try:
-        answer = both.run(config.to_dict(), None)
+        return both.run(TWO.to_dict(), None)
     finally:
         both.close()
+
+
+@pytest.mark.parametrize("forked", kinds([True], [False]))
+def test_two_processes_train_as_one_does(forked, tmp_path):
+    """Three passes of each are the six groups of one process: the same moments, too."""
+    Store(tmp_path).prepare()
+    if forked:
+        here = "from tests.sweeps import test_worker as here; here.worker.Child = here.Forked; "
+        done = fresh.python(f"{here}print(here.trained_by_two({str(tmp_path)!r}))", ROOT)
+        answer = ast.literal_eval(done.stdout) if done.stdout else done.stderr
+    else:
+        answer = trained_by_two(str(tmp_path))
     assert answer == {"status": "REACHED", "notes": []}
-    found = Store(tmp_path).load(config.trial_id)
-    alone = run_trial(dataclasses.replace(config, probe=Choice(name="accumulation", options=every)))
+    found = Store(tmp_path).load(TWO.trial_id)
+    alone = run_trial(dataclasses.replace(TWO, probe=Choice(name="accumulation", options={"every": 1})))
     assert found.timing["workers"] == 2
     assert (alone.steps["small_batch_size"] == 4).all()
     assert found.steps_to_target == pytest.approx(alone.steps_to_target, rel=1e-5)

@@ -29,6 +29,7 @@ from cbs.trial.parent import Parent
 from cbs.trial.record import TrialResult, TrialStatus
 from cbs.trial.target import Target
 from cbs.workloads import build_workload
+from tests.kinds import kinds
 from tests.training import birth_ranks_worker
 
 TRUNK = TrialConfig(
@@ -82,7 +83,7 @@ def check_continued(trunk: TrialConfig, tmp_path: Path, at: int = 320) -> None:
     assert branch.evaluations[0].step == branch.evaluations[0].examples == 0
 
 
-@pytest.mark.parametrize("name", ["sgd", "adamw", "merit", "muon"])
+@pytest.mark.parametrize("name", kinds(["adamw", "muon"], ["sgd", "merit"]))
 def test_a_branch_that_differs_in_nothing_is_the_trunk_bit_for_bit(name: str, tmp_path: Path) -> None:
     check_continued(dataclasses.replace(TRUNK, optimizer=Choice(name=name)), tmp_path)
 
@@ -162,7 +163,7 @@ def test_ten_kills_of_trunk_and_branch_end_in_the_same_bytes(tmp_path: Path) -> 
     assert same(undisturbed, run_trial(branch, checkpoint=checkpoint))
 
 
-@pytest.mark.parametrize("before", [0, 8, 200])
+@pytest.mark.parametrize("before", kinds([8], [0, 200]))
 def test_a_trunk_that_would_go_on_behind_a_missing_checkpoint_starts_over(before: int, tmp_path: Path) -> None:
     checkpoint = AlwaysDue(tmp_path / "trunk.pt")
     killed(TRUNK, 50, checkpoint=checkpoint)

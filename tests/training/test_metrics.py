@@ -25,6 +25,7 @@ from cbs.trial.store import Store
 from cbs.trial.target import Target
 from cbs.workloads import build_workload
 from sweeps.launching.launch import resolve
+from tests.kinds import kinds
 from tests.sweeps.simulation import small_sweep
 
 CONFIG = TrialConfig(
@@ -140,7 +141,7 @@ def test_the_curvature_of_a_network_is_that_of_its_dense_hessian():
     assert abs(METRICS.make("hessian_trace", inputs).value() - float(dense.trace())) < 3 * deviation
 
 
-@pytest.mark.parametrize("probe", [None, Choice(name="split")])
+@pytest.mark.parametrize("probe", kinds([Choice(name="split")], [None]))
 def test_measuring_changes_nothing_of_the_training(probe):
     plain = run_trial(dataclasses.replace(CONFIG, probe=probe))
     measured = run_trial(dataclasses.replace(CONFIG, probe=probe, metrics=tuple(METRICS.names())))

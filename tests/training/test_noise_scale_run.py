@@ -32,7 +32,9 @@ def config_with(**changes: object) -> TrialConfig:
     return dataclasses.replace(CONFIG, **changes)
 
 
-@pytest.mark.parametrize("source", ["split", "accumulation", "per_example"])
+@pytest.mark.parametrize(
+    "source", ["split", *(pytest.param(name, marks=pytest.mark.slow) for name in ("accumulation", "per_example"))]
+)
 def test_standing_still_every_phase_reads_the_true_noise_scale(source: str) -> None:
     done: list[None] = []
     run = measure_run(

@@ -84,7 +84,9 @@ def test_bitwise_repeatable() -> None:
     assert values(run_trial(config_with(seed=6))) != values(first)
 
 
-@pytest.mark.parametrize("micro_batch_size", [1, 4, 5, 12, 13, 50])
+@pytest.mark.parametrize(
+    "micro_batch_size", [1, 5, 13, *(pytest.param(size, marks=pytest.mark.slow) for size in (4, 12, 50))]
+)
 def test_accumulation_equals_the_whole_batch(micro_batch_size: int) -> None:
     whole, parts = Recorder(), Recorder()
     one = run_trial(config_with(batch_size=13, probe=None), workload=whole)
@@ -325,6 +327,10 @@ def test_evaluation_steps_are_geometric_and_finer_near_the_target() -> None:
     assert [row.step for row in result.evaluations] == expected
     ratios = np.divide(expected[-4:], expected[-5:-1])
     assert (ratios <= 1.1 + 1 / expected[-5]).all()
+    # a further target that is nearer counts, too
+    easy = dataclasses.replace(CONFIG.target, metric="gradient_norm", value=1e9)
+    both = run_trial(config_with(evaluation=plan, lr=0.02, further_targets=(easy,)))
+    assert [row.step for row in both.evaluations][:8] == list(range(8))
 
 
 def test_one_row_of_finite_values_for_every_step() -> None:

@@ -19,6 +19,7 @@ from cbs.workloads.image_parts import glyphs
 from cbs.workloads.image_parts.glyphs import CHARACTERS, FACES, GlyphStream, fill, glyph_bitmaps
 from cbs.workloads.image_parts.models import BasicBlock, Bottleneck, ResNet, build_classifier
 from cbs.workloads.images import images
+from tests.kinds import kinds
 
 IMAGENET = {"classes": 1000, "channels": 3, "size": 224, "norm": "batch"}
 CIFAR = {"classes": 10, "channels": 3, "size": 32, "norm": "batch"}
@@ -29,23 +30,27 @@ GREY = {"classes": 10, "channels": 1, "size": 28, "norm": "none"}
 # 1998 (as ReLU networks have it) and, for the CNN, by hand: 5*5*32+32 + 5*5*32*64+64 + 3136*1024+1024 + 1024*10+10.
 @pytest.mark.parametrize(
     ("name", "options", "expected"),
-    [
-        ("resnet18", IMAGENET, 11_689_512),
-        ("resnet34", IMAGENET, 21_797_672),
-        ("resnet50", IMAGENET, 25_557_032),
-        ("resnet101", IMAGENET, 44_549_160),
-        ("vgg11", IMAGENET, 132_868_840),
-        ("vgg11", IMAGENET | {"norm": "none"}, 132_863_336),
-        ("vgg16", IMAGENET, 138_365_992),
-        ("resnet18", CIFAR, 11_173_962),
-        ("resnet20", CIFAR, 272_474),
-        ("vgg16", CIFAR, 14_728_266),
-        ("wrn-28-10", CIFAR, 36_479_194),
-        ("resnet50", IMAGENET | {"norm": "group"}, 25_557_032),
-        ("lenet", GREY, 61_706),
-        ("lenet", GREY | {"size": 32}, 61_706),
-        ("cnn", GREY | {"width": 32}, 3_274_634),
-    ],
+    kinds(
+        [
+            ("resnet18", IMAGENET, 11_689_512),
+            ("resnet50", IMAGENET, 25_557_032),
+            ("vgg11", IMAGENET | {"norm": "none"}, 132_863_336),
+            ("resnet20", CIFAR, 272_474),
+            ("vgg16", CIFAR, 14_728_266),
+            ("wrn-28-10", CIFAR, 36_479_194),
+            ("lenet", GREY, 61_706),
+            ("lenet", GREY | {"size": 32}, 61_706),
+            ("cnn", GREY | {"width": 32}, 3_274_634),
+        ],
+        [
+            ("resnet34", IMAGENET, 21_797_672),
+            ("resnet101", IMAGENET, 44_549_160),
+            ("vgg11", IMAGENET, 132_868_840),
+            ("vgg16", IMAGENET, 138_365_992),
+            ("resnet18", CIFAR, 11_173_962),
+            ("resnet50", IMAGENET | {"norm": "group"}, 25_557_032),
+        ],
+    ),
 )
 def test_parameter_counts_without_allocating_them(name: str, options: dict[str, object], expected: int) -> None:
     with torch.device("meta"):
@@ -55,7 +60,7 @@ def test_parameter_counts_without_allocating_them(name: str, options: dict[str, 
     assert logits.shape == (2, options["classes"])
 
 
-@pytest.mark.parametrize(("depth", "size"), [(18, 64), (50, 96)])
+@pytest.mark.parametrize(("depth", "size"), kinds([(18, 64)], [(50, 96)]))
 def test_resnet_is_that_of_transformers(depth: int, size: int) -> None:
     """Weights copied in the order of the layers; theirs name a block's shortcut first, ours last."""
     transformers = pytest.importorskip("transformers")
@@ -193,7 +198,7 @@ def test_metrics_by_hand() -> None:
         assert found[f"{name}_accuracy"] == (logits.argmax(1) == labels).double().mean().item()
 
 
-@pytest.mark.parametrize(("metric", "value"), [("loss", 1.2), ("accuracy", 0.6)])
+@pytest.mark.parametrize(("metric", "value"), kinds([("accuracy", 0.6)], [("loss", 1.2)]))
 def test_a_trial_reaches_an_easy_target(metric: str, value: float) -> None:
     name = f"validation_{metric}"
     config = TrialConfig(

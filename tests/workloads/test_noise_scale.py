@@ -14,6 +14,7 @@ from cbs.noise_scale import NoiseScaleMeter
 from cbs.noise_scale.check import CheckReport
 from cbs.trial.config import Choice
 from cbs.workloads import WORKLOADS, build_workload
+from tests.kinds import kinds_of
 
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     **{name: (name, {}) for name in WORKLOADS},
@@ -40,7 +41,7 @@ def checked(name: str, options: dict[str, Any], source: str) -> CheckReport:
     return NoiseScaleMeter.check(model, loss, batch, source=source, count=lambda args, kwargs: 6)
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", kinds_of(VARIANTS, [*WORKLOADS, "llama", "two contexts", "resnet8"]))
 def test_the_noise_scale_is_that_of_a_loop_over_examples(variant: str) -> None:
     found = checked(*VARIANTS[variant], "split")
     assert found.ok, str(found)

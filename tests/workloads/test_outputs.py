@@ -10,6 +10,7 @@ from cbs.compute import seeding
 from cbs.trial.config import Choice
 from cbs.workloads import WORKLOADS, build_workload
 from cbs.workloads.base import PredictiveWorkload
+from tests.kinds import kinds_of
 
 PREDICTIVE = [name for name in WORKLOADS if isinstance(build_workload(Choice(name=name)), PredictiveWorkload)]
 SAMPLES = 4000
@@ -30,7 +31,7 @@ def test_the_two_halves_are_the_loss(name: str) -> None:
     torch.testing.assert_close(workload.output_losses(outputs, batch), workload.example_losses(model, batch))
 
 
-@pytest.mark.parametrize("name", PREDICTIVE)
+@pytest.mark.parametrize("name", kinds_of(PREDICTIVE, PREDICTIVE[::2]))
 def test_curvature_samples_have_the_hessian_as_their_covariance(name: str) -> None:
     workload = build_workload(Choice(name=name, options={"dimension": 40} if name == "noisy_quadratic" else {}))
     assert isinstance(workload, PredictiveWorkload)

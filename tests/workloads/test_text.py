@@ -107,7 +107,7 @@ def test_base_of_mup() -> None:
 
 def short_trial(**options: object) -> TrialConfig:
     return TrialConfig(
-        workload=Choice(name="text", options=options),
+        workload=Choice(name="text", options={"validation_sequences": 32} | options),
         optimizer=Choice(name="adamw"),
         lr=0.0078125,
         batch_size=4,

@@ -151,13 +151,13 @@ def profiled(
 
     def normal(theta: Array, live: np.ndarray) -> tuple[Array, Array, Array]:
         values, *derivatives = shape(theta)
-        parts = np.stack([values - y[:, live], *derivatives])
-        parts -= np.einsum("mr,pmr->pr", w[:, live], parts)[:, None]
-        products = np.einsum("pmr,qmr->rpq", w[:, live] * parts, parts)
+        parts, its_weights, its_pull = np.array([values - y[:, live], *derivatives]), w[:, live], pull[live]
+        parts -= np.einsum("mr,pmr->pr", its_weights, parts)[:, None]
+        products = np.einsum("pmr,qmr->rpq", its_weights * parts, parts)
         beyond = theta[:, 1] - wanted[live]
-        products[:, 0, 0] += pull[live] * beyond**2
-        products[:, 0, 2] += pull[live] * beyond
-        products[:, 2, 2] += pull[live]
+        products[:, 0, 0] += its_pull * beyond**2
+        products[:, 0, 2] += its_pull * beyond
+        products[:, 2, 2] += its_pull
         return products[:, 0, 0], products[:, 0, 1:], products[:, 1:, 1:]
 
     if start is None:
@@ -218,21 +218,28 @@ def minimized(normal: Normal, start: Array, box: Array, *, steps: int) -> tuple[
     live, now, damping = np.arange(len(start)), start.copy(), np.full(len(start), 1e-3)
     cost, slope, square = normal(now, live)
     for _ in range(steps):
-        # a parameter at a bound that would leave the box takes no part in the step
+        # a parameter at a bound that would leave the box takes no part in the step: its own ends in the bound again
         held = ((now <= box[0]) & (slope >= 0)) | ((now >= box[1]) & (slope <= 0))
         damped = square + (square * damping[:, None, None] + 1e-300) * unit
-        damped = np.where(held[:, :, None] | held[:, None, :], unit, damped)
-        step = np.linalg.solve(damped, np.where(held, 0.0, slope)[..., None])[..., 0]
-        trial = np.clip(now - step, *box)
+        if held.any():
+            damped = np.where(held[:, :, None] | held[:, None, :], unit, damped)
+        step = np.linalg.solve(damped, slope[..., None])[..., 0]
+        trial = np.minimum(np.maximum(now - step, box[0]), box[1])
         tried = normal(trial, live)
-        better = tried[0] <= cost
-        moving = np.abs(trial - now).max(axis=1) >= _CONVERGED
-        for kept, new in zip((now, cost, slope, square), (trial, *tried), strict=True):
-            kept[better] = new[better]
-        damping = np.clip(damping * np.where(better, 0.1, 10.0), 1e-12, 1e12)
-        theta[live], least[live] = now, cost
+        better, moving = tried[0] <= cost, (np.abs(trial - now) >= _CONVERGED).any(axis=1)
+        damping = np.minimum(np.maximum(damping * np.where(better, 0.1, 10.0), 1e-12), 1e12)
+        if better.all():
+            now, cost, slope, square = trial, *tried
+        else:
+            for kept, new in zip((now, cost, slope, square), (trial, *tried), strict=True):
+                kept[better] = new[better]
+        if moving.all():
+            continue
+        ended = ~moving
+        theta[live[ended]], least[live[ended]] = now[ended], cost[ended]
         live, now, damping = live[moving], now[moving], damping[moving]
         cost, slope, square = cost[moving], slope[moving], square[moving]
         if not len(live):
             break
+    theta[live], least[live] = now, cost
     return theta, least

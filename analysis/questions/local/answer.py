@@ -28,7 +28,8 @@ from analysis.estimate.estimates import answers
 from analysis.estimate.findings import Findings
 from analysis.phrases import number
 from analysis.plain import plain, shown
-from analysis.questions.local.checkpoints import CheckpointTables, LocalCheckpoint, checkpoint, tables_of
+from analysis.questions.local.checkpoints import LocalCheckpoint, checkpoint
+from analysis.questions.local.tuned_branches import CheckpointTables, tables_of
 from analysis.read.branches import branched
 from analysis.read.groups import Group
 from analysis.read.results import load, read_trials

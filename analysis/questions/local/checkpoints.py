@@ -20,7 +20,7 @@ from analysis.estimate.branches.published import published, smoothed
 from analysis.estimate.noise import NoiseScale, measure
 from analysis.phrases import number
 from analysis.plain import plain, shown
-from analysis.read.branches import Branched
+from analysis.questions.local.tuned_branches import CheckpointTables
 from cbs.trial.store import finite_or_none
 from cbs.trial.trial_files import read_steps
 
@@ -117,66 +117,6 @@ class LocalCheckpoint:
 
     def to_json(self) -> dict[str, Any]:
         return shown(self) | {"factors": plain(self.factors)}
-
-
-@dataclass(frozen=True)
-class CheckpointTables:
-    """The branches of a checkpoint as tables, at the best learning rate of every factor, see :func:`tables_of`.
-
-    Attributes:
-        rows: positions in :attr:`Branched.trials` of seed and factor, -1 where there is none, ``[N, K]``.
-        lr_factors, edges: of every factor, see :class:`BranchesAt`.
-        chosen_alone: whether at some factor one seed chose the learning rate by the loss that is compared.
-    """
-
-    branched: Branched
-    factors: Array
-    rows: np.ndarray
-    lr_factors: Array
-    edges: np.ndarray
-    chosen_alone: bool = False
-
-    def of(self, column: str) -> BranchLosses:
-        """A column of the trials, NaN where there is none."""
-        values = self.branched.trials[column].to_numpy(float)
-        return BranchLosses(self.factors, np.where(self.rows >= 0, values[self.rows], np.nan))
-
-    @property
-    def noise(self) -> float:
-        """Deviation of one branch's loss over seeds at the factor nearest to 1 that two seeds ran; NaN without."""
-        losses = self.of("loss").losses
-        known = np.isfinite(losses).sum(axis=0) > 1
-        if not known.any():
-            return math.nan
-        nearest = min(np.flatnonzero(known), key=lambda place: abs(math.log(self.factors[place])))
-        return float(np.std(losses[np.isfinite(losses[:, nearest]), nearest], ddof=1))
-
-
-def tables_of(branched: Branched) -> CheckpointTables:
-    """Where several learning rates were tried, the one that counts for a seed is that of the lowest mean over all other
-    seeds, of those that most seeds ran and it ran itself: the best of several losses that are themselves compared would
-    be too low."""
-    trials = branched.trials
-    factors, seeds = np.sort(trials["factor"].unique()), np.sort(trials["seed"].unique())
-    rows = np.full((len(seeds), len(factors)), -1)
-    best, edges, alone = np.ones(len(factors)), np.zeros(len(factors), dtype=bool), False
-    for place, factor in enumerate(factors):
-        own = trials[trials["factor"] == factor]
-        losses, at = (
-            own.assign(row=own.index).pivot(index="seed", columns="lr_factor", values=v) for v in ("loss", "row")
-        )
-        counts = losses.notna().sum()
-        full = losses.loc[:, counts == counts.max()]
-        best[place] = full.mean().fillna(np.inf).idxmin()
-        edges[place] = losses.shape[1] > 1 and best[place] in (losses.columns.min(), losses.columns.max())
-        alone |= losses.shape[1] > 1 and len(full) == 1
-        for seed in full.index:
-            others = full.drop(index=seed) if len(full) > 1 else full
-            ran = full.columns[full.loc[seed].notna()]
-            if len(ran):  # a rate at which any seed diverged counts only where there is no other
-                means = others.mean().fillna(np.inf).mask(np.isinf(full).any(), np.inf)
-                rows[np.searchsorted(seeds, seed), place] = at.at[seed, means[ran].idxmin()]
-    return CheckpointTables(branched, factors, rows, best, edges, alone)
 
 
 def checkpoint(

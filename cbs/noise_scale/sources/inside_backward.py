@@ -100,7 +100,6 @@ class InsideBackward(Source):
         self._steps = 0
         self.backward_passes = self._groups - 1
         self._has_rows, self._compiled = True, False
-        self._eps = max(torch.finfo(parameter.dtype).eps for parameter in self._parameters)
 
     @property
     def caveat(self) -> str:
@@ -135,7 +134,8 @@ class InsideBackward(Source):
         if not self.seen.reached:
             return None
         if self._due():
-            wrong = self._sums.wrong(max(self._eps, self._cut.coarsest))
+            eps = max(torch.finfo(parameter.dtype).eps for parameter in self._parameters)  # may have been cast since
+            wrong = self._sums.wrong(max(eps, self._cut.coarsest))
             if wrong is not None:
                 raise ConfigError(ELSEWHERE.format(self._names[wrong]))
             replay, units = self.seen.replay, self.latest.units

@@ -208,7 +208,15 @@ def test_expected_losses_of_the_benchmark_are_those_of_the_closed_form() -> None
     assert np.abs(apart.mean(axis=0) - exact).max() < 5 * (apart.std(axis=0) / math.sqrt(len(rows))).max() + 2e-4
 
 
-@pytest.mark.parametrize(("trunk", "wanted"), zip(TRUNKS, (0.7, 1.7, 5.0), strict=True), ids=str)
+@pytest.mark.parametrize(
+    ("trunk", "wanted"),
+    [
+        pytest.param(TRUNKS[0], 0.7, marks=pytest.mark.slow),
+        (TRUNKS[1], 1.7),
+        pytest.param(TRUNKS[2], 5.0, marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
 def test_the_interval_holds_the_true_factor(trunk: Trunk, wanted: float) -> None:
     found = coverage(trunk, 50, wanted, 3, 40)
     assert abs(found["bias"]) < 0.1

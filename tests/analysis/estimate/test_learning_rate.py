@@ -192,7 +192,7 @@ CLAIMS = ("max_lr", "noise_batch_size")
 """Named only where the interval of the noise batch size ends below the largest batch size; such cases may be sure."""
 
 
-@pytest.mark.parametrize("seeds", [1, 3])
+@pytest.mark.parametrize("seeds", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_intervals_of_the_slope_are_neither_too_narrow_nor_too_wide(seeds: int) -> None:
     errors, halves = [], []
     for index in range(100):

@@ -36,6 +36,17 @@ def test_every_problem_ends_at_its_own_minimum_and_is_then_left_alone() -> None:
     assert (start == [1.0, 0.1]).all()
 
 
+def test_what_has_not_converged_within_the_steps_is_where_they_ended() -> None:
+    start, box = np.tile([1.0, 0.1], (3, 1)), np.array([[-np.inf, -5.0], [np.inf, 5.0]])
+    costs = [minimized(exponentials([]), start, box, steps=steps)[1] for steps in (1, 2, 100)]
+    begun = exponentials([])(start, np.arange(3))[0]
+    assert (costs[0] <= begun).all()
+    assert (costs[1] <= costs[0]).all()
+    assert (costs[2] < costs[1]).all()
+    found, cost = minimized(exponentials([]), start, box, steps=2)
+    assert cost == pytest.approx(exponentials([])(found, np.arange(3))[0])
+
+
 def test_a_minimum_beyond_a_bound_is_looked_for_along_it_and_equal_bounds_hold() -> None:
     box = np.array([[0.0, 0.2], [10.0, 0.2]])
     found, cost = minimized(exponentials([]), np.tile([1.0, 0.2], (3, 1)), box, steps=100)

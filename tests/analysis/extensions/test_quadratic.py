@@ -42,7 +42,10 @@ def test_what_cannot_be_reached_is_a_row_without_steps() -> None:
     assert json.dumps(found.to_json(), allow_nan=False)
 
 
-@pytest.mark.parametrize(("sizes", "wanted"), [("1024..65536", "larger"), ("262144..16777216", "smaller")])
+@pytest.mark.parametrize(
+    ("sizes", "wanted"),
+    [("1024..65536", "larger"), pytest.param("262144..16777216", "smaller", marks=pytest.mark.slow)],
+)
 def test_what_is_known_is_told_whatever_the_batch_sizes(run, sizes, wanted, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     """Steps halve up to batch size 65,536 and then hardly fall; the form would say a million, or nothing."""
     monkeypatch.setenv("COLUMNS", "160")
@@ -109,7 +112,7 @@ def test_bad_input(change: dict[str, object], message: str) -> None:
 
 
 def test_the_command_prints_rows_and_a_fit(run) -> None:  # type: ignore[no-untyped-def]
-    given = ["--dimension", 50, "--target", 0.1, "--batch-sizes", "1..256", "--optim", "sgd", "--optim", "ema"]
+    given = ["--dimension", 20, "--target", 0.1, "--batch-sizes", "4..128", "--optim", "sgd", "--optim", "ema"]
     code, out, err = run("theory", "quadratic", *given, "--json")
     assert code == 0, err
     found = json.loads(out)

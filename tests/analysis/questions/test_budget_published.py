@@ -31,7 +31,7 @@ def answered(tmp_path_factory: pytest.TempPathFactory) -> dict[int, AtBudget]:
             ]
         (root / f"{tokens}.csv").write_text("\n".join(rows))
         import_runs([root / f"{tokens}.csv"], root / "sweeps" / str(tokens), SETTINGS)
-    found = budget(root / "sweeps", config=AnalysisConfig(resamples=1000))
+    found = budget(root / "sweeps", config=AnalysisConfig(resamples=300))
     return dict(zip(sorted(GRIDS), found.budgets, strict=True))
 
 
@@ -101,7 +101,7 @@ def optimizers(tmp_path_factory: pytest.TempPathFactory) -> AtBudget:
         constants={"lr": "1"},
     )  # fmt: skip
     import_runs([root / "losses.csv"], root / "sweep", settings, format="final_losses")
-    (scope,) = budget(root / "sweep", config=AnalysisConfig(resamples=1000)).budgets
+    (scope,) = budget(root / "sweep", config=AnalysisConfig(resamples=300)).budgets
     return scope
 
 

@@ -41,7 +41,12 @@ SITUATIONS = {
 }
 
 
-@pytest.fixture(scope="module", params=SITUATIONS)
+RARE = ("one optimizer", "two batch sizes")
+
+
+@pytest.fixture(
+    scope="module", params=[pytest.param(name, marks=[pytest.mark.slow] * (name in RARE)) for name in SITUATIONS]
+)
 def situation(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     root = tmp_path_factory.mktemp("sweep")
     sweep(root, **{"batch_sizes": SIZES, "lrs": LRS, "growth": 1.5, **SITUATIONS[request.param]})

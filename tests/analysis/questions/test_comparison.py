@@ -223,7 +223,7 @@ def critical(truth: Truth, seeds: int, index: int, like: Answer) -> Answer:
     """An answer drawn from ``truth`` without going through the disk."""
     data = tables(truth, SIZES, seeds, lrs=tuple(1e-4 * 2.0**power for power in range(12)), seed=index)
     measured = [Trials(steps, np.full_like(steps, np.nan), np.ones(steps.shape, dtype=bool)) for steps in data]
-    fit = fit_curve(SIZES, measured, config=AnalysisConfig(resamples=300, seed=0))
+    fit = fit_curve(SIZES, measured, config=AnalysisConfig(resamples=150, seed=0))
     value, resampled = fit.estimate.critical, fit.resampled.critical
     made = dataclasses.replace(like.critical, value=finite_or_none(float(value)), resampled=resampled)
     return dataclasses.replace(like, fit=fit, definitions={**like.definitions, "pareto": made})
@@ -253,7 +253,7 @@ def check_uniform(found: np.ndarray) -> None:
 
 
 def test_with_equal_truths_the_probability_is_about_uniform(noisy: dict[str, Answer]) -> None:
-    check_uniform(probabilities(noisy["adamw"], 40, ratio=1.0, seeds=3))
+    check_uniform(probabilities(noisy["adamw"], 24, ratio=1.0, seeds=3))
 
 
 @pytest.mark.slow
@@ -303,7 +303,7 @@ def test_the_ratio_of_critical_batch_sizes_holds_where_exponents_differ() -> Non
     for seed in range(15):
         rng = np.random.default_rng(seed)
         table = pd.concat([bent(0.85, 40.0, "one", rng), bent(1.1, 60.0, "two", rng)])
-        one, two = fit_table(table, AnalysisConfig(resamples=300)).answers
+        one, two = fit_table(table, AnalysisConfig(resamples=150)).answers
         found = critical_pair(two, one)
         low, high = finite(found.interval)
         hits += low <= 1.5 <= high

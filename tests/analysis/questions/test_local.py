@@ -19,8 +19,9 @@ from analysis.extensions.schedule_plan.phase_sources import sources
 from analysis.options import config_of
 from analysis.present.figures import figures_of
 from analysis.questions.local.answer import LocalBatchSizes, LocalScope, in_words, local
-from analysis.questions.local.checkpoints import LocalVerdict, number_of, tables_of
+from analysis.questions.local.checkpoints import LocalVerdict, number_of
 from analysis.questions.local.section import TITLE
+from analysis.questions.local.tuned_branches import tables_of
 from analysis.questions.report.answer import report
 from analysis.read.branches import Branched
 from analysis.read.results import load
@@ -194,6 +195,10 @@ def test_the_learning_rate_of_a_seed_is_chosen_by_the_other_seeds() -> None:
         assert not tables.chosen_alone
         means.append(tables.of("loss").losses.mean())
     assert abs(np.mean(means)) < 2.6 / math.sqrt(3 * 60)  # the lowest of three would be at -0.49
+    seldom = pd.DataFrame([*rows, (1.0, 4.0, 0, -9.0)], columns=["factor", "lr_factor", "seed", "loss"])
+    tables = tables_of(Branched(group=None, source="", examples=1, window=1.0, trials=seldom))  # type: ignore[arg-type]
+    assert tables.lr_factors != [4.0]
+    assert tables.of("loss").losses.min() > -9.0, "a rate that one seed alone ran"
     alone = pd.DataFrame(rows[::3], columns=["factor", "lr_factor", "seed", "loss"])
     tables = tables_of(Branched(group=None, source="", examples=1, window=1.0, trials=alone))  # type: ignore[arg-type]
     assert tables.chosen_alone

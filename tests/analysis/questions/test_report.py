@@ -309,7 +309,10 @@ def test_nothing_reached(tmp_path: Path) -> None:
     assert (tmp_path / "analysis" / "report.html").exists()
 
 
-def test_several_targets_have_their_figures_and_points_apart(tiny: Path, tmp_path: Path) -> None:
+def test_several_targets_have_their_figures_and_points_apart(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vector, "_svg", lambda figure, prefix: "</svg>")
     written = report(tiny, targets=[2.4, 2.8], output=tmp_path / "r.html", config=FAST, title="Mine")
     document = Document(written.path.read_text())
     assert document.problems == []

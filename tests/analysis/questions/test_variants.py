@@ -95,7 +95,7 @@ def test_every_question_tells_them_apart(results: Path, tmp_path: Path) -> None:
         "compare": compare(results, FAST, throughput=TIMES),
         "recommend": recommend(results, TIMES, Wish(devices=1), FAST),
         "lr": learning_rates(results, FAST),
-        "scale": scale([results], config=FAST, targets=[2.4, 2.6, 2.8]),
+        "scale": scale([results], config=FAST, targets=[2.4, 2.8]),
     }
     for name, found in asked.items():
         files = present.write(found, tmp_path / name, figures=None)

@@ -25,6 +25,7 @@ from cbs.trial.config import Choice, TrialConfig
 from cbs.trial.record import GeometryColumns
 from cbs.trial.store import Store
 from cbs.trial.target import Target
+from tests.kinds import kinds
 
 
 class Thrice(L2):
@@ -69,14 +70,14 @@ def probe(geometry: str) -> Choice:
     return Choice(name="split", options={"geometry": f"{__name__}:{geometry}", "every": 1})
 
 
-@pytest.mark.parametrize("geometry", [Thrice, ThriceOfNorms])
+@pytest.mark.parametrize("geometry", kinds([ThriceOfNorms], [Thrice]))
 def test_it_is_analyzed_under_its_own_name_symbol_and_exponent(geometry: type[Thrice], tmp_path: Path) -> None:
     store = Store(tmp_path / "sweep")
     store.prepare()
     store.write_manifest({"name": "own", "protocol": {"prune_factor": None}})
     for batch_size in (8, 16, 32):
         store.save(
-            run_trial(dataclasses.replace(CONFIG, batch_size=batch_size, max_steps=400, probe=probe(geometry.__name__)))
+            run_trial(dataclasses.replace(CONFIG, batch_size=batch_size, max_steps=200, probe=probe(geometry.__name__)))
         )
     stored = store.load(store.trial_ids()[0])
     name = geometry.name

@@ -301,6 +301,7 @@ def test_other_parameters_in_the_place_of_the_watched_ones() -> None:
     assert watcher.collect() is None
 
 
+@pytest.mark.slow
 def test_layers_called_from_compiled_code_are_an_error() -> None:
     torch._dynamo.reset()
     model, plain = gpt(), gpt()

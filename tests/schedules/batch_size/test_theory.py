@@ -21,6 +21,7 @@ from cbs.trial.config import Choice, EvaluationPlan, Schedule, TrialConfig
 from cbs.trial.record import TrialResult
 from cbs.trial.target import Target
 from cbs.workloads import build_workload
+from tests.kinds import kinds_of
 from tests.references.noisy_quadratic import QuadraticStage, losses_along
 
 DIMENSION = 600
@@ -128,7 +129,10 @@ def realised(config: TrialConfig, result: TrialResult) -> list[tuple[Planned, fl
     return [(Planned(int(size)), config.lr * float(factor) * multiplier(int(seen))) for size, factor, seen in rows]
 
 
-@pytest.mark.parametrize("name", [name for name in EVERY if "measurements" not in EVERY[name][0]])
+@pytest.mark.parametrize(
+    "name",
+    kinds_of([name for name in EVERY if "measurements" not in EVERY[name][0]], ["stages", "linear_ramp", "seesaw"]),
+)
 def test_a_table_takes_the_steps_of_the_theory(name: str) -> None:
     config, model = of_rule(name), model_of(of_rule(name))
     result = run_trial(config)
@@ -142,7 +146,10 @@ def test_a_table_takes_the_steps_of_the_theory(name: str) -> None:
         assert abs(predicted / constant - 1) > 0.03
 
 
-@pytest.mark.parametrize("name", [name for name in EVERY if "measurements" in EVERY[name][0]])
+@pytest.mark.parametrize(
+    "name",
+    kinds_of([name for name in EVERY if "measurements" in EVERY[name][0]], ["noise_rule", "growth_by_gradient"]),
+)
 def test_a_rule_that_looks_takes_the_steps_of_the_theory_and_sees_the_truth(name: str) -> None:
     config, model = of_rule(name), model_of(of_rule(name))
     result, rule = run_trial(config), schedule_of(of_rule(name))

@@ -132,7 +132,7 @@ def test_every_expectation_finds_its_number(name: str, tmp_path: Path) -> None:
             branches(folder) if run.policy.name == "branch" else write(folder, run.sweep, 10 ** (number + 3))
     quick = {analysis: f"{line} --figures none" for analysis, line in command_lines(recipe, tmp_path).items()}
     contents = {
-        analysis: ask(line if "temperature" in line else f"{line} --resamples 200") for analysis, line in quick.items()
+        analysis: ask(line if "temperature" in line else f"{line} --resamples 100") for analysis, line in quick.items()
     }
     for each in recipe.expectations:
         for reading in each.ours:

@@ -74,7 +74,7 @@ TRUTH = {256: 97.97, 1024: 40.87}
 """Steps to 0.1 with momentum 0.9 at the best of a dense grid of learning rates, 1,000 curvatures 1/i."""
 
 
-@pytest.mark.parametrize("batch_size", TRUTH)
+@pytest.mark.parametrize("batch_size", [pytest.param(256, marks=pytest.mark.slow), 1024])
 def test_tuned_steps_are_the_minimum_over_all_learning_rates(batch_size: int) -> None:
     found = tuned(NoisyQuadratic.power_law(1000), "heavy_ball", 0.1, batch_size, 0.9)
     assert found is not None
@@ -96,7 +96,7 @@ def test_tuned_beats_every_point_of_a_dense_grid() -> None:
     [("sgd", 0.0, 1e5), ("sgd", 0.0, 1e12), ("averaged", 0.99, 100), ("averaged", 0.9, 1e6), ("heavy_ball", 0.5, 1e12)],
 )
 def test_just_below_the_edge_of_stability_is_looked_at_too(method: str, momentum: float, batch_size: float) -> None:
-    model = NoisyQuadratic.power_law(1000)
+    model = NoisyQuadratic.power_law(500)
     found = tuned(model, method, 0.02, batch_size, momentum)
     assert found is not None
     largest = model.largest_lr(momentum=momentum if method == "heavy_ball" else 0.0)
@@ -108,7 +108,7 @@ def test_just_below_the_edge_of_stability_is_looked_at_too(method: str, momentum
 def test_momentum_near_one_is_tuned_at_small_batches_too() -> None:
     """Noise asks for learning rates far below 1e-5 of the edge of stability there; the loss swings, so that a finer
     grid finds other dips, of which none is a hundredth better."""
-    model, momentum = NoisyQuadratic.power_law(1000), 1 - 1e-5
+    model, momentum = NoisyQuadratic.power_law(500), 1 - 1e-5
     (dense,) = best_settings(model, "heavy_ball", 0.1, [1], np.geomspace(1e-8, 1e-4, 300), [momentum])
     found = tuned(model, "heavy_ball", 0.1, 1, momentum)
     assert found is not None
