@@ -62,7 +62,7 @@ def _section(table: dict[str, Any]) -> Iterator[str]:
     source = source if alike and 2 * count > len(rows) else ""
     alike = alike and count == len(rows) and len({row["published"] for row in rows}) == 1
     yield f"\n## {table['title']}\n"
-    yield f"{table['paper']}. `{table['command'].removesuffix(' --scale tiny')}`, {table['date']}."
+    yield f"{table['paper']}. `{table['command']}`, {table['date']}."
     if not table["complete"]:
         yield "Not complete: a limit was reached, or trials failed."
     if source or alike:

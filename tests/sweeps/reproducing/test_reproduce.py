@@ -180,7 +180,7 @@ def test_the_command_prints_verdicts_and_the_atlas_is_made_of_them(
     assert re.search(r"Not recorded here, so neither found nor missed: .*`nqm`", page)
     assert "`test-recipe`" not in page.split("## ")[0]
     assert "| merit is about 42 | 42 | " in page
-    assert "`cbs reproduce test-recipe`, 2" in page
+    assert "cbs reproduce test-recipe --scale tiny" in page
 
 
 def test_the_atlas_gives_the_first_of_several_reasons_and_what_rows_share_once() -> None:
