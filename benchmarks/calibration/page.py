@@ -130,8 +130,8 @@ def fill(page: str, parts: dict[str, str]) -> str:
 
 def _table(*headings: str) -> Any:
     def rows(cells: Sequence[Sequence[str]]) -> str:
-        lines = [headings, ["---"] * len(headings), *cells]
-        return "".join(f"| {' | '.join(line)} |\n" for line in lines) if cells else "not run\n"
+        head, *lines = (f"| {' | '.join(line)} |\n" for line in (headings, *cells))
+        return "".join([head, f"|{'---|' * len(headings)}\n", *lines]) if cells else "not run\n"
 
     return rows
 
