@@ -27,8 +27,8 @@ def test_truth_is_where_the_curve_itself_takes_twice_the_fewest_steps(name: str)
         steps = truth.steps(batch_sizes)
         assert (np.diff(steps) <= 1e-9 * steps[:-1]).all()
         assert steps[-1] == pytest.approx(truth.min_steps, rel=0.1 if truth.curve is quadratic else 1e-9)
-        crossing = batch_sizes[np.argmax(steps <= 2 * truth.min_steps)]
-        assert crossing == pytest.approx(truth.critical, rel=1e-3)
+        crossing = np.interp(2 * truth.min_steps, steps[::-1], batch_sizes[::-1])
+        assert crossing == pytest.approx(truth.critical, rel=1e-4)
 
 
 @pytest.mark.parametrize(

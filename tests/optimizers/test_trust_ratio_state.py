@@ -137,10 +137,8 @@ def test_every_parameter_counts_its_own_steps(optimizer_class: Any, bias_correct
     assert [float(optimizer.state[param]["step"]) for param in params] == [2.0, 8.0, 2.0, 2.0, 4.0]
 
 
-@pytest.mark.parametrize(
-    "optimizer_class", [LAMB, *(pytest.param(kind, marks=pytest.mark.slow) for kind in (LARS, MERIT))]
-)
 @pytest.mark.slow
+@pytest.mark.parametrize("optimizer_class", [LAMB, LARS, MERIT])
 def test_a_compiled_step_does_the_same(optimizer_class: Any) -> None:
     params, others = parameters()[::4], parameters()[::4]
     plain, compiled = optimizer_class(params, lr=0.01), optimizer_class(others, lr=0.01)
