@@ -83,7 +83,7 @@ def check_continued(trunk: TrialConfig, tmp_path: Path, at: int = 320) -> None:
     assert branch.evaluations[0].step == branch.evaluations[0].examples == 0
 
 
-@pytest.mark.parametrize("name", kinds(["adamw", "muon"], ["sgd", "merit"]))
+@pytest.mark.parametrize("name", kinds(["adamw", "muon", "schedule_free"], ["sgd", "merit"]))
 def test_a_branch_that_differs_in_nothing_is_the_trunk_bit_for_bit(name: str, tmp_path: Path) -> None:
     check_continued(dataclasses.replace(TRUNK, optimizer=Choice(name=name)), tmp_path)
 

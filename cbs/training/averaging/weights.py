@@ -21,7 +21,7 @@ def answers_for_another_point(optimizer: torch.optim.Optimizer) -> bool:
 
 @contextmanager
 def averaged_weights(optimizer: torch.optim.Optimizer, average: WeightAverage | None = None) -> Iterator[None]:
-    """Run the block with the weights that a trial delivers, then go back to those it trains.
+    """Run the block with the weights that a trial delivers, then go back to those it trains, bit for bit.
 
     The delivered weights are the average where there is one, else those that a schedule-free method evaluates, else
     those that are trained.
@@ -30,12 +30,20 @@ def averaged_weights(optimizer: torch.optim.Optimizer, average: WeightAverage | 
         with average.in_place():
             yield
         return
-    if answers_for_another_point(optimizer):
-        optimizer.eval()  # type: ignore[attr-defined]
+    if not answers_for_another_point(optimizer):
+        yield
+        return
+    # A schedule-free method computes the trained weights anew from the others, which rounds them.
+    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+    trained = [weight.detach().clone() for weight in weights]
+    optimizer.eval()  # type: ignore[attr-defined]
     try:
         yield
     finally:
         trained_weights(optimizer)
+        with torch.no_grad():
+            for weight, value in zip(weights, trained, strict=True):
+                weight.copy_(value)
 
 
 def trained_weights(optimizer: torch.optim.Optimizer) -> None:

@@ -9,9 +9,10 @@ import torch
 from torch import nn
 
 from cbs.errors import ConfigError
+from cbs.optimizers import OPTIMIZERS
 from cbs.training.averaging import AVERAGES, build_averaging
 from cbs.training.averaging.ema import EMA
-from cbs.training.averaging.weights import averaged_weights
+from cbs.training.averaging.weights import averaged_weights, trained_weights
 from cbs.training.run import run_trial
 from cbs.trial.config import Choice, TrialConfig
 from cbs.trial.target import Target
@@ -39,6 +40,22 @@ def test_weights_are_switched_for_a_block_and_back_after_an_error() -> None:
     with pytest.raises(KeyError), averaged_weights(optimizer):
         raise KeyError("validation failed")
     assert optimizer.mode == "train"
+
+
+def test_a_schedule_free_method_trains_on_from_the_same_bits_after_an_evaluation() -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(7, 5)
+    optimizer = OPTIMIZERS["schedule_free"].build(model, lr=0.03)
+    trained_weights(optimizer)
+    for _ in range(5):
+        model.zero_grad()
+        model(torch.randn(4, 7)).square().mean().backward()
+        optimizer.step()
+        before = [weight.detach().clone() for weight in model.parameters()]
+        with averaged_weights(optimizer):
+            evaluated = [weight.detach().clone() for weight in model.parameters()]
+        assert all(map(torch.equal, before, model.parameters()))
+    assert not any(map(torch.equal, before, evaluated))
 
 
 def test_other_optimizers_are_left_alone() -> None:
