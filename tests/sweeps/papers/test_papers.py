@@ -123,7 +123,7 @@ def test_batch_sizes_are_compared_where_no_learning_rate_is_at_an_edge() -> None
     """``cbs budget`` leaves such sizes out, and the best of the others is not the best."""
     readings = [reading for name, scale in BOTH for each in PAPERS.make(name, scale).expectations
                 for reading in each.ours if "excess" in reading.path or "equivalence" in reading.path]  # fmt: skip
-    assert len(readings) == 2 * (1 + 1 + 3)
+    assert len(readings) == 2 * (2 + 1 + 3)
     for reading in readings:
         assert reading.ok == ((*reading.path[:4], "sizes", {}, "at_grid_edge"),)
 
