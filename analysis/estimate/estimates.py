@@ -158,6 +158,8 @@ def _critical(
 ) -> dict[str, Any]:
     value, values = float(definition(measured, at)[0]), definition(resampled, at)
     ends = interval(values, confidence)
+    if ends[1] == 0.0:  # below the batch sizes that were measured
+        ends = None, float(measured[at].batch_sizes[0])
     if definition.on_grid:
         edges = measured[at].batch_sizes[[0, -1]]
         ends = ends[0] if ends[0] != edges[0] else None, ends[1] if ends[1] != edges[1] else None
