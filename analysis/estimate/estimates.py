@@ -25,6 +25,7 @@ from analysis.estimate.fitting.least_squares import EXPONENTS
 from analysis.estimate.fitting.other_forms import other_forms
 from analysis.estimate.fitting.quality import leave_one_out
 from analysis.estimate.noise import Recorded, measure
+from analysis.estimate.optimizer_steps import optimizer_steps
 from analysis.estimate.result import Answer, CriticalBatchSize, Hyperbola
 from analysis.estimate.studies import Study, best_values, point, studies, within_reach
 from analysis.estimate.study_fits import FarSeed, beliefs, fit_studies, sample
@@ -158,6 +159,8 @@ def _critical(
 ) -> dict[str, Any]:
     value, values = float(definition(measured, at)[0]), definition(resampled, at)
     ends = interval(values, confidence)
+    if ends[1] == 0.0:  # below the batch sizes that were measured
+        ends = None, float(measured[at].batch_sizes[0])
     if definition.on_grid:
         edges = measured[at].batch_sizes[[0, -1]]
         ends = ends[0] if ends[0] != edges[0] else None, ends[1] if ends[1] != edges[1] else None
@@ -238,20 +241,20 @@ def answers(
 
 def _with_columns(answer: Answer, read: Callable[[int], Recorded]) -> Answer:
     """Add results from the per-step columns; ``read`` returns the columns of a row of the trial table."""
-    noise, logits, clipped = {}, {}, {}
+    noise, logits, matrices, clipped = {}, {}, {}, {}
     for entry in answer.points:
         if entry.reached:
             recorded = [read(row) for row in entry.trials]
             noise[entry.batch_size] = measure(
                 recorded, entry.steps_per_seed, entry.batch_size, confidence=answer.confidence
             )
-            logits[entry.batch_size] = attention_logits(
-                [columns for columns, _ in recorded], entry.steps_per_seed, entry.batch_size
-            )
+            columns = [each for each, _ in recorded]
+            logits[entry.batch_size] = attention_logits(columns, entry.steps_per_seed, entry.batch_size)
+            matrices[entry.batch_size] = optimizer_steps(columns, entry.steps_per_seed, entry.batch_size)
             pairs = zip(recorded, entry.steps_per_seed, strict=True)
             if shares := [c[CLIPPED][: math.ceil(steps)].mean() for (c, _), steps in pairs if CLIPPED in c]:
                 clipped[entry.batch_size] = float(np.mean(shares))
-    return replace(answer, noise=noise, attention_logits=logits, clipped=clipped)
+    return replace(answer, noise=noise, attention_logits=logits, optimizer_steps=matrices, clipped=clipped)
 
 
 def _targets(group: Group, wanted: Sequence[float | Target] | None) -> list[Target]:

@@ -84,6 +84,8 @@ class Answer:
         noise: noise scales by batch size, for the batch sizes that reached the target.
         attention_logits: curves of the largest attention logit by batch size, see
             :func:`analysis.estimate.attention.attention_logits`.
+        optimizer_steps: likewise curves of what steps do to matrices, see
+            :func:`analysis.estimate.optimizer_steps.optimizer_steps`.
         clipped: fraction of steps to the target whose gradients were clipped, mean over seeds, by batch size; without
             batch sizes whose trials do not clip.
     """
@@ -104,6 +106,7 @@ class Answer:
     doubts: Doubts = field(default=Doubts(), repr=False)
     noise: dict[int, NoiseScales] = field(default_factory=dict, repr=False)
     attention_logits: dict[int, pd.DataFrame] = field(default_factory=dict, repr=False)
+    optimizer_steps: dict[int, pd.DataFrame] = field(default_factory=dict, repr=False)
     clipped: dict[int, float] = field(default_factory=dict)
 
     @property

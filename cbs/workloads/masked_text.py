@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, pad
+from torch.nn.functional import cross_entropy
 
 from cbs.errors import ConfigError, UnknownNameError
 from cbs.registry.domains import all_whole, whole
@@ -19,16 +19,9 @@ from cbs.workloads.streams import DrawnExamples
 from cbs.workloads.text_parts.bert import BERT, BERT_SIZES
 from cbs.workloads.text_parts.corpus import Corpus
 from cbs.workloads.text_parts.gpt import GPTShape
+from cbs.workloads.text_parts.masking import MaskedTokens, MaskedWindows
 from cbs.workloads.text_parts.options import find_corpus, resized, size_named
 from cbs.workloads.text_parts.windows import Windows, require_windows
-
-MaskedTokens = tuple[Tensor, Tensor, Tensor]
-"""Ids with masks ``[sequences, tokens]``, and positions and original ids of the hidden tokens ``[sequences, hidden]``;
-padding is -1 in the first and -100 in the last."""
-
-HIDDEN = 0.15
-"""Share of the tokens to predict; of these 80 % are replaced by the mask, 10 % by a random token, and 10 % stay (Devlin
-et al. 2019, arXiv 1810.04805)."""
 
 INITS = ("scaled", "bert")
 BYTE_TARGET = 2.4
@@ -40,8 +33,7 @@ MASK_SEED = 2**31 - 1
 class MaskedTextWorkload:
     """Cross-entropy of hidden tokens given those around them.
 
-    An example is a window of ``context`` tokens of which 15 % are hidden, at random positions drawn anew every time;
-    its
+    An example is a window of ``context`` tokens of which 15 % are hidden, at random positions drawn anew each time; its
     loss is the mean over these, in nats. With two contexts, the first ``switch`` examples have the first one and all
     others the second; a batch with both is padded. The metric is the mean loss at the last context; the loss at the
     first one is stored as ``validation_loss_N`` with N tokens.
@@ -90,21 +82,16 @@ class MaskedTextWorkload:
         self.data_hash = corpus.data_hash
         self.validation_examples = validation_sequences * len(contexts)
         unchecked = None if corpus.fully_checked else corpus.vocab_size
-        self._windows, self._validation = [], []
-        for context in contexts:
-            training, held_out = (
-                Windows(tokens, context - 1, source, unchecked)
-                for tokens, source in (
-                    (corpus.training, corpus.training_source),
-                    (corpus.validation, corpus.validation_source),
-                )
-            )
-            require_windows(training, "training", 1)
+        training = [Windows(corpus.training, context - 1, corpus.training_source, unchecked) for context in contexts]
+        self._windows = MaskedWindows(training, contexts, switch, corpus.vocab_size, self.mask_id)
+        self._validation = []
+        for context, windows in zip(contexts, training, strict=True):
+            held_out = Windows(corpus.validation, context - 1, corpus.validation_source, unchecked)
+            require_windows(windows, "training", 1)
             require_windows(held_out, "validation", validation_sequences)
-            self._windows.append(training)
             starts = np.linspace(0, len(held_out) - 1, validation_sequences).astype(np.int64)
             uniform = torch.rand(validation_sequences, context, 2, generator=torch.Generator().manual_seed(MASK_SEED))
-            self._validation.append(FixedSet(self._hide(held_out.gather(starts), uniform), chunk=128))
+            self._validation.append(FixedSet(self._windows.hide(held_out.gather(starts), uniform), chunk=128))
 
     def build_model(self) -> nn.Module:
         """Return a :class:`~cbs.workloads.text_parts.bert.BERT` drawn from torch's global random state."""
@@ -112,42 +99,7 @@ class MaskedTextWorkload:
 
     def training_stream(self, generator: torch.Generator) -> DrawnExamples:
         """Return a stream of random windows with random masks."""
-        drawn = 0
-
-        def draw(examples: int, generator: torch.Generator) -> tuple[Tensor, ...]:
-            nonlocal drawn
-            numbers = torch.arange(drawn, drawn + examples)
-            drawn += examples
-            place = torch.rand(examples, generator=generator, dtype=torch.float64)
-            return numbers, place, torch.rand(examples, max(self.contexts), 2, generator=generator)
-
-        return DrawnExamples(draw, self._make, generator)
-
-    def _make(self, numbers: Tensor, place: Tensor, uniform: Tensor) -> MaskedTokens:
-        early = int((numbers < self.switch).sum()) if len(self.contexts) == 2 else len(numbers)
-        parts = []
-        for stage, rows in enumerate((slice(0, early), slice(early, None))):
-            if len(numbers[rows]):
-                windows = self._windows[stage]
-                starts = (place[rows] * len(windows)).long().numpy()
-                parts.append(self._hide(windows.gather(starts), uniform[rows, : self.contexts[stage]]))
-        if len(parts) == 1:
-            return parts[0]
-        padded = []
-        for pieces, filler in zip(zip(*parts, strict=True), (-1, 0, -100), strict=True):
-            longest = max(piece.shape[1] for piece in pieces)
-            padded.append(torch.cat([pad(piece, (0, longest - piece.shape[1]), value=filler) for piece in pieces]))
-        return padded[0], padded[1], padded[2]
-
-    def _hide(self, ids: Tensor, uniform: Tensor) -> MaskedTokens:
-        """Hide the tokens whose first random number, in ``uniform`` of shape ``[sequences, tokens, 2]``, is largest."""
-        hidden = max(1, round(HIDDEN * ids.shape[1]))
-        places = uniform[..., 0].topk(hidden, dim=1).indices
-        targets = ids.gather(1, places)
-        fate = uniform[..., 1].gather(1, places)
-        others = (((fate - 0.8) * 10).clamp(0, 1 - 1e-6) * self.corpus.vocab_size).long()
-        shown = torch.where(fate < 0.8, self.mask_id, torch.where(fate < 0.9, others, targets))
-        return ids.scatter(1, places, shown), places, targets
+        return self._windows.stream(generator)
 
     def example_losses(self, model: nn.Module, batch: MaskedTokens) -> Tensor:
         """Return the mean cross-entropy of the hidden tokens of every sequence, in nats, shape ``[sequences]``."""

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable
-from difflib import get_close_matches
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from cbs.errors import ConfigError, UnknownNameError
+from cbs.errors import UnknownNameError
 from cbs.registry.domains import all_whole
 from cbs.trial.target import Direction
 from cbs.workloads import WORKLOADS
 from cbs.workloads.likelihoods import FixedSet, cross_entropy_sample
 from cbs.workloads.text_parts import Corpus
-from cbs.workloads.text_parts.gpt import GPT, SIZES, BaseModel, GPTShape
+from cbs.workloads.text_parts.gpt import GPT, SIZES
 from cbs.workloads.text_parts.llama import LLAMA_SIZES, Llama, LlamaShape
-from cbs.workloads.text_parts.options import find_corpus, resized, size_named
+from cbs.workloads.text_parts.options import find_corpus, llama_shape, mup_base, resized, size_named
 from cbs.workloads.text_parts.windows import Windows, WindowStream, require_windows
 
 VALIDATION_CHUNK = 128
@@ -32,10 +31,7 @@ VALIDATION_LOGITS = 2**28
 
 BYTE_TARGET = 2.4
 TOKEN_TARGET_SHARE = 0.6
-PARAMETRIZATIONS = ("standard", "mup")
 INITS = ("scaled", "nanogpt")
-BASE_SIZE = "30k"
-"""The size whose width is the base width of muP unless another is given."""
 
 
 @WORKLOADS.register("text")
@@ -101,20 +97,12 @@ def text(
     numbers |= {"kv_heads": kv_heads, "mlp_width": mlp_width, "vocab_size": vocab_size}
     all_whole("text", {**numbers, "validation_sequences": validation_sequences})
     shape = resized("text", size, named, width=width, layers=layers, heads=heads, context=context)
-    shape = _llama_shape(size, named, shape, kv_heads, mlp_width)
+    shape = llama_shape(size, named, shape, kv_heads, mlp_width)
     if init not in INITS:
         raise UnknownNameError(f"unknown init {init!r} of workload 'text': known are {', '.join(INITS)}")
-    base = _base(parametrization, base_width, named.head_size)
-    found = find_corpus(
-        "text",
-        data=data,
-        corpus=corpus,
-        validation=validation,
-        tokenizer=tokenizer,
-        text_field=text_field,
-        dtype=dtype,
-        vocab_size=vocab_size,
-    )
+    base = mup_base(parametrization, base_width, named.head_size)
+    files: dict[str, Any] = {"validation": validation, "tokenizer": tokenizer, "text_field": text_field, "dtype": dtype}
+    found = find_corpus("text", data=data, corpus=corpus, vocab_size=vocab_size, **files)
     fixed_std = init == "nanogpt"
 
     def build() -> nn.Module:
@@ -123,40 +111,6 @@ def text(
         return GPT(shape, found.vocab_size, base, fixed_std)
 
     return TextWorkload(build, shape.context, found, validation_sequences)
-
-
-def _llama_shape(size: str, named: GPTShape, shape: GPTShape, kv_heads: int | None, mlp_width: int | None) -> GPTShape:
-    if not isinstance(named, LlamaShape) or not isinstance(shape, LlamaShape):
-        for name, value in {"kv_heads": kv_heads, "mlp_width": mlp_width}.items():
-            if value is not None:
-                raise ConfigError(f"option {name} of workload 'text' is for the sizes of Llama, not for {size!r}")
-        return shape
-    shape = dataclasses.replace(
-        shape,
-        kv_heads=kv_heads or (named.kv_heads if shape.heads == named.heads else None),
-        mlp_width=mlp_width or (named.mlp_width if shape.width == named.width else None),
-    )
-    if shape.heads % shape.groups or shape.head_size % 2:
-        raise ConfigError(
-            f"heads={shape.heads} of workload 'text' must be a multiple of kv_heads={shape.groups} and have an even "
-            f"size, not {shape.head_size}; change one of them"
-        )
-    return shape
-
-
-def _base(parametrization: str, base_width: int | None, head_size: int) -> BaseModel | None:
-    if parametrization not in PARAMETRIZATIONS:
-        near = get_close_matches(str(parametrization).lower(), PARAMETRIZATIONS, n=1, cutoff=0.3)
-        hint = f"did you mean {near[0]}? " if near else ""
-        raise UnknownNameError(
-            f"unknown parametrization {parametrization!r} of workload 'text': {hint}known are "
-            f"{', '.join(PARAMETRIZATIONS)}"
-        )
-    if parametrization == "mup":
-        return BaseModel(width=base_width or SIZES[BASE_SIZE].width, head_size=head_size)
-    if base_width is not None:
-        raise ConfigError("option base_width of workload 'text' needs parametrization=mup")
-    return None
 
 
 class TextWorkload:

@@ -12,6 +12,8 @@ from typing import Any
 from cbs.files import atomic_file
 from cbs.trial.record import TrialResult, TrialStatus
 from cbs.trial.store import MANIFEST, Store
+from cbs.workloads import WORKLOADS
+from sweeps.outlook.compute import PEAK, UTILISATION, accelerator_hours, count_parameters, training_flops
 from sweeps.outlook.cost import Cost
 from sweeps.outlook.durations import duration
 from sweeps.outlook.nearness import Nearness
@@ -20,6 +22,7 @@ from sweeps.search.limits import Limits
 from sweeps.search.search import Search
 from sweeps.spec.cell import Cell, StudyKey
 from sweeps.spec.spec import ENDLESS, Sweep
+from sweeps.spec.workload import built
 
 PLAN = "plan.jsonl"
 """File in the folder of a sweep with one line for every requested trial and the reason for it."""
@@ -52,6 +55,7 @@ def dry_run_report(sweep: Sweep, folder: Path, cost: Cost | None, workers: int) 
         "examples": None if endless else round(played.examples),
         "workers": max(workers, 1),
         "seconds": None if cost is None else played.seconds + (START if left else 0.0),
+        "compute": None if cost is not None or endless else _compute(sweep, played.examples),
         "extrapolated": [] if cost is None else list(cost.told),
         "typical": sweep.expected is not None or bool(finished),
     }
@@ -84,12 +88,29 @@ def dry_run_lines(report: dict[str, Any]) -> list[str]:
     lines += [f"first         {_trial_line(row)}" for row in report["first"][:1]]
     if report["examples"] is not None:
         lines.append(f"examples      {report['examples']:,} ({basis})")
-    if report["seconds"] is None:
+    if report["compute"] is not None:
+        at = f"{UTILISATION:.0%} of {PEAK / 1e12:g} TFLOP/s"
+        lines.append(
+            "time          {accelerator_hours:.3g} hours of an accelerator at {at}, unknown here: 6 N D = {flops:.3g} "
+            "FLOPs, N = {parameters:,} parameters, D = {tokens:.3g} tokens".format(at=at, **report["compute"])
+        )
+    elif report["seconds"] is None:
         lines.append("time          unknown: steps are timed on this machine and for models built here only")
     else:
         lines.append(f"time          about {duration(report['seconds'])} with {report['workers']} workers ({basis})")
     lines += [f"extrapolated  {note}" for note in report["extrapolated"]]
     return lines
+
+
+def _compute(sweep: Sweep, examples: float) -> dict[str, float] | None:
+    """What training costs a model that could not be timed; ``None`` if it is not one of ours, or has no tokens."""
+    workload = built(sweep.workload) if sweep.workload.name in WORKLOADS else None
+    if workload is None or workload.tokens_per_example is None:
+        return None
+    parameters, tokens = count_parameters(workload.build_model), examples * workload.tokens_per_example
+    flops = training_flops(parameters, tokens)
+    about = {"parameters": parameters, "tokens": tokens, "flops": flops}
+    return about | {"accelerator_hours": accelerator_hours(flops)}
 
 
 def reasons(search: Search) -> list[dict[str, Any]]:

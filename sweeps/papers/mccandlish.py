@@ -63,19 +63,13 @@ def language_model(scale: str) -> PaperRecipe:
     tiny = scale == "tiny"
     targets = (3.0, 2.8, 2.6) if tiny else (5.0, 4.5, 4.2)
     if tiny:
-        workload, sizes, limits = (
-            TEXT,
-            tuple(2**k for k in (2, 4, 6, 8, 9)),
-            {"max_steps": 1500, "max_examples": 60_000, "expected": (120.0, 4_500.0), "probe": PROBE},
-        )
+        workload, sizes = TEXT, tuple(2**k for k in (2, 4, 6, 8, 9))
+        limits = {"max_steps": 1500, "max_examples": 60_000, "expected": (120.0, 4_500.0), "probe": PROBE}
     else:
         data = {"data": "data/lm1b/train.bin", "validation": "data/lm1b/heldout.bin", "dtype": "uint16"}
         options = {"width": 1024, "layers": 2, "context": 20, "vocab_size": 40_000, **data}
-        workload = Choice(name="lstm", options=options)
-        sizes, limits = (
-            tuple(2**k for k in range(5, 16, 2)),
-            {"max_steps": 50_000, "max_examples": 100_000_000, "expected": (5_000.0, 2e7), "probe": AUTO},
-        )
+        workload, sizes = Choice(name="lstm", options=options), tuple(2**k for k in range(5, 16, 2))
+        limits = {"max_steps": 50_000, "max_examples": 100_000_000, "expected": (5_000.0, 2e7), "probe": AUTO}
     sweep = experiment(workload, ("adamw",), sizes, target=targets[-1], seeds=(0, 1), **limits)
     flags = " ".join(f"--target {value:g}" for value in targets)
 

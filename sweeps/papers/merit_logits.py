@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from cbs.trial.config import EvaluationPlan
-from sweeps.papers import PAPERS, AnswerPath, Beyond, Expectation, PaperRecipe
+from sweeps.papers import PAPERS, AnswerPath, Beyond, Expectation, PaperRecipe, RecipeRun
 from sweeps.papers.merit import PAPER, TINY, UNPUBLISHED, gpt2
 from sweeps.papers.parts import COSINE, TEXT, experiment, lower_loss, one_run
 from sweeps.spec.lr_rule import PrescribedRate
@@ -23,25 +24,26 @@ LOGITS = {"tiny": ((1, "1750", "54"), (2, "560", "150")), "paper": ((1, "1750", 
 """Layers here; peaks of AdamW and MERIT in layers 1 and 12 of GPT-2 medium, read off figures."""
 
 
+def _run(optimizer: str, size: int, budget: int, tiny: bool) -> RecipeRun:
+    about: dict[str, Any] = {
+        "schedule": COSINE,
+        "diagnostics": ("max_attention_logit",),
+        "metrics": tuple(CURVATURE),
+        "evaluation": EvaluationPlan(growth=2.0, far_growth=2.0),
+    }
+    if tiny:
+        about |= {"lr_rule": PrescribedRate(power=None, lrs={size: RATES[optimizer]}), "seeds": (0, 1, 2)}
+    else:
+        about |= {"precision": "bfloat16", "micro_batch_size": 16, "diagnostics_every": 10}
+    sweep = experiment(TEXT if tiny else gpt2("small"), (optimizer,), (size,), budgets=(budget,), **about)
+    return one_run(optimizer, sweep, tiny, parameters=125e6)
+
+
 @PAPERS.register("merit-logits")
 def merit_logits(scale: str) -> PaperRecipe:
     """Largest attention logit of two layers, top eigenvalue and trace of the Hessian under AdamW, LAMB and MERIT."""
     tiny = scale == "tiny"
     size, budget, target = (256, 16_000, 3.2) if tiny else (1024, 2_441_406, 3.8)
-    runs = []
-    for name, lr in RATES.items():
-        about = {
-            "schedule": COSINE,
-            "diagnostics": ("max_attention_logit",),
-            "metrics": tuple(CURVATURE),
-            "evaluation": EvaluationPlan(growth=2.0, far_growth=2.0),
-        }
-        if tiny:
-            about |= {"lr_rule": PrescribedRate(power=None, lrs={size: lr}), "seeds": (0, 1, 2)}
-        else:
-            about |= {"precision": "bfloat16", "micro_batch_size": 16, "diagnostics_every": 10}
-        sweep = experiment(TEXT if tiny else gpt2("small"), (name,), (size,), budgets=(budget,), **about)
-        runs.append(one_run(name, sweep, tiny, parameters=125e6))
     places = " ".join(f"{{{name}}}" for name in RATES)
 
     def ratio(layer: int) -> AnswerPath:
@@ -70,7 +72,7 @@ def merit_logits(scale: str) -> PaperRecipe:
                 ]
             ),
         ),
-        runs=tuple(runs),
+        runs=tuple(_run(name, size, budget, tiny) for name in RATES),
         analyses={f"logits_{name}": f"analyze {{{name}}} --target {target:g}" for name in RATES}
         | {metric: f"budget {places} --metric {metric}" for metric in CURVATURE}
         | {"losses": f"budget {places}"},  # last: its tables stay, and one of them has all curvatures

@@ -1,9 +1,5 @@
-"""What a recipe costs before it is run: trials, examples, tokens, FLOPs and hours of accelerators.
-
-FLOPs are 6 N D, forward and backward pass of a dense model of N parameters over D tokens (Kaplan et al. 2020, section
-2.1). N counts every parameter of the model, which is built on torch's meta device and takes no memory; its data are
-not read. Where an example has no tokens the rule does not hold, and there are no FLOPs.
-"""
+"""What a recipe costs before it is run: trials, examples, tokens, FLOPs and hours of accelerators, see
+:mod:`sweeps.outlook.compute`; its data are not read."""
 
 from __future__ import annotations
 
@@ -11,19 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
-from torch import nn
-
 from cbs.registry.choices import Choice
 from cbs.trial.target import Target
 from cbs.workloads import build_workload
+from sweeps.outlook.compute import PEAK, UTILISATION, accelerator_hours, count_parameters, training_flops
 from sweeps.outlook.remaining import outlook
 from sweeps.papers.base import RecipeRun
-
-FLOPS_PER_PARAMETER_AND_TOKEN = 6
-
-PEAK, UTILISATION = 989e12, 0.4
-"""Of one H100 in bfloat16 without sparsity, in FLOPs per second (its data sheet); and the share of it that is used."""
 
 _DATA = ("data", "validation", "tokenizer", "text_field", "dtype")
 """Options of a workload that say where its data are, which a model does without."""
@@ -52,7 +41,7 @@ class RunPrice:
 
     def hours(self, peak: float = PEAK, utilisation: float = UTILISATION) -> float | None:
         """Hours of one accelerator with a peak in FLOPs per second, of which a share is used."""
-        return None if self.flops is None else self.flops / (peak * utilisation) / 3600.0
+        return None if self.flops is None else accelerator_hours(self.flops, peak, utilisation)
 
     def to_json(self, peak: float, utilisation: float) -> dict[str, Any]:
         return vars(self) | {"accelerator_hours": self.hours(peak, utilisation)}
@@ -77,7 +66,7 @@ def price(run: RecipeRun) -> RunPrice:
         _, played = outlook(part, (), None, workers=1)
         examples, trials = examples + played.examples, trials + len(played.results)
     tokens = None if tokens_per_example is None else examples * tokens_per_example
-    parameters = count_parameters(run)
+    parameters = parameters_of(run)
     return RunPrice(
         run=run.name,
         parameters=parameters,
@@ -85,18 +74,14 @@ def price(run: RecipeRun) -> RunPrice:
         trials=trials,
         examples=examples,
         tokens=tokens,
-        flops=None if tokens is None else FLOPS_PER_PARAMETER_AND_TOKEN * parameters * tokens,
+        flops=None if tokens is None else training_flops(parameters, tokens),
     )
 
 
-def count_parameters(run: RecipeRun, *, without_embeddings: bool = False) -> int:
-    """Parameters of the model of a run, each counted once, built without memory for them."""
+def parameters_of(run: RecipeRun, *, without_embeddings: bool = False) -> int:
+    """Parameters of the model of a run."""
     build = run.model or build_workload(without_data(run.sweep.workload)).build_model
-    with torch.device("meta"):
-        model = build()
-    tables = [module.weight for module in model.modules() if isinstance(module, nn.Embedding)]
-    left_out = sum(table.numel() for table in tables) if without_embeddings else 0
-    return sum(parameter.numel() for parameter in model.parameters()) - left_out
+    return count_parameters(build, without_embeddings=without_embeddings)
 
 
 def without_data(workload: Choice) -> Choice:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -17,6 +18,7 @@ from cbs.errors import CbsError, ConfigError, ResultsError
 from cbs.files import atomic_file
 from cbs.training.parents import parent_at
 from cbs.trial.store import Store
+from cbs.trial.trial_files import read_timing
 from sweeps.launching.loop import carry_out, prepare
 from sweeps.launching.policies import POLICIES
 from sweeps.outlook.progress import Progress
@@ -78,6 +80,7 @@ class Reproduction:
         command: command line that does the same.
         output: folder of the recipe.
         complete: whether every run has ended, and no trial of it failed.
+        seconds: of its trials, one after the other, and of its analyses on one core.
     """
 
     name: str
@@ -89,6 +92,7 @@ class Reproduction:
     command: str
     output: Path
     complete: bool
+    seconds: float
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -101,6 +105,7 @@ class Reproduction:
             "date": datetime.now(UTC).date().isoformat(),
             "version": cbs.__version__,
             "complete": self.complete,
+            "seconds": round(self.seconds),
             "verdicts": [each.to_json() for each in self.judged],
             "figures": list(self.figures),
             "failures": self.failures,
@@ -173,14 +178,18 @@ def reproduce(
         complete &= not report.content.get("failures", {}).get("trials", 0)
     contents: dict[str, Any] = {}
     failures: dict[str, str] = {}
+    began = time.process_time()
     for analysis, line in command_lines(recipe, output).items():
         note(f"cbs {line}")
         try:
             contents[analysis] = ask(line)
         except CbsError as error:
             failures[analysis] = str(error)
+    analysed = time.process_time() - began
+    trained = sum(read_timing(each).get("seconds", 0.0) for each in output.glob("**/trials/*/timing.json"))
     files = dict.fromkeys(file for content in contents.values() for file in content.get("files", ()))
-    command = shlex.join(["cbs", "reproduce", name, "--scale", scale, *(f"--set={each}" for each in settings)])
+    scaled = [] if scale == SCALES[0] else ["--scale", scale]
+    command = shlex.join(["cbs", "reproduce", name, *scaled, *(f"--set={each}" for each in settings)])
     outcome = Reproduction(
         name=name,
         scale=scale,
@@ -191,6 +200,7 @@ def reproduce(
         command=command,
         output=output,
         complete=complete and not limits.reached,
+        seconds=trained + analysed,
     )
     store(outcome, output / VERDICTS)
     return outcome

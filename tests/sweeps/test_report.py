@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from cbs.registry.choices import parse_choice
+from cbs.registry.choices import Choice, parse_choice
 from cbs.trial.record import TrialStatus
+from sweeps.outlook.cost import Cost, StepCost
 from sweeps.outlook.progress import Progress
 from sweeps.outlook.report import dry_run_lines, dry_run_report, outcome_lines, outcome_report
 from sweeps.search.search import Search
@@ -28,6 +29,24 @@ def test_the_plan_has_a_line_for_every_variant(tmp_path: Path) -> None:
     lines = [line for line in dry_run_lines(report) if "learning rates" in line]
     assert [line.partition(" learning")[0].strip() for line in lines] == LABELS
     assert len({line.index("learning") for line in lines}) == 1
+
+
+def test_where_no_step_is_timed_the_plan_says_hours_of_an_accelerator(tmp_path: Path) -> None:
+    sweep = small_sweep(workload=Choice(name="text", options={"size": "gpt2-small"}), batch_sizes=(4, 16))
+    report = dry_run_report(sweep, tmp_path, None, 1)
+    parameters, found = 12 * (12 * 768**2 + 13 * 768) + 2 * 768 + (1024 + 128) * 768, report["compute"]
+    assert found["parameters"] == parameters
+    assert found["tokens"] == pytest.approx(1024 * report["examples"], rel=1e-3)
+    assert found["flops"] == 6 * parameters * found["tokens"]
+    assert found["accelerator_hours"] == pytest.approx(found["flops"] / (0.4 * 989e12) / 3600)
+    (line,) = (line for line in dry_run_lines(report) if line.startswith("time "))
+    assert f"{found['accelerator_hours']:.3g} hours of an accelerator at 40% of 989 TFLOP/s, unknown here" in line
+    assert f"N = {parameters:,} parameters" in line
+    timed = Cost(steps={text: StepCost(1.0, 0.0, 0.0) for text in sweep.choices}, told=())
+    assert dry_run_report(sweep, tmp_path, timed, 1)["compute"] is None
+    without_tokens = dry_run_report(small_sweep(batch_sizes=(4, 16)), tmp_path, None, 1)
+    assert without_tokens["compute"] is None
+    assert any(line.startswith("time          unknown: ") for line in dry_run_lines(without_tokens))
 
 
 def test_the_outcome_has_a_line_for_every_variant_and_batch_size(tmp_path: Path) -> None:

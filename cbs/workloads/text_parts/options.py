@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from difflib import get_close_matches
 
 from cbs.errors import ConfigError, UnknownNameError
 from cbs.workloads.text_parts.corpus import Corpus, check_ids, embedded_corpus
 from cbs.workloads.text_parts.files import load_corpus
-from cbs.workloads.text_parts.gpt import GPTShape
+from cbs.workloads.text_parts.gpt import SIZES, BaseModel, GPTShape
+from cbs.workloads.text_parts.llama import LlamaShape
 from cbs.workloads.text_parts.source_code import source_code_corpus
 
 CORPORA = {"topics": embedded_corpus, "stdlib": source_code_corpus}
 """Corpora that need no file."""
+
+PARAMETRIZATIONS = ("standard", "mup")
+BASE_SIZE = "30k"
+"""The size whose width is the base width of muP unless another is given."""
 
 
 def find_corpus(
@@ -101,3 +107,48 @@ def resized(
         )
     layers, context = layers or named.layers, context or named.context
     return dataclasses.replace(named, width=width, heads=heads, layers=layers, context=context)
+
+
+def llama_shape(size: str, named: GPTShape, shape: GPTShape, kv_heads: int | None, mlp_width: int | None) -> GPTShape:
+    """Return a shape with the options that only a Llama has, ``named`` being that of the size before it was changed.
+
+    Raises:
+        ConfigError: if they are given for another model, or do not fit its heads.
+    """
+    if not isinstance(named, LlamaShape) or not isinstance(shape, LlamaShape):
+        for name, value in {"kv_heads": kv_heads, "mlp_width": mlp_width}.items():
+            if value is not None:
+                raise ConfigError(f"option {name} of workload 'text' is for the sizes of Llama, not for {size!r}")
+        return shape
+    shape = dataclasses.replace(
+        shape,
+        kv_heads=kv_heads or (named.kv_heads if shape.heads == named.heads else None),
+        mlp_width=mlp_width or (named.mlp_width if shape.width == named.width else None),
+    )
+    if shape.heads % shape.groups or shape.head_size % 2:
+        raise ConfigError(
+            f"heads={shape.heads} of workload 'text' must be a multiple of kv_heads={shape.groups} and have an even "
+            f"size, not {shape.head_size}; change one of them"
+        )
+    return shape
+
+
+def mup_base(parametrization: str, base_width: int | None, head_size: int) -> BaseModel | None:
+    """Return the base model of muP; ``None`` for the standard parametrization.
+
+    Raises:
+        UnknownNameError: if there is no such parametrization.
+        ConfigError: if a base width is given without muP.
+    """
+    if parametrization not in PARAMETRIZATIONS:
+        near = get_close_matches(str(parametrization).lower(), PARAMETRIZATIONS, n=1, cutoff=0.3)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise UnknownNameError(
+            f"unknown parametrization {parametrization!r} of workload 'text': {hint}known are "
+            f"{', '.join(PARAMETRIZATIONS)}"
+        )
+    if parametrization == "mup":
+        return BaseModel(width=base_width or SIZES[BASE_SIZE].width, head_size=head_size)
+    if base_width is not None:
+        raise ConfigError("option base_width of workload 'text' needs parametrization=mup")
+    return None

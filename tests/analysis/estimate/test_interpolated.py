@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from analysis import analyze
+from analysis.config import AnalysisConfig
 from analysis.estimate.definitions import CurveSample, build
 from analysis.estimate.definitions.interpolated import convex
 from analysis.estimate.fitting.least_squares import HYPERBOLA, fit_curves
+from analysis.present.figures import figures_of
+from tests.factories import Truth, sweep
 from tests.references import interpolated
 
 SIZES = 2.0 ** np.arange(1, 10)
@@ -60,3 +65,12 @@ def test_where_the_range_does_not_allow_it() -> None:
     assert found == 0.0
     assert "batch size, 2, takes less than twice" in remark
     assert math.isnan(read(np.array([200.0, 100.0]), SIZES[:2])[0])
+
+
+def test_what_lies_below_the_measured_batch_sizes_is_below_the_smallest_and_can_be_drawn(tmp_path: Path) -> None:
+    sweep(tmp_path / "s", {"adamw": Truth(min_examples=500.0, noise=0.01)}, batch_sizes=(32, 64, 128, 256), seeds=3)
+    analysis = analyze(tmp_path / "s", AnalysisConfig(resamples=100))
+    found = analysis.answers[0].definitions["interpolated"]
+    assert (found.value, found.interval) == (None, (None, 32.0))
+    (picture,) = (each for each in figures_of(analysis) if each.name == "definitions")
+    picture.write(tmp_path / "figures")  # a warning, that nothing fits, would be an error

@@ -113,8 +113,11 @@ def situation(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     return Situation(analyze(root, QUICK).answers)
 
 
-SELDOM = {"noise_against_critical", "pareto_goals", "tuned_option", "inner_batch", "one_rate"}
-"""Drawn of several targets, tuned options, inner batch sizes or one learning rate: seen in tests of their own."""
+SELDOM = {
+    *("noise_against_critical", "noise_against_loss", "optimizer_step", "pareto_goals", "tuned_option", "inner_batch"),
+    "one_rate",
+}
+"""Drawn of a diagnostic, several targets, tuned options, inner batch sizes or one rate: they have their own tests."""
 
 OF_ANSWERS = [name for name in FIGURES.names() if FIGURES[name].of is Analysis]
 
@@ -478,6 +481,14 @@ def test_noise_scales_stand_against_critical_batch_sizes_where_there_are_several
         assert row.loss == answer.target.value
     (axes,) = picture.kind.figure(picture.table).axes
     assert axes.get_xlim()[0] == pytest.approx(axes.get_ylim()[0])  # one scale for both, so that they can be compared
+    assert "noise_against_loss" not in [picture.name for picture in figures_of(one)]
+    (picture,) = [picture for picture in figures_of(two) if picture.name == "noise_against_loss"]
+    assert dict(zip(picture.table["loss"], picture.table["noise_scale"], strict=True)) == {
+        answer.target.value: answer.noise_scale.value for answer in two.answers
+    }
+    (axes,) = picture.kind.figure(picture.table).axes
+    left, right = axes.get_xlim()
+    assert left > right  # the loss falls to the right
 
 
 def test_a_curve_that_is_no_hyperbola_is_drawn_beside_one_with_exponent_1(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from cbs.registry.choices import Choice, parse_choice
 from sweeps.launching.policies import POLICIES
 from sweeps.papers import PAPERS, SCALES, AnswerPath, Expectation, Near, PaperRecipe, RecipeRun
 from sweeps.papers.base import EACH
-from sweeps.reproducing.price import count_parameters, price
+from sweeps.reproducing.price import parameters_of, price
 from sweeps.reproducing.reproduce import command_lines, recipe_of
 from tests.kinds import kinds_of
 from tests.parameters import COMMANDS, flags_of
@@ -76,7 +76,7 @@ def test_a_tiny_recipe_can_be_priced_without_training(name: str) -> None:
 
 @pytest.mark.parametrize("run", MODELS)
 def test_models_of_the_papers_have_the_published_size(run: RecipeRun) -> None:
-    count = count_parameters(run, without_embeddings=run.without_embeddings)
+    count = parameters_of(run, without_embeddings=run.without_embeddings)
     assert count == pytest.approx(run.parameters, rel=0.01)
 
 
@@ -123,7 +123,7 @@ def test_batch_sizes_are_compared_where_no_learning_rate_is_at_an_edge() -> None
     """``cbs budget`` leaves such sizes out, and the best of the others is not the best."""
     readings = [reading for name, scale in BOTH for each in PAPERS.make(name, scale).expectations
                 for reading in each.ours if "excess" in reading.path or "equivalence" in reading.path]  # fmt: skip
-    assert len(readings) == 2 * (1 + 1 + 3)
+    assert len(readings) == 2 * (2 + 1 + 3)
     for reading in readings:
         assert reading.ok == ((*reading.path[:4], "sizes", {}, "at_grid_edge"),)
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from cbs.checksum import json_bytes
 from cbs.errors import ConfigError, DataError, ResultsError
 from cbs.trial.target import Target
 from sweeps.papers import PAPERS, AnswerPath, Beyond, Expectation, Likely, Near, PaperRecipe, RecipeRun
@@ -77,6 +78,8 @@ def written(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
     def carry_out(plan: Any, policy: Any, **more: Any) -> Any:
         sweep(plan.folder, WORLDS, batch_sizes=(4, 16, 64, 256, 1024), seeds=3)
+        for trial in (plan.folder / "trials").iterdir():
+            (trial / "timing.json").write_bytes(json_bytes({"seconds": 1000.0}))
         return SimpleNamespace(content={"failures": {"trials": 0}})
 
     list(PAPERS)
@@ -110,7 +113,7 @@ def test_every_statement_has_a_verdict_with_our_interval_and_the_atlas_is_made_o
     assert [Path(file).name for file in stored["figures"] if file.endswith(".png")] == ["steps.png"]
     assert "main/analysis/figures/steps.png" in stored["figures"]
     assert all((folder / file).is_file() for file in stored["figures"])
-    assert stored["command"] == "cbs reproduce test-recipe --scale tiny"
+    assert stored["command"] == "cbs reproduce test-recipe"
     assert stored["complete"] is True
     code, out, _ = run("recipes", "atlas", "tables", "-o", "page.md")
     assert (code, out) == (0, "page.md: 5 statements\n")
@@ -119,7 +122,10 @@ def test_every_statement_has_a_verdict_with_our_interval_and_the_atlas_is_made_o
     assert re.search(r"Not recorded here, so neither found nor missed: .*`nqm`", page)
     assert "`test-recipe`" not in page.split("## ")[0]
     assert "| merit is about 42 | 42 | " in page
-    assert "cbs reproduce test-recipe --scale tiny" in page
+    trials = len(list((folder / "main" / "trials").iterdir()))
+    assert 1000 * trials <= stored["seconds"] < 1000 * (trials + 1)  # the analyses take seconds
+    assert f"`cbs reproduce test-recipe`, {stored['date']}, {stored['seconds']:,} s." in page
+    assert f"A recipe takes {stored['seconds']:,} s in the median, {stored['seconds']:,} s at most." in page
 
 
 def test_a_run_starts_from_the_checkpoint_that_the_run_before_it_keeps(
@@ -179,7 +185,8 @@ def test_what_a_limit_cut_short_is_not_complete(written: list[Path], tmp_path: P
 
 def test_the_atlas_gives_the_first_of_several_reasons_and_what_rows_share_once() -> None:
     row = {"claim": "c", "published": "p", "source": "s", "ours": [], "verdict": "cannot be told at this scale"}
-    table = dict.fromkeys(("recipe", "scale", "title", "paper", "command", "date"), "x") | {"complete": True}
+    table = dict.fromkeys(("recipe", "scale", "title", "paper", "command", "date"), "x")
+    table |= {"complete": True, "seconds": 7}
 
     def page(*rows: dict[str, Any]) -> str:
         return "\n".join(lines([table | {"verdicts": rows}]))
