@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cbs.files import atomic_file
+from cbs.trial.config import ENDLESS
 from cbs.trial.record import TrialResult, TrialStatus
 from cbs.trial.store import MANIFEST, Store
 from sweeps.outlook.cost import Cost
@@ -19,7 +20,7 @@ from sweeps.outlook.remaining import START, outlook
 from sweeps.search.limits import Limits
 from sweeps.search.search import Search
 from sweeps.spec.cell import Cell, StudyKey
-from sweeps.spec.spec import ENDLESS, Sweep
+from sweeps.spec.spec import Sweep
 
 PLAN = "plan.jsonl"
 """File in the folder of a sweep with one line for every requested trial and the reason for it."""

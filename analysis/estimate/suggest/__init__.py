@@ -33,6 +33,9 @@ SEEDS = 3
 
 _LRS_BEYOND = 2
 
+_LRS_FROM_KNOWN = 3
+"""Learning rates of a search that starts at the best one: this one, and a worse one on either side."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Suggestion:
@@ -88,16 +91,22 @@ def suggest(answer: Answer) -> Suggestion | None:
         for point, study in zip(answer.points, answer.studies, strict=True)
         if point.at_grid_edge and point.best_lr is not None
     }
-    wanted = _asked_for(answer, reached, edges) or _most_for_its_cost(answer, reached)
+    group, anew = answer.group, bool(edges) and _searched(answer) and answer.target != answer.group.target
+    wanted = (
+        _elsewhere(answer, reached, edges)
+        if anew
+        else _asked_for(answer, reached, edges) or _most_for_its_cost(answer, reached)
+    )
     if wanted is None:
         return None
     sizes, seeds, reasons = wanted
-    rates, group, done = _rates(answer, sizes, edges), answer.group, _done(answer)
-    usual = int(np.median([len(study.lrs) for study in answer.studies]))
+    rates, done = _rates(answer, sizes, edges), {} if anew else _done(answer)
+    usual = _LRS_FROM_KNOWN if anew else int(np.median([len(study.lrs) for study in answer.studies]))
     lacking: dict[Cell, int] = {}
     for cell in itertools.product(sizes, seeds):
         there = done.get(cell, set())
-        lacking[cell] = (0 if there else usual) if rates is None else len(set(rates) - there)
+        searched = len(edges.get(cell[0], ())) if there else usual
+        lacking[cell] = searched if rates is None else len(set(rates) - there)
     missing = tuple(cell for cell, count in lacking.items() if count)
     if not missing:
         return None
@@ -112,21 +121,26 @@ def suggest(answer: Answer) -> Suggestion | None:
         reasons=reasons,
         interval_factor=_factor(answer, missing),
         cost=sum(lacking[cell] * _examples(answer, cell[0]) for cell in missing),
-        command=adding(group.manifest, group.folder, group.choice, sizes, seeds, rates),
+        command=adding(
+            group.manifest, group.folder, group.choice, sizes, seeds, rates, target=answer.target if anew else None
+        ),
     )
 
 
-def _rates(answer: Answer, sizes: Sequence[int], edges: dict[int, tuple[float, ...]]) -> tuple[float, ...] | None:
-    """Return the learning rates for the command; ``None`` if the sweep searches them and no best one lies at an edge.
-
-    A search does not continue at a target other than the sweep's own, so learning rates beyond an edge are listed,
-    together with those already tried at the same batch sizes.
-    """
+def _searched(answer: Answer) -> bool:
+    """Return whether the sweep searches learning rates for the steps to its target."""
     axes = answer.group.manifest.get("axes")
-    searched = not isinstance(axes, dict) or axes.get("lrs") is None
-    if not edges and searched:
+    return answer.group.stops_at_target and isinstance(axes, dict) and axes.get("lrs") is None
+
+
+def _rates(answer: Answer, sizes: Sequence[int], edges: dict[int, tuple[float, ...]]) -> tuple[float, ...] | None:
+    """Return the learning rates for the command, those tried and those beyond an edge; ``None`` if the sweep searches
+    them, or none is missing."""
+    axes = answer.group.manifest.get("axes")
+    listed = isinstance(axes, dict) and axes.get("lrs") is not None
+    if _searched(answer) or not (listed or edges):
         return None
-    near = [study for study in answer.studies if not searched or study.batch_size in sizes]
+    near = [study for study in answer.studies if listed or study.batch_size in sizes]
     tried = {lr for study in near for lr in study.lrs.tolist() if math.isfinite(lr)}
     beyond = {lr for lrs in edges.values() for lr in lrs if not any(math.isclose(lr, it, rel_tol=1e-5) for it in tried)}
     return tuple(sorted(tried | beyond)) or None
@@ -147,6 +161,16 @@ def _seeds(answer: Answer, least: int) -> tuple[int, ...]:
     have = sorted({int(seed) for study in answer.studies for seed in study.seeds})
     new = (number for number in itertools.count() if number not in have)
     return tuple(sorted([*have, *itertools.islice(new, max(0, least - len(have)))]))
+
+
+def _elsewhere(answer: Answer, reached: Sequence[int], edges: dict[int, tuple[float, ...]]) -> Wanted:
+    """Return the same batch sizes and seeds: a search does not continue at a target other than its sweep's own, so
+    that a sweep of this target is the cheapest way beyond an edge; what else is missing shows after it."""
+    reason = (
+        f"the best learning rate is at the edge of the grid at batch size {_listed(edges)}, and a sweep searches at "
+        "its own target only: a sweep at this target, which starts from the best learning rates here"
+    )
+    return tuple(reached), _seeds(answer, 0), (reason,)
 
 
 def _asked_for(answer: Answer, reached: Sequence[int], edges: dict[int, tuple[float, ...]]) -> Wanted | None:
