@@ -91,7 +91,9 @@ def suggest(answer: Answer) -> Suggestion | None:
         for point, study in zip(answer.points, answer.studies, strict=True)
         if point.at_grid_edge and point.best_lr is not None
     }
-    group, anew = answer.group, bool(edges) and _searched(answer) and answer.target != answer.group.target
+    group, axes = answer.group, answer.group.manifest.get("axes")
+    searched = group.stops_at_target and isinstance(axes, dict) and axes.get("lrs") is None
+    anew = bool(edges) and searched and answer.target != group.target
     wanted = (
         _elsewhere(answer, reached, edges)
         if anew
@@ -100,13 +102,12 @@ def suggest(answer: Answer) -> Suggestion | None:
     if wanted is None:
         return None
     sizes, seeds, reasons = wanted
-    rates, done = _rates(answer, sizes, edges), {} if anew else _done(answer)
+    rates, done = (None, {}) if anew else (_rates(answer, sizes, edges), _done(answer))
     usual = _LRS_FROM_KNOWN if anew else int(np.median([len(study.lrs) for study in answer.studies]))
     lacking: dict[Cell, int] = {}
     for cell in itertools.product(sizes, seeds):
         there = done.get(cell, set())
-        searched = len(edges.get(cell[0], ())) if there else usual
-        lacking[cell] = searched if rates is None else len(set(rates) - there)
+        lacking[cell] = (0 if there else usual) if rates is None else len(set(rates) - there)
     missing = tuple(cell for cell, count in lacking.items() if count)
     if not missing:
         return None
@@ -127,20 +128,17 @@ def suggest(answer: Answer) -> Suggestion | None:
     )
 
 
-def _searched(answer: Answer) -> bool:
-    """Return whether the sweep searches learning rates for the steps to its target."""
-    axes = answer.group.manifest.get("axes")
-    return answer.group.stops_at_target and isinstance(axes, dict) and axes.get("lrs") is None
-
-
 def _rates(answer: Answer, sizes: Sequence[int], edges: dict[int, tuple[float, ...]]) -> tuple[float, ...] | None:
-    """Return the learning rates for the command, those tried and those beyond an edge; ``None`` if the sweep searches
-    them, or none is missing."""
+    """Return the learning rates for the command; ``None`` if the sweep searches them and no best one lies at an edge.
+
+    A search that has ended does not go on beyond an edge, so learning rates there are listed, together with those
+    already tried at the same batch sizes.
+    """
     axes = answer.group.manifest.get("axes")
-    listed = isinstance(axes, dict) and axes.get("lrs") is not None
-    if _searched(answer) or not (listed or edges):
+    searched = not isinstance(axes, dict) or axes.get("lrs") is None
+    if not edges and searched:
         return None
-    near = [study for study in answer.studies if listed or study.batch_size in sizes]
+    near = [study for study in answer.studies if not searched or study.batch_size in sizes]
     tried = {lr for study in near for lr in study.lrs.tolist() if math.isfinite(lr)}
     beyond = {lr for lrs in edges.values() for lr in lrs if not any(math.isclose(lr, it, rel_tol=1e-5) for it in tried)}
     return tuple(sorted(tried | beyond)) or None

@@ -224,29 +224,29 @@ def test_learning_rates_beyond_an_edge(tmp_path: Path) -> None:
     assert any("beyond the edge" in reason for reason in found.reasons)
 
 
-def test_beyond_an_edge_a_searched_sweep_goes_on_at_its_own_target_and_another_one_searches_at_another(
-    tmp_path: Path,
-) -> None:
+def test_beyond_an_edge_at_another_target_a_sweep_searches_there_from_what_is_known(tmp_path: Path) -> None:
     """A list of every learning rate at every batch size would take several times the trials of a search."""
     folder = tmp_path / "mine"
     healthy(folder, seeds=2, lrs=LRS[:2])
-    with_command(folder, "cbs sweep --optim adamw --target 2.4 --from old --set lr_resolution=1.1", axes={"lrs": None})
-    own, other = suggest(answer(folder)), suggest(answer(folder, target=2.8))
-    assert own is not None
-    assert other is not None
-    assert (own.lrs, other.lrs) == (None, None)
-    assert own.command.startswith("cbs sweep --target 2.4 --from old --set lr_resolution=1.1 --optim adamw")
-    assert own.command.endswith(f"--output {folder}")
-    assert set(own.missing) >= {(size, seed) for size in SIZES for seed in (0, 1)}
-    assert (other.batch_sizes, other.seeds) == (SIZES, (0, 1))
-    assert set(other.missing) == {(size, seed) for size in SIZES for seed in (0, 1)}
-    assert other.command == (
+    command = "cbs sweep --optim adamw --target 2.4 --from old --set lr_resolution=1.1"
+    with_command(folder, command, axes={"lrs": None})
+    other = answer(folder, target=2.8)
+    found, listed = suggest(other), suggest(answer(folder))
+    assert found is not None
+    assert (found.batch_sizes, found.seeds, found.lrs) == (SIZES, (0, 1), None)
+    assert set(found.missing) == {(size, seed) for size in SIZES for seed in (0, 1)}
+    assert found.command == (
         "cbs sweep --set lr_resolution=1.1 --optim adamw --batch-sizes 2,8,32,128,512 --seeds 0,1 "
         f"--target 2.8 --from {folder} --output {folder}-at-2.8"
     )
-    assert "a sweep at this target" in other.reasons[0]
-    steps = {point.batch_size: point.steps_to_target for point in answer(folder, target=2.8).points}
-    assert other.cost == pytest.approx(sum(2 * 3 * size * steps[size] for size in SIZES), rel=0.2)
+    steps = {point.batch_size: point.steps_to_target for point in other.points}
+    assert found.cost == pytest.approx(sum(2 * 3 * size * steps[size] for size in SIZES), rel=0.2)
+    assert listed is not None
+    assert listed.lrs is not None, "at its own target the search has ended"
+    with_command(folder, command, axes={"lrs": list(LRS[:2])})
+    given = suggest(answer(folder, target=2.8))
+    assert given is not None
+    assert given.lrs is not None, "who lists learning rates wants a grid"
 
 
 def test_a_learning_rate_that_another_batch_size_tried_is_not_asked_for_a_second_time(tmp_path: Path) -> None:
