@@ -325,8 +325,8 @@ def test_answers_without_figures_do_without_drawing_and_training(tmp_path):
         (["schedule", "plan", "8 16", "--budget", "1M"], ["'8 16'", "start:size"]),
         (["schedule", "plan", "0:8 2M:16", "--budget", "1M"], ["begins beyond the budget of 1,000,000"]),
         (
-            ["schedule", "plan", "0:8", "--budget", "4K", "--price", "3", "--resamples", "200"],
-            ["--price, options of the intervals"],
+            ["schedule", "plan", "0:8", "--budget", "4K", "--step-price", "3", "--resamples", "200"],
+            ["--step-price, options of the intervals"],
         ),
         (["schedule", "plan", "elsewhere"], ["elsewhere", "cbs sweep"]),
         (["schedule", "plan", "0:8", "--budget", "lots"], ["'lots'", "608B"]),
