@@ -44,7 +44,7 @@ def command(
         typer.Option(
             "--step-price",
             help="Examples that saving one step is worth. Default: least time where step times are known, else the "
-            "critical batch size."
+            "critical batch size.",
         ),
     ] = None,
     first_batch_size: Annotated[int | None, typer.Option(help="Batch size that rule doubling starts from.")] = None,
