@@ -367,9 +367,9 @@ def test_misuse_is_one_clear_line(exact: Path, options: dict[str, Any], error: t
 def test_of_several_sweeps_the_one_whose_target_is_too_easy_can_be_left_out(tmp_path: Path) -> None:
     for name in ("one", "two"):
         sweep(tmp_path / name, {"adamw": INTERIOR}, batch_sizes=(2, 32, 256), lrs=LRS, growth=1.3, name=name)
-    with pytest.raises(ConfigError, match="choose a harder target, or give the folder of the sweep that is meant$"):
+    with pytest.raises(ConfigError, match=r"choose a harder target, or give the folder of the sweep that is meant$"):
         run(tmp_path, targets=[99.0])
-    with pytest.raises(ConfigError, match="choose a harder target$"):
+    with pytest.raises(ConfigError, match=r"choose a harder target$"):
         run(tmp_path / "one", targets=[99.0])
 
 
