@@ -117,7 +117,7 @@ def answer_with(
             help="What curves are called in the figures: adamw=AdamW,merit=MERIT. Repeats.",
         ),
     ] = None,
-    titles: Annotated[bool, typer.Option("--titles/--no-titles", help="Whether panels of figures have titles.")] = True,
+    titles: Annotated[bool, typer.Option("--titles/--no-titles", help="Whether a panel alone has a title.")] = True,
     as_json: AsJson = False,
 ) -> Answer:
     """What writes an answer, into the folder it is given where ``output`` is not, and :func:`tell` s it; without either

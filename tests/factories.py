@@ -215,6 +215,7 @@ def _written(
     warmup_steps: int = 10,
     seed: int = 0,
     name: str = "synthetic",
+    workload: str = "synthetic",
 ) -> None:
     """Write a whole sweep.
 
@@ -241,7 +242,7 @@ def _written(
                 best = steps[:, column].min()
                 for row, lr in enumerate(lrs):
                     config = TrialConfig(
-                        workload=Choice(name="synthetic"),
+                        workload=Choice(name=workload),
                         optimizer=choice,
                         lr=lr,
                         batch_size=batch_size,

@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
 
 import cli
 from analysis.estimate.definitions import DEFINITIONS
@@ -23,6 +24,7 @@ from cbs.errors import ConfigError
 from cbs.noise_scale.geometries import GEOMETRIES
 from cbs.noise_scale.sources import SOURCES
 from cbs.optimizers import OPTIMIZERS
+from cbs.registry import listed
 from cbs.registry.parsing import parse_batch_sizes, parse_seeds
 from cbs.workloads import WORKLOADS
 from sweeps.recipes import RECIPES
@@ -92,6 +94,21 @@ def test_a_command_of_minutes_says_what_it_is_at_without_a_terminal(capsys, monk
         for now[0], words in ((1.0, "too soon"), (11.0, "halfway"), (12.0, "again too soon")):
             update(words)
     assert capsys.readouterr().err.splitlines() == ["beginning", "halfway"]
+
+
+@pytest.mark.parametrize("package", ["cbs.optimizers", "cbs.workloads", "sweeps.recipes", "sweeps.papers"])
+def test_the_shell_completes_names_wherever_one_is_asked_for(package):
+    names = listed(package)
+    asking = [
+        (command, parameter)
+        for command in cli.commands().values()
+        for parameter in command.params
+        if names in (getattr(parameter, "help", "") or "") and parameter.name != "source"  # a folder, as a rule
+    ]
+    assert asking
+    for command, parameter in asking:
+        found = parameter.shell_complete(typer.Context(command), names[:2])
+        assert names.split(", ")[0] in {entry.value for entry in found}, (command.name, parameter.name)
 
 
 def test_the_shell_completes_rare_options_too():
@@ -308,8 +325,8 @@ def test_answers_without_figures_do_without_drawing_and_training(tmp_path):
         (["schedule", "plan", "8 16", "--budget", "1M"], ["'8 16'", "start:size"]),
         (["schedule", "plan", "0:8 2M:16", "--budget", "1M"], ["begins beyond the budget of 1,000,000"]),
         (
-            ["schedule", "plan", "0:8", "--budget", "4K", "--price", "3", "--resamples", "200"],
-            ["--price, options of the intervals"],
+            ["schedule", "plan", "0:8", "--budget", "4K", "--step-price", "3", "--resamples", "200"],
+            ["--step-price, options of the intervals"],
         ),
         (["schedule", "plan", "elsewhere"], ["elsewhere", "cbs sweep"]),
         (["schedule", "plan", "0:8", "--budget", "lots"], ["'lots'", "608B"]),
@@ -706,11 +723,18 @@ def test_options_stand_under_the_headings_that_they_name(run, monkeypatch):
 
 
 def test_the_shell_completes_commands_and_flags(tmp_path):
-    for words, place, completed in (("cbs swe", 1, "sweep"), ("cbs sweep --opt", 2, "--optim")):
+    expected = {"cbs swe": "sweep", "cbs sweep --opt": "--optim", "cbs sweep --optim mer": "merit"}
+    for words, completed in expected.items():
+        place = str(words.count(" "))
         answer = subprocess.run(
             [sys.executable, "-c", "import sys, cli; sys.argv = ['cbs']; cli.main()"],
             cwd=tmp_path,
-            env={**os.environ, "_CBS_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(place)},
+            env={
+                **os.environ,
+                "_CBS_COMPLETE": "complete_bash",
+                "COMP_WORDS": words,
+                "COMP_CWORD": place,
+            },
             capture_output=True,
             text=True,
         )

@@ -219,8 +219,10 @@ def answers(
         reachable = within_reach(rows, best(direction), direction)
         for target in _targets(group, targets):
             if (steps(target)[rows.index] == 0).any():
+                several = len({each.sweep for each in results.groups}) > 1
                 raise ConfigError(
                     f"target {target} is reached before the first step in sweep {group.sweep!r}; choose a harder target"
+                    + (", or give the folder of the sweep that is meant" if several else "")
                 )
             easier = None if reachable is None else replace(target, value=reachable)
             readings.append(

@@ -106,7 +106,7 @@ def write(
         result: the result.
         folder: folder to write to.
         figures: page width for the figures, one of :data:`analysis.page_widths.VENUES`; ``None`` for no figures.
-        labels: names of the curves in the figures, and whether panels have titles.
+        labels: names of the curves in the figures, and whether a panel alone has a title.
 
     Raises:
         ConfigError: if a curve that ``labels`` renames does not exist, or two would get one name.

@@ -36,6 +36,9 @@ _INDEX = re.compile(r"__index_level_\d+__")
 
 _EMPTY = "it is empty; leave out the row if nothing was measured, write nan if the run diverged"
 
+_TITLES = 30
+"""Most titles of columns in a message."""
+
 _MARKS = {";": "semicolons", "|": "bars", "\t": "tabs", ",": "commas", " ": "spaces"}
 
 
@@ -75,8 +78,10 @@ class Sheet:
 
     @property
     def titles(self) -> str:
-        """The titles, for a message."""
-        return ", ".join(shown(title, quote=False) for title in self.columns if title) or "none"
+        """The first titles, for a message."""
+        titles = [shown(title, quote=False) for title in self.columns if title]
+        more = f" and {len(titles) - _TITLES} more" if len(titles) > _TITLES else ""
+        return (", ".join(titles[:_TITLES]) or "none") + more
 
     def error(self, row: int, title: str, words: object) -> DataError:
         """Return the error of a cell, with table, place, column and what is wrong."""

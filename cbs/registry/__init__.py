@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from cbs.registry.registry import Fallback, ImportFallback, Registry, lacking, listed, only_code
+from cbs.registry.registry import Fallback, ImportFallback, Registry, completing, lacking, listed, only_code
 
-__all__ = ["Fallback", "ImportFallback", "Registry", "lacking", "listed", "only_code"]
+__all__ = ["Fallback", "ImportFallback", "Registry", "completing", "lacking", "listed", "only_code"]

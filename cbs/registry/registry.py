@@ -307,3 +307,8 @@ def listed(package: str, folders: str = "") -> str:
     files = [file for place in spec.submodule_search_locations for file in Path(place).glob("*.py")]
     files += [file for _, file in modules(package.rpartition(".")[2], folders)]
     return ", ".join(sorted({name for file in files for _, name in _REGISTRATION.findall(file.read_text("utf-8"))}))
+
+
+def completing(package: str) -> Callable[[], list[str]]:
+    """Return the ``autocompletion`` of a Typer option whose values are the names of :func:`listed`."""
+    return lambda: listed(package).split(", ")

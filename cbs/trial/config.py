@@ -33,6 +33,9 @@ CONSTANT = "constant"
 COMMAND = "command"
 """Name of the workload of trials that another program trains; there is nothing to build."""
 
+ENDLESS = 10**9
+"""Budget in steps if an external program trains and decides itself when to stop."""
+
 UNKNOWN = "unknown"
 """Stored in place of a setting that was not reported."""
 

@@ -189,11 +189,15 @@ class TrialResult:
         """Return the metric after this many examples, see :func:`read_off`; before the first evaluation the value
         there.
 
-        NaN where there is none: the trial diverged, or its last evaluation misses them by more than :func:`leeway`.
+        NaN where there is none: the trial diverged, or its last evaluation misses them by more than :func:`leeway`. One
+        with a batch schedule is at its budget after the last step that fits into it, however large.
         """
         if self.status is not TrialStatus.BUDGET_EXHAUSTED and self.status is not TrialStatus.REACHED:
             return math.nan
-        if self.final_examples < examples - leeway(examples, self.config.batch_size):
+        near = leeway(examples, self.config.batch_size)
+        scheduled = self.config.batch_schedule is not None and self.status is TrialStatus.BUDGET_EXHAUSTED
+        ended = max(self.final_examples, self.config.max_examples if scheduled else 0)
+        if ended < examples - near:
             return math.nan
         rows = [row for row in self.evaluations if row.examples > 0]
         value = read_off(np.array([row.examples for row in rows]), np.array([row.value for row in rows]), examples)

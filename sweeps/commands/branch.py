@@ -12,7 +12,7 @@ import typer
 
 from analysis.consoles import errors
 from analysis.options import options
-from cbs.registry import listed
+from cbs.registry import completing, listed
 from sweeps.commands import panel
 from sweeps.commands.sweep import output_flags
 from sweeps.external.flags import program_flags
@@ -22,12 +22,22 @@ from sweeps.running.flags import resource_flags
 def trunk_flags(
     optim: Annotated[
         list[str] | None,
-        typer.Option(help="Optimizer, as in cbs sweep; each has its own trunk. Repeats."),
+        typer.Option(
+            help="Optimizer, as in cbs sweep; each has its own trunk. Repeats.",
+            autocompletion=completing("cbs.optimizers"),
+        ),
     ] = None,
-    recipe: Annotated[str, typer.Option(help=f"One of {listed('sweeps.recipes')}.", show_default=False)] = "default",
+    recipe: Annotated[
+        str,
+        typer.Option(
+            help=f"One of {listed('sweeps.recipes')}.", show_default=False, autocompletion=completing("sweeps.recipes")
+        ),
+    ] = "default",
     workload: Annotated[
         str | None,
-        typer.Option(help=f"{listed('cbs.workloads')}, or package.module:function."),
+        typer.Option(
+            help=f"{listed('cbs.workloads')}, or package.module:function.", autocompletion=completing("cbs.workloads")
+        ),
     ] = None,
     trunk_batch: Annotated[int, typer.Option(help="Batch size of the trunk.")] = 16,
     lr: Annotated[

@@ -11,19 +11,24 @@ import typer
 from analysis.consoles import errors
 from analysis.options import AsJson, Confidence, FigureWidth, answer_with
 from cbs.errors import ConfigError
-from cbs.registry import listed
+from cbs.registry import completing, listed
 from sweeps.commands import Settings
 
 
 def command(
     workload: Annotated[
-        str, typer.Option(help=f"Workload: {listed('cbs.workloads')}, or package.module:function.")
+        str,
+        typer.Option(
+            help=f"Workload: {listed('cbs.workloads')}, or package.module:function.",
+            autocompletion=completing("cbs.workloads"),
+        ),
     ] = "text",
     optim: Annotated[
         str,
         typer.Option(
             help=f"Optimizer that trains: {listed('cbs.optimizers')}, one of a library, or package.module:name; with "
             "options as 'muon(nesterov=false)'.",
+            autocompletion=completing("cbs.optimizers"),
         ),
     ] = "adamw",
     lr: Annotated[float | None, typer.Option(help="Learning rate. Default: middle of the optimizer's grid.")] = None,

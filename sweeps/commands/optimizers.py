@@ -9,17 +9,21 @@ import typer
 
 from analysis.consoles import console, errors
 from cbs.errors import ConfigError
-from cbs.registry import listed
+from cbs.registry import completing, listed
 from sweeps.commands import AsJson
 
 
 def command(
-    names: Annotated[list[str] | None, typer.Argument(help="Optimizers to describe. Default: list all.")] = None,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(help="Optimizers to describe. Default: list all.", autocompletion=completing("cbs.optimizers")),
+    ] = None,
     workload: Annotated[
         str | None,
         typer.Option(
             help="Show which parameters of this workload the matrix part of the optimizers trains: "
-            f"{listed('cbs.workloads')}, or package.module:function."
+            f"{listed('cbs.workloads')}, or package.module:function.",
+            autocompletion=completing("cbs.workloads"),
         ),
     ] = None,
     settings: Annotated[

@@ -52,6 +52,12 @@ class LoggedCurve:
         self._trainer, self._trial, self._folder, self._resumed = trainer, trial, folder, resumed
         self._seen: dict[Path, tuple[int, int]] = {}
 
+    @property
+    def nothing(self) -> str:
+        """What a log lacks that has nothing after step 0, in words."""
+        how = " (it calls cbs.report, or --reads names its log)" if self._trainer.reads == REPORT else ""
+        return f"logged no {self._trial.target.metric!r} after step 0{how}"
+
     def update(self, *, whole: bool) -> bool:
         """Read the log if it has changed.
 

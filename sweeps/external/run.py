@@ -152,7 +152,7 @@ def _by_itself(process: Process, curve: LoggedCurve, trial: TrialConfig) -> Endi
     if curve.problem:
         return TrialStatus.FAILED, curve.problem
     if not curve.evaluations or curve.evaluations[-1].step < 1:
-        return TrialStatus.FAILED, f"the command ended and logged no {trial.target.metric!r} after step 0"
+        return TrialStatus.FAILED, f"the command ended and {curve.nothing}"
     last = curve.evaluations[-1]
     if not trial.stops_at_target:
         budget = trial.max_steps * trial.batch_size

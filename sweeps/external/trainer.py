@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from cbs.errors import ConfigError
 from cbs.registry.choices import Choice, value_text
-from cbs.trial.config import COMMAND, OF_TRAINER, TrialConfig
+from cbs.trial.config import COMMAND, ENDLESS, OF_TRAINER, TrialConfig
 from cbs.trial.target import Target
 from sweeps.spec.cell import Cell
 from sweeps.spec.overrides import override
 from sweeps.spec.schedule_rule import ScheduleRule
-from sweeps.spec.spec import ENDLESS, Sweep
+from sweeps.spec.spec import Sweep
 
 if TYPE_CHECKING:
     from analysis.read.importers import Settings

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from cbs.errors import ConfigError
+from cbs.trial.config import COMMAND
 from cbs.trial.record import TrialResult, TrialStatus
 from cbs.trial.target import Target
 
@@ -14,7 +15,7 @@ _ERROR = re.compile(r"err|wer\b|cer\b", re.IGNORECASE)
 """Matches names of metrics that may be fractions or percentages and are better when lower."""
 
 _FEW = 3
-"""This many equal values do not occur by chance in a run that trains."""
+"""This many equal values do not occur by chance in a run that trains, nor this many failures at the beginning."""
 
 
 class Nearness:
@@ -91,6 +92,18 @@ def check_start(result: TrialResult) -> None:
             f"{result.evaluations[0].value:.4g}): choose a harder target, or check its "
             f"direction: perhaps values {other} it are better"
         )
+
+
+def check_measured(results: Iterable[TrialResult]) -> None:
+    """Refuse to go on if the first trials of a program have all failed and logged nothing, because others would too.
+
+    Raises:
+        ConfigError: if they have.
+    """
+    ended = list(results)
+    failed = [result for result in ended if result.status is TrialStatus.FAILED and not result.evaluations]
+    if len(ended) == len(failed) >= _FEW and failed[0].config.workload.name == COMMAND:
+        raise ConfigError(f"the first {len(failed)} trials failed and logged nothing: {failed[0].message}")
 
 
 def meant_perhaps(target: Target, values: Sequence[float]) -> Iterator[str]:

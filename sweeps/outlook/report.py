@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cbs.files import atomic_file
+from cbs.trial.config import ENDLESS
 from cbs.trial.record import TrialResult, TrialStatus
 from cbs.trial.store import MANIFEST, Store
 from cbs.workloads import WORKLOADS
@@ -21,7 +22,7 @@ from sweeps.outlook.remaining import START, outlook
 from sweeps.search.limits import Limits
 from sweeps.search.search import Search
 from sweeps.spec.cell import Cell, StudyKey
-from sweeps.spec.spec import ENDLESS, Sweep
+from sweeps.spec.spec import Sweep
 from sweeps.spec.workload import built
 
 PLAN = "plan.jsonl"
@@ -174,7 +175,8 @@ def outcome_report(
         budget = one.sweep.budget_judged
         best = one.best(study)
         best_amount = one.objective.amount(best[1]) if best else None
-        lrs = {lr for cell in one.cells() if cell.study == study for lr in one.results[cell]}
+        trials = [(lr, trial) for cell in one.cells() if cell.study == study for lr, trial in one.results[cell].items()]
+        lrs = {lr for lr, _ in trials}
         studies.append(
             {
                 "optimizer": search.sweep.labels[study.optimizer],
@@ -185,6 +187,7 @@ def outcome_report(
                 "at_grid_edge": best is not None and one.sweep.lr_rule is None and not one.interior(study),
                 "lowest_lr": min(lrs, default=None),
                 "highest_lr": max(lrs, default=None),
+                "most_examples": max((trial.final_examples for _, trial in trials), default=0),
             }
         )
     rows: dict[str, dict[str, Any]] = {}
@@ -238,7 +241,10 @@ def outcome_lines(report: dict[str, Any]) -> list[str]:
             remark = "  not begun"
         else:
             tried = f"{lowest:.3g} to {highest:.3g}"
-            remark = remark if study["best_lr"] else f"  none of them {'got there' if budget else 'reached it'}"
+            none = (
+                f"none of them used it up, at most {study['most_examples']:,}" if budget else "none of them reached it"
+            )
+            remark = remark if study["best_lr"] else f"  {none}"
         lines.append(f"{study['optimizer']:<{across}}{study['batch_size']:>7}{lr:>10}{tried:>22}{shown:>9}{remark}")
     lines += map(_unmet_line, report["unmet"])
     counts = ", ".join(f"{count} {name}" for name, count in sorted(report["statuses"].items()))

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from cbs.errors import CbsError, ResultsError
+from cbs.errors import CbsError, ConfigError, ResultsError
 from cbs.trial.config import TrialConfig
 from cbs.trial.record import TrialResult, TrialStatus, without_curve
 from cbs.trial.store import Store
-from sweeps.outlook.nearness import check_start
+from sweeps.outlook.nearness import check_measured, check_start
 from sweeps.search.observer import Observer
 from sweeps.search.search import Search
 from sweeps.spec.cell import Cell
@@ -106,6 +106,10 @@ class SweepRun:
             return
         self.search.add(finished)
         self._tell(lambda observer: observer.finished(finished, self.search))
+        try:
+            check_measured(self.search.trials())
+        except ConfigError as problem:
+            self.fatal = str(problem)
 
     def note(self, line: str) -> None:
         """Show a message to the user."""

@@ -44,9 +44,6 @@ _NO_PROTOCOL = (
 )
 """Fields that may differ between trials of one protocol: the axes, and what decides which trials are run."""
 
-ENDLESS = 10**9
-"""Budget in steps if an external program trains and decides itself when to stop."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Sweep:

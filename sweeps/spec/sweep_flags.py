@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cbs.registry import listed
+from cbs.registry import completing, listed
 
 
 def sweep_flags(
@@ -15,13 +15,21 @@ def sweep_flags(
         list[str] | None,
         typer.Option(
             help=f"Optimizer: {listed('cbs.optimizers')}; one of 'cbs optimizers --libraries'; or package.module:name. "
-            "With options: 'muon(nesterov=false)'. Repeats."
+            "With options: 'muon(nesterov=false)'. Repeats.",
+            autocompletion=completing("cbs.optimizers"),
         ),
     ] = None,
-    recipe: Annotated[str, typer.Option(help=f"One of {listed('sweeps.recipes')}.", show_default=False)] = "default",
+    recipe: Annotated[
+        str,
+        typer.Option(
+            help=f"One of {listed('sweeps.recipes')}.", show_default=False, autocompletion=completing("sweeps.recipes")
+        ),
+    ] = "default",
     workload: Annotated[
         str | None,
-        typer.Option(help=f"{listed('cbs.workloads')}, or package.module:function."),
+        typer.Option(
+            help=f"{listed('cbs.workloads')}, or package.module:function.", autocompletion=completing("cbs.workloads")
+        ),
     ] = None,
     target: Annotated[float | None, typer.Option(help="Value of the validation metric to train to.")] = None,
     budget: Annotated[

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from analysis.questions.budget.answer import budget
 from cbs.errors import ConfigError, ResultsError
+from cbs.registry.choices import Choice, parse_choice
 from cbs.training.run import run_trial
 from cbs.trial.config import TrialConfig
 from cbs.trial.record import TrialStatus
@@ -21,6 +22,7 @@ from sweeps.launching.loop import follow
 from sweeps.launching.policies import POLICIES
 from sweeps.launching.policies.base import SweepReport
 from sweeps.launching.policies.once import Once
+from sweeps.outlook.report import outcome_lines
 from sweeps.search.limits import Limits
 from sweeps.search.search import Search
 from sweeps.spec.budgets import in_examples, parse_budgets
@@ -47,6 +49,25 @@ def ran(asked: Sweep, folder: Path, limits: Limits | None = None) -> SweepReport
     """As ``cbs sweep`` does, in this process and without timing a step first."""
     with without_ray():
         return follow(Once(), resolve(asked), folder, sweep, limits or Limits())
+
+
+def test_a_batch_schedule_is_at_its_budget_after_the_last_step_that_fits(tmp_path):
+    """A step of 64 after 364 of 400 examples does not; the constant batch size sees them all."""
+    late = tiny(batch_sizes=(4,), batch_schedules=(Choice(name="constant"), parse_choice("late_switch(to=64)")))
+    report = ran(late, tmp_path)
+    known, scheduled = report.content["studies"]
+    assert known["value"] is not None
+    assert scheduled["value"] is not None
+    assert (known["most_examples"], scheduled["most_examples"]) == (400, 364)
+    assert not any("none of them" in line for line in outcome_lines(report.content))
+
+
+def test_by_how_much_a_budget_was_missed_is_said(tmp_path):
+    report = ran(tiny(lr_rule=parse_lr_rule("linear:50@4")), tmp_path)
+    seen = [study["most_examples"] for study in report.content["studies"]]
+    assert all(0 < count < 400 for count in seen)
+    said = [line for line in outcome_lines(report.content) if "none of them used it up" in line]
+    assert [line.endswith(f"at most {count:,}") for line, count in zip(said, seen, strict=True)] == [True, True]
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import io
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 from rich.console import Console
 
 from cbs.errors import ConfigError
-from cbs.registry.choices import parse_choice
+from cbs.registry.choices import Choice, parse_choice
 from cbs.trial.config import TrialConfig
 from cbs.trial.record import Measurement, TrialResult, TrialStatus
 from cbs.trial.store import Store
@@ -162,3 +163,27 @@ def test_a_target_that_is_passed_before_the_first_step_ends_the_sweep_at_the_fir
     assert "0.1): choose a harder target, or check its direction: perhaps values below it are better" in run.fatal
     with pytest.raises(ConfigError, match="choose a harder target"):
         sweep(search.sweep, tmp_path)
+
+
+@pytest.mark.parametrize("answers", [["FAILED"] * 3, ["BUDGET_EXHAUSTED", *["FAILED"] * 4]])
+@pytest.mark.parametrize("workload", ["command", "noisy_quadratic"])
+def test_a_program_whose_first_three_trials_fail_without_a_value_ends_the_sweep(
+    tmp_path: Path, answers: list[str], workload: str
+) -> None:
+    """One that measured something, or a workload of ours, goes on: other trials may be well."""
+    search = Search(asked().replace(workload=Choice(name=workload)))
+    run, store = SweepRun(search, Store(tmp_path), 1.0), Store(tmp_path)
+    store.prepare()
+    over = []
+    for status in answers:
+        started = run.next()
+        assert started is not None
+        if status == "FAILED":
+            run.take_in(started[0], {"status": status, "message": "it logged nothing"})
+        else:
+            store.save(end(started[0], RISING).replace(steps={"step": np.arange(100)}))
+            run.take_in(started[0], {"status": status})
+        over.append(run.over)
+    ends = workload == "command" and len(answers) == 3
+    assert over == [*[False] * (len(answers) - 1), ends]
+    assert run.fatal == ("the first 3 trials failed and logged nothing: it logged nothing" if ends else None)

@@ -33,6 +33,9 @@ SEEDS = 3
 
 _LRS_BEYOND = 2
 
+_LRS_FROM_KNOWN = 3
+"""Learning rates of a search that starts at the best one: this one, and a worse one on either side."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Suggestion:
@@ -88,16 +91,19 @@ def suggest(answer: Answer) -> Suggestion | None:
         for point, study in zip(answer.points, answer.studies, strict=True)
         if point.at_grid_edge and point.best_lr is not None
     }
-    wanted = _asked_for(answer, reached, edges) or _most_for_its_cost(answer, reached)
+    group, searching = answer.group, _searching(answer, reached, edges)
+    anew = searching is not None and answer.target != group.target
+    wanted = searching or _asked_for(answer, reached, edges) or _most_for_its_cost(answer, reached)
     if wanted is None:
         return None
     sizes, seeds, reasons = wanted
-    rates, group, done = _rates(answer, sizes, edges), answer.group, _done(answer)
-    usual = int(np.median([len(study.lrs) for study in answer.studies]))
+    rates, done = None if searching else _rates(answer, sizes, edges), {} if anew else _done(answer)
+    usual = _LRS_FROM_KNOWN if anew else int(np.median([len(study.lrs) for study in answer.studies]))
     lacking: dict[Cell, int] = {}
     for cell in itertools.product(sizes, seeds):
         there = done.get(cell, set())
-        lacking[cell] = (0 if there else usual) if rates is None else len(set(rates) - there)
+        beyond = len(edges.get(cell[0], ())) if searching else 0
+        lacking[cell] = (beyond if there else usual) if rates is None else len(set(rates) - there)
     missing = tuple(cell for cell, count in lacking.items() if count)
     if not missing:
         return None
@@ -112,21 +118,20 @@ def suggest(answer: Answer) -> Suggestion | None:
         reasons=reasons,
         interval_factor=_factor(answer, missing),
         cost=sum(lacking[cell] * _examples(answer, cell[0]) for cell in missing),
-        command=adding(group.manifest, group.folder, group.choice, sizes, seeds, rates),
+        command=adding(
+            group.manifest, group.folder, group.choice, sizes, seeds, rates, target=answer.target if anew else None
+        ),
     )
 
 
 def _rates(answer: Answer, sizes: Sequence[int], edges: dict[int, tuple[float, ...]]) -> tuple[float, ...] | None:
-    """Return the learning rates for the command; ``None`` if the sweep searches them and no best one lies at an edge.
-
-    A search does not continue at a target other than the sweep's own, so learning rates beyond an edge are listed,
-    together with those already tried at the same batch sizes.
-    """
+    """Return the learning rates for the command: those tried at the batch sizes, and those beyond an edge; ``None`` if
+    none were listed and no best one lies at an edge."""
     axes = answer.group.manifest.get("axes")
-    searched = not isinstance(axes, dict) or axes.get("lrs") is None
-    if not edges and searched:
+    listed = isinstance(axes, dict) and axes.get("lrs") is not None
+    if not (edges or listed):
         return None
-    near = [study for study in answer.studies if not searched or study.batch_size in sizes]
+    near = [study for study in answer.studies if listed or study.batch_size in sizes]
     tried = {lr for study in near for lr in study.lrs.tolist() if math.isfinite(lr)}
     beyond = {lr for lrs in edges.values() for lr in lrs if not any(math.isclose(lr, it, rel_tol=1e-5) for it in tried)}
     return tuple(sorted(tried | beyond)) or None
@@ -147,6 +152,34 @@ def _seeds(answer: Answer, least: int) -> tuple[int, ...]:
     have = sorted({int(seed) for study in answer.studies for seed in study.seeds})
     new = (number for number in itertools.count() if number not in have)
     return tuple(sorted([*have, *itertools.islice(new, max(0, least - len(have)))]))
+
+
+def _searching(answer: Answer, reached: Sequence[int], edges: dict[int, tuple[float, ...]]) -> Wanted | None:
+    """Return what a sweep that searches its learning rates needs beyond an edge, which is never a list of them; what
+    else is missing shows after it. ``None`` if nothing.
+
+    At its own target the search goes on until the best one is interior, so it has not ended. At another one a search
+    there, which starts from what is known, is far cheaper than a grid for all batch sizes.
+    """
+    axes = answer.group.manifest.get("axes")
+    if not edges or not answer.group.stops_at_target or not isinstance(axes, dict):
+        return None
+    if axes.get("lrs") is not None or axes.get("lr_rule"):
+        return None
+    where = f"the best learning rate is at the edge of the grid at batch size {_listed(edges)}"
+    if answer.target == answer.group.target:
+        sizes = {point.batch_size for point in answer.points}.union(_whole(axes.get("batch_sizes")))
+        seeds = {*_seeds(answer, 0)}.union(_whole(axes.get("seeds")))
+        return tuple(sorted(sizes)), tuple(sorted(seeds)), (f"{where}: its search has not ended",)
+    reason = (
+        f"{where}, and a sweep searches at its own target only: a sweep at this target, which starts from the best "
+        "learning rates here"
+    )
+    return tuple(reached), _seeds(answer, 0), (reason,)
+
+
+def _whole(values: Any) -> list[int]:
+    return [value for value in values if isinstance(value, int)] if isinstance(values, list) else []
 
 
 def _asked_for(answer: Answer, reached: Sequence[int], edges: dict[int, tuple[float, ...]]) -> Wanted | None:

@@ -1,4 +1,4 @@
-"""Compose a ``cbs sweep`` command that adds trials to an existing sweep: the earlier command with other axes."""
+"""Compose a ``cbs sweep`` command from an earlier one: with other axes for the same folder, or with another target."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 from cbs.registry.choices import Choice, parse_choice, value_text
 from cbs.schedules.batch_size import batch_schedule_options
+from cbs.trial.target import Target
 
 SWITCHES = ("--auto", "--dry-run", "--json")
 """Options without a value."""
@@ -26,12 +27,14 @@ def adding(
     batch_sizes: Sequence[int],
     seeds: Sequence[int],
     lrs: Sequence[float] | None,
+    target: Target | None = None,
 ) -> str:
     """Return a shell command; empty if the sweep was not run by ``cbs sweep``.
 
     Recipe, target, workload and settings are those of the latest command that ran this optimizer, so the protocol is
     the same and the trials are added to the existing ones. ``seeds`` are all seeds, and ``lrs`` is ``None`` for a
-    search. ``manifest`` is the content of ``sweep.json`` in ``folder``.
+    search. ``manifest`` is the content of ``sweep.json`` in ``folder``. A sweep with another ``target`` has a folder
+    beside it, and its search starts from the best learning rates there.
     """
     runs = [] if manifest.get("imported") else manifest.get("runs")
     commands = [run.get("command") for run in runs if isinstance(run, dict)] if isinstance(runs, list) else []
@@ -51,7 +54,7 @@ def adding(
     )
     words = ["cbs", "sweep"]
     repeated = (mine or earlier)[-1]
-    left_out = (*_AXES, *(() if lrs is None else ("--from",)))
+    left_out = (*_AXES, *(() if lrs is None else ("--from",)), *(() if target is None else ("--target", "--from")))
     for option, value in repeated:
         if option not in left_out and not (option == "--set" and value.startswith(covered)):
             words += [option] if option in SWITCHES else [option, value]
@@ -62,6 +65,9 @@ def adding(
     # a single number without a comma would be a count
     words += ["--seeds", f"{seeds[0]}," if len(seeds) == 1 else ",".join(map(str, seeds))]
     words += [] if lrs is None else ["--lrs", ",".join(map(repr, lrs))]
+    if target is not None:
+        words += ["--target", repr(target.value), "--from", str(folder)]
+        folder = folder.with_name(f"{folder.name}-at-{target.value:g}")
     return shlex.join([*words, "--output", str(folder)])
 
 

@@ -56,14 +56,14 @@ class PlanRequest:
             if value is not None and value < 1:
                 raise ConfigError(f"--{name.replace('_', '-')} must be at least 1, got {value}")
         if self.price is not None and not (math.isfinite(self.price) and self.price > 0):
-            raise ConfigError(f"--price must be above 0 examples per step, got {self.price:g}")
+            raise ConfigError(f"--step-price must be above 0 examples per step, got {self.price:g}")
         given = self.lr_exponent
         if given is not None and given != LAW and not (isinstance(given, float) and -1.0 <= given <= 1.0):
             raise ConfigError(f"--lr-exponent must be law, or a number between -1 and 1, got {given}")
         if (self.rule == "doubling") != (self.first_batch_size is not None):
             raise ConfigError("--rule doubling and --first-batch-size go together")
         if self.rule == "doubling" and self.price is not None:
-            raise ConfigError("--price belongs to --rule price")
+            raise ConfigError("--step-price belongs to --rule price")
         for name in ("first_batch_size", "max_batch_size"):
             value = getattr(self, name)
             if value is not None and self.divisible_by and value % self.divisible_by:

@@ -43,7 +43,7 @@ def price_of(source: PhaseSource, ask: PlanRequest) -> tuple[float | None, str]:
     if source.critical is None:
         raise ConfigError(
             f"{source.optimizer or source.what}: the critical batch size is unknown, so there is no price of a step: "
-            "give --price, in examples per step"
+            "give --step-price, in examples per step"
         )
     return source.critical, f"{rule_text}a step is worth {number(source.critical)} examples, the critical batch size"
 

@@ -91,7 +91,7 @@ class FigureKind:
             titles = style.wrapped_apart(titles, style.size(axes[0])[0] + 0.1, 8, lines=3)
             for place, part, title in zip(axes, panels, titles, strict=True):
                 self.draw(place, _among_others(part, table) if apart else part)
-                if by and labels.titles:
+                if by and (labels.titles or len(panels) > 1):  # of several, a title says which is which
                     place.set_title(style.literal(title))
                 cell = place.get_subplotspec()
                 if cell and not cell.is_first_col() and place.get_ylabel() == axes[0].get_ylabel():

@@ -29,7 +29,9 @@ _SUBS = ((1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0), (1.0, 2.0, 3.0, 5.0), (1.0, 2
 
 
 def plain(value: float) -> str:
-    """Format a tick label: 256, 4096, 20k, 3M; below one with up to two digits."""
+    """Format a tick label: 256, 4096, 20k, 65536, 3M; below one with up to two digits."""
+    if 1e4 <= value < 1e6 and value % 100:  # batch sizes are powers of two
+        return f"{value:.0f}"
     for limit, length, suffix in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
         if value >= limit:
             return f"{value / length:.4g}{suffix}"

@@ -24,6 +24,7 @@ from analysis.present.answers import example_units, lrs_tried
 from analysis.present.table import ESCAPED
 from analysis.questions.report import bibliography
 from analysis.read.results import load
+from cbs.trial.config import COMMAND, ENDLESS, UNKNOWN
 from cbs.trial.target import Target
 
 UNNAMED = "imported"
@@ -71,7 +72,11 @@ def _paragraph(members: Sequence[Answer]) -> str:
     """Return a paragraph with one sentence per line; comments list what is not recorded."""
     manifest = members[0].group.manifest
     recorded = manifest.get("protocol")
-    protocol: Mapping[str, Any] = recorded if isinstance(recorded, dict) else {}
+    protocol = {
+        name: value
+        for name, value in (recorded if isinstance(recorded, dict) else {}).items()
+        if value != UNKNOWN and (name, value) != ("max_steps", ENDLESS)
+    }
     sentences = [
         *_definition(members[0]),
         *_trials(members, protocol),
@@ -102,6 +107,7 @@ def _definition(answer: Answer) -> Iterator[str]:
 def _trials(members: Sequence[Answer], protocol: Mapping[str, Any]) -> Iterator[str]:
     unit, workload = example_units(members), ", ".join(dict.fromkeys(answer.group.workload for answer in members))
     targets = ", ".join(dict.fromkeys(_tex(str(answer.target)).replace(r"\_", " ") for answer in members))
+    trained = "our model" if workload == COMMAND else _tex(workload)
     optimizers = {}
     for answer in members:
         name = answer.group.optimizer
@@ -110,11 +116,11 @@ def _trials(members: Sequence[Answer], protocol: Mapping[str, Any]) -> Iterator[
         optimizers[name] = _tex(name) + given + _cite(bibliography.of_optimizer(answer.group.choice))
     parameters = {answer.group.parameters for answer in members}
     size = f" ({number(parameters.pop())} parameters)" if len(parameters) == 1 and None not in parameters else ""
-    until = "until they reached" if members[0].group.stops_at_target else "and read the first step past"
+    until = "until each run reached" if members[0].group.stops_at_target else "and read the first step past"
     if workload == UNNAMED:
         yield f"From imported runs with {_and(list(optimizers.values()))} we read the first step past {targets}."
     else:
-        yield f"We trained {_tex(workload)}{size} with {_and(list(optimizers.values()))} {until} {targets}."
+        yield f"We trained {trained}{size} with {_and(list(optimizers.values()))} {until} {targets}."
     sizes = _each(members, lambda a: _and([f"{point.batch_size}" for point in a.points]))
     seeds = _each(members, _seeds)
     tokens = {answer.group.tokens_per_example for answer in members}

@@ -7,11 +7,14 @@ from typing import Annotated
 
 import typer
 
-from cbs.registry import listed
+from cbs.registry import completing, listed
 
 
 def command(
-    name: Annotated[str, typer.Argument(help=f"Recipe: {listed('sweeps.papers')}.")],
+    name: Annotated[
+        str,
+        typer.Argument(help=f"Recipe: {listed('sweeps.papers')}.", autocompletion=completing("sweeps.papers")),
+    ],
     scale: Annotated[str, typer.Option(help="tiny or paper.")] = "tiny",
 ) -> None:
     """Show the protocol, the deviations from the paper, and what is expected.

@@ -224,6 +224,45 @@ def test_learning_rates_beyond_an_edge(tmp_path: Path) -> None:
     assert any("beyond the edge" in reason for reason in found.reasons)
 
 
+def test_beyond_an_edge_a_search_goes_on_or_starts_at_another_target_from_what_is_known(tmp_path: Path) -> None:
+    """A list of every learning rate at every batch size would take several times the trials of a search."""
+    folder = tmp_path / "mine"
+    healthy(folder, seeds=2, lrs=LRS[:2])
+    command = "cbs sweep --optim adamw --target 2.4 --from old --set lr_resolution=1.1"
+    with_command(folder, command, axes={"lrs": None, "batch_sizes": [*SIZES, 1024], "seeds": [0, 1]})
+    found = suggest(answer(folder))
+    assert found is not None
+    assert (
+        found.command
+        == f"{command.replace(' --optim adamw', '')} --optim adamw --batch-sizes 2,8,32,128,512,1024 "
+        + (f"--seeds 0,1 --output {folder}")
+    )
+    assert found.reasons == (
+        "the best learning rate is at the edge of the grid at batch size 2, 8, 32, 128, 512: its search has not ended",
+    )
+    assert set(found.missing) == {(size, seed) for size in (*SIZES, 1024) for seed in (0, 1)}
+    other = answer(folder, target=2.8)
+    found = suggest(other)
+    assert found is not None
+    assert (found.batch_sizes, found.seeds, found.lrs) == (SIZES, (0, 1), None)
+    assert set(found.missing) == {(size, seed) for size in SIZES for seed in (0, 1)}
+    assert found.command == (
+        "cbs sweep --set lr_resolution=1.1 --optim adamw --batch-sizes 2,8,32,128,512 --seeds 0,1 "
+        f"--target 2.8 --from {folder} --output {folder}-at-2.8"
+    )
+    steps = {point.batch_size: point.steps_to_target for point in other.points}
+    assert found.cost == pytest.approx(sum(2 * 3 * size * steps[size] for size in SIZES), rel=0.2)
+
+
+@pytest.mark.parametrize("given", [{"lrs": list(LRS[:2])}, {"lrs": None, "lr_rule": ["sqrt:0.001@4"]}])
+def test_who_says_learning_rates_gets_those_beyond_an_edge_listed(tmp_path: Path, given: dict[str, object]) -> None:
+    healthy(tmp_path, seeds=2, lrs=LRS[:2])
+    with_command(tmp_path, "cbs sweep --optim adamw --target 2.4", axes=given)
+    found = suggest(answer(tmp_path, target=2.8))
+    assert found is not None
+    assert found.lrs is not None
+
+
 def test_a_learning_rate_that_another_batch_size_tried_is_not_asked_for_a_second_time(tmp_path: Path) -> None:
     """Rates beyond an edge are rounded, those tried are 1e-3 times a root of 2."""
     roots = tuple(1e-3 * 2 ** (power / 2) for power in range(4))

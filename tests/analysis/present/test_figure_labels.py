@@ -43,15 +43,24 @@ def test_what_is_no_name_is_refused(text: str) -> None:
 
 def test_curves_and_panels_have_the_names_that_were_given(results: Path) -> None:
     answers = analyze(results, QUICK).answers
-    for name, axes_count in (("steps", 1), ("learning_rate", 2)):
+    for name in ("steps", "learning_rate"):
         kind = FIGURES[name]
         labels = FigureLabels(names={BETAS: "AdamW"})
         words = " ".join(text.get_text() for text in kind.figure(kind.compute(answers), labels=labels).findobj(Text))
         assert "AdamW" in words
         assert "0.99" in words
         assert "0.95" not in words
-        bare = kind.figure(kind.compute(answers), labels=FigureLabels(titles=False))
-        assert [axes.get_title() for axes in bare.axes] == [""] * axes_count
+
+
+def test_a_panel_alone_needs_no_title_and_of_several_a_title_says_which_is_which(results: Path) -> None:
+    kind, answers = FIGURES["learning_rate"], analyze(results, QUICK).answers
+    titles = [
+        [axes.get_title() for axes in kind.figure(kind.compute(some), labels=FigureLabels(titles=False)).axes]
+        for some in (answers, answers[:1])
+    ]
+    assert len({*titles[0]}) == 2
+    assert all(titles[0])
+    assert titles[1] == [""]
 
 
 def test_a_cell_of_several_names_is_renamed_line_by_line() -> None:

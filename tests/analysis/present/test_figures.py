@@ -237,16 +237,9 @@ def test_labels_never_overlap(positions: list[float], gap: float) -> None:
 
 
 def test_tick_labels_are_plain() -> None:
-    assert [style.plain(value) for value in (0.001, 0.25, 8, 256, 4096, 20000, 3e6, 2e9)] == [
-        "0.001",
-        "0.25",
-        "8",
-        "256",
-        "4096",
-        "20k",
-        "3M",
-        "2G",
-    ]
+    values = (0.001, 0.25, 8, 256, 4096, 20000, 65536, 3e6, 2e9)
+    labels = ["0.001", "0.25", "8", "256", "4096", "20k", "65536", "3M", "2G"]
+    assert [style.plain(value) for value in values] == labels
 
 
 def test_the_style_is_the_same_whatever_the_user_has_set() -> None:

@@ -364,6 +364,15 @@ def test_misuse_is_one_clear_line(exact: Path, options: dict[str, Any], error: t
     assert "\n" not in str(caught.value)
 
 
+def test_of_several_sweeps_the_one_whose_target_is_too_easy_can_be_left_out(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        sweep(tmp_path / name, {"adamw": INTERIOR}, batch_sizes=(2, 32, 256), lrs=LRS, growth=1.3, name=name)
+    with pytest.raises(ConfigError, match=r"choose a harder target, or give the folder of the sweep that is meant$"):
+        run(tmp_path, targets=[99.0])
+    with pytest.raises(ConfigError, match=r"choose a harder target$"):
+        run(tmp_path / "one", targets=[99.0])
+
+
 def test_an_output_that_cannot_be_written_is_named(exact: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ResultsError, match=r"cannot write to .*file/out"):

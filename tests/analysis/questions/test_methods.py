@@ -15,6 +15,7 @@ from analysis.questions.report.methods import methods
 from analysis.read.importers import Settings, import_runs
 from cbs.optimizers import OPTIMIZERS
 from cbs.registry.choices import Choice
+from cbs.trial.config import ENDLESS, OF_TRAINER, UNKNOWN
 from tests.factories import Truth, sweep
 
 FAST = AnalysisConfig(resamples=100)
@@ -62,7 +63,7 @@ def test_everything_recorded_is_said(root: Path) -> None:
     (text,) = methods(root, config=FAST).paragraphs
     for words in (
         r"\emph{pareto}~\cite{mccandlish2018empirical}, the batch size at which a run takes twice the fewest steps",
-        r"adamw~\cite{loshchilov2019decoupled} and merit~\cite{luo2025merit} until they reached",
+        r"adamw~\cite{loshchilov2019decoupled} and merit~\cite{luo2025merit} until each run reached",
         "Batch sizes were 4, 16, 64 and 256 sequences of 32 tokens, with 2 seeds at each.",
         "at most 1,000 steps plus 30,000 sequences divided by the batch size",
         "growing by a factor of 1.04",
@@ -113,6 +114,18 @@ def test_what_is_not_recorded_is_named(tmp_path: Path) -> None:
     for words in ("Runs were imported", "was chosen at every batch size among those that were run"):
         assert words in text
     assert "None" not in text
+
+
+def test_what_only_the_program_of_a_sweep_knows_is_left_to_the_author(tmp_path: Path) -> None:
+    truth = {"adamw": Truth()}
+    store = sweep(tmp_path, truth, batch_sizes=(4, 16, 64), lrs=(1e-3, 2e-3), growth=1.2, workload="command")
+    settings = {"max_steps": ENDLESS} | dict.fromkeys(OF_TRAINER, UNKNOWN)
+    store.write_manifest(MANIFEST | {"protocol": MANIFEST["protocol"] | settings})
+    (text,) = methods(tmp_path, config=FAST).paragraphs
+    assert "We trained our model (29,856 parameters) with adamw" in text
+    assert text.endswith("% Not recorded, to be filled in: learning-rate schedule, budget, precision.")
+    for words in (UNKNOWN, "1,000,000,000", "schedule was", "was evaluated"):
+        assert words not in text
 
 
 def test_imported_runs_are_not_said_to_be_trained(tmp_path: Path) -> None:

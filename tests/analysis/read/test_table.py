@@ -66,6 +66,14 @@ def test_a_cell_is_refused_with_its_place(tmp_path: Path) -> None:
         table.numbers("a", [0], minimum=2)
 
 
+def test_of_hundreds_of_columns_a_message_names_the_first(tmp_path: Path) -> None:
+    (tmp_path / "chart.csv").write_text(
+        ",".join(f"c{number}" for number in range(300)) + "\n" + ",".join("1" * 300) + "\n"
+    )
+    with pytest.raises(DataError, match=r"it has c0, .*c29 and 270 more; rename it$"):
+        read_table(tmp_path / "chart.csv").need("run", "rename it")
+
+
 def test_what_has_no_end_is_refused_and_a_pipe_of_the_shell_is_read(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.csv")
     (tmp_path / "zero.csv").symlink_to("/dev/zero")

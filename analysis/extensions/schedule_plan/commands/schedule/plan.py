@@ -42,8 +42,9 @@ def command(
     price: Annotated[
         float | None,
         typer.Option(
+            "--step-price",
             help="Examples that saving one step is worth. Default: least time where step times are known, else the "
-            "critical batch size."
+            "critical batch size.",
         ),
     ] = None,
     first_batch_size: Annotated[int | None, typer.Option(help="Batch size that rule doubling starts from.")] = None,
@@ -98,7 +99,7 @@ def command(
 
     if source is not None and is_table(source):
         planning = {
-            "--target": target, "--trace": trace, "--curve": curve, "--optimizer": optimizer, "--price": price,
+            "--target": target, "--trace": trace, "--curve": curve, "--optimizer": optimizer, "--step-price": price,
             "--first-batch-size": first_batch_size, "--max-batch-size": max_batch_size, "--divisible-by": divisible_by,
             "--lr-exponent": lr_exponent, "--export": export, "--throughput": times, "--ratio": ratio != 1.0,
             "--rule": rule != "price", "--devices": devices != 1,
