@@ -204,7 +204,7 @@ def check(
         if not refusal:
             try:
                 measured = probe.step().get("l2")
-                refusal = probe.why or probe.caveat
+                refusal = probe.why or probe.caveat.removesuffix(probe.uneven).removesuffix("; ")
             except ConfigError as error:
                 refusal = str(error)
         probe.detach()

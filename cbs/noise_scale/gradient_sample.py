@@ -87,7 +87,8 @@ class GradientSample:
         rows = [actual, *zip(*(self._sums.get(index, (zero, zero, zero)) for index in indices), strict=True)]
         rounding = max(torch.finfo(value.dtype).eps for value in rows[0]) ** 0.5
         self.forget()
-        table = torch.stack([torch.stack([value.real.double().to(zero.device) for value in row]) for row in rows]).cpu()
+        values = [value.to(device) for row in rows for value in row]
+        table = torch.stack(values).cpu().real.double().view(len(rows), -1)
         if ranks:
             world = math.prod(map(dist.get_world_size, ranks))
             shards = sharding_groups(self._parameters[indices[0]])

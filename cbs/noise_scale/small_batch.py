@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import torch
 from torch import Tensor, nn
@@ -203,11 +204,12 @@ class CellSums(GroupSums):
         """Add all cells of a part to the sums."""
         self._parts_done[index] = part + 1
         cells, held = self._cells, self._held[index]
-        zero = torch.zeros_like(_wide(self._parameters[index]))
-        values = torch.stack([held.pop(part * cells.of_part + place, zero) for place in range(cells.of_part)])
-        if cells.of_part > 1:
-            self._within.add(index, cells.size, values)
-        self.add(index, cells.size * cells.of_part, values.sum(0)[None])
+        places = range(part * cells.of_part, (part + 1) * cells.of_part)
+        values = [held.pop(place) for place in places if place in held]  # T of the others, which are zero, is zero
+        if values and cells.of_part > 1:
+            self._within.add(index, cells.size, torch.stack(values))
+        if values:
+            self.add(index, cells.size * cells.of_part, reduce(torch.add, values)[None])
 
 
 def _wide(tensor: Tensor) -> Tensor:

@@ -34,6 +34,7 @@ class Source(ABC):
     Attributes:
         micro_batches: least number of micro-batches into which a training loop should split a step.
         backward_passes: number of extra backward passes in a measured step, according to the latest one.
+        uneven: why unequal weights of examples make the noise scale inexact; empty if they do not.
         active: whether the passes of this step are watched; while ``False``, the model runs as if nothing was attached.
             Changed between steps only.
         sample: entries of the gradients that the backward passes computed.
@@ -46,6 +47,7 @@ class Source(ABC):
 
     micro_batches = 1
     backward_passes = 0
+    uneven = ""
     ranks: Sequence[Any] = ()
     sums: type[GroupSums] = GroupSums
 

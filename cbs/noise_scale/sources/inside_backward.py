@@ -143,6 +143,7 @@ class InsideBackward(Source):
                 self._separation.why_not = CHANGES
             elif replay is not None and len(units) > 1:
                 self._separation.verify(self._run_again, replay.inputs(units.numel()), units)
+            self.uneven = self._coupling.uneven
             self._coupling.verify()
         self._steps += not self._separation.undecided
         return self._sums.whole()
