@@ -71,7 +71,7 @@ class GradientSample:
         Raises:
             ConfigError: if they differ; the message says what probably happened and what to do.
         """
-        indices = sorted(self._entries) if ranks else sorted(self._sums)
+        indices = sorted(self._entries) if ranks or self._sums else []
         entries, passes = self._entries, max(self._passes.values(), default=0)
         if not indices:
             self.forget()

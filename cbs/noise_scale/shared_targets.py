@@ -76,7 +76,7 @@ def weights_divided_by(losses: Sequence[Tensor], outputs: Sequence[GradientEdge]
     """
     held = [value for _, value in saved(losses, outputs) if not value.requires_grad and value.dim()]
     held += [~value for value in held if value.dtype == torch.bool]  # of what a mask fills, the rest counts
-    divisors: list[float] = []
+    divisors = [1.0]  # of weights that were divided before
     for node in _operations(losses, outputs):
         name, other = node.name(), getattr(node, "_saved_other", None)
         averages = "Mean" in name or getattr(node, "_saved_reduction", 0) == 1
@@ -91,7 +91,7 @@ def weights_divided_by(losses: Sequence[Tensor], outputs: Sequence[GradientEdge]
         elif name.startswith(("Div", "Mul")) and isinstance(other, Tensor) and not other.dim() and float(other):
             number = float(other) if name.startswith("Div") else 1 / float(other)
             divisors += [number] * bool(number % examples)  # not a mean over examples
-    for value in held if divisors else ():
+    for value in held:
         if value.numel() % examples or (not value.is_floating_point() and value.max() > 1):
             continue
         weights = value.reshape(examples, -1).double().sum(1)
