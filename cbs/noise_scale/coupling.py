@@ -22,7 +22,7 @@ COUPLED = (
 
 UNEVEN = (
     "the loss is divided by the sum of its own batch's weights (class weights, ignored or masked tokens), which are "
-    "{:.2g} to {:.2g} times the mean of the examples: a noise scale near the batch size is read wrong by up to {:.0%}, a "
+    "{:.2g} to {:.2g} times the mean of the examples: a noise scale near the batch size is wrong by up to {:.0%}, a "
     "larger one by more; 'accumulation' is right if each micro-batch is divided by its own sum"
 )
 LEAST = 0.05
@@ -54,8 +54,7 @@ class Coupling:
     Attributes:
         why_not: why the latest loss could not be checked; empty if it could.
         uneven: a caveat where a loss was divided by unequal weights of its examples; empty if none was.
-        idle: number of examples for which the loss has no derivative, and number of all examples, in the latest
-            backward pass.
+        idle: numbers of examples for which the loss has no derivative and of all, in the latest backward pass.
     """
 
     def __init__(self, parameters: Sequence[Tensor]) -> None:
@@ -74,8 +73,7 @@ class Coupling:
             number: number of the forward pass; the two latest are kept, because either may be differentiated.
             ends: see :data:`Ends`.
             subsets: masks of whole groups of examples, each of shape ``[examples]``: one half, because terms that
-                involve many examples have some in either half, and a single group, because both examples of a term may
-                be in one half.
+                involve many examples have some in either half, and a single group, as both of a term may be in one.
         """
         passes = dict([*self._passes.items()][-1:]) | {number: (ends, subsets)}
         self.forget()

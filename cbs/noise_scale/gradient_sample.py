@@ -23,8 +23,7 @@ in a factor common to all entries."""
 
 
 class GradientSample:
-    """Sum of a few entries of the gradients, accumulated in the same order and precision as autograd accumulates
-    ``.grad``.
+    """Sum of a few entries of the gradients, in the order and precision in which autograd accumulates ``.grad``.
 
     At the end of a step ``.grad`` equals this sum unless something changed it.
 

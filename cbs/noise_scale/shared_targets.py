@@ -68,8 +68,7 @@ def saved(losses: Sequence[Tensor], outputs: Sequence[GradientEdge]) -> Iterator
 
 
 def weights_divided_by(losses: Sequence[Tensor], outputs: Sequence[GradientEdge], examples: int) -> Tensor | None:
-    """Return the weights of examples relative to their mean, shape ``[examples]``, if they differ and a loss is divided
-    by their sum; else ``None``.
+    """Return the weights of examples relative to their mean if they differ and their sum divides a loss; else ``None``.
 
     Such are torch's means over targets with class weights or ignored ones, means over rows that a mask selects, and
     quotients whose divisor is the sum of a constant that has rows of examples.

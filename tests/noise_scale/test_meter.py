@@ -322,7 +322,7 @@ def test_one_step_in_three(source: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "measured"), kinds([("split", 64 + 8)], [("per_example", 10 + 1), ("accumulation", 200)])
+    ("source", "measured"), kinds([("split", 64 + 6)], [("per_example", 10 + 1), ("accumulation", 200)])
 )
 def test_by_default_measuring_costs_little_of_a_long_run(source: str, measured: int) -> None:
     """Steps of two passes of eight examples; one example more than seven others is a backward pass more each."""
