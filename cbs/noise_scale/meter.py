@@ -78,11 +78,11 @@ class NoiseScaleMeter(AbstractContextManager["NoiseScaleMeter"]):
             of consecutive examples in a group, a tensor with the group of every example of a forward pass, or a
             function of its ``(args, kwargs)`` that returns such a tensor. The noise scale then counts groups instead of
             examples, and :meth:`nested` separates the noise between groups from that within them.
-        every: measure one step in this many; the others run as if nothing was attached. The default keeps the cost near
-            5 % of a long run: all of the first 64 steps and one in 20 after them for ``split`` into two parts, fewer
-            the more parts there are, and every step where measuring costs no extra backward pass.
+        every: measure one step in this many; the others run as if nothing was attached. The default takes less than
+            5 % of a long run: the first 32 steps, then fewer and fewer, from step 320 on one in 20 for ``split`` into
+            two parts, fewer the more parts there are; every step where measuring costs no extra backward pass.
         window: average over the latest ``window`` examples, or, below 1, over that share of all examples so far (at
-            least 64 measured steps), because noise scales grow during a run; ``None`` for the whole run.
+            least 32 measured steps), because noise scales grow during a run; ``None`` for the whole run.
         count: function that returns the number of examples of a forward pass from its arguments ``(args, kwargs)``; by
             default the first dimension of the first tensor.
         tell: called with a message where the meter changes what it measures or how; by default it warns with a
