@@ -189,7 +189,7 @@ def check(
             f"source {FALLBACK!r} compares whole micro-batches, so one batch has nothing to check; use another source"
         )
     with (
-        Probe(model, source=source, parts=parts, groups=groups, count=count) as probe,
+        Probe(model, source=source, parts=parts, groups=groups, count=count, tell=lambda _: None) as probe,
         evaluating(model),
         without_gradients(parameters),
         torch.backends.cudnn.flags(enabled=False),  # cuDNN's RNNs have no backward in eval mode

@@ -467,7 +467,7 @@ def test_targets_may_be_shared_within_groups() -> None:
     def within(members: int) -> Callable[[int], tuple[Tensor, Tensor]]:
         return lambda step: (labelled(step), rearranged(labelled(step), step, members))
 
-    assert with_targets(within(4), groups=4).estimate().steps == 21
+    assert with_targets(within(4), groups=4, every=1).estimate().steps == 21
     with pytest.raises(ConfigError, match="targets of a batch twice"):
         with_targets(within(EXAMPLES), groups=4)
 
@@ -512,7 +512,7 @@ def test_labels_of_several_classes_that_no_two_examples_share_are_measured(targe
 
 
 def test_labels_may_be_mixed_within_groups() -> None:
-    assert of_mixed(lambda step: mixed(step, within=4), spelled_out, groups=4).estimate().steps == 21
+    assert of_mixed(lambda step: mixed(step, within=4), spelled_out, groups=4, every=1).estimate().steps == 21
 
 
 def test_large_tensors_are_compared_by_a_part_of_their_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
