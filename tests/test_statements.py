@@ -27,9 +27,10 @@ from benchmarks import models
 from benchmarks.model_cells import EXACT, FALLBACK, REFUSED
 from benchmarks.model_page import read
 from cbs.errors import ConfigError, Unfinished
-from cbs.noise_scale.probe import ALL_OF_THE_FIRST, PERIOD
+from cbs.noise_scale.probe import FIRST, PERIOD
 from cbs.schedules.batch_size import BATCH_SCHEDULES
 from cbs.training.metrics.gradient_norm import EXAMPLES
+from cbs.training.probe_options import PERIOD as PERIOD_OF_SWEEPS
 from cbs.trial.config import EvaluationPlan
 from cbs.trial.record import TrialStatus
 from cbs.workloads import WORKLOADS
@@ -77,9 +78,13 @@ STATEMENTS: list[tuple[str, str, Callable[[], tuple[Any, ...]]]] = [
     ("protocol.md", "pruned when it has taken {} times the best steps", lambda: (DEFAULT.prune_factor,)),
     ("protocol.md", "rises linearly over the first {} updates", lambda: (WORDS[DEFAULT.schedule.warmup_steps],)),
     ("protocol.md", "down to a ratio of {} (`--set lr_resolution", lambda: (DEFAULT.lr_resolution,)),
-    ("protocol.md", "One step in {} is measured, for about 5 % of the run", lambda: (PERIOD,)),
+    ("protocol.md", "One step in {} is measured, for 5 to 6 % of the run", lambda: (PERIOD_OF_SWEEPS,)),
     ("protocol.md", "after {} rounds", lambda: (MOST_ROUNDS,)),
-    ("noise-scale.md", "only the first {} steps and then one in {} are measured", lambda: (ALL_OF_THE_FIRST, PERIOD)),
+    (
+        "noise-scale.md",
+        "the first {} steps are measured, then fewer and fewer, and from step {} on one in {}",
+        lambda: (2 * FIRST, FIRST * PERIOD, PERIOD),
+    ),
     ("noise-scale.md", "single examples on {} models", lambda: (MODELS,)),
     ("fits.md", "prior around 0 with standard deviation {}", lambda: (SPREAD,)),
     ("fits.md", "| the power law above | {} |", lambda: (FORM[1.0],)),

@@ -17,8 +17,7 @@ SURER = 5.5
 """Number of standard errors by which the halves of a batch have to differ, in the cube root (Wilson and Hilferty)."""
 
 SAMPLE = 256
-"""Number of examples that are compared with all others; in a large batch a sample suffices, and all pairs would not fit
-into memory."""
+"""Number of examples that are compared with all others; all pairs of a large batch would not fit into memory."""
 
 NUMBERS = 2**20
 """Most numbers of all examples together that are compared; of larger tensors as many columns are drawn."""

@@ -15,9 +15,8 @@ from cbs.noise_scale.interval import Array, ratio_interval
 MOST_BLOCKS = 256
 """Largest number of blocks; when there are more, neighbours are merged in pairs."""
 
-LEAST = 64
-"""Least number of steps in a window that is a share of the run, however short the run is: with fewer there is no good
-interval."""
+LEAST = 32
+"""Least number of steps in a window that is a share of the run, however short: with fewer there is no good interval."""
 
 _STEPS, _EXAMPLES, _MOMENTS = range(3)
 """Layout of a block: the number of steps, the number of their examples, and from ``_MOMENTS`` on the sums over these

@@ -16,8 +16,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 _sending = 0
 
 Arrived = Callable[[Sequence[GradientEdge], Sequence[Tensor | None]], None]
-"""Callback of a backward pass: receives the graph edges at the end of a forward pass and the gradients that arrive
-there."""
+"""Callback of a backward pass: receives the edges at the end of a forward pass and the gradients that arrive there."""
 
 
 @contextmanager

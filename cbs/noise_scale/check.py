@@ -21,8 +21,7 @@ from cbs.noise_scale.passes import CountExamples, first_dimension
 from cbs.noise_scale.probe import FALLBACK, Probe
 
 AGREE = 0.01
-"""Largest relative difference that rounding explains; mixing and coupling of examples cause differences at least ten
-times as large."""
+"""Largest relative difference that rounding explains; mixing and coupling cause differences at least ten times that."""
 
 LossOfBatch = Callable[[nn.Module, Any], Tensor]
 """Function ``loss(model, batch)`` that returns the mean loss of a batch."""
@@ -34,8 +33,7 @@ class LayerCheck:
 
     Attributes:
         layer: name of the layer in the model.
-        coupling: norm of the part of the batch's gradient that the gradients of single examples do not explain,
-            relative to the batch's gradient.
+        coupling: share of the batch's gradient that the gradients of single examples do not explain.
         noise: measured noise divided by that of the loop; ``None`` where nothing was measured.
     """
 
@@ -134,8 +132,7 @@ def check(
     groups: Groups = 1,
     count: CountExamples = first_dimension,
 ) -> CheckReport:
-    r"""Measure one batch and compare it, layer by layer, with a loop over its examples (over groups, where they belong
-    together).
+    r"""Measure one batch and compare it, layer by layer, with a loop over its examples, or over groups of them.
 
     The loop runs the model on every example alone to get its own loss :math:`\ell_i`. If the loss does not couple
     examples, that of a batch is :math:`\sum_i w_i \ell_i`. The weights are fitted to the gradient of the batch; what
@@ -192,7 +189,7 @@ def check(
             f"source {FALLBACK!r} compares whole micro-batches, so one batch has nothing to check; use another source"
         )
     with (
-        Probe(model, source=source, parts=parts, groups=groups, count=count) as probe,
+        Probe(model, source=source, parts=parts, groups=groups, count=count, tell=lambda _: None) as probe,
         evaluating(model),
         without_gradients(parameters),
         torch.backends.cudnn.flags(enabled=False),  # cuDNN's RNNs have no backward in eval mode
@@ -204,7 +201,7 @@ def check(
         if not refusal:
             try:
                 measured = probe.step().get("l2")
-                refusal = probe.why or probe.caveat
+                refusal = probe.why or probe.caveat.removesuffix(probe.uneven).removesuffix("; ")
             except ConfigError as error:
                 refusal = str(error)
         probe.detach()
@@ -261,9 +258,7 @@ def _loop_noise(shares: Sequence[Tensor], gradient: Sequence[Tensor], groups: in
 
 
 def _left_over(gradient: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
-    """Return the norm of what the best multiple of ``expected`` does not explain of a gradient, relative to the
-    gradient.
-    """
+    """Return the norm of what the best multiple of ``expected`` leaves of a gradient, relative to the gradient."""
     whole, wanted = torch.cat(list(gradient)), torch.cat(list(expected))
     scale = (whole @ wanted) / (wanted @ wanted).clamp_min(torch.finfo(wanted.dtype).tiny)
     return float((whole - scale * wanted).norm() / whole.norm().clamp_min(torch.finfo(whole.dtype).tiny))

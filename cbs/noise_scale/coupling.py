@@ -12,13 +12,21 @@ from torch.autograd.graph import GradientEdge
 from cbs.errors import ConfigError, reason
 from cbs.noise_scale.boundary import sending
 from cbs.noise_scale.grouping import norms
-from cbs.noise_scale.shared_targets import SHARED, SURE, chance_of_match, saved
+from cbs.noise_scale.shared_targets import SHARED, SURE, chance_of_match, saved, weights_divided_by
 
 COUPLED = (
     "the loss couples examples: its derivative with respect to the output of one example depends on the outputs of "
     "others, as in contrastive losses; use the source 'accumulation' with micro-batches like those you train with, or "
     "pass groups= to say which examples belong together"
 )
+
+UNEVEN = (
+    "the loss is divided by the sum of its own batch's weights (class weights, ignored or masked tokens), which are "
+    "{:.2g} to {:.2g} times the mean of the examples: a noise scale near the batch size is wrong by up to {:.0%}, a "
+    "larger one by more; 'accumulation' is right if each micro-batch is divided by its own sum"
+)
+LEAST = 0.05
+"""Least relative error by such weights that is told."""
 
 UNSEEN = "its gradients do not come from loss.backward()"
 
@@ -45,13 +53,13 @@ class Coupling:
 
     Attributes:
         why_not: why the latest loss could not be checked; empty if it could.
-        idle: number of examples for which the loss has no derivative, and number of all examples, in the latest
-            backward pass.
+        uneven: a caveat where a loss was divided by unequal weights of its examples; empty if none was.
+        idle: numbers of examples for which the loss has no derivative and of all, in the latest backward pass.
     """
 
     def __init__(self, parameters: Sequence[Tensor]) -> None:
         self._parameters = parameters
-        self.idle, self.why_not = (0, 0), ""
+        self.idle, self.why_not, self.uneven = (0, 0), "", ""
         self._chance = 1.0  # of all matches since a loss held no targets twice
         self._failure: ConfigError | None = None
         self._passes: dict[int, tuple[Ends, Sequence[Tensor]]] = {}
@@ -65,8 +73,7 @@ class Coupling:
             number: number of the forward pass; the two latest are kept, because either may be differentiated.
             ends: see :data:`Ends`.
             subsets: masks of whole groups of examples, each of shape ``[examples]``: one half, because terms that
-                involve many examples have some in either half, and a single group, because both examples of a term may
-                be in one half.
+                involve many examples have some in either half, and a single group, as both of a term may be in one.
         """
         passes = dict([*self._passes.items()][-1:]) | {number: (ends, subsets)}
         self.forget()
@@ -116,6 +123,11 @@ class Coupling:
         unlike = {str([mask.tolist() for mask in subsets]): subsets for _, subsets in passes}
         for subsets in unlike.values():  # two passes of as many examples may be of the same ones
             edges = [edge for ends, other in passes if len(other[0]) == len(subsets[0]) for edge in ends()]
+            weights = weights_divided_by(roots, edges, len(subsets[0]))
+            if weights is not None:  # ||w u - G|| differs from ||w (u - G)|| by at most ||(w - 1) G||
+                error = (1 + float(weights.std(correction=0)) / (len(weights) / int(subsets[1].sum())) ** 0.5) ** 2 - 1
+                if error > LEAST and not self.uneven:
+                    self.uneven = UNEVEN.format(float(weights.min()), float(weights.max()), error)
             chance = chance_of_match(roots, edges, subsets[0], int(subsets[1].sum()))
             self._chance = 1.0 if chance is None else self._chance * chance
             if self._chance < SURE:

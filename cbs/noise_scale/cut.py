@@ -131,9 +131,7 @@ class Cut:
 
     @contextmanager
     def keeping(self, kept: Tensor) -> Iterator[None]:
-        """Let gradients pass the cut inside the block only for the examples in ``kept``, a mask of shape
-        ``[examples]``.
-        """
+        """Let gradients pass the cut inside the block only for the examples in the mask ``kept``, ``[examples]``."""
         self._kept = kept
         try:
             yield

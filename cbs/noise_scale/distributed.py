@@ -49,8 +49,7 @@ def is_sharded(tensor: Tensor) -> TypeGuard[DTensor]:
 def data_parallel_groups(model: nn.Module) -> list[ProcessGroup]:
     """Return the process groups whose ranks average the gradients of a model; sums go over one group after the other.
 
-    There is one group for DDP and FSDP2, two for FSDP2 with a replicated dimension (HSDP), and none for a model that is
-    not distributed.
+    There is one group for DDP and FSDP2, two for FSDP2 with a replicated dimension (HSDP), none without ranks.
 
     Raises:
         ConfigError: if the model is sharded in another way than by FSDP2 over one mesh.

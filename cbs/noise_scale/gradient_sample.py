@@ -23,8 +23,7 @@ in a factor common to all entries."""
 
 
 class GradientSample:
-    """Sum of a few entries of the gradients, accumulated in the same order and precision as autograd accumulates
-    ``.grad``.
+    """Sum of a few entries of the gradients, in the order and precision in which autograd accumulates ``.grad``.
 
     At the end of a step ``.grad`` equals this sum unless something changed it.
 
@@ -71,7 +70,7 @@ class GradientSample:
         Raises:
             ConfigError: if they differ; the message says what probably happened and what to do.
         """
-        indices = sorted(self._entries) if ranks else sorted(self._sums)
+        indices = sorted(self._entries) if ranks or self._sums else []
         entries, passes = self._entries, max(self._passes.values(), default=0)
         if not indices:
             self.forget()
@@ -87,7 +86,8 @@ class GradientSample:
         rows = [actual, *zip(*(self._sums.get(index, (zero, zero, zero)) for index in indices), strict=True)]
         rounding = max(torch.finfo(value.dtype).eps for value in rows[0]) ** 0.5
         self.forget()
-        table = torch.stack([torch.stack([value.real.double().to(zero.device) for value in row]) for row in rows]).cpu()
+        values = [value.to(device) for row in rows for value in row]
+        table = torch.stack(values).cpu().real.double().view(len(rows), -1)
         if ranks:
             world = math.prod(map(dist.get_world_size, ranks))
             shards = sharding_groups(self._parameters[indices[0]])

@@ -17,8 +17,7 @@ PIECE = 2**24
 
 Groups = int | Tensor | Callable[[tuple[Any, ...], dict[str, Any]], Tensor]
 """Groups of examples that belong together: the number of consecutive examples in a group; the group id of every example
-of a forward pass, shape ``[examples]``; or a function of the pass's arguments ``(args, kwargs)`` that returns these
-ids."""
+of a forward pass, shape ``[examples]``; or a function of its ``(args, kwargs)`` that returns these ids."""
 
 
 class Grouping:
@@ -122,9 +121,7 @@ def pick(rows: Tensor, places: Sequence[int] | Tensor, examples: int) -> Tensor:
 
 
 def norms(rows: Tensor, examples: int, other: Tensor | None = None) -> Tensor:
-    """Return the norm of the rows of every example, as many of each, shape ``[examples]``, in float64 on the CPU;
-    ``other`` is subtracted first.
-    """
+    """Return the norm of every example's rows, after ``other`` is subtracted: ``[examples]``, float64, on the CPU."""
     flat = [each.detach().reshape(examples, -1) for each in (rows, other) if each is not None]
     at_once = max(1, PIECE // max(1, flat[0].shape[1]))
     pieces = zip(*(each.split(at_once) for each in flat), strict=True)

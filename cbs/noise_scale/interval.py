@@ -65,8 +65,7 @@ def ratio_interval(
         signal: mean signal of every block of consecutive steps, in their order, shape ``[blocks]``.
         noise: mean noise of every block, shape ``[blocks]``.
         steps: number of steps in every block; 1 by default.
-        starts: true at the first block of each series, where several independent series are joined (the first block
-            always starts one).
+        starts: true at the first block of each independent series; the first block always starts one.
         exponent: 1 or 2.
         confidence: confidence level, between 0 and 1.
     """
@@ -101,8 +100,7 @@ class _Design:
     Attributes:
         columns: the mean and the slow cosines, orthonormal for steps of equal variance, shape ``[blocks, 1 + waves]``.
         variances: variance of the product of every column with an AR(1) series, shape ``[correlations, 1 + waves]``.
-        independent: number of independent blocks of equal weight that determine a mean equally well, shape
-            ``[correlations]``.
+        independent: number of independent blocks that determine a mean as well, shape ``[correlations]``.
     """
 
     columns: Array
@@ -136,8 +134,7 @@ def _slow_waves(root: Array, starts: Array) -> Array:
 
 
 def _ar1_variances(columns: Array, starts: Array) -> tuple[Array, Array]:
-    """Return the tabulated AR(1) correlations and the variance of every column's product with an AR(1) series of
-    variance 1.
+    """Return tabulated AR(1) correlations, and the variance of each column's product with such a series of variance 1.
 
     Shapes ``[correlations]`` and ``[correlations, columns]``.
     """
@@ -152,9 +149,7 @@ def _ar1_variances(columns: Array, starts: Array) -> tuple[Array, Array]:
 
 
 def _whittle(squares: Array, variances: Array) -> int:
-    """Return the row of ``variances`` with the highest likelihood for the squared normal coefficients, up to a common
-    scale.
-    """
+    """Return the row of ``variances``, up to a common scale, of highest likelihood for squared normal coefficients."""
     cost = np.log(variances).sum(axis=1) + len(squares) * np.log((squares / variances).sum(axis=1))
     return int(cost.argmin())
 

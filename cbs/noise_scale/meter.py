@@ -63,15 +63,13 @@ class NoiseScaleMeter(AbstractContextManager["NoiseScaleMeter"]):
     True
 
     The gradients in ``.grad`` have to be those of the mean loss over the whole batch, as usual: under accumulation,
-    divide the loss of each micro-batch by the number of micro-batches, or weight it by its share of the examples where
-    micro-batches differ in size.
+    divide the loss of each micro-batch by the number of micro-batches, or weight it by its share of the examples.
 
     Args:
         model: the module that the training loop calls.
         optimizer: required by geometries that depend on the optimizer, and for estimates by parameter group.
         source: how the gradients of smaller batches are obtained, a name in :data:`~cbs.noise_scale.sources.SOURCES`;
-            ``"auto"`` takes ``split``, and ``accumulation`` from the first step on that shows that ``split`` is
-            impossible.
+            ``"auto"`` takes ``split``, and ``accumulation`` from the first step on that shows it impossible.
         geometry: the norm to measure in, a name in :data:`~cbs.noise_scale.geometries.GEOMETRIES`, ``"matched"`` for
             that of the optimizer, or several of them.
         parts: number of equally large parts into which ``split`` divides a batch; the next larger divisor where this
@@ -80,11 +78,11 @@ class NoiseScaleMeter(AbstractContextManager["NoiseScaleMeter"]):
             of consecutive examples in a group, a tensor with the group of every example of a forward pass, or a
             function of its ``(args, kwargs)`` that returns such a tensor. The noise scale then counts groups instead of
             examples, and :meth:`nested` separates the noise between groups from that within them.
-        every: measure one step in this many; the others run as if nothing was attached. The default keeps the cost at 5
-            % of a long run: all of the first 64 steps and one in 14 after them for ``split`` into two parts, fewer the
-            more parts there are, and every step where measuring costs no extra backward pass.
+        every: measure one step in this many; the others run as if nothing was attached. The default takes less than
+            5 % of a long run: the first 32 steps, then fewer and fewer, from step 320 on one in 20 for ``split`` into
+            two parts, fewer the more parts there are; every step where measuring costs no extra backward pass.
         window: average over the latest ``window`` examples, or, below 1, over that share of all examples so far (at
-            least 64 measured steps), because noise scales grow during a run; ``None`` for the whole run.
+            least 32 measured steps), because noise scales grow during a run; ``None`` for the whole run.
         count: function that returns the number of examples of a forward pass from its arguments ``(args, kwargs)``; by
             default the first dimension of the first tensor.
         tell: called with a message where the meter changes what it measures or how; by default it warns with a
@@ -182,8 +180,7 @@ class NoiseScaleMeter(AbstractContextManager["NoiseScaleMeter"]):
 
         Args:
             by: ``None`` for all parameters together; ``"layer"`` for every module that holds parameters,
-                ``"parameter"`` for every tensor, ``"parameter_group"`` for the groups of the optimizer; each gives a
-                dictionary by name.
+                ``"parameter"`` for every tensor, ``"parameter_group"`` for a group of the optimizer; each by its name.
             geometry: which of the measured geometries; the first by default.
             confidence: confidence level of the interval.
 
@@ -228,8 +225,7 @@ class NoiseScaleMeter(AbstractContextManager["NoiseScaleMeter"]):
             confidence: confidence level of the intervals.
 
         Raises:
-            ConfigError: if groups have only one example, if the source cannot look inside a group, or if ``l2`` is not
-                measured.
+            ConfigError: if groups have one example, the source cannot look inside a group, or ``l2`` is not measured.
         """
         whole = self.estimate(geometry="l2", confidence=confidence)
         if not self._averages[WITHIN].steps:

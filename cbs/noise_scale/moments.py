@@ -57,8 +57,7 @@ class Moments:
 
 
 def solve_moments(small_statistic: Tensor, small: float, big_statistic: Tensor, big: float) -> tuple[Tensor, Tensor]:
-    """Return unbiased estimates of ``(T(G), T(Sigma))`` from a quadratic statistic at two batch sizes; NaN for equal
-    sizes.
+    """Return unbiased estimates of ``(T(G), T(Sigma))`` from a quadratic T at two batch sizes; NaN for equal sizes.
 
     Args:
         small_statistic: T at batch size ``small``, or a mean of several such values.

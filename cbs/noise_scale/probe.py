@@ -28,9 +28,9 @@ FALLBACK = "accumulation"
 REPLICAS = "replicas"
 MATCHED = "matched"
 ALL = "all"
-ALL_OF_THE_FIRST, PERIOD = 64, 14
-"""Default schedule where measuring takes one extra backward pass: measure all of this many first steps, then one step
-in every ``PERIOD``. A backward pass takes 70 to 90 % of a step, so one in 14 costs about 5 %."""
+FIRST, PERIOD = 16, 20
+"""Default schedule where measuring takes one extra backward pass: around step s one step in ``s // FIRST``, so that a
+window follows the run, down to one in ``PERIOD``. An extra pass takes 70 to 90 % of a step: below 5 % of a long run."""
 
 NO_BACKWARD = (
     "the noise scale saw no backward pass in this step; create NoiseScaleMeter before the forward pass, on the module "
@@ -62,12 +62,12 @@ class Probe(AbstractContextManager["Probe"]):
         why: why the source is another than the preferred one; empty if it is not.
         automatic: whether the source is chosen automatically.
         stopped: why nothing is measured any more; empty while measuring.
+        uneven: why unequal weights of examples make the noise scale inexact; empty if they do not.
         tell: function that receives messages, see :class:`~cbs.noise_scale.meter.NoiseScaleMeter`.
         renewals: number of times that the set of trained parameters changed.
 
     Raises:
-        ConfigError: if a name is unknown, the model has no trainable parameter, or the source does not support the
-            model.
+        ConfigError: if a name is unknown, the model has no trainable parameter, or the source cannot measure it.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Probe(AbstractContextManager["Probe"]):
         self._model, self._optimizer, self._geometry_names = model, optimizer, geometries
         self._every, self._step, self.stopped = every, 0, ""
         self.tell = tell or partial(warnings.warn, category=NoiseScaleWarning, stacklevel=4)
-        self.renewals, self._left_out, self._why_left_out, self._since, self._alone = 0, 0, "", "", 0
+        self.renewals, self._left_out, self._why_left_out, self._since, self._alone, self.uneven = 0, 0, "", "", 0, ""
         compiled = self._bind()
         self._parts, self._count, self._grouping = parts, count, Grouping(groups)
         self.automatic = source == AUTO
@@ -199,6 +199,7 @@ class Probe(AbstractContextManager["Probe"]):
             left_out,
             alone * bool(self._alone),
             self._source.caveat,
+            self.uneven,
         )
         return "; ".join(filter(None, caveats))
 
@@ -216,25 +217,28 @@ class Probe(AbstractContextManager["Probe"]):
             ConfigError: if the step cannot be measured, as without a backward pass, or if ``.grad`` is not what its
                 backward passes computed; with source ``"auto"`` only in the first step.
         """
-        watching, sample, first = self.watching, self._source.sample, self._step == 0
+        if not self.watching:
+            self.start_at(self._step + 1)
+            return {}
+        source, sample, first = self._source, self._source.sample, self._step == 0
         small, failure = None, None
         try:
-            small = self._source.collect()
+            small = source.collect()
         except ConfigError as error:
             failure = error
-        self._source.end_step()
-        if watching and self._other_parameters():
-            self._source.detach()
+        source.end_step()
+        told, self.uneven = self.uneven, source.uneven
+        if self.uneven and not told:
+            self._say(self.uneven)
+        if self._other_parameters():
+            source.detach()
             self._watch(self.source, self.why)
-            watching = False
-        elif watching and self.automatic:
+        elif self.automatic:
             failure = self._agree(failure)
             if failure is not None and self.source == SPLIT:
                 self.fall_back(str(failure))
-                watching = False
         self.start_at(self._step + 1)
-        if not watching:
-            sample.forget()
+        if self._source is not source:
             return {}
         if failure is None and small is not None:
             try:
@@ -251,8 +255,8 @@ class Probe(AbstractContextManager["Probe"]):
             return {}
         within = combine(small.within, self._ranks) if small.within else None
         small = combine(small, self._ranks)
-        members, (examples, all_examples) = self._source.latest.units.shape[1], (small.sizes.small, small.sizes.big)
-        sizes = replace(small.sizes, small=examples / members, big=all_examples / members, members=members)
+        members, counted = source.latest.units.shape[1], small.sizes
+        sizes = replace(counted, small=counted.small / members, big=counted.big / members, members=members)
         self._alone += sizes.groups < 2
         big_scale = 1.0 if gradients_unscaled else loss_scale**-2
         moments = {}
@@ -282,7 +286,7 @@ class Probe(AbstractContextManager["Probe"]):
         """Continue as after ``step`` steps; the number of steps decides which of the next ones are measured."""
         self._step = step
         passes = self._source.backward_passes
-        due = step * passes < ALL_OF_THE_FIRST or step % max(1, PERIOD * passes) == 0
+        due = step % max(1, min(PERIOD * passes, step * passes // FIRST)) == 0
         self._source.active = not self.stopped and (due if self._every is None else step % self._every == 0)
 
     def measure_every(self, every: int) -> None:

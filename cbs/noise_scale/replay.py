@@ -32,8 +32,7 @@ class Replay:
         self._norms = [(parameter, _norm(parameter)) for parameter in module.parameters()]
 
     def changed(self, *, trained: bool) -> bool:
-        """Whether values of parameters changed since the call, such as those of a moving average; a repeated call would
-        change them again.
+        """Whether parameters, such as moving averages, changed since the call; a repeated one would change them again.
 
         Parameters that are trained are looked at only if ``trained``.
         """

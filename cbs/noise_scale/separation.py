@@ -13,8 +13,7 @@ from cbs.noise_scale.cut import Call
 from cbs.noise_scale.grouping import copies, mask, norms
 
 FIRST = 4
-"""Number of halves that are replaced in the first check, for models in which only some of the examples influence
-others."""
+"""Number of halves that are replaced in the first check, because only some of the examples may influence others."""
 
 
 class Separation:
@@ -29,8 +28,7 @@ class Separation:
         why_not: why the latest pass could not be checked; empty if it could.
         copies: distance and correlation of similar examples in the latest pass, see
             :func:`~cbs.noise_scale.alike.alike`.
-        undecided: whether the latest outputs were the same for all examples, as those of a layer that is initialized at
-            zero.
+        undecided: whether the latest outputs were the same for all examples, as of a layer initialized at zero.
     """
 
     def __init__(self) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge
+from torch.utils._pytree import tree_leaves
 
 from cbs.noise_scale.alike import sampled
 
@@ -61,15 +62,54 @@ def chance_of_match(
 
 def saved(losses: Sequence[Tensor], outputs: Sequence[GradientEdge]) -> Iterator[tuple[str, Tensor]]:
     """Yield the tensors that operations between outputs and losses saved, each after the name of the operation."""
-    ends, nodes = {edge.node for edge in outputs}, deque(loss.grad_fn for loss in losses)
+    for node in _operations(losses, outputs):
+        values = [getattr(node, name) for name in dir(node) if name.startswith("_saved_")]
+        yield from ((node.name(), value) for value in tree_leaves(values) if isinstance(value, Tensor))
+
+
+def weights_divided_by(losses: Sequence[Tensor], outputs: Sequence[GradientEdge], examples: int) -> Tensor | None:
+    """Return the weights of examples relative to their mean if they differ and their sum divides a loss; else ``None``.
+
+    Such are torch's means over targets with class weights or ignored ones, means over rows that a mask selects, and
+    quotients whose divisor is the sum of a constant that has rows of examples.
+    """
+    held = [value for _, value in saved(losses, outputs) if not value.requires_grad and value.dim()]
+    held += [~value for value in held if value.dtype == torch.bool]  # of what a mask fills, the rest counts
+    divisors = [1.0]  # of weights that were divided before
+    for node in _operations(losses, outputs):
+        name, other = node.name(), getattr(node, "_saved_other", None)
+        averages = "Mean" in name or getattr(node, "_saved_reduction", 0) == 1
+        if name.startswith("NllLoss"):
+            counted = node._saved_target != (node._saved_ignore_index + 2**63) % 2**64 - 2**63
+            classes = node._saved_weight
+            held.append(counted * (1.0 if classes is None else classes[node._saved_target * counted]))
+            divisors += [float(held[-1].sum())] * averages
+        elif averages:
+            shape = getattr(node, "_saved_self_sym_sizes", None) or node._saved_self.shape
+            divisors += [number for number in (math.prod(shape), *shape[:1]) if number % examples]
+        elif name.startswith(("Div", "Mul")) and isinstance(other, Tensor) and not other.dim() and float(other):
+            number = float(other) if name.startswith("Div") else 1 / float(other)
+            divisors += [number] * bool(number % examples)  # not a mean over examples
+    for value in held:
+        if value.numel() % examples or (not value.is_floating_point() and value.max() > 1):
+            continue
+        weights = value.reshape(examples, -1).double().sum(1)
+        total, apart = float(weights.sum()), float(weights.max() - weights.min())
+        if apart > ROUNDING * total / examples > 0 and any(abs(each / total - 1) < ROUNDING**2 for each in divisors):
+            return weights / weights.mean()
+    return None
+
+
+def _operations(losses: Sequence[Tensor], outputs: Sequence[GradientEdge]) -> Iterator[Any]:
+    last = [loss.grad_fn for loss in losses]  # that of a loss from inside the model is an output's, too
+    ends, nodes = {edge.node for edge in outputs}.difference(last), deque(last)
     seen: set[Any] = set()
     while nodes and len(seen) < NODES:
         node = nodes.popleft()
         if node is None or node in seen or node in ends:
             continue
         seen.add(node)
-        values = [getattr(node, name) for name in dir(node) if name.startswith("_saved_")]
-        yield from ((node.name(), value) for value in values if isinstance(value, Tensor))
+        yield node
         nodes.extend(after for after, _ in node.next_functions)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import torch
 from torch import Tensor, nn
@@ -21,8 +22,7 @@ from cbs.noise_scale.moments import Sizes
 
 TOLERANCE, FLOOR = 1e-3, 1e-5
 """Largest difference between a gradient and the sum of its cells, relative to the norms of the cells and, for the
-floor, to the norms of all parameters: a gradient that vanishes, as that of a bias before a normalization, is nothing
-but rounding error."""
+floor, to the norms of all parameters: that of a bias before a normalization is nothing but rounding error."""
 
 ROUNDINGS = 4
 """The same in machine epsilons, where that is larger."""
@@ -39,8 +39,7 @@ class Small:
         statistics: per geometry, in the order in which the source received them, one entry per covered tensor: the
             weighted mean of T over the mean gradients of the groups, :math:`\sum_j w_j T(g_j) = \sum_j T(c_j)/w_j`;
             zeros where no group contributed to the parameter tensor.
-        within: the same for cells inside these groups, where examples belong together: between them there is only the
-            noise of the members of a group.
+        within: the same for cells inside these groups, between which there is only the noise of a group's members.
         sizes: batch sizes; the effective size of the groups is :math:`1/\sum_j (w_j/b_j)`, with M groups a M-th part of
             the examples.
     """
@@ -68,9 +67,7 @@ class GroupSums:
         self._sums: list[dict[int, Tensor]] = [{} for _ in self._geometries]
 
     def add(self, index: int, size: int, contributions: Tensor) -> None:
-        """Add the contributions of groups of ``size`` examples to the gradient of a parameter tensor, shape ``[groups,
-        *parameter.shape]``.
-        """
+        """Add the contributions of groups of ``size`` examples to a gradient, shape ``[groups, *parameter.shape]``."""
         for geometry, sums in zip(self._geometries, self._sums, strict=True):
             if geometry.covers(index):
                 add_to(sums, index, geometry.statistic(index, as_real(contributions)).mul_(1.0 / size))
@@ -170,8 +167,7 @@ class CellSums(GroupSums):
         return True
 
     def wrong(self, eps: float) -> int | None:
-        """Return the index of the tensor whose gradient differs most from the sum of its cells, if beyond the
-        tolerance.
+        """Return the index of the tensor whose gradient differs most from the sum of its cells, if beyond tolerance.
 
         Only tensors all of whose cells were put are compared; ``None`` if they agree.
 
@@ -203,11 +199,12 @@ class CellSums(GroupSums):
         """Add all cells of a part to the sums."""
         self._parts_done[index] = part + 1
         cells, held = self._cells, self._held[index]
-        zero = torch.zeros_like(_wide(self._parameters[index]))
-        values = torch.stack([held.pop(part * cells.of_part + place, zero) for place in range(cells.of_part)])
-        if cells.of_part > 1:
-            self._within.add(index, cells.size, values)
-        self.add(index, cells.size * cells.of_part, values.sum(0)[None])
+        places = range(part * cells.of_part, (part + 1) * cells.of_part)
+        values = [held.pop(place) for place in places if place in held]  # T of the others, which are zero, is zero
+        if values and cells.of_part > 1:
+            self._within.add(index, cells.size, torch.stack(values))
+        if values:
+            self.add(index, cells.size * cells.of_part, reduce(torch.add, values)[None])
 
 
 def _wide(tensor: Tensor) -> Tensor:

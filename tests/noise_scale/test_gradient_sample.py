@@ -76,6 +76,23 @@ def test_gradients_that_were_not_emptied(source: str) -> None:
 
 
 @pytest.mark.parametrize("source", SOURCES)
+def test_gradients_of_an_earlier_step_in_tensors_that_this_one_does_not_use(source: str) -> None:
+    """Two losses in turn on a shared trunk, and an optimizer for each that empties only its own gradients."""
+    net = nn.ModuleDict({"trunk": nn.Linear(3, 4), "one": nn.Linear(4, 1), "other": nn.Linear(4, 1)})
+    used = "one"
+    net.forward = lambda x: net[used](net["trunk"](x).tanh())
+    noise_scale = NoiseScaleMeter(net, source=source)
+    for used in ("one", "other"):
+        for _ in range(2):
+            (mse_loss(net(torch.randn(8, 3)), torch.randn(8, 1)) / 2).backward()
+        if used == "one":
+            noise_scale.step()
+            net["trunk"].zero_grad()
+    with pytest.raises(ConfigError, match=r"not the sum of what the backward passes of the step computed"):
+        noise_scale.step()
+
+
+@pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize("steps", [2, 10])
 def test_backward_passes_that_were_thrown_away(source: str, steps: int) -> None:
     net = model()

@@ -308,7 +308,7 @@ def test_one_group_per_step_is_said() -> None:
 @pytest.mark.parametrize("source", SOURCES)
 def test_one_step_in_three(source: str) -> None:
     model, other = small_model(), small_model()
-    often = NoiseScaleMeter(model, source=source, geometry=["l2", "l1"])
+    often = NoiseScaleMeter(model, source=source, geometry=["l2", "l1"], every=1)
     rarely = NoiseScaleMeter(other, source=source, geometry=["l2", "l1"], every=3)
     data = batches(9)
     train(rarely, other, data)
@@ -321,15 +321,25 @@ def test_one_step_in_three(source: str) -> None:
         close(rarely.estimate(geometry=geometry), often.estimate(geometry=geometry))
 
 
-@pytest.mark.parametrize(
-    ("source", "measured"), kinds([("split", 64 + 10)], [("per_example", 10 + 2), ("accumulation", 200)])
-)
+@pytest.mark.parametrize(("source", "measured"), kinds([("split", 69)], [("per_example", 7), ("accumulation", 200)]))
 def test_by_default_measuring_costs_little_of_a_long_run(source: str, measured: int) -> None:
     """Steps of two passes of eight examples; one example more than seven others is a backward pass more each."""
     model = small_model()
     noise_scale = NoiseScaleMeter(model, source=source, window=None)
     train(noise_scale, model, batches(200), parts=2)
     assert noise_scale.estimate().steps == measured
+
+
+def test_by_default_measured_steps_thin_out_so_that_a_window_follows_the_run() -> None:
+    probe, steps = NoiseScaleMeter(small_model()).probe, []
+    for step in range(6400):
+        probe.start_at(step)
+        steps += [step] * probe.watching
+    assert steps[:32] == [*range(32)]
+    assert steps[-300:] == [*range(400, 6400, 20)]
+    assert len(steps) < 6400 / 16
+    for end in (128, 400, 1000, 2000):
+        assert [step for step in steps if step < end][-32] > end / 5
 
 
 def test_by_default_the_average_follows_the_run() -> None:

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from cbs.compute import seeding
 from cbs.errors import ConfigError
-from cbs.noise_scale.probe import PERIOD
 from cbs.training.probe_columns import L2_COLUMNS
+from cbs.training.probe_options import PERIOD
 from cbs.training.run import run_trial
 from cbs.trial.config import Choice, EvaluationPlan, Schedule, TrialConfig
 from cbs.trial.record import Measurement, TrialResult, TrialStatus

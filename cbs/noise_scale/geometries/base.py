@@ -48,8 +48,7 @@ class Geometry(Protocol):
 
         Args:
             index: index of the parameter tensor.
-            gradients: gradients of the groups, shape ``[groups, *parameter.shape]``, any floating dtype; see
-                :func:`as_real`.
+            gradients: gradients of the groups, shape ``[groups, *parameter.shape]``, real (:func:`as_real`).
 
         Returns:
             A new tensor, whose shape depends on the parameter tensor alone.
@@ -70,7 +69,5 @@ class Geometry(Protocol):
 
 
 def as_real(tensor: Tensor) -> Tensor:
-    """Return the tensor itself, or the real and imaginary parts of a complex one along a new last dimension, as
-    optimizers do.
-    """
+    """Return the tensor itself, or real and imaginary parts along a new last dimension, as optimizers do."""
     return torch.view_as_real(tensor) if tensor.is_complex() else tensor

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from cbs.noise_scale.geometries import GEOMETRIES
 from cbs.noise_scale.geometries.base import Geometry
-from cbs.noise_scale.moments import Sizes
+from cbs.noise_scale.moments import Sizes, solve_moments
 
 
 @GEOMETRIES.register("l1")
@@ -41,16 +41,11 @@ class L1(Geometry):
         return squares[0] if len(squares) == 1 else squares.sum(0)
 
     def read(self, small: Sequence[Tensor], big: Sequence[Tensor], sizes: Sizes) -> tuple[Tensor, Tensor]:
-        signals = torch.stack(torch._foreach_norm(torch._foreach_sqrt(list(big)), 1, torch.float64))
-        if not sizes.big > sizes.small:
-            return signals, torch.full_like(signals, math.nan)
-        # The elementwise solution of solve_moments, for all tensors in a few calls.
-        roots = list(torch._foreach_sub(list(small), list(big)))
-        torch._foreach_mul_(roots, 1.0 / (1.0 / sizes.small - 1.0 / sizes.big))
-        torch._foreach_clamp_min_(roots, 0.0)
-        torch._foreach_sqrt_(roots)
-        noises = torch.stack(torch._foreach_norm(roots, 1, torch.float64))
-        return signals, noises / root_shrinkage(sizes.groups)
+        signals = [at_big.sqrt().sum(dtype=torch.float64) for at_big in big]
+        sides = zip(small, big, strict=True)
+        variances = [solve_moments(one, sizes.small, other, sizes.big)[1] for one, other in sides]
+        noises = [variance.clamp_min(0.0).sqrt().sum(dtype=torch.float64) for variance in variances]
+        return torch.stack(signals), torch.stack(noises) / root_shrinkage(sizes.groups)
 
 
 def root_shrinkage(groups: int) -> float:

@@ -79,9 +79,7 @@ class Nuclear:
 
 
 def _root_traces(matrices: Tensor) -> Tensor:
-    """Return the traces of the square roots of symmetric matrices; NaN for matrices that are not finite, which
-    eigenvalue solvers refuse.
-    """
+    """Return the traces of the square roots of symmetric matrices; NaN where a solver would refuse one not finite."""
     finite = matrices.isfinite().all(-1).all(-1)
     eigenvalues = torch.linalg.eigvalsh(matrices.where(finite[..., None, None], 0.0))
     return eigenvalues.clamp_min(0.0).sqrt().sum(-1).where(finite, torch.nan)

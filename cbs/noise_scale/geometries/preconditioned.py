@@ -25,8 +25,7 @@ class Preconditioned(Geometry):
     v is bias-corrected where the optimizer does so. The correction is the same for all tensors with the same number of
     steps and then cancels in the ratio, up to epsilon; it matters where step counts differ. Momentum, weight decay,
     learning rates and the trust ratios of LAMB and MERIT are not part of P. Before a tensor's first step there is no v:
-    the result is NaN, unless the gradient is zero. If an optimizer has several parts, those with a second moment are
-    measured.
+    the result is NaN, unless the gradient is zero. Of several parts those with a second moment are measured.
     """
 
     name = "preconditioned"

@@ -1,6 +1,4 @@
-"""Base class of the sources: a source sees the gradient of every group of examples during the backward passes, without
-keeping it.
-"""
+"""Base class of the sources, which see the gradient of every group of examples in a backward pass and keep none."""
 
 from __future__ import annotations
 
@@ -34,18 +32,19 @@ class Source(ABC):
     Attributes:
         micro_batches: least number of micro-batches into which a training loop should split a step.
         backward_passes: number of extra backward passes in a measured step, according to the latest one.
+        uneven: why unequal weights of examples make the noise scale inexact; empty if they do not.
         active: whether the passes of this step are watched; while ``False``, the model runs as if nothing was attached.
             Changed between steps only.
         sample: entries of the gradients that the backward passes computed.
         ranks: process groups whose ranks average their gradients, where this cannot be read off the model.
         sums: type of the sums over the groups of a step.
         latest: the latest forward pass with gradients enabled; one without examples before the first.
-        shared: whether all passes under one backward pass count as passes over the same examples, which a ``count`` of
-            the user's own implies.
+        shared: whether all passes under one backward pass are over the same examples, which a user's ``count`` implies.
     """
 
     micro_batches = 1
     backward_passes = 0
+    uneven = ""
     ranks: Sequence[Any] = ()
     sums: type[GroupSums] = GroupSums
 
@@ -114,8 +113,7 @@ class Source(ABC):
         return asleep, (type(self),)
 
     def collect(self) -> Small | None:
-        """Return the small-batch side of everything since the last call, and forget it; ``None`` without a backward
-        pass.
+        """Return the small-batch side of all since the last call, and forget it; ``None`` without a backward pass.
 
         Raises:
             ConfigError: if the passes of the step cannot be measured. The gradients of training are unaffected.

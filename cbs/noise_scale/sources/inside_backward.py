@@ -81,9 +81,6 @@ class InsideBackward(Source):
     (:class:`~cbs.noise_scale.separation.Separation`), and the loss must not couple examples
     (:class:`~cbs.noise_scale.coupling.Coupling`).
 
-    The groups of a forward pass are equally large: if the requested number does not divide the number of examples, the
-    next larger divisor is used, at most one group per example.
-
     Attributes:
         single: whether every example is a group, whatever ``groups`` says.
         seen: state of the step in progress.
@@ -143,6 +140,7 @@ class InsideBackward(Source):
                 self._separation.why_not = CHANGES
             elif replay is not None and len(units) > 1:
                 self._separation.verify(self._run_again, replay.inputs(units.numel()), units)
+            self.uneven = self._coupling.uneven
             self._coupling.verify()
         self._steps += not self._separation.undecided
         return self._sums.whole()
@@ -217,9 +215,7 @@ class InsideBackward(Source):
         return bound
 
     def _run_again(self, kept: Tensor, others: Tensor) -> list[Call]:
-        """Repeat the forward pass with all examples but the kept ones replaced; return the calls from which the loss is
-        computed.
-        """
+        """Repeat the forward pass with all examples but the kept ones replaced; return the calls before the loss."""
         assert self.seen.replay is not None
         with self._cut.recording() as calls:
             output = self.seen.replay.run(kept, others)
@@ -288,9 +284,7 @@ class InsideBackward(Source):
 
 
 def _mixes(module: nn.Module) -> str:
-    """Return why a module leaves single examples without gradients of their own, judged by its type; empty if it does
-    not.
-    """
+    """Return why a module of this type leaves single examples without gradients of their own; empty if it does not."""
     if isinstance(module, _BatchNorm) and (module.training or module.running_mean is None):
         return "mixes the examples of a batch, so that a group has no gradient of its own"
     if getattr(module, "scale_grad_by_freq", False):
@@ -300,16 +294,12 @@ def _mixes(module: nn.Module) -> str:
 
 @SOURCES.register("split")
 class Split(InsideBackward):
-    """Source that splits the batch of every forward pass into a few groups inside the backward pass.
-
-    Costs one extra backward pass for every group but one.
-    """
+    """Source that splits the batch of every forward pass into a few groups; each but one costs a backward pass."""
 
 
 @SOURCES.register("per_example")
 class PerExample(InsideBackward):
-    """Source that measures the gradients of single examples inside the backward pass (Gray et al. 2024, arXiv
-    2411.00999, section 3).
+    """Source that measures the gradients of single examples inside the backward pass (Gray et al., arXiv 2411.00999).
 
     Of all group sizes, one example gives the estimate of least variance. Costs one backward pass per example.
     """

@@ -73,9 +73,7 @@ class Replicas(Accumulation):
         self._unsharded = {}
 
     def _follow(self, places: Sequence[tuple[nn.Module, str, int]]) -> Callable[[nn.Module, Any], None]:
-        """Return a hook that runs after FSDP2's own, when a module's parameters are unsharded, and registers hooks on
-        those.
-        """
+        """Return a hook that runs after FSDP2's own and registers hooks on a module's unsharded parameters."""
 
         def follow(_module: nn.Module, _args: Any) -> None:
             for owner, name, index in places:

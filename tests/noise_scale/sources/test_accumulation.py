@@ -68,7 +68,7 @@ def test_micro_batches_of_unequal_size_are_told(source: str, sizes: list[int], w
     generator = seeding.generator(0, "test")
     model = nn.Linear(20, 1, bias=False)
     nn.init.zeros_(model.weight)
-    meter = NoiseScaleMeter(model, source=source)
+    meter = NoiseScaleMeter(model, source=source, every=1)
     for _ in range(400):
         model.zero_grad()
         for size in sizes:
