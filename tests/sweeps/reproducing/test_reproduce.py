@@ -79,7 +79,7 @@ def written(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     def carry_out(plan: Any, policy: Any, **more: Any) -> Any:
         sweep(plan.folder, WORLDS, batch_sizes=(4, 16, 64, 256, 1024), seeds=3)
         for trial in (plan.folder / "trials").iterdir():
-            (trial / "timing.json").write_bytes(json_bytes({"seconds": 1000.0}))
+            (trial / "timing.json").write_bytes(json_bytes({"seconds": 7.0, "processor_seconds": 1000.0}))
         return SimpleNamespace(content={"failures": {"trials": 0}})
 
     list(PAPERS)
