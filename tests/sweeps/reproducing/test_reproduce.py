@@ -205,6 +205,20 @@ def test_the_atlas_gives_the_first_of_several_reasons_and_what_rows_share_once()
     assert "| c | q (t) | a |" in page(one, one | {"published": "q", "source": "t"})
 
 
+def test_the_atlas_says_how_many_recipes_were_timed() -> None:
+    table: dict[str, Any] = dict.fromkeys(("recipe", "title", "paper", "command", "date"), "x")
+    table |= {"complete": True, "verdicts": [{"claim": "c", "published": "p", "source": "s", "ours": [],
+                                              "verdict": "differs", "why": []}]}  # fmt: skip
+    page = "\n".join(lines([table | {"seconds": 1234}, table, table | {"seconds": 6}]))
+    assert "A recipe takes 620 s in the median, 1,234 s at most, 2 of 3 measured." in page
+    assert [line[-10:] for line in page.splitlines() if line.startswith("x. ")] == [
+        ", 1,234 s.",
+        "x. `x`, x.",
+        "`, x, 6 s.",
+    ]
+    assert "in the median" not in "\n".join(lines([table]))
+
+
 def test_the_atlas_refuses_what_is_no_table(tmp_path: Path) -> None:
     with pytest.raises(ResultsError, match="no table of verdicts in"):
         atlas(tmp_path, tmp_path / "page.md")
