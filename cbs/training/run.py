@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import platform
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -79,6 +80,7 @@ def run_trial(
         PassTooLarge: if memory is full in a training step, which may fit with a smaller ``most``.
         torch.OutOfMemoryError: if the device runs out of memory elsewhere.
     """
+    began = time.process_time()
     workload = workload or build_workload(config.workload)
     device = devices.pick(config.device, config.precision, ranks.rank)
     saved = checkpoint.load() if checkpoint is not None and ranks.first else None
@@ -131,6 +133,7 @@ def run_trial(
             "seconds": loop.training_seconds + loop.evaluation_seconds,
             "training_seconds": loop.training_seconds,
             "evaluation_seconds": loop.evaluation_seconds,
+            "processor_seconds": time.process_time() - began,
             "device": devices.name(device),
             "host": platform.node(),
             "threads": torch.get_num_threads(),

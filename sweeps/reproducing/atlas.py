@@ -18,16 +18,15 @@ from sweeps.reproducing.telling import told
 
 HEAD = """# Atlas: what of the literature was found again
 
-A row for every statement that a recipe looks for: the published value, ours with a 95 % interval, and the verdict:
-*reproduced* where our interval lies where the paper says, *differs* where it lies elsewhere, else *cannot be told* at
-this scale. What is to be found was written into the recipe before it was first run, and stays. `cbs recipes atlas`
-makes this page from `docs/atlas/`; `cbs recipes show NAME` says what a recipe runs and in what it differs from the
-paper; the command above each table does it again, in so many seconds of one core.
+A row for every statement that a recipe looks for: the published value, ours with a 95 % interval, and the
+[verdict](papers.md#verdicts). What is to be found was written into the recipe before it was first run, and stays.
+`cbs recipes atlas` makes this page from `docs/atlas/`; the command above each table does it again, in so many seconds
+of one core.
 
 Tiny models on little data are not the models of the papers: a statement that differs here may hold there.
 """
 
-_KEYS = ("recipe", "scale", "title", "paper", "command", "date", "verdicts", "complete", "seconds")
+_KEYS = ("recipe", "scale", "title", "paper", "command", "date", "verdicts", "complete")
 
 
 def atlas(folder: Path, page: Path) -> int:
@@ -50,8 +49,9 @@ def lines(tables: Sequence[dict[str, Any]]) -> Iterator[str]:
     yield HEAD
     counts = Counter(row["verdict"] for table in tables for row in table["verdicts"])
     yield "In all: " + ", ".join(f"{counts[str(each)]} {each}" for each in Reproduced) + "."
-    seconds = [table["seconds"] for table in tables]
-    yield f"A recipe takes {median(seconds):,.0f} s in the median, {max(seconds):,} s at most."
+    if seconds := [table["seconds"] for table in tables if "seconds" in table]:
+        some = "" if len(seconds) == len(tables) else f", {len(seconds)} of {len(tables)} measured"
+        yield f"A recipe takes {median(seconds):,.0f} s in the median, {max(seconds):,} s at most{some}."
     if missing := [name for name in PAPERS.names() if name not in {table["recipe"] for table in tables}]:
         yield f"\nNot recorded here, so neither found nor missed: {', '.join(f'`{name}`' for name in missing)}."
     for table in tables:
@@ -64,8 +64,9 @@ def _section(table: dict[str, Any]) -> Iterator[str]:
     (source, count), alike = Counter(row["source"] for row in rows).most_common(1)[0], len(rows) > 1
     source = source if alike and 2 * count > len(rows) else ""
     alike = alike and count == len(rows) and len({row["published"] for row in rows}) == 1
+    seconds = f", {table['seconds']:,} s" if "seconds" in table else ""
     yield f"\n## {table['title']}\n"
-    yield f"{table['paper']}. `{table['command']}`, {table['date']}, {table['seconds']:,} s."
+    yield f"{table['paper']}. `{table['command']}`, {table['date']}{seconds}."
     if not table["complete"]:
         yield "Not complete: a limit was reached, or trials failed."
     if source or alike:

@@ -80,7 +80,7 @@ class Reproduction:
         command: command line that does the same.
         output: folder of the recipe.
         complete: whether every run has ended, and no trial of it failed.
-        seconds: of its trials, one after the other, and of its analyses on one core.
+        seconds: of a processor, of all its trials and analyses.
     """
 
     name: str
@@ -186,7 +186,7 @@ def reproduce(
         except CbsError as error:
             failures[analysis] = str(error)
     analysed = time.process_time() - began
-    trained = sum(read_timing(each).get("seconds", 0.0) for each in output.glob("**/trials/*/timing.json"))
+    trained = sum(read_timing(each).get("processor_seconds", 0.0) for each in output.glob("**/trials/*/timing.json"))
     files = dict.fromkeys(file for content in contents.values() for file in content.get("files", ()))
     scaled = [] if scale == SCALES[0] else ["--scale", scale]
     command = shlex.join(["cbs", "reproduce", name, *scaled, *(f"--set={each}" for each in settings)])

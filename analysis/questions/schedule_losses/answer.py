@@ -80,9 +80,10 @@ class ScheduleLoss:
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduleLosses(Findings):
-    """Result of :func:`schedule_losses`."""
+    """Result of :func:`schedule_losses`; ``metric`` is the name of what was compared."""
 
     entries: tuple[ScheduleLoss, ...]
+    metric: str
 
     def to_json(self) -> dict[str, Any]:
         return super().to_json() | {"entries": plain(self.entries)}
@@ -128,7 +129,8 @@ def schedule_losses(
             f"no batch schedule at {path} has constant batch sizes to compare with that differ in nothing else; also "
             "run the sweep without --schedule"
         )
-    return ScheduleLosses(config=config, entries=tuple(entries), notes=tuple(notes))
+    compared = metric or results.groups[0].target.metric
+    return ScheduleLosses(config=config, entries=tuple(entries), metric=compared, notes=tuple(notes))
 
 
 def _ends(part: pd.DataFrame, metric: str | None) -> pd.DataFrame:

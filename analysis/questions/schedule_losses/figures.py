@@ -9,7 +9,7 @@ from analysis.present import style
 from analysis.present.figures import figure, tidy
 from analysis.questions.schedule_losses.answer import ScheduleLosses
 
-_COLUMNS = ["panel", "optimizer", "steps", "metric", "low", "high"]
+_COLUMNS = ["panel", "optimizer", "steps", "metric", "low", "high", "label"]
 
 
 def compute(found: ScheduleLosses) -> pd.DataFrame:
@@ -20,7 +20,8 @@ def compute(found: ScheduleLosses) -> pd.DataFrame:
         constant = entry.schedule == "constant"
         name = f"constant, B = {entry.batch_size}" if constant else f"{entry.schedule} from {entry.batch_size}"
         low, high = entry.metric.interval
-        values = (f"{entry.sweep}, {entry.optimizer}", name, entry.steps, entry.metric.value, low, high)
+        label = f"{style.words(found.metric)} at the end"
+        values = (f"{entry.sweep}, {entry.optimizer}", name, entry.steps, entry.metric.value, low, high, label)
         rows.append(dict(zip(_COLUMNS, values, strict=True)))
     return tidy(rows, _COLUMNS)
 
@@ -28,7 +29,7 @@ def compute(found: ScheduleLosses) -> pd.DataFrame:
 @figure("schedule_losses", of=ScheduleLosses, compute=compute, panel="panel")
 def draw(axes: Axes, table: pd.DataFrame) -> None:
     """Draw a mark with its interval for each, with steps on a log axis."""
-    axes.set(xlabel="steps", ylabel="metric at the end")
+    axes.set(xlabel="steps", ylabel=table["label"].iloc[0])
     style.log_scale(axes, "x", table["steps"], most=style.most_ticks(axes))
     handles = []
     for name, look in style.looks(table["optimizer"]).items():

@@ -79,7 +79,7 @@ def written(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     def carry_out(plan: Any, policy: Any, **more: Any) -> Any:
         sweep(plan.folder, WORLDS, batch_sizes=(4, 16, 64, 256, 1024), seeds=3)
         for trial in (plan.folder / "trials").iterdir():
-            (trial / "timing.json").write_bytes(json_bytes({"seconds": 1000.0}))
+            (trial / "timing.json").write_bytes(json_bytes({"seconds": 7.0, "processor_seconds": 1000.0}))
         return SimpleNamespace(content={"failures": {"trials": 0}})
 
     list(PAPERS)
@@ -203,6 +203,20 @@ def test_the_atlas_gives_the_first_of_several_reasons_and_what_rows_share_once()
     assert "Published: s.\n\n| statement | published | ours" in page(one, one | {"published": "q"})
     assert "Published: p; s.\n\n| statement | ours" in page(one, one)
     assert "| c | q (t) | a |" in page(one, one | {"published": "q", "source": "t"})
+
+
+def test_the_atlas_says_how_many_recipes_were_timed() -> None:
+    table: dict[str, Any] = dict.fromkeys(("recipe", "title", "paper", "command", "date"), "x")
+    table |= {"complete": True, "verdicts": [{"claim": "c", "published": "p", "source": "s", "ours": [],
+                                              "verdict": "differs", "why": []}]}  # fmt: skip
+    page = "\n".join(lines([table | {"seconds": 1234}, table, table | {"seconds": 6}]))
+    assert "A recipe takes 620 s in the median, 1,234 s at most, 2 of 3 measured." in page
+    assert [line[-10:] for line in page.splitlines() if line.startswith("x. ")] == [
+        ", 1,234 s.",
+        "x. `x`, x.",
+        "`, x, 6 s.",
+    ]
+    assert "in the median" not in "\n".join(lines([table]))
 
 
 def test_the_atlas_refuses_what_is_no_table(tmp_path: Path) -> None:
