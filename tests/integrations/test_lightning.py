@@ -269,7 +269,7 @@ def test_what_has_to_be_said_goes_to_the_log_of_lightning_once_on_rank_zero(
 
 def test_callback_for_the_other_namespace(run: tuple[Any, LightningNoiseScaleCallback, Memory]) -> None:
     other = pytest.importorskip("pytorch_lightning")
-    callback = LightningNoiseScaleCallback(source="accumulation")
+    callback = LightningNoiseScaleCallback(source="accumulation", window=None)
     fit(regression(other.LightningModule), [callback], other)
     assert callback.meter.estimate() == run[1].meter.estimate()
 
