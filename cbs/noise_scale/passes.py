@@ -17,7 +17,8 @@ CountExamples = Callable[[tuple[Any, ...], dict[str, Any]], int]
 
 TWO_FORWARD = (
     "two forward passes under one backward pass: the noise scale cannot tell whether they hold the same examples; "
-    "merge them, or pass count= to say how many examples both have together; run evaluations under torch.no_grad()"
+    "merge them into one pass, or pass count= to say how many examples both have together; if one is an evaluation, "
+    "run it under torch.no_grad()"
 )
 TWO_BACKWARD = (
     "two backward passes after one forward pass: the noise scale cannot tell them apart; run the model once for each, "

@@ -143,7 +143,7 @@ def watched(module: nn.Module) -> bool:
 @pytest.fixture(scope="module")
 def run() -> tuple[Any, LightningNoiseScaleCallback, Memory]:
     """Steps of two micro-batches, each of them clipped."""
-    module, callback, memory = regression(), LightningNoiseScaleCallback(source="accumulation"), Memory()
+    module, callback, memory = regression(), LightningNoiseScaleCallback(source="accumulation", window=None), Memory()
     fit(module, [callback], logger=memory)
     return module, callback, memory
 
@@ -220,7 +220,7 @@ def test_nothing_is_left_on_the_module_when_training_raises() -> None:
 
 def test_loss_scale_of_a_grad_scaler_is_taken_out(run: tuple[Any, LightningNoiseScaleCallback, Memory]) -> None:
     """The Trainer unscales before the hook. A power of two scales without rounding."""
-    callback = LightningNoiseScaleCallback(source="accumulation")
+    callback = LightningNoiseScaleCallback(source="accumulation", window=None)
     fit(regression(), [callback], plugins=[Scaled("16-mixed", "cpu", torch.amp.GradScaler("cpu", init_scale=2.0**10))])
     found, plain = callback.meter.estimate(), run[1].meter.estimate()
     assert found.steps == STEPS
@@ -229,10 +229,9 @@ def test_loss_scale_of_a_grad_scaler_is_taken_out(run: tuple[Any, LightningNoise
 
 
 def test_a_resumed_run_goes_on_with_its_averages(tmp_path: Path) -> None:
-    first, second, callback = regression(), regression(), LightningNoiseScaleCallback(source="accumulation")
-    fit(first, [LightningNoiseScaleCallback(source="accumulation")], max_steps=30).save_checkpoint(
-        tmp_path / "run.ckpt"
-    )
+    first, second, options = regression(), regression(), {"source": "accumulation", "window": None}
+    callback = LightningNoiseScaleCallback(**options)
+    fit(first, [LightningNoiseScaleCallback(**options)], max_steps=30).save_checkpoint(tmp_path / "run.ckpt")
     fit(second, [callback], max_epochs=2, max_steps=STEPS, ckpt_path=tmp_path / "run.ckpt")
     signal, noise = mean_moments(regression(), steps_of(first) + steps_of(second), loss)
     estimate = callback.meter.estimate()
@@ -270,7 +269,7 @@ def test_what_has_to_be_said_goes_to_the_log_of_lightning_once_on_rank_zero(
 
 def test_callback_for_the_other_namespace(run: tuple[Any, LightningNoiseScaleCallback, Memory]) -> None:
     other = pytest.importorskip("pytorch_lightning")
-    callback = LightningNoiseScaleCallback(source="accumulation")
+    callback = LightningNoiseScaleCallback(source="accumulation", window=None)
     fit(regression(other.LightningModule), [callback], other)
     assert callback.meter.estimate() == run[1].meter.estimate()
 

@@ -33,8 +33,7 @@ class Source(ABC):
         micro_batches: least number of micro-batches into which a training loop should split a step.
         backward_passes: number of extra backward passes in a measured step, according to the latest one.
         uneven: why unequal weights of examples make the noise scale inexact; empty if they do not.
-        active: whether the passes of this step are watched; while ``False``, the model runs as if nothing was attached.
-            Changed between steps only.
+        active: whether this step is watched, else the model runs as without a source; changed between steps only.
         sample: entries of the gradients that the backward passes computed.
         ranks: process groups whose ranks average their gradients, where this cannot be read off the model.
         sums: type of the sums over the groups of a step.
