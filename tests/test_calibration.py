@@ -211,6 +211,7 @@ def test_no_other_learning_rate_is_faster_than_the_best() -> None:
     assert best.steps < best.expected_steps  # trials dip below the target before their expectation does
 
 
+@pytest.mark.slow
 def test_a_replicate_is_a_folder_of_trials_and_what_analyze_says_of_it(tmp_path: Path) -> None:
     case, truth = SMALL["momentum"], tiny()
     found = replicate(case, "fine", truth, 2, tmp_path / "sweep")

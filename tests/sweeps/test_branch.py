@@ -278,6 +278,7 @@ class Killed(Exception):
     """In place of a kill."""
 
 
+@pytest.mark.slow
 def test_random_kills_end_in_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, started: Any) -> None:
     branched(tmp_path / "whole")
     run, rng = dispatch.run_search, np.random.default_rng(3)

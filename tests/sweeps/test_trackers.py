@@ -23,6 +23,7 @@ from sweeps.trackers import TRACKERS
 from sweeps.trackers.base import Tracker, called, curve, outcome, settings
 from tests import factories
 from tests.analysis.read.importers.sources import settings as import_settings
+from tests.kinds import kinds_of
 from tests.sweeps.simulation import small_sweep
 
 FOLDERS = {"tensorboard": "tensorboard", "wandb": "wandb"}
@@ -44,7 +45,7 @@ def write(store: Store, names: list[str], results: list[TrialResult] | None = No
     return said
 
 
-@pytest.mark.parametrize("name", TRACKERS.names())
+@pytest.mark.parametrize("name", kinds_of(TRACKERS.names(), ["tensorboard"]))
 def test_what_a_tracker_has_is_what_an_importer_reads(name: str, store: Store, tmp_path: Path) -> None:
     if importlib.util.find_spec(PACKAGES[name]) is None:
         pytest.skip(f"{name} is not installed")

@@ -532,6 +532,7 @@ def test_a_key_finds_its_room_beside_linear_axes() -> None:
         assert axes.get_legend().get_alignment() == "left" or not free  # the corner where there is room
 
 
+@pytest.mark.slow
 def test_many_optimizers_have_a_panel_each_with_the_others_behind(tmp_path: Path) -> None:
     names = [f"optimizer{place}" for place in range(TOGETHER + 1)]
     truths = {name: dataclasses.replace(NOISY, min_steps=100.0 * 1.2**place) for place, name in enumerate(names)}

@@ -282,6 +282,7 @@ def test_svg_text_stays_text(document: Document) -> None:
     assert "_under" in {text.split()[0] for text in drawn if text.split()}
 
 
+@pytest.mark.slow
 def test_a_figure_too_large_for_svg_is_a_png_with_a_description(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

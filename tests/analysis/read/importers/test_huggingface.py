@@ -54,6 +54,7 @@ def train(folder: Path) -> list[dict[str, Any]]:
     return trainer.state.log_history
 
 
+@pytest.mark.slow
 def test_a_run_of_the_real_trainer_comes_out_as_it_logged(tmp_path: Path) -> None:
     log = train(tmp_path / "run")
     logged = {entry["step"]: entry["eval_loss"] for entry in log if "eval_loss" in entry}
