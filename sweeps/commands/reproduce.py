@@ -12,17 +12,13 @@ import typer
 
 from analysis.consoles import errors
 from analysis.options import options
-from cbs.registry import completing, listed
-from sweeps.commands import AsJson, Settings
+from sweeps.commands import AsJson, Paper, Settings
 from sweeps.running.flags import resource_flags
 
 
 @options(machines=resource_flags)
 def command(
-    name: Annotated[
-        str,
-        typer.Argument(help=f"Recipe: {listed('sweeps.papers')}.", autocompletion=completing("sweeps.papers")),
-    ],
+    name: Paper,
     scale: Annotated[
         str, typer.Option(help="tiny: minutes on two cores. paper: the paper's models and data, for a cluster.")
     ] = "tiny",

@@ -7,14 +7,11 @@ from typing import Annotated
 
 import typer
 
-from cbs.registry import completing, listed
+from sweeps.commands import Paper
 
 
 def command(
-    name: Annotated[
-        str,
-        typer.Argument(help=f"Recipe: {listed('sweeps.papers')}.", autocompletion=completing("sweeps.papers")),
-    ],
+    name: Paper,
     scale: Annotated[str, typer.Option(help="tiny or paper.")] = "tiny",
 ) -> None:
     """Show the protocol, the deviations from the paper, and what is expected.
