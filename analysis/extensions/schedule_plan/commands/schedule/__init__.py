@@ -1,4 +1,6 @@
 """Batch-size schedules: which to run.
 
 Example: cbs schedule plan results/
+
+Example: cbs schedule judge results/
 """
