@@ -49,7 +49,7 @@ def growth(scale: str) -> PaperRecipe:
         paper="Umeda, Iiduka 2025, arXiv 2508.05297",
         protocol="SGD without momentum over equal examples: two constant batch sizes, and one that doubles three times "
         "with the learning rate growing by 1.4 or not at all; the norm of the gradient over fixed training examples",
-        deviations=(RATES, *([SMALL] if tiny else [])),
+        deviations=(RATES, SMALL if tiny else "ResNet-18 alone, without the wide residual network"),
         runs=(one_run("images", sweep, tiny, **PUBLISHED),),
         analyses={"losses": "schedule losses {images} --metric gradient_norm"},
         expectations=(
