@@ -193,11 +193,18 @@ class TrialResult:
         """
         if self.status is not TrialStatus.BUDGET_EXHAUSTED and self.status is not TrialStatus.REACHED:
             return math.nan
-        if self.final_examples < examples - leeway(examples, self.config.batch_size):
+        if self.final_examples < examples - leeway(examples, self._last_batches()):
             return math.nan
         rows = [row for row in self.evaluations if row.examples > 0]
         value = read_off(np.array([row.examples for row in rows]), np.array([row.value for row in rows]), examples)
         return rows[0].value if value is None else value
+
+    def _last_batches(self) -> float:
+        """The examples of a step; of two at its end under a schedule, which stops where the next whole one is too large."""
+        if self.config.batch_schedule is None or len(self.evaluations) < 2:
+            return self.config.batch_size
+        before, last = self.evaluations[-2:]
+        return 2.0 * (last.examples - before.examples) / (last.step - before.step)
 
     def replace(self, **changes: Any) -> TrialResult:
         """Return a copy with some fields changed."""
