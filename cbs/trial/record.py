@@ -200,7 +200,7 @@ class TrialResult:
         return rows[0].value if value is None else value
 
     def _last_batches(self) -> float:
-        """The examples of a step; of two at its end under a schedule, which stops where the next whole one is too large."""
+        """The examples of a step; of two at its end under a schedule, which stops where no whole one is left."""
         if self.config.batch_schedule is None or len(self.evaluations) < 2:
             return self.config.batch_size
         before, last = self.evaluations[-2:]
