@@ -6,8 +6,8 @@ from cbs.registry.choices import Choice, parse_choice
 from sweeps.papers import PAPERS, AnswerPath, Beyond, Expectation, PaperRecipe
 from sweeps.papers.parts import classifier, experiment, one_run, schedule_less
 
-SOURCE = "another paper of the group: repository kamoke1207/momentum-increasing-batch-size, README of the rebuttal, " \
-    "ResNet-18 on CIFAR-100 with momentum; the tables of 2508.05297 could not be read"  # fmt: skip
+SOURCE = "repository kamoke1207/momentum-increasing-batch-size of the same group, ResNet-18 on CIFAR-100 with " \
+    "momentum; the tables of 2508.05297 could not be read"  # fmt: skip
 
 
 def workload(tiny: bool) -> Choice:
