@@ -189,19 +189,22 @@ class TrialResult:
         """Return the metric after this many examples, see :func:`read_off`; before the first evaluation the value
         there.
 
-        NaN where there is none: the trial diverged, or its last evaluation misses them by more than :func:`leeway`. One
-        with a batch schedule is at its budget after the last step that fits into it, however large.
+        NaN where there is none: the trial diverged, or its last evaluation misses them by more than :func:`leeway`.
         """
         if self.status is not TrialStatus.BUDGET_EXHAUSTED and self.status is not TrialStatus.REACHED:
             return math.nan
-        near = leeway(examples, self.config.batch_size)
-        scheduled = self.config.batch_schedule is not None and self.status is TrialStatus.BUDGET_EXHAUSTED
-        ended = max(self.final_examples, self.config.max_examples if scheduled else 0)
-        if ended < examples - near:
+        if self.final_examples < examples - leeway(examples, self._last_batches()):
             return math.nan
         rows = [row for row in self.evaluations if row.examples > 0]
         value = read_off(np.array([row.examples for row in rows]), np.array([row.value for row in rows]), examples)
         return rows[0].value if value is None else value
+
+    def _last_batches(self) -> float:
+        """The examples of a step; of two at its end under a schedule, which stops where no whole one is left."""
+        if self.config.batch_schedule is None or len(self.evaluations) < 2:
+            return self.config.batch_size
+        before, last = self.evaluations[-2:]
+        return 2.0 * (last.examples - before.examples) / (last.step - before.step)
 
     def replace(self, **changes: Any) -> TrialResult:
         """Return a copy with some fields changed."""

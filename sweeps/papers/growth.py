@@ -6,8 +6,8 @@ from cbs.registry.choices import Choice, parse_choice
 from sweeps.papers import PAPERS, AnswerPath, Beyond, Expectation, PaperRecipe
 from sweeps.papers.parts import classifier, experiment, one_run, schedule_less
 
-SOURCE = "another paper of the group: repository kamoke1207/momentum-increasing-batch-size, README of the rebuttal, " \
-    "ResNet-18 on CIFAR-100 with momentum; the tables of 2508.05297 could not be read"  # fmt: skip
+SOURCE = "repository kamoke1207/momentum-increasing-batch-size of the same group, ResNet-18 on CIFAR-100 with " \
+    "momentum; the tables of 2508.05297 could not be read"  # fmt: skip
 
 
 def workload(tiny: bool) -> Choice:
@@ -49,7 +49,7 @@ def growth(scale: str) -> PaperRecipe:
         paper="Umeda, Iiduka 2025, arXiv 2508.05297",
         protocol="SGD without momentum over equal examples: two constant batch sizes, and one that doubles three times "
         "with the learning rate growing by 1.4 or not at all; the norm of the gradient over fixed training examples",
-        deviations=(RATES, *([SMALL] if tiny else [])),
+        deviations=(RATES, SMALL if tiny else "ResNet-18 alone, without the wide residual network"),
         runs=(one_run("images", sweep, tiny, **PUBLISHED),),
         analyses={"losses": "schedule losses {images} --metric gradient_norm"},
         expectations=(

@@ -70,7 +70,12 @@ def merit_gpt2(scale: str) -> PaperRecipe:
         title="MERIT: final loss of AdamW, LAMB and MERIT at large batches",
         paper=PAPER,
         protocol="every trial sees the same examples under a cosine schedule; the final validation loss is compared",
-        deviations=(UNPUBLISHED, TINY if tiny else "20 tokens for each parameter; the paper names no number"),
+        deviations=(
+            UNPUBLISHED,
+            TINY
+            if tiny
+            else "20 tokens for each parameter; the paper names no number; without GPT-2 medium on 48 billion",
+        ),
         runs=tuple(runs),
         analyses={f"budget_{name}": f"budget {{{name}}}" for name in places},
         expectations=tuple(expectations),

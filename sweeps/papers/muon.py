@@ -32,7 +32,7 @@ def essential_ratio(scale: str) -> PaperRecipe:
         paper="Essential AI 2025, arXiv 2505.02222",
         protocol="AdamW and Muon to one loss at every batch size, learning rate searched at each",
         deviations=(
-            "validation loss in place of the smoothed training loss",
+            "validation loss in place of the smoothed training loss; text alone, not code beside it",
             *(["bytes of a small text, no weight decay"] if tiny else ["a GPT of 500M; weight decay is not searched"]),
         ),
         runs=(RecipeRun(name="text", sweep=sweep),),
@@ -88,7 +88,7 @@ def muon_cbs(scale: str) -> PaperRecipe:
                     "batch sizes from 2; with 8 as the smallest, as first planned, an exponent came from the prior",
                 ]
                 if tiny
-                else []
+                else ["CIFAR-10 alone, without CIFAR-100 and Llama; weight decay is not searched"]
             ),
         ),
         runs=(run,),

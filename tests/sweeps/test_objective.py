@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cbs.registry.choices import parse_choice
+from cbs.registry.choices import Choice, parse_choice
 from cbs.trial.record import Measurement, TrialResult, TrialStatus
 from cbs.trial.target import Target
 from sweeps.launching.loop import follow
@@ -61,6 +61,21 @@ def test_what_has_no_metric_at_the_budget_has_no_cost():
     # by as much as `cbs budget` lets a run miss its budget
     assert math.isnan(objective.cost(trial({0: 10.0, 980: 3.0})))
     assert not math.isnan(objective.cost(trial({0: 10.0, 990: 3.0})))
+
+
+def test_a_schedule_may_miss_its_budget_by_its_last_batch():
+    """300 of 16,000 examples, as the next batch had 350; at a constant batch size of 4 these are too many."""
+    constant = trial({0: 10.0, 3925: 3.0})
+    rows = [
+        Measurement(step=step, examples=seen, value=3.0, train_loss=3.0, lr=1.0)
+        for step, seen in ((0, 0), (50, 800), (80, 12_200), (90, 15_700))
+    ]
+    config = replace(constant.config, batch_schedule=Choice(name="norm_test"))
+    assert constant.final_examples == rows[-1].examples
+    assert math.isnan(constant.value_at(16_000))
+    grown = constant.replace(config=config, evaluations=rows)
+    assert grown.value_at(16_000) == 3.0
+    assert math.isnan(grown.value_at(16_500))  # by more than two batches
 
 
 def test_a_smaller_budget_is_read_off_the_curve_in_log_examples():

@@ -403,6 +403,7 @@ def test_facts_of_the_workload_travel_with_the_result() -> None:
     assert result.workload.example_unit == "sample"
     assert result.workload.metric_unit == "loss"
     assert {"seconds", "evaluation_seconds", "device", "host", "threads"} <= set(result.timing)
+    assert result.timing["processor_seconds"] > 0
 
 
 @pytest.mark.parametrize(

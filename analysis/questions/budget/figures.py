@@ -76,7 +76,8 @@ def draw(axes: Axes, table: pd.DataFrame) -> None:
     axes.set_yscale("linear")
     places = table[["value", "low", "high"]].to_numpy(float)
     least, most = float(np.nanmin(table["value"])), float(np.nanmax(table["value"]))
-    room = max(most - least, 2 * float(table["margin"].iloc[0]))
+    bars = (table["high"] - table["low"]).dropna().astype(float).median()
+    room = max(most - least, 2 * float(table["margin"].iloc[0]), 0.0 if np.isnan(bars) else bars)
     places = places[np.isfinite(places) & (places > least - room) & (places < most + room)]
     low, high = float(places.min()), float(places.max())
     axes.set_ylim(low - 0.06 * (high - low), high + 0.3 * (high - low))

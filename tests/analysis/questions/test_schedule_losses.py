@@ -214,6 +214,8 @@ def test_it_is_told_as_a_table_a_figure_and_json(world: Store, run: Callable[...
     assert "stages" in out
     (picture,) = figures_of(schedule_losses(world.root, CONFIG))
     assert picture.name == "schedule_losses"
+    (axes,) = picture.kind.figure(picture.table).axes
+    assert axes.get_ylabel() == "validation loss at the end"
     assert list(picture.table["optimizer"]) == ["constant, B = 16", "constant, B = 64", "stages from 16"]
     assert to_json(schedule_losses(world.root, CONFIG))["entries"][2]["against"][0]["batch_size"] == 16
     assert (world.root / "analysis" / "schedule_losses" / "figures" / "schedule_losses.png").is_file()
