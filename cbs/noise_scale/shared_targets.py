@@ -87,7 +87,7 @@ def weights_divided_by(losses: Sequence[Tensor], outputs: Sequence[GradientEdge]
             summed = summed if averages else held[-1]
         elif averages:
             shape = getattr(node, "_saved_self_sym_sizes", None) or node._saved_self.shape
-            divisors += [number for number in (math.prod(shape), *shape[:1]) if number % examples]
+            divisors += [math.prod(shape), *(number for number in shape[:1] if number % examples)]
         elif name.startswith(("Div", "Mul")) and isinstance(other, Tensor) and not other.dim() and float(other):
             number = float(other) if name.startswith("Div") else 1 / float(other)
             divisors += [number] * bool(number % examples)  # not a mean over examples

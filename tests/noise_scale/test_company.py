@@ -277,6 +277,7 @@ DIVIDED: dict[str, Callable[[Tensor], Tensor]] = {
     "ignored": lambda output: cross_entropy(output, LABELS - 1, ignore_index=-1) / 4,
     "masked": lambda output: (terms(output) * SEEN).sum() / SEEN.sum(),
     "divided first": lambda output: (terms(output) * (SEEN / SEEN.sum())).sum(),
+    "mean one": lambda output: (terms(output).mean(1) * (CLASSES[LABELS] / CLASSES[LABELS].mean())).mean(),
     "filled": lambda output: terms(output).masked_fill(~SEEN, 0).sum() * (1 / SEEN.sum()),
     "selected": lambda output: terms(output)[SEEN].mean(),
     "summed": lambda output: cross_entropy(output, LABELS, weight=CLASSES, reduction="sum") / 99.5,  # of several passes
@@ -284,9 +285,12 @@ DIVIDED: dict[str, Callable[[Tensor], Tensor]] = {
 }
 OF_EXAMPLES: dict[str, Callable[[Tensor], Tensor]] = {
     "same weights": lambda output: cross_entropy(output, LABELS, weight=torch.full((4,), 3.0)),
-    "mean of masked": lambda output: (terms(output) * SEEN).mean(),
+    "mean of masked": lambda output: (terms(output) * (torch.arange(EXAMPLES * 4).view(-1, 4) < EXAMPLES)).mean(),
     "mean of means": lambda output: ((terms(output) * SEEN).sum(1) / SEEN.sum(1).clamp(min=1)).mean(),
-    "sum over examples": lambda output: cross_entropy(output, LABELS, weight=CLASSES, reduction="sum") / EXAMPLES,
+    "hardly unequal": lambda output: cross_entropy(output, LABELS, weight=1 + 0.01 * CLASSES),
+    "sum over examples": lambda output: (
+        cross_entropy(output, LABELS - 1, ignore_index=-1, reduction="sum") * (1 / torch.tensor(EXAMPLES))
+    ),
     "per class": lambda output: binary_cross_entropy_with_logits(output, SEEN.float(), pos_weight=CLASSES),
     "accumulated": lambda output: cross_entropy(output / 0.07, LABELS) / 3,
 }

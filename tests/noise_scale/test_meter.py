@@ -353,6 +353,7 @@ def test_by_default_the_average_follows_the_run() -> None:
         late.step()
         whole.step()
         model.zero_grad()
+        assert step != 99 or late.estimate().steps == 32
     assert (late.estimate().steps, whole.estimate().steps) == (80, 400)
     assert late.estimate().noise > 2.5 * whole.estimate().noise
 
