@@ -105,14 +105,14 @@ def weights_divided_by(losses: Sequence[Tensor], outputs: Sequence[GradientEdge]
 def _operations(losses: Sequence[Tensor], outputs: Sequence[GradientEdge]) -> Iterator[Any]:
     reached = {edge.node for edge in outputs}
     ends = {node for node in reached if "Boundary" not in node.name()} or reached  # a loss may be from inside the model
-    nodes, seen = deque(loss.grad_fn for loss in losses), set[Any]()
-    while nodes and len(seen) < NODES:
-        node = nodes.popleft()
-        if node is None or node in seen or node in ends:
+    edges, seen = deque((loss.grad_fn, loss.output_nr) for loss in losses), set[Any]()
+    while edges and len(seen) < NODES:
+        node, number = edge = edges.popleft()
+        if node is None or edge in seen or node in ends:
             continue
-        seen.add(node)
+        seen.add(edge)
         yield node
-        nodes.extend(after for after, _ in node.next_functions)
+        edges.extend([node.next_functions[number]] if "Boundary" in node.name() else node.next_functions)
 
 
 def _mixed_labels(rows: Tensor) -> tuple[Tensor, Tensor] | None:

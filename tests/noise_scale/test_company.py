@@ -317,12 +317,13 @@ def test_a_loss_from_inside_the_model_is_looked_through() -> None:
             super().__init__()
             self.head = nn.Linear(5, 4)
 
-        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-            return DIVIDED["summed"](output := self.head(x)), output
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            output = self.head(x)
+            return DIVIDED["ignored"](output), DIVIDED["summed"](output), output
 
     torch.manual_seed(0)
     meter = NoiseScaleMeter(model := Whole(), tell=lambda _: None)
-    (model(batch(0))[0] * 0.5).backward()
+    (model(batch(0))[1] * 0.5).backward()
     meter.step()
     weights = CLASSES[LABELS] / CLASSES[LABELS].mean()
     wrong = (1 + float(weights.std(correction=0)) / EXAMPLES**0.5) ** 2 - 1
