@@ -83,7 +83,7 @@ STATEMENTS: list[tuple[str, str, Callable[[], tuple[Any, ...]]]] = [
     (
         "noise-scale.md",
         "the first {} steps are measured, then fewer and fewer, and from step {} on one in {}",
-        lambda: (2 * FIRST, FIRST * PERIOD, PERIOD),
+        lambda: (2 * FIRST, FIRST * 2 ** PERIOD.bit_length(), PERIOD),
     ),
     ("noise-scale.md", "single examples on {} models", lambda: (MODELS,)),
     ("fits.md", "prior around 0 with standard deviation {}", lambda: (SPREAD,)),

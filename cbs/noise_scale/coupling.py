@@ -22,8 +22,8 @@ COUPLED = (
 
 UNEVEN = (
     "the loss is divided by the sum of its own batch's weights (class weights, ignored or masked tokens), which are "
-    "{:.2g} to {:.2g} times the mean of the examples: a noise scale near the batch size is wrong by up to {:.0%}, a "
-    "larger one by more; 'accumulation' is right if each micro-batch is divided by its own sum"
+    "{:.2g} to {:.2g} times the mean of the examples: a noise scale near the batch size is wrong by up to about {:.0%}"
+    ", others by more; 'accumulation' is right if each micro-batch is divided by its own sum"
 )
 LEAST = 0.05
 """Least relative error by such weights that is told."""

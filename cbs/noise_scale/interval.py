@@ -62,8 +62,7 @@ def ratio_interval(
     """Return the confidence interval of ``(mean noise / mean signal) ** exponent``, restricted to positive values.
 
     Args:
-        signal: mean signal of every block of consecutive steps, in their order, shape ``[blocks]``.
-        noise: mean noise of every block, shape ``[blocks]``.
+        signal, noise: means over every block of consecutive steps, in their order, each of shape ``[blocks]``.
         steps: number of steps in every block; 1 by default.
         starts: true at the first block of each independent series; the first block always starts one.
         exponent: 1 or 2.

@@ -75,7 +75,7 @@ def weights_divided_by(losses: Sequence[Tensor], outputs: Sequence[GradientEdge]
     """
     held = [value for _, value in saved(losses, outputs) if not value.requires_grad and value.dim()]
     held += [~value for value in held if value.dtype == torch.bool]  # of what a mask fills, the rest counts
-    divisors = [1.0]  # of weights that were divided before
+    divisors, summed = [1.0], None  # 1 for weights that were divided before
     for node in _operations(losses, outputs):
         name, other = node.name(), getattr(node, "_saved_other", None)
         averages = "Mean" in name or getattr(node, "_saved_reduction", 0) == 1
@@ -84,9 +84,10 @@ def weights_divided_by(losses: Sequence[Tensor], outputs: Sequence[GradientEdge]
             classes = node._saved_weight
             held.append(counted * (1.0 if classes is None else classes[node._saved_target * counted]))
             divisors += [float(held[-1].sum())] * averages
+            summed = summed if averages else held[-1]
         elif averages:
             shape = getattr(node, "_saved_self_sym_sizes", None) or node._saved_self.shape
-            divisors += [number for number in (math.prod(shape), *shape[:1]) if number % examples]
+            divisors += [math.prod(shape), *(number for number in shape[:1] if number % examples)]
         elif name.startswith(("Div", "Mul")) and isinstance(other, Tensor) and not other.dim() and float(other):
             number = float(other) if name.startswith("Div") else 1 / float(other)
             divisors += [number] * bool(number % examples)  # not a mean over examples
@@ -95,22 +96,23 @@ def weights_divided_by(losses: Sequence[Tensor], outputs: Sequence[GradientEdge]
             continue
         weights = value.reshape(examples, -1).double().sum(1)
         total, apart = float(weights.sum()), float(weights.max() - weights.min())
-        if apart > ROUNDING * total / examples > 0 and any(abs(each / total - 1) < ROUNDING**2 for each in divisors):
-            return weights / weights.mean()
+        for each in divisors if apart > ROUNDING * total / examples > 0 else ():
+            if abs(each / total - 1) < ROUNDING**2 or (value is summed and each > total):  # the sum over a whole step
+                return weights / weights.mean()
     return None
 
 
 def _operations(losses: Sequence[Tensor], outputs: Sequence[GradientEdge]) -> Iterator[Any]:
-    last = [loss.grad_fn for loss in losses]  # that of a loss from inside the model is an output's, too
-    ends, nodes = {edge.node for edge in outputs}.difference(last), deque(last)
-    seen: set[Any] = set()
-    while nodes and len(seen) < NODES:
-        node = nodes.popleft()
-        if node is None or node in seen or node in ends:
+    reached = {edge.node for edge in outputs}
+    ends = {node for node in reached if "Boundary" not in node.name()} or reached  # a loss may be from inside the model
+    edges, seen = deque((loss.grad_fn, loss.output_nr) for loss in losses), set[Any]()
+    while edges and len(seen) < NODES:
+        node, number = edge = edges.popleft()
+        if node is None or edge in seen or node in ends:
             continue
-        seen.add(node)
+        seen.add(edge)
         yield node
-        nodes.extend(after for after, _ in node.next_functions)
+        edges.extend([node.next_functions[number]] if "Boundary" in node.name() else node.next_functions)
 
 
 def _mixed_labels(rows: Tensor) -> tuple[Tensor, Tensor] | None:

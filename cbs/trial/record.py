@@ -193,18 +193,15 @@ class TrialResult:
         """
         if self.status is not TrialStatus.BUDGET_EXHAUSTED and self.status is not TrialStatus.REACHED:
             return math.nan
-        if self.final_examples < examples - leeway(examples, self._last_batches()):
+        ended, config = self.final_examples, self.config
+        if config.batch_schedule is not None and self.status is TrialStatus.BUDGET_EXHAUSTED:
+            # it ends where its next batch would be too large
+            ended = max(ended, config.max_examples)
+        if ended < examples - leeway(examples, config.batch_size):
             return math.nan
         rows = [row for row in self.evaluations if row.examples > 0]
         value = read_off(np.array([row.examples for row in rows]), np.array([row.value for row in rows]), examples)
         return rows[0].value if value is None else value
-
-    def _last_batches(self) -> float:
-        """The examples of a step; of two at its end under a schedule, which stops where no whole one is left."""
-        if self.config.batch_schedule is None or len(self.evaluations) < 2:
-            return self.config.batch_size
-        before, last = self.evaluations[-2:]
-        return 2.0 * (last.examples - before.examples) / (last.step - before.step)
 
     def replace(self, **changes: Any) -> TrialResult:
         """Return a copy with some fields changed."""

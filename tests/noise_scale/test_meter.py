@@ -321,7 +321,7 @@ def test_one_step_in_three(source: str) -> None:
         close(rarely.estimate(geometry=geometry), often.estimate(geometry=geometry))
 
 
-@pytest.mark.parametrize(("source", "measured"), kinds([("split", 69)], [("per_example", 7), ("accumulation", 200)]))
+@pytest.mark.parametrize(("source", "measured"), kinds([("split", 73)], [("per_example", 16), ("accumulation", 200)]))
 def test_by_default_measuring_costs_little_of_a_long_run(source: str, measured: int) -> None:
     """Steps of two passes of eight examples; one example more than seven others is a backward pass more each."""
     model = small_model()
@@ -336,10 +336,10 @@ def test_by_default_measured_steps_thin_out_so_that_a_window_follows_the_run() -
         probe.start_at(step)
         steps += [step] * probe.watching
     assert steps[:32] == [*range(32)]
-    assert steps[-300:] == [*range(400, 6400, 20)]
+    assert steps[-294:] == [*range(520, 6400, 20)]
     assert len(steps) < 6400 / 16
     for end in (128, 400, 1000, 2000):
-        assert [step for step in steps if step < end][-32] > end / 5
+        assert [step for step in steps if step < end][-32] >= end / 5
 
 
 def test_by_default_the_average_follows_the_run() -> None:
@@ -353,6 +353,7 @@ def test_by_default_the_average_follows_the_run() -> None:
         late.step()
         whole.step()
         model.zero_grad()
+        assert step != 99 or late.estimate().steps == 32
     assert (late.estimate().steps, whole.estimate().steps) == (80, 400)
     assert late.estimate().noise > 2.5 * whole.estimate().noise
 

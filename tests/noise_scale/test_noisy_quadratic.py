@@ -192,7 +192,7 @@ def along_sgd(case: Case, learning_rate: float) -> Run:
     model, batches = Copies(starts, curvature), case.batches()
     optimizer = torch.optim.SGD(model.parameters(), lr=learning_rate, foreach=True)
     steps, squares = [], torch.zeros(case.copies, *SHAPE, dtype=torch.float64)
-    with Probe(model, optimizer, source=case.source, parts=case.groups) as probe:
+    with Probe(model, optimizer, source=case.source, parts=case.groups, every=1) as probe:
         for _ in range(case.steps):
             squares += (curvature * torch.stack(list(model.thetas)).detach()).double().square() / case.steps
             backward(model, next(batches), probe.micro_batches)
