@@ -52,8 +52,6 @@ def root(
     """How large a batch can an optimizer use? Sweep, then analyze.
 
     Example: cbs sweep --optim merit --optim adamw --recipe quick && cbs analyze results/
-
-    Example: cbs analyze --help
     """
     if version:
         typer.echo(f"cbs {cbs.__version__}")
@@ -71,6 +69,7 @@ def application(only: str | None = None) -> typer.Typer:
     app = typer.Typer(
         name="cbs",
         cls=Panels,
+        help="How large a batch can an optimizer use? Sweep, then analyze.",
         add_completion=True,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
