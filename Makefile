@@ -2,8 +2,8 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
 BIN := .venv/bin
 STAMP := .venv/.installed
-# Processes of the test run, two more than two cores, as some tests wait for others; 0 runs all tests in one.
-WORKERS ?= 4
+# Processes of the test run, one more than two cores, as some tests wait for others; 0 runs all tests in one.
+WORKERS ?= 3
 # Processes of mypy; it gives up where they do not start within seconds, so beside the tests there are none.
 MYPY_WORKERS ?= 2
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS)
