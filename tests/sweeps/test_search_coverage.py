@@ -17,7 +17,6 @@ import pytest
 from analysis.config import AnalysisConfig
 from analysis.estimate.fit_table import fit_table
 from analysis.extensions.theory.noisy_quadratic import NoisyQuadratic, modes_of, passages
-from benchmarks.calibration.truth import fitted
 from cbs.trial.config import TrialConfig
 from cbs.trial.record import TrialResult, TrialStatus
 from sweeps.search.forecast import End, play
@@ -63,12 +62,12 @@ class Momentum:
         # below the table S goes as 1 / lr
         return End(math.exp(float(np.interp(at, logs, steps)) + max(0.0, logs[0] - at) + draw))
 
-    @property
+    @functools.cached_property
     def truth(self) -> tuple[float, float]:
-        """B_crit and S_min of the curve that is fitted, at the best of all learning rates."""
-        steps = np.array([math.exp(_law(size)[1].min()) for size in self.sizes])
-        curve = fitted(np.array(self.sizes, dtype=float), steps)
-        return curve.critical, curve.min_steps
+        """B_crit, which takes twice the steps of infinite batches, and these, at the best of all learning rates."""
+        sizes, fewest = np.geomspace(256, 1024, 30), float(_law(2**23)[1].min())
+        logs = np.array([_law(round(size))[1].min() for size in sizes])
+        return math.exp(float(np.interp(-fewest - math.log(2), -logs, np.log(sizes)))), math.exp(fewest)
 
 
 def table(results: Iterable[TrialResult]) -> pd.DataFrame:
