@@ -179,10 +179,16 @@ def test_the_interval_has_the_coverage_it_states(noise: float, distance: float) 
     ],
 )
 def test_s_min_at_the_best_of_all_learning_rates_is_in_its_interval(kind: str, way: str) -> None:
-    """Of 40 at 95 %, 33 and fewer are found once in 300. The grid of factor 4 beside a cliff is wide, not narrow."""
+    """Of 40 at 95 %, 33 and fewer are found once in 300. The grid of factor 4 beside a cliff is wide, not narrow.
+
+    Of momentum the best learning rate lies just below a cliff, and the curve is no power law: intervals hold less, and
+    the verdict doubts it.
+    """
     assert way == "search" or way in GRIDS
     makes = {"constant": lambda n: World(1.0, 0.0, 0.03, n), "square root": lambda n: World(1.0, 0.5, 0.03, n)}
     make = makes.get(kind, lambda number: Momentum(0.06, number))
     found = [replicate(make(number), way, 200) for number in range(40)]
-    assert sum(one["covered"] for one in found) >= 34
-    assert sum(one["min_steps_covered"] for one in found) >= 34
+    least = 32 if kind == "momentum" else 34
+    assert sum(one["covered"] for one in found) >= least
+    assert sum(one["min_steps_covered"] for one in found) >= least
+    assert sum(one["covered"] or one["verdict"] != "ok" for one in found) >= 38
