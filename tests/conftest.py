@@ -26,6 +26,8 @@ from hypothesis import settings
 # One thread in processes that tests start, too; time says nothing about a test on a machine that others use; and the
 # examples of hypothesis are the same in every run.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# A call of Ray outside a cluster would start one by itself, and wait for ever where another has just ended.
+os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"
 # A run writes and removes 150,000 small files: in memory, where the machine has a file system there with room.
 MEMORY = Path("/dev/shm")
 if "TMPDIR" not in os.environ and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 4 * 2**30:

@@ -161,6 +161,7 @@ def test_a_folder_that_is_removed_just_before_the_end_is_noticed(tmp_path, monke
         yield True
 
     monkeypatch.setattr(dispatch, "connected", no_ray)
+    monkeypatch.setattr(dispatch, "address", lambda: None)
     monkeypatch.setattr(tuning, "tune_search", last_trial)
     with pytest.raises(ResultsError, match=r"sweep\.lock is gone: .*; to start over: cbs sweep$"):
         launch.sweep(small_sweep(), tmp_path / "sweep", command="cbs sweep")
