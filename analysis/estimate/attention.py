@@ -40,8 +40,7 @@ def attention_logits(columns: Sequence[Columns], steps_to_target: Sequence[float
     if not measured:
         return _NOTHING
     last = int(min(min(np.ceil(steps), found["step"][-1]) for found, steps in measured))
-    ends = np.unique(np.geomspace(1, last, POINTS).round().astype(int))
-    starts = np.concatenate([[0], ends[:-1]])
+    starts, ends = intervals(last)
     curves = [
         pd.DataFrame({"layer": int(name[len(PREFIX) :]), "step": ends, "largest": np.fmax.reduceat(of[:last], starts)})
         for found, _ in measured
@@ -52,6 +51,12 @@ def attention_logits(columns: Sequence[Columns], steps_to_target: Sequence[float
     table = points.agg(["median", "min", "max", "count", _log_deviation]).reset_index()
     table.insert(2, "examples", table["step"] * batch_size)
     return table.set_axis(COLUMNS, axis=1)
+
+
+def intervals(last: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return starts and ends of the intervals of steps, up to the last one, that make the points of a curve."""
+    ends = np.unique(np.geomspace(1, last, POINTS).round().astype(int))
+    return np.concatenate([[0], ends[:-1]]), ends
 
 
 def _log_deviation(values: pd.Series) -> float:

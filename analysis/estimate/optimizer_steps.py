@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from analysis.estimate.attention import POINTS
+from analysis.estimate.attention import intervals
 from analysis.estimate.noise import Columns
 
 QUANTITIES = {
@@ -45,8 +45,7 @@ def optimizer_steps(columns: Sequence[Columns], steps_to_target: Sequence[float]
     if not recorded:
         return pd.DataFrame(columns=COLUMNS)
     last = min(steps for _, _, steps in recorded)
-    ends = np.unique(np.geomspace(1, last, POINTS).round().astype(int))
-    starts = np.concatenate([[0], ends[:-1]])
+    starts, ends = intervals(last)
     curves = []
     for (quantity, _, matrix), values, _ in recorded:
         seen = np.isfinite(values[:last])

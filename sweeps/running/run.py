@@ -106,6 +106,8 @@ class SweepRun:
             return
         self.search.add(finished)
         self._tell(lambda observer: observer.finished(finished, self.search))
+        if finished.status is not TrialStatus.FAILED:
+            return
         try:
             check_measured(self.search.trials())
         except ConfigError as problem:
