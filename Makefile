@@ -6,7 +6,8 @@ STAMP := .venv/.installed
 WORKERS ?= 3
 # Processes of mypy; it gives up where they do not start within seconds, so beside the tests there are none.
 MYPY_WORKERS ?= 2
-PYTEST = $(BIN)/python -m pytest -n $(WORKERS)
+# Each process takes a row of neighbours, which share their sweeps and imports; one that is done takes from the others.
+PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 # Dozens of processes of the tests would compile what one of them has compiled.
 unexport PYTHONDONTWRITEBYTECODE
 
