@@ -115,9 +115,7 @@ class MaskedTextWorkload:
         return losses.sum(1) / (batch[2] >= 0).sum(1)
 
     def curvature_sample(self, outputs: Tensor, batch: MaskedTokens, generator: torch.Generator) -> Tensor:
-        """Return gradients of the cross-entropy at tokens drawn from the model, over the root of the number of hidden
-        tokens.
-        """
+        """Return gradients of the loss at tokens drawn from the model, over the root of the number of hidden tokens."""
         real = (batch[2] >= 0).to(outputs)
         return cross_entropy_sample(outputs, generator) * (real / real.sum(1, keepdim=True).sqrt())[..., None]
 
@@ -185,10 +183,7 @@ def masked_text(
     shape = resized("masked_text", size, named, width=width, layers=layers, heads=heads, context=context)
     contexts = (shape.context,) if later_context is None else (shape.context, later_context)
     if len(set(contexts)) < len(contexts):
-        raise ConfigError(
-            f"later_context of workload 'masked_text' equals the context {shape.context}; choose another or leave it "
-            "out"
-        )
+        raise ConfigError(f"later_context of workload 'masked_text' equals the context {shape.context}; choose another")
     options: dict[str, Any] = {"validation": validation, "tokenizer": tokenizer, "text_field": text_field}
     found = find_corpus("masked_text", data=data, corpus=corpus, dtype=dtype, vocab_size=vocab_size, **options)
     if mask_id is not None:
