@@ -56,6 +56,14 @@ def test_fronts_of_several_targets_are_in_one_panel_for_each_optimizer(two: Path
     assert [text.get_text() for text in legend.get_texts()] == [f"validation loss < {goal}" for goal in (3.2, 2.8, 2.4)]
 
 
+def test_the_line_of_equal_tokens_is_below_the_key(two: Path) -> None:
+    table = FIGURES["token_ratio"].compute(compare(two, config=QUICK, reference="muon"))
+    table[["token_ratio", "low", "high"]] /= 4 * table["high"].max()  # the line at 1 lies above all of them
+    (axes,) = drawn("token_ratio", table).axes[:1]
+    (_, line), key = axes.transData.transform((table["batch_size"].iloc[0], 1.0)), axes.get_legend()
+    assert key.get_window_extent().y0 > line
+
+
 def test_the_token_ratio_has_a_line_for_every_target(two: Path) -> None:
     kind = FIGURES["token_ratio_goals"]
     assert kind.compute(compare(two, QUICK)).empty

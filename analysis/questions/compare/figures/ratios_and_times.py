@@ -44,7 +44,8 @@ def draw_ratio(axes: Axes, table: pd.DataFrame) -> None:
         style.curve(axes, fit, "batch_size", "token_ratio", look)
         style.points(axes, points, "batch_size", "token_ratio", look, aside=1.06 ** (place - middle))
         key.append(style.handle(name, look, line=len(fit) > 0))
-    style.key(axes, key, table["batch_size"], table[["token_ratio", "high"]].max(axis=1))
+    highest = table[["token_ratio", "high"]].max(axis=1).clip(lower=1.0)  # the line at 1, too
+    style.key(axes, key, table["batch_size"], highest)
 
 
 def compute_plane(comparisons: Comparisons) -> pd.DataFrame:
