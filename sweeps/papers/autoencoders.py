@@ -7,15 +7,15 @@ from sweeps.papers import PAPERS, Beyond, Expectation, PaperRecipe
 from sweeps.papers.parts import AUTO, PROBE, experiment, fitted, one_run
 
 PUBLISHED = {"autoencoder": (2, 40), "vae": (10, 200)}
-"""B_simple and B_crit on SVHN, averages of a run."""
+"""B_simple and B_crit on SVHN, each averaged over a run."""
 
 TARGETS = {"tiny": {"autoencoder": 0.03, "vae": 16.0}, "paper": {"autoencoder": 0.02, "vae": 600.0}}
-"""In the units of the workloads, ours."""
+"""Target losses in the units of the workloads; not from the paper."""
 
 
 @PAPERS.register("mccandlish-autoencoders")
 def autoencoders(scale: str) -> PaperRecipe:
-    """The noise scale of an autoencoder and of a variational one, beside their critical batch sizes."""
+    """Compare the noise scales of an autoencoder and a variational autoencoder with their critical batch sizes."""
     tiny, runs = scale == "tiny", []
     for name, target in TARGETS[scale].items():
         about = {"target": target, "probe": PROBE if tiny else AUTO}

@@ -1,4 +1,4 @@
-"""Essential AI (2025): devices against time at one loss, and telescoping over widths."""
+"""Essential AI (2025): devices against time to one loss, and telescoping over widths."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PAPER = "Essential AI 2025, arXiv 2505.02222"
 
 @PAPERS.register("essential-frontier")
 def frontier(scale: str) -> PaperRecipe:
-    """Time to one loss on up to so many devices, AdamW and Muon."""
+    """Compare the times of AdamW and Muon to one loss, by number of devices."""
     tiny = scale == "tiny"
     devices = (1, 2, 4, 8) if tiny else (8, 16, 32, 64, 128)
     sweep = essential_ratio(scale).runs[0].sweep
@@ -57,7 +57,7 @@ def frontier(scale: str) -> PaperRecipe:
 
 @PAPERS.register("essential-telescope")
 def telescoping(scale: str) -> PaperRecipe:
-    """The best learning rate in muP from a narrow model to a wide one, on ever smaller grids."""
+    """Follow the best learning rate in muP from a narrow model to a wide one, on smaller and smaller grids."""
     tiny = scale == "tiny"
     widths = (16, 32, 64, 128) if tiny else (256, 512, 1024, 2560)
     if tiny:

@@ -10,7 +10,7 @@ from sweeps.papers.parts import TEXT, experiment, lower_loss
 
 VARIANTS = ("full", "prox_linear", "layerwise")
 STEPS = 20
-"""The paper's at its largest batch size."""
+"""Number of steps of the paper at its largest batch size."""
 
 BELOW = {
     "gauss_newton(variant=layerwise)": "54 against 78 steps to 3.25",
@@ -22,13 +22,13 @@ BELOW = {
 
 @PAPERS.register("gn")
 def gauss_newton(scale: str) -> PaperRecipe:
-    """Losses of Gauss-Newton variants, SOAP, Muon and AdamW after 20 steps of one very large batch."""
+    """Compare Gauss-Newton variants, SOAP, Muon and AdamW by the loss after 20 steps of one very large batch."""
     return _recipe(scale, checkpoint=False)
 
 
 @PAPERS.register("gn-checkpoint")
 def gauss_newton_from_checkpoint(scale: str) -> PaperRecipe:
-    """The same from one checkpoint of AdamW, as in the paper."""
+    """Compare the optimizers of ``gn`` from one checkpoint of AdamW, as in the paper."""
     return _recipe(scale, checkpoint=True)
 
 

@@ -11,7 +11,7 @@ SOURCE = "repository kamoke1207/momentum-increasing-batch-size of the same group
 
 
 def workload(tiny: bool) -> Choice:
-    """Glyphs and LeNet, or CIFAR-100 and ResNet-18."""
+    """Return LeNet on glyphs at the tiny scale, ResNet-18 on CIFAR-100 at the paper's."""
     if tiny:
         return Choice(name="images", options={"model": "lenet", "image_size": 16})
     return Choice(name="images", options={"model": "resnet18", "norm": "batch", "data": "data/cifar100"})
@@ -25,7 +25,7 @@ RATES = "first learning rates are those that a search by the validation loss tri
 
 @PAPERS.register("growth")
 def growth(scale: str) -> PaperRecipe:
-    """Constant and doubling batch sizes under SGD without momentum, by the norm of the gradient."""
+    """Compare constant and doubling batch sizes under SGD without momentum, by the norm of the gradient."""
     tiny = scale == "tiny"
     first, budget = (8, 24_000) if tiny else (16, 10_000_000)
     stage = budget // 15  # four stages that double: 1 + 2 + 4 + 8

@@ -1,4 +1,4 @@
-"""Wang et al. (2026): a batch size that grows late ends where the large one does."""
+"""Wang et al. (2026): a batch size that grows late ends at the loss of the large one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SOURCE = "1.1B mixture of experts on 1T tokens, 1024 to 2560; read in two summar
 
 @PAPERS.register("late-switch")
 def late_switch(scale: str) -> PaperRecipe:
-    """One switch from a small to a large batch size after a quarter to nine tenths of the examples."""
+    """Switch once from a small to a large batch size, after a quarter to nine tenths of the examples."""
     tiny = scale == "tiny"
     small, large = (16, 128) if tiny else (1024, 2560)
     names = [f"late_switch(at={share:g}, to={large})" for share in SHARES]

@@ -15,7 +15,7 @@ LRS = tuple(0.02 * 2.0**power for power in range(5))
 
 @PAPERS.register("mccandlish-temperature")
 def temperature(scale: str) -> PaperRecipe:
-    """Learning rates over a factor of 16 and batch sizes over one of 16, at constant rates."""
+    """Measure the noise scale at constant learning rates and at batch sizes that both span a factor of 16."""
     tiny = scale == "tiny"
     probe = Choice(name="auto", options={"every": 1})
     deviations = [
@@ -59,7 +59,7 @@ def temperature(scale: str) -> PaperRecipe:
 
 @PAPERS.register("mccandlish-lm")
 def language_model(scale: str) -> PaperRecipe:
-    """B_crit and B_simple of a language model at three losses of the same runs."""
+    """Compare B_crit and B_simple of a language model at three losses of the same runs."""
     tiny = scale == "tiny"
     targets = (3.0, 2.8, 2.6) if tiny else (5.0, 4.5, 4.2)
     if tiny:
@@ -120,7 +120,7 @@ def language_model(scale: str) -> PaperRecipe:
 
 @PAPERS.register("mccandlish-adaptive")
 def adaptive(scale: str) -> PaperRecipe:
-    """A batch size that follows the noise scale, against the front of constant ones."""
+    """Compare a batch size that follows the noise scale with the Pareto front of constant batch sizes."""
     tiny = scale == "tiny"
     options = {"price": 64, "cap": 512, "measurements": 25} if tiny else {"price": 500, "cap": 8192}
     rule = Choice(name="noise_rule", options=options)

@@ -10,7 +10,7 @@ from sweeps.papers.parts import AUTO, PROBE, TEXT, experiment, schedule_less, st
 
 SOURCE = "Merrill et al. 2025, table 1; averages over the last 10B tokens read in a summary"
 FIRST = 168 / 608
-"""Share of the tokens after which the batch size doubles; the second stage, to 503 / 608, is twice as long."""
+"""Fraction of the tokens after which the batch size doubles; the second stage, to 503 / 608, is twice as long."""
 
 OLMO = Choice(name="text", options={
     "size": "gpt2-large", "width": 2048, "layers": 16, "heads": 16, "context": 4096, "data": "data/olmo/train.bin",
@@ -20,7 +20,7 @@ OLMO = Choice(name="text", options={
 
 @PAPERS.register("warmup-olmo")
 def warmup_olmo(scale: str) -> PaperRecipe:
-    """Two doublings at the published shares of the examples, the learning rate by the square root."""
+    """Double the batch size at the two published fractions of the examples, scaling the learning rate by sqrt(2)."""
     tiny = scale == "tiny"
     first, budget = (16, 16_000) if tiny else (1024, 148_437_500)
     sizes = (first, 2 * first, 4 * first)
@@ -66,7 +66,7 @@ TEXT_SOURCE = "arXiv 2505.23971, section 3, read in the text"
 
 @PAPERS.register("branch-olmo")
 def branch_olmo(scale: str) -> PaperRecipe:
-    """Branches with a quarter to eight times the batch at several checkpoints of one run."""
+    """Measure the local critical batch size by branches with a quarter to eight times the batch of the run."""
     tiny, places = scale == "tiny", PLACES[scale]
     about: dict[str, Any] = {"at": ",".join(places), "lr_rule": "sqrt", "error": 0}
     if tiny:

@@ -8,12 +8,12 @@ from sweeps.papers.merit import gpt2
 from sweeps.papers.parts import TEXT, among_sizes, experiment, lower_loss, one_run
 
 HALF_LIFE = {"tiny": 4_000, "paper": 20_000}
-"""Of the second moment, in examples."""
+"""Half-life of the second moment in examples."""
 
 
 @PAPERS.register("small-batch")
 def small_batch(scale: str) -> PaperRecipe:
-    """AdamW with a fixed beta2 and with a half-life in examples, at equal examples."""
+    """Compare AdamW with a fixed beta2 and with a half-life in examples, at equal examples."""
     tiny, half_life = scale == "tiny", HALF_LIFE[scale]
     optimizers = ("adamw(betas=[0.9, 0.95])", f"adamw(beta2_half_life={half_life})")
     if tiny:
@@ -39,7 +39,7 @@ def small_batch(scale: str) -> PaperRecipe:
 
 @PAPERS.register("power-lines")
 def power_lines(scale: str) -> PaperRecipe:
-    """The best batch size at three amounts of data."""
+    """Find the best batch size at three amounts of data."""
     from sweeps.papers import Expectation, Monotone
 
     tiny = scale == "tiny"

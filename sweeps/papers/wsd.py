@@ -9,12 +9,12 @@ from sweeps.papers import PAPERS, AnswerPath, Expectation, Monotone, PaperRecipe
 from sweeps.papers.parts import C4, TEXT, experiment
 
 RATE = {"tiny": 0.004, "paper": 1e-3}
-"""The same at every batch size, ours."""
+"""Learning rate, the same at every batch size; not from the paper."""
 
 
 @PAPERS.register("wsd-es")
 def wsd(scale: str) -> PaperRecipe:
-    """Examples to several losses against the batch size, one learning rate for all."""
+    """Measure the examples to several losses against the batch size, with one learning rate for all."""
     tiny = scale == "tiny"
     targets = (3.0, 2.8, 2.6) if tiny else (4.0, 3.6, 3.3)
     if tiny:
