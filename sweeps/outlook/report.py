@@ -104,7 +104,8 @@ def dry_run_lines(report: dict[str, Any]) -> list[str]:
 
 
 def _compute(sweep: Sweep, examples: float) -> dict[str, float] | None:
-    """What training costs a model that could not be timed; ``None`` if it is not one of ours, or has no tokens."""
+    """Return the expected compute of a sweep whose steps could not be timed; ``None`` if the workload is not one of
+    this package, or its examples have no tokens."""
     workload = built(sweep.workload) if sweep.workload.name in WORKLOADS else None
     if workload is None or workload.tokens_per_example is None:
         return None

@@ -36,7 +36,7 @@ def exponent(analysis: str, *law: Step) -> AnswerPath:
 
 @PAPERS.register("cbs-scaling")
 def cbs_scaling(scale: str) -> PaperRecipe:
-    """Measure critical batch sizes by 20 % overhead at three widths and three amounts of data, with averaged weights."""
+    """Measure critical batch sizes (20 % overhead) at three widths and three amounts of data, with averaged weights."""
     tiny = scale == "tiny"
     if tiny:
         runs = [
