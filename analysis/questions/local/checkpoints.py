@@ -306,9 +306,9 @@ def _verdict(
 
 
 def _near_divergence(losses: BranchLosses, whole: LocalFactor) -> str:
-    """Return advice if a branch diverged at a factor below k* or the end of its interval, or losses at one of the two
-    factors around k* scatter more over seeds than those of smaller factors; otherwise an empty text. Such losses are
-    skewed, so that few seeds often miss the largest ones."""
+    """Return advice if a branch diverged at a factor below the upper end of the interval of k*, or losses at one of the
+    two factors around k* scatter more over seeds than those of smaller factors; otherwise an empty text. Such losses
+    are skewed, so that few seeds often miss the largest ones."""
     high = whole.factor.interval[1] or math.inf
     passed = losses.factors[losses.diverged & (losses.factors < min(high, whole.factors[-1]))]
     if len(passed):

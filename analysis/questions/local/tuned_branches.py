@@ -52,7 +52,8 @@ def tables_of(branched: Branched) -> CheckpointTables:
     """Choose the learning rate of every factor and seed, and arrange the branches by seed and factor.
 
     Of the learning rates that the most seeds ran, a seed takes the one with the lowest mean loss over all other seeds,
-    among those that it ran itself. Its own loss has no say, as the lowest of several noisy losses would be biased.
+    among those that it ran itself. Its own loss counts only if it is the only seed: the lowest of several noisy losses
+    is biased.
     """
     factors, of_factor = np.unique(branched.trials["factor"].to_numpy(float), return_inverse=True)
     seeds, of_seed = np.unique(branched.trials["seed"], return_inverse=True)

@@ -130,7 +130,7 @@ class Branch(Policy):
                     "PATH@EXAMPLES"
                 )
             if len(sweep.budgets) != 1:
-                raise ConfigError("a trunk needs exactly one --budget EXAMPLES")
+                raise ConfigError("a trunk needs --budget EXAMPLES, a single number")
         elif sweep.workload.name != COMMAND and sweep.budgets and sweep.schedule.ends_with(sweep.budgets[-1]):
             raise ConfigError(
                 f"--set schedule.name={sweep.schedule.name}: it is not known after how many examples the learning rate "
