@@ -72,17 +72,11 @@ def branch_flags(
         typer.Option(metavar="EXAMPLES", help="Examples of a branch, or a percentage of the trunk: 20k, 2%."),
     ] = None,
     lr_rule: Annotated[
-        str,
-        typer.Option(
-            metavar="RULE",
-            help="Learning rate: sqrt or linear in k, tried (0.5, 1 and 2 times sqrt), or a table 16:1e-3,32:2e-3.",
-        ),
+        str, typer.Option(metavar="RULE", help="sqrt or linear in k, tried (0.5, 1, 2 times sqrt), or 16:1e-3,32:2e-3.")
     ] = "sqrt",
     warmup: Annotated[int, typer.Option(metavar="EXAMPLES", help="Linear warmup at the start of a branch.")] = 0,
     state: Annotated[str, typer.Option(help="State of the optimizer: keep or reset.")] = "keep",
-    seeds: Annotated[
-        str, typer.Option(help="Largest number of seeds of a branch, or a list; with --error 0 all are run.")
-    ] = "5",
+    seeds: Annotated[str, typer.Option(help="Most seeds of a branch, or a list; with --error 0 all are run.")] = "5",
     error: Annotated[
         float,
         typer.Option(help="Error probability of the sequential test, which decides what runs; 0 runs everything."),

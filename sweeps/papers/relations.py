@@ -113,9 +113,8 @@ class Likely(PublishedRelation):
 
 @dataclass(frozen=True)
 class Monotone(PublishedRelation):
-    """The numbers rise, or fall, in order, as far as their intervals do not overlap: different if one steps back from
-    its predecessor or the last from the first; reproduced if the last is beyond the first and every interval is closed
-    at one end at least."""
+    """The numbers rise, or fall, in order, judged where intervals do not overlap: different if one is behind the one
+    before it, or the last behind the first; reproduced if the last is beyond the first and all have a closed end."""
 
     rising: bool = True
 

@@ -80,7 +80,7 @@ def tested(
     limits: Limits,
     searches: list[Search],
 ) -> Generator[tuple[Sweep, Path], Search, TestedCheckpoint]:
-    """Yield the branches to run next as a sweep, until k* is bracketed.
+    """Yield the branches to run next as a sweep, until k* is bracketed; return the result of the test.
 
     Args:
         every: all branches of one optimizer at one checkpoint.
@@ -91,9 +91,6 @@ def tested(
         earlier: results at earlier checkpoints of the same run.
         limits: limits after which nothing more is yielded.
         searches: list to which every search that is sent back is added.
-
-    Returns:
-        The result of the test.
     """
     sizes, places = list(factors), np.array([float(k) for k in factors.values()])
     losses = np.full((len(every.seeds), len(sizes)), np.nan)

@@ -157,13 +157,8 @@ def _test(branches: BranchLosses, place: int, noise: Array) -> _Test:
 
 @dataclass(frozen=True)
 class _Test:
-    """Sequential test of one factor.
-
-    Attributes:
-        apart: paired differences from the smallest factor so far; they did not decide before the last seed.
-        variance: variance of a difference.
-        freedom: its degrees of freedom; 0 if nothing is known.
-    """
+    """Sequential test of one factor: its paired differences so far from the smallest one, and the variance of one with
+    its degrees of freedom, 0 if it is unknown. The differences did not decide before the last seed."""
 
     apart: Array
     variance: float
