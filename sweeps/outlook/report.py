@@ -92,7 +92,7 @@ def dry_run_lines(report: dict[str, Any]) -> list[str]:
     if report["compute"] is not None:
         at = f"{UTILISATION:.0%} of {PEAK / 1e12:g} TFLOP/s"
         lines.append(
-            "time          {accelerator_hours:.3g} hours of an accelerator at {at}, unknown here: 6 N D = {flops:.3g} "
+            "time          {accelerator_hours:.3g} hours of an accelerator at {at}, not timed here: 6 N D = {flops:.3g} "
             "FLOPs, N = {parameters:,} parameters, D = {tokens:.3g} tokens".format(at=at, **report["compute"])
         )
     elif report["seconds"] is None:

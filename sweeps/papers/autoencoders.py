@@ -32,7 +32,7 @@ def autoencoders(scale: str) -> PaperRecipe:
         paper="McCandlish et al. 2018, arXiv 1812.06162",
         protocol="Adam to one loss at every batch size, learning rate searched at each; noise scales of the same runs",
         deviations=(
-            "fully connected layers; targets are ours, those of the paper could not be read",
+            "fully connected layers; other targets than the paper's, which could not be read",
             *(["patches of a photo in place of SVHN"] if tiny else []),
         ),
         runs=tuple(runs),

@@ -36,7 +36,7 @@ def frontier(scale: str) -> PaperRecipe:
         protocol="AdamW and Muon to one loss at every batch size, learning rate searched at each; the least time on "
         "every number of devices",
         deviations=(
-            "seconds of a step are assumed, the same for both optimizers; the paper's are those of its devices",
+            "step times are assumed, equal for both optimizers; those of the paper were measured on its devices",
             *(["bytes of a small text, no weight decay"] if tiny else ["a GPT of 500M; weight decay is not searched"]),
         ),
         runs=(RecipeRun(name="text", sweep=sweep),),
@@ -81,14 +81,14 @@ def telescoping(scale: str) -> PaperRecipe:
         protocol="the learning rate in muP on 8 values at the narrowest width, 5 and 3 at the next two, carried over "
         "beyond, each around the optimum before",
         deviations=(
-            "the learning rate alone, not weight decay beside it",
+            "only the learning rate is tuned, not the weight decay with it",
             *(
                 [
                     "bytes of a small text, widths 16 to 128",
                     "three seeds; with one, as first planned, the ratio had no interval",
                 ]
                 if tiny
-                else ["heads of the paper's models are not known"]
+                else ["the number of attention heads in the paper's models is not known"]
             ),
         ),
         runs=(run,),

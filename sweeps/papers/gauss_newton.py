@@ -59,10 +59,10 @@ def _recipe(scale: str, *, checkpoint: bool) -> PaperRecipe:
         + f"Gauss-Newton (full, prox-linear, layerwise; Muon inside), SOAP, Muon and AdamW: {STEPS} steps of one large "
         "batch, learning rate searched for each",
         deviations=(
-            "where the paper's checkpoint lies is not known; states of optimizers are new"
+            "the step of the paper's checkpoint is not known; optimizers start without state"
             if checkpoint
             else "every run starts from fresh weights, the paper's from one checkpoint after a warmup with AdamW",
-            "examples of the line search are half of the batch, the paper's come on top of it",
+            "the line search takes half of the batch; that of the paper takes further examples",
             "losses after equal steps in place of steps to one loss",
             *(["bytes of a small text; inner batches of 8"] if tiny else ["one batch size, constant learning rates"]),
         ),

@@ -19,8 +19,8 @@ def workload(tiny: bool) -> Choice:
 
 PUBLISHED = {"model": classifier("resnet18", 100, 3, 32), "parameters": 11.2e6}
 SMALL = "glyphs and LeNet in place of CIFAR-100 and ResNet-18"
-RATES = "first learning rates are those that a search by the validation loss tries; of them the one that ends at the " \
-    "smallest gradient counts; the paper has 0.1"  # fmt: skip
+RATES = "initial learning rates are those tried by a search for the lowest validation loss, and the one that ends at " \
+    "the smallest gradient counts; the paper has 0.1"  # fmt: skip
 
 
 @PAPERS.register("growth")

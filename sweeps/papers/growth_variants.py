@@ -30,8 +30,8 @@ def adaptive(scale: str) -> PaperRecipe:
         "learning rate 1.4 times as large, whenever the norm of the gradient is below a threshold that falls as the "
         "root of the batch size",
         deviations=(
-            "the norm is the upper end of an interval from the gradients of the steps, not that of all data every "
-            "1,000 steps",
+            "the gradient norm is the upper end of an interval estimated from the gradients of the steps; the paper "
+            "computes it from all data every 1,000 steps",
             RATES,
             *([SMALL, f"a first threshold of {norm:g}; the example of the code has .5"] if tiny else []),
         ),

@@ -51,7 +51,7 @@ def lamb_bert(scale: str) -> PaperRecipe:
             "the learning rate is searched at every batch size; bytes of a small text"
             if tiny
             else "the learning rate of AdamW is searched at every batch size, that of LAMB is the published one",
-            *(["a first run had 8, 64 and 512 alone; where AdamW stops was asked after it"] if tiny else []),
+            *(["a first run had only 8, 64 and 512; the question where AdamW stops came after it"] if tiny else []),
         ),
         runs=tuple(one_run(name, each, tiny, parameters=335e6, tokens_per_example=166.4)
                    for name, each in sweeps.items()),

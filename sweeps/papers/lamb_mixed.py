@@ -42,11 +42,11 @@ def lamb_bert_mixed(scale: str) -> PaperRecipe:
         title="LAMB's record: twice the batch at the short context, a second warmup",
         paper="You et al. 2020, arXiv 1904.00962",
         protocol="nine tenths of the examples at the short context with the large batch, the rest at the long one with "
-        "half of it; linear decay and a warmup in each part; both batch sizes throughout beside it",
+        "half of it; linear decay and a warmup in each part; compared with either batch size throughout",
         deviations=(
             "masked loss in place of the F1 of SQuAD after finetuning; no next sentences",
-            "shares of warmup and the second peak, 4/6 of the first, are those of the released scripts; the batch "
-            "sizes throughout have the same schedule",
+            "lengths of the warmups and the second peak, 4/6 of the first, are those of the released scripts; runs "
+            "with one batch size throughout have the same schedule",
             "the learning rate is searched; bytes of a small text"
             if tiny
             else "batch size 65,536 throughout is not in the paper",

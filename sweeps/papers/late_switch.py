@@ -33,7 +33,7 @@ def late_switch(scale: str) -> PaperRecipe:
         title="late switching: how late the batch may grow",
         paper="Wang et al. 2026, arXiv 2602.14208",
         protocol=f"a constant learning rate; the batch size goes from {small} to {large} after 25, 50, 75 or 90 % of "
-        "the examples, beside both constant batch sizes",
+        "the examples, compared with both constant batch sizes",
         deviations=(("bytes of a small text",) if tiny else ("a dense model of 770M in place of the 1.1B mixture",)),
         runs=(RecipeRun(name="text", sweep=sweep),),
         analyses={"losses": "schedule losses {text}"},

@@ -85,11 +85,11 @@ def language_model(scale: str) -> PaperRecipe:
         "losses are read off the same runs",
         deviations=(
             "a Transformer on bytes of a small text, not an LSTM on the Billion Word Benchmark",
-            "gradients are measured every second step; with the intervals of a long run, as first planned, the noise "
-            "scale had no interval",
+            "the noise scale is measured every second step; measured as rarely as in a long run, as first planned, it "
+            "had no interval",
         )
         if tiny
-        else ("two layers of 1024; the paper's have 1024 and 512",),
+        else ("two layers of width 1024; those of the paper have 1024 and 512",),
         runs=(RecipeRun(name="text", sweep=sweep),),
         analyses={"analyze": f"analyze {{text}} {flags}"},
         expectations=(
@@ -137,8 +137,8 @@ def adaptive(scale: str) -> PaperRecipe:
     return PaperRecipe(
         title="adaptive batch size: what following the noise scale buys",
         paper=PAPER,
-        protocol="B = sqrt(r B_simple) from the noise scale measured on the way, beside constant batch sizes, to one "
-        "target; gamma is 1 on the front of constant batch sizes and below 1 for what beats them all",
+        protocol="B = sqrt(r B_simple) from the noise scale measured during the run, and constant batch sizes, to one "
+        "target; gamma is 1 on the Pareto front of constant batch sizes and below 1 for a run that beats them all",
         deviations=("B_simple is the lower end of its interval", *(["bytes of a small text"] if tiny else [])),
         runs=(one_run("runs", sweep, tiny, model=classifier("cnn", 10, 3, 32, "none")),),
         analyses={"judge": "schedule judge {runs}"},

@@ -74,7 +74,7 @@ def merit_gpt2(scale: str) -> PaperRecipe:
             UNPUBLISHED,
             TINY
             if tiny
-            else "20 tokens for each parameter; the paper names no number; without GPT-2 medium on 48 billion",
+            else "20 tokens for each parameter, as the paper gives no number; no GPT-2 medium on 48 billion tokens",
         ),
         runs=tuple(runs),
         analyses={f"budget_{name}": f"budget {{{name}}}" for name in places},

@@ -59,7 +59,7 @@ def merit_logits(scale: str) -> PaperRecipe:
         "largest attention logit up to a loss, the Hessian of the loss over fixed training examples at the end",
         deviations=(
             UNPUBLISHED,
-            "logits are those until a loss is reached, medians over seeds; the paper's are of one run",
+            "logits are the largest until a loss is reached, medians over seeds; the paper has one run",
             *(
                 [
                     TINY,
@@ -69,7 +69,7 @@ def merit_logits(scale: str) -> PaperRecipe:
                 if tiny
                 else [
                     "GPT-2 small for the logits, too",
-                    "curvatures are those at the learning rate, of those searched, at which they are least",
+                    "curvatures are those at the learning rate, of all that were tried, that gives the smallest",
                 ]
             ),
         ),

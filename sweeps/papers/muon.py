@@ -32,7 +32,7 @@ def essential_ratio(scale: str) -> PaperRecipe:
         paper="Essential AI 2025, arXiv 2505.02222",
         protocol="AdamW and Muon to one loss at every batch size, learning rate searched at each",
         deviations=(
-            "validation loss in place of the smoothed training loss; text alone, not code beside it",
+            "validation loss in place of the smoothed training loss; only text, no code",
             *(["bytes of a small text, no weight decay"] if tiny else ["a GPT of 500M; weight decay is not searched"]),
         ),
         runs=(RecipeRun(name="text", sweep=sweep),),

@@ -37,7 +37,7 @@ def neg(scale: str) -> PaperRecipe:
         protocol="signSGD over equal examples: two constant batch sizes, and one that grows where the noise scale asks "
         "for it, in the l1 norm (theta .6) and in the Euclidean norm (theta .3); learning rate searched for each",
         deviations=(
-            "noise scales count with the lower end of their interval; the learning rate is constant",
+            "the lower end of a noise scale's interval is used; the learning rate is constant",
             *(["bytes of a small text"] if tiny else ["one seed; Llama of 134M parameters"]),
         ),
         runs=(RecipeRun(name="text", sweep=sweep),),

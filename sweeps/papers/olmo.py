@@ -35,7 +35,7 @@ def warmup_olmo(scale: str) -> PaperRecipe:
         title="batch-size warmup: small batches first cost no loss and save steps",
         paper="Merrill et al. 2025, arXiv 2505.23971",
         protocol="the batch size doubles after 28 and after 83 % of the examples, the learning rate by the square "
-        "root, beside the first and the last batch size throughout",
+        "root, compared with the first and the last batch size throughout",
         deviations=(
             *(["bytes of a small text"] if tiny else ["a GPT of 1B parameters in place of OLMo-1B; one seed"]),
             "the shares of the examples are the published ones, not those of a critical batch size measured on the way",
@@ -88,7 +88,7 @@ def branch_olmo(scale: str) -> PaperRecipe:
         "times the learning rate over equal examples; the largest k that does not fall behind",
         deviations=(
             "paired differences over seeds with an interval and a tolerance of half their scatter or .01; the paper "
-            "has one seed, smoothed training losses and .01, which stand beside",
+            "has one seed, smoothed training losses and .01, which are shown beside",
             "bytes of a small text" if tiny else "a GPT of 1B parameters in place of OLMo-1B; two seeds",
         ),
         runs=(RecipeRun(name="text", sweep=sweep, policy=Choice(name="branch", options=about)),),

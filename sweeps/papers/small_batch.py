@@ -25,7 +25,7 @@ def small_batch(scale: str) -> PaperRecipe:
         paper="Marek et al. 2025, 'Small batch size training for language models'",
         protocol="AdamW with beta2 = .95 and with beta2(B) = beta2^(B/B_ref), which is a fixed half-life in examples, "
         "at equal examples, learning rate searched at every batch size",
-        deviations=("the half-life is ours", *(["bytes of a small text"] if tiny else ["GPT-2 small"])),
+        deviations=("the half-life is not the paper's", *(["bytes of a small text"] if tiny else ["GPT-2 small"])),
         runs=(one_run("text", sweep, tiny, parameters=125e6),),
         analyses={"budget": "budget {text}"},
         expectations=(

@@ -41,7 +41,7 @@ def wsd(scale: str) -> PaperRecipe:
         "size that takes the fewest examples to each",
         deviations=(
             "no decay at the end: the losses are those of the stable phase",
-            "the learning rate is ours",
+            "the learning rate is not the paper's",
             *(["bytes of a small text"] if tiny else ["GPT-2 small"]),
         ),
         runs=(RecipeRun(name="text", sweep=sweep),),

@@ -35,9 +35,9 @@ def listing() -> list[dict[str, Any]]:
 def listing_lines(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
     """Yield the lines of the list as text."""
     width = max(len(row["name"]) for row in rows)
-    yield f"{'recipe':<{width}}  {'tiny':>7}  {'paper (H100 h)':>14}  what it is about"
+    yield f"{'recipe':<{width}}  {'tiny':>7}  {'paper (H100 h)':>14}  topic"
     for row in rows:
         hours = row["paper_accelerator_hours"]
         cost = DASH if hours is None else "0" if hours == 0 else number(hours)
         yield f"{row['name']:<{width}}  {row['minutes']:>3g} min  {cost:>14}  {row['title']}"
-    yield "minutes are planned, for two cores; hours are 6 N D at 40 % of 989 TFLOP/s, learning rates searched included"
+    yield "minutes: planned, on two cores; hours: 6 N D at 40 % of 989 TFLOP/s, with the search of learning rates"

@@ -166,7 +166,7 @@ def reproduce(
     complete = True
     for run in recipe.runs:
         if limits.reached:
-            note(f"{limits.reached}: run {run.name} and those after it have no more trials")
+            note(f"{limits.reached}: no trial starts in run {run.name} and those after it")
             break
         note(f"{run.name}: {output / run.name}")
         policy = POLICIES.make(run.policy.name, **run.policy.options)
