@@ -1,4 +1,4 @@
-"""The commands that train: one file each, a thin wrapper around one function of the library.
+"""The commands about sweeps: one file each, a thin wrapper around one function of the library.
 
 A module here has a function ``command`` and becomes the command of the same name. Whatever it needs beyond typer is
 imported when it runs, so that ``cbs --help`` is quick; names in help texts are read from the source files of the

@@ -23,7 +23,7 @@ def trunk_flags(
     optim: Annotated[
         list[str] | None,
         typer.Option(
-            help="Optimizer, as in cbs sweep; each has its own trunk. Repeats.",
+            help="Optimizer, as in cbs sweep; each trains its own trunk. Repeats.",
             autocompletion=completing("cbs.optimizers"),
         ),
     ] = None,
@@ -41,49 +41,51 @@ def trunk_flags(
     ] = None,
     trunk_batch: Annotated[int, typer.Option(help="Batch size of the trunk.")] = 16,
     lr: Annotated[
-        float | None, typer.Option(help="Learning rate of the trunk. Default: the middle of the optimizer's own.")
+        float | None, typer.Option(help="Learning rate of the trunk. Default: the middle of the optimizer's grid.")
     ] = None,
     budget: Annotated[
         str | None, typer.Option(metavar="EXAMPLES", help="Length of the trunk: 1e5, '64M tokens'.")
     ] = None,
     from_checkpoint: Annotated[
         list[str] | None,
-        typer.Option(metavar="PATH@EXAMPLES", help="Checkpoint of a run of yours, in place of a trunk. Repeats."),
+        typer.Option(metavar="PATH@EXAMPLES", help="Checkpoint of your own run, instead of a trunk. Repeats."),
     ] = None,
-    trunk_optim: Annotated[str | None, typer.Option(help="Branch all optimizers from the trunk of this one.")] = None,
+    trunk_optim: Annotated[
+        str | None, typer.Option(help="Start the branches of all optimizers from the trunk of this one.")
+    ] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Any other setting, as in cbs sweep. Repeats."),
     ] = None,
 ) -> dict[str, Any]:
-    """What was given, by the names of the parameters."""
+    """Return the given options by the names of the parameters."""
     return dict(locals())
 
 
 def branch_flags(
     at: Annotated[
-        str, typer.Option(help="Where branches begin: shares of the trunk, or examples.")
+        str, typer.Option(help="Where branches begin: percentages of the trunk, or numbers of examples.")
     ] = "5%,10%,20%,40%,80%",
     factors: Annotated[str, typer.Option(help="Batch sizes as multiples k of the trunk's.")] = "1/4,1/2,1,2,4,8,16",
     window: Annotated[
         str | None,
-        typer.Option(metavar="EXAMPLES", help="Examples of a branch, or a share of the trunk: 20k, 2%."),
+        typer.Option(metavar="EXAMPLES", help="Examples of a branch, or a percentage of the trunk: 20k, 2%."),
     ] = None,
     lr_rule: Annotated[
-        str, typer.Option(metavar="RULE", help="sqrt or linear in k, tried (0.5x, 1x, 2x), or 16:1e-3,32:2e-3.")
+        str, typer.Option(metavar="RULE", help="sqrt or linear in k, tried (0.5, 1, 2 times sqrt), or 16:1e-3,32:2e-3.")
     ] = "sqrt",
     warmup: Annotated[int, typer.Option(metavar="EXAMPLES", help="Linear warmup at the start of a branch.")] = 0,
     state: Annotated[str, typer.Option(help="State of the optimizer: keep or reset.")] = "keep",
-    seeds: Annotated[str, typer.Option(help="Most seeds of a branch, or a list; all of them with --error 0.")] = "5",
+    seeds: Annotated[str, typer.Option(help="Most seeds of a branch, or a list; with --error 0 all are run.")] = "5",
     error: Annotated[
         float,
-        typer.Option(help="Rate at which the sequential test, which says what runs, may be wrong; 0 runs everything."),
+        typer.Option(help="Error probability of the sequential test, which decides what runs; 0 runs everything."),
     ] = 0.1,
     within: Annotated[
-        float, typer.Option(help="Excess loss up to which a branch has not lost for it, in the unit of the metric.")
+        float, typer.Option(help="Excess loss up to which a branch is as good in that test, in the unit of the metric.")
     ] = 0.01,
 ) -> dict[str, Any]:
-    """What was given, by the names of the parameters."""
+    """Return the given options by the names of the parameters."""
     return dict(locals())
 
 
@@ -104,8 +106,8 @@ def command(
 ) -> None:
     """Branch from checkpoints of one run, at several batch sizes.
 
-    Trains the run, keeps checkpoints, and trains on from each with k times the batch for a short window. The same
-    command again runs only what is missing.
+    Trains the run, keeps checkpoints, and continues from each for a short window with k times the batch size. Given
+    again, the same command runs only what is missing.
 
     Example: cbs branch --optim adamw --budget 1e5 --dry-run
 

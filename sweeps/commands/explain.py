@@ -35,7 +35,7 @@ def command(words: Annotated[list[str], typer.Argument(metavar="WORD", help="A w
 
 
 def meanings() -> dict[str, str]:
-    """Every word of the glossary, definition of the critical batch size and verdict, with its meaning."""
+    """Return the meaning of every word of the glossary, verdict, and definition of the critical batch size."""
     from analysis.estimate.definitions import DEFINITIONS
 
     text = re.sub(r"\[([^]]+)\]\([^)]+\)", r"\1", GLOSSARY.read_text(encoding="utf-8")).replace("`", "")

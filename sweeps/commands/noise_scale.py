@@ -60,7 +60,7 @@ def command(
         bool,
         typer.Option(
             "--one-step",
-            help="Instead of a run: measure what one step after it saves, by batch size. --steps may be 0.",
+            help="Measure what one step along the gradient after the run saves, by batch size. --steps may be 0.",
         ),
     ] = False,
     from_checkpoint: Annotated[

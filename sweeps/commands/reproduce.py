@@ -37,14 +37,14 @@ def command(
         bool, typer.Option("--dry-run", help="Show trials, examples, tokens, FLOPs and hours; run nothing.")
     ] = False,
     peak: Annotated[float, typer.Option(help="TFLOP/s of an accelerator, for --dry-run.")] = 989.0,
-    utilisation: Annotated[float, typer.Option(help="Share of the peak that is used, for --dry-run.")] = 0.4,
+    utilisation: Annotated[float, typer.Option(help="Fraction of the peak that is achieved, for --dry-run.")] = 0.4,
     *,
     machines: dict[str, Any],
     as_json: AsJson = False,
 ) -> None:
     """Run the experiment of a paper and compare with what it found.
 
-    Runs its sweeps, analyses and figure, and gives a verdict on every published number. The same command continues.
+    Runs sweeps and analyses, and gives a verdict on every published number. The same command continues.
 
     Example: cbs reproduce nqm
 

@@ -76,8 +76,8 @@ def check_there(command: str) -> None:
     script = next((word for word in before_module if word.endswith((".py", ".sh")) and "{" not in word), None)
     if script is not None and Path(program).name.startswith(_INTERPRETERS) and not Path(script).exists():
         raise ConfigError(
-            f"--command: {script} is not in {Path.cwd()}; check its spelling, or start cbs where it is, "
-            "since the command runs in the same folder"
+            f"--command: {script} is not in {Path.cwd()}; check its spelling, or start cbs in the folder that has it, "
+            "because the command runs in the same folder"
         )
 
 

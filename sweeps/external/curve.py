@@ -54,7 +54,7 @@ class LoggedCurve:
 
     @property
     def nothing(self) -> str:
-        """What a log lacks that has nothing after step 0, in words."""
+        """Message for a log that has no value after step 0."""
         how = " (it calls cbs.report, or --reads names its log)" if self._trainer.reads == REPORT else ""
         return f"logged no {self._trial.target.metric!r} after step 0{how}"
 
@@ -91,8 +91,8 @@ class LoggedCurve:
         if self.evaluations and (not measured or measured[0].step > self.evaluations[0].step):
             now = f"begins at step {measured[0].step}" if measured else "is empty"
             raise DataError(
-                f"the log {now}, and began at step {self.evaluations[0].step}: let the program keep it whole, neither "
-                "rotated nor cut"
+                f"the log {now}, but earlier it began at step {self.evaluations[0].step}: the program must not rotate "
+                "or truncate it"
             )
 
     def _files(self) -> dict[Path, tuple[int, int]]:
@@ -110,7 +110,7 @@ class LoggedCurve:
         return files
 
     def _read(self, files: list[Path], *, whole: bool) -> tuple[Array, Array]:
-        """Return steps and values from a copy of the log, to which nobody writes."""
+        """Return steps and values from a copy of the log, because the program may be writing to the original."""
         with tempfile.TemporaryDirectory(prefix="cbs-log-") as scratch:
             copy = Path(scratch)
             for path in files:
@@ -139,8 +139,10 @@ class LoggedCurve:
         return steps, values
 
     def _called(self, source: Path) -> dict[str, str]:
-        """The metric is what ``report`` got as ``loss``, whatever ``--metric`` calls it, unless it got further numbers:
-        then one of them may be meant, and a name that none has is an error."""
+        """Map the metric to ``loss`` if that is the only number passed to ``report``, whatever ``--metric`` calls it.
+
+        If there are further numbers the metric may be one of them, and a name that none of them has is an error.
+        """
         with source.open(encoding="utf-8") as lines, contextlib.suppress(ValueError, TypeError):
             if set(json.loads(next(lines, "{}"))) == {"step", "examples", "loss"}:
                 return {self._trainer.metric: "loss"}

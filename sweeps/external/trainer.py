@@ -86,7 +86,7 @@ class ExternalTrainer:
             if name not in named:
                 raise ConfigError(f"--command has no {{{name}}}: {what}")
         if self.reads != REPORT and "folder" not in named:
-            raise ConfigError(f"--command has no {{folder}}: where would its {self.reads} log be?")
+            raise ConfigError("--command has no {folder}, so the program cannot know where to write its log")
         if self.resume and "resume" not in named:
             raise ConfigError("--resume is given, but --command has no {resume}")
         if "resume" in named and "{resume}" not in self._tokens:

@@ -76,7 +76,7 @@ def resolve(sweep: Sweep, target: float | None = None) -> Sweep:
     for one, other in itertools.combinations(sweep.optimizers, 2):
         if _alike(one, other):
             raise ConfigError(
-                f"{one} and {other} are the same run: options that differ have their default; leave one out"
+                f"{one} and {other} are the same run, as all options that differ have their defaults: leave one out"
             )
     for text, choice in sweep.choices.items():
         optimizer = build_optimizer(choice, model, sweep.lr_grid(text)[0])

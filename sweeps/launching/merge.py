@@ -280,7 +280,7 @@ def _checkpoints(merged: Store, stores: Sequence[Store], results: dict[str, Tria
 
 
 def _kept(merged: Store, stores: Sequence[Store]) -> None:
-    """Checkpoints that branches start from; one that is in several folders has to hold the same in all of them."""
+    """Copy the checkpoints from which branches start; one that is in several folders must be equal in all of them."""
     for store in stores:
         for path in sorted((store.root / "kept").glob("*/*.pt")):
             refuse_links(store.root, path)
@@ -290,8 +290,8 @@ def _kept(merged: Store, stores: Sequence[Store]) -> None:
                 shutil.copyfile(path, target)
             elif digest(path) != digest(target):
                 raise ResultsError(
-                    f"{path} holds another checkpoint than the same file of a folder before it: the branches of only "
-                    "one of the two start from it; merge one of the folders alone"
+                    f"{path} differs from the checkpoint of the same name in another folder, so branches in the two "
+                    "folders have different starts; merge only one of these folders"
                 )
 
 

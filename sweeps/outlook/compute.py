@@ -1,8 +1,8 @@
-"""FLOPs of training, and the hours of an accelerator that they take.
+"""Estimate the FLOPs of training, and the hours that they take on an accelerator.
 
-FLOPs are 6 N D, forward and backward pass of a dense model of N parameters over D tokens (Kaplan et al. 2020, section
-2.1). N counts every parameter of the model, which is built on torch's meta device and takes no memory. Where an example
-has no tokens the rule does not hold, and there are no FLOPs.
+FLOPs are 6 N D for the forward and backward passes of a dense model of N parameters over D tokens (Kaplan et al. 2020,
+section 2.1). N counts every parameter; the model is built on torch's meta device, which takes no memory. If examples
+have no tokens, the rule does not hold and no FLOPs are given.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from torch import nn
 FLOPS_PER_PARAMETER_AND_TOKEN = 6
 
 PEAK, UTILISATION = 989e12, 0.4
-"""Of one H100 in bfloat16 without sparsity, in FLOPs per second (its data sheet); and the share of it that is used."""
+"""FLOP/s of one H100 in bfloat16 without sparsity (its data sheet), and the fraction of them that training achieves."""
 
 
 def training_flops(parameters: int, tokens: float) -> float:
-    """6 N D."""
+    """Return 6 N D, with N ``parameters`` and D ``tokens``."""
     return FLOPS_PER_PARAMETER_AND_TOKEN * parameters * tokens
 
 
 def accelerator_hours(flops: float, peak: float = PEAK, utilisation: float = UTILISATION) -> float:
-    """Hours of one accelerator with a peak in FLOPs per second, of which a share is used."""
+    """Return the hours on one accelerator, at a fraction ``utilisation`` of its ``peak`` in FLOP/s."""
     return flops / (peak * utilisation) / 3600.0
 
 
 def count_parameters(build: Callable[[], nn.Module], *, without_embeddings: bool = False) -> int:
-    """Parameters of a model, each counted once, built without memory for them."""
+    """Return the number of parameters of a model, shared ones counted once; it is built without memory for them."""
     with torch.device("meta"):
         model = build()
     tables = [module.weight for module in model.modules() if isinstance(module, nn.Embedding)]

@@ -56,7 +56,7 @@ class Nearness:
 
     @property
     def words(self) -> str:
-        """Target and best value in a few words."""
+        """The target and the best value so far, in a few words."""
         aim = f"target {self.target}"
         if self._budget is not None:
             aim = f"{self.target.metric} after {self._budget:,} examples"

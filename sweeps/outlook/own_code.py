@@ -99,7 +99,7 @@ def _of_seeds(loop: TrainingLoop) -> Iterator[str]:
     batch, workload = loop.to_device(loop.stream.next(EXAMPLES)), loop.workload
     for what, same, run in (
         ("build_model", "every seed starts with the same weights, and intervals are too narrow", workload.build_model),
-        ("a training step", "every step draws the same", lambda: workload.example_losses(loop.model, batch)),
+        ("a training step", "every step draws the same ones", lambda: workload.example_losses(loop.model, batch)),
     ):
         states = []
         for seed in (0, 1):
@@ -147,8 +147,8 @@ def _of_validation(loop: TrainingLoop) -> Iterator[str]:
     after = _validated(loop)
     if not math.isclose(before, after, rel_tol=ALIKE):
         yield (
-            f"validate of one model gives {before:.4g} and then {after:.4g}: the noise of the metric ends trials too "
-            "early; use the same data every time, whatever was built or trained meanwhile"
+            f"validate gives {before:.4g} and then {after:.4g} for one model: such noise of the metric ends trials too "
+            "early; use the same data every time, whatever was built or trained in between"
         )
 
 
@@ -190,8 +190,8 @@ def _of_steps(config: TrialConfig, workload: Workload) -> Iterator[str]:
             apart = math.inf
     if apart > ALIKE * _apart(_weights(whole), start):
         yield (
-            "a trial resumed from a checkpoint takes other steps than one that was never stopped: something draws "
-            "numbers outside torch, the model differs from call to call, or state is kept outside the state dict "
+            "a trial resumed from a checkpoint takes other steps than one that was never stopped: random numbers are "
+            "drawn outside torch, the model differs from call to call, or state is kept outside the state dict "
             f"(of optimizer {config.optimizer.name} or the model), or by the workload from one trial to the next"
         )
 

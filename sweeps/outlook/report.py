@@ -92,8 +92,10 @@ def dry_run_lines(report: dict[str, Any]) -> list[str]:
     if report["compute"] is not None:
         at = f"{UTILISATION:.0%} of {PEAK / 1e12:g} TFLOP/s"
         lines.append(
-            "time          {accelerator_hours:.3g} hours of an accelerator at {at}, unknown here: 6 N D = {flops:.3g} "
-            "FLOPs, N = {parameters:,} parameters, D = {tokens:.3g} tokens".format(at=at, **report["compute"])
+            "time          {accelerator_hours:.3g} hours of an accelerator at {at}, not timed here: 6 N D = "
+            "{flops:.3g} FLOPs, N = {parameters:,} parameters, D = {tokens:.3g} tokens".format(
+                at=at, **report["compute"]
+            )
         )
     elif report["seconds"] is None:
         lines.append("time          unknown: steps are timed on this machine and for models built here only")
@@ -104,7 +106,8 @@ def dry_run_lines(report: dict[str, Any]) -> list[str]:
 
 
 def _compute(sweep: Sweep, examples: float) -> dict[str, float] | None:
-    """What training costs a model that could not be timed; ``None`` if it is not one of ours, or has no tokens."""
+    """Return the expected compute of a sweep whose steps could not be timed; ``None`` if the workload is not one of
+    this package, or its examples have no tokens."""
     workload = built(sweep.workload) if sweep.workload.name in WORKLOADS else None
     if workload is None or workload.tokens_per_example is None:
         return None
@@ -241,9 +244,8 @@ def outcome_lines(report: dict[str, Any]) -> list[str]:
             remark = "  not begun"
         else:
             tried = f"{lowest:.3g} to {highest:.3g}"
-            none = (
-                f"none of them used it up, at most {study['most_examples']:,}" if budget else "none of them reached it"
-            )
+            most = study["most_examples"]
+            none = f"no trial used up the budget, at most {most:,}" if budget else "no trial reached the target"
             remark = remark if study["best_lr"] else f"  {none}"
         lines.append(f"{study['optimizer']:<{across}}{study['batch_size']:>7}{lr:>10}{tried:>22}{shown:>9}{remark}")
     lines += map(_unmet_line, report["unmet"])

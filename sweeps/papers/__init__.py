@@ -1,4 +1,4 @@
-"""Recipes of papers: a function per file that returns the sweeps and analyses of a paper, and what it found.
+"""Recipes of papers: a function per file that returns the sweeps, analyses and statements of a paper.
 
 ``cbs recipes`` lists them, ``cbs reproduce`` runs one. A recipe is called with its scale, ``"tiny"`` or ``"paper"``.
 """

@@ -7,15 +7,15 @@ from sweeps.papers import PAPERS, Beyond, Expectation, PaperRecipe
 from sweeps.papers.parts import AUTO, PROBE, experiment, fitted, one_run
 
 PUBLISHED = {"autoencoder": (2, 40), "vae": (10, 200)}
-"""B_simple and B_crit on SVHN, averages of a run."""
+"""B_simple and B_crit on SVHN, each averaged over a run."""
 
 TARGETS = {"tiny": {"autoencoder": 0.03, "vae": 16.0}, "paper": {"autoencoder": 0.02, "vae": 600.0}}
-"""In the units of the workloads, ours."""
+"""Target losses in the units of the workloads; not from the paper."""
 
 
 @PAPERS.register("mccandlish-autoencoders")
 def autoencoders(scale: str) -> PaperRecipe:
-    """The noise scale of an autoencoder and of a variational one, beside their critical batch sizes."""
+    """Compare the noise scales of an autoencoder and a variational autoencoder with their critical batch sizes."""
     tiny, runs = scale == "tiny", []
     for name, target in TARGETS[scale].items():
         about = {"target": target, "probe": PROBE if tiny else AUTO}
@@ -32,7 +32,7 @@ def autoencoders(scale: str) -> PaperRecipe:
         paper="McCandlish et al. 2018, arXiv 1812.06162",
         protocol="Adam to one loss at every batch size, learning rate searched at each; noise scales of the same runs",
         deviations=(
-            "fully connected layers; targets are ours, those of the paper could not be read",
+            "fully connected layers; other targets than the paper's, which could not be read",
             *(["patches of a photo in place of SVHN"] if tiny else []),
         ),
         runs=tuple(runs),

@@ -1,4 +1,4 @@
-"""What a recipe of a paper is made of: sweeps, analyses of them, and what the paper says should come out."""
+"""Parts of a recipe of a paper: sweeps, their analyses, and the results that the paper states."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from sweeps.spec.spec import Sweep
 SCALES = ("tiny", "paper")
 
 Step = str | int | Mapping[str, Any]
-"""Into JSON: a key of an object; a place in a list; what the one entry of a list has, or every entry for ``EACH``."""
+"""Step of a path into JSON: a key of an object; an index of a list; or keys with values that select one list entry."""
 
 EACH: Mapping[str, Any] = {}
-"""Every entry of a list; only the last list of a path."""
+"""Step that selects every entry of a list; only for the last list of a path."""
 
 _PLACE = re.compile(r"\{(\w+)\}")
 
@@ -30,15 +30,15 @@ class RecipeRun:
     """A sweep of a recipe.
 
     Attributes:
-        name: of its folder, a word.
-        sweep: what is run.
-        policy: one of :data:`sweeps.launching.policies.POLICIES`: which sweep comes next.
-        parameters: published number of parameters of its model; ``None`` where there is none.
-        without_embeddings: whether that leaves the embeddings out.
-        tokens_per_example: on average, where the length of examples changes along a run.
+        name: name of its folder, one word.
+        sweep: the sweep.
+        policy: one of :data:`sweeps.launching.policies.POLICIES`, which decides what sweep follows.
+        parameters: published number of parameters of its model; ``None`` if none is published.
+        without_embeddings: whether that number excludes the embeddings.
+        tokens_per_example: mean number, if the length of examples changes along a run; ``None`` for the workload's.
         parent: name of an earlier run of one trial that keeps one checkpoint: every trial of this run starts from it,
             without the state of its optimizer; empty for fresh weights.
-        model: builds it, where the workload cannot without its data; ``None`` for the workload's own.
+        model: function that builds the model, if the workload cannot without its data; ``None`` for the workload's.
     """
 
     name: str
@@ -53,16 +53,16 @@ class RecipeRun:
 
 @dataclass(frozen=True, kw_only=True)
 class AnswerPath:
-    """Where in the JSON of an analysis a number of ours stands.
+    """Position of a measured number in the JSON of an analysis.
 
     Attributes:
-        analysis: which one.
-        path: to the number. Its interval is that of the object it is the value of, or stands beside it as
-            ``NAME_interval``, or as ``interval`` beside ``value``, ``critical_batch_size``, ``ratio`` and ``lr``.
-        over: a number that it is divided by, of runs that are independent of it.
-        exact: whether the number has no noise, so that it is its own interval.
-        ok: paths to verdicts of the analysis that have to be ``ok``, flags that have to be false, or counts that have
-            to be 0, for the number to mean what it says.
+        analysis: name of the analysis.
+        path: path to the number, or to an object with ``value`` and ``interval``. The interval of a number is
+            ``NAME_interval`` beside it, or ``interval`` beside ``value``, ``critical_batch_size``, ``ratio`` or ``lr``.
+        over: number by which it is divided, from independent runs; ``None`` for none.
+        exact: whether the number has no noise, so that its interval is the number itself.
+        ok: paths to verdicts that have to be ``ok``, flags that have to be false, or counts that have to be 0, for the
+            number to be valid.
     """
 
     analysis: str
@@ -77,11 +77,11 @@ class Expectation:
     """A statement of the paper that the recipe looks for.
 
     Attributes:
-        claim: in a sentence.
-        published: the numbers, with what they are of.
-        source: where they stand, and whether they were read there or in a summary.
-        relation: what they say about ours.
-        ours: where our number is; several are taken in their order.
+        claim: the statement in a sentence.
+        published: the published numbers and what they measure.
+        source: section, table or figure with these numbers, and whether they were read there or in a summary.
+        relation: relation that our numbers have to the published ones if the statement holds.
+        ours: positions of our numbers, in order.
     """
 
     claim: str
@@ -96,19 +96,19 @@ class PaperRecipe:
     """The experiment of a paper at one scale.
 
     Attributes:
-        title: what is found out, in a line.
-        paper: authors, year and number.
-        protocol: what is run, in a sentence or two.
-        deviations: what differs from the paper, a sentence each.
-        runs: the sweeps, in their order.
-        analyses: command lines by name, without the ``cbs`` before them; ``{NAME}`` stands for the folder of a run and
+        title: topic of the experiment, in a line.
+        paper: authors, year and number of the paper.
+        protocol: description of the runs, in a sentence or two.
+        deviations: differences from the paper, one sentence each.
+        runs: the sweeps, in order.
+        analyses: command lines by name, without a leading ``cbs``; ``{NAME}`` stands for the folder of a run and
             ``{output}`` for that of the recipe.
-        expectations: what the paper found.
-        figure: name of the paper's figure, without its suffix, among the files of the analyses.
-        minutes: that it is planned to take on two cores; ``None`` where it is for a cluster.
+        expectations: statements of the paper.
+        figure: name of the analyses' file, without suffix, with the figure of the paper.
+        minutes: planned duration on two cores; ``None`` if it needs a cluster.
 
     Raises:
-        ConfigError: if a run is there twice, or an analysis or a reading names one that is not there.
+        ConfigError: if two runs have one name, or a parent, an analysis or an expectation names one that is missing.
     """
 
     title: str
@@ -124,15 +124,17 @@ class PaperRecipe:
     def __post_init__(self) -> None:
         names = [run.name for run in self.runs]
         if len(set(names)) < len(names):
-            raise ConfigError(f"recipe {self.title!r} has two runs of one name: {', '.join(names)}")
+            raise ConfigError(f"recipe {self.title!r} has two runs with the same name: {', '.join(names)}")
         for place, run in enumerate(self.runs):
             if run.parent and run.parent not in names[:place]:
-                raise ConfigError(f"recipe {self.title!r}: run {run.name} starts from {run.parent!r}, no run before it")
+                raise ConfigError(
+                    f"recipe {self.title!r}: run {run.name} starts from {run.parent!r}, which is not an earlier run"
+                )
         for line in self.analyses.values():
             for place in _PLACE.findall(line):
                 if place not in (*names, "output"):
-                    raise ConfigError(f"recipe {self.title!r}: {line!r} names a run {place!r} that is not there")
+                    raise ConfigError(f"recipe {self.title!r}: {line!r} names a run {place!r}, which it does not have")
         for reading in (part for each in self.expectations for part in each.ours):
             for one in (reading, reading.over):
                 if one is not None and one.analysis not in self.analyses:
-                    raise ConfigError(f"recipe {self.title!r} reads from {one.analysis!r}, which is no analysis of it")
+                    raise ConfigError(f"recipe {self.title!r} reads from {one.analysis!r}, which is not its analysis")

@@ -14,7 +14,7 @@ GLYPHS = Choice(name="images", options={"model": "lenet", "image_size": 16})
 
 
 def images(model: str, data: str, **options: str) -> Choice:
-    """A classifier of images in a folder or archive."""
+    """Return the workload of an image classifier on data in a folder or archive."""
     return Choice(name="images", options={"model": model, "data": data, **options})
 
 
@@ -24,12 +24,12 @@ DATA = {
     "cifar10": ("resnet32", 3, 32, "group", 0.8, 2_000 / 900),
     "imagenet": ("resnet50", 3, 224, "group", 0.6, 30_000 / 15_000),
 }
-"""Model, channels, pixels across, norm, target accuracy; published B_simple over B_crit, averages of a run."""
+"""Model, channels, width in pixels, norm, target accuracy; published B_simple over B_crit, averaged over a run."""
 
 
 @PAPERS.register("mccandlish-images")
 def mccandlish_images(scale: str) -> PaperRecipe:
-    """The noise scale beside the critical batch size of classifiers."""
+    """Compare the noise scale of classifiers with their critical batch size."""
     tiny, runs, expectations = scale == "tiny", [], []
     for name, (model, channels, size, norm, accuracy, ratio) in DATA.items():
         target = Target(metric="validation_accuracy", value=accuracy, direction="above")
@@ -66,7 +66,7 @@ def mccandlish_images(scale: str) -> PaperRecipe:
 
 
 def near_ratio(name: str, source: str, value: float, tolerance: float) -> Expectation:
-    """That B_simple over B_crit is near a number."""
+    """Return the statement that the ratio of B_simple to B_crit is near a number."""
     published = "; ".join(f"{each}: {row[-1]:.2g}" for each, row in DATA.items() if name in (each, "images"))
     return Expectation(
         claim="the noise scale is the critical batch size, up to a small factor" + f" ({name})" * (name in DATA),
@@ -77,7 +77,7 @@ def near_ratio(name: str, source: str, value: float, tolerance: float) -> Expect
 
 @PAPERS.register("nqm-neural")
 def neural(scale: str) -> PaperRecipe:
-    """SGD, momentum and Adam on a small convolutional network."""
+    """Compare the critical batch sizes of SGD, momentum and Adam on a small convolutional network."""
     tiny = scale == "tiny"
     optimizers = ("sgd(momentum=0)", "sgd(momentum=0.9)", "adam")
     if tiny:
@@ -110,7 +110,7 @@ def neural(scale: str) -> PaperRecipe:
 
 @PAPERS.register("lamb-resnet50")
 def lamb_resnet50(scale: str) -> PaperRecipe:
-    """LAMB, LARS and momentum at equal epochs over batch sizes."""
+    """Compare LAMB, LARS and momentum after equal epochs at several batch sizes."""
     tiny = scale == "tiny"
     optimizers = ("lamb", "lars", "sgd")
     schedule = ScheduleRule(name="polynomial", options={"power": 1.0})
@@ -146,5 +146,5 @@ def lamb_resnet50(scale: str) -> PaperRecipe:
 
 
 def higher(expectation: Expectation) -> Expectation:
-    """The statement about an accuracy: ``cbs budget`` takes its negative for the loss of a pair."""
+    """Return a statement about a loss as one about an accuracy, the negative of which is the loss in ``cbs budget``."""
     return replace(expectation, claim=expectation.claim.replace("below", "above"))

@@ -1,4 +1,4 @@
-"""Essential AI (2025): devices against time at one loss, and telescoping over widths."""
+"""Essential AI (2025): devices against time to one loss, and telescoping over widths."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PAPER = "Essential AI 2025, arXiv 2505.02222"
 
 @PAPERS.register("essential-frontier")
 def frontier(scale: str) -> PaperRecipe:
-    """Time to one loss on up to so many devices, AdamW and Muon."""
+    """Compare the times of AdamW and Muon to one loss, by number of devices."""
     tiny = scale == "tiny"
     devices = (1, 2, 4, 8) if tiny else (8, 16, 32, 64, 128)
     sweep = essential_ratio(scale).runs[0].sweep
@@ -36,7 +36,7 @@ def frontier(scale: str) -> PaperRecipe:
         protocol="AdamW and Muon to one loss at every batch size, learning rate searched at each; the least time on "
         "every number of devices",
         deviations=(
-            "seconds of a step are assumed, the same for both optimizers; the paper's are those of its devices",
+            "step times are assumed, equal for both optimizers; those of the paper were measured on its devices",
             *(["bytes of a small text, no weight decay"] if tiny else ["a GPT of 500M; weight decay is not searched"]),
         ),
         runs=(RecipeRun(name="text", sweep=sweep),),
@@ -57,7 +57,7 @@ def frontier(scale: str) -> PaperRecipe:
 
 @PAPERS.register("essential-telescope")
 def telescoping(scale: str) -> PaperRecipe:
-    """The best learning rate in muP from a narrow model to a wide one, on ever smaller grids."""
+    """Follow the best learning rate in muP from a narrow model to a wide one, on smaller and smaller grids."""
     tiny = scale == "tiny"
     widths = (16, 32, 64, 128) if tiny else (256, 512, 1024, 2560)
     if tiny:
@@ -81,14 +81,14 @@ def telescoping(scale: str) -> PaperRecipe:
         protocol="the learning rate in muP on 8 values at the narrowest width, 5 and 3 at the next two, carried over "
         "beyond, each around the optimum before",
         deviations=(
-            "the learning rate alone, not weight decay beside it",
+            "only the learning rate is tuned, not the weight decay with it",
             *(
                 [
                     "bytes of a small text, widths 16 to 128",
                     "three seeds; with one, as first planned, the ratio had no interval",
                 ]
                 if tiny
-                else ["heads of the paper's models are not known"]
+                else ["the number of attention heads in the paper's models is not known"]
             ),
         ),
         runs=(run,),

@@ -10,7 +10,7 @@ from sweeps.papers.parts import TEXT, experiment, lower_loss
 
 VARIANTS = ("full", "prox_linear", "layerwise")
 STEPS = 20
-"""The paper's at its largest batch size."""
+"""Number of steps of the paper at its largest batch size."""
 
 BELOW = {
     "gauss_newton(variant=layerwise)": "54 against 78 steps to 3.25",
@@ -22,13 +22,13 @@ BELOW = {
 
 @PAPERS.register("gn")
 def gauss_newton(scale: str) -> PaperRecipe:
-    """Losses of Gauss-Newton variants, SOAP, Muon and AdamW after 20 steps of one very large batch."""
+    """Compare Gauss-Newton variants, SOAP, Muon and AdamW by the loss after 20 steps of one very large batch."""
     return _recipe(scale, checkpoint=False)
 
 
 @PAPERS.register("gn-checkpoint")
 def gauss_newton_from_checkpoint(scale: str) -> PaperRecipe:
-    """The same from one checkpoint of AdamW, as in the paper."""
+    """Compare the optimizers of ``gn`` from one checkpoint of AdamW, as in the paper."""
     return _recipe(scale, checkpoint=True)
 
 
@@ -59,10 +59,10 @@ def _recipe(scale: str, *, checkpoint: bool) -> PaperRecipe:
         + f"Gauss-Newton (full, prox-linear, layerwise; Muon inside), SOAP, Muon and AdamW: {STEPS} steps of one large "
         "batch, learning rate searched for each",
         deviations=(
-            "where the paper's checkpoint lies is not known; states of optimizers are new"
+            "the step of the paper's checkpoint is not known; optimizers start without state"
             if checkpoint
             else "every run starts from fresh weights, the paper's from one checkpoint after a warmup with AdamW",
-            "examples of the line search are half of the batch, the paper's come on top of it",
+            "the line search takes half of the batch; that of the paper takes further examples",
             "losses after equal steps in place of steps to one loss",
             *(["bytes of a small text; inner batches of 8"] if tiny else ["one batch size, constant learning rates"]),
         ),

@@ -11,7 +11,7 @@ SOURCE = "repository kamoke1207/momentum-increasing-batch-size of the same group
 
 
 def workload(tiny: bool) -> Choice:
-    """Glyphs and LeNet, or CIFAR-100 and ResNet-18."""
+    """Return LeNet on glyphs at the tiny scale, ResNet-18 on CIFAR-100 at the paper's."""
     if tiny:
         return Choice(name="images", options={"model": "lenet", "image_size": 16})
     return Choice(name="images", options={"model": "resnet18", "norm": "batch", "data": "data/cifar100"})
@@ -19,13 +19,13 @@ def workload(tiny: bool) -> Choice:
 
 PUBLISHED = {"model": classifier("resnet18", 100, 3, 32), "parameters": 11.2e6}
 SMALL = "glyphs and LeNet in place of CIFAR-100 and ResNet-18"
-RATES = "first learning rates are those that a search by the validation loss tries; of them the one that ends at the " \
-    "smallest gradient counts; the paper has 0.1"  # fmt: skip
+RATES = "initial learning rates are those tried by a search for the lowest validation loss, and the one that ends at " \
+    "the smallest gradient counts; the paper has 0.1"  # fmt: skip
 
 
 @PAPERS.register("growth")
 def growth(scale: str) -> PaperRecipe:
-    """Constant and doubling batch sizes under SGD without momentum, by the norm of the gradient."""
+    """Compare constant and doubling batch sizes under SGD without momentum, by the norm of the gradient."""
     tiny = scale == "tiny"
     first, budget = (8, 24_000) if tiny else (16, 10_000_000)
     stage = budget // 15  # four stages that double: 1 + 2 + 4 + 8

@@ -1,4 +1,4 @@
-"""Umeda, Iiduka (2025): growth that waits for the gradient, and growth by other factors."""
+"""Umeda, Iiduka (2025): batch sizes that grow when the gradient is small, and growth by other factors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ GUIDELINE = "repository hikarumeda1030/tracking_cbs, README of the additional ex
 
 @PAPERS.register("growth-adaptive")
 def adaptive(scale: str) -> PaperRecipe:
-    """Batch size and learning rate grow when the gradient falls below a threshold."""
+    """Let batch size and learning rate grow when the gradient falls below a threshold."""
     tiny = scale == "tiny"
     first, budget, norm = (8, 24_000, 1.0) if tiny else (8, 10_000_000, 0.5)
     options = {"first_norm": norm, "delta": 2, "gamma": 1.4} | ({"measurements": 25, "cap": 64} if tiny else {})
@@ -30,8 +30,8 @@ def adaptive(scale: str) -> PaperRecipe:
         "learning rate 1.4 times as large, whenever the norm of the gradient is below a threshold that falls as the "
         "root of the batch size",
         deviations=(
-            "the norm is the upper end of an interval from the gradients of the steps, not that of all data every "
-            "1,000 steps",
+            "the gradient norm is the upper end of an interval estimated from the gradients of the steps; the paper "
+            "computes it from all data every 1,000 steps",
             RATES,
             *([SMALL, f"a first threshold of {norm:g}; the example of the code has .5"] if tiny else []),
         ),
@@ -53,7 +53,7 @@ def adaptive(scale: str) -> PaperRecipe:
 
 @PAPERS.register("growth-ablation")
 def ablation(scale: str) -> PaperRecipe:
-    """Growth of the learning rate by 1.1 to 1.4, of the batch size by 2 to 4, and other lengths of the stages."""
+    """Compare growth of the learning rate by 1.1 to 1.4, of the batch size by 2 to 4, and lengths of the stages."""
     tiny = scale == "tiny"
     first, budget = (8, 12_000) if tiny else (16, 10_000_000)
     stage, lengths = budget // 15, (0.0, 1.5)

@@ -10,12 +10,12 @@ from sweeps.spec.schedule_rule import ScheduleRule
 
 LINEAR = "linear"
 WARMUP = 3_125
-"""Steps, the same at every batch size: 1/320 of 1,000,000 at 512, 1/5 of 15,625 at 32,768."""
+"""Warmup steps, the same at every batch size: 1/320 of 1,000,000 steps at 512, 1/5 of 15,625 at 32,768."""
 
 
 @PAPERS.register("lamb-bert")
 def lamb_bert(scale: str) -> PaperRecipe:
-    """LAMB and AdamW on masked text at equal examples, two context lengths one after the other."""
+    """Compare LAMB and AdamW on masked text at equal examples, with a short context and then a long one."""
     tiny = scale == "tiny"
     examples = 24_576 if tiny else 512_000_000
     contexts = {"context": 16, "later_context": 32} if tiny else {"context": 128, "later_context": 512}
@@ -51,7 +51,7 @@ def lamb_bert(scale: str) -> PaperRecipe:
             "the learning rate is searched at every batch size; bytes of a small text"
             if tiny
             else "the learning rate of AdamW is searched at every batch size, that of LAMB is the published one",
-            *(["a first run had 8, 64 and 512 alone; where AdamW stops was asked after it"] if tiny else []),
+            *(["a first run had only 8, 64 and 512; the question where AdamW stops came after it"] if tiny else []),
         ),
         runs=tuple(one_run(name, each, tiny, parameters=335e6, tokens_per_example=166.4)
                    for name, each in sweeps.items()),

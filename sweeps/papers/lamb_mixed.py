@@ -1,4 +1,4 @@
-"""LAMB (2020), the record: a larger batch for the short context, a smaller one for the long, with a second warmup."""
+"""LAMB (2020), record run: a larger batch at the short context, a smaller one at the long, with a second warmup."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from sweeps.spec.lr_rule import PrescribedRate
 from sweeps.spec.schedule_rule import ScheduleRule
 
 SHORT = 0.9
-"""Share of the examples at the short context."""
+"""Fraction of the examples at the short context."""
 
 
 @PAPERS.register("lamb-bert-mixed")
 def lamb_bert_mixed(scale: str) -> PaperRecipe:
-    """LAMB on masked text: the batch halves where the context grows, beside both batch sizes throughout."""
+    """Compare LAMB with a batch that halves when the context grows with LAMB at both constant batch sizes."""
     tiny = scale == "tiny"
     large, examples = (512, 24_576) if tiny else (65_536, 512_000_000)
     small, switch = large // 2, round(SHORT * examples)
@@ -42,11 +42,11 @@ def lamb_bert_mixed(scale: str) -> PaperRecipe:
         title="LAMB's record: twice the batch at the short context, a second warmup",
         paper="You et al. 2020, arXiv 1904.00962",
         protocol="nine tenths of the examples at the short context with the large batch, the rest at the long one with "
-        "half of it; linear decay and a warmup in each part; both batch sizes throughout beside it",
+        "half of it; linear decay and a warmup in each part; compared with either batch size throughout",
         deviations=(
             "masked loss in place of the F1 of SQuAD after finetuning; no next sentences",
-            "shares of warmup and the second peak, 4/6 of the first, are those of the released scripts; the batch "
-            "sizes throughout have the same schedule",
+            "lengths of the warmups and the second peak, 4/6 of the first, are those of the released scripts; runs "
+            "with one batch size throughout have the same schedule",
             "the learning rate is searched; bytes of a small text"
             if tiny
             else "batch size 65,536 throughout is not in the paper",

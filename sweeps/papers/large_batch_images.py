@@ -13,7 +13,7 @@ GLYPHS = Choice(name="images", options={"model": "lenet", "image_size": 16, "met
 
 @PAPERS.register("lars")
 def lars(scale: str) -> PaperRecipe:
-    """LARS and momentum at equal epochs under the quadratic decay of the paper."""
+    """Compare LARS and momentum at equal epochs under the quadratic decay of the paper."""
     tiny = scale == "tiny"
     schedule = ScheduleRule(name="polynomial", options={"power": 2.0})
     if tiny:
@@ -50,7 +50,7 @@ def lars(scale: str) -> PaperRecipe:
 
 @PAPERS.register("lamb-small")
 def lamb_small(scale: str) -> PaperRecipe:
-    """LAMB beside Adam, AdamW and momentum on the small problems of its appendix."""
+    """Compare LAMB with Adam, AdamW and momentum on the small problems of its appendix."""
     tiny = scale == "tiny"
     optimizers = ("lamb", "adam", "adamw(weight_decay=0.01)", "sgd")
     schedule = ScheduleRule(name="linear")

@@ -1,4 +1,4 @@
-"""Wang et al. (2026): a batch size that grows late ends where the large one does."""
+"""Wang et al. (2026): a batch size that grows late ends at the loss of the large one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SOURCE = "1.1B mixture of experts on 1T tokens, 1024 to 2560; read in two summar
 
 @PAPERS.register("late-switch")
 def late_switch(scale: str) -> PaperRecipe:
-    """One switch from a small to a large batch size after a quarter to nine tenths of the examples."""
+    """Switch once from a small to a large batch size, after a quarter to nine tenths of the examples."""
     tiny = scale == "tiny"
     small, large = (16, 128) if tiny else (1024, 2560)
     names = [f"late_switch(at={share:g}, to={large})" for share in SHARES]
@@ -33,7 +33,7 @@ def late_switch(scale: str) -> PaperRecipe:
         title="late switching: how late the batch may grow",
         paper="Wang et al. 2026, arXiv 2602.14208",
         protocol=f"a constant learning rate; the batch size goes from {small} to {large} after 25, 50, 75 or 90 % of "
-        "the examples, beside both constant batch sizes",
+        "the examples, compared with both constant batch sizes",
         deviations=(("bytes of a small text",) if tiny else ("a dense model of 770M in place of the 1.1B mixture",)),
         runs=(RecipeRun(name="text", sweep=sweep),),
         analyses={"losses": "schedule losses {text}"},

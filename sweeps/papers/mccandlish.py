@@ -15,7 +15,7 @@ LRS = tuple(0.02 * 2.0**power for power in range(5))
 
 @PAPERS.register("mccandlish-temperature")
 def temperature(scale: str) -> PaperRecipe:
-    """Learning rates over a factor of 16 and batch sizes over one of 16, at constant rates."""
+    """Measure the noise scale at constant learning rates and at batch sizes that both span a factor of 16."""
     tiny = scale == "tiny"
     probe = Choice(name="auto", options={"every": 1})
     deviations = [
@@ -59,7 +59,7 @@ def temperature(scale: str) -> PaperRecipe:
 
 @PAPERS.register("mccandlish-lm")
 def language_model(scale: str) -> PaperRecipe:
-    """B_crit and B_simple of a language model at three losses of the same runs."""
+    """Compare B_crit and B_simple of a language model at three losses of the same runs."""
     tiny = scale == "tiny"
     targets = (3.0, 2.8, 2.6) if tiny else (5.0, 4.5, 4.2)
     if tiny:
@@ -85,11 +85,11 @@ def language_model(scale: str) -> PaperRecipe:
         "losses are read off the same runs",
         deviations=(
             "a Transformer on bytes of a small text, not an LSTM on the Billion Word Benchmark",
-            "gradients are measured every second step; with the intervals of a long run, as first planned, the noise "
-            "scale had no interval",
+            "the noise scale is measured every second step; measured as rarely as in a long run, as first planned, it "
+            "had no interval",
         )
         if tiny
-        else ("two layers of 1024; the paper's have 1024 and 512",),
+        else ("two layers of width 1024; those of the paper have 1024 and 512",),
         runs=(RecipeRun(name="text", sweep=sweep),),
         analyses={"analyze": f"analyze {{text}} {flags}"},
         expectations=(
@@ -120,7 +120,7 @@ def language_model(scale: str) -> PaperRecipe:
 
 @PAPERS.register("mccandlish-adaptive")
 def adaptive(scale: str) -> PaperRecipe:
-    """A batch size that follows the noise scale, against the front of constant ones."""
+    """Compare a batch size that follows the noise scale with the Pareto front of constant batch sizes."""
     tiny = scale == "tiny"
     options = {"price": 64, "cap": 512, "measurements": 25} if tiny else {"price": 500, "cap": 8192}
     rule = Choice(name="noise_rule", options=options)
@@ -137,8 +137,8 @@ def adaptive(scale: str) -> PaperRecipe:
     return PaperRecipe(
         title="adaptive batch size: what following the noise scale buys",
         paper=PAPER,
-        protocol="B = sqrt(r B_simple) from the noise scale measured on the way, beside constant batch sizes, to one "
-        "target; gamma is 1 on the front of constant batch sizes and below 1 for what beats them all",
+        protocol="B = sqrt(r B_simple) from the noise scale measured during the run, and constant batch sizes, to one "
+        "target; gamma is 1 on the Pareto front of constant batch sizes and below 1 for a run that beats them all",
         deviations=("B_simple is the lower end of its interval", *(["bytes of a small text"] if tiny else [])),
         runs=(one_run("runs", sweep, tiny, model=classifier("cnn", 10, 3, 32, "none")),),
         analyses={"judge": "schedule judge {runs}"},

@@ -1,4 +1,4 @@
-"""MERIT (2025): final losses at large batch sizes, and what each part of the optimizer is worth."""
+"""MERIT (2025): final losses at large batch sizes, and the effect of each part of the optimizer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MODELS = {
     "medium": (355e6, 4096, (3.172, 3.068, 2.982)),
     "large": (770e6, 8192, (3.039, 2.971, 2.897)),
 }
-"""Parameters, batch size in sequences of 1024, and validation losses of AdamW, LAMB, MERIT."""
+"""Parameters, batch size in sequences of 1024 tokens, and validation losses of AdamW, LAMB and MERIT."""
 
 ABLATIONS = {
     "merit(clip=none)": "3.32", "merit(lower_bound=false)": "3.35 to 3.38", "merit(elementwise=false)": "3.304",
@@ -27,12 +27,12 @@ ABLATIONS = {
 
 
 def gpt2(size: str) -> Choice:
-    """GPT-2 on OpenWebText as nanoGPT has it."""
+    """Return the workload of GPT-2 on OpenWebText as in nanoGPT."""
     return Choice(name="text", options={"size": f"gpt2-{size}", "init": "nanogpt", **OPENWEBTEXT})
 
 
 def at_paper_scale(size: str, optimizers: tuple[str, ...]) -> RecipeRun:
-    """A model at its batch size, on 20 tokens for each parameter."""
+    """Return the run of a model at its published batch size, with 20 tokens for each parameter."""
     parameters, batch_size, _ = MODELS[size]
     sweep = experiment(
         gpt2(size), optimizers, (batch_size,), budgets=(round(20 * parameters / 1024),), schedule=COSINE,
@@ -43,7 +43,7 @@ def at_paper_scale(size: str, optimizers: tuple[str, ...]) -> RecipeRun:
 
 @PAPERS.register("merit-gpt2")
 def merit_gpt2(scale: str) -> PaperRecipe:
-    """AdamW, LAMB and MERIT at equal examples."""
+    """Compare AdamW, LAMB and MERIT at equal examples."""
     tiny = scale == "tiny"
     if tiny:
         sweep = experiment(TEXT, OPTIMIZERS, (16, 64, 256), budgets=(16_000,), seeds=(0, 1, 2), schedule=COSINE)
@@ -74,7 +74,7 @@ def merit_gpt2(scale: str) -> PaperRecipe:
             UNPUBLISHED,
             TINY
             if tiny
-            else "20 tokens for each parameter; the paper names no number; without GPT-2 medium on 48 billion",
+            else "20 tokens for each parameter, as the paper gives no number; no GPT-2 medium on 48 billion tokens",
         ),
         runs=tuple(runs),
         analyses={f"budget_{name}": f"budget {{{name}}}" for name in places},
@@ -85,14 +85,14 @@ def merit_gpt2(scale: str) -> PaperRecipe:
 
 
 def final_loss(name: str, optimizer: str) -> AnswerPath:
-    """The final loss of an optimizer at the only batch size of a run."""
+    """Return the position of an optimizer's final loss at the only batch size of a run."""
     path = ("budgets", 0, "optimizers", {"optimizer": optimizer}, "sizes", 0, "metric")
     return AnswerPath(analysis=f"budget_{name}", path=path)
 
 
 @PAPERS.register("merit-ablation")
 def merit_ablation(scale: str) -> PaperRecipe:
-    """MERIT without clip, without lower bound, without ratios of rows and columns, with Euclidean norms."""
+    """Compare MERIT with variants without clip, lower bound, or row and column ratios, and with Euclidean norms."""
     tiny, optimizers = scale == "tiny", ("merit", *ABLATIONS)
     sweep = experiment(TEXT, optimizers, (256,), budgets=(16_000,), seeds=(0, 1, 2), schedule=COSINE)
     run = RecipeRun(name="small", sweep=sweep) if tiny else at_paper_scale("small", optimizers)
@@ -116,12 +116,12 @@ def merit_ablation(scale: str) -> PaperRecipe:
 
 
 LLAMAS = {"130m": (134e6, 1024, (3.277, 3.265, 3.199)), "350m": (368e6, 4096, (None, 3.001, 2.957))}
-"""Parameters with the vocabulary of 32,000, batch size, and validation losses of AdamW, LAMB, MERIT."""
+"""Parameters with a vocabulary of 32,000, batch size, and validation losses of AdamW, LAMB and MERIT."""
 
 
 @PAPERS.register("merit-llama")
 def merit_llama(scale: str) -> PaperRecipe:
-    """The same on Llama models, on 2.6 billion tokens."""
+    """Compare AdamW, LAMB and MERIT on Llama models, at 2.6 billion tokens."""
     tiny = scale == "tiny"
     if tiny:
         workload = Choice(name="text", options={"size": "llama-30k", "corpus": "stdlib"})

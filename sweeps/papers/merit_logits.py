@@ -1,4 +1,4 @@
-"""MERIT (2025): the largest attention logits, and the curvature where training ends."""
+"""MERIT (2025): the largest attention logits, and the curvature at the end of training."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from sweeps.papers.parts import COSINE, TEXT, experiment, lower_loss, one_run
 from sweeps.spec.lr_rule import PrescribedRate
 
 RATES = {"adamw": 0.032, "lamb": 0.064, "merit": 0.064}
-"""The best ones at batch size 256 of the tiny scale, by a search of the final loss."""
+"""Learning rates with the best final loss at batch size 256 of the tiny scale."""
 
 CURVATURE = {
     "hessian_top": ("the largest eigenvalue of the Hessian", 37.231, 12.326),
     "hessian_trace": ("the trace of the Hessian", 12994.91, 3444.92),
 }
-"""AdamW and MERIT on GPT-2 small at convergence."""
+"""Metric: its name, and its published values for AdamW and MERIT on GPT-2 small at convergence."""
 
 LOGITS = {"tiny": ((1, "1750", "54"), (2, "560", "150")), "paper": ((1, "1750", "54"), (12, "560", "150"))}
-"""Layers here; peaks of AdamW and MERIT in layers 1 and 12 of GPT-2 medium, read off figures."""
+"""Layers by scale, with the peaks of AdamW and MERIT in layers 1 and 12 of GPT-2 medium, read off figures."""
 
 
 def _run(optimizer: str, size: int, budget: int, tiny: bool) -> RecipeRun:
@@ -41,7 +41,8 @@ def _run(optimizer: str, size: int, budget: int, tiny: bool) -> RecipeRun:
 
 @PAPERS.register("merit-logits")
 def merit_logits(scale: str) -> PaperRecipe:
-    """Largest attention logit of two layers, top eigenvalue and trace of the Hessian under AdamW, LAMB and MERIT."""
+    """Compare AdamW, LAMB and MERIT by the largest attention logit of two layers, and by the top eigenvalue and the
+    trace of the Hessian."""
     tiny = scale == "tiny"
     size, budget, target = (256, 16_000, 3.2) if tiny else (1024, 2_441_406, 3.8)
     places = " ".join(f"{{{name}}}" for name in RATES)
@@ -58,7 +59,7 @@ def merit_logits(scale: str) -> PaperRecipe:
         "largest attention logit up to a loss, the Hessian of the loss over fixed training examples at the end",
         deviations=(
             UNPUBLISHED,
-            "logits are those until a loss is reached, medians over seeds; the paper's are of one run",
+            "logits are the largest until a loss is reached, medians over seeds; the paper has one run",
             *(
                 [
                     TINY,
@@ -68,14 +69,14 @@ def merit_logits(scale: str) -> PaperRecipe:
                 if tiny
                 else [
                     "GPT-2 small for the logits, too",
-                    "curvatures are those at the learning rate, of those searched, at which they are least",
+                    "curvatures are those at the learning rate, of all that were tried, that gives the smallest",
                 ]
             ),
         ),
         runs=tuple(_run(name, size, budget, tiny) for name in RATES),
         analyses={f"logits_{name}": f"analyze {{{name}}} --target {target:g}" for name in RATES}
         | {metric: f"budget {places} --metric {metric}" for metric in CURVATURE}
-        | {"losses": f"budget {places}"},  # last: its tables stay, and one of them has all curvatures
+        | {"losses": f"budget {places}"},  # last, as its tables, one with all curvatures, overwrite others
         expectations=(
             *(
                 Expectation(

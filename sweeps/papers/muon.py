@@ -13,7 +13,7 @@ MOMENTA = (0.8, 0.95, 0.99)
 
 @PAPERS.register("essential-ratio")
 def essential_ratio(scale: str) -> PaperRecipe:
-    """Token ratio of AdamW over Muon at one loss."""
+    """Measure the ratio of AdamW's tokens to Muon's at one loss."""
     tiny = scale == "tiny"
     if tiny:
         sweep = experiment(TEXT, ("adamw", "muon"), (4, 16, 64, 256, 512), target=2.6, seeds=(0, 1), max_steps=2_500,
@@ -32,7 +32,7 @@ def essential_ratio(scale: str) -> PaperRecipe:
         paper="Essential AI 2025, arXiv 2505.02222",
         protocol="AdamW and Muon to one loss at every batch size, learning rate searched at each",
         deviations=(
-            "validation loss in place of the smoothed training loss; text alone, not code beside it",
+            "validation loss in place of the smoothed training loss; only text, no code",
             *(["bytes of a small text, no weight decay"] if tiny else ["a GPT of 500M; weight decay is not searched"]),
         ),
         runs=(RecipeRun(name="text", sweep=sweep),),
@@ -60,7 +60,7 @@ def essential_ratio(scale: str) -> PaperRecipe:
 
 @PAPERS.register("muon-cbs")
 def muon_cbs(scale: str) -> PaperRecipe:
-    """The critical batch size of Muon against its momentum, and against AdamW's."""
+    """Compare the critical batch size of Muon at several momenta, and with that of AdamW."""
     tiny = scale == "tiny"
     optimizers = ("adamw", *(f"muon(momentum={value})" for value in MOMENTA))
     if tiny:

@@ -11,13 +11,13 @@ SOURCE = "table of validation losses of the 160M model, ten seeds; LaTeX source"
 
 @PAPERS.register("neg")
 def neg(scale: str) -> PaperRecipe:
-    """SignSGD with the batch size from the noise scale in the l1 norm, beside constant batch sizes."""
+    """Compare signSGD with a batch size set from the noise scale in the l1 norm to constant batch sizes."""
     tiny = scale == "tiny"
     first, budget = (16, 16_000) if tiny else (64, 1_562_500)
     rules = tuple(map(parse_choice, (
         "constant", "dual_norm(theta=0.6, measurements=20)", "norm_test(theta=0.3, measurements=20)"
     )))  # fmt: skip
-    about = {"batch_schedules": rules, "probe": Choice(name="auto", options={"every": 5})}  # a look every 100 steps
+    about = {"batch_schedules": rules, "probe": Choice(name="auto", options={"every": 5})}  # a decision every 100 steps
     if tiny:
         sweep = experiment(TEXT, ("signsgd",), (first, 4 * first), budgets=(budget,), seeds=(0, 1, 2), **about)
     else:
@@ -37,7 +37,7 @@ def neg(scale: str) -> PaperRecipe:
         protocol="signSGD over equal examples: two constant batch sizes, and one that grows where the noise scale asks "
         "for it, in the l1 norm (theta .6) and in the Euclidean norm (theta .3); learning rate searched for each",
         deviations=(
-            "noise scales count with the lower end of their interval; the learning rate is constant",
+            "the lower end of a noise scale's interval is used; the learning rate is constant",
             *(["bytes of a small text"] if tiny else ["one seed; Llama of 134M parameters"]),
         ),
         runs=(RecipeRun(name="text", sweep=sweep),),

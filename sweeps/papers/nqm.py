@@ -15,14 +15,14 @@ PUBLISHED = {
     ("ema", 0.0): (227963, 9142, 7506, 7365),
     ("ema", 0.5): (208785, 3350, 195, 89),
 }
-"""By optimizer and power of the preconditioner, the last step that misses a loss of 0.01 at B = 4, 256, 4096, 65536."""
+"""Last step with a loss above 0.01 at B = 4, 256, 4096, 65536, by optimizer and power of the preconditioner."""
 
 SOURCE = "the authors' notebook nqm.ipynb, its recurrences and grids evaluated on their own; the paper has curves"
 
 
 @PAPERS.register("nqm")
 def nqm(scale: str) -> PaperRecipe:
-    """The table of steps exactly, and the paper's three statements with learning rates tuned freely."""
+    """Compute the table of steps exactly, and test the paper's three statements with finely tuned learning rates."""
     sizes = "--batch-sizes 4,256,4096,65536"
     table = {f"steps_{o}_{p:g}": f"theory quadratic --as-published --optim {o} --power {p:g} {sizes}"
              for o, p in PUBLISHED}  # fmt: skip

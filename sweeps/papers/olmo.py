@@ -10,7 +10,7 @@ from sweeps.papers.parts import AUTO, PROBE, TEXT, experiment, schedule_less, st
 
 SOURCE = "Merrill et al. 2025, table 1; averages over the last 10B tokens read in a summary"
 FIRST = 168 / 608
-"""Share of the tokens after which the batch size doubles; the second stage, to 503 / 608, is twice as long."""
+"""Fraction of the tokens after which the batch size doubles; the second stage, to 503 / 608, is twice as long."""
 
 OLMO = Choice(name="text", options={
     "size": "gpt2-large", "width": 2048, "layers": 16, "heads": 16, "context": 4096, "data": "data/olmo/train.bin",
@@ -20,7 +20,7 @@ OLMO = Choice(name="text", options={
 
 @PAPERS.register("warmup-olmo")
 def warmup_olmo(scale: str) -> PaperRecipe:
-    """Two doublings at the published shares of the examples, the learning rate by the square root."""
+    """Double the batch size at the two published fractions of the examples, scaling the learning rate by sqrt(2)."""
     tiny = scale == "tiny"
     first, budget = (16, 16_000) if tiny else (1024, 148_437_500)
     sizes = (first, 2 * first, 4 * first)
@@ -35,7 +35,7 @@ def warmup_olmo(scale: str) -> PaperRecipe:
         title="batch-size warmup: small batches first cost no loss and save steps",
         paper="Merrill et al. 2025, arXiv 2505.23971",
         protocol="the batch size doubles after 28 and after 83 % of the examples, the learning rate by the square "
-        "root, beside the first and the last batch size throughout",
+        "root, compared with the first and the last batch size throughout",
         deviations=(
             *(["bytes of a small text"] if tiny else ["a GPT of 1B parameters in place of OLMo-1B; one seed"]),
             "the shares of the examples are the published ones, not those of a critical batch size measured on the way",
@@ -66,7 +66,7 @@ TEXT_SOURCE = "arXiv 2505.23971, section 3, read in the text"
 
 @PAPERS.register("branch-olmo")
 def branch_olmo(scale: str) -> PaperRecipe:
-    """Branches with a quarter to eight times the batch at several checkpoints of one run."""
+    """Measure the local critical batch size by branches with a quarter to eight times the batch of the run."""
     tiny, places = scale == "tiny", PLACES[scale]
     about: dict[str, Any] = {"at": ",".join(places), "lr_rule": "sqrt", "error": 0}
     if tiny:
@@ -88,7 +88,7 @@ def branch_olmo(scale: str) -> PaperRecipe:
         "times the learning rate over equal examples; the largest k that does not fall behind",
         deviations=(
             "paired differences over seeds with an interval and a tolerance of half their scatter or .01; the paper "
-            "has one seed, smoothed training losses and .01, which stand beside",
+            "has one seed, smoothed training losses and .01, which are shown beside",
             "bytes of a small text" if tiny else "a GPT of 1B parameters in place of OLMo-1B; two seeds",
         ),
         runs=(RecipeRun(name="text", sweep=sweep, policy=Choice(name="branch", options=about)),),

@@ -1,4 +1,4 @@
-"""What the recipes of several papers share: sweeps of the embedded text and of published models, common statements."""
+"""Common parts of several papers' recipes: workloads, sweeps, and statements."""
 
 from __future__ import annotations
 
@@ -17,25 +17,26 @@ from sweeps.spec.spec import Sweep
 COSINE = ScheduleRule(name="cosine")
 
 TEXT = Choice(name="text")
-"""Bytes of the embedded text, contexts of 32, 29,856 parameters."""
+"""Byte-level model of the embedded text with a context of 32 bytes and 29,856 parameters."""
 
 OPENWEBTEXT = {
     "data": "data/openwebtext/train.bin", "validation": "data/openwebtext/val.bin", "dtype": "uint16",
     "vocab_size": 50257,
 }  # fmt: skip
-"""Token files as nanoGPT prepares them."""
+"""Token files of OpenWebText as nanoGPT prepares them."""
 
 AUTO = Choice(name="auto")
-"""A probe that leaves it to the batch size how often it measures."""
+"""Probe that measures as often as suits the batch size."""
 
 PROBE = Choice(name="auto", options={"every": 2})
-"""Measures every second step: tiny runs take about a hundred, and an interval needs tens of measurements."""
+"""Probe for every second step: tiny runs take about a hundred steps, and an interval needs tens of measurements."""
 
 C4 = {"data": "data/c4/train", "validation": "data/c4/validation", "tokenizer": "data/c4/tokenizer.json"}
 
 
 def experiment(workload: Choice, optimizers: Sequence[str], batch_sizes: Sequence[int], **changes: Any) -> Sweep:
-    """A sweep that a recipe runs, noise scale unmeasured unless asked for; a loss as ``target`` is the workload's."""
+    """Return a sweep of a recipe with ``changes`` of its settings; a number as ``target`` is a validation loss. The
+    noise scale is not measured unless ``probe`` is given."""
     target = changes.pop("target", None)
     if isinstance(target, float):
         target = Target(metric="validation_loss", value=target)
@@ -51,32 +52,34 @@ def experiment(workload: Choice, optimizers: Sequence[str], batch_sizes: Sequenc
 
 
 def one_run(name: str, sweep: Sweep, tiny: bool, **published: Any) -> RecipeRun:
-    """A run, with what is published of its model at the scale of the paper."""
+    """Return a run; at the scale of the paper with the published facts about its model."""
     return RecipeRun(name=name, sweep=sweep, **({} if tiny else published))
 
 
 def classifier(name: str, classes: int, channels: int, size: int, norm: str = "batch") -> Callable[[], nn.Module]:
-    """Builds a classifier of images, whose data would have to be there for the workload to do so."""
+    """Return a function that builds an image classifier; the workload itself could not without its data."""
     from cbs.workloads.image_parts.models import build_classifier
 
     return lambda: build_classifier(name, classes=classes, channels=channels, size=size, norm=norm)
 
 
 def among_sizes(optimizer: Step, *path: Step, budget: int = -1) -> AnswerPath:
-    """A number from ``cbs budget`` called ``budget`` that compares the batch sizes of an optimizer; it leaves those out
-    whose best learning rate is at the edge of the grid, one of which may be the best, so there must be none."""
+    """Return the position of a number in the analysis ``budget`` (``cbs budget``) that compares the batch sizes of an
+    optimizer. It counts only if no best learning rate lies at the edge of the grid, as such a batch size, which is not
+    compared, may be the best."""
     of: tuple[Step, ...] = ("budgets", budget, "optimizers", optimizer)
     return AnswerPath(analysis="budget", path=(*of, *path), ok=((*of, "sizes", EACH, "at_grid_edge"),))
 
 
 def fitted(name: str, *, analysis: str = "analyze", **fit: Any) -> AnswerPath:
-    """A number of a curve in ``cbs analyze``, which counts where its verdict is ok: the interval
-    does not allow for a learning rate at the edge of the grid, or for points that are off the curve."""
+    """Return the position of a number of a curve in ``cbs analyze``. It counts only if the verdict is ``ok``, as its
+    interval does not allow for a learning rate at the edge of the grid, or for points that are off the curve."""
     return AnswerPath(analysis=analysis, path=("fits", fit, name), ok=(("fits", fit, "verdict"),))
 
 
 def larger_critical(larger: str, smaller: str, published: str, source: str) -> Expectation:
-    """That one optimizer's critical batch size exceeds another's, from ``cbs compare`` called ``compare``."""
+    """Return the statement that the critical batch size of one optimizer exceeds that of another, from the analysis
+    ``compare`` (``cbs compare``)."""
     pair: dict[str, Any] = {"larger": larger, "smaller": smaller}
     of: tuple[Step, ...] = ("comparisons", 0, "critical_batch_sizes", pair)
     return Expectation(
@@ -91,8 +94,8 @@ def larger_critical(larger: str, smaller: str, published: str, source: str) -> E
 def lower_loss(
     better: str, worse: str, batch_size: int, published: str, source: str, *, analysis: str = "budget"
 ) -> Expectation:
-    """That one optimizer ends lower than another at a batch size, from ``cbs budget`` called ``budget``, whose pairs
-    are in the order of the names."""
+    """Return the statement that one optimizer ends at a lower loss than another at a batch size, from ``cbs budget``,
+    whose pairs are in alphabetical order."""
     first, other = sorted((better, worse))
     pair: dict[str, Any] = {"optimizer": first, "other": other}
     path = ("budgets", -1, "pairs", pair, "at", {"batch_size": batch_size})
@@ -106,15 +109,15 @@ def lower_loss(
 
 
 def schedule_less(schedule: str, batch_size: int, against: int, field: str = "") -> AnswerPath:
-    """The final loss under a schedule less that of a constant batch size, or another field of their comparison, from
-    ``cbs schedule losses`` called ``losses``."""
+    """Return the position of a schedule's final loss minus that of a constant batch size, or of another field of their
+    comparison, in the analysis ``losses`` (``cbs schedule losses``)."""
     entry: dict[str, Any] = {"schedule": schedule, "batch_size": batch_size}
     path: tuple[Step, ...] = ("entries", entry, "against", {"batch_size": against}, *([field] if field else []))
     return AnswerPath(analysis="losses", path=path, exact=bool(field))
 
 
 def steps_saved(schedule: str, batch_size: int, against: int, share: float, published: str, source: str) -> Expectation:
-    """That a schedule saves a share of the steps of a constant batch size."""
+    """Return the statement that a schedule saves a fraction of the steps of a constant batch size."""
     return Expectation(
         claim=f"{schedule} from batch size {batch_size} saves steps against the constant {against}",
         published=published,

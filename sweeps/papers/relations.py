@@ -1,4 +1,4 @@
-"""How a number of ours has to lie to the published one, and the verdict that follows from its interval."""
+"""Relations between our numbers and the published ones, and the verdict that follows from our intervals."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ class Reproduced(StrEnum):
 
 
 class PublishedRelation(ABC):
-    """What a published statement says about numbers that can be measured."""
+    """Base class of what a published statement says about numbers that can be measured."""
 
     @abstractmethod
     def verdict(self, found: Sequence[Quantity]) -> Reproduced:
-        """The verdict about one or several numbers, none of which is without a value; an open end of an interval is
+        """Return the verdict on one or several numbers that all have a value; an open end of an interval counts as
         infinite."""
 
     def unfit(self, found: Sequence[Quantity]) -> str:
-        """Why the numbers cannot be compared with the statement; empty if they can."""
+        """Return why the numbers cannot be compared with the statement; empty if they can."""
         return ""
 
     @abstractmethod
@@ -38,11 +38,12 @@ class PublishedRelation(ABC):
 
 @dataclass(frozen=True)
 class Near(PublishedRelation):
-    """The numbers lie within a tolerance of the published ones: their intervals inside for yes, one outside for no.
+    """The numbers lie within a tolerance of the published ones: reproduced if all intervals lie inside it, different if
+    one lies outside.
 
     Attributes:
-        values: published, one for each number.
-        tolerance: in the unit of the numbers; 0 for exactly.
+        values: published values, one for each number.
+        tolerance: largest difference, in the unit of the numbers; 0 if they must be equal.
     """
 
     values: tuple[float, ...]
@@ -70,11 +71,11 @@ class Near(PublishedRelation):
 
 @dataclass(frozen=True)
 class Beyond(PublishedRelation):
-    """Every number lies on one side of a bound: all intervals beyond it for yes, one on the other side for no.
+    """Every number lies on one side of a bound: reproduced if all intervals do, different if one is on the other side.
 
     Attributes:
-        bound: in the unit of the numbers; 0 for the sign of a difference, 1 for that of a ratio.
-        above: whether the numbers are above it, else below.
+        bound: bound in the unit of the numbers: 0 for the sign of a difference, 1 for the direction of a ratio.
+        above: whether the numbers lie above the bound; otherwise below.
     """
 
     bound: float
@@ -95,7 +96,8 @@ class Beyond(PublishedRelation):
 
 @dataclass(frozen=True)
 class Likely(PublishedRelation):
-    """The numbers are probabilities of the statement: at least the level for yes, at most one less it for no."""
+    """The numbers are probabilities of the statement: reproduced if all are at least ``level``, different if one is at
+    most 1 - ``level``."""
 
     level: float = 0.95
 
@@ -111,8 +113,8 @@ class Likely(PublishedRelation):
 
 @dataclass(frozen=True)
 class Monotone(PublishedRelation):
-    """The numbers rise, or fall, in their order: the last beyond the first for yes if none turns back and none in
-    between is without any bound, a step back or a last before the first for no, each where intervals do not meet."""
+    """The numbers rise, or fall, in order, judged where intervals do not overlap: different if one is behind the one
+    before it, or the last behind the first; reproduced if the last is beyond the first and all have a closed end."""
 
     rising: bool = True
 

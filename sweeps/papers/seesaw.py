@@ -1,4 +1,4 @@
-"""Seesaw (2025): a growing batch in place of a falling learning rate."""
+"""Seesaw (2025): a growing batch size in place of a falling learning rate."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ QUARTER = ScheduleRule(name="quarter_cosine")
 
 @PAPERS.register("seesaw")
 def seesaw(scale: str) -> PaperRecipe:
-    """Seesaw at two cuts, from a batch size below the critical one and from one above."""
+    """Compare Seesaw with cuts of two sizes to a cosine decay, from batch sizes below and above the critical one."""
     tiny = scale == "tiny"
     below, above = (8, 128) if tiny else (256, 1024)
     schedules = tuple(map(parse_choice, ("constant", "seesaw(alpha=1.1)", "seesaw(alpha=2)")))

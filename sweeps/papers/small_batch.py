@@ -8,12 +8,12 @@ from sweeps.papers.merit import gpt2
 from sweeps.papers.parts import TEXT, among_sizes, experiment, lower_loss, one_run
 
 HALF_LIFE = {"tiny": 4_000, "paper": 20_000}
-"""Of the second moment, in examples."""
+"""Half-life of the second moment in examples."""
 
 
 @PAPERS.register("small-batch")
 def small_batch(scale: str) -> PaperRecipe:
-    """AdamW with a fixed beta2 and with a half-life in examples, at equal examples."""
+    """Compare AdamW with a fixed beta2 and with a half-life in examples, at equal examples."""
     tiny, half_life = scale == "tiny", HALF_LIFE[scale]
     optimizers = ("adamw(betas=[0.9, 0.95])", f"adamw(beta2_half_life={half_life})")
     if tiny:
@@ -25,7 +25,7 @@ def small_batch(scale: str) -> PaperRecipe:
         paper="Marek et al. 2025, 'Small batch size training for language models'",
         protocol="AdamW with beta2 = .95 and with beta2(B) = beta2^(B/B_ref), which is a fixed half-life in examples, "
         "at equal examples, learning rate searched at every batch size",
-        deviations=("the half-life is ours", *(["bytes of a small text"] if tiny else ["GPT-2 small"])),
+        deviations=("the half-life is not the paper's", *(["bytes of a small text"] if tiny else ["GPT-2 small"])),
         runs=(one_run("text", sweep, tiny, parameters=125e6),),
         analyses={"budget": "budget {text}"},
         expectations=(
@@ -39,7 +39,7 @@ def small_batch(scale: str) -> PaperRecipe:
 
 @PAPERS.register("power-lines")
 def power_lines(scale: str) -> PaperRecipe:
-    """The best batch size at three amounts of data."""
+    """Find the best batch size at three amounts of data."""
     from sweeps.papers import Expectation, Monotone
 
     tiny = scale == "tiny"

@@ -9,12 +9,12 @@ from sweeps.papers import PAPERS, AnswerPath, Expectation, Monotone, PaperRecipe
 from sweeps.papers.parts import C4, TEXT, experiment
 
 RATE = {"tiny": 0.004, "paper": 1e-3}
-"""The same at every batch size, ours."""
+"""Learning rate, the same at every batch size; not from the paper."""
 
 
 @PAPERS.register("wsd-es")
 def wsd(scale: str) -> PaperRecipe:
-    """Examples to several losses against the batch size, one learning rate for all."""
+    """Measure the examples to several losses against the batch size, with one learning rate for all."""
     tiny = scale == "tiny"
     targets = (3.0, 2.8, 2.6) if tiny else (4.0, 3.6, 3.3)
     if tiny:
@@ -41,7 +41,7 @@ def wsd(scale: str) -> PaperRecipe:
         "size that takes the fewest examples to each",
         deviations=(
             "no decay at the end: the losses are those of the stable phase",
-            "the learning rate is ours",
+            "the learning rate is not the paper's",
             *(["bytes of a small text"] if tiny else ["GPT-2 small"]),
         ),
         runs=(RecipeRun(name="text", sweep=sweep),),

@@ -12,13 +12,13 @@ from sweeps.spec.spec import Sweep
 
 PAPER = "Zhang et al. 2024, arXiv 2410.21676"
 MODELS = {"85m": (768, 12, 85e6, 3.42), "151m": (1024, 12, 151e6, 3.24), "302m": (1024, 24, 302e6, 3.07)}
-"""Width, layers, parameters without embeddings, and the loss of 20 tokens for each parameter."""
+"""Width, layers, parameters without embeddings, and the loss after 20 tokens for each parameter."""
 
 WIDTHS, TARGETS = (16, 32, 64), (3.0, 2.8, 2.65)
 
 
 def at(width: int, layers: int, target: float) -> Sweep:
-    """A model of the paper on C4, sequences of 512 tokens."""
+    """Return the sweep of a model of the paper on C4, in sequences of 512 tokens."""
     options: dict[str, Any] = {"size": "gpt2-small", "width": width, "layers": layers, "context": 512}
     options |= {"heads": 16 if width == 1024 else 12, "data": "data/c4/train.bin", "dtype": "uint16"}
     options |= {"validation": "data/c4/validation.bin", "vocab_size": 50304}
@@ -30,13 +30,13 @@ def at(width: int, layers: int, target: float) -> Sweep:
 
 
 def exponent(analysis: str, *law: Step) -> AnswerPath:
-    """Of a law in ``cbs scale``, none of whose points is in doubt."""
+    """Return the position of a law's exponent in ``cbs scale``; it counts only if none of its points is doubted."""
     return AnswerPath(analysis=analysis, path=(*law, "exponent"), ok=((*law, "doubted"),))
 
 
 @PAPERS.register("cbs-scaling")
 def cbs_scaling(scale: str) -> PaperRecipe:
-    """Three widths, three amounts of data, averaged weights, 20 % overhead."""
+    """Measure critical batch sizes (20 % overhead) at three widths and three amounts of data, with averaged weights."""
     tiny = scale == "tiny"
     if tiny:
         runs = [
@@ -65,7 +65,7 @@ def cbs_scaling(scale: str) -> PaperRecipe:
         )
     ]
     if tiny:
-        lines = {"size": f"scale {places} --vary width {flags}", **lines}  # both draw there: the last one stays
+        lines = {"size": f"scale {places} --vary width {flags}", **lines}  # same files: the last one's stay
         expectations.append(
             Expectation(
                 claim="at equal loss the size of the model hardly matters: power of the width",

@@ -16,7 +16,7 @@ BETAS = ("adamw(betas=[0.95, 0.95])", "adamw(betas=[0.95, 0.999])")
 
 @PAPERS.register("cbs-scaling-ablation")
 def ablation(scale: str) -> PaperRecipe:
-    """A model four times as large by width and by depth, a longer context, and a longer second moment."""
+    """Compare models four times as large by width or by depth, a longer context, and a longer second moment."""
     tiny = scale == "tiny"
     if tiny:
         shapes: dict[str, dict[str, Any]] = {"wide": {"width": 64}, "deep": {"width": 32, "layers": 8, "heads": 2},

@@ -1,1 +1,1 @@
-"""Running the recipe of a paper: its sweeps, its analyses, a verdict for every statement, a price beforehand."""
+"""Running a recipe of a paper: its sweeps and analyses, a verdict for every statement, and the price beforehand."""

@@ -1,4 +1,4 @@
-"""The answer of a command of ``cbs`` as JSON, without another process."""
+"""Run a command of ``cbs`` in this process and return its JSON."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from cbs.registry.extensions import load
 
 
 def ask(line: str) -> dict[str, Any]:
-    """What ``cbs LINE --json`` prints; files are written as it writes them.
+    """Return the JSON that ``cbs LINE --json`` prints; the command also writes its files.
 
     Raises:
         ConfigError: if there is no such command, or one of its options is refused.
-        CbsError: as the command does.
+        CbsError: any error of the command.
     """
     words = shlex.split(line)
     command = _command(words)
@@ -38,7 +38,7 @@ def ask(line: str) -> dict[str, Any]:
 
 
 def _command(words: list[str]) -> Any:
-    """The function of a command, whose name is taken off the words."""
+    """Return the function of the command, and remove its name from ``words``."""
     homes = [load(home) for home in command_modules().get(words[0], [])] if words else []
     if len(homes) == 1 and not hasattr(homes[0], "__path__"):
         del words[:1]

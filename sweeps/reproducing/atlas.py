@@ -1,4 +1,4 @@
-"""The atlas: a page with a row for every statement of a paper, from stored verdicts."""
+"""The atlas: a page with a row for every published statement that recipes look for, made from stored verdicts."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ _KEYS = ("recipe", "scale", "title", "paper", "command", "date", "verdicts", "co
 
 
 def atlas(folder: Path, page: Path) -> int:
-    """Write the page of all tables in a folder, and return how many statements it has.
+    """Write the page of all tables of verdicts in a folder, and return its number of statements.
 
     Raises:
         ResultsError: if there is no table, or the page cannot be written.
-        DataError: if a file is no table of verdicts.
+        DataError: if a file is not a table of verdicts.
     """
     tables = [_table(path) for path in sorted(folder.glob("*.json"))]
     if not tables:
@@ -45,7 +45,7 @@ def atlas(folder: Path, page: Path) -> int:
 
 
 def lines(tables: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """The page, line by line."""
+    """Yield the lines of the page."""
     yield HEAD
     counts = Counter(row["verdict"] for table in tables for row in table["verdicts"])
     yield "In all: " + ", ".join(f"{counts[str(each)]} {each}" for each in Reproduced) + "."
@@ -59,7 +59,7 @@ def lines(tables: Sequence[dict[str, Any]]) -> Iterator[str]:
 
 
 def _section(table: dict[str, Any]) -> Iterator[str]:
-    """A recipe's table; what all its rows share stands above it, once."""
+    """Yield the section of a recipe; what its rows have in common is written once, above the table."""
     rows = table["verdicts"]
     (source, count), alike = Counter(row["source"] for row in rows).most_common(1)[0], len(rows) > 1
     source = source if alike and 2 * count > len(rows) else ""
@@ -96,6 +96,6 @@ def _table(path: Path) -> dict[str, Any]:
     if missing or table.get("schema_version") != SCHEMA:
         problem = f"lacks {', '.join(missing)}" if missing else "is of another version"
         raise DataError(
-            f"{path} is no table of verdicts that this version reads: it {problem}; remove it, or run again"
+            f"{path} is not a table of verdicts that this version reads: it {problem}; remove it, or run again"
         )
     return table

@@ -1,4 +1,4 @@
-"""All recipes of papers with what they cost at both scales."""
+"""List of all recipes of papers, with their cost at both scales."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from sweeps.reproducing.price import PEAK, UTILISATION, prices
 
 
 def listing() -> list[dict[str, Any]]:
-    """A row for each: name, title, planned minutes of the tiny scale, what the sweeps of the paper's take."""
+    """Return a row per recipe: name, title, paper, planned minutes and number of statements at the tiny scale, and the
+    examples and accelerator hours of its sweeps at the paper's scale."""
     rows = []
     for name in PAPERS:
         tiny, paper = PAPERS.make(name, "tiny"), PAPERS.make(name, "paper")
@@ -32,11 +33,11 @@ def listing() -> list[dict[str, Any]]:
 
 
 def listing_lines(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """The same for a person."""
+    """Yield the lines of the list as text."""
     width = max(len(row["name"]) for row in rows)
-    yield f"{'recipe':<{width}}  {'tiny':>7}  {'paper (H100 h)':>14}  what it is about"
+    yield f"{'recipe':<{width}}  {'tiny':>7}  {'paper (H100 h)':>14}  topic"
     for row in rows:
         hours = row["paper_accelerator_hours"]
         cost = DASH if hours is None else "0" if hours == 0 else number(hours)
         yield f"{row['name']:<{width}}  {row['minutes']:>3g} min  {cost:>14}  {row['title']}"
-    yield "minutes are planned, for two cores; hours are 6 N D at 40 % of 989 TFLOP/s, learning rates searched included"
+    yield "minutes: planned, on two cores; hours: 6 N D at 40 % of 989 TFLOP/s, with the search of learning rates"

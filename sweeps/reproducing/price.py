@@ -1,5 +1,5 @@
-"""What a recipe costs before it is run: trials, examples, tokens, FLOPs and hours of accelerators, see
-:mod:`sweeps.outlook.compute`; its data are not read."""
+"""Expected cost of a recipe: trials, examples, tokens, FLOPs and accelerator hours, see :mod:`sweeps.outlook.compute`;
+its data are not read."""
 
 from __future__ import annotations
 
@@ -15,20 +15,21 @@ from sweeps.outlook.remaining import outlook
 from sweeps.papers.base import RecipeRun
 
 _DATA = ("data", "validation", "tokenizer", "text_field", "dtype")
-"""Options of a workload that say where its data are, which a model does without."""
+"""Options of a workload that say where its data are; its model can be built without them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunPrice:
-    """What a run of a recipe is expected to take.
+    """Expected cost of a run of a recipe.
 
     Attributes:
-        parameters: of its model, as it is built.
-        published: number of parameters that the paper names.
-        trials: that the search is expected to run.
-        examples: of all of them.
-        tokens: likewise; ``None`` where an example has none.
-        flops: 6 N D; ``None`` without tokens.
+        run: name of the run.
+        parameters: number of parameters of the model as built.
+        published: number of parameters that the paper gives; ``None`` if it gives none.
+        trials: number of trials that the search is expected to run.
+        examples: number of examples of all these trials.
+        tokens: number of tokens of these examples; ``None`` if examples have no tokens.
+        flops: 6 N D, with N parameters and D tokens; ``None`` without tokens.
     """
 
     run: str
@@ -40,7 +41,7 @@ class RunPrice:
     flops: float | None
 
     def hours(self, peak: float = PEAK, utilisation: float = UTILISATION) -> float | None:
-        """Hours of one accelerator with a peak in FLOPs per second, of which a share is used."""
+        """Return the hours on one accelerator, at a fraction ``utilisation`` of its ``peak`` in FLOP/s."""
         return None if self.flops is None else accelerator_hours(self.flops, peak, utilisation)
 
     def to_json(self, peak: float, utilisation: float) -> dict[str, Any]:
@@ -48,17 +49,17 @@ class RunPrice:
 
 
 def prices(runs: Sequence[RecipeRun]) -> list[RunPrice]:
-    """The price of every run, without what a policy adds to it."""
+    """Return the cost of every run, without trials that its policy adds."""
     return [price(run) for run in runs]
 
 
 def price(run: RecipeRun) -> RunPrice:
-    """The price of one run, by playing its search through, see :mod:`sweeps.outlook.remaining`."""
+    """Return the cost of a run, from a simulation of its search, see :mod:`sweeps.outlook.remaining`."""
     sweep, tokens_per_example = run.sweep, run.tokens_per_example
     if run.model is None and tokens_per_example is None:
         workload = build_workload(without_data(sweep.workload))
         tokens_per_example = workload.tokens_per_example
-    if sweep.target is None:  # trials go to a budget, whatever it is
+    if sweep.target is None:  # trials end at a budget; the target, which the simulation needs, has no effect
         sweep = sweep.replace(target=Target(metric="validation_loss", value=0.0))
     examples, trials = 0.0, 0
     parts = sweep.parts[:1] if sweep.shares_trials else sweep.parts
@@ -79,12 +80,12 @@ def price(run: RecipeRun) -> RunPrice:
 
 
 def parameters_of(run: RecipeRun, *, without_embeddings: bool = False) -> int:
-    """Parameters of the model of a run."""
+    """Return the number of parameters of the model of a run."""
     build = run.model or build_workload(without_data(run.sweep.workload)).build_model
     return count_parameters(build, without_embeddings=without_embeddings)
 
 
 def without_data(workload: Choice) -> Choice:
-    """The workload on the data that it brings along, with the model of the one it is."""
+    """Return the workload without the options that name its data; its model stays the same."""
     kept = {name: value for name, value in workload.options.items() if name not in _DATA}
     return replace(workload, options=kept)

@@ -1,4 +1,4 @@
-"""Numbers of ours out of the JSON of analyses, with their intervals."""
+"""Read measured numbers with their intervals from the JSON of analyses."""
 
 from __future__ import annotations
 
@@ -10,20 +10,19 @@ from cbs.errors import DataError
 from sweeps.papers.base import AnswerPath, Step
 
 _VALUES = ("value", "critical_batch_size", "ratio", "lr")
-"""Names of what ``interval`` beside them is of; beside any other name it is of something else."""
+"""Keys whose interval is the key ``interval`` of the same object; beside other keys it belongs to another number."""
 
 
 class NoSuchNumber(DataError):
-    """An analysis does not have what a reading asks for; the message says what."""
+    """Raised if the JSON of an analysis lacks a number; the message says which."""
 
 
 def read(contents: Mapping[str, Any], reading: AnswerPath) -> list[Quantity]:
-    """The numbers of a reading, whatever speaks against them: one, or as many as the list has that its path goes
-    through.
+    """Return the numbers at a path, whatever the verdicts about them: one, or one per entry of a list on the path.
 
     Args:
-        contents: of analyses by name.
-        reading: which number.
+        contents: JSON of the analyses by name.
+        reading: analysis and path of the number.
 
     Raises:
         NoSuchNumber: if the analysis does not have it.
@@ -40,8 +39,7 @@ def read(contents: Mapping[str, Any], reading: AnswerPath) -> list[Quantity]:
 
 
 def doubts(contents: Mapping[str, Any], reading: AnswerPath) -> list[str]:
-    """Verdicts that have to be ok for a reading to count and are not, and flags that are set; the same of what it is
-    divided by.
+    """Return what speaks against a number and its divisor: verdicts that are not ``ok``, and flags that are set.
 
     Raises:
         NoSuchNumber: if the analysis does not have one of them.
@@ -72,7 +70,7 @@ def _quantity(holder: Any, last: Step, reading: AnswerPath) -> Quantity:
 
 
 def _at(content: Any, path: Sequence[Step], within: Sequence[Step] = ()) -> list[Any]:
-    """What a path leads to, one or several."""
+    """Return all values at a path; ``within`` is the whole path to name in an error."""
     here = [content]
     for step in path:
         here = [each for part in here for each in _steps(part, step, within or path)]
@@ -93,14 +91,14 @@ def _steps(part: Any, step: Step, path: Sequence[Step]) -> Iterator[Any]:
 
 
 def in_short(path: Sequence[Step]) -> str:
-    """``verdict of merit``: the last name of a path, and the names of the entries that it goes through."""
+    """Return the last key of a path and the names of the entries on it, as ``verdict of merit``."""
     *_, last = (step for step in path if isinstance(step, str))
     names = [value for step in path if isinstance(step, Mapping) for value in step.values() if isinstance(value, str)]
     return last + (f" of {', '.join(names)}" if names else "")
 
 
 def in_words(path: Sequence[Step]) -> str:
-    """``fits[optimizer=merit].critical_batch_size``."""
+    """Return a path as text, as ``fits[optimizer=merit].critical_batch_size``."""
     text = ""
     for step in path:
         if isinstance(step, str):

@@ -31,7 +31,7 @@ from sweeps.spec.overrides import override
 from sweeps.spec.spec import Sweep
 
 VERDICTS = "verdicts.json"
-"""File of a recipe's verdicts in its folder, see :meth:`Reproduction.to_json`."""
+"""File with the verdicts, in the folder of a recipe, see :meth:`Reproduction.to_json`."""
 
 SCHEMA = 2
 DRAWN = (".png", ".pdf")
@@ -39,13 +39,13 @@ DRAWN = (".png", ".pdf")
 
 @dataclass(frozen=True, kw_only=True)
 class JudgedExpectation:
-    """A statement of a paper and what became of it.
+    """A statement of a paper with our numbers and the verdict.
 
     Attributes:
         expectation: the statement.
-        found: our numbers; those that could be read.
-        verdict: what they say.
-        why: why there are not all of them, or why they do not count, a reason each.
+        found: the measured numbers that could be read.
+        verdict: whether they agree with the statement.
+        why: reasons why numbers are missing or do not count.
     """
 
     expectation: Expectation
@@ -68,19 +68,19 @@ class JudgedExpectation:
 
 @dataclass(frozen=True, kw_only=True)
 class Reproduction:
-    """What came of a recipe.
+    """Result of :func:`reproduce`.
 
     Attributes:
-        name: of the recipe.
+        name: name of the recipe.
         scale: one of :data:`sweeps.papers.SCALES`.
-        recipe: as it was run.
-        judged: one for each of its expectations.
-        figures: files of the paper's figure, from the folder of the recipe.
-        failures: analyses that had no answer, with the reason.
-        command: command line that does the same.
+        recipe: the recipe as it was run.
+        judged: a verdict for each of its expectations.
+        figures: files with the figure of the paper, relative to ``output``.
+        failures: reasons of the analyses that failed, by name.
+        command: command line with the same result.
         output: folder of the recipe.
-        complete: whether every run has ended, and no trial of it failed.
-        seconds: of a processor, of all its trials and analyses.
+        complete: whether every run has ended, and no trial failed.
+        seconds: processor time of all trials and analyses.
     """
 
     name: str
@@ -113,7 +113,7 @@ class Reproduction:
 
 
 def recipe_of(name: str, scale: str, settings: Sequence[str] = ()) -> PaperRecipe:
-    """A recipe at a scale, with settings of all its sweeps changed as ``cbs sweep --set`` does.
+    """Return a recipe at a scale, with ``settings`` applied to all its sweeps as by ``cbs sweep --set``.
 
     Raises:
         ConfigError: if there is no such recipe, scale or setting.
@@ -140,24 +140,24 @@ def reproduce(
     progress: Progress | None = None,
     note: Callable[[str], None] = lambda line: None,
 ) -> Reproduction:
-    """Run what is missing of a recipe, analyse it, and judge every statement of the paper.
+    """Run the missing trials of a recipe, analyse the results, and judge every statement of the paper.
 
     Args:
-        name: in :data:`sweeps.papers.PAPERS`.
+        name: name in :data:`sweeps.papers.PAPERS`.
         scale: one of :data:`sweeps.papers.SCALES`.
-        output: folder of the recipe, with one for every run; ``None`` for ``results/NAME-SCALE``.
+        output: folder of the recipe, with a subfolder for every run; ``None`` for ``results/NAME-SCALE``.
         settings: changes of all sweeps, see :func:`recipe_of`.
         resources: where to run; ``None`` for all cores of this machine.
-        limits: when no trial starts any more; what is there is analysed then.
-        progress: shows what happens; ``None`` for silence.
-        note: tells a person a line.
+        limits: limits after which no trial starts; the results so far are then analysed.
+        progress: display of the progress; ``None`` for none.
+        note: called with every line to show to the user.
 
     Returns:
-        The verdicts, which are also in :data:`VERDICTS` in the folder.
+        The verdicts, which are also written to :data:`VERDICTS` in the folder.
 
     Raises:
-        CbsError: as :func:`sweeps.launching.loop.run_sweep`. An analysis that has no answer is none: the statements
-            that it is about cannot be told then.
+        CbsError: as :func:`sweeps.launching.loop.run_sweep`. An analysis that fails does not raise: the verdict on its
+            statements is then "cannot be told".
     """
     recipe = recipe_of(name, scale, settings)
     output = Path("results") / f"{name}-{scale}" if output is None else output
@@ -166,7 +166,7 @@ def reproduce(
     complete = True
     for run in recipe.runs:
         if limits.reached:
-            note(f"{limits.reached}: run {run.name} and those after it have no more trials")
+            note(f"{limits.reached}: no trial starts in run {run.name} and those after it")
             break
         note(f"{run.name}: {output / run.name}")
         policy = POLICIES.make(run.policy.name, **run.policy.options)
@@ -207,33 +207,33 @@ def reproduce(
 
 
 def _from_parent(run: RecipeRun, output: Path) -> Sweep:
-    """The sweep of a run, its trials starting from the checkpoint that the run before it keeps, if it names one."""
+    """Return the sweep of a run; if the run has a parent, its trials start from the checkpoint that this one kept."""
     if not run.parent:
         return run.sweep
     kept = sorted((output / run.parent).glob("kept/*/*.pt"))
     if len(kept) != 1:
-        raise ResultsError(f"{output / run.parent} keeps {len(kept)} checkpoints, and run {run.name} starts from one")
+        raise ResultsError(f"{output / run.parent} holds {len(kept)} checkpoints, but run {run.name} needs exactly one")
     return run.sweep.replace(parent=replace(parent_at(kept[0]), optimizer="reset"))
 
 
 def is_figure(file: str, figure: str) -> bool:
-    """Whether a file is the picture of a figure, of which there may be one for every target: ``steps-loss_below_2``."""
+    """Whether a file is an image of a figure; there may be one per target, as ``steps-loss_below_2.png``."""
     return file.endswith(DRAWN) and figure in (Path(file).stem, Path(file).stem.split("-")[0])
 
 
 def command_lines(recipe: PaperRecipe, output: Path) -> dict[str, str]:
-    """The analyses of a recipe as command lines with the folders of its runs."""
+    """Return the command lines of a recipe's analyses, with the folders of its runs filled in."""
     places = {run.name: shlex.quote(str(output / run.name)) for run in recipe.runs}
     return {name: line.format(**places, output=shlex.quote(str(output))) for name, line in recipe.analyses.items()}
 
 
 def judge(expectation: Expectation, contents: dict[str, Any], failures: dict[str, str]) -> JudgedExpectation:
-    """A verdict, from what analyses said.
+    """Return the verdict on a statement.
 
     Args:
         expectation: the statement.
-        contents: JSON of analyses by name.
-        failures: why the others have none.
+        contents: JSON of the analyses by name.
+        failures: reasons of the analyses that failed, by name.
     """
     found: list[Quantity] = []
     why: list[str] = []
@@ -253,6 +253,6 @@ def judge(expectation: Expectation, contents: dict[str, Any], failures: dict[str
 
 
 def store(outcome: Reproduction, path: Path) -> None:
-    """Write the verdicts, in one piece."""
+    """Write the verdicts atomically."""
     with atomic_file(path) as draft:
         draft.write_text(json.dumps(outcome.to_json(), indent=2, allow_nan=False) + "\n")

@@ -1,4 +1,4 @@
-"""Recipes, prices and verdicts for a person: lines of text."""
+"""Recipes, prices and verdicts as lines of text."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WIDTH = 110
 
 
 def recipe_lines(name: str, recipe: PaperRecipe, output: Path) -> Iterator[str]:
-    """Protocol, deviations, runs, analyses and expectations of a recipe."""
+    """Yield the protocol, deviations, runs, analyses and expectations of a recipe."""
     yield f"{name}: {recipe.title}"
     yield f"  {recipe.paper}"
     yield ""
@@ -42,7 +42,7 @@ def recipe_lines(name: str, recipe: PaperRecipe, output: Path) -> Iterator[str]:
 
 
 def price_lines(prices: Sequence[RunPrice], peak: float, utilisation: float) -> Iterator[str]:
-    """What every run costs, and all of them."""
+    """Yield the cost of every run, and the total."""
     for each in prices:
         published = "" if each.published is None else f" (published: {number(each.published)})"
         amounts = [f"{each.trials} trials", f"{number(each.examples)} examples"]
@@ -57,15 +57,16 @@ def price_lines(prices: Sequence[RunPrice], peak: float, utilisation: float) -> 
         yield f"in all      {number(sum(known))} accelerator hours"
         yield from _wrapped(
             "            ",
-            f"FLOPs are 6 N D, N all parameters and D tokens; hours at {utilisation:.0%} of {peak / 1e12:g} TFLOP/s; "
-            "without evaluations, and the trials that the search adds are those that it usually does",
+            f"FLOPs are 6 N D for N parameters in all and D tokens; hours at {utilisation:.0%} of "
+            f"{peak / 1e12:g} TFLOP/s; evaluations are not included, and the search is assumed to add as many trials "
+            "as usual",
         )
     if len(known) < len(prices):
-        yield "            where an example has no tokens, 6 N D does not hold: no FLOPs there"
+        yield "            no FLOPs are given for runs whose examples have no tokens, as 6 N D does not hold there"
 
 
 def verdict_lines(outcome: Reproduction) -> Iterator[str]:
-    """Every statement with the published numbers, ours, and the verdict."""
+    """Yield every statement with the published numbers, ours, and the verdict."""
     yield f"{outcome.recipe.title}: {outcome.recipe.paper}"
     for each in outcome.judged:
         yield ""
@@ -82,13 +83,13 @@ def verdict_lines(outcome: Reproduction) -> Iterator[str]:
 
 
 def told(found: Sequence[Quantity], why: str) -> str:
-    """Numbers with their intervals, a number that is its own interval alone; and why they do not count."""
+    """Return the numbers with their intervals, an exact one without, and the reason why they do not count."""
     numbers = ", ".join(number(e.value) if _exact(e) else open_ended(e) for e in found)
     return f"{numbers} ({why})" if numbers and why else numbers or why
 
 
 def open_ended(quantity: Quantity) -> str:
-    """A number with its interval, an end that the data leave open called so: it may be negative or not."""
+    """Return a number with its interval; an end without a value reads ``open``, as the number may have either sign."""
     low, high = (number(end) if end is not None else "open" for end in quantity.interval)
     return f"{number(quantity.value)} [{low}, {high}]" if quantity.interval != (None, None) else number(quantity.value)
 

@@ -82,11 +82,11 @@ def run(
         if result.status.final:
             checkpoint.remove()
         if result.micro_batch_size is not None:
-            notes.append(f"{result.micro_batch_size} examples at a time, as memory holds no more")
+            notes.append(f"passes of {result.micro_batch_size} examples, as more do not fit into memory")
     trial_notes = [f"{config.trial_id}: {note}" for note in notes]
     trial_notes += [
         UNMEASURED + why for _, _, why in [result.message.partition(UNMEASURED)] if why
-    ]  # alike in all trials
+    ]  # without the trial's id, as it is the same in all trials
     return {"status": str(result.status), "notes": trial_notes, "changed": changed(before)}
 
 

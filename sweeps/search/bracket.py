@@ -288,7 +288,7 @@ def _closer(table: TrialTable, seeds: Sequence[int], lattice: Lattice, rules: Ru
         if abs(gap) > widest + 1:
             step = max(1, round(abs(gap) / widest / 2)) * widest
             position = round(table.at[leader] + math.copysign(step, gap))
-            why = "nothing reached the target below" if below_cliff else "more than a factor of 2"
+            why = "no lower learning rate reached the target" if below_cliff else "more than a factor of 2"
             asks.append(TrialRequest(lattice.lr(position), seeds[0], f"between {_ends(table, leader, beside)}: {why}"))
     return asks
 

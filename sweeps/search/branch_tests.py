@@ -1,4 +1,4 @@
-"""Branches of a checkpoint one after the other, as a sequential test of their losses asks for them."""
+"""Run the branches of a checkpoint one after the other, as a sequential test of their losses requests them."""
 
 from __future__ import annotations
 
@@ -21,14 +21,17 @@ from sweeps.spec.spec import Sweep
 
 @dataclass(frozen=True, kw_only=True)
 class TestedCheckpoint:
-    """What the test says of one optimizer at one checkpoint.
+    """Result of the sequential test for one optimizer at one checkpoint.
 
     Attributes:
-        recovered: the largest k that has not lost; the smallest one has not by definition.
-        lost: the smallest k above it that has; ``None`` where none has.
-        untold: k between them of which more seeds would hardly say more.
-        branches: that it took.
-        done: whether it came to its end: no branch failed, and no limit came first.
+        optimizer: label of the optimizer.
+        examples: number of examples that the trunk had seen at the checkpoint.
+        recovered: the largest factor k that has recovered; the smallest one has by definition.
+        lost: the smallest factor above it that has lost; ``None`` if none has.
+        untold: factors between the two that more seeds would hardly decide.
+        branches: number of branches that ran.
+        done: whether the test has ended; false if a branch failed or a limit was reached before.
+        losses: losses of all branches.
     """
 
     optimizer: str
@@ -42,7 +45,7 @@ class TestedCheckpoint:
 
     @property
     def guess(self) -> float:
-        """The middle of where k* is."""
+        """Guess of k*: the geometric mean of ``recovered`` and ``lost``, or ``recovered`` if none has lost."""
         return math.sqrt(self.recovered * (self.lost or self.recovered))
 
     def to_json(self) -> dict[str, Any]:
@@ -53,7 +56,7 @@ class TestedCheckpoint:
         }  # fmt: skip
 
     def line(self, smallest: Fraction) -> str:
-        """For a person, where ``smallest`` is the least k there is."""
+        """Return the result as a line of text; ``smallest`` is the smallest factor of all."""
         where = f"between {self.recovered} and {self.lost}"
         if self.lost is None and self.recovered == smallest:
             where = "not known"
@@ -62,7 +65,7 @@ class TestedCheckpoint:
         elif self.recovered == smallest:
             where = f"below {self.lost}"
         unclear = f", {', '.join(map(str, self.untold))} cannot be told" if self.untold else ""
-        stopped = "" if self.done else ", not at its end"
+        stopped = "" if self.done else ", test not ended"
         return f"{self.optimizer} at {self.examples:,}: k* {where}{unclear} ({self.branches} branches{stopped})"
 
 
@@ -77,17 +80,17 @@ def tested(
     limits: Limits,
     searches: list[Search],
 ) -> Generator[tuple[Sweep, Path], Search, TestedCheckpoint]:
-    """Yield the branches to run next as a sweep, until k* is bracketed.
+    """Yield the branches to run next as a sweep, until k* is bracketed; return the result of the test.
 
     Args:
         every: all branches of one optimizer at one checkpoint.
-        folder: of them.
-        factors: k by batch size, increasing.
-        within: excess loss up to which a branch has not lost.
+        folder: folder of the branches.
+        factors: factor k by batch size, increasing.
+        within: excess loss up to which a branch has not lost, in the unit of the metric.
         error: see :func:`analysis.estimate.branches.sequential.next_branches`.
-        earlier: checkpoints of the same run that were tested.
-        limits: once one is reached nothing more is yielded.
-        searches: each that is sent is added.
+        earlier: results at earlier checkpoints of the same run.
+        limits: limits after which nothing more is yielded.
+        searches: list to which every search that is sent back is added.
     """
     sizes, places = list(factors), np.array([float(k) for k in factors.values()])
     losses = np.full((len(every.seeds), len(sizes)), np.nan)
@@ -117,7 +120,8 @@ def tested(
 
 
 def _loss(trial: TrialResult) -> float:
-    """Over the last quarter of its window, less is better; infinity if it diverged, NaN if it did not get there."""
+    """Return the mean loss over the last quarter of the window, lower is better; infinity if the branch diverged, NaN
+    if it did not train to the end for another reason."""
     if trial.status is TrialStatus.DIVERGED:
         return math.inf
     if trial.status is not TrialStatus.BUDGET_EXHAUSTED:

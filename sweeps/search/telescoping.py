@@ -49,8 +49,7 @@ class WidthStage:
         best_lr: the best of the learning rates tried.
         optimum: minimum of the parabola in logarithms through the best one and its neighbours; the best one itself if a
             neighbour missed the target or does not exist.
-        at_grid_edge: whether the best one is the lowest or highest tried.
-        at_grid_edge: whether the winner is the lowest or highest that was tried.
+        at_grid_edge: whether the best one is the lowest or highest that was tried.
     """
 
     width: int

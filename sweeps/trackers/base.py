@@ -1,4 +1,4 @@
-"""What an experiment tracker is to a sweep, and what it is told of a trial."""
+"""Base class of experiment trackers, and the content of a trial that they write."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from cbs.trial.record import TrialResult
 
 
 class Tracker(ABC):
-    """Writes finished trials, a run each, named and identified by the trial's id.
+    """Writes every finished trial as a run, named and identified by the trial's id.
 
     Args:
-        folder: of the sweep, which exists; a tracker that keeps files keeps them in a folder of its own in it, unless
-            its own settings say otherwise.
+        folder: folder of the sweep, which exists. A tracker that writes files uses a subfolder of its own, unless its
+            own settings say otherwise.
 
     Attributes:
-        files: name of that folder.
+        files: name of this subfolder.
 
     Raises:
         MissingDependencyError: if its package is not installed.
@@ -33,7 +33,7 @@ class Tracker(ABC):
 
     @abstractmethod
     def write(self, result: TrialResult) -> None:
-        """Write a trial as a whole run. Raises what its package raises."""
+        """Write a trial as a whole run; may raise any error of the tracker's package."""
 
     def close(self) -> None:  # noqa: B027 - most packages have written a run when its last call returns
         """Wait until every run is on disk or sent; called once, after the last trial."""
@@ -41,24 +41,24 @@ class Tracker(ABC):
     @property
     @abstractmethod
     def where(self) -> str:
-        """Where a person finds the runs, in a few words."""
+        """Where the user finds the runs, in a few words."""
 
 
 def called(folder: Path) -> str:
-    """What a sweep is called among others: like its folder; one width of a telescope, all of which have the same
-    names, after the telescope, too."""
+    """Return the name of a sweep: that of its folder. For one width of a telescoping sweep, the name of the parent
+    folder comes first, because all telescoping sweeps have the same names of widths."""
     here = folder.resolve()
     return f"{here.parent.name}-{here.name}" if re.fullmatch(r"width-\d+", here.name) else here.name
 
 
 def settings(result: TrialResult) -> dict[str, Any]:
-    """The configuration of a trial and its fingerprint, one value a name: ``optimizer.name``, ``lr``."""
+    """Return the configuration of a trial and its fingerprint as single values by name: ``optimizer.name``, ``lr``."""
     stated = dict(_flat("stated.", result.stated))
     return {"fingerprint": result.config.fingerprint, **dict(_flat("", result.config.to_dict())), **stated}
 
 
 def outcome(result: TrialResult) -> dict[str, float]:
-    """The numbers a trial ended with: steps and examples to the target where it was reached, and the last step."""
+    """Return the final numbers of a trial: steps and examples to the target if it was reached, and the last step."""
     metrics = {
         "steps_to_target": result.steps_to_target,
         "examples_to_target": result.examples_to_target,
@@ -68,14 +68,14 @@ def outcome(result: TrialResult) -> dict[str, float]:
 
 
 def curve(result: TrialResult) -> Iterator[tuple[int, dict[str, float]]]:
-    """Step and values of every evaluation; a loss that is not finite is left out, as trackers refuse it."""
+    """Yield step and values of every evaluation; values that are not finite are left out, as trackers refuse them."""
     metric = result.config.target.metric
     for point in result.evaluations:
         values = {
             "train_loss": point.train_loss,
             "lr": point.lr,
             "examples": float(point.examples),
-            metric: point.value,  # last, as it may be called like one of these
+            metric: point.value,  # last, as the metric may have one of these names
         }
         yield point.step, {name: value for name, value in values.items() if math.isfinite(value)}
 

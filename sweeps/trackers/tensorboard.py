@@ -13,7 +13,7 @@ from sweeps.trackers.base import Tracker, curve, outcome, settings
 
 @TRACKERS.register("tensorboard")
 class TensorBoardTracker(Tracker):
-    """A folder ``tensorboard/<trial id>`` in that of the sweep; ``tensorboard --logdir`` shows them.
+    """Writes runs to ``tensorboard/<trial id>`` in the folder of the sweep; ``tensorboard --logdir`` shows them.
 
     The files are written by tensorboardX, which comes with Ray Tune.
     """
@@ -24,7 +24,7 @@ class TensorBoardTracker(Tracker):
         self._folder = folder / self.files
 
     def write(self, result: TrialResult) -> None:
-        """Replaces what a sweep that was killed left of the same run."""
+        """Write a run, replacing what a killed sweep has left of it."""
         from tensorboardX import SummaryWriter
         from tensorboardX.summary import hparams
 

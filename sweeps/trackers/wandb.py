@@ -16,8 +16,8 @@ OFFLINE = "offline"
 
 @TRACKERS.register("wandb")
 class WandbTracker(Tracker):
-    """Runs in the project ``WANDB_PROJECT``, or one :func:`called` like the folder; offline they are
-    ``wandb/offline-run-*``."""
+    """Writes runs to the project ``WANDB_PROJECT``, by default named by :func:`called`; offline runs are
+    ``wandb/offline-run-*`` in the folder of the sweep."""
 
     files = "wandb"
 
@@ -26,11 +26,11 @@ class WandbTracker(Tracker):
             import wandb  # noqa: F401
         self._folder = folder
         self._mode = os.environ.get("WANDB_MODE", OFFLINE)
-        # characters that it refuses in the name of a project
+        # wandb refuses these characters in the name of a project
         self._project = os.environ.get("WANDB_PROJECT", re.sub(r"[/\\#?%:]", "-", called(folder)))
 
     def write(self, result: TrialResult) -> None:
-        """Offline runs keep their id, so a trial that is written twice is one run once it is synchronised."""
+        """Write a run; offline runs keep their id, so a trial that was written twice becomes one run when uploaded."""
         import wandb
 
         with wandb.init(
@@ -49,10 +49,10 @@ class WandbTracker(Tracker):
             run.summary.update({**outcome(result), "status": str(result.status)})
 
     def close(self) -> None:
-        """wandb writes the file of a run after the run was finished: until its service has ended, it may be empty."""
+        """End wandb's service, which writes the files of runs only after they have finished."""
         import wandb
 
-        if wandb.run is None:  # else the service has runs of others in this process
+        if wandb.run is None:  # otherwise other code in this process uses the service
             wandb.teardown()
 
     @property

@@ -142,7 +142,7 @@ def test_below_a_cliff_a_window_of_less_than_a_factor_of_two_is_looked_for_where
     ):
         (ask,) = needed(seen(*ends), [0], LATTICE, RULES)
         assert LATTICE.position(ask.lr) == position
-        assert "nothing reached the target below" in ask.why
+        assert "no lower learning rate reached the target" in ask.why
     assert needed(seen(*flat, (0.25, math.inf)), [0], LATTICE, RULES) == []
     assert needed(seen((-1, math.inf), (0, 0.5), (1, 0.6)), [0], LATTICE, RULES) == []
     assert "fewer steps" in needed(reached(m1=120, z=100, p1=math.nan), [0], LATTICE, RULES)[0].why

@@ -59,14 +59,14 @@ def test_a_batch_schedule_is_at_its_budget_after_the_last_step_that_fits(tmp_pat
     assert known["value"] is not None
     assert scheduled["value"] is not None
     assert (known["most_examples"], scheduled["most_examples"]) == (400, 364)
-    assert not any("none of them" in line for line in outcome_lines(report.content))
+    assert not any("no trial" in line for line in outcome_lines(report.content))
 
 
 def test_by_how_much_a_budget_was_missed_is_said(tmp_path):
     report = ran(tiny(lr_rule=parse_lr_rule("linear:50@4")), tmp_path)
     seen = [study["most_examples"] for study in report.content["studies"]]
     assert all(0 < count < 400 for count in seen)
-    said = [line for line in outcome_lines(report.content) if "none of them used it up" in line]
+    said = [line for line in outcome_lines(report.content) if "no trial used up the budget" in line]
     assert [line.endswith(f"at most {count:,}") for line, count in zip(said, seen, strict=True)] == [True, True]
 
 
@@ -234,7 +234,7 @@ def test_a_dry_run_counts_every_trial_to_its_budget(tmp_path):
     assert "budget        200 400 examples" in lines
     assert "whole batches are 384 at batch size 32" in lines
     assert any(line.startswith("examples      784 (every trial to its budget)") for line in lines)
-    assert lines[-1].startswith("the smaller budgets are read off the same trials")
+    assert lines[-1].startswith("the smaller budgets are read from the same trials")
     decaying = resolve(tiny(budgets=(200, 400), schedule=ScheduleRule(name="linear", warmup_steps=1)))
     report = Once().preview(decaying, tmp_path, None, 1)
     assert report.content["examples"] == 392 + 784 - 0

@@ -144,7 +144,7 @@ def test_it_survives_the_configuration() -> None:
         ({"command": "train {lr} {seed} {folder}"}, "every batch size would give the same run"),
         ({"command": "train {batch_size} {seed} {folder}"}, "every learning rate would give the same run"),
         ({"command": "train {batch_size} {lr} {folder}"}, "every seed would give the same run"),
-        ({"command": "train {batch_size} {lr} {seed}"}, "where would its jsonl log be"),
+        ({"command": "train {batch_size} {lr} {seed}"}, "has no {folder}, so the program cannot know"),
         ({"command": f"train {PLACES} {{lr:.2f}}"}, "the name alone"),
         ({"command": f"train {PLACES} '"}, "No closing quotation"),
         ({"command": f"train {PLACES} }}"}, "for a brace"),

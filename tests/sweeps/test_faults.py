@@ -81,7 +81,7 @@ def test_a_crash_a_full_memory_and_a_lost_worker_are_told_and_harm_no_other_tria
     assert "killed by SIGSEGV: in " in found[4].message
     assert "faulty.py:" in found[4].message
     assert (found[5].micro_batch_size, found[16].micro_batch_size) == (3, None)
-    assert "3 examples at a time, as memory holds no more" in told
+    assert "passes of 3 examples, as more do not fit into memory" in told
     assert "1 of 4 trials failed" in told
     assert "easier --target" not in told
     last = (tmp_path / "crash" / "trials" / found[4].trial_id / "last-lines.txt").read_text()
@@ -128,7 +128,7 @@ def test_a_limit_on_the_memory_of_a_trial_makes_its_passes_smaller_and_changes_n
     assert {size: (str(result.status), result.micro_batch_size) for size, result in found.items()} == {
         4: ("REACHED", None), 8: ("REACHED", 4), 16: ("REACHED", 4)
     }  # fmt: skip
-    assert told.count("4 examples at a time, as memory holds no more") == 2
+    assert told.count("passes of 4 examples, as more do not fit into memory") == 2
     for result in found.values():
         alone = run_trial(result.config, most=result.micro_batch_size)
         assert str(result.evaluations) == str(alone.evaluations)

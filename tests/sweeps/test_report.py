@@ -40,7 +40,7 @@ def test_where_no_step_is_timed_the_plan_says_hours_of_an_accelerator(tmp_path: 
     assert found["flops"] == 6 * parameters * found["tokens"]
     assert found["accelerator_hours"] == pytest.approx(found["flops"] / (0.4 * 989e12) / 3600)
     (line,) = (line for line in dry_run_lines(report) if line.startswith("time "))
-    assert f"{found['accelerator_hours']:.3g} hours of an accelerator at 40% of 989 TFLOP/s, unknown here" in line
+    assert f"{found['accelerator_hours']:.3g} hours of an accelerator at 40% of 989 TFLOP/s, not timed here" in line
     assert f"N = {parameters:,} parameters" in line
     timed = Cost(steps={text: StepCost(1.0, 0.0, 0.0) for text in sweep.choices}, told=())
     assert dry_run_report(sweep, tmp_path, timed, 1)["compute"] is None

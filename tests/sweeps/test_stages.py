@@ -137,4 +137,4 @@ def test_edges_misses_and_carried_learning_rates_are_said() -> None:
     assert lines[2].endswith("-  LR at the edge of the grid")
     assert lines[3].endswith("carried over")
     assert lines[4] == stages.NO_LAW
-    assert "trials: 9; grids as wide and as fine at every width: 20" in lines
+    assert "trials: 9; with the full grid at every width: 20" in lines

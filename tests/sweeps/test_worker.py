@@ -159,7 +159,7 @@ def test_passes_are_halved_until_memory_holds_them_and_the_numbers_stay(setup):
     answer = Worker(setup).run(CONFIG.to_dict(), None)
     assert answer == {
         "status": "REACHED",
-        "notes": [f"{CONFIG.trial_id}: 3 examples at a time, as memory holds no more"],
+        "notes": [f"{CONFIG.trial_id}: passes of 3 examples, as more do not fit into memory"],
     }
     found, alone = Store(setup.store).load(CONFIG.trial_id), run_trial(whole(CONFIG))
     assert (found.micro_batch_size, alone.micro_batch_size) == (3, None)

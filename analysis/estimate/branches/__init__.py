@@ -1,1 +1,1 @@
-"""From the losses at the end of branches of one checkpoint to the local critical batch size."""
+"""The local critical batch size, estimated from the final losses of the branches of a checkpoint."""

@@ -1,4 +1,4 @@
-"""The table behind every local critical batch size: losses at the end of the branches of one checkpoint."""
+"""Final losses of the branches of one checkpoint, by seed and factor of the batch size."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from cbs.errors import DataError
 
 @dataclass(frozen=True)
 class BranchLosses:
-    """Branches of one checkpoint, each as long as the others in examples; those of one seed saw the same examples in
-    the same order, so that within a row differences are paired.
+    """Losses of the branches of one checkpoint after equal numbers of examples. Branches of one seed see the same
+    examples in the same order, so differences within a row are paired.
 
     Attributes:
-        factors: k, batch size over that of the trunk, above 0 and increasing, shape ``[K]``.
-        losses: :func:`cbs.trial.record.end_mean` of the metric, less is better: NaN where a branch was not run,
-            infinity where it diverged, ``[N, K]`` for N seeds.
+        factors: k, the ratio of the batch size to that of the trunk, above 0 and increasing, ``[K]``.
+        losses: :func:`cbs.trial.record.end_mean` of the metric, lower is better, ``[N, K]`` for N seeds; NaN where no
+            branch was run, infinity where it diverged.
 
     Raises:
         DataError: if shapes do not fit or factors do not increase.
@@ -37,13 +37,13 @@ class BranchLosses:
 
     @property
     def diverged(self) -> np.ndarray:
-        """Factors at which the branch of some seed diverged, shape ``[K]``."""
+        """Mask of the factors at which the branch of some seed diverged, ``[K]``."""
         return np.asarray(np.isposinf(self.losses).any(axis=0))
 
     @property
     def usable(self) -> np.ndarray:
-        """Factors that can be compared with one another, shape ``[K]``: none of their branches diverged, and seeds join
-        them, directly or by way of others. Of several such sets that with the most branches."""
+        """Mask of the factors that can be compared with one another, ``[K]``: none of their branches diverged, and they
+        share seeds, directly or through other factors. Of several such sets it is the one with the most branches."""
         there = np.isfinite(self.losses) & ~self.diverged
         seeds, factors = there.shape
         rows, columns = np.nonzero(there)
@@ -55,5 +55,5 @@ class BranchLosses:
         return np.asarray((labels[seeds:] == sizes.argmax()) & there.any(axis=0))
 
     def of(self, kept: np.ndarray) -> BranchLosses:
-        """The branches of some of the factors."""
+        """Return the branches of the factors in a mask ``[K]``."""
         return BranchLosses(self.factors[kept], self.losses[:, kept])

@@ -1,15 +1,15 @@
-r"""The local critical batch size by paired differences, with an interval.
+r"""The local critical batch size from paired differences, with an interval.
 
-The excess of a factor k is :math:`e_k = L_k - \min_{k' \le k} L_{k'}`, of expected losses at the end of the window, and
-:math:`k^*` is the largest k whose excess is at most a tolerance: between the k that were tried that of a monotone cubic
-in ln k through the excesses. Branches of one seed see the same examples, so the noise of a difference is that of
-:math:`L_k - L_{k'}` within seeds, which is far less than that of the losses.
+The excess of a factor k is :math:`e_k = L_k - \min_{k' \le k} L_{k'}`, where L is the expected loss at the end of the
+window, and :math:`k^*` is the largest k whose excess is at most a tolerance; between the factors that were run, a
+monotone cubic in ln k interpolates the excess. Branches of one seed see the same examples, so the difference
+:math:`L_k - L_{k'}` within a seed has far less noise than the losses themselves.
 
-A draw moves the means of all k together: :math:`\sum_s g_s r_{sk}/\sqrt{n_k (n_k - 1)}` with the residuals
-:math:`r_{sk}` of seed and factor and standard normal :math:`g_s`, times the root of :math:`\nu/\chi^2_\nu`,
-:math:`\nu = n_k - 1`. Every difference of two factors then has exactly the t interval of its pairs, which resampling
-three to five seeds with replacement falls short of. The best smaller k is kept from draw to draw: chosen anew each time
-it would lie too low twice over.
+A draw moves the means of all k together, by :math:`\sum_s g_s r_{sk}/\sqrt{n_k (n_k - 1)}` with the residuals
+:math:`r_{sk}` of seed s and factor k and standard normal :math:`g_s`, times the square root of :math:`\nu/\chi^2_\nu`,
+:math:`\nu = n_k - 1`. Every difference of two factors then has exactly the t interval of its pairs, whereas resampling
+three to five seeds with replacement gives a narrower one. The best smaller k is the same in all draws: choosing it anew
+in each would bias its loss downwards twice.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from analysis.arrays import OPEN, UNKNOWN, Array, Interval, Quantity
 from analysis.estimate.branches.losses import BranchLosses
 
 _BETWEEN = 24
-"""Points between two factors at which a curve is looked at."""
+"""Number of points from one factor to the next at which the interpolated curve is evaluated."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PairedMeans:
-    """Losses of the factors of one checkpoint, up to a constant that all share.
+    """Mean losses of the factors of one checkpoint, up to a common constant.
 
     Attributes:
-        factors: that can be compared, ``[K]``.
-        means: least squares with an effect of every seed, ``[K]``; of branches that all ran, differences are means of
-            paired differences.
-        drawn: of the means, ``[R, K]``; no rows where the noise is not known.
-        seeds: branches of every factor, ``[K]``.
-        variance: of what a seed does to one factor and not to all, ``[K]``; NaN below two seeds.
-        borrowed: whether the noise of a factor is that of other checkpoints or factors, ``[K]``.
+        factors: factors that can be compared, ``[K]``.
+        means: least-squares means with an effect of every seed, ``[K]``; if every seed ran every factor, their
+            differences are the means of the paired differences.
+        drawn: draws of the means, ``[R, K]``; no rows if the noise is unknown.
+        seeds: number of branches of every factor, ``[K]``.
+        variance: variance of the interaction of seed and factor, ``[K]``; NaN with fewer than two seeds.
+        borrowed: whether the noise of a factor is taken from other checkpoints or factors, ``[K]``.
     """
 
     factors: Array
@@ -53,7 +53,7 @@ class PairedMeans:
 
 @dataclass(frozen=True)
 class LentNoise:
-    """Variance of what a seed does to one factor and not to all, NaN if unknown, and its degrees of freedom."""
+    """Variance of the interaction of seed and factor, NaN if unknown, and its degrees of freedom."""
 
     variance: float
     freedom: float
@@ -61,14 +61,15 @@ class LentNoise:
 
 @dataclass(frozen=True, kw_only=True)
 class LocalFactor:
-    """Where the loss of branches exceeds that of the best smaller one by a tolerance.
+    """The factor k* from which on the excess loss of branches is above the tolerance.
 
     Attributes:
-        factor: k*, no value where that lies beyond the factors that were run; an end of its interval likewise.
-        drawn: of ln k*, ``[R]``; infinite beyond.
-        factors, excess: that could be compared, and their excesses with intervals.
-        beyond: ``above`` where the largest factor is within the tolerance, ``below`` where the smallest one alone is;
-            else empty.
+        factor: k*; no value if it lies beyond the factors that were run, and an end of its interval is open likewise.
+        drawn: draws of ln k*, ``[R]``; infinite beyond the largest factor.
+        factors: factors that can be compared, ``[K]``.
+        excess: their excess losses.
+        beyond: ``above`` if the largest factor is within the tolerance, ``below`` if only the smallest one is;
+            otherwise empty.
     """
 
     factor: Quantity = UNKNOWN
@@ -81,16 +82,17 @@ class LocalFactor:
 def paired_means(
     branches: BranchLosses, draws: int, seed: int, lent: LentNoise | None = None, *, part: int = 0
 ) -> PairedMeans:
-    """The means of the factors that can be compared, and draws of them.
+    """Estimate the mean losses of the factors that can be compared, and draw from their distribution.
 
     Args:
-        branches: of one checkpoint; some of the factors can be compared.
-        draws: how many.
-        seed: of the draws; branches of one checkpoint are drawn alike for every window, those of others not.
-        lent: noise to be used below two seeds, and of two where it has more degrees of freedom than they have, see
-            :func:`noise_to_borrow`.
-        part: number of the part of the window: noise that is lent does not say how that of two parts hangs together, so
-            each has draws of its own.
+        branches: losses of one checkpoint, with at least one usable factor.
+        draws: number of draws.
+        seed: seed of the draws; the same for the whole and the half window of a checkpoint, so that their draws are
+            paired, and different for different checkpoints.
+        lent: noise for factors with one seed, or with two if it has more than one degree of freedom, and for all if no
+            residual has any, see :func:`noise_to_borrow`.
+        part: 0 for the whole window, another number for a part of it. Lent noise does not show how the noise of two
+            windows is correlated, so its draws are independent.
     """
     kept = branches.usable
     losses = branches.losses[:, kept]
@@ -99,7 +101,7 @@ def paired_means(
     means, residuals = _two_way(losses, there)
     variance = np.where(seeds > 1, (residuals**2).sum(axis=0) / np.maximum(seeds - 1, 1), np.nan)
     lent = lent or LentNoise(math.nan, 0.0)
-    # as many parameters as losses: residuals are 0 whatever the noise is
+    # with as many parameters as losses, the residuals are 0 whatever the noise is
     saturated = len(means) > 1 and _spare(there) <= 0
     variance = np.where(saturated, np.nan, variance)
     alone = (seeds < 2) | ((seeds < 3) & (lent.freedom > 1)) | saturated
@@ -114,7 +116,7 @@ def paired_means(
         if part:
             borrowed = np.random.default_rng([seed, part]).standard_normal(borrowed.shape)
         normal += borrowed * np.sqrt(other / seeds)
-        # comonotone over factors: with seeds alike all differences are divided by the same number
+        # one quantile for all factors: if their numbers of seeds are equal, all are divided by the same number
         unlike, alike = np.unique(freedom, return_inverse=True)
         spread = (chi2.ppf(rng.random((draws, 1)), unlike) / unlike)[:, alike]
         drawn = means + normal / np.sqrt(np.maximum(spread, 1e-12))
@@ -124,28 +126,30 @@ def paired_means(
 
 
 def noise_to_borrow(checkpoints: list[BranchLosses]) -> LentNoise:
-    """Noise for factors that too few seeds ran: the largest variance that any factor had at any checkpoint of the run
-    where two seeds or more ran it; NaN where the noise of none is known."""
+    """Return the noise for factors that too few seeds ran: the largest variance of any factor at any checkpoint of the
+    run, among those that two or more seeds ran; NaN if there are none."""
     largest, freedom = math.nan, 0.0
     for branches in checkpoints:
         if not branches.usable.any():
             continue
         found = paired_means(branches, 0, 0)
         freedom += max(_spare(np.isfinite(branches.losses[:, branches.usable])), 0.0)
-        whole = found.variance * len(found.factors) / max(len(found.factors) - 1, 1)  # with what all factors share
+        whole = found.variance * len(found.factors) / max(len(found.factors) - 1, 1)  # effects of seeds took 1/K
         largest = float(np.fmax(largest, np.fmax.reduce(whole)))
     return LentNoise(largest, freedom)
 
 
 def _spare(there: np.ndarray) -> float:
-    """Degrees of freedom that losses, ``[N, K]`` where they are there, leave beside effects of factors and seeds."""
+    """Return the degrees of freedom that the losses marked in ``there`` ``[N, K]`` leave beside the effects of factors
+    and seeds."""
     twice = there.sum(axis=0)
     twice = twice[twice > 1]
-    return float(twice.sum() - len(twice) - (twice.max(initial=1) - 1))  # but for what a seed does to all
+    return float(twice.sum() - len(twice) - (twice.max(initial=1) - 1))  # the last term is for the effects of seeds
 
 
 def _two_way(losses: Array, there: np.ndarray) -> tuple[Array, Array]:
-    """Effects of the factors and what is left, 0 where nothing was run; seeds are joined by factors."""
+    """Return the effects of the factors, ``[K]``, and the residuals, ``[N, K]``, of a least-squares fit with effects of
+    seeds and factors; a residual is 0 where no branch was run. The factors must share seeds."""
     rows, columns = np.nonzero(there)
     design = np.zeros((len(rows), sum(losses.shape)))
     design[np.arange(len(rows)), rows] = design[np.arange(len(rows)), losses.shape[0] + columns] = 1.0
@@ -153,7 +157,7 @@ def _two_way(losses: Array, there: np.ndarray) -> tuple[Array, Array]:
     centre = float(values.mean())
     effects = np.linalg.lstsq(design, values - centre, rcond=None)[0]
     seeds, means = effects[: losses.shape[0]], effects[losses.shape[0] :]
-    # how much of the level is the seeds' and how much the factors' does not show; differences do not depend on it
+    # how the common level splits into seeds and factors is not determined; differences do not depend on it
     left = np.where(there, np.where(there, losses, 0.0) - centre - seeds[:, None] - means, 0.0)
     return centre + means + float(seeds[there.any(axis=1)].mean()), left
 
@@ -161,13 +165,15 @@ def _two_way(losses: Array, there: np.ndarray) -> tuple[Array, Array]:
 def local_factor(
     found: PairedMeans, tolerance: float, confidence: float, diverged: float | None = None, seed: int = 0
 ) -> LocalFactor:
-    """k* at a tolerance above 0, in the unit of the loss.
+    """Estimate k*, the largest factor whose excess loss is at most the tolerance.
 
     Args:
-        found: of :func:`paired_means`.
-        diverged: the smallest factor above those in ``found`` whose branches diverged: k* is below it, anywhere between
-            it and the largest one that did not where that is within the tolerance. ``None`` for none.
-        seed: of where it is then.
+        found: result of :func:`paired_means`.
+        tolerance: tolerance above 0, in the unit of the loss.
+        confidence: level of the intervals.
+        diverged: smallest factor above those in ``found`` at which a branch diverged; ``None`` if there is none. If the
+            largest factor in ``found`` is within the tolerance, k* is drawn between the two.
+        seed: seed of these draws.
     """
     factors, means, drawn = found.factors, found.means, found.drawn
     best = np.array([int(means[: place + 1].argmin()) for place in range(len(means))])
@@ -181,7 +187,7 @@ def local_factor(
         place[0] = 0.5
         between = logs[-1] + place * (math.log(diverged) - logs[-1])
         crossed = np.where(np.isposinf(crossed), between, crossed)
-    # the smallest factor has no excess by definition: where all others lost, nothing shows the best smaller one
+    # the smallest factor has excess 0 by definition: if all others lost, even smaller factors could be better
     below = len(logs) == 1 or bool(crossed[0] < logs[1])
     beyond = "above" if np.isposinf(crossed[0]) else "below" if below else ""
     value = None if beyond else math.exp(crossed[0])
@@ -194,7 +200,8 @@ def local_factor(
 
 
 def _ends(drawn: Array, confidence: float, last: float) -> Interval:
-    """Ends of the interval of k* from draws of its logarithm; from ``last`` on, the largest factor's, it is open."""
+    """Return the interval of k* from draws of its logarithm: its lower end is at most the largest factor, whose
+    logarithm is ``last``; its upper end is open if the draw there is infinite."""
     if not len(drawn):
         return OPEN
     tail = 0.5 - confidence / 2
@@ -203,12 +210,13 @@ def _ends(drawn: Array, confidence: float, last: float) -> Interval:
 
 
 def _last_within(logs: Array, excess: Array, tolerance: float, seed: int) -> Array:
-    """The largest ln k at which a curve through rows of excesses ``[R, K]`` is within the tolerance, shape ``[R]``;
-    infinity where that is the last one. The first excess of a row is 0.
+    """Return for every row of excesses the largest ln k at which a curve through them is within the tolerance, ``[R]``;
+    infinity if that is the last factor.
 
-    How a curve runs between two factors is as well known as a monotone cubic and straight lines agree: every row but
-    the first is moved by up to their difference, to either side; by more where the factors next to these two lie
-    farther apart than they do, as the cubic then knows less of the bend.
+    The difference between a monotone cubic and straight lines is taken as the uncertainty of the curve between two
+    factors: every row but the first is moved by up to this difference, to either side. It is moved by more if the
+    neighbouring factors lie farther apart than these two, as the cubic is then less certain. The first excess of every
+    row must be 0.
     """
     if len(logs) == 1:
         return np.full(len(excess), np.inf)
@@ -227,8 +235,8 @@ def _last_within(logs: Array, excess: Array, tolerance: float, seed: int) -> Arr
 
 
 def _crossed(at: Array, above: Array) -> Array:
-    """Where lines through rows of ``above`` ``[R, F]``, which begin at or below 0, are above it for good; infinity
-    where they end at or below 0."""
+    """Return where lines through every row of ``above`` ``[R, F]`` at ``at`` ``[F]`` rise above 0 for the last time,
+    ``[R]``; infinity for a row that ends at or below 0. Every row must begin at or below 0."""
     last = len(at) - 1 - (above[:, ::-1] <= 0).argmax(axis=1)
     after = np.minimum(last + 1, len(at) - 1)
     row = np.arange(len(above))

@@ -3,8 +3,8 @@ r"""The local critical batch size by the published rule.
 Merrill et al., "Critical Batch Size Revisited" (arXiv 2505.23971, sections 3 and 4): a branch trains with k times the
 batch size; :math:`L_k` is its training loss at the end, smoothed by an exponential average with weight 0.5; and
 :math:`k^*` is the largest k with :math:`L_{k^*} \le L_k + 0.01` for all tried :math:`k < k^*`. The interval goes from
-it to the next k that was tried, and the geometric mean of both is what is plotted. There is one run of every k in the
-paper; of several the mean over those seeds that ran every k is taken here.
+it to the next k that was tried, and the geometric mean of both is plotted. The paper has one run of every k; here the
+losses are means over the seeds that ran every k.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ SMOOTHING = 0.5
 """Weight of the newest loss in the average."""
 
 TOLERANCE = 0.01
-"""Nats per token."""
+"""Tolerance of the published rule in nats per token."""
 
 
 def smoothed(losses: Sequence[float] | np.ndarray) -> float:
-    """The exponential average of a series of losses at its end, begun at the first one; NaN of none."""
+    """Return the exponential average at the end of a series of losses, started at the first one; NaN without losses."""
     average = math.nan
     for place, loss in enumerate(losses):
         average = float(loss) if not place else SMOOTHING * float(loss) + (1 - SMOOTHING) * average
@@ -33,10 +33,10 @@ def smoothed(losses: Sequence[float] | np.ndarray) -> float:
 
 
 def published(branches: BranchLosses, tolerance: float = TOLERANCE) -> tuple[float | None, Quantity]:
-    """``k*``, and the point that is plotted with its interval, which is open above where ``k*`` is the largest k.
+    """Return ``k*`` by the published rule, and the point that the paper plots, with its interval.
 
-    ``None`` and no value where no seed ran every k, or the branch of the smallest k diverged. A k whose branch diverged
-    has not recovered.
+    If ``k*`` is the largest k that was run, the point has no value and the interval is open above. A k whose branch
+    diverged has not recovered. ``None`` and no value if no seed ran every k, or a branch of the smallest k diverged.
     """
     whole = branches.losses[~np.isnan(branches.losses).any(axis=1)]
     if not len(whole) or not np.isfinite(whole[:, 0]).all():

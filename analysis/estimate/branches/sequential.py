@@ -1,18 +1,18 @@
-r"""Which branch to run next, or that enough were run: a group-sequential search for the factor that is lost.
+r"""Group-sequential search for k*: which branches of a checkpoint to run next, and when enough were run.
 
-A factor has recovered once its loss is shown to be at most the tolerance above that of the smallest one, and is lost
-once it is shown to be more than that above it, both by t tests on paired differences. The smallest factor stands for
-the best smaller one: where losses fall with the factor at first, the search is a little too generous, which the
-estimate afterwards is not. Tests look after every further seed; at look n of at most N a side spends
-:math:`\alpha(n/N) - \alpha((n-1)/N)` of its error with :math:`\alpha(t) = \alpha \ln(1 + (e - 1) t)` (Lan and DeMets,
-"Discrete sequential boundaries for clinical trials", Biometrika 1983, which becomes Pocock's). The looks' errors are
-added up and not integrated, so that a test's rate holds whatever their dependence.
+A factor has recovered once its loss is shown to be at most the tolerance above that of the smallest factor, and is lost
+once it is shown to be more than the tolerance above it, both by t tests on paired differences. The smallest factor
+stands for the best smaller one: if losses first fall with the factor, the search is slightly too generous, but the
+estimate afterwards is not. A factor is tested again after every further seed; test n of at most N spends on each side
+:math:`\alpha(n/N) - \alpha((n-1)/N)` of the error with :math:`\alpha(t) = \alpha \ln(1 + (e - 1) t)` (Lan and DeMets,
+"Discrete sequential boundaries for clinical trials", Biometrika 1983, the function that approximates Pocock's). The
+errors of the tests are added up instead of integrated, so that the total holds whatever their dependence.
 
-The factor at which k* seems to be would take the most seeds, so those on both sides of it are tested, and the search
-ends where one has recovered and one is lost that are near enough.
+A factor close to k* would take the most seeds, so factors on both sides of it are tested, and the search ends when one
+has recovered and one is lost that are near enough to each other.
 
-The variance of a difference is pooled over all factors and checkpoints that two seeds or more ran, so that one seed of
-a factor may be enough; where a factor scatters far more than all others, its own noise counts alone.
+The variance of a difference is pooled over all factors and checkpoints that two or more seeds ran, so that one seed of
+a factor may be enough. If a factor scatters far more than all others, only its own noise is used for it.
 """
 
 from __future__ import annotations
@@ -29,35 +29,36 @@ from analysis.arrays import Array
 from analysis.estimate.branches.losses import BranchLosses
 
 MOST_SEEDS = 5
+"""Default limit of the seeds of one factor."""
 
 _UNLIKE = 0.01
-"""Probability of so much scatter, if it were that of all other branches, below which it is not."""
+"""Level of the F test for a factor that scatters more than all others."""
 
 _NEAR = 4.0
-"""A factor that is lost and one that has recovered are near enough if the one is at most this multiple of the other."""
+"""Largest ratio of a lost factor to a recovered one at which the two are near enough to end the search."""
 
 
 class BranchState(StrEnum):
-    """What is known of a factor."""
+    """State of the test of a factor."""
 
     RECOVERED = "recovered"
     LOST = "lost"
     OPEN = "open"
-    """The next seed may tell."""
+    """Another seed may decide."""
     UNTOLD = "cannot be told"
-    """As many seeds as are allowed did not tell, or as likely as not would not: k* is near it."""
+    """All seeds that are allowed did not decide, or would probably not: k* is near this factor."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class NextBranches:
-    """What :func:`next_branches` found.
+    """Result of :func:`next_branches`.
 
     Attributes:
-        run: places of the factors to run next, at most two; none where the search has ended.
-        seed: of them, from 0.
-        states: of every factor.
-        between: the largest factor that has recovered and the smallest one above that is lost, ``None`` where no factor
-            is: the interval of k* once the search has ended.
+        run: indices of the factors to run next, at most two; empty when the search has ended.
+        seed: index of their seed, from 0.
+        states: state of every factor.
+        between: the largest factor that has recovered, and the smallest one above it that is lost (``None`` if there is
+            none): the interval of k* once the search has ended.
     """
 
     run: tuple[int, ...] = ()
@@ -75,18 +76,16 @@ def next_branches(
     most_seeds: int = MOST_SEEDS,
     earlier: Sequence[BranchLosses] = (),
 ) -> NextBranches:
-    """The branches of one checkpoint to run next.
-
-    Half of ``error`` is the rate at which a factor that is lost is said to have recovered, and half the rate of the
-    other mistake, for normal differences. The end misses k* by a mistake about one of the factors next to it, as those
-    farther off are hardly mistaken: so ``error`` is the rate at which k* lies outside ``between``.
+    """Return the branches of one checkpoint to run next.
 
     Args:
         branches: all factors that may be run, and the losses so far; no row is needed for a seed that was not run.
-        tolerance: above the loss of the smallest factor.
-        guess: of k*, such as that of the checkpoint before.
-        most_seeds: of one factor.
-        earlier: other checkpoints, whose noise is taken for the same.
+        tolerance: largest difference from the loss of the smallest factor at which a factor has recovered.
+        guess: guess of k*, such as the result of the checkpoint before.
+        error: probability that k* lies outside :attr:`NextBranches.between`, for normal differences. Each of the two
+            factors next to k* is misjudged with at most half of it; factors farther away are hardly ever misjudged.
+        most_seeds: limit of the seeds of one factor.
+        earlier: branches of other checkpoints, whose noise is assumed to be the same.
     """
     factors, count = branches.factors, len(branches.factors)
     noise = _noises([*earlier, branches])
@@ -97,7 +96,7 @@ def next_branches(
     for place in range(1, count):
         run = len(there) >= most_seeds and there[:most_seeds, [0, place]].all()
         if states[place] is BranchState.OPEN and (run or (len(first) > 0 and np.isposinf(first).all())):
-            states[place] = BranchState.UNTOLD  # no seed is left, or nothing to compare with
+            states[place] = BranchState.UNTOLD  # no seed is left, or the smallest factor diverged with all seeds
     last = max(place for place, state in enumerate(states) if state is BranchState.RECOVERED)
     lost = next((place for place in range(last + 1, count) if states[place] is BranchState.LOST), count)
     between = (float(factors[last]), float(factors[lost]) if lost < count else None)
@@ -115,7 +114,7 @@ def next_branches(
 
 
 def _where(factors: Array, waiting: Sequence[int], last: int, lost: int, untold: int, guess: float) -> int:
-    """The factor to test next, one of ``waiting``: far enough from where k* seems to be that few seeds tell."""
+    """Return the index of the factor to test next, one of ``waiting``: so far from k* that few seeds decide."""
     if lost < len(factors):
         wanted = math.sqrt(factors[last] * factors[lost]) if last else factors[lost] / _NEAR
         return min(waiting, key=lambda place: (round(abs(math.log(factors[place] / wanted)), 6), place))
@@ -125,14 +124,14 @@ def _where(factors: Array, waiting: Sequence[int], last: int, lost: int, untold:
 
 
 def _apart(branches: BranchLosses, place: int) -> Array:
-    """Losses above that of the smallest factor, of the seeds that ran both to their end."""
+    """Return the differences of the loss from that of the smallest factor, for seeds at which both are finite."""
     apart = branches.losses[:, place] - branches.losses[:, 0]
     return np.asarray(apart[np.isfinite(apart)])
 
 
 def _noises(checkpoints: Iterable[BranchLosses]) -> Array:
-    """Of every factor that two seeds or more ran at a checkpoint: logarithm over the smallest one, sum of squared
-    deviations of the differences, degrees of freedom, ``[J, 3]``."""
+    """Return a row for every factor and checkpoint that two or more seeds ran, ``[J, 3]``: the logarithm of its ratio
+    to the smallest factor, the sum of squared deviations of its differences, and their degrees of freedom."""
     found = []
     for branches in checkpoints:
         logs = np.log(branches.factors / branches.factors[0])
@@ -145,7 +144,7 @@ def _test(branches: BranchLosses, place: int, noise: Array) -> _Test:
     if np.isposinf(branches.losses[:, place]).any():
         return _Test(np.array([np.inf]), 0.0, math.inf)
     apart, log = _apart(branches, place), math.log(branches.factors[place] / branches.factors[0])
-    # differences of factors that lie farther apart have the larger noise: a variance in proportion to the logarithm
+    # the noise of a difference grows with the distance of the factors: its variance in proportion to the logarithm
     squares = noise[:, 1] * np.maximum(1.0, log / noise[:, 0])
     total, freedom = float(squares.sum()), float(noise[:, 2].sum())
     own, less = float(((apart - apart.mean()) ** 2).sum()) if len(apart) > 1 else 0.0, len(apart) - 1
@@ -158,8 +157,8 @@ def _test(branches: BranchLosses, place: int, noise: Array) -> _Test:
 
 @dataclass(frozen=True)
 class _Test:
-    """Paired differences at the present look, variance of one and its degrees of freedom, 0 where nothing is known.
-    Earlier looks did not tell, or nobody would have looked again."""
+    """Sequential test of one factor: its paired differences so far from the smallest one, and the variance of one with
+    its degrees of freedom, 0 if it is unknown. The differences did not decide before the last seed."""
 
     apart: Array
     variance: float
@@ -178,12 +177,13 @@ class _Test:
             return BranchState.UNTOLD
         if self.freedom < 2:
             return BranchState.OPEN
-        # as likely as not the mean stays: would all seeds that are allowed tell then?
+        # if the mean stays where it is, would all seeds that are allowed decide?
         told = abs(mean - tolerance) > self._reach(level, most, most)
         return BranchState.OPEN if told else BranchState.UNTOLD
 
     def _reach(self, level: float, most: int, look: int) -> float:
-        """How far a limit lies from the mean at a look; infinity without noise."""
+        """Return half the width of the test's interval after ``look`` seeds: infinity if the noise is unknown, 0 if a
+        branch diverged."""
         if not self.freedom or math.isinf(self.freedom):
             return 0.0 if self.freedom else math.inf
         freedom = self.freedom + look - len(self.apart)

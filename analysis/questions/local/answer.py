@@ -1,11 +1,11 @@
-r"""The local critical batch size along a run, from branches of its checkpoints.
+r"""The local critical batch size along a training run, measured by branches of its checkpoints.
 
-Merrill et al. (arXiv 2505.23971): branches of a checkpoint train for a window of examples with k times the batch size,
-and the largest k that does not fall behind gives the critical batch size there. Here it is estimated by paired
-differences with an interval (:mod:`analysis.estimate.branches.paired`), and the published rule stands beside it.
+Merrill et al. (arXiv 2505.23971): branches of a checkpoint train for a window of examples with k times the batch size
+of the run, and the largest k whose loss does not fall behind gives the critical batch size there. Here it is estimated
+from paired differences, with an interval (:mod:`analysis.estimate.branches.paired`); the published rule stands beside.
 
-One batch size for a whole run that is nearest to a local one f(t) in the mean square is its time average, which for
-:math:`f \sim t^c` is :math:`f(T)/(c + 1)` (their appendix D).
+The constant batch size that is nearest to the local one f(t) in mean square is the time average of f, which is
+:math:`f(T)/(c + 1)` for :math:`f \sim t^c` (appendix D of the paper).
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ from analysis.read.results import load, read_trials
 from cbs.errors import ConfigError, ResultsError
 
 TOLERANCE = 0.01
-"""Of the loss, in the unit of the metric: that of the published rule, which is in nats per token."""
+"""Default tolerance of the loss, in the unit of the metric; the published rule has the same, in nats per token."""
 
 NOISE_SHARE = 0.5
-"""Of the deviation of a loss over seeds: a smaller excess cannot be told from another seed."""
+"""Least tolerance as a fraction of the standard deviation of a loss over seeds, below which seeds alone differ."""
 
 _ALIKE = 1e-3
-"""Part of a loss by which two are one."""
+"""Relative difference up to which two losses count as equal."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SweepCritical(Quantity):
-    """The critical batch size of a sweep from the start, at a target, by ``definition``."""
+    """The critical batch size of a sweep that trains from the start to ``target``, by ``definition``."""
 
     target: str
     definition: str
@@ -55,16 +55,18 @@ class SweepCritical(Quantity):
 
 @dataclass(frozen=True, kw_only=True)
 class LocalCurve:
-    """One optimizer along its run.
+    """Local critical batch size of one optimizer along its run.
 
     Attributes:
-        optimizer: name, with what tells it from others.
-        checkpoints: by increasing examples.
-        average: time average of the local critical batch size from the first checkpoint to the last, linear in between;
-            no value below two checkpoints, or where one has none.
-        exponent: c of the power law :math:`t^c` in examples through the checkpoints; no value below three.
-        power_average: :math:`f(T)/(c + 1)` at the last checkpoint by that law, the time average from the start.
-        sweep: of sweeps from the start in the same results.
+        group: the trials of the optimizer.
+        optimizer: its name, with the settings that distinguish it from others.
+        source: source of the first checkpoint, see :class:`cbs.trial.parent.Parent`.
+        checkpoints: results in order of increasing examples.
+        average: time average of the local critical batch size from the first checkpoint to the last, interpolated
+            linearly; no value with fewer than two checkpoints, or if one of them has no value.
+        exponent: c of the power law :math:`t^c` in examples through the checkpoints; no value with fewer than three.
+        power_average: time average from the start by that law, :math:`f(T)/(c + 1)` with T at the last checkpoint.
+        sweep: critical batch sizes of sweeps of the same optimizer from the start, in the same results.
     """
 
     group: Group = field(repr=False)
@@ -82,11 +84,12 @@ class LocalCurve:
 
 @dataclass(frozen=True, kw_only=True)
 class LocalPair(Quantity):
-    """Local critical batch size of one optimizer over that of another at equal loss.
+    """Ratio of the local critical batch sizes of two optimizers, ``optimizer`` over ``other``, at equal loss.
 
     Attributes:
-        loss: of the checkpoints, in the unit of the metric; between those of the other the logarithm is linear in it.
-        probability: that it is larger; ``None`` without draws.
+        loss: loss of a checkpoint of ``optimizer``, in the unit of the metric; the logarithm of the local critical
+            batch size of ``other`` is interpolated linearly in the loss.
+        probability: probability that the ratio exceeds 1; ``None`` if a draw has no value or there are none.
     """
 
     optimizer: str
@@ -100,9 +103,9 @@ class LocalScope:
     """The optimizers of one workload and metric.
 
     Attributes:
-        tolerance: of the excess loss, the same for all checkpoints: the larger of ``absolute`` and ``noise_share``
-            times ``noise``, the median over checkpoints of the deviation of a loss over seeds (``None`` of single
-            seeds).
+        tolerance: excess loss up to which a branch has not lost, the same for all checkpoints: the larger of
+            ``absolute`` and ``noise_share`` times ``noise``.
+        noise: median over checkpoints of the standard deviation of a loss over seeds; ``None`` with single seeds.
     """
 
     workload: str
@@ -120,7 +123,7 @@ class LocalScope:
 
 @dataclass(frozen=True, kw_only=True)
 class LocalBatchSizes(Findings):
-    """What :func:`local` found, one scope per workload and metric."""
+    """Result of :func:`local`, with one scope per workload and metric."""
 
     scopes: tuple[LocalScope, ...] = field(repr=False)
 
@@ -134,15 +137,16 @@ def local(
     within: float = TOLERANCE,
     noise_share: float = NOISE_SHARE,
 ) -> LocalBatchSizes:
-    """The local critical batch sizes of all branches at the paths.
+    """Estimate the local critical batch sizes from all branches in the folders.
 
     Args:
-        paths: sweeps, or folders of sweeps; sweeps from the start among them are put beside.
-        within: excess of the loss, in the unit of the metric, up to which a branch has not lost.
-        noise_share: the same as a share of the deviation of a loss over seeds; the larger of the two counts.
+        paths: sweeps, or folders of sweeps; critical batch sizes of sweeps from the start among them are shown beside.
+        config: configuration of the analysis.
+        within: excess loss, in the unit of the metric, up to which a branch has not lost.
+        noise_share: the same as a fraction of the standard deviation of a loss over seeds; the larger one counts.
 
     Raises:
-        ConfigError: if a tolerance is not a number above 0, or the share negative.
+        ConfigError: if ``within`` is not a finite number above 0, or ``noise_share`` is negative or not finite.
         ResultsError: if there are no branches, or results cannot be read.
     """
     if not paths:
@@ -167,8 +171,7 @@ def _scope(tables: CheckpointTables) -> tuple[str, str, str]:
 
 
 def _alike(group: Group, other: Group) -> bool:
-    """Whether two groups train one optimizer on one workload; that of branches and of a sweep may be named alike for
-    all that differs between them."""
+    """Whether two groups train the same optimizer on the same workload and data; unknown data match any."""
     known = {group.data_hash, other.data_hash} - {None}
     return len(known) < 2 and (group.workload, group.workload_options, group.choice) == (
         other.workload, other.workload_options, other.choice
@@ -176,10 +179,10 @@ def _alike(group: Group, other: Group) -> bool:
 
 
 def _beside(paths: Sequence[str | os.PathLike[str]], config: AnalysisConfig) -> list[tuple[Group, SweepCritical]]:
-    """Critical batch sizes of sweeps from the start; none where there are no such trials."""
+    """Return the critical batch sizes of sweeps from the start; empty if there are no such trials."""
     try:
         found = answers(load(*paths), config, noise=False)
-    except ResultsError:  # nothing but branches, and a trunk that is no curve
+    except ResultsError:  # only branches, and trunks, which have a single batch size
         return []
     return [
         (
@@ -234,8 +237,8 @@ def _answered(
 
 
 def _rows(checkpoints: Sequence[LocalCheckpoint]) -> Array | None:
-    """Logarithms of the local critical batch sizes, as measured and then drawn, ``[1 + R, C]``; ``None`` where there is
-    none, or one has no value."""
+    """Return the logarithms of the local critical batch sizes, ``[1 + R, C]``: the estimates, then R draws. ``None`` if
+    there are no checkpoints, one has no value, or their numbers of draws differ."""
     values = [each.critical_batch_size.value for each in checkpoints]
     if not values or any(value is None for value in values) or len({len(each.drawn) for each in checkpoints}) > 1:
         return None
@@ -252,7 +255,8 @@ def _average(checkpoints: Sequence[LocalCheckpoint], confidence: float) -> Quant
 
 
 def _power_law(checkpoints: Sequence[LocalCheckpoint], confidence: float) -> tuple[Quantity, Quantity]:
-    """Exponent, and the time average from the start by the law; a checkpoint at 0 examples has no place in it."""
+    """Return the exponent of the power law, and the time average from the start by that law; a checkpoint at 0 examples
+    is left out."""
     later = [each for each in checkpoints if each.examples > 0]
     rows = _rows(later)
     if rows is None or len(later) < 3:
@@ -266,8 +270,8 @@ def _power_law(checkpoints: Sequence[LocalCheckpoint], confidence: float) -> tup
 
 
 def _pairs(one: LocalCurve, two: LocalCurve, confidence: float) -> list[LocalPair]:
-    """The first over the second at the loss of every checkpoint of the first that the second passes, too, between two
-    checkpoints that both have a value."""
+    """Return the ratio of ``one`` to ``two`` at the loss of every checkpoint of ``one`` that lies between losses of
+    checkpoints of ``two``, if all checkpoints that this takes have a value."""
     placed = sorted((each.loss, place) for place, each in enumerate(two.checkpoints) if each.loss is not None)
     losses = np.array([loss for loss, _ in placed])
     found = []
@@ -304,7 +308,7 @@ def _pairs(one: LocalCurve, two: LocalCurve, confidence: float) -> list[LocalPai
 
 
 def in_words(scope: LocalScope) -> str:
-    """The tolerance and where it comes from."""
+    """Return the tolerance and where it comes from, in words."""
     unit = f" {scope.metric_unit}" if scope.metric_unit else ""
     if scope.noise is None or scope.noise_share * scope.noise <= scope.absolute:
         rest = "" if scope.noise is None else f"; a loss scatters by {number(scope.noise)} over seeds"

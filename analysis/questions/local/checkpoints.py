@@ -1,4 +1,4 @@
-"""One checkpoint: which factors lost, k* by both rules, whether the window was long enough, and a verdict."""
+"""Answer at one checkpoint: which factors lost, k* by both rules, whether the window was long enough, a verdict."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from cbs.trial.store import finite_or_none
 from cbs.trial.trial_files import read_steps
 
 _UNLIKE = 0.01
-"""Probability of so much more scatter around k* than below it, were it the same, below which it is not."""
+"""Level of the F test for losses around k* that scatter more over seeds than those of smaller factors."""
 
 _LEVEL = 0.25
-"""Part of the tolerance by which the loss may be expected to fall below the smallest factor."""
+"""Fraction of the tolerance up to which the fall of the loss expected below the smallest factor is not reported."""
 
 _WIDE = 4.0
-"""Upper over lower end of an interval beyond which it tells little."""
+"""Ratio of the upper to the lower end of an interval above which k* cannot be told."""
 
 _SMOOTHED = 64
-"""Last training losses that are smoothed: what stands before them weighs less than rounding."""
+"""Number of final training losses that are smoothed; earlier ones have less weight than a rounding error."""
 
 
 class LocalVerdict(StrEnum):
@@ -51,17 +51,19 @@ class LocalVerdict(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class BranchesAt:
-    """The branches of one factor.
+    """The branches of one factor at one checkpoint.
 
     Attributes:
-        factor: batch size over that of the trunk.
-        lr_factor: learning rate over that of the trunk: the best of those that were tried.
-        at_grid_edge: whether it is the lowest or highest of several.
-        diverged: branches that did.
-        loss: mean over seeds, in the unit of the metric; ``None`` where one diverged.
-        excess: above the best smaller factor; no value where it cannot be compared.
+        factor: ratio of the batch size to that of the trunk.
+        batch_size: examples per step.
+        lr_factor: ratio of the best learning rate that was tried to that of the trunk.
+        at_grid_edge: whether that rate is the lowest or the highest of several.
+        seeds: number of seeds whose loss is known, infinite ones included.
+        diverged: number of branches that diverged.
+        loss: mean loss over seeds, in the unit of the metric; ``None`` if a branch diverged.
+        excess: loss above that of the best smaller factor; no value if the factors cannot be compared.
         standing: ``within`` the tolerance, ``lost``, or ``cannot be told``.
-        train_loss: smoothed, as the published rule takes it.
+        train_loss: mean over seeds of the smoothed training loss, for the published rule.
     """
 
     factor: float
@@ -78,21 +80,26 @@ class BranchesAt:
 
 @dataclass(frozen=True, kw_only=True)
 class LocalCheckpoint:
-    """One checkpoint of one optimizer.
+    """Local critical batch size at one checkpoint of one optimizer.
 
     Attributes:
-        examples: that the trunk had seen.
-        loss: of the checkpoint, in the unit of the metric; ``None`` where no branch was evaluated at its start.
-        batch_size: of the trunk.
-        window: examples of a branch.
-        factors: by increasing factor.
-        factor: k*, and ``critical_batch_size`` that times the batch size of the trunk.
-        published: the point and interval of the published rule times the batch size of the trunk.
-        published_factor: its k*.
-        recovery: k* after the whole window over that after half of it.
-        noise_scale, matched_noise_scale: of the branches nearest to k = 1, plain and in the optimizer's geometry.
-        noise_scale_ratio, matched_noise_scale_ratio: these over the local critical batch size.
-        drawn: of the logarithm of the local critical batch size, ``[R]``; not finite where it is beyond the factors.
+        examples: number of examples that the trunk had seen at the checkpoint.
+        loss: loss of the checkpoint, in the unit of the metric; ``None`` if no branch was evaluated at its start.
+        batch_size: batch size of the trunk, in examples.
+        window: number of examples after which losses are compared.
+        factors: branches in order of increasing factor.
+        factor: k*.
+        critical_batch_size: k* times the batch size of the trunk.
+        published: point and interval of the published rule, times the batch size of the trunk.
+        published_factor: k* by the published rule.
+        recovery: ratio of k* after the whole window to k* after half of it.
+        noise_scale: simple noise scale of the branches whose factor is nearest to 1, in examples.
+        matched_noise_scale: their noise scale in the optimizer's geometry, ``matched_geometry``.
+        noise_scale_ratio, matched_noise_scale_ratio: their ratios to the local critical batch size.
+        branches: number of branches.
+        verdict: ``ok``, or what speaks against the answer.
+        advice: what to do about the verdict.
+        drawn: draws of the logarithm of the local critical batch size, ``[R]``; infinite beyond the largest factor.
     """
 
     examples: int
@@ -122,13 +129,14 @@ class LocalCheckpoint:
 def checkpoint(
     tables: CheckpointTables, tolerance: float, lent: LentNoise, config: AnalysisConfig, seed: int
 ) -> LocalCheckpoint:
-    """The answer at one checkpoint.
+    """Return the answer at one checkpoint.
 
     Args:
-        tolerance: above the best smaller factor, in the unit of the loss.
-        lent: noise of factors that few seeds ran, see
-            :func:`analysis.estimate.branches.paired.noise_to_borrow`.
-        seed: of the draws, another one for every checkpoint.
+        tables: branches of the checkpoint.
+        tolerance: excess loss up to which a branch has not lost, in the unit of the metric.
+        lent: noise for factors that few seeds ran, see :func:`analysis.estimate.branches.paired.noise_to_borrow`.
+        config: configuration of the analysis.
+        seed: added to the seed of the configuration; different for every checkpoint.
     """
     branched, losses = tables.branched, tables.of("loss")
     whole, found = _at(losses, tolerance, lent, config, seed)
@@ -177,7 +185,7 @@ def _at(
 
 
 def _ratio(whole: LocalFactor, halfway: LocalFactor, confidence: float) -> Quantity:
-    """k* after the window over that after half of it, by draws that move both alike."""
+    """Return the ratio of k* after the whole window to k* after half of it, from draws with the same random numbers."""
     if whole.factor.value is None or halfway.factor.value is None or len(whole.drawn) != len(halfway.drawn):
         return UNKNOWN
     with np.errstate(invalid="ignore", over="ignore"):
@@ -186,7 +194,7 @@ def _ratio(whole: LocalFactor, halfway: LocalFactor, confidence: float) -> Quant
 
 
 def _training(tables: CheckpointTables) -> BranchLosses:
-    """Smoothed training losses; a branch that diverged has an infinite one."""
+    """Return the smoothed training loss of every branch; infinity if it diverged."""
     trials = tables.branched.trials
     values = np.full(tables.rows.shape, np.nan)
     for place in np.argwhere(tables.rows >= 0):
@@ -201,7 +209,8 @@ def _training(tables: CheckpointTables) -> BranchLosses:
 
 
 def _noise_scales(tables: CheckpointTables, confidence: float) -> tuple[NoiseScale, NoiseScale, str]:
-    """Over the second half of the branches whose batch size is nearest to that of the trunk."""
+    """Return the simple and the matched noise scale of the branches whose batch size is nearest to that of the trunk,
+    measured over the second half of their steps, and the name of the geometry."""
     trials = tables.branched.trials
     for place in np.argsort(np.abs(np.log(tables.factors)), kind="stable"):
         own = trials.iloc[tables.rows[tables.rows[:, place] >= 0, place]]
@@ -259,7 +268,7 @@ def _verdict(
     if found is None:
         return LocalVerdict.UNTOLD, "no branch trained to the end of the window: lower the learning rate"
     if not len(whole.drawn):
-        return LocalVerdict.TOO_FEW_SEEDS, "run every branch with 3 seeds or more: one says nothing of the noise"
+        return LocalVerdict.TOO_FEW_SEEDS, "run every branch with 3 seeds or more: one seed does not show the noise"
     largest, smallest = number_of(whole.factors[-1]), number_of(whole.factors[0])
     low, high = whole.factor.interval
     if (whole.beyond == "above" and low is not None and low < 0.999 * whole.factors[-1]) or (
@@ -297,15 +306,15 @@ def _verdict(
 
 
 def _near_divergence(losses: BranchLosses, whole: LocalFactor) -> str:
-    """Advice where a branch diverged at a factor that k* or its interval passes over, or losses at one of the two
-    factors around k* scatter more over seeds than those of smaller factors; else empty. Such losses are skewed, so that
-    few seeds often miss the largest ones."""
+    """Return advice if a branch diverged at a factor below the upper end of the interval of k*, or losses at one of the
+    two factors around k* scatter more over seeds than those of smaller factors; otherwise an empty text. Such losses
+    are skewed, so that few seeds often miss the largest ones."""
     high = whole.factor.interval[1] or math.inf
     passed = losses.factors[losses.diverged & (losses.factors < min(high, whole.factors[-1]))]
     if len(passed):
         return (
-            f"a branch at factor {number_of(passed[0])} diverged, those of a larger one did not, and k* goes by these: "
-            "try lower learning rates"
+            f"a branch at factor {number_of(passed[0])} diverged, but those of a larger factor, which decide k*, did "
+            "not: try lower learning rates"
         )
     kept = np.isin(losses.factors, whole.factors)
     factors, values = losses.factors[kept], losses.losses[:, kept]
@@ -326,8 +335,8 @@ def _near_divergence(losses: BranchLosses, whole: LocalFactor) -> str:
 
 
 def _still_falling(found: PairedMeans, whole: LocalFactor, tolerance: float) -> float | None:
-    """By how much the loss would fall from the smallest factor to 0 on the line through the two smallest, where that is
-    shown and matters; losses are linear in small batch sizes."""
+    """Return by how much the loss would fall from the smallest factor to factor 0, as losses are linear in small batch
+    sizes; ``None`` if the two smallest factors do not show a fall, or one too small to matter."""
     if len(found.factors) < 2 or whole.excess[1].interval[0] is None:
         return None
     low, second = whole.excess[1].interval[0], whole.excess[1].value
@@ -336,6 +345,6 @@ def _still_falling(found: PairedMeans, whole: LocalFactor, tolerance: float) -> 
 
 
 def number_of(factor: float) -> str:
-    """A factor as people write it: ``1/4``, ``3``."""
+    """Return a factor as text: ``1/4``, ``3``."""
     inverse = 1.0 / factor
     return f"1/{inverse:.0f}" if factor < 1 and abs(inverse - round(inverse)) < 1e-6 * inverse else f"{factor:g}"

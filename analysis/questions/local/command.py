@@ -15,14 +15,14 @@ from analysis.options import Answer, answer_with, level_of, options
 def command(
     results: Annotated[
         list[Path] | None,
-        typer.Argument(help="Folders with branches of checkpoints; sweeps from the start among them stand beside."),
+        typer.Argument(help="Folders with branches of checkpoints, and of sweeps from the start to compare with."),
     ] = None,
     within: Annotated[
-        float, typer.Option(help="Excess loss up to which a branch has not lost, in the unit of the metric.")
+        float, typer.Option(help="Excess loss up to which a branch is as good, in the unit of the metric.")
     ] = 0.01,
     noise_share: Annotated[
         float,
-        typer.Option(help="The same as a share of a loss's deviation over seeds; the larger of the two counts."),
+        typer.Option(help="The same as a fraction of a loss's deviation over seeds; the larger of the two counts."),
     ] = 0.5,
     *,
     config: Any,
@@ -30,7 +30,7 @@ def command(
 ) -> None:
     """Local critical batch size along a run, from branches.
 
-    Per checkpoint, with intervals, beside the noise scale and the published rule; its time average.
+    For every checkpoint, with an interval, beside the noise scale and the published rule; and the time average.
 
     Example: cbs local results/ --within 0.01 --noise-share 0.5
 

@@ -15,10 +15,10 @@ from analysis.present.figures import figure, tidy
 from analysis.questions.local.answer import LocalBatchSizes, LocalScope
 
 _MARK = {"within": "full", "lost": "none", "cannot be told": "bottom"}
-"""How full the mark of a branch is, by its standing."""
+"""Fill style of the marker of a branch, by its standing."""
 
 _SHOWN = 6.0
-"""Tolerances above the line at most that are shown: what lies higher is lost, whatever it is."""
+"""Largest excess that is shown, as a multiple of the tolerance; larger ones have lost in any case."""
 
 
 def _about(found: LocalBatchSizes, scope: LocalScope) -> dict[str, Any]:
@@ -33,7 +33,7 @@ def _about(found: LocalBatchSizes, scope: LocalScope) -> dict[str, Any]:
 
 
 def compute_losses(found: LocalBatchSizes) -> pd.DataFrame:
-    """One row per branch that can be compared, and one per k*, see column ``kind``."""
+    """Return a row per branch that can be compared and a row per k*; the column ``kind`` distinguishes them."""
     rows = []
     several = len(found.scopes) > 1
     for scope in found.scopes:
@@ -57,7 +57,7 @@ def compute_losses(found: LocalBatchSizes) -> pd.DataFrame:
 
 
 def marks(table: pd.DataFrame) -> list[Line2D]:
-    """What the marks say, of the standings there are, and the lines."""
+    """Return the legend of the markers that occur and of the lines."""
     words = {"within": "within the tolerance", "lost": "lost", "cannot be told": "cannot be told"}
     shown = [
         style.mark(words[standing], marker="o", linestyle="", fillstyle=fill, markerfacecoloralt="white")
@@ -74,7 +74,7 @@ def marks(table: pd.DataFrame) -> list[Line2D]:
     "checkpoint; the local critical batch size is where the curve passes the tolerance.",
 )  # fmt: skip
 def draw_losses(axes: Axes, table: pd.DataFrame) -> None:
-    """Excesses joined by lines, the tolerance across, k* down from it with its interval as a band."""
+    """Draw excesses joined by lines, the tolerance as a horizontal line, k* as a vertical one with its interval."""
     own = table[table["kind"] == "branch"]
     tolerance = float(table["tolerance"].iloc[0])
     unit = f" ({table['metric_unit'].iloc[0]})" if table["metric_unit"].iloc[0] else ""
@@ -132,7 +132,7 @@ _KINDS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def curve_marks(table: pd.DataFrame) -> list[Line2D]:
-    """What stands beside the local critical batch size."""
+    """Return the legend of the quantities shown beside the local critical batch size."""
     return [style.mark(words, **look) for kind, (words, look) in _KINDS.items() if (table["kind"] == kind).any()]
 
 
@@ -143,7 +143,7 @@ def curve_marks(table: pd.DataFrame) -> list[Line2D]:
     "the published rule and the noise scales of the branches.",
 )  # fmt: skip
 def draw_curve(axes: Axes, table: pd.DataFrame) -> None:
-    """Points with intervals joined by lines, those of several optimizers a little aside; noise scales as thin lines."""
+    """Draw points with intervals joined by lines, several optimizers slightly apart; noise scales as thin lines."""
     unit = table["example_unit"].iloc[0]
     values = style.near(table["critical_batch_size"], table[["low", "high"]], 4)
     style.log_axes(axes, table["examples"], values, f"{unit}s seen", f"critical batch size ({unit}s)")

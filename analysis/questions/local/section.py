@@ -1,4 +1,4 @@
-"""Local critical batch sizes as a part of the page of ``cbs report``."""
+"""Section of ``cbs report``: local critical batch sizes."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ TITLE = "Local critical batch sizes"
 
 
 def section(path: Path, config: AnalysisConfig) -> LocalBatchSizes | None:
-    """What ``cbs local`` finds in a folder; ``None`` where it holds no branches."""
+    """Return the result of ``cbs local`` for a folder; ``None`` if it holds no branches."""
     return local(path, config=config) if are_branches(read_trials(path)[0]).any() else None

@@ -1,4 +1,4 @@
-"""What ``cbs local`` writes and prints."""
+"""Presentation of ``cbs local``: what it writes and prints."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _tokens(value: float | None, scope: LocalScope) -> float | None:
 
 
 def checkpoints(found: LocalBatchSizes) -> Table:
-    """One row per optimizer and checkpoint."""
+    """Return a table with one row per optimizer and checkpoint."""
     rows, unit = _rows(found), _units(found)
     tokens = any(scope.tokens_per_example for scope in found.scopes)
     noise = any(each.noise_scale.measured for each, *_ in rows)
@@ -97,7 +97,7 @@ def checkpoints(found: LocalBatchSizes) -> Table:
 
 
 def averages(found: LocalBatchSizes) -> Table:
-    """One row per optimizer."""
+    """Return a table with one row per optimizer that has several checkpoints."""
     rows = [(curve, scope) for scope in found.scopes for curve in scope.curves]
 
     def beside(curve: LocalCurve, *_: Any) -> str:
@@ -111,13 +111,13 @@ def averages(found: LocalBatchSizes) -> Table:
         Column("sweep", beside, "B_crit of sweeps" if any(curve.sweep for curve, _ in rows) else "", left=True),
     )
     kept = [row for row in rows if len(row[0].checkpoints) > 1]
-    lines = ["time average: the one batch size for the run that is nearest to the local one; f(T)/(c + 1): by the power"
-             " law, from the start"] if kept else []  # fmt: skip
+    lines = ["time average: the constant batch size that is nearest to the local one; f(T)/(c + 1): the same from the"
+             " start of the run, by a power law of the examples"] if kept else []  # fmt: skip
     return Table(columns=columns, rows=kept, title=f"Along the run, in {_units(found)}", lines=lines)
 
 
 def pairs(found: LocalBatchSizes) -> Table:
-    """One row per ordered pair of optimizers and loss."""
+    """Return a table with one row per ordered pair of optimizers and loss."""
     rows = [(pair, scope) for scope in found.scopes for pair in scope.pairs]
     columns = (
         Column("workload", lambda _, scope: scope.workload),
@@ -131,7 +131,8 @@ def pairs(found: LocalBatchSizes) -> Table:
 
 
 def _curves(found: LocalBatchSizes) -> Iterator[tuple[str, Table]]:
-    """What ``cbs schedule plan --curve`` reads, for every optimizer: checkpoints that have a value."""
+    """Yield the name and table of every optimizer's curve, as ``cbs schedule plan --curve`` reads it: one row per
+    checkpoint that has a value."""
     names: dict[str, int] = {}
     for scope in found.scopes:
         for curve in scope.curves:

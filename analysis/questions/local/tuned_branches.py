@@ -17,9 +17,12 @@ class CheckpointTables:
     """The branches of a checkpoint as tables, at the best learning rate of every factor, see :func:`tables_of`.
 
     Attributes:
-        rows: positions in :attr:`Branched.trials` of seed and factor, -1 where there is none, ``[N, K]``.
-        lr_factors, edges: of every factor, see :class:`BranchesAt`.
-        chosen_alone: whether at some factor one seed chose the learning rate by the loss that is compared.
+        branched: all branches of the checkpoint.
+        factors: ratios of the batch sizes to that of the trunk, increasing, ``[K]``.
+        rows: positions in :attr:`Branched.trials` by seed and factor, -1 where there is no branch, ``[N, K]``.
+        lr_factors: ratio of the best learning rate of every factor to that of the trunk, ``[K]``.
+        edges: whether that rate is the lowest or the highest of several, ``[K]``.
+        chosen_alone: whether several rates were tried with a single seed, so that the loss that is compared also chose.
     """
 
     branched: Branched
@@ -30,13 +33,13 @@ class CheckpointTables:
     chosen_alone: bool = False
 
     def of(self, column: str) -> BranchLosses:
-        """A column of the trials, NaN where there is none."""
+        """Return a column of the trials by seed and factor; NaN where there is no branch."""
         values = self.branched.trials[column].to_numpy(float)
         return BranchLosses(self.factors, np.where(self.rows >= 0, values[self.rows], np.nan))
 
     @property
     def noise(self) -> float:
-        """Deviation of one branch's loss over seeds at the factor nearest to 1 that two seeds ran; NaN without."""
+        """Standard deviation of the loss over seeds at the factor nearest to 1 that two seeds ran; NaN without one."""
         losses = self.of("loss").losses
         known = np.isfinite(losses).sum(axis=0) > 1
         if not known.any():
@@ -46,9 +49,12 @@ class CheckpointTables:
 
 
 def tables_of(branched: Branched) -> CheckpointTables:
-    """Where several learning rates were tried, the one that counts for a seed is that of the lowest mean over all other
-    seeds, of those that most seeds ran and it ran itself: the best of several losses that are themselves compared would
-    be too low."""
+    """Choose the learning rate of every factor and seed, and arrange the branches by seed and factor.
+
+    Of the learning rates that the most seeds ran, a seed takes the one with the lowest mean loss over all other seeds,
+    among those that it ran itself. Its own loss counts only if it is the only seed: the lowest of several noisy losses
+    is biased.
+    """
     factors, of_factor = np.unique(branched.trials["factor"].to_numpy(float), return_inverse=True)
     seeds, of_seed = np.unique(branched.trials["seed"], return_inverse=True)
     every_rate, every_loss = (branched.trials[name].to_numpy(float) for name in ("lr_factor", "loss"))
@@ -68,7 +74,7 @@ def tables_of(branched: Branched) -> CheckpointTables:
         alone |= len(rates) > 1 and len(ran) == 1
         for run, seed in enumerate(ran):
             others = np.delete(full, run, axis=0) if len(ran) > 1 else full
-            # a rate at which any seed diverged counts only where there is no other
+            # a learning rate at which some seed diverged is chosen only if all others are like it
             means = np.where(np.isinf(full).any(axis=0), np.inf, _mean(others))
             known = np.flatnonzero(~np.isnan(full[run]))
             if len(known):
@@ -77,6 +83,6 @@ def tables_of(branched: Branched) -> CheckpointTables:
 
 
 def _mean(losses: Array) -> Array:
-    """Means over seeds of what is known, infinity where nothing is."""
+    """Return the mean of every column over the known losses; infinity if none is known."""
     counts = (~np.isnan(losses)).sum(axis=0)
     return np.where(counts > 0, np.nansum(losses, axis=0) / np.maximum(counts, 1), np.inf)

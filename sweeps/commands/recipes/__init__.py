@@ -1,4 +1,4 @@
-"""Recipes of papers: what each one looks for, and what was found."""
+"""``cbs recipes``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sweeps.commands import AsJson
 def command(context: typer.Context, *, as_json: AsJson = False) -> None:
     """Recipes of papers: what each one looks for, and what was found.
 
-    Without a subcommand: list them with what they cost.
+    Without a subcommand: list them with their cost.
 
     Example: cbs recipes show merit-gpt2
 

@@ -18,7 +18,7 @@ def command(
 
     Example: cbs recipes show nqm
 
-    Example: cbs recipes show merit-gpt2 --json
+    Example: cbs recipes show merit-gpt2 --scale paper
     """
     from sweeps.reproducing.reproduce import recipe_of
     from sweeps.reproducing.telling import recipe_lines

@@ -1,8 +1,8 @@
-"""``cbs branch``: a run of one batch size, the trunk, and branches that start from its checkpoints.
+"""``cbs branch``: a run at one batch size, the trunk, and branches that start from its checkpoints.
 
-Trunk and branches are trials of one folder. Each yielded sweep holds branches of one optimizer at one checkpoint: all
-of them, or those that a sequential test asks for next (:mod:`analysis.estimate.branches.sequential`), which follow from
-the losses of those before.
+Trunk and branches are trials in one folder. Each sweep that is yielded holds branches of one optimizer at one
+checkpoint: all of them, or those that a sequential test (:mod:`analysis.estimate.branches.sequential`) requests next
+from the losses of earlier branches.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from sweeps.spec.workload import built, calling_theirs
 
 @dataclass(frozen=True)
 class Trunk:
-    """A run that branches start from.
+    """A run from whose checkpoints branches start.
 
     Attributes:
-        choice: its optimizer.
-        label: of that.
-        lr: its learning rate.
-        base: what its branches share with it: the schedule of a branch is that of the trunk's batch size.
-        sweep: that trains it; ``None`` where its checkpoints were given.
+        choice: optimizer of the run.
+        label: label of the optimizer.
+        lr: learning rate of the run.
+        base: sweep from which those of the branches are made; its schedule is the one at the trunk's batch size.
+        sweep: sweep that trains the run; ``None`` if the user gave checkpoints.
     """
 
     choice: Choice
@@ -57,23 +57,25 @@ class Trunk:
 
 @POLICIES.register("branch")
 class Branch(Policy):
-    """Trains trunks, one for each optimizer, and then the branches from their checkpoints.
+    """Trains a trunk for each optimizer, and then the branches from its checkpoints.
 
-    The sweep says the trunk: its one batch size, learning rate (the middle of the optimizer's own where there is none)
-    and budget; its first seed is that of the trunk, whose data a branch of that seed goes on with.
+    The sweep describes the trunk: its only batch size, its learning rate (by default the middle of the optimizer's
+    grid) and its budget. Its first seed is that of the trunk; a branch with this seed continues with the trunk's data.
 
     Args:
-        at: where branches begin, see :func:`sweeps.spec.branches.branch_plan`; so ``factors``, ``window``, ``lr_rule``.
+        at: where branches begin, see :func:`sweeps.spec.branches.branch_plan`, as for the next three.
         factors: batch sizes as multiples of the trunk's.
-        window: examples that every branch sees.
-        lr_rule: learning rate of a branch.
-        warmup: examples of a linear warmup at the start of every branch.
-        state: ``"keep"`` or ``"reset"``, what becomes of the state of the optimizer.
-        trunk_optimizer: whose checkpoints the branches of all optimizers start from; empty for each its own.
-        checkpoints: in place of a trunk, ``PATH@EXAMPLES`` each, or ``PATH`` where the checkpoint says its examples.
-        error: rate at which a sequential test may misplace k*, which then runs the branches that it needs, on as few
-            seeds as it needs; 0 runs every branch on every seed.
-        within: excess loss up to which a branch has not lost for that test, in the unit of the metric.
+        window: number of examples that every branch sees.
+        lr_rule: rule for the learning rate of a branch.
+        warmup: length in examples of a linear warmup at the start of every branch.
+        state: ``"keep"`` to continue with the optimizer's state, ``"reset"`` to start without it.
+        trunk_optimizer: optimizer of the only trunk, from which the branches of all optimizers start; empty if every
+            optimizer has its own.
+        checkpoints: checkpoints to use instead of a trunk: ``PATH@EXAMPLES``, or ``PATH`` if the checkpoint states its
+            examples.
+        error: probability that the sequential test may misplace k*; it runs only the branches and seeds that it needs.
+            0 for no test: every branch runs with every seed.
+        within: excess loss up to which a branch has not lost in that test, in the unit of the metric.
     """
 
     def __init__(
@@ -104,16 +106,16 @@ class Branch(Policy):
     def check(self, sweep: Sweep, *, limits: Limits, source: Path | None) -> None:
         if len(sweep.batch_sizes) != 1:
             raise ConfigError(
-                f"branches start from runs of one batch size, got {len(sweep.batch_sizes)}: --trunk-batch"
+                f"branches start from runs at one batch size, got {len(sweep.batch_sizes)}: give it with --trunk-batch"
             )
         if sweep.lr_rule is not None or len(sweep.lrs or (1.0,)) != 1 or sweep.tuned or source is not None:
-            raise ConfigError("a trunk has one learning rate, --lr; nothing is searched or tuned")
+            raise ConfigError("a trunk has one learning rate, given with --lr; nothing is searched or tuned")
         if sweep.axes().get("batch_schedules"):
             raise ConfigError("branches measure one batch size at a time: leave out batch schedules")
         if sweep.averaging is not None and "decay" in sweep.averaging.options:
             raise ConfigError(
                 f"averaging={sweep.averaging} spans k times as many examples in a branch of k times the batch size, "
-                "which then seems to fall behind: say half_life=EXAMPLES in place of decay"
+                "which then seems to fall behind: give half_life=EXAMPLES instead of decay"
             )
         if not 0.0 <= self._error < 1.0:
             raise ConfigError(f"--error must be 0 or more and below 1, got {self._error:g}; 0 runs every branch")
@@ -124,22 +126,23 @@ class Branch(Policy):
         if not self._checkpoints:
             if sweep.workload.name == COMMAND:
                 raise ConfigError(
-                    "a program trains its trunk itself: say with --from-checkpoint PATH@EXAMPLES where its checkpoints "
-                    "are"
+                    "with --command the trunk is trained by your program: give its checkpoints with --from-checkpoint "
+                    "PATH@EXAMPLES"
                 )
             if len(sweep.budgets) != 1:
-                raise ConfigError("a trunk needs --budget EXAMPLES, one of them")
+                raise ConfigError("a trunk needs --budget EXAMPLES, a single number")
         elif sweep.workload.name != COMMAND and sweep.budgets and sweep.schedule.ends_with(sweep.budgets[-1]):
             raise ConfigError(
-                f"--set schedule.name={sweep.schedule.name}: nobody says by when the learning rate of the run decays: "
-                "leave it out and give --lr at the checkpoint, or add --set schedule.decay_examples=N --budget N"
+                f"--set schedule.name={sweep.schedule.name}: it is not known after how many examples the learning rate "
+                "of the run decays: leave it out and give the learning rate at the checkpoint with --lr, or add --set "
+                "schedule.decay_examples=N --budget N"
             )
         plan = self._plan(sweep)
         few = [f"--factors {self._asked['factors']}"] if len(plan.factors) < 2 else []
         few += ["--lr-rule tried"] if plan.rates_tried > 1 else []
         few += ["a single seed"] if len(sweep.seeds) < 2 else []
         if self._error and few:
-            raise ConfigError(f"{few[0]} leaves a sequential test nothing to compare one by one: add --error 0")
+            raise ConfigError(f"{few[0]} does not go with the sequential test: add --error 0 to run every branch")
 
     def sweeps(self, sweep: Sweep, folder: Path, limits: Limits, note: Callable[[str], None]) -> Sweeps:
         plan = self._plan(sweep)
@@ -182,8 +185,8 @@ class Branch(Policy):
             *(each.line(smallest) for each in checkpoints),
             *(
                 [
-                    f"those at their end are each wrong in at most {100 * self._error:g} % of cases for a tolerance of "
-                    f"{self._within:g}, where losses scatter normally over seeds; near divergence they do not"
+                    f"where the test has ended, k* is misplaced with a probability of at most {100 * self._error:g} % "
+                    f"(tolerance {self._within:g}) if losses are normal over seeds; near divergence they are not"
                 ]
                 if any(each.done for each in checkpoints)
                 else []
@@ -207,12 +210,12 @@ class Branch(Policy):
             f"branches at   {' '.join(f'{at:,}' for at in plan.at)} examples",
             f"batch sizes   {' '.join(f'{size} (k={k})' for size, k in plan.factors.items())}",
             f"window        {plan.window:,} examples, {plan.window // max(plan.factors)} steps of the largest batch",
-            f"trials        {most}{trials}, less those that are in the folder",
+            f"trials        {most}{trials}, minus those already in the folder",
             f"examples      {most}{examples:,} in all",
-            f"price         branches of an optimizer cost {most}{100 * share:.1f} % of its trunk",
+            f"price         branches of an optimizer cost {most}{100 * share:.1f} % of its trunk's examples",
         ]
         if self._error:
-            lines.append("as a rule three to nine branches at a checkpoint are enough for the sequential test")
+            lines.append("the sequential test usually needs three to nine branches at a checkpoint")
         return SweepReport(content, lines)
 
     def _plan(self, sweep: Sweep) -> BranchPlan:
@@ -229,13 +232,14 @@ class Branch(Policy):
             limit = getattr(built(sweep.workload), "training_examples", None)
             if limit is not None and plan.at[-1] + plan.window > limit:
                 raise ConfigError(
-                    f"--window {plan.window:,}: the data end after {limit:,} examples, the last branch begins at "
-                    f"{plan.at[-1]:,}"
+                    f"--window {plan.window:,}: the data end after {limit:,} examples, and the last branch begins at "
+                    f"{plan.at[-1]:,}; give a shorter window, or branch earlier"
                 )
         return plan
 
     def _given(self, batch_size: int) -> list[tuple[Path, int]]:
-        """Checkpoints that were given, with the examples that the run had seen; read once."""
+        """Return the given checkpoints by increasing number of examples that their run had seen, with this number; they
+        are read once."""
         if self._found:
             return self._found
         found = []
@@ -245,14 +249,16 @@ class Branch(Policy):
             known = parent_at(path).examples
             examples = int(amount) if at and amount.isdigit() else known
             if known and examples != known:
-                raise ConfigError(f"--from-checkpoint {text}: the checkpoint is of {known:,} examples")
+                raise ConfigError(f"--from-checkpoint {text}: the run of this checkpoint had seen {known:,} examples")
             if not examples and path.is_dir():
                 examples = (read_checkpoint(path).steps or 0) * batch_size
             if not examples:
-                raise ConfigError(f"--from-checkpoint {text}: say how many examples its run had seen: {text}@EXAMPLES")
+                raise ConfigError(f"--from-checkpoint {text}: add how many examples its run had seen: {text}@EXAMPLES")
             found.append((path, examples))
         if len({examples for _, examples in found}) < len(found):
-            raise ConfigError("two of --from-checkpoint had seen the same examples; branches would not be told apart")
+            raise ConfigError(
+                "two --from-checkpoint have the same number of examples, so their branches could not be told apart"
+            )
         self._found = sorted(found, key=lambda pair: pair[1])
         return self._found
 
@@ -275,7 +281,7 @@ class Branch(Policy):
         return trunks
 
     def _parts(self, sweep: Sweep, trunk: Trunk, plan: BranchPlan, store: Store) -> Iterator[Sweep]:
-        """The branches of a trunk, checkpoint by checkpoint."""
+        """Yield the branches of a trunk as sweeps, checkpoint by checkpoint."""
         base, own = trunk.base, "" if trunk.sweep is None else _trial(trunk).fingerprint
         kept = [kept_path(store.kept_folder(own), at) for at in plan.at]
         for at, path in zip(plan.at, kept if own else [path for path, _ in self._given(plan.batch_size)], strict=True):
@@ -317,8 +323,8 @@ def _rate(sweep: Sweep, choice: Choice) -> float:
 def _check_trunk(trunk: Trunk, result: TrialResult) -> None:
     if result.status is not TrialStatus.BUDGET_EXHAUSTED:
         raise ConfigError(
-            f"the trunk of {trunk.label} ended as {result.status} ({result.message}), so it has no branches; a smaller "
-            f"learning rate than {trunk.lr:g} may hold"
+            f"the trunk of {trunk.label} ended as {result.status} ({result.message}), so it has no branches; try a "
+            f"learning rate below {trunk.lr:g}"
         )
 
 
@@ -340,7 +346,7 @@ def _report(searches: Sequence[Search], folder: Path, plan: BranchPlan, limits: 
     }
     lines = [f"trunk of {t.config.optimizer}, batch size {t.config.batch_size}, lr {t.config.lr:g}" for t in trunks]
     if whole:
-        lines.append(f"branches took {spent:,} examples, {100 * spent / whole:.1f} % of what they branch from")
+        lines.append(f"branches took {spent:,} examples, {100 * spent / whole:.1f} % of those of their trunks")
     if limits.reached:
         lines.append(f"ended with trials missing: {limits.reached}")
     if failed:

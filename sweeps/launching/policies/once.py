@@ -51,7 +51,7 @@ class Once(Policy):
             total[name] = [row for report in reports for row in report[name]]
         if sweep.shares_trials:
             others = "the other targets" if sweep.further_targets else "the smaller budgets"
-            lines.append(f"{others} are read off the same trials, and may ask for further learning rates")
+            lines.append(f"{others} are read from the same trials, and may need further learning rates")
         else:
             lines.append(f"in all        about {total['trials']} trials, {total['examples']:,} examples")
         return SweepReport(total, lines)

@@ -199,7 +199,5 @@ def report_lines(content: dict[str, Any]) -> list[str]:
                 + ("  LR at the edge of the grid" if stage["at_grid_edge"] else "")
             )
         lines.append(NO_LAW)
-        lines.append(
-            f"trials: {study['trials']}; grids as wide and as fine at every width: {study['full_grid_trials']}"
-        )
+        lines.append(f"trials: {study['trials']}; with the full grid at every width: {study['full_grid_trials']}")
     return [*lines, f"next: cbs analyze {content['output']}/width-N, for any of the widths"]

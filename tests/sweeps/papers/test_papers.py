@@ -107,15 +107,15 @@ def test_a_recipe_whose_parts_do_not_fit_is_refused() -> None:
     about = {"title": "t", "paper": "p 2020", "protocol": "p"}
     sweep = PAPERS.make("seesaw", "tiny").runs[0].sweep
     run = RecipeRun(name="one", sweep=sweep, policy=Choice(name="once"))
-    with pytest.raises(ConfigError, match="two runs of one name: one, one"):
+    with pytest.raises(ConfigError, match="two runs with the same name: one, one"):
         PaperRecipe(**about, runs=(run, run))
-    with pytest.raises(ConfigError, match="run one starts from 'two', no run before it"):
+    with pytest.raises(ConfigError, match="run one starts from 'two', which is not an earlier run"):
         PaperRecipe(**about, runs=(dataclasses.replace(run, parent="two"), dataclasses.replace(run, name="two")))
-    with pytest.raises(ConfigError, match="names a run 'two' that is not there"):
+    with pytest.raises(ConfigError, match="names a run 'two', which it does not have"):
         PaperRecipe(**about, runs=(run,), analyses={"a": "analyze {two}"})
     reading = AnswerPath(analysis="b", path=("x",))
     wanted = Expectation(claim="c", published="p", source="s", relation=Near((1.0,), 0.1), ours=(reading,))
-    with pytest.raises(ConfigError, match="reads from 'b', which is no analysis of it"):
+    with pytest.raises(ConfigError, match="reads from 'b', which is not its analysis"):
         PaperRecipe(**about, runs=(run,), analyses={"a": "analyze {one}"}, expectations=(wanted,))
 
 

@@ -143,7 +143,7 @@ def test_a_run_starts_from_the_checkpoint_that_the_run_before_it_keeps(
     monkeypatch.setattr(
         reproduce_module, "prepare", lambda spec, *more, **how: asked.append(spec) or usual(spec, *more, **how)
     )
-    with pytest.raises(ResultsError, match=r"main keeps 0 checkpoints, and run after starts from one"):
+    with pytest.raises(ResultsError, match=r"main holds 0 checkpoints, but run after needs exactly one"):
         reproduce("test-recipe", "tiny", tmp_path / "out")
     kept = tmp_path / "out" / "main" / "kept" / "trunk"
     kept.mkdir(parents=True)
