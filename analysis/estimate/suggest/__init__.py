@@ -155,11 +155,11 @@ def _seeds(answer: Answer, least: int) -> tuple[int, ...]:
 
 
 def _searching(answer: Answer, reached: Sequence[int], edges: dict[int, tuple[float, ...]]) -> Wanted | None:
-    """Return what a sweep that searches its learning rates needs beyond an edge, which is never a list of them; what
-    else is missing shows after it. ``None`` if nothing.
+    """Return what a sweep that searches its learning rates needs if a best one is at an edge: never a list of them, and
+    other gaps show only once this one is closed. ``None`` if the sweep does not search, or no best one is at an edge.
 
-    At its own target the search goes on until the best one is interior, so it has not ended. At another one a search
-    there, which starts from what is known, is far cheaper than a grid for all batch sizes.
+    At the sweep's own target the search goes on until the best one is interior, so it has not ended. At another target
+    a new search, which starts from the best known learning rates, is far cheaper than a grid for all batch sizes.
     """
     axes = answer.group.manifest.get("axes")
     if not edges or not answer.group.stops_at_target or not isinstance(axes, dict):
