@@ -130,8 +130,7 @@ def embedded_corpus() -> Corpus:
     except ImportError:
         raise DataError(
             "pydoc_data.topics: this Python does not include its documentation text; install the full standard "
-            "library, "
-            "or pass data=PATH"
+            "library, or pass data=PATH"
         ) from None
     held_out = {name for name in topics if belongs_to_validation(name)}
     parts = [as_ascii(topics[name] for name in sorted(names)) for names in (topics.keys() - held_out, held_out)]
