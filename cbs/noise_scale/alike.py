@@ -20,7 +20,7 @@ SAMPLE = 256
 """Number of examples that are compared with all others; all pairs of a large batch would not fit into memory."""
 
 NUMBERS = 2**20
-"""Most numbers of all examples together that are compared; of larger tensors as many columns are drawn."""
+"""Most numbers of all examples together that are compared; from larger tensors so many columns are drawn at random."""
 
 
 def sampled(rows: Tensor, most: int) -> Tensor:
