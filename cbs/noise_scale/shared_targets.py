@@ -149,7 +149,7 @@ def _chance(one: Tensor, other: Tensor) -> float | None:
 
 
 def _same(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors have the same rows, in any order."""
+    """Return whether two tensors have the same rows, in any order."""
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
     sides = [torch.unique(rows, dim=0, return_counts=True) for rows in (one, other)]

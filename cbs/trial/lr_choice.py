@@ -145,7 +145,7 @@ def _additive(logs: np.ndarray, reached: np.ndarray) -> np.ndarray:
 
 
 def at_edges(row: int, tried: Sequence[bool] | np.ndarray) -> tuple[bool, bool]:
-    """Whether a learning rate is the lowest, and whether it is the highest, of those that were tried.
+    """Return whether a learning rate is the lowest, and whether it is the highest, of those that were tried.
 
     Args:
         row: index of the learning rate.

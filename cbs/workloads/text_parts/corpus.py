@@ -110,7 +110,7 @@ def check_ids(tokens: np.ndarray, vocab_size: int, source: str) -> None:
 
 
 def belongs_to_validation(key: str) -> bool:
-    """Whether a document is held out: the SHA-256 of ``key`` (UTF-8), as an integer, is a multiple of 10."""
+    """Return whether a document is held out: the SHA-256 of ``key`` (UTF-8), as an integer, is a multiple of 10."""
     return int(hashlib.sha256(key.encode()).hexdigest(), 16) % 10 == 0
 
 
