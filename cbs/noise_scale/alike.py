@@ -24,7 +24,7 @@ NUMBERS = 2**20
 
 
 def sampled(rows: Tensor, most: int) -> Tensor:
-    """Return at most so many columns of rows, the same in every row, in float64 on the CPU."""
+    """Return at most ``most`` columns of rows, the same in every row, in float64 on the CPU."""
     values = as_real(rows).flatten(1)
     if values.shape[1] > most:
         values = values[:, torch.randint(values.shape[1], (most,), generator=torch.Generator().manual_seed(0))]

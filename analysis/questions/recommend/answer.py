@@ -56,7 +56,7 @@ _ROUNDING = 1e-9
 """Relative difference of the objective below which batch sizes count as equal; the smallest of them is taken."""
 
 _FLAT = 5e-3
-"""The same for examples: near perfect scaling, an exponent slightly off 1 would move their minimum anywhere."""
+"""``_ROUNDING`` for examples: near perfect scaling, an exponent slightly off 1 could move their minimum anywhere."""
 
 
 def recommend(

@@ -51,7 +51,7 @@ class Modes:
         start: weights :math:`w_a` of the powers of the roots; the loss from the start is the sum over coordinates of
             :math:`(\sum_a w_a r_a^k)^2`. Shape of ``roots``.
         noise: weights of products of the powers of two roots in the loss from noise per unit of ``1/B``, ``[..., pairs
-            * d]``: of the first root squared and, if there are two, of their product and of the second squared.
+            * d]``: for the square of the first and, if there are two, for their product and the square of the second.
         rest: the stationary loss per unit of ``1/B``, ``[...]``.
         stable: whether no coordinate grows without bound, ``[...]``.
         initial: the loss at step 0.
