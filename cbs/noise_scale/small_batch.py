@@ -25,7 +25,7 @@ TOLERANCE, FLOOR = 1e-3, 1e-5
 floor, to the norms of all parameters: that of a bias before a normalization is nothing but rounding error."""
 
 ROUNDINGS = 4
-"""The same in machine epsilons, where that is larger."""
+"""Least value of either in machine epsilons."""
 
 
 @dataclass(kw_only=True)

@@ -183,7 +183,7 @@ def _whole(values: Any) -> list[int]:
 
 
 def _asked_for(answer: Answer, reached: Sequence[int], edges: dict[int, tuple[float, ...]]) -> Wanted | None:
-    """Return what the verdict calls for; ``None`` if it calls for nothing."""
+    """Return the trials that the verdict calls for; ``None`` if it calls for none."""
     smaller, larger = _sides(answer, reached)
     seeds, have = _seeds(answer, SEEDS), max(point.seeds for point in answer.points if point.reached)
     # form and exponent matter only once both sides of the curve are seen

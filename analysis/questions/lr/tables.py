@@ -147,7 +147,7 @@ def missing_trials(entries: Sequence[LearningRate]) -> Table:
 
 
 def _to_run(entries: Sequence[LearningRate]) -> Iterator[str]:
-    """Yield what every protocol lacks, with commands if there are few, each once."""
+    """Yield the trials that every protocol lacks, and the commands that run them if there are few, each once."""
     lacking = [(protocol, entry.answer) for entry in entries for protocol in entry.protocols if protocol.missing]
     shown: set[str] = set()
     if lacking:
