@@ -68,7 +68,7 @@ def test_a_command_of_the_quadratic_draws_its_figure(
     figure = tmp_path / "figure.png"
     given = [str(figure) if part.startswith("docs/") else part for part in command.split()]
     code, out, err = run(*given, "--dimension", 10, "--batch-sizes", "4,64", "--target", 0.02, "--resamples", 100)
-    assert (code, err) == (0, "predicting the curves, for seconds to minutes\n")
+    assert (code, err) == (0, "predicting the curves (seconds to minutes)\n")
     assert "Critical batch size" in out
     assert figure.exists() == ("--figure" in given)
 

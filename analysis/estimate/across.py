@@ -32,8 +32,8 @@ def differing(groups: Sequence[Group]) -> Iterator[str]:
 
 
 def settings_of(group: Group) -> dict[str, Any]:
-    """Return the settings of a sweep, by their names with dots, and what its trials say of the workload; without what
-    follows from the budget."""
+    """Return the settings of a sweep, by their dotted names, and the workload's facts from its trials, without settings
+    that follow from the budget."""
     protocol = group.manifest.get("protocol")
     settings = dict(flat(protocol)) if isinstance(protocol, dict) else {}
     kept = {

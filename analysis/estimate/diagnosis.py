@@ -41,7 +41,7 @@ class Verdict(StrEnum):
 
     @classmethod
     def gravest(cls, verdicts: Iterable[Verdict]) -> Verdict:
-        """The most serious of several; ``OK`` where all are, or there is none."""
+        """Return the most serious of several verdicts; ``OK`` if all are, or if there is none."""
         return min(verdicts, key=list(cls).index, default=cls.OK)
 
 
@@ -96,7 +96,7 @@ class Doubts:
         seen: whether the measured batch sizes show the perfect-scaling part and the saturating part of the curve.
         far_seeds: seeds far from the others; the fit leaves them out, its resamples include both cases.
         exponent_from_prior: whether the exponent is determined less by the data than by its prior.
-        forms: what other forms of the curve say; ``None`` if an end is open.
+        forms: critical batch sizes by other forms of the curve; ``None`` if an end of the interval is open.
         bend: how the exponent changes towards large batch sizes; ``None`` if undefined.
     """
 

@@ -91,12 +91,12 @@ class BestLosses:
     shared: float = 0.0
 
     def alone(self, confidence: float) -> Array:
-        """Resamples of every loss by itself, shape ``[R, M]``.
+        """Return resamples of every loss by itself, shape ``[R, M]``; ``resampled`` are for differences between batch
+        sizes, in which what the losses of one seed share cancels.
 
-        Where seeds are lucky or not at all batch sizes alike, these tell less of the noise than their number says: the
+        If a seed is lucky at all batch sizes alike, these say less about the noise than their number suggests: the
         variance pooled over M of them with several seeds has ``freedom`` / (1 + (M - 1) rho^2) degrees of freedom
         (Satterthwaite 1946), and at least those of one batch size.
-        ``resampled`` are for differences between batch sizes, which lose what seeds share.
         """
         several = int((self.seeds > 1).sum())
         if not len(self.resampled) or several < 2:
@@ -167,8 +167,8 @@ def winners_at_edges(studies: Sequence[Study]) -> np.ndarray:
 
 
 def shared_by_seeds(studies: Sequence[Study]) -> float:
-    """Correlation of the losses of one seed at two batch sizes, 0 to 1, each at its best learning rate: runs of one
-    seed begin alike and may see the same examples."""
+    """Return the correlation of the losses of one seed at two batch sizes, 0 to 1, each at its best learning rate: runs
+    of one seed begin alike and may see the same examples."""
     seeds = sorted({seed for study in studies for seed in study.seeds.tolist()})
     apart = np.full((len(studies), len(seeds)), np.nan)
     for row, study in zip(apart, studies, strict=True):

@@ -19,7 +19,7 @@ QUANTITIES = {
     "gradient_norm": "norm of gradients",
     "update_norm": "norm of updates",
 }
-"""Beginnings of the columns' names, before that of the matrix, and what they are."""
+"""Prefixes of the columns' names, which end with the name of the matrix, and what the columns hold."""
 
 COLUMNS = ["quantity", "matrix", "step", "examples", "value"]
 

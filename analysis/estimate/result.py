@@ -40,7 +40,7 @@ class CriticalBatchSize(Quantity):
     resampled: Array = field(default_factory=lambda: np.empty(0), repr=False)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values without the resamples."""
+        """Return plain JSON values without the resamples."""
         content = shown(self)
         return {"critical_batch_size": content.pop("value"), **content}
 
@@ -84,7 +84,7 @@ class Answer:
         noise: noise scales by batch size, for the batch sizes that reached the target.
         attention_logits: curves of the largest attention logit by batch size, see
             :func:`analysis.estimate.attention.attention_logits`.
-        optimizer_steps: likewise curves of what steps do to matrices, see
+        optimizer_steps: likewise curves of norms, trust ratios and clipped shares of matrices, see
             :func:`analysis.estimate.optimizer_steps.optimizer_steps`.
         clipped: fraction of steps to the target whose gradients were clipped, mean over seeds, by batch size; without
             batch sizes whose trials do not clip.

@@ -65,7 +65,7 @@ class Column:
 
     @property
     def words(self) -> bool:
-        """Whether it is text."""
+        """Whether the column holds text."""
         return self.left or self.name
 
     @property

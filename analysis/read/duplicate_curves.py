@@ -60,15 +60,15 @@ def without_copies(trials: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
         counts = Counter(owners[row] for row in sorted(same))
         notes += [
             f"sweep {sweep}, {optimizer}: {count} trials that differ in the {words} alone have the same curve, so "
-            f"what trained them did not use it: {meaning}"
+            f"the training program did not use it: {meaning}"
             for (sweep, optimizer), count in counts.items()
         ]
     return trials.drop(index=copies).reset_index(drop=True)
 
 
 def shared_runs(trials: pd.DataFrame) -> Iterator[str]:
-    """A line for every two sweeps with trials of one configuration and one curve, bit by bit: a copy, or a sweep beside
-    what it was merged into, is no second measurement.
+    """Yield a line for every two sweeps that share trials with the same configuration and, bit by bit, the same curve:
+    a copy, or a sweep beside the one it was merged into, is no second measurement.
 
     Args:
         trials: columns as of :func:`without_copies`, and ``trial_id``.
@@ -84,8 +84,8 @@ def shared_runs(trials: pd.DataFrame) -> Iterator[str]:
     counts = Counter(pair for sweeps in runs.values() for pair in combinations(sweeps, 2))
     for (one, other), count in counts.items():
         yield (
-            f"{count} trials of sweep {called[other]} are those of sweep {called[one]}, bit by bit: what both "
-            "say was measured once; leave one of them out"
+            f"{count} trials of sweep {called[other]} are those of sweep {called[one]}, bit by bit: they were "
+            "measured once, not twice; leave one of the sweeps out"
         )
 
 

@@ -67,8 +67,8 @@ def pick(asked: str, precision: str, index: int = 0) -> torch.device:
 
 
 def has_bfloat16(device: torch.device) -> bool:
-    """Whether a device supports autocast to bfloat16 in hardware; always ``False`` on a CPU, where it makes no step
-    faster.
+    """Return whether a device supports autocast to bfloat16 in hardware; always ``False`` on a CPU, where autocast
+    makes no step faster.
     """
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)

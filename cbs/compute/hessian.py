@@ -20,12 +20,12 @@ _HIDDEN = "torch::autograd::Error"
 
 
 def flat(tensors: Sequence[Tensor]) -> Tensor:
-    """One tensor for each parameter as a vector in float64, ``[d]``."""
+    """Return all of these tensors, one per parameter, as one vector in float64, ``[d]``."""
     return torch.cat([tensor.detach().reshape(-1).double() for tensor in tensors])
 
 
 def shaped(vector: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
-    """The inverse of :func:`flat`, in shapes and types of ``like``."""
+    """Return the parts of a vector as :func:`flat` joined them, in shapes and types of ``like``."""
     parts = vector.split([tensor.numel() for tensor in like])
     return [part.view_as(tensor).to(tensor) for part, tensor in zip(parts, like, strict=True)]
 

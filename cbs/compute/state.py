@@ -53,7 +53,7 @@ class State:
         )
 
     def drew(self, other: State) -> bool:
-        """Whether random numbers were drawn between this state and ``other``."""
+        """Return whether random numbers were drawn between this state and ``other``."""
         return not _equal(self._random, other._random)
 
     @torch.no_grad()

@@ -64,14 +64,14 @@ def build(
 
 
 def to_text(meter: NoiseScaleMeter) -> str:
-    """The state as text, which any checkpoint can hold."""
+    """Return the state as text, which any checkpoint can hold."""
     return json.dumps(meter.state_dict())
 
 
 def from_text(meter: NoiseScaleMeter, text: str) -> None:
-    """Go on from :func:`to_text`.
+    """Restore the result of :func:`to_text`.
 
     Raises:
-        ConfigError: if it is of other geometries, or another window.
+        ConfigError: if it has other geometries or another window.
     """
     meter.load_state_dict(json.loads(text))

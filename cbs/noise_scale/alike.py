@@ -20,11 +20,11 @@ SAMPLE = 256
 """Number of examples that are compared with all others; all pairs of a large batch would not fit into memory."""
 
 NUMBERS = 2**20
-"""Most numbers of all examples together that are compared; of larger tensors as many columns are drawn."""
+"""Most numbers of all examples together that are compared; from larger tensors so many columns are drawn at random."""
 
 
 def sampled(rows: Tensor, most: int) -> Tensor:
-    """Return at most so many columns of rows, the same in every row, in float64 on the CPU."""
+    """Return at most ``most`` columns of rows, the same in every row, in float64 on the CPU."""
     values = as_real(rows).flatten(1)
     if values.shape[1] > most:
         values = values[:, torch.randint(values.shape[1], (most,), generator=torch.Generator().manual_seed(0))]

@@ -67,7 +67,7 @@ class MomentAverages:
 
         Args:
             examples: number of examples in the step.
-            signal, noise: of every parameter tensor, each of shape ``[parameters]``.
+            signal, noise: moments of every parameter tensor, each of shape ``[parameters]``.
 
         Raises:
             ConfigError: if the number of parameter tensors differs from that of the earlier steps.

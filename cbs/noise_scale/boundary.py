@@ -51,7 +51,7 @@ def sending(parameters: Sequence[Tensor]) -> Iterator[None]:
 
 
 def is_sending() -> bool:
-    """Whether the current backward pass is auxiliary; hooks that measure training ignore its gradients."""
+    """Return whether the current backward pass is auxiliary; hooks that measure training ignore its gradients."""
     return _sending > 0
 
 
@@ -112,5 +112,5 @@ def _replaced(output: Any, new: dict[int, Tensor]) -> Any:
 
 
 def _is_record(leaf: Any) -> bool:
-    """Whether a leaf of the pytree is a dataclass instance, which torch does not look into."""
+    """Return whether a leaf of the pytree is a dataclass instance, which torch does not look into."""
     return is_dataclass(leaf) and not isinstance(leaf, type)

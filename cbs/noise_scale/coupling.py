@@ -26,7 +26,7 @@ UNEVEN = (
     ", others by more; 'accumulation' is right if each micro-batch is divided by its own sum"
 )
 LEAST = 0.05
-"""Least relative error by such weights that is told."""
+"""Smallest relative error due to such weights that is reported."""
 
 UNSEEN = "its gradients do not come from loss.backward()"
 
@@ -54,13 +54,13 @@ class Coupling:
     Attributes:
         why_not: why the latest loss could not be checked; empty if it could.
         uneven: a caveat where a loss was divided by unequal weights of its examples; empty if none was.
-        idle: numbers of examples for which the loss has no derivative and of all, in the latest backward pass.
+        idle: number of examples without a derivative of the loss, and of all examples, in the latest backward pass.
     """
 
     def __init__(self, parameters: Sequence[Tensor]) -> None:
         self._parameters = parameters
         self.idle, self.why_not, self.uneven = (0, 0), "", ""
-        self._chance = 1.0  # of all matches since a loss held no targets twice
+        self._chance = 1.0  # joint probability of all matches since the last loss without one
         self._failure: ConfigError | None = None
         self._passes: dict[int, tuple[Ends, Sequence[Tensor]]] = {}
         self._seen: set[int] = set()
@@ -73,7 +73,7 @@ class Coupling:
             number: number of the forward pass; the two latest are kept, because either may be differentiated.
             ends: see :data:`Ends`.
             subsets: masks of whole groups of examples, each of shape ``[examples]``: one half, because terms that
-                involve many examples have some in either half, and a single group, as both of a term may be in one.
+                involve many examples have some in either half, and a group, as both of a pair may be in one half.
         """
         passes = dict([*self._passes.items()][-1:]) | {number: (ends, subsets)}
         self.forget()

@@ -20,7 +20,7 @@ MOST = 16
 
 
 def has_rows(tensor: Tensor, examples: int) -> bool:
-    """Whether the first dimension of a tensor is a positive multiple of the number of examples."""
+    """Return whether the first dimension of a tensor is a positive multiple of the number of examples."""
     return tensor.ndim > 0 and examples > 0 and tensor.shape[0] > 0 and tensor.shape[0] % examples == 0
 
 
@@ -39,7 +39,7 @@ def spacing() -> float:
 
 
 def in_training() -> bool:
-    """Whether the current forward pass is one of training, and no recomputation of activations in a backward pass."""
+    """Return whether the current forward pass belongs to training and is no recomputation during a backward pass."""
     beside = IN_AUXILIARY_PASS.get() or torch._C._current_graph_task_id() != -1
     return torch.is_grad_enabled() and not (beside or torch.compiler.is_compiling())
 

@@ -33,12 +33,12 @@ FLATTENED = 2**14
 
 
 def initialized() -> bool:
-    """Whether this process is a rank of a process group."""
+    """Return whether this process is a rank of a process group."""
     return dist.is_available() and dist.is_initialized()
 
 
 def is_sharded(tensor: Tensor) -> TypeGuard[DTensor]:
-    """Whether a tensor is a DTensor, of which this rank may hold only a part."""
+    """Return whether a tensor is a DTensor, of which this rank may hold only a part."""
     if not initialized():
         return False
     from torch.distributed.tensor import DTensor

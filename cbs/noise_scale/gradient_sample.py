@@ -146,6 +146,6 @@ def _require_equal(table: Tensor, rounding: float, passes: int, *, gone: bool) -
 
 
 def _near(left: Tensor, right: Tensor, rounding: float) -> bool:
-    """Whether entries agree up to rounding; entries much smaller than the largest get a looser tolerance."""
+    """Return whether entries agree up to rounding; entries much smaller than the largest get a looser tolerance."""
     size = torch.maximum(left.abs(), right.abs())
     return bool(((left - right).abs() <= rounding * (size + 1e-3 * size.max())).all())

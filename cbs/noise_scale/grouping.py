@@ -13,7 +13,7 @@ from cbs.errors import ConfigError
 from cbs.noise_scale.geometries.base import as_real
 
 PIECE = 2**24
-"""Most numbers that are widened to float64 at a time: all logits of a language model may not fit into memory so."""
+"""Most numbers that are converted to float64 at a time: all logits of a language model might not fit into memory."""
 
 Groups = int | Tensor | Callable[[tuple[Any, ...], dict[str, Any]], Tensor]
 """Groups of examples that belong together: the number of consecutive examples in a group; the group id of every example

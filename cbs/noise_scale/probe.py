@@ -164,7 +164,7 @@ class Probe(AbstractContextManager["Probe"]):
         self.tell(f"noise scale: {what}")
 
     def _other_parameters(self) -> bool:
-        """Whether the set of trained parameters differs from the one that is measured."""
+        """Return whether the set of trained parameters differs from the one that is measured."""
         if self._sharded:
             return False
         trained = [parameter for parameter in self._model.parameters() if parameter.requires_grad]

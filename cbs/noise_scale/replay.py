@@ -32,7 +32,7 @@ class Replay:
         self._norms = [(parameter, _norm(parameter)) for parameter in module.parameters()]
 
     def changed(self, *, trained: bool) -> bool:
-        """Whether parameters, such as moving averages, changed since the call; a repeated one would change them again.
+        """Return whether parameters, such as moving averages, changed since the call; a repetition changes them again.
 
         Parameters that are trained are looked at only if ``trained``.
         """

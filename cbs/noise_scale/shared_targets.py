@@ -36,7 +36,7 @@ ROUNDING = 1e-2
 """Difference between shares of classes in mixed labels that rounding explains, to bfloat16 at worst."""
 
 COLUMNS = 2**12
-"""Most numbers of an example that are compared; of larger constants as many are drawn, the same of every example."""
+"""Most numbers of an example that are compared; from larger constants so many columns are drawn at random."""
 
 SURE = 1e-3
 """Probability below which a match of two constants is taken as proof that they hold the same targets: that of equally
@@ -149,7 +149,7 @@ def _chance(one: Tensor, other: Tensor) -> float | None:
 
 
 def _same(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors have the same rows, in any order."""
+    """Return whether two tensors have the same rows, in any order."""
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
     sides = [torch.unique(rows, dim=0, return_counts=True) for rows in (one, other)]

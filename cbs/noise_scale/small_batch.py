@@ -25,7 +25,7 @@ TOLERANCE, FLOOR = 1e-3, 1e-5
 floor, to the norms of all parameters: that of a bias before a normalization is nothing but rounding error."""
 
 ROUNDINGS = 4
-"""The same in machine epsilons, where that is larger."""
+"""Least value of either in machine epsilons."""
 
 
 @dataclass(kw_only=True)
@@ -39,7 +39,7 @@ class Small:
         statistics: per geometry, in the order in which the source received them, one entry per covered tensor: the
             weighted mean of T over the mean gradients of the groups, :math:`\sum_j w_j T(g_j) = \sum_j T(c_j)/w_j`;
             zeros where no group contributed to the parameter tensor.
-        within: the same for cells inside these groups, between which there is only the noise of a group's members.
+        within: the same side of the cells inside these groups, if any; they differ by the noise of a group's members.
         sizes: batch sizes; the effective size of the groups is :math:`1/\sum_j (w_j/b_j)`, with M groups a M-th part of
             the examples.
     """
@@ -79,7 +79,7 @@ class GroupSums:
                 sums.pop(index, None)
 
     def small(self, groups: int, examples: int) -> Small:
-        """Return the small-batch side of a step of so many groups and examples from the sums so far."""
+        """Return the small-batch side of a step with these numbers of groups and examples from the sums so far."""
         statistics = []
         for geometry, sums in zip(self._geometries, self._sums, strict=True):
             covered = [index for index in range(len(self._parameters)) if geometry.covers(index)]

@@ -72,7 +72,7 @@ class AdamW(Adam, torch.optim.AdamW):
 
 
 def has_fused_kernel(params: Iterable[nn.Parameter]) -> bool:
-    """Whether torch's fused kernel supports all ``params``: real floating point, on a CPU or a CUDA device."""
+    """Return whether torch's fused kernel supports all ``params``: real floating point, on a CPU or a CUDA device."""
     return all(param.is_floating_point() and param.device.type in _FUSED_DEVICES for param in params)
 
 

@@ -197,5 +197,5 @@ def misfit(optimizer: torch.optim.Optimizer, name: str, tensor: Tensor, param: T
 
 
 def state_dtype(tensor: Tensor) -> torch.dtype:
-    """float32 for half precision, else the tensor's own type."""
+    """Return float32 for half precision, else the tensor's own type."""
     return torch.float32 if tensor.dtype in (torch.bfloat16, torch.float16) else tensor.dtype

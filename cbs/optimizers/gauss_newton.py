@@ -51,8 +51,7 @@ class GaussNewton(ProblemOptimizer, CompositeOptimizer):
     :func:`cbs.optimizers.second_order.linearization.layers`).
 
     ``inner_clip`` limits the gradient norm of every inner step, as the authors' code does with 1. The norm is taken
-    over
-    the parameters of each inner optimizer, in the variant ``"layerwise"`` also separately for each layer.
+    over the parameters of each inner optimizer, in the variant ``"layerwise"`` also separately for each layer.
 
     Args:
         inner: the inner optimizer, or several over disjoint parameters of the problem's model.

@@ -95,12 +95,12 @@ def _weight(module: nn.Module) -> Tensor:
 
 
 def _holds_anything(module: nn.Module) -> bool:
-    """Whether the module's type says nothing about its parameters."""
+    """Return whether the module's type says nothing about its parameters."""
     return isinstance(module, nn.ParameterList | nn.ParameterDict) or type(module) is nn.Module
 
 
 def _is_conv1d(module: nn.Module, param: nn.Parameter) -> bool:
-    """Whether ``param`` is the weight of a ``Conv1D`` of transformers, which is not a dependency."""
+    """Return whether ``param`` is the weight of a ``Conv1D`` of transformers, which is not a dependency."""
     return type(module).__name__ == "Conv1D" and param.ndim == 2 and param.shape[1] == getattr(module, "nf", None)
 
 

@@ -43,7 +43,7 @@ class Choice:
         return called(self.name, sorted(self.options.items()))
 
     def covers(self, other: Choice) -> bool:
-        """Whether ``other`` is this choice, possibly with further options."""
+        """Return whether ``other`` is this choice, possibly with further options."""
         return self.name == other.name and self.options.items() <= other.options.items()
 
 

@@ -11,12 +11,12 @@ from cbs.errors import ConfigError
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Whether it is a number that JSON has; ``True`` and ``False`` are not."""
+    """Return whether a value is a number in JSON; ``True`` and ``False`` are not."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def is_whole(value: object, least: int = 1) -> TypeGuard[int]:
-    """Whether it is an integer of at least ``least``."""
+    """Return whether a value is an integer of at least ``least``."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 

@@ -43,11 +43,10 @@ class Folder(NamedTuple):
     path: Path
 
     def modules(self, kind: str) -> dict[str, Path]:
-        """Yield full names and files of the modules that hold entries of a kind in all extensions.
+        """Return the full names and files of this folder's modules that hold entries of a kind.
 
         Args:
-            kind: name of the modules.
-            package: package whose folders are searched first, if given.
+            kind: name of a module, or of a package of modules.
         """
         file, folder, name = self.path / f"{kind}.py", self.path / kind, f"{self.package}.{kind}"
         if file.is_file():
@@ -97,8 +96,8 @@ def extensions() -> tuple[Folder, ...]:
 
 
 def modules(kind: str, package: str = "") -> Iterator[tuple[str, Path]]:
-    """Full names and files of the modules that hold entries of a kind in the folders of a package, if one is named, and
-    in the extensions."""
+    """Yield full names and files of the modules that hold entries of a kind, in the folders of a package, if one is
+    named, and in the extensions."""
     for folder in (*(within(package) if package else ()), *extensions()):
         yield from folder.modules(kind).items()
 

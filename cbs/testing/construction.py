@@ -165,7 +165,7 @@ def check_learning_rates_are_a_grid(subject: Subject) -> None:
 
 
 def takes(subject: Subject, name: str) -> bool:
-    """Whether it has an option: its groups contain it, and its default value can be passed."""
+    """Return whether an optimizer has an option: its groups contain it, and its default value can be passed."""
     value = subject.run().optimizer.param_groups[0].get(name)
     try:
         if value is None:

@@ -134,7 +134,7 @@ def feed(run: OptimizerRun, gradient: Callable[[int, Tensor], Tensor], steps: in
 
 
 def reads_gradients(run: OptimizerRun) -> bool:
-    """Whether the optimizer's steps use the gradients of the parameters."""
+    """Return whether the optimizer's steps use the gradients of the parameters."""
     return not isinstance(run.optimizer, ProblemOptimizer) or run.optimizer.reads_gradients
 
 

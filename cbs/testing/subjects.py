@@ -228,7 +228,7 @@ class OptimizerRun:
         return self
 
     def finite(self) -> bool:
-        """Whether all parameters are finite."""
+        """Return whether all parameters are finite."""
         return all(bool(param.isfinite().all()) for param in self.model.parameters())
 
     def needs_gradients(self) -> None:

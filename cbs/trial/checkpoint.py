@@ -38,7 +38,7 @@ class Checkpoint:
         self._written = time.monotonic()
 
     def due(self) -> bool:
-        """Whether it is time to write again."""
+        """Return whether it is time to write again."""
         return time.monotonic() - self._written >= self._seconds
 
     def save(self, state: dict[str, Any]) -> None:

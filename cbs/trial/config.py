@@ -276,7 +276,7 @@ class TrialConfig:
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """Return 16 hexadecimal digits of the SHA-256 of ``data`` as canonical JSON."""
+        """First 16 hexadecimal digits of the SHA-256 of the configuration and its version as canonical JSON."""
         return fingerprint({"version": CONFIG_VERSION, **self.to_dict()})
 
     @functools.cached_property
@@ -325,7 +325,7 @@ def plain_values(settings: Any) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """What JSON would make of it; :func:`dataclasses.asdict` copies every leaf, which takes ten times as long."""
+    """Return plain JSON values; :func:`dataclasses.asdict` copies every leaf, which takes ten times as long."""
     if dataclasses.is_dataclass(value):
         return {part.name: _plain(getattr(value, part.name)) for part in dataclasses.fields(value)}
     if isinstance(value, dict):
@@ -334,6 +334,6 @@ def _plain(value: Any) -> Any:
 
 
 def fingerprint(data: Any) -> str:
-    """16 hexadecimal digits of the SHA-256 of ``data`` as canonical JSON."""
+    """Return the first 16 hexadecimal digits of the SHA-256 of ``data`` as canonical JSON."""
     text = json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:16]

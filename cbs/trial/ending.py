@@ -22,7 +22,7 @@ def value_of(config: TrialConfig, target: Target, row: Measurement) -> float:
 
 
 def reached(config: TrialConfig, rows: Sequence[Measurement]) -> bool:
-    """Whether every target that ends the trial was reached at one of these evaluations."""
+    """Return whether every target that ends the trial was reached at one of these evaluations."""
     return config.stops_at_target and all(
         any(target.reached(value_of(config, target, row)) for row in rows) for target in config.targets
     )

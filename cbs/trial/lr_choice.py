@@ -42,9 +42,9 @@ def vertex(left: float, right: float, below: float, above: float) -> tuple[float
 def cliff(places: np.ndarray, values: np.ndarray, best: int) -> bool:
     """Return whether the next learning rate above the best one may lie beyond the limit of stability.
 
-    It may if the objective bends more than :data:`ALIKE` times as much at the best as at the one below it; without a
-    further one there, if it rises so many times as steeply to the next one above as to the one below. Such a learning
-    rate says nothing of those before the limit.
+    It may if the objective bends more than :data:`ALIKE` times as much at the best as at the one below it. If that one
+    is the lowest, it may if the objective rises more than so many times as steeply to the next one above as to the one
+    below. The objective beyond the limit says nothing about learning rates before it.
 
     Args:
         places: ln of the learning rates in increasing order, or positions in proportion to it.
@@ -145,7 +145,7 @@ def _additive(logs: np.ndarray, reached: np.ndarray) -> np.ndarray:
 
 
 def at_edges(row: int, tried: Sequence[bool] | np.ndarray) -> tuple[bool, bool]:
-    """Whether a learning rate is the lowest, and whether it is the highest, of those that were tried.
+    """Return whether a learning rate is the lowest, and whether it is the highest, of those that were tried.
 
     Args:
         row: index of the learning rate.

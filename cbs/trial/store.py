@@ -160,7 +160,7 @@ class Store:
         return self.root / "kept" / fingerprint
 
     def contains(self, config: TrialConfig) -> bool:
-        """Whether a result of ``config`` is stored."""
+        """Return whether a result of ``config`` is stored."""
         return (self.trials / config.trial_id / "record.parquet").exists()
 
     def save(self, result: TrialResult) -> None:

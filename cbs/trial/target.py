@@ -44,7 +44,7 @@ class Target:
         return {"metric": self.metric, "value": self.value, "direction": self.direction}
 
     def reached(self, value: float) -> bool:
-        """Whether ``value`` is strictly better than the target; a value that is not finite never is."""
+        """Return whether ``value`` is strictly better than the target; a value that is not finite never is."""
         if not math.isfinite(value):
             return False
         return value < self.value if self.direction == "below" else value > self.value

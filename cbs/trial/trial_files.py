@@ -91,7 +91,7 @@ def check_steps(path: Path, result: TrialResult) -> None:
 
 
 def record_table(result: TrialResult) -> pa.Table:
-    """The evaluations of a trial, with configuration and summary in the metadata."""
+    """Return the evaluations of a trial, with configuration and summary in the metadata."""
     summary = {
         "schema_version": SCHEMA_VERSION,
         "trial_id": result.trial_id,
@@ -118,13 +118,13 @@ def record_table(result: TrialResult) -> pa.Table:
 
 
 def measurement(row: dict[str, Any]) -> Measurement:
-    """An evaluation from a row of :func:`record_table`."""
+    """Return an evaluation from a row of :func:`record_table`."""
     others = {name.removeprefix(METRIC): row.pop(name) for name in [*row] if name.startswith(METRIC)}
     return Measurement(**row, others=others)
 
 
 def steps_table(result: TrialResult) -> pa.Table:
-    """The per-step columns of a trial, with their geometries in the metadata of the fields."""
+    """Return the per-step columns of a trial, with their geometries in the metadata of the fields."""
     metadata: dict[str, dict[bytes, str]] = {}
     for geometry in result.geometries:
         text = json.dumps(dataclasses.asdict(geometry), sort_keys=True)

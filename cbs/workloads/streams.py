@@ -48,10 +48,7 @@ class DrawnExamples:
         return self._make(*self._take(examples))
 
     def skip(self, examples: int) -> None:
-        """Continue a stream after batches of these sizes.
-
-        Uses the stream's own ``skip(examples)`` where it exists, else draws the batches again one by one.
-        """
+        """Continue after the next ``examples`` examples, which are drawn block by block but returned by no batch."""
         while examples > 0:
             examples -= len(self._take(min(examples, self._block))[0])
 
@@ -110,8 +107,8 @@ class RandomExamples:
 
 
 def skip(stream: TrainingStream, sizes: Sequence[int]) -> None:
-    """Go on after batches of these sizes: by the stream's own ``skip(examples)``, where it has one, else they are drawn
-    again one by one."""
+    """Continue a stream after batches of these sizes: by its own ``skip(examples)`` if it has one; otherwise the
+    batches are drawn again one by one."""
     if hasattr(stream, "skip"):
         stream.skip(sum(sizes))
         return

@@ -69,7 +69,7 @@ class Kaplan(Definition):
         open_ends = np.isinf(critical[:, 0])
         if open_ends.any():
             where = ", ".join(f"{sample.target:g}" for sample, end in zip(used, open_ends, strict=True) if end)
-            remarks.append(f"the data do not bound the pareto one at target {where}")
+            remarks.append(f"the data do not bound the pareto critical batch size at target {where}")
         elif _combined(weights, critical)[0] >= -_FLAT:
             remarks.append("the critical batch size does not grow as the loss falls")
         return "; ".join(remarks)

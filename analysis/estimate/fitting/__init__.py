@@ -192,7 +192,7 @@ def fit_curve(
         method = f"bootstrap over {'seeds, learning rate chosen again' if seeds.freedom else 'residuals (one seed)'}"
         method += ", and over forms of the curve"
         if best.alike:
-            method += ", as far apart as all residuals together, which are larger than seeds explain"
+            method += ", scattered as widely as all residuals together, which are larger than seeds explain"
     return Fit(
         batch_sizes=data.batch_sizes[here],
         log_steps=log_steps[here],

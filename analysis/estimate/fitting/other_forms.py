@@ -41,7 +41,7 @@ class OtherForms:
 
 
 def other_forms(fit: Fit) -> OtherForms:
-    """Return what the forms of a fit say."""
+    """Return critical batch sizes by the forms of a fit, and batch sizes at which trials would tell the forms apart."""
     now = float(fit.estimate.critical)
     says = sorted((float(form.estimate.critical), form.form.words) for form in fit.forms if form.likelihood >= _LIKELY)
     named = [(words, value) for value, words in (says[0], says[-1]) if abs(math.log(value / now)) > math.log(_APART)]

@@ -52,7 +52,7 @@ class ThreePieces:
         return 2 * self.curvature * (self.joints[1] - self.best_steps)
 
     def examples(self, steps: Array) -> Array:
-        """E at every number of steps, all above S_min."""
+        """Return E at every number of steps; all must be above S_min."""
         first, last = self.joints
 
         def middle(at: Array | float) -> Array | float:

@@ -155,11 +155,11 @@ def _seeds(answer: Answer, least: int) -> tuple[int, ...]:
 
 
 def _searching(answer: Answer, reached: Sequence[int], edges: dict[int, tuple[float, ...]]) -> Wanted | None:
-    """Return what a sweep that searches its learning rates needs beyond an edge, which is never a list of them; what
-    else is missing shows after it. ``None`` if nothing.
+    """Return what a sweep that searches its learning rates needs if a best one is at an edge: never a list of them, and
+    other gaps show only once this one is closed. ``None`` if the sweep does not search, or no best one is at an edge.
 
-    At its own target the search goes on until the best one is interior, so it has not ended. At another one a search
-    there, which starts from what is known, is far cheaper than a grid for all batch sizes.
+    At the sweep's own target the search goes on until the best one is interior, so it has not ended. At another target
+    a new search, which starts from the best known learning rates, is far cheaper than a grid for all batch sizes.
     """
     axes = answer.group.manifest.get("axes")
     if not edges or not answer.group.stops_at_target or not isinstance(axes, dict):
@@ -183,7 +183,7 @@ def _whole(values: Any) -> list[int]:
 
 
 def _asked_for(answer: Answer, reached: Sequence[int], edges: dict[int, tuple[float, ...]]) -> Wanted | None:
-    """Return what the verdict calls for; ``None`` if it calls for nothing."""
+    """Return the trials that the verdict calls for; ``None`` if it calls for none."""
     smaller, larger = _sides(answer, reached)
     seeds, have = _seeds(answer, SEEDS), max(point.seeds for point in answer.points if point.reached)
     # form and exponent matter only once both sides of the curve are seen

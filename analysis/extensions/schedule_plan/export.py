@@ -9,8 +9,8 @@ from cbs.errors import ConfigError
 
 
 def exported(plans: SchedulePlans, trainer: str) -> tuple[str, list[str]]:
-    """Return the text and remarks on it; raise ``ConfigError`` if there are several plans, the trainer is unknown, or
-    it cannot run the plan."""
+    """Return a plan as text in the format of a trainer, and remarks; raise ``ConfigError`` if there are several plans,
+    the trainer is unknown, or it cannot run the plan."""
     if len(plans.plans) != 1:
         names = ", ".join(plan.source.optimizer for plan in plans.plans)
         raise ConfigError(f"--export takes one plan, and there are those of {names}: choose with --optimizer")

@@ -67,7 +67,7 @@ def of_curve(
         )
         for place, (where, value, ends, steps, seen) in enumerate(phases)
     )  # fmt: skip
-    unknown = "" if bands else "not every row has an interval: sizes follow the values themselves, and there is no band"
+    unknown = "" if bands else "not every row has an interval: the values decide alone, and the plan has no intervals"
     return PhaseSource(
         what=f"critical batch sizes of {table.name}",
         optimizer=optimizer or "",

@@ -88,7 +88,7 @@ def of_trace(
         notes=(
             f"the noise scale stands in for the critical batch size, times {ratio:g} (--ratio): that ratio was not "
             "measured here",
-            "one run: the intervals hold the noise of its gradients, not that of other seeds",
+            "one run: the intervals include the noise of its gradients, but not the differences between seeds",
         ),
         **about,
     )

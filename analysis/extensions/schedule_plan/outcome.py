@@ -157,15 +157,15 @@ def verdict(plan: PlanOutcome, source: PhaseSource, constant: PlanOutcome, confi
     if source.whole is None:
         return f"{unknown}: no run of a constant batch size was measured to compare it with"
     if source.decays:
-        return f"{unknown}: the learning rate of these runs falls, so that intermediate losses are not passed as in "
-        "those of a constant one"
+        why = "the learning rate of these runs falls, so that they do not pass intermediate losses"
+        return f"{unknown}: {why} as runs at a constant learning rate do"
     if plan.lrs[-1] is None:
         return (
-            f"{unknown}: steps are those at the best learning rate, and that of its last batch size, "
-            f"{plan.batch_sizes[-1]:,}, lies outside what was found: extend the grid of learning rates"
+            f"{unknown}: steps are predicted for the best learning rate, and that of its last batch size, "
+            f"{plan.batch_sizes[-1]:,}, lies outside the optima that were found: extend the grid of learning rates"
         )
     if low is None or high is None:
-        return f"{unknown}: the last batch size comes so late, or the curve is so uncertain, that nothing follows"
+        return f"{unknown}: the last batch size comes too late, or the curve is too uncertain, to bound the savings"
     against = f"of the examples of the constant batch size with as many steps, at {percent(config.confidence)} %"
     assert saved.value is not None
     span = f"{number(100 * saved.value)} [{number(100 * low)}, {number(100 * high)}] % {against}"

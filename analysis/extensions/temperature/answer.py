@@ -56,7 +56,7 @@ class TemperaturePoint(Quantity):
 
     @property
     def where(self) -> str:
-        """In words."""
+        """The point in words."""
         return f"{self.workload}, {self.optimizer} at learning rate {self.lr:g}, batch size {self.batch_size}"
 
 
@@ -150,7 +150,7 @@ def _point(
 
 
 def _shrinkage(windows: Sequence[Array]) -> float:
-    """Return the mean signal of the first part of all windows over that of the second; 1 if noise hides it."""
+    """Return the ratio of the mean signals in the first and second halves of all windows; 1 if noise hides it."""
     halves = [np.array_split(window[0], 2) for window in windows]
     first, second = (np.concatenate([pair[place] for pair in halves]) if halves else np.ones(1) for place in (0, 1))
     error = math.hypot(*(part.std() / math.sqrt(len(part)) for part in (first, second)))

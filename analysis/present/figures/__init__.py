@@ -61,7 +61,6 @@ class FigureKind:
         title: a few words; for analyses, whose figures appear on a page.
         caption: what is seen; for analyses. Names of columns in braces are replaced by values of the table's first row;
             ``percent`` is its confidence.
-            ``percent`` is its confidence.
     """
 
     of: type

@@ -14,14 +14,14 @@ from analysis.options import Answer, MetricName, Targets, answer_with, config_of
 @options(config=config_of, times=times_of, answer=answer_with)
 def command(
     results: Annotated[
-        list[Path] | None, typer.Argument(help="Folder of a sweep, or of several; of several folders all together.")
+        list[Path] | None, typer.Argument(help="Sweeps, or folders of sweeps; several are compared with one another.")
     ] = None,
     target: Targets = None,
     metric: MetricName = None,
     reference: Annotated[
         str | None,
         typer.Option(
-            help="Optimizer that the others are compared with. Default: adamw where it is there, else the first."
+            help="Optimizer that the others are compared with. Default: adamw if it is among them, else the first."
         ),
     ] = None,
     *,

@@ -135,8 +135,8 @@ def schedules(
     for scheduled in results.scheduled:
         if scheduled.reference is None:
             notes.append(
-                f"{len(scheduled.trials)} trials with {scheduled.choice} have no constant batch sizes that differ in "
-                "nothing else to compare with; also run the sweep without --schedule"
+                f"{len(scheduled.trials)} trials with {scheduled.choice} have no constant batch sizes with otherwise "
+                "equal settings to compare with; also run the sweep without --schedule"
             )
             continue
         group = results.groups[scheduled.reference]
@@ -258,9 +258,9 @@ def _against(answer: Answer, gain: ScheduleGain, edge: bool, reached: int, seeds
     if edge:
         remarks.append("the best learning rate of the schedule is at the edge of the grid")
     if reached < seeds:
-        remarks.append(f"{reached} of {seeds} seeds reached the target, so the means are those of the fast ones")
+        remarks.append(f"{reached} of {seeds} seeds reached the target, so the means are only over the fast ones")
     elif seeds < FEWEST_SEEDS:
-        remarks.append("one seed of the schedule")
+        remarks.append("the schedule was run with one seed only")
     assert answer.fit is not None
     low, high = answer.fit.batch_sizes[0], answer.fit.batch_sizes[-1]
     for words, size in (("examples", gain.equal_examples), ("steps", gain.equal_steps)):

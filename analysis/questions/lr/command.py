@@ -29,7 +29,7 @@ def command(
 ) -> None:
     """How the best learning rate depends on the batch size.
 
-    And what square-root or linear scaling would have measured.
+    Also the critical batch sizes that square-root and linear scaling of the learning rate would have given.
 
     Example: cbs lr results/ --target 2.4
 

@@ -14,7 +14,7 @@ from analysis.present.table import Column, Table, quantity
 from analysis.questions.lr.answer import LearningRate, LearningRates
 
 FEW = 2
-"""Number of commands that are shown; the file has all."""
+"""Largest number of commands of a protocol that are printed; the file of missing trials has all."""
 
 
 @presentation.register
@@ -122,7 +122,7 @@ def protocols(learning_rates: LearningRates) -> Table:
     lines = ["reached: at how many batch sizes, of those at which the learning rate was run"]
     if any(protocol.not_run for entry in learning_rates.entries for protocol in entry.protocols):
         lines.append(
-            "no critical batch size where a batch size is missing: learning rates that were run are those that suit it"
+            "no critical batch size if some batch sizes are missing: those that were run suit the learning rates best"
         )
     return Table(columns=columns, rows=rows, title=title, lines=lines)
 
@@ -147,7 +147,7 @@ def missing_trials(entries: Sequence[LearningRate]) -> Table:
 
 
 def _to_run(entries: Sequence[LearningRate]) -> Iterator[str]:
-    """Yield what every protocol lacks, with commands if there are few, each once."""
+    """Yield the trials that every protocol lacks, and the commands that run them if there are few, each once."""
     lacking = [(protocol, entry.answer) for entry in entries for protocol in entry.protocols if protocol.missing]
     shown: set[str] = set()
     if lacking:

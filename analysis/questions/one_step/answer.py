@@ -21,7 +21,7 @@ _GRID = 400
 """Number of noise scales that are tried in a fit."""
 
 _BEYOND = 100.0
-"""Factor by which they extend beyond the batch sizes."""
+"""Factor by which the tried noise scales extend beyond the batch sizes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +30,7 @@ class BestStep:
 
     Attributes:
         batch_size: examples per step.
-        length: its length along the gradient.
+        length: length of the step along the gradient.
         saved: decrease of the loss.
         at_edge: whether it is the shortest or longest that was tried, so that the saving is a lower bound.
     """
@@ -125,8 +125,8 @@ def _best(lengths: Array, means: Array) -> tuple[Array, Array, Any]:
 
 
 def _fitted(sizes: Array, saved: Array) -> tuple[Array, Array]:
-    """Return the largest saving of a step and the noise scale for every row, by least squares in logarithms with
-    weights; NaN if a saving is not positive, 0 or infinity at an end of the grid."""
+    """Return the largest saving of a step and the noise scale for every row, by weighted least squares in logarithms:
+    NaN if a saving is not positive; a noise scale of 0 or infinity if an end of the grid fits best."""
     known = np.asarray((saved > 0).all(axis=1))
     logs = np.log(np.where(saved > 0, saved, 1.0))
     spread = np.var(logs[1:][known[1:]], axis=0) if known[1:].sum() > 1 else np.ones(len(sizes))

@@ -53,13 +53,13 @@ def beside(answer: Answer, plans: Sequence[Plan], curves: LocalCurves) -> Iterat
             above[size] = f"{size} up to {number(seen[-1])}"
     if above:
         yield (
-            f"above that are batch sizes {', '.join(above.values())} {curve['unit']}s, where they fall behind "
-            f"smaller ones at equal data: cbs schedule plan --curve, with a table in {curve['folder']}, begins smaller"
+            f"batch sizes above it, which fall behind smaller ones at equal data: {', '.join(above.values())} "
+            f"{curve['unit']}s; plan smaller ones there: cbs schedule plan --curve, with a table in {curve['folder']}"
         )
 
 
 def _at_most(local: dict[str, Any]) -> float:
-    """The local critical batch size, or what it is known to be below."""
+    """Return the local critical batch size, or its upper bound if only that is known, or infinity."""
     value, (low, high) = local["value"], local["interval"]
     return float(value or (high if high is not None and low is None else "inf"))
 

@@ -11,8 +11,8 @@ devices up to the given one:
 ``priced``      :math:`(n + R) T`                        device-hours, when an hour of waiting is worth R of them
 ==============  =======================================  ==========================================================
 
-The last one is the exchange of McCandlish et al. (2018), appendix D, who minimise examples plus r times steps, with the
-minimum at :math:`B = \sqrt{r B_{crit}}`.
+The last one is the trade-off of McCandlish et al. (2018), appendix D, who minimise examples plus r times steps, with
+the minimum at :math:`B = \sqrt{r B_{crit}}`.
 
 The steps are uncertain, and so are the seconds if their table gives their error. For a given number of devices the
 first two and the last choose the same batch size; they differ in the number of devices.
@@ -56,7 +56,7 @@ _ROUNDING = 1e-9
 """Relative difference of the objective below which batch sizes count as equal; the smallest of them is taken."""
 
 _FLAT = 5e-3
-"""The same for examples: near perfect scaling, an exponent slightly off 1 would move their minimum anywhere."""
+"""``_ROUNDING`` for examples: near perfect scaling, an exponent slightly off 1 could move their minimum anywhere."""
 
 
 def recommend(
@@ -115,9 +115,9 @@ def probabilities_of_best(plans: Sequence[Plan], *, seed: int) -> list[float] | 
 def winner(
     plans: Sequence[Plan], bounds: Collection[str], measured: Mapping[str, tuple[float, float]], seed: int
 ) -> Winner:
-    """The best of the plans of several optimizers; without a probability where another one may be better than was
-    measured: one of ``bounds``, whose best learning rate is at the edge of its grid, or one that takes an end of its
-    ``measured`` batch sizes while the best plan lies beyond it."""
+    """Return the best of the plans of several optimizers, without a probability if another optimizer may be better than
+    was measured: because it is one of ``bounds``, whose best learning rate is at the edge of its grid, or because its
+    plan is at an end of its ``measured`` batch sizes while the best plan lies beyond it."""
     shares = probabilities_of_best(plans, seed=seed) if len(plans) > 1 else None
     at = min(range(len(plans)), key=lambda index: plans[index].objective_value)
     best = plans[at]
@@ -195,7 +195,7 @@ def _of_plan(answer: Answer, throughput: Throughput, objective: str, entry: Time
     assert span is not None
     if len(entry.batch_sizes) == 1:
         sharing = plural(entry.devices, "device")
-        return f"{sharing} can share batch size {size:.0f} alone of those measured: measure larger ones"
+        return f"{sharing} can share only batch size {size:.0f} of those measured: measure larger ones"
     end, side = (("smallest", "smaller"), ("largest", "larger"))[at > 0]
     first, last = fit.batch_sizes[0], fit.batch_sizes[-1]
     if not (first - 1 >= span[0] if at == 0 else last + 1 <= span[1]):
@@ -222,7 +222,7 @@ def _doubling(answer: Answer, throughput: Throughput, devices: int) -> Doubling 
     factor = Quantity(float(after.time[second] / before.time[first]), interval(factors, answer.confidence))
     remarks = [throughput.assumption(answer.group.optimizer, 2 * devices)]
     if second == len(after.batch_sizes) - 1:
-        remarks.append(f"{after.batch_sizes[-1]:.0f} is the largest batch size that could be looked at")
+        remarks.append(f"{after.batch_sizes[-1]:.0f} is the largest batch size that could be considered")
     return Doubling(
         devices=devices,
         batch_sizes=(int(before.batch_sizes[first]), int(after.batch_sizes[second])),

@@ -96,13 +96,14 @@ def report(
 
 
 def sections(path: Path, config: AnalysisConfig, number: int) -> list[dict[str, Any]]:
-    """What other questions put on the page, by the function ``section`` in a module of that name, which returns their
-    result for a folder or ``None``: title, tables, sentences and figures, numbered from ``number``."""
+    """Return what other questions add to the page: title, tables, sentences and figures, numbered from ``number``. A
+    question adds something if its module ``section`` has a function ``section`` from a folder to a result or ``None``.
+    """
     parts: list[dict[str, Any]] = []
     for module in map(extensions.load, dict(extensions.modules("section", "analysis.questions"))):
         try:
             found = module.section(path, config)
-        except ResultsError as error:  # what lies beside a sweep does not keep the sweep from being reported
+        except ResultsError as error:  # a damaged file of another question must not prevent the report
             parts.append({"title": module.TITLE, "tables": [], "lines": [f"Not shown: {error}"], "figures": []})
             continue
         if found is None:
@@ -196,5 +197,5 @@ def _papers(text: str) -> Markup:
 
 
 def _breakable(text: str) -> Markup:
-    """Return ``text`` with permitted line breaks after commas and the like."""
+    """Return ``text`` with permitted line breaks after commas, underscores, brackets, equals signs and slashes."""
     return Markup("").join(Markup("{}<wbr>").format(part) for part in _BREAKS.findall(text))

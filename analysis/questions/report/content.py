@@ -1,6 +1,6 @@
 """What the page says in addition to its tables, as plain values: about its answers and the origin of their numbers.
 
-The latter are protocol, commands, software and machine, and how the trials ended.
+The origin is given by protocol, commands, software and machine, and how the trials ended.
 """
 
 from __future__ import annotations

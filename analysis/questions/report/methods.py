@@ -28,7 +28,7 @@ from cbs.trial.config import COMMAND, ENDLESS, UNKNOWN
 from cbs.trial.target import Target
 
 UNNAMED = "imported"
-"""Workload of runs that were imported without a name of one."""
+"""Name of the workload of runs that were imported without one."""
 
 _SHORT = 10
 """Number of digits of a commit."""

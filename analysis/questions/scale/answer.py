@@ -133,8 +133,8 @@ def _against_itself(law: ScalingLaw, points: Sequence[ScalingPoint]) -> list[str
     if np.std(np.log(law.x) - sizes) > _OWN * np.std(sizes):
         return []
     return [
-        f"{law.workload}, {law.optimizer}: {law.axis}, counted at B_crit, only follows it, as S_min hardly differs "
-        "between the points: an exponent near 1 means nothing; --data-at-batch B counts at one batch size"
+        f"{law.workload}, {law.optimizer}: {law.axis}, counted at B_crit, is proportional to it, as S_min hardly "
+        "differs between the points: an exponent near 1 means nothing; count it at one batch size, --data-at-batch B"
     ]
 
 

@@ -30,7 +30,7 @@ def command(
         list[float] | None, typer.Option(metavar="D", help="Compare also at equal data (tokens) instead of equal loss.")
     ] = None,
     at: Annotated[
-        list[float] | None, typer.Option(help="Predict at this value of what --against names; repeat.")
+        list[float] | None, typer.Option(help="Predict at this value of the quantity given by --against; repeat.")
     ] = None,
     data_at_batch: Annotated[
         float | None,

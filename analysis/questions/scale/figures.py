@@ -25,7 +25,7 @@ _WORDS = {"loss": "target loss", "parameters": "parameters N", "data": "data D",
 
 @dataclass(frozen=True)
 class Against:
-    """What one figure shows: critical batch sizes against ``axis``; if ``held_data`` is given, compared at these data
+    """Content of one figure: critical batch sizes against ``axis``; if ``held_data`` is given, compared at these data
     instead of at equal loss."""
 
     scaling: Scaling

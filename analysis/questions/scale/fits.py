@@ -44,7 +44,7 @@ class ScalingLaw:
         kind: ``law``: all points of an optimizer; ``set``: points that are equal in everything but ``axis``;
             ``pooled``: several sets with a common exponent.
         axis: one of :data:`analysis.questions.scale.points.AXES`, or an option of the workload.
-        workload, optimizer: what the law holds for.
+        workload, optimizer: names of the workload and the optimizer to which the law applies.
         held: what all points of a set have in common, in words.
         also_varies: for kind ``law``, what else differs between the points, in words.
         points: indices of the points.

@@ -29,20 +29,20 @@ class ScalingPoint:
     Attributes:
         sweep: name of the sweep.
         family: name of the workload.
-        workload: the same with what distinguishes it from others.
+        workload: name of the workload, with the options that distinguish it from others.
         workload_options: every option that the workload was given, nested ones by dotted name.
-        optimizer: name, with what distinguishes it from others.
+        optimizer: name of the optimizer, with the settings that distinguish it from others.
         target: the target.
-        run: index of the trials behind it, the same for all targets of one curve.
+        run: index of the group of trials behind the point, the same for all targets of these trials.
         critical_batch_size, interval: the critical batch size with its interval.
         unit: unit of batch sizes: ``sequence``, ``token``, ...
         parameters: number of model parameters, if known.
-        data: examples to the target in ``data_unit``; ``None`` if not seen.
+        data: examples to the target in ``data_unit``; ``None`` if the measured batch sizes do not show them.
         data_interval: interval of ``data``.
         data_unit: unit of ``data``: ``token``, or the example.
         compute: 6 N D in FLOPs; ``None`` without N or tokens.
         held_data: for a point interpolated between targets, the data at which it is interpolated.
-        verdict: verdict on the curve that the point is of; if interpolated, that of the worse curve.
+        verdict: verdict on the answer behind the point; for an interpolated point, the worse of two.
         log_critical_resamples: resampled ln critical batch size, shape ``[R]``.
         log_data_resamples: resampled ln data, shape ``[R]``; empty without ``data``.
     """
@@ -199,7 +199,7 @@ def at_data(points: Sequence[ScalingPoint], data: float, confidence: float) -> t
         if not around:
             seen = f"data {curve[0][0]:.3g} to {curve[-1][0]:.3g} {own[0].data_unit}s" if curve else "no data"
             name = f"{own[0].sweep}, {own[0].workload}, {own[0].optimizer}"
-            left_out.append(f"{name}: not at data {data:g}, its targets take {seen}")
+            left_out.append(f"{name}: no point at data {data:g}, as its targets take {seen}")
             continue
         (first, place), (second, other) = around[0]
         below, above = own[place], own[other]

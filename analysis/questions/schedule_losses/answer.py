@@ -105,7 +105,7 @@ def schedule_losses(
 
     Raises:
         ResultsError: if no schedule has a comparable constant batch size, trials ended at a target or at different
-            budgets, or one has no such metric.
+            budgets, or a trial has no such metric.
     """
     results = load(path)
     entries: list[ScheduleLoss] = []
@@ -187,7 +187,7 @@ def _entries(
         if most - seen > ALIKE * most:
             notes.append(
                 f"{group.optimizer}, {name} from batch size {size}: {100 * (1 - seen / most):.2g} % of the examples "
-                "do not make up a batch at its end and are not seen: its loss is a little high"
+                "at the end do not fill a batch and are not used, so its loss is slightly too high"
             )
     losses, drawn, alone = sign * found.losses, sign * found.resampled, sign * found.alone(config.confidence)
     edges = winners_at_edges(studies).tolist()

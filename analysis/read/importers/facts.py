@@ -81,8 +81,8 @@ def _of_one_pass(runs: Sequence[ImportedRun], title: str) -> list[str]:
         for key, count in flat(run.config):
             if _ACCUMULATION.search(key) and re.fullmatch(r"\d+", str(count), re.ASCII) and int(count) > 1:
                 return [
-                    f"{key} is {count} in run {run.name}: batch sizes are of an update; where {title} is of one pass, "
-                    "they are too small by as much: give the product with --runs FILE"
+                    f"{key} is {count} in run {run.name}: batch sizes count the examples of an update; if {title} "
+                    "counts those of one pass, they are too small by this factor: give the product with --runs FILE"
                 ]
     return []
 

@@ -237,7 +237,7 @@ def _on_curves(results: Sequence[TrialResult], cleaning: Counter[str]) -> Iterat
         yield f"{cleaning['rounded']} points moved to the nearest whole step, by 1 % at most"
     if cleaning["restarted"]:
         yield (
-            f"in {plural(cleaning['restarted'], 'run')} the steps begin again on the way: if the counter did when "
+            f"in {plural(cleaning['restarted'], 'run')} the step counter starts again: if it did so when "
             "training was resumed, two curves are mixed; give an axis that continues"
         )
     ends = [

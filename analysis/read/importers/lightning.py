@@ -21,8 +21,8 @@ from analysis.read.table import header_of, read_table
 METRICS, HPARAMS = "metrics.csv", "hparams.yaml"
 STEP, EPOCH = "step", "epoch"
 _FROM_ZERO = (
-    "a Trainer counts the steps of its logger from 0: 1 was added to each, so that steps are updates made; where the "
-    "runs log their own, give it with --column step=THEIRS"
+    "a Trainer counts the steps of its logger from 0: 1 was added to each, so that steps count the updates made; if "
+    "the runs log a step of their own, give it with --column step=THEIRS"
 )
 
 

@@ -123,8 +123,8 @@ class Settings:
             raise ConfigError(f"--column gives {' and '.join(axes)}; a curve has one axis")
         if _EPOCHS.fullmatch(self.columns.get("step", "")):
             raise ConfigError(
-                f"--column step={self.columns['step']}: by its name it counts epochs, which have the fewer updates the "
-                "larger the batch: name a column of updates, or write one of examples for --column examples=THEIRS"
+                f"--column step={self.columns['step']}: by its name it counts epochs, which have fewer updates the "
+                "larger the batch is: name a column of updates, or write one of examples for --column examples=THEIRS"
             )
         for name, value in self.constants.items():
             if name not in ("run", *FACTS):

@@ -15,7 +15,7 @@ from cbs.errors import DataError, needed, reason
 _LENGTH, _CHECKSUM = 8, 4
 _OF_KERAS = "epoch_"
 _PER_EPOCH = (
-    "Keras logs tags that begin with epoch_ against epochs, which have the fewer updates the larger the batch: take "
+    "Keras logs tags that begin with epoch_ against epochs, which have fewer updates the larger the batch is: take "
     "evaluation_..._vs_iterations, or give updates with --column step=TAG"
 )
 _POINTER = b"version "

@@ -38,8 +38,8 @@ _STEP_OF_TRAINER = "trainer/global_step"
 _ADDRESS = re.compile(r"[\w.-]+/[\w.-]+(/[\w.-]+)?")
 _LOWEST, _HIGHEST = "__MIN", "__MAX"
 _COUNTS_LOGS = (
-    f"steps are {STEP}, the step of wandb.log: without step= it counts calls, not optimizer updates; where the runs "
-    "log their own, give it with --column step=THEIRS"
+    f"steps are {STEP}, the step of wandb.log: without step= it counts calls, not optimizer updates; if the runs "
+    "log a step of their own, give it with --column step=THEIRS"
 )
 _ALL = "to have all, import entity/project/run, or export pandas.DataFrame(run.scan_history())"
 

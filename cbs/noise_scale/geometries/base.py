@@ -40,7 +40,7 @@ class Geometry(Protocol):
         return
 
     def covers(self, index: int) -> bool:
-        """Whether parameter tensor ``index`` is measured, as all are by default; sources skip the others."""
+        """Return whether parameter tensor ``index`` is measured, as all are by default; sources skip the others."""
         return True
 
     def statistic(self, index: int, gradients: Tensor) -> Tensor:

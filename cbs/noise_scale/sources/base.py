@@ -26,7 +26,7 @@ class Source(ABC):
     """Base class of objects that watch the passes of a model after :meth:`attach`. A source never changes a gradient.
 
     Args:
-        model, parameters, geometries, count, grouping: as of the probe.
+        model, parameters, geometries, count, grouping: those of the probe.
         groups: number of groups wanted, per step or per backward pass.
 
     Attributes:
@@ -112,7 +112,7 @@ class Source(ABC):
         return asleep, (type(self),)
 
     def collect(self) -> Small | None:
-        """Return the small-batch side of all since the last call, and forget it; ``None`` without a backward pass.
+        """Return the small-batch side of passes since the last call and forget it; ``None`` without a backward pass.
 
         Raises:
             ConfigError: if the passes of the step cannot be measured. The gradients of training are unaffected.

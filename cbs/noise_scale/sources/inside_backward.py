@@ -178,7 +178,7 @@ class InsideBackward(Source):
         self._coupling.forget()
 
     def _due(self) -> bool:
-        """Whether the assumptions are checked in this step, see :data:`CHECKED`."""
+        """Return whether the assumptions are checked in this step, see :data:`CHECKED`."""
         coming = self._steps + 1
         return coming in CHECKED or coming % CHECKED[-1] == 0
 

@@ -40,7 +40,7 @@ def prox_linear(problem: Problem, outputs: Tensor, batch: Batch, moved: Tensor) 
 
 
 class Linearization:
-    """Gradients of a Gauss-Newton model around the parameters at which it was made.
+    """Gradients of a Gauss-Newton model around the parameters at its construction.
 
     Args:
         function: outputs as a function of the parameters.
@@ -49,7 +49,7 @@ class Linearization:
             other blocks stay at the centre.
 
     Attributes:
-        centre: copies of the parameters at which it was made.
+        centre: copies of the parameters at construction.
     """
 
     def __init__(self, function: ModelFunction, model: Model, blocks: Sequence[Sequence[int]]) -> None:

@@ -80,7 +80,7 @@ def fast_dtype(matrices: Sequence[Tensor]) -> str:
 
 
 def newton_schulz(matrices: Tensor, steps: int = 5, coefficients: tuple[float, float, float] = COEFFICIENTS) -> Tensor:
-    """The quintic Newton-Schulz iteration, ``X <- a X + b (X X^T) X + c (X X^T)^2 X`` from ``X = G / |G|_F``.
+    """Iterate the quintic Newton-Schulz map, ``X <- a X + b (X X^T) X + c (X X^T)^2 X``, from ``X = G / |G|_F``.
 
     Each step maps every singular value s to ``a s + b s^3 + c s^5`` and keeps the singular vectors, so a value that is
     0 stays 0. A matrix with Frobenius norm below 1e-7 is divided by 1e-7 instead.

@@ -232,7 +232,7 @@ class TrustRatioOptimizer(CheckedOptimizer):
 
 
 def never_waits(group: Mapping[str, Any]) -> bool:
-    """Whether a step must not read values from the device, which a compiler cannot do either."""
+    """Return whether a step must not read values from the device, which a compiler cannot do either."""
     return group["capturable"] or torch.compiler.is_compiling()
 
 

@@ -13,7 +13,7 @@ from cbs.optimizers.trust_ratio.blocks import ParameterBlock
 
 
 def is_sharded(tensor: Tensor) -> bool:
-    """Whether it is a DTensor, sharded or replicated."""
+    """Return whether a tensor is a DTensor, sharded or replicated."""
     # Called for every tensor in every step, and looking up a missing attribute is slow.
     return type(tensor) not in (Tensor, Parameter) and hasattr(tensor, "to_local")
 

@@ -103,7 +103,7 @@ def data_source(
     Args:
         workload: name of the workload, for error messages.
         path: folder, archive or Parquet file.
-        validation: the same for the validation part, where it is not in ``path``.
+        validation: folder, archive or Parquet file of the validation part, if it is not in ``path``.
         size: pixels across and down; ``None`` for those of the data.
         channels: 1 or 3; ``None`` for those of the data.
         crop: width of the zero padding around an image before a random crop; ``None`` for an eighth of the size, for

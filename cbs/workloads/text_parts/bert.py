@@ -29,7 +29,7 @@ class BERT(nn.Module):
     There is one segment and no second task, so neither a segment embedding nor a pooler: 109,512,762 parameters (base)
     and 335,172,410 (large) with 30,522 tokens.
 
-    Initialisation: embeddings :math:`N(0, 0.02^2)`, matrices :math:`N(0, 1/fan\\_in)`, or all :math:`N(0, 0.02^2)` as
+    Initialisation: embeddings :math:`N(0, 0.02^2)`, matrices :math:`N(0, 1/fan\_in)`, or all :math:`N(0, 0.02^2)` as
     published; biases 0, gains 1.
 
     Args:

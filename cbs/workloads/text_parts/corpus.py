@@ -110,7 +110,7 @@ def check_ids(tokens: np.ndarray, vocab_size: int, source: str) -> None:
 
 
 def belongs_to_validation(key: str) -> bool:
-    """Whether a document is held out: the SHA-256 of ``key`` (UTF-8), as an integer, is a multiple of 10."""
+    """Return whether a document is held out: the SHA-256 of ``key`` (UTF-8), as an integer, is a multiple of 10."""
     return int(hashlib.sha256(key.encode()).hexdigest(), 16) % 10 == 0
 
 
@@ -130,8 +130,7 @@ def embedded_corpus() -> Corpus:
     except ImportError:
         raise DataError(
             "pydoc_data.topics: this Python does not include its documentation text; install the full standard "
-            "library, "
-            "or pass data=PATH"
+            "library, or pass data=PATH"
         ) from None
     held_out = {name for name in topics if belongs_to_validation(name)}
     parts = [as_ascii(topics[name] for name in sorted(names)) for names in (topics.keys() - held_out, held_out)]

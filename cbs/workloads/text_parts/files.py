@@ -203,7 +203,7 @@ def _require_text(value: object, where: str) -> str:
 
 
 def _is_flat(path: Path) -> bool:
-    """Whether a path is a flat file of ids; raises for a missing path and for an unknown suffix."""
+    """Return whether a path is a flat file of ids; raises for a missing path and for an unknown suffix."""
     if not path.exists():
         raise DataError(f"{path}: no such file or folder")
     suffix = path.suffix.lower()

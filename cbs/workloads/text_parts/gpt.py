@@ -76,14 +76,13 @@ class GPT(nn.Module):
 
     Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners".
 
-    Initialisation: both embeddings :math:`N(0, 0.02^2)`; matrices :math:`N(0, 1/fan\\_in)`, where those that write into
-    the residual stream are also divided by :math:`\\sqrt{2L}`, so that its variance does not grow with the depth L;
+    Initialisation: both embeddings :math:`N(0, 0.02^2)`; matrices :math:`N(0, 1/fan\_in)`, where those that write into
+    the residual stream are also divided by :math:`\sqrt{2L}`, so that its variance does not grow with the depth L;
     LayerNorm gains 1, biases 0. With ``fixed_std`` matrices are initialized as :math:`N(0, 0.02^2)` instead, with the
     same division: the initialisation of GPT-2 and nanoGPT.
 
     In muP the initialisation is the same. With r the ratio of the width to that of the base model, the logits are
-    divided by r, the attention logits are :math:`\\sqrt{h_0}\\, q \\cdot k / h` with h and :math:`h_0` the head sizes
-    of
+    divided by r, the attention logits are :math:`\sqrt{h_0}\, q \cdot k / h` with h and :math:`h_0` the head sizes of
     this model and the base model, and :meth:`widths` defines how the learning rates depend on r.
 
     Args:

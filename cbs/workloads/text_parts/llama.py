@@ -23,7 +23,7 @@ class LlamaShape(GPTShape):
         kv_heads: number of key and value heads; must divide ``heads``; ``None`` for ``heads``.
         mlp_width: size of the hidden layer of a block; ``None`` for 8/3 of the width, rounded up to a multiple of 16.
         tied: whether the head is the token embedding.
-        rotary_base: :math:`\\theta` of the rotary positions.
+        rotary_base: :math:`\theta` of the rotary positions.
     """
 
     kv_heads: int | None = None
@@ -122,7 +122,7 @@ class Llama(nn.Module):
 
 
 def rotary_angles(shape: LlamaShape) -> Tensor:
-    """Cosines and sines of position times frequency (Su et al. 2021, arXiv 2104.09864), shape ``[2, context, head]``;
+    """Return cosines and sines of position times frequency (Su et al. 2021, arXiv 2104.09864): ``[2, context, head]``;
     frequency i of a head of size h is :math:`\\theta^{-2i/h}` and belongs to its entries i and i + h/2."""
     half = shape.head_size // 2
     frequencies = shape.rotary_base ** (-torch.arange(half, dtype=torch.float64) / half)

@@ -24,7 +24,7 @@ class MaskedWindows:
     """Random windows with random masks.
 
     Args:
-        windows: of the text, for each context.
+        windows: windows of the text, one entry per context.
         contexts: tokens of an example, one number or two.
         switch: number of examples before the second context; a batch with both is padded.
         vocab_size: number of ids that a token may be replaced by.

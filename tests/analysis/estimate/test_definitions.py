@@ -205,7 +205,7 @@ PERFECT, PLATEAU = np.log(1e4 / SIZES), np.full(len(SIZES), math.log(300.0))
         ("token_optimal", SIZES[-1], SIZES[0], ("at the largest measured", "brittle")),
         ("perfect_scaling_end", math.inf, 1.1 * SIZES[0], ("no measured batch size leaves", "has left the line")),
         ("saturation", math.inf, 0.0, ("still fall at the largest", "no longer fall at the smallest")),
-        ("kaplan", math.inf, 0.0, ("do not bound the pareto one", "do not bound the pareto one")),
+        ("kaplan", math.inf, 0.0, ("do not bound the pareto", "do not bound the pareto")),
     ],
 )
 def test_perfect_scaling_alone_and_a_plateau_alone(
@@ -304,7 +304,7 @@ def test_a_target_without_bound_leaves_the_law_without_bound() -> None:
     curves = [*family(rows=1)[:2], sample(PERFECT, target=2.2)]
     assert build("kaplan")(curves, 2)[0] == math.inf
     assert build("kaplan")(curves, 0)[0] == 0.0
-    assert "do not bound the pareto one at target 2.2" in build("kaplan").remark(curves, 2)
+    assert "do not bound the pareto critical batch size at target 2.2" in build("kaplan").remark(curves, 2)
     falling = [dataclasses.replace(s, target=loss) for s, loss in zip(family(rows=1), LOSSES[::-1], strict=True)]
     assert "does not grow" in build("kaplan").remark(falling)
 

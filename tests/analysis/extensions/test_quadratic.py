@@ -56,10 +56,10 @@ def test_what_is_known_is_told_whatever_the_batch_sizes(run, sizes, wanted, monk
     assert fit["critical_batch_size"] == pytest.approx(54_210, rel=0.002)
     assert fit["min_steps"] == pytest.approx(9.911, rel=0.001)
     code, out, err = run(*given)
-    assert "no statement beyond" not in out
+    assert "no value beyond" not in out
     # definitions that are read from the counts say nothing beyond them
     code, out, err = run(*given, "--definition", "saturation")
-    assert f"no statement beyond it; add {wanted} ones with --batch-sizes" in out
+    assert f"no value beyond it; add {wanted} batch sizes with --batch-sizes" in out
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", pytest.param("ema", marks=pytest.mark.slow)])
@@ -134,7 +134,7 @@ def test_steps_off_the_form_are_told(run, dimension, rough, monkeypatch) -> None
     given = ["--dimension", dimension, "--batch-sizes", "4..1024", "--optim", "sgd", "--optim", "sgd"]
     code, out, err = run("theory", "quadratic", *given)
     assert code == 0, err
-    assert ("so its exponent is a rough one" in out) == rough
+    assert ("so its exponent is approximate" in out) == rough
     assert out.count("sgd ") == 9 + 1
 
 

@@ -52,7 +52,7 @@ def test_olmo_cores_callback() -> None:
         "BatchSizeSchedulerCallback(  # it multiplies the learning rate by the root of the batch size's factor by "
         "itself\n    batch_sizes=[1024, 2048, 8192],\n"
         "    schedule=[Duration.tokens(0), Duration.tokens(65536), Duration.tokens(327680)],\n)\n"
-        "global_batch_size = 1024  # of the data loader: another one multiplies the learning rate\n"
+        "global_batch_size = 1024  # of the data loader; another value changes the learning rate\n"
         "max_duration = Duration.tokens(638976)\n"
     )
     assert write_schedule("olmo-core", TOLD) == text

@@ -62,7 +62,7 @@ def test_everything_asked_is_printed(found: LearningRates) -> None:
         "square-root rule",
         "one for all batch sizes",
         "not run at 2 batch sizes",
-        "no critical batch size where a batch size is missing",
+        "no critical batch size if some batch sizes are missing",
         "not run (every command in missing_trials.csv):",
         "adamw, linear rule: 4 trials at batch size 2, 512",
         "every interval 95 %",

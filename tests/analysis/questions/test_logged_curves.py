@@ -137,7 +137,7 @@ def test_a_counter_that_began_again_is_said(tmp_path: Path) -> None:
     table = logged(every=20)
     resumed = (table["batch_size"] == 8) & (table["step"] > 1000)
     notes, _ = imported(table.assign(step=table["step"].where(~resumed, table["step"] - 990)), tmp_path)
-    assert any(note.startswith("in 9 runs the steps begin again on the way: if the counter") for note in notes)
+    assert any(note.startswith("in 9 runs the step counter starts again: if it did so when") for note in notes)
 
 
 def test_models_of_two_sizes_under_one_name_are_two_curves(tmp_path: Path) -> None:

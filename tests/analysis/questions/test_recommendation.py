@@ -110,7 +110,7 @@ def test_more_devices_than_any_measured_batch_size_has_examples(exact: Answer) -
     one_each = Assumed(examples_per_second=100.0, latency=0.01, max_batch_per_device=1)
     plan = advise(exact, one_each, Wish(devices=10**6)).plans["time"]
     assert (plan.batch_size, plan.devices) == (1024, 1024)
-    assert plan.remarks == ("1024 devices can share batch size 1024 alone of those measured: measure larger ones",)
+    assert plan.remarks == ("1024 devices can share only batch size 1024 of those measured: measure larger ones",)
 
 
 def test_when_a_step_takes_in_proportion_the_smallest_is_best(exact: Answer) -> None:
@@ -256,7 +256,7 @@ def best_size(plans: list[Plan], best: Winner) -> int:
 def test_one_device_is_no_several(exact: Answer) -> None:
     advice = advise(exact, StepTimeTable((StepTime(batch_size=32, seconds=1.0),)), Wish(devices=1))
     assert advice.plans["time"].remarks == (
-        "1 device can share batch size 32 alone of those measured: measure larger ones",
+        "1 device can share only batch size 32 of those measured: measure larger ones",
     )
 
 
@@ -295,7 +295,8 @@ def test_what_cbs_local_wrote_stands_beside_the_recommendation(exact: Answer, tm
         "local critical batch size along a run, by rows seen (within 0.02 nats): "
         f"below {number(0.9 * size)} at 100, {number(0.95 * size)} at 200, {number(size * 2.0)} at 400, above 4 at 800"
     )
-    assert remarks[-1].startswith(f"above that are batch sizes {size} up to 200 rows, where")
+    assert remarks[-1].startswith("batch sizes above it, which fall behind")
+    assert f": {size} up to 200 rows; plan smaller ones" in remarks[-1]
     file.write_text('{"scopes": 3}')
     with pytest.raises(ResultsError, match=r"local\.json is not what 'cbs local' writes"):
         local_curves(tmp_path)

@@ -238,7 +238,7 @@ def test_data_that_only_follow_the_critical_batch_size_are_said_to(
     found: Scaling, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where all models need the same fewest steps, data counted at B_crit are a multiple of it: the exponent is 1."""
-    said = "data, counted at B_crit, only follows it, as S_min hardly differs"
+    said = "data, counted at B_crit, is proportional to it, as S_min hardly differs"
     assert not any("hardly differs" in note for note in found.notes)
     scatter = dict(zip(WIDTHS.values(), (30.0, 90.0, 45.0), strict=True))
     monkeypatch.setitem(

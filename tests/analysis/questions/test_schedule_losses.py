@@ -202,7 +202,7 @@ def test_what_cannot_be_compared_is_refused(tmp_path: Path, world: Store) -> Non
 def test_a_batch_that_does_not_fit_is_told(world: Store) -> None:
     add(world, bowl(3.0), examples=BUDGET - 128)
     assert judged(world.root).examples == BUDGET - 128
-    (note,) = (note for note in schedule_losses(world.root, CONFIG).notes if "make up a batch" in note)
+    (note,) = (note for note in schedule_losses(world.root, CONFIG).notes if "fill a batch" in note)
     assert note.startswith("adamw, stages from batch size 16: 3.1 % of the examples")
 
 

@@ -66,7 +66,7 @@ class TrainerFormat(ABC):
         """Return the text that the trainer takes."""
 
     def read(self, text: str, tokens_per_example: int | None) -> ReadSchedule | None:
-        """Read what :meth:`write` wrote, or a person; return ``None`` if the text has another format."""
+        """Return the schedule in a text that :meth:`write` or a person wrote; ``None`` if it has another format."""
         return None
 
 

@@ -52,7 +52,7 @@ class Megatron(TrainerFormat):
 
 
 def _consumed(places: list[tuple[int, int]], samples: int) -> int:
-    """Return the samples of the steps that it takes until it has seen at least this many."""
+    """Return the number of samples in the whole steps until Megatron-LM has consumed at least ``samples``."""
     seen = 0
     for (_, size), (later, _) in zip(places, [*places[1:], (samples, 0)], strict=True):
         seen += max(0, -(-(min(later, samples) - seen) // size)) * size

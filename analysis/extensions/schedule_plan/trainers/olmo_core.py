@@ -56,7 +56,7 @@ class OlmoCore(TrainerFormat):
         return (
             f"{_NAME}(  # it multiplies the learning rate by the root of the batch size's factor by itself\n"
             f"    batch_sizes={[size * tokens for size in sizes]},\n    schedule=[{starts}],\n)\n"
-            f"global_batch_size = {sizes[0] * tokens}  # of the data loader: another one multiplies the learning rate\n"
+            f"global_batch_size = {sizes[0] * tokens}  # of the data loader; another value changes the learning rate\n"
             f"max_duration = Duration.tokens({end * tokens})\n"
         )
 

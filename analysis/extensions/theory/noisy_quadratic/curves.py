@@ -21,15 +21,15 @@ MOMENTA = 1.0 - np.logspace(-5, 0, 20)
 """Momenta and decays that are tried, as in the paper."""
 
 SGD_LRS, LRS = np.logspace(-5, 0.5, 100), np.logspace(-8, 1, 100)[34:]
-"""Learning rates of the authors' notebook (repository gd-zhang/noisy-quadratic-model); those of momentum and averaging
-without the ones up to 1e-5, one of which differs from it only by rounding."""
+"""Learning rates of the authors' notebook (repository gd-zhang/noisy-quadratic-model); the grid of momentum and
+averaging begins above 1e-5, and omits a point that exceeds 1e-5 at most by rounding."""
 
 CUSHION = 1e-8
 """Number that the notebook adds to ``1 - rho`` of plain SGD."""
 
 _STRIDE, _OPEN = math.log(4.0), 50.0
-"""Stride of the search for a critical batch size; and the log of steps over twice the fewest if no setting reaches
-it."""
+"""Stride in ln B of the search for a critical batch size; and the value of ln(steps / (2 S_min)) if no setting reaches
+the target."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -43,15 +43,15 @@ EDGE = 1e-8
 
 @dataclass(frozen=True, kw_only=True)
 class Modes:
-    """A method at given settings; every loss has the shape of the settings, ``[...]``.
+    r"""A method at given settings; every loss has the shape of the settings, ``[...]``.
 
     Attributes:
         roots: for each of the d coordinates the absolute value of the only root (the loss depends on its square), or
             both roots; shape ``[..., 1 or 2, d]``.
-        start: weights of the powers of the roots in the remaining start, the squares of which sum to its loss; shape of
-            ``roots``.
-        noise: weights of products of powers of two roots in the stationary loss per unit of ``1/B``, ``[..., pairs *
-            d]``: of the first squared and, if there are two, of both and of the second squared.
+        start: weights :math:`w_a` of the powers of the roots; the loss from the start is the sum over coordinates of
+            :math:`(\sum_a w_a r_a^k)^2`. Shape of ``roots``.
+        noise: weights of products of the powers of two roots in the loss from noise per unit of ``1/B``, ``[..., pairs
+            * d]``: for the square of the first and, if there are two, for their product and the square of the second.
         rest: the stationary loss per unit of ``1/B``, ``[...]``.
         stable: whether no coordinate grows without bound, ``[...]``.
         initial: the loss at step 0.

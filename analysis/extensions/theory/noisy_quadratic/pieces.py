@@ -27,8 +27,8 @@ class RateSchedule:
 
     Attributes:
         batch_size: examples per step.
-        steps: to the target, a multiple of the number of pieces.
-        lrs: of the pieces, shape ``[pieces]``.
+        steps: number of steps to the target, a multiple of the number of pieces.
+        lrs: learning rate of every piece, shape ``[pieces]``.
         constant_lr, constant_steps: the best constant rate, and the steps it takes.
     """
 
@@ -55,7 +55,7 @@ def loss_and_slope(
     for keep, at in zip(kept, rest, strict=True):
         moments.append(at + keep * (moments[-1] - at))
     before = np.array(moments[:-1])
-    # by ln alpha: of the rest alpha kick 2 / (2 - x)^2, of what is kept -2 k x (1 - x)^(2k - 1)
+    # derivatives by ln alpha: s_inf has alpha kick 2 / (2 - x)^2, (1 - x)^2k has -2 k x (1 - x)^(2k - 1)
     turns = 2 * lrs * kick / (2 - x) ** 2 * (1 - kept)
     turns -= 2 * length * x * (1 - x) ** (2 * length - 1) * (before - rest)
     after = np.cumprod(np.vstack([np.ones_like(kept[:1]), kept[:0:-1]]), axis=0)[::-1]

@@ -11,8 +11,8 @@ from analysis.present import Presentation, presentation
 from analysis.present.table import Column, Table
 
 EXACT = (
-    "B_crit (pareto) and S_min are exact: at B_crit a run takes twice the steps of one without noise; intervals, and "
-    "what else has one, are those of the form of the curve through so many points"
+    "B_crit (pareto) and S_min are exact: at B_crit a run takes twice the steps of one without noise; quantities with "
+    "an interval come from the curve fitted to these points"
 )
 
 UNSEEN = {
@@ -40,14 +40,14 @@ def _(found: QuadraticAnswer) -> Presentation:
         if column.key not in ("verdict", "advice")
     )
     lines = [
-        f"{answer.group.optimizer}: {answer.verdict}: no statement beyond it; add {wanted} ones with --batch-sizes"
+        f"{answer.group.optimizer}: {answer.verdict}: no value beyond it; add {wanted} batch sizes with --batch-sizes"
         for answer in found.fit.answers
         for verdict, wanted in UNSEEN.items()
         if answer.verdict is verdict and answer.config.definition != "pareto"
     ]
     lines += [
-        f"{answer.group.optimizer}: the steps lie {share_in_percent(answer.fit.residual_rms)} (rms) off the curve of "
-        "the form, so its exponent is a rough one; steps are whole numbers, and a lower --target takes more of them"
+        f"{answer.group.optimizer}: the steps lie {share_in_percent(answer.fit.residual_rms)} (rms) off the fitted "
+        "curve, so its exponent is approximate; steps are whole numbers, and a lower --target takes more of them"
         for answer in found.fit.answers
         if answer.fit is not None and answer.fit.residual_rms > EXCESS_RMS
     ]

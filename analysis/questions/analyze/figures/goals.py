@@ -23,7 +23,7 @@ _COLUMNS = ["panel", "goal", "kind", "batch_size", "steps", "examples"]
 
 def compute(answers: Sequence[Answer]) -> pd.DataFrame:
     """Return rows as :func:`analysis.questions.analyze.figures.pareto.compute` does, with the value of the target as
-    ``goal`` and the optimizer as ``panel``; of optimizers that were asked for one target, none."""
+    ``goal`` and the optimizer as ``panel``; no rows for an optimizer with a single target."""
     tables, parts = [], [(a.group.sweep, a.group.workload, a.target.metric, a.group.optimizer) for a in answers]
     told = [len(set(column)) > 1 for column in list(zip(*parts, strict=True))[:-1]] + [True]
     for answer, own in zip(answers, parts, strict=True):

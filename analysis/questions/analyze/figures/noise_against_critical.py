@@ -1,6 +1,7 @@
 """The noise scale against the critical batch size over workloads and targets.
 
-McCandlish et al. (2018), figure 4: the cheap predictor beside what it predicts, on one line if it were exact.
+McCandlish et al. (2018), figure 4: the cheap predictor against what it predicts; all points of an exact predictor lie
+on one line.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ _NOISE = ["noise_scale", "low", "high"]
 
 
 def compute(answers: Sequence[Answer]) -> pd.DataFrame:
-    """Return one row per optimizer, workload and target that has both; no rows if there is only one workload and
+    """Return one row per optimizer, workload and target with both quantities; no rows if there is only one workload and
     target, whose own figures show both.
 
     ``noise_scale`` is the simple one with its interval ``low`` to ``high``; the critical batch size has the columns of
-    :data:`analysis.present.figures.CRITICAL`. Both are in examples, ``parameters`` and ``loss`` are of the model and
-    the target.
+    :data:`analysis.present.figures.CRITICAL`. Both are in examples; ``parameters`` is the size of the model, ``loss``
+    the value of the target.
     """
     rows = []
     for answer in answers:

@@ -21,7 +21,7 @@ _COLUMNS = ["panel", "curve", "optimizer", "parameters", "loss", "noise_scale", 
 
 def compute(answers: Sequence[Answer]) -> pd.DataFrame:
     """Return one row per optimizer, workload, model size and target with a noise scale, in the order of the losses; no
-    rows of those with only one target.
+    rows for a curve with only one target.
 
     ``noise_scale`` is the simple one in examples with its interval ``low`` to ``high``, and ``loss`` the value of the
     target, whose metric is in ``panel`` with the workload.

@@ -27,7 +27,7 @@ def compute(answers: Sequence[Answer]) -> pd.DataFrame:
     """Return rows of four kinds: ``point`` per batch size; ``pieces`` and ``hyperbola`` along the two curves, with
     their root mean square ``residual`` in ln steps at the measured batch sizes; ``best`` at E_min of the pieces.
 
-    Only optimizers whose trials all have the same learning rate, with points enough for the pieces, have rows.
+    Only optimizers whose trials all have the same learning rate, and enough points to fit the pieces, have rows.
     """
     rows = [about(answer) | row for answer in answers for row in _rows(answer)]
     return tidy(rows, _COLUMNS)

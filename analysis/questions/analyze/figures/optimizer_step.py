@@ -1,6 +1,7 @@
 """What the optimizer's steps do to every matrix along training: trust ratios, clipped entries, norms.
 
-As in the figures of MERIT (ICML 2025, arXiv 2508.20577) on its clip and of LAMB (arXiv 1904.00962) on trust ratios.
+Like the figures of MERIT (ICML 2025, arXiv 2508.20577) about its clip and of LAMB (arXiv 1904.00962) about trust
+ratios.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def compute(answers: Sequence[Answer]) -> pd.DataFrame:
     rows = pd.concat(
         table.assign(optimizer=optimizer) for (optimizer, size), table in tables.items() if size == batch_size
     )
-    # a row without a number for an optimizer that has no trust ratios keeps its colour
+    # an optimizer without trust ratios gets rows without numbers, so that it keeps its colour in every panel
     shown = [name for name in QUANTITIES if name in set(rows["quantity"])]
     whole = pd.MultiIndex.from_product([shown, list(dict.fromkeys(rows["optimizer"]))], names=["quantity", "optimizer"])
     table = whole.to_frame(index=False).merge(rows, how="left")
@@ -52,7 +53,7 @@ def compute(answers: Sequence[Answer]) -> pd.DataFrame:
     title="What steps do to every matrix",
     caption="Trust ratios, clipped entries and norms at batch size {batch_size} and its best learning rate, against "
     "the data seen in {example_unit}s. Thin lines are the matrices of the model, medians over seeds; thick ones their "
-    "medians. An optimizer without trust ratios has none.",
+    "medians. An optimizer without trust ratios has no lines there.",
 )
 def draw(axes: Axes, table: pd.DataFrame) -> None:
     """Draw a thin line for every matrix and a thick one for their median, shares on a linear axis."""

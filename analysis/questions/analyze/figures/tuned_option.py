@@ -32,10 +32,10 @@ _BEST: dict[str, Any] = {"marker": "*", "markersize": 9, "color": "black", "mark
 
 
 def compute(answers: Sequence[Answer]) -> pd.DataFrame:
-    """Return one row per optimizer, batch size, learning rate and value of the first number that was tuned.
+    """Return one row per optimizer, batch size, learning rate and value of the first tuned option that is a number.
 
     ``outcome`` is one of ``reached`` (by every seed), ``reached by some seeds``, ``missed`` and ``diverged``; ``best``
-    is the pair that won.
+    is true for the best pair.
     """
     return tidy([row for answer in answers for row in _rows(answer)], _COLUMNS)
 

@@ -16,7 +16,7 @@ from analysis.questions.compare.figures.ratios_and_times import compute_ratio
 
 def compute(comparisons: Comparisons) -> pd.DataFrame:
     """Return the measured ratios of :func:`compute_ratio` with the value of the target as ``goal``, a panel for every
-    pair of optimizers; none of pairs that were compared at one target."""
+    pair of optimizers; no rows for a pair with a single target."""
     rows = compute_ratio(comparisons)
     goals = {each.title: each.answers[0].target.value for each in comparisons.comparisons}
     where = {each.title: (each.scope["sweep"], each.scope["workload"]) for each in comparisons.comparisons}

@@ -126,7 +126,7 @@ def test_a_batch_size_read_beside_an_accumulation_is_noted(title: str, more: dic
     config = {"batch_size": 12, "global_batch": 12, "data": {"batch": 12}} | more
     runs = [named(name, config=config, facts={"optimizer": "sgd", "lr": 1e-3}) for name in "xy"]
     notes = _notes_of(runs, columns={"batch_size": f"config.{title}"})
-    told = f"in run x: batch sizes are of an update; where config.{title} is of one pass"
+    told = f"in run x: batch sizes count the examples of an update; if config.{title} counts those of one pass"
     assert [told in note for note in notes] == [True] * noted
     assert not any("accum" in note for note in _notes_of(runs, constants={"batch_size": "12"}))
 

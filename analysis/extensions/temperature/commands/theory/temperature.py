@@ -13,7 +13,7 @@ from analysis.options import Answer, Confidence, answer_with, options
 
 @options(answer=answer_with)
 def command(
-    results: Annotated[list[Path], typer.Argument(help="Sweeps, or folders of sweeps, to a budget and with a probe.")],
+    results: Annotated[list[Path], typer.Argument(help="Sweeps, or folders of sweeps, with a budget and a probe.")],
     confidence: Confidence = 0.95,
     *,
     answer: Answer,

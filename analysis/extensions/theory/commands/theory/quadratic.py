@@ -41,18 +41,18 @@ def command(
     pieces: Annotated[
         int,
         typer.Option(
-            help="Also the best learning rate of SGD over a run, constant on so many pieces (50 in the paper); "
-            "--figure then draws it."
+            help="Also the best learning rate of SGD over a run, constant on each of this many pieces (50 in the "
+            "paper); --figure then draws it."
         ),
     ] = 0,
     dimension: Annotated[int, typer.Option(help="Number of parameters.")] = 10_000,
     spectrum_power: Annotated[float, typer.Option(help="The i-th curvature is i to minus this power.")] = 1.0,
-    noise: Annotated[float, typer.Option(help="Variance of an example's noise over the curvature.")] = 1.0,
+    noise: Annotated[float, typer.Option(help="Variance of an example's gradient noise over the curvature.")] = 1.0,
     as_published: Annotated[
         bool,
         typer.Option(
             "--as-published",
-            help="Steps alone, as the authors' notebook finds them: curvatures in 100 bins, on its grids.",
+            help="Only steps, computed as in the authors' notebook: curvatures in 100 bins, settings on its grids.",
         ),
     ] = False,
     *,
@@ -100,7 +100,7 @@ def command(
         model = NoisyQuadratic.power_law(dimension, power=spectrum_power, noise=noise).grouped()
     except ValueError as error:
         raise ConfigError(f"the noisy quadratic cannot be made: {error}") from None
-    with progress("predicting the curves, for seconds to minutes") as update:
+    with progress("predicting the curves (seconds to minutes)") as update:
         answer = quadratic(
             optim or ("sgd", "momentum", "ema"),
             batch_sizes=sizes,

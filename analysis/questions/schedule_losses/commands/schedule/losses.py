@@ -14,13 +14,13 @@ from analysis.options import Answer, ResultsPath, answer_with, level_of, options
 def command(
     results: ResultsPath = Path("results"),
     metric: Annotated[
-        str | None, typer.Option(help="Which one of the metrics that the trials recorded. Default: the target's.")
+        str | None, typer.Option(help="One of the metrics that the trials recorded. Default: the target's.")
     ] = None,
     *,
     config: Any,
     answer: Answer,
 ) -> None:
-    """Batch schedules at equal budgets: what each ends at.
+    """Batch schedules at equal budgets: their final metrics.
 
     The final metric beside that of the batch size it starts from, and the steps saved.
 
