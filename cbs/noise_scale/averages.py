@@ -145,9 +145,7 @@ class MomentAverages:
             ConfigError: if the state was saved with another window or by another version.
         """
         if {*state} != {*self.state_dict()}:
-            raise ConfigError(
-                "the saved averages come from another version of cbs with a different format; start new averages"
-            )
+            raise ConfigError("the saved averages come from another version of cbs; start new averages")
         if state["window"] != self.window:
             raise ConfigError(
                 f"the saved averages have window={state['window']}, these window={self.window}; "
@@ -159,11 +157,10 @@ class MomentAverages:
 
     def _append(self, block: Array) -> None:
         """Add a block at the end: merge it into the last block while that is short, else append it."""
-        last = self._blocks[-1] if self._blocks else None
-        if last is None or last[_STEPS] >= self._length:
+        if self._blocks and self._blocks[-1][_STEPS] < self._length:
+            self._blocks[-1] += block
+        else:
             self._blocks.append(block)
-            return
-        last += block
 
     def _forget(self) -> None:
         if self.window is None:

@@ -60,6 +60,7 @@ class Coupling:
     def __init__(self, parameters: Sequence[Tensor]) -> None:
         self._parameters = parameters
         self.idle, self.why_not, self.uneven = (0, 0), "", ""
+        self._divisors: list[float] = []  # of the losses so far
         self._chance = 1.0  # joint probability of all matches since the last loss without one
         self._failure: ConfigError | None = None
         self._passes: dict[int, tuple[Ends, Sequence[Tensor]]] = {}
@@ -123,7 +124,7 @@ class Coupling:
         unlike = {str([mask.tolist() for mask in subsets]): subsets for _, subsets in passes}
         for subsets in unlike.values():  # two passes of as many examples may be of the same ones
             edges = [edge for ends, other in passes if len(other[0]) == len(subsets[0]) for edge in ends()]
-            weights = weights_divided_by(roots, edges, len(subsets[0]))
+            weights = weights_divided_by(roots, edges, len(subsets[0]), self._divisors)
             if weights is not None:  # ||w u - G|| differs from ||w (u - G)|| by at most ||(w - 1) G||
                 error = (1 + float(weights.std(correction=0)) / (len(weights) / int(subsets[1].sum())) ** 0.5) ** 2 - 1
                 if error > LEAST and not self.uneven:

@@ -147,8 +147,7 @@ def require_norms(geometry: Geometry) -> None:
 
 def sum_over_ranks(tensors: Sequence[Tensor], groups: Sequence[ProcessGroup]) -> list[Tensor]:
     """Return the sum of each tensor, in its own dtype, over the ranks of one process group after the other; tensors
-    have the same shapes on every rank, and large ones are overwritten.
-    """
+    have the same shapes on every rank, and large ones are overwritten."""
     short = [tensor for tensor in tensors if tensor.numel() < FLATTENED]
     flat = torch.cat([tensor.to(tensors[0].device, torch.float64).reshape(-1) for tensor in short] or [tensors[0][:0]])
     for group in groups:

@@ -47,9 +47,7 @@ class Grouping:
         """
         if isinstance(self._groups, int):
             if examples % self._groups:
-                raise ConfigError(
-                    f"a forward pass has {examples} examples, which do not divide into groups of {self._groups}"
-                )
+                raise ConfigError(f"{examples} examples of a forward pass do not divide into groups of {self._groups}")
             return torch.arange(examples).view(-1, self._groups)
         ids = self._groups if isinstance(self._groups, Tensor) else self._groups(args, kwargs)
         if ids.shape != (examples,):
@@ -108,8 +106,7 @@ def equal_parts(number: int, wanted: int) -> int:
 
 def copies(kept: Tensor, units: Tensor, seed: int) -> Tensor:
     """Return, for every example, the index of the example at the same position of one group drawn among the kept ones,
-    whose mask is ``kept``; ``units`` has shape ``[groups, members]``, the others ``[examples]``.
-    """
+    whose mask is ``kept``; ``units`` has shape ``[groups, members]``, the others ``[examples]``."""
     there = units[kept[units[:, 0]]]
     drawn = there[torch.randint(len(there), (1,), generator=torch.Generator().manual_seed(seed))]
     return torch.empty_like(units.flatten()).index_copy_(0, units.flatten(), drawn.expand_as(units).flatten())

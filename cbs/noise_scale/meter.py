@@ -193,9 +193,7 @@ class NoiseScaleMeter(AbstractContextManager["NoiseScaleMeter"]):
         self._flush()
         name = geometry or self.geometries[0]
         if name not in self.geometries:
-            raise ConfigError(
-                f"geometry {name!r} is not measured; this NoiseScaleMeter has {', '.join(self.geometries)}"
-            )
+            raise ConfigError(f"geometry {name!r} is not measured; this meter has {', '.join(self.geometries)}")
         exponent = next(entry.exponent for entry in self.probe.geometries if entry.name == name)
         averages = self._averages[name]
         if by is None:

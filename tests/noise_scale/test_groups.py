@@ -182,7 +182,7 @@ def test_a_pass_of_one_group_is_one_example() -> None:
 @pytest.mark.parametrize(
     ("groups", "said"),
     [
-        (5, "12 examples, which do not divide into groups of 5"),
+        (5, "12 examples of a forward pass do not divide into groups of 5"),
         (torch.arange(4), r"group ids have the shape \[4\], but the forward pass has 12 examples"),
         (torch.tensor([0] * 5 + [1] * 7), "groups have 5 to 7 examples: all must have the same size"),
     ],
