@@ -284,6 +284,12 @@ def positives(output: Tensor, number: int) -> Tensor:
     return binary_cross_entropy_with_logits(output[:, 0], (ROWS[:, 0] < number).float())
 
 
+def many_labels(output: Tensor) -> Tensor:
+    """A quarter of the examples have all four labels."""
+    labels = (len(output) > 4 * ROWS[: len(output)]).expand(-1, 4).float()
+    return binary_cross_entropy_with_logits(output, labels, reduction="none").sum(1).mean()
+
+
 DIVIDED: dict[str, Callable[[Tensor, int], Tensor]] = {
     "class weights": lambda output, _: cross_entropy(output, LABELS, weight=CLASSES, label_smoothing=0.1),
     "ignored": lambda output, _: cross_entropy(output, LABELS - 1, ignore_index=-1) / 4,
@@ -309,11 +315,7 @@ OF_EXAMPLES: dict[str, Callable[[Tensor, int], Tensor]] = {
     "accumulated": lambda output, _: cross_entropy(output / 0.07, LABELS) / 3,
     "one of two classes once": lambda output, _: positives(output, 1),
     "positives as many as passes": lambda output, _: positives(output, 4) / 4,
-    "labels as many as examples": lambda output, step: (
-        binary_cross_entropy_with_logits(output, (4 + step > ROWS).expand(-1, 4).float(), reduction="none")
-        .sum(1)
-        .mean()
-    ),
+    "labels as many as examples": lambda output, _: many_labels(output),
     "labels as many as passes": lambda output, step: cross_entropy(output, (ROWS[:, 0] < 3 + step).long()) / 4,
 }
 
@@ -331,6 +333,16 @@ def test_a_loss_divided_by_its_own_batchs_weights_is_told_once(name: str) -> Non
         model.zero_grad()
     assert len(said) == (name in DIVIDED) == meter.estimate().note.count("the sum of its own batch's weights")
     assert meter.probe.source == "split"
+
+
+def test_labels_as_many_as_examples_are_no_weights_where_batches_differ_in_size() -> None:
+    said: list[str] = []
+    meter = NoiseScaleMeter(model := nn.Linear(5, 4), tell=said.append)
+    for size in (16, 12):
+        many_labels(model(batch(size)[:size])).backward()
+        meter.step()
+        model.zero_grad()
+    assert not said
 
 
 def test_a_loss_from_inside_the_model_is_looked_through() -> None:
