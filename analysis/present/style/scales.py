@@ -92,19 +92,35 @@ class _RoundNumbers(LogLocator):
         start, end = np.log10([low, high])
         for subs in _SUBS:
             logs = np.add.outer(np.arange(np.floor(start), np.ceil(end)), np.log10(subs))
-            if ((logs >= start) & (logs <= end)).sum() <= self.most:
+            count = ((logs >= start) & (logs <= end)).sum()
+            if count <= self.most:
                 break
+        if count < 2:  # of fewer matplotlib would make many that are not round
+            return MaxNLocator(2, steps=[1, 2, 5, 10]).tick_values(low, high)
         self.set_params(subs=subs)
         return super().tick_values(low, high)
 
 
 def log_axis(axis: Any, values: Sequence[float] | pd.Series | None = None, *, most: int = 6) -> None:
     """Make a log axis with plain numbers: at most about ``most`` ticks, at ``values`` if given, otherwise at round
-    numbers."""
+    numbers. The limits of the axis have to be final if values are given."""
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(FuncFormatter(lambda value, _: plain(value)))
     distinct = sorted(set(() if values is None else values))
-    axis.set_major_locator(FixedLocator(distinct[:: -(-len(distinct) // most)]) if distinct else _RoundNumbers(most))
+    low, high = axis.get_view_interval()
+    ticks = apart(axis.axes, axis.axis_name, distinct, float(np.log(high / low)))
+    axis.set_major_locator(FixedLocator(ticks[:: -(-len(ticks) // most)]) if ticks else _RoundNumbers(most))
+
+
+def apart(axes: Axes, axis: str, values: Sequence[float], span: float) -> list[float]:
+    """Return values without those whose labels would overlap the one before on an axis that spans e to the ``span``."""
+    inches = size(axes)[axis == "y"] / span
+    kept = list(values[:1])
+    for value in values[1:]:
+        room = 0.12 if axis == "y" else (width(plain(kept[-1]), 7) + width(plain(value), 7)) / 2 + 0.05
+        if np.log(value / kept[-1]) * inches > room:
+            kept.append(value)
+    return kept
 
 
 def token_axis(axes: Axes, tokens_per_example: pd.Series, *, axis: str = "x", quantity: str = "batch size") -> None:
