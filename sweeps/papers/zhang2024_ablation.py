@@ -21,7 +21,7 @@ def ablation(scale: str) -> PaperRecipe:
     if tiny:
         shapes: dict[str, dict[str, Any]] = {"wide": {"width": 64}, "deep": {"width": 32, "layers": 8, "heads": 2},
                                              "long": {"width": 32, "context": 64}}  # fmt: skip
-        sizes: tuple[int, ...] = (4, 16, 64, 256)
+        sizes: tuple[int, ...] = (4, 16, 64, 128)
         about: dict[str, Any] = {"target": 2.8, "seeds": (0, 1), "max_steps": 1_000, "max_examples": 40_000}
         about |= {"expected": (120.0, 3_000.0), "averaging": Choice(name="ema", options={"half_life": 300})}
     else:
