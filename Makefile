@@ -2,8 +2,8 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
 BIN := .venv/bin
 STAMP := .venv/.installed
-# Processes of the test run, one more than two cores, as some tests wait for others; 0 runs all tests in one.
-WORKERS ?= 3
+# Processes of the test run; a third on two cores takes longer, as each reads all tests; 0 runs them in one.
+WORKERS ?= 2
 # Processes of mypy; it gives up where they do not start within seconds, so beside the tests there are none.
 MYPY_WORKERS ?= 2
 # Each process takes a row of neighbours, which share their sweeps and imports; one that is done takes from the others.
