@@ -60,7 +60,7 @@ class Coupling:
     def __init__(self, parameters: Sequence[Tensor]) -> None:
         self._parameters = parameters
         self.idle, self.why_not, self.uneven = (0, 0), "", ""
-        self._divisors: list[float] = []  # of the losses so far
+        self._divisors: set[float] = set()  # of the losses so far
         self._chance = 1.0  # joint probability of all matches since the last loss without one
         self._failure: ConfigError | None = None
         self._passes: dict[int, tuple[Ends, Sequence[Tensor]]] = {}

@@ -68,7 +68,7 @@ def saved(losses: Sequence[Tensor], outputs: Sequence[GradientEdge]) -> Iterator
 
 
 def weights_divided_by(
-    losses: Sequence[Tensor], outputs: Sequence[GradientEdge], examples: int, usual: list[float]
+    losses: Sequence[Tensor], outputs: Sequence[GradientEdge], examples: int, usual: set[float]
 ) -> Tensor | None:
     """Return the weights of examples relative to their mean if they differ and their sum divides a loss; else ``None``.
 
@@ -79,7 +79,7 @@ def weights_divided_by(
     """
     held = [value for _, value in saved(losses, outputs) if not value.requires_grad and value.dim()]
     held += [~value for value in held if value.dtype == torch.bool]  # of what a mask fills, the rest counts
-    divisors, averaged, summed = [1.0], list[Tensor](), None  # 1 for weights that were divided before
+    divisors, averaged, summed = [1.0], list[Tensor](), list[Tensor]()  # 1 for weights that were divided before
     for node in _operations(losses, outputs):
         name, other = node.name(), getattr(node, "_saved_other", None)
         averages = "Mean" in name or getattr(node, "_saved_reduction", 0) == 1
@@ -87,7 +87,7 @@ def weights_divided_by(
             counted = node._saved_target != (node._saved_ignore_index + 2**63) % 2**64 - 2**63
             classes = node._saved_weight
             held.insert(0, counted * (1.0 if classes is None else classes[node._saved_target * counted]))
-            averaged, summed = [*averaged, *held[:averages]], summed if averages else held[0]
+            (averaged if averages else summed).append(held[0])
         elif averages:
             shape = getattr(node, "_saved_self_sym_sizes", None) or node._saved_self.shape
             divisors += [math.prod(shape), *(number for number in shape[:1] if number % examples)]
@@ -95,7 +95,7 @@ def weights_divided_by(
             number = float(other) if name.startswith("Div") else 1 / float(other)
             divisors += [number] * bool(number % examples)  # not a mean over examples
     new = [each for each in divisors if usual and each % examples and each not in usual]
-    usual += divisors
+    usual.update(divisors)
     for value in held:
         if value.numel() % examples or (not value.is_floating_point() and value.max() > 1):
             continue
@@ -103,7 +103,7 @@ def weights_divided_by(
         total, apart = float(weights.sum()), float(weights.max() - weights.min())
         if not apart > ROUNDING * total / examples > 0:
             continue
-        above = value is summed and any(each > total for each in divisors)  # the sum over a whole step
+        above = any(value is one for one in summed) and max(divisors) > total  # the sum over a whole step
         known = divisors if (value.double() % 1).any() else new
         if above or any(value is one for one in averaged) or any(abs(each / total - 1) < ROUNDING**2 for each in known):
             return weights / weights.mean()

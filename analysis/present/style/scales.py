@@ -108,19 +108,20 @@ def log_axis(axis: Any, values: Sequence[float] | pd.Series | None = None, *, mo
     axis.set_major_formatter(FuncFormatter(lambda value, _: plain(value)))
     distinct = sorted(set(() if values is None else values))
     low, high = axis.get_view_interval()
-    ticks = apart(axis.axes, axis.axis_name, distinct, float(np.log(high / low)))
-    axis.set_major_locator(FixedLocator(ticks[:: -(-len(ticks) // most)]) if ticks else _RoundNumbers(most))
+    ticks = apart(axis.axes, axis.axis_name, distinct, float(np.log(high / low)), most)
+    axis.set_major_locator(FixedLocator(ticks) if ticks else _RoundNumbers(most))
 
 
-def apart(axes: Axes, axis: str, values: Sequence[float], span: float) -> list[float]:
-    """Return values without those whose labels would overlap the one before on an axis that spans e to the ``span``."""
+def apart(axes: Axes, axis: str, values: Sequence[float], span: float, most: int) -> list[float]:
+    """Return values without those whose labels would overlap the one before on an axis that spans e to the ``span``,
+    and of these about ``most`` at most."""
     inches = size(axes)[axis == "y"] / span
     kept = list(values[:1])
     for value in values[1:]:
         room = 0.12 if axis == "y" else (width(plain(kept[-1]), 7) + width(plain(value), 7)) / 2 + 0.05
         if np.log(value / kept[-1]) * inches > room:
             kept.append(value)
-    return kept
+    return kept[:: max(1, -(-len(kept) // most))]
 
 
 def token_axis(axes: Axes, tokens_per_example: pd.Series, *, axis: str = "x", quantity: str = "batch size") -> None:

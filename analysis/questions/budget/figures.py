@@ -153,8 +153,7 @@ def draw_heat(axes: Axes, table: pd.DataFrame) -> None:
     axes.set_ylim(np.log(rates[0]) - height, np.log(rates[-1]) + height)
     every = -(-len(sizes) // max(style.most_ticks(axes), _FEWEST_TICKS))
     axes.set_xticks(range(0, len(sizes), every), [style.plain(size) for size in sizes[::every]])
-    shown = style.apart(axes, "y", rates.tolist(), float(np.ptp(axes.get_ylim())))
-    shown = shown[:: -(-len(shown) // 7)]
+    shown = style.apart(axes, "y", rates.tolist(), float(np.ptp(axes.get_ylim())), most=7)
     axes.set_yticks(np.log(shown), [style.plain(rate) for rate in shown])
     style.axis_label(axes, "x", f"batch size ({table['example_unit'].iloc[0]}s)")
     style.axis_label(axes, "y", "learning rate")
