@@ -39,6 +39,10 @@ FIRST_SENTENCE = 200
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 """What an unknown flag or a malformed value raises; typer brings a click of its own and exports only the subclass."""
 
+_HELP = (
+    "How large a batch can an optimizer use? Sweep, then analyze. The critical batch size B_crit is where steps x "
+    "examples, B S(B)^2, is least: there one percent fewer steps costs one percent more examples."
+)
 DISTRIBUTION = "critical-batch-size"
 
 errors = Console(stderr=True, highlight=False, emoji=False)
@@ -69,7 +73,7 @@ def application(only: str | None = None) -> typer.Typer:
     app = typer.Typer(
         name="cbs",
         cls=Panels,
-        help="How large a batch can an optimizer use? Sweep, then analyze.",
+        help=_HELP,
         add_completion=True,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from scipy.special import ndtri, stdtrit
 
 from cbs.trial.correction import product_ends
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
+Interval = tuple[float | None, float | None]
 
 
 def percentiles(values: Array, confidence: float) -> Array:
@@ -21,7 +23,20 @@ def percentiles(values: Array, confidence: float) -> Array:
     return np.asarray(np.quantile(values, [0.5 - confidence / 2, 0.5 + confidence / 2], axis=0))
 
 
-Interval = tuple[float | None, float | None]
+def interval(values: Array, confidence: float) -> Interval:
+    """Return the percentile interval of positive drawn values; an end at 0 or infinity, or any NaN, is ``None``."""
+    if not len(values) or np.isnan(values).any():
+        return None, None
+    low, high = np.quantile(values, [0.5 - confidence / 2, 0.5 + confidence / 2], method="nearest")
+    return (float(low) if 0 < low < np.inf else None, float(high) if 0 < high < np.inf else None)
+
+
+def widening(freedom: float, confidence: float) -> float:
+    """Return the ratio of the quantiles of Student's t and the normal distribution, for an estimated deviation."""
+    tail = 0.5 + confidence / 2
+    return float(stdtrit(freedom, tail) / ndtri(tail))
+
+
 OPEN: Interval = (None, None)
 
 

@@ -22,7 +22,7 @@ class AnalysisConfig:
         seed: of every bootstrap; the same seed gives the same numbers.
     """
 
-    definition: str = "pareto"
+    definition: str = "least_product"
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     confidence: float = 0.95
     resamples: int = 2000

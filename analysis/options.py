@@ -37,7 +37,7 @@ Answer = Callable[..., None]
 """See :func:`answer_with`."""
 
 Confidence = Annotated[float, typer.Option(help="Coverage of the intervals.")]
-Resamples = Annotated[int, typer.Option(help="Bootstrap resamples.")]
+Resamples = Annotated[int, typer.Option(help="Posterior draws of every curve.")]
 Definitions = Annotated[
     bool, typer.Option("--definitions", help="Print every definition of the critical batch size side by side.")
 ]
@@ -59,10 +59,10 @@ def config_of(
         typer.Option(
             help="Definition of the critical batch size that tables and figures show: "
             f"{listed('analysis.estimate.definitions')}; with options as in 'overhead(overhead=0.2, "
-            "reference_batch=256)'. Repeat to set options of further ones. [default: pareto]",
+            "reference_batch=256)'. Repeat to set options of further ones. [default: least_product]",
             show_default=False,
         ),
-    ] = ["pareto"],  # noqa: B006 - typer copies it
+    ] = ["least_product"],  # noqa: B006 - typer copies it
     confidence: Confidence = 0.95,
     resamples: Resamples = 2000,
 ) -> AnalysisConfig:

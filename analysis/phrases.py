@@ -8,6 +8,12 @@ from collections.abc import Iterable
 _UNITS = (("s", 1.0), ("min", 60.0), ("h", 3600.0), ("days", 86400.0))
 
 DASH = "–"
+B_CRIT = (
+    "the critical batch size B_crit is where steps x examples, B S(B)^2, is least: there one percent fewer steps costs "
+    "one percent more examples"
+)
+"""What the headline is, in the same words everywhere."""
+
 _SMALL, _LARGE = 1e-4, 1e7
 """Magnitudes below and from which a number is written in powers of ten."""
 
@@ -40,8 +46,19 @@ def ends(interval: tuple[float | None, float | None], *, signed: bool = False) -
     return f"[{least if low is None else number(low)}, {'∞' if high is None else number(high)}]"
 
 
+def beyond(interval: tuple[float | None, float | None]) -> str:
+    """``above 512`` or ``below 4``: what is known of a number without a value, of whose interval one end is open; empty
+    otherwise."""
+    low, high = interval
+    if (low is None) == (high is None):
+        return ""
+    return f"above {number(low)}" if high is None else f"below {number(high)}"
+
+
 def with_interval(value: float | None, interval: tuple[float | None, float | None]) -> str:
-    """``value [low, high]``, see :func:`ends`."""
+    """``value [low, high]``, see :func:`ends`; without a value :func:`beyond`."""
+    if value is None and (bound := beyond(interval)):
+        return bound
     return " ".join(filter(None, (number(value), ends(interval))))
 
 

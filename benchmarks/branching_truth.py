@@ -16,11 +16,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 
 from analysis.arrays import Array
+from analysis.config import AnalysisConfig
+from analysis.estimate.branches.local_factor import FactorCurve, local_factor
 from analysis.estimate.branches.losses import BranchLosses
-from analysis.estimate.branches.paired import PairedMeans, local_factor, noise_to_borrow, paired_means
 from analysis.estimate.branches.sequential import next_branches
+from analysis.questions.local.answer import factor_curves
+from analysis.questions.local.tuned_branches import TunedBranches, tuned
+from analysis.read.branches import Branched
 
 FACTORS = np.array([0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0])
 PARTS, WEIGHTS = (0.75, 0.875, 1.0), (0.25, 0.5, 0.25)
@@ -127,8 +132,7 @@ WANTED = (0.7, 1.7, 5.0)
 
 @dataclass(frozen=True)
 class Truth:
-    """Exact excesses of a checkpoint over a fine grid of factors, above the best smaller one of those that branches
-    have."""
+    """Exact excesses of a checkpoint over a fine grid of factors, above the best smaller one."""
 
     factors: Array
     excess: Array
@@ -137,9 +141,7 @@ class Truth:
     def of(cls, trunk: Trunk, start: tuple[Array, Array]) -> Truth:
         factors = np.geomspace(FACTORS[0], FACTORS[-1], FINE)
         losses = np.array([trunk.expected(start, factor, trunk.window) for factor in factors])
-        run = np.array([trunk.expected(start, factor, trunk.window) for factor in FACTORS])
-        best = np.array([run[factor * (1 + 1e-9) >= FACTORS].min() for factor in factors])
-        return cls(factors, losses - best)
+        return cls(factors, losses - np.minimum.accumulate(losses))
 
     def tolerance(self, factor: float) -> float:
         """At which k* is this."""
@@ -157,13 +159,13 @@ class Truth:
 
 
 def coverage(trunk: Trunk, steps: int, wanted: float, seeds: int, replicates: int) -> dict[str, float]:
-    """Of the interval, with the bias of the median estimate, and the tolerance. Two seeds have the noise of all three
-    checkpoints; a single one has that of three seeds at the two others."""
+    """Of the interval, with the bias of the median estimate, and the tolerance. A single seed has the noise of three
+    seeds at the two other checkpoints."""
     tolerance = worlds(trunk, steps, replicates)[0].tolerance(wanted)
     low = high = 0
     values = []
-    for turn, means in enumerate(measured(trunk, steps, seeds, replicates)):
-        found = local_factor(means, tolerance, 0.95, seed=turn)
+    for turn, curve in enumerate(measured(trunk, steps, seeds, replicates)):
+        found = local_factor(curve, tolerance, 0.95, seed=turn)
         first, last = found.factor.interval
         low += first is not None and first > wanted
         high += last is not None and last < wanted
@@ -178,17 +180,31 @@ def coverage(trunk: Trunk, steps: int, wanted: float, seeds: int, replicates: in
 
 
 @functools.lru_cache(maxsize=4)
-def measured(trunk: Trunk, steps: int, seeds: int, replicates: int) -> list[PairedMeans]:
-    """Means of the branches of one checkpoint with draws, for all tolerances."""
+def measured(trunk: Trunk, steps: int, seeds: int, replicates: int) -> list[FactorCurve]:
+    """Draws of the branches of one checkpoint, for all tolerances."""
     losses, others = (
         [worlds(trunk, each, replicates)[1] for each in CHECKPOINTS if (each == steps) is own] for own in (True, False)
     )
     found = []
     for turn in range(replicates):
-        own = BranchLosses(FACTORS, losses[0][turn, :seeds])
-        beside = [BranchLosses(FACTORS, each[turn, : seeds if seeds > 1 else 3]) for each in others]
-        found.append(paired_means(own, 1000, turn, noise_to_borrow([own, *beside])))
+        beside = [each[turn, :3] for each in others] if seeds == 1 else []  # several seeds have enough of their own
+        found.append(curves_of([losses[0][turn, :seeds], *beside], turn)[0])
     return found
+
+
+def curves_of(checkpoints: list[Array], seed: int) -> list[FactorCurve]:
+    """Draws of the losses of the checkpoints of one run, ``[N, K]`` each, as ``cbs local`` makes them."""
+    curves = factor_curves([branches_of(losses) for losses in checkpoints], AnalysisConfig(resamples=1000), 100 * seed)
+    return [curve for curve in curves if curve is not None]
+
+
+def branches_of(losses: Array) -> TunedBranches:
+    """Branches with losses ``[N, K]``, NaN where there is none."""
+    seeds, places = np.nonzero(np.isfinite(losses))
+    trials = pd.DataFrame(
+        {"factor": FACTORS[places], "batch_size": 16 * FACTORS[places], "lr_factor": 1.0, "seed": seeds}
+    ).assign(loss=losses[seeds, places])
+    return tuned(Branched(group=None, source="", examples=1, window=1.0, trials=trials))  # type: ignore[arg-type]
 
 
 @functools.cache
@@ -221,9 +237,8 @@ def sequential(trunk: Trunk, tolerance: float, replicates: int, error: float = 0
                 found[place][name] += value / replicates
             earlier.append(branches)
             guess = math.sqrt(low * (high or low))
-        for place, branches in enumerate(earlier):
-            means = paired_means(branches, 1000, turn, noise_to_borrow(earlier))
-            first, last = local_factor(means, tolerance, 0.95, seed=turn).factor.interval
+        for place, curve in enumerate(curves_of([each.losses for each in earlier], turn)):
+            first, last = local_factor(curve, tolerance, 0.95, seed=turn).factor.interval
             found[place]["coverage"] += ((first or 0.0) <= rows[place] <= (last or math.inf)) / replicates
     return found
 

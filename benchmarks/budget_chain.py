@@ -22,12 +22,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from analysis.questions.budget.answer import budget
 
 from analysis.arrays import Quantity
 from analysis.config import AnalysisConfig
+from analysis.estimate.margin import Standing
 from analysis.phrases import number
-from analysis.questions.budget.answer import budget
-from analysis.questions.budget.equivalence import SizeStanding
 from benchmarks.budget_truth import Setting, World
 from benchmarks.calibration.replicates import seeds_of, train
 from benchmarks.calibration.shared_stream import SharedStream
@@ -91,8 +91,8 @@ def judged(folder: Path, index: int) -> dict[str, Any]:
     right = {
         "best B": _holds(found.equivalence.best, SIZES[int(least.argmin())]),
         "largest B within": _holds(found.equivalence.largest_within, largest),
-        "equal wrongly": bool(((standings == SizeStanding.EQUAL) & (excess >= margin)).any()),
-        "worse wrongly": bool(((standings == SizeStanding.WORSE) & (excess <= margin)).any()),
+        "equal wrongly": bool(((standings == Standing.EQUAL) & (excess >= margin)).any()),
+        "worse wrongly": bool(((standings == Standing.WORSE) & (excess <= margin)).any()),
     }
     wrong = not (right["best B"] and right["largest B within"]) or right["equal wrongly"] or right["worse wrongly"]
     losses = [_holds(size.metric, each) for size, each in zip(found.sizes, least, strict=True)]

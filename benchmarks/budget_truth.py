@@ -18,13 +18,14 @@ from scipy.optimize import minimize_scalar
 
 from analysis.arrays import Array
 from analysis.config import AnalysisConfig
-from analysis.estimate.objective import BestLosses, as_study, best_losses, unit_of
-from analysis.estimate.optima import savings
+from analysis.estimate.best_rate import at_best
+from analysis.estimate.margin import Standing
+from analysis.estimate.objective import Losses, draw_losses, loss_studies
 from analysis.estimate.studies import Study
 from analysis.extensions.theory.noisy_quadratic import NoisyQuadratic
 from analysis.extensions.theory.noisy_quadratic.modes import modes_of
 from analysis.phrases import number
-from analysis.questions.budget.equivalence import SizeStanding, equivalence
+from analysis.questions.budget.equivalence import equivalence
 from analysis.questions.budget.pairs import pair
 
 SIZES = tuple(2**power for power in range(2, 11))
@@ -136,9 +137,9 @@ def searched(world: World, size: int, start: float, least: float, rng: np.random
     for _ in range(3):
         places, at = best()
         lrs, losses = start * s.factor ** np.array(places), np.array([seen[place] for place in places])
-        scale = unit_of([losses])
-        nothing, _, most = savings(as_study(study_of(size, lrs, losses), losses, scale))
-        if (most - nothing) * scale[1] <= FINE * least or at + 1 >= len(places):
+        studies, scale = loss_studies([study_of(size, lrs, losses)], [losses])
+        between = 4 * scale.unit * math.sqrt(at_best(studies)[0].variance)
+        if between <= FINE * least or at + 1 >= len(places):
             break
         run((places[at - 1] + places[at]) / 2, (places[at] + places[at + 1]) / 2)
     places, _ = best()
@@ -166,51 +167,48 @@ def simulated(
 
 def answered(
     world: World, truth: dict[int, tuple[float, float]], rng: np.random.Generator, config: AnalysisConfig, factor: float
-) -> tuple[BestLosses, np.ndarray]:
-    """The losses at the best learning rates of one simulated sweep, ``factor`` times as large, and which are bounds."""
-    pairs = [(study, factor * losses) for study, losses in simulated(world, truth, rng)]
-    scale = unit_of([losses for _, losses in pairs])
-    studies = [as_study(study, losses, scale) for study, losses in pairs]
-    return best_losses(studies, scale, config), np.array([study.at_edge(study.winner or 0) for study in studies])
+) -> Losses:
+    """The losses at the best learning rates of one simulated sweep, ``factor`` times as large."""
+    studies, tables = zip(*simulated(world, truth, rng), strict=True)
+    made, scale = loss_studies(studies, [factor * losses for losses in tables])
+    return draw_losses(made, scale, config)
 
 
 def measured(setting: Setting, sweeps: int, config: AnalysisConfig) -> dict[str, float]:
     """How often everything is right in so many simulated sweeps, as shares."""
     world = World(setting)
     truth = {size: world.best(size) for size in SIZES}
-    sizes, least = np.array(SIZES, dtype=float), np.array([truth[size][0] for size in SIZES])
+    least = np.array([truth[size][0] for size in SIZES])
     margin, excess = setting.within * least.min(), least - least.min()
     fine = np.geomspace(SIZES[0], SIZES[-1], 400)
     curve = np.array([world.best(size)[0] for size in fine])
     past = np.flatnonzero((curve > least.min() + margin) & (fine > fine[curve.argmin()]))
     largest = float(fine[past[0]]) if len(past) else math.inf
-    nowhere = np.zeros(len(SIZES), dtype=bool)
     tail, found = 0.5 - config.confidence / 2, []
     for turn in range(sweeps):
         rng = np.random.default_rng([turn, 7])
-        losses, bound = answered(world, truth, rng, config, 1.0)
-        answer = equivalence(sizes, losses, margin, bound, config.confidence)
-        low, high = np.quantile(losses.alone(config.confidence), [tail, 1 - tail], axis=0)
+        losses = answered(world, truth, rng, config, 1.0)
+        answer = equivalence(losses, margin, config.confidence)
+        low, high = np.quantile(losses.drawn, [tail, 1 - tail], axis=0)
         standings = np.array([each.standing for each in answer.excesses])
         first, last = answer.best.interval
         start, end = answer.largest_within.interval
-        rival, _ = answered(world, truth, rng, config, setting.rival)
-        apart = pair(("a", "b"), (sizes, sizes), (losses, rival), (nowhere, nowhere), config.confidence, config.seed).at
+        apart = pair(("a", "b"), losses, answered(world, truth, rng, config, setting.rival), config).at
         ends = np.array([each.interval for each in apart])
-        true = (1 - setting.rival) * least
+        true = (1 - setting.rival) * least[[SIZES.index(each.batch_size) for each in apart]]
         right = {
             "best": (first or 0) <= SIZES[int(excess.argmin())] <= (last or math.inf),
             "largest": (start or 0) <= largest <= (end or math.inf),
-            "equal wrongly": ((standings == SizeStanding.EQUAL) & (excess >= margin)).any(),
-            "worse wrongly": ((standings == SizeStanding.WORSE) & (excess <= margin)).any(),
+            "equal wrongly": ((standings == Standing.EQUAL) & (excess >= margin)).any(),
+            "worse wrongly": ((standings == Standing.WORSE) & (excess <= margin)).any(),
         }
         found.append(
             right
             | {
                 "loss": ((low <= least) & (least <= high)).mean(),
                 "half width": ((high - low) / 2 / least).mean(),
-                "equal found": (standings == SizeStanding.EQUAL)[excess < margin / 2].mean(),
-                "worse found": (standings == SizeStanding.WORSE)[excess > 2 * margin].mean(),
+                "equal found": (standings == Standing.EQUAL)[excess < margin / 2].mean(),
+                "worse found": (standings == Standing.WORSE)[excess > 2 * margin].mean(),
                 "difference": ((ends[:, 0] <= true) & (true <= ends[:, 1])).mean(),
                 "told apart": ((ends[:, 0] > 0) | (ends[:, 1] < 0)).mean(),
                 "wrong": not (right["best"] and right["largest"]) or right["equal wrongly"] or right["worse wrongly"],

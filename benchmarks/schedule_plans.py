@@ -182,7 +182,9 @@ def _trial(case: Case, size: int, lr: float, seed: int, curve: np.ndarray) -> Tr
         Measurement(step=step, examples=step * size, value=value, train_loss=value, lr=lr if step else 0.0)
         for step, value in values
     ]
-    status = TrialStatus.REACHED if values[-1][1] <= TARGET.value else TrialStatus.BUDGET_EXHAUSTED
+    status = TrialStatus.BUDGET_EXHAUSTED if curve[-1] < curve[0] else TrialStatus.DIVERGED
+    if values[-1][1] <= TARGET.value:
+        status = TrialStatus.REACHED
     config = TrialConfig(
         workload=case.workload, optimizer=case.optimizer, lr=lr, batch_size=size, seed=seed, target=TARGET,
         max_steps=len(curve), schedule=Schedule(), evaluation=PLAN, probe=None,

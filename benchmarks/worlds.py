@@ -1,14 +1,15 @@
 """Worlds of known truth: steps to target as sweeps would have found them, around curves whose critical batch size is
 exact; and what an analysis of them says against that truth.
 
-    python -m benchmarks.worlds [--sweeps 200] [--first 0] [--world NAME]
+    python -m benchmarks.worlds [--sweeps 200] [--first 0] [--world NAME] [--smooth] [--shared] [--jobs 2]
 
-prints the table of curves of ``docs/evidence.md``; 200 sweeps of a world take about 20 seconds of a processor.
+prints the table of curves of ``docs/evidence.md``.
 
-A curve maps ``B / B_crit`` to ``S / S_min``: it falls to 1 for infinite batches and is 2 at 1. A sweep draws where
-``B_crit`` lies between the batch sizes and how the best learning rate drifts with the batch size; its learning rates
-are a window of a lattice around the best one, as the search of a sweep leaves them. Away from the best learning rate
-steps grow by a parabola in ``ln lr``. Noise has a part that all learning rates of a (batch size, seed) share.
+The critical batch size is where the product of steps and examples, ``B S(B)^2``, is least. A sweep draws where its
+curve lies between the batch sizes and how the best learning rate drifts with the batch size; its learning rates are a
+window of a lattice around the best one, as the search of a sweep leaves them. Away from the best learning rate steps
+grow by a parabola in ``ln lr``. Noise has a part that all learning rates of a (batch size, seed) share, and may have
+one that a seed has at every batch size. An estimator can be tried on :func:`logs` without tables.
 """
 
 from __future__ import annotations
@@ -22,30 +23,41 @@ import functools
 import math
 import zlib
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
 from statistics import mean, median
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from scipy.interpolate import CubicSpline
-from scipy.optimize import brentq
 
 from analysis.config import AnalysisConfig
 from analysis.estimate.diagnosis import Verdict
 from analysis.estimate.fit_table import fit_table
-from analysis.estimate.fitting import interval
 from analysis.estimate.result import Answer
-from analysis.extensions.theory.noisy_quadratic.model import NoisyQuadratic
-from analysis.extensions.theory.noisy_quadratic.search import tuned
-from analysis.questions.compare.ratios import critical_pair
+from analysis.questions.compare.ratios import critical_pairs
+from benchmarks.world_curves import (
+    CRITICAL,
+    MIN_STEPS,
+    Curve,
+    Truth,
+    exponential,
+    falling,
+    falling_exponent,
+    knee,
+    log_overhead,
+    log_tail,
+    perfect_then_none,
+    power,
+    quadratic,
+    slowed,
+    two_exponents,
+    two_powers,
+    two_slopes,
+    u_shaped,
+)
 
-Curve = Callable[[np.ndarray], np.ndarray]
-"""``B / B_crit`` -> ``S / S_min``."""
-
-CRITICAL = 2.0**12.5
-MIN_STEPS = 1000.0
 LRS = 5
 PENALTY = 0.1
 """What ``ln S`` gains at twice or half the best learning rate."""
@@ -61,179 +73,203 @@ class World:
     Attributes:
         name: in tests and in the table, and seed of its draws.
         curves: by optimizer; a table of one has no column for it.
+        smooth: whether it should be answered ``ok``: its curve has neither kink nor jump, its least product lies
+            between the batch sizes, and no run is odd.
         octaves: ``log2 B / CRITICAL`` of the batch sizes.
-        noise: standard deviation of ``ln S``.
-        slowed: factor on the steps from twice the middle batch size on, where batches ran on another footing.
-        endless: whether steps fall for ever; the fewest are then those at the largest batch size that is measured.
-        equal: whether its curves have the same critical batch size.
         seeds: runs of every batch size and learning rate.
+        noise: standard deviation of ``ln S`` that a (batch size, seed) has for itself.
+        common: that of what a seed has at all batch sizes and learning rates.
+        slide: that of what a seed gains per e-fold of the batch size.
+        equal: whether its curves have the same critical batch size.
+        slowed: factor on the steps from twice the middle batch size on, where batches ran on another footing.
+        far: factor on the steps of one run at the best learning rate of a batch size.
+        patience: a run is stopped after this many times the steps that its batch size needs.
+        budget: and after this many times the fewest steps ``S_0`` of the curve, whatever its batch size.
+        diverges: octaves above the best learning rate from which on runs diverge.
+        missing: probability that a run of a second or later seed was not made, away from the best learning rate.
+        absent: probability that a batch size lacks a second or later seed.
     """
 
     name: str
     curves: Mapping[str, Curve]
+    smooth: bool = True
     octaves: tuple[float, ...] = EIGHT
-    noise: float = 0.06
-    slowed: float = 1.0
-    endless: bool = False
-    equal: bool = False
     seeds: int = 3
+    noise: float = 0.06
+    common: float = 0.0
+    slide: float = 0.0
+    equal: bool = False
+    slowed: float = 1.0
+    far: float = 1.0
+    patience: float = math.inf
+    budget: float = math.inf
+    diverges: float = math.inf
+    missing: float = 0.0
+    absent: float = 0.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class Truth:
-    """The curve of one optimizer in one sweep, at the best learning rate and without noise."""
+class Logs(NamedTuple):
+    """Runs of one optimizer in one sweep, without a table.
 
-    curve: Curve
-    critical: float
-    min_steps: float
+    Attributes:
+        sizes: batch sizes, shape ``[M]``.
+        logs: ln of the steps to target, shape ``[M, L, N]`` by learning rate and seed: infinite where a run diverged or
+            was stopped, NaN where none was made.
+        log_lrs: ln of the learning rates, shape ``[M, L]``.
+        truth: the curve.
+        stopped: ln of the steps run where a run was stopped before the target, NaN elsewhere, shape as ``logs``.
+    """
 
-    def steps(self, batch_sizes: np.ndarray) -> np.ndarray:
-        """Steps to target, shape as ``batch_sizes``."""
-        return self.min_steps * self.curve(batch_sizes / self.critical)
+    sizes: np.ndarray
+    logs: np.ndarray
+    log_lrs: np.ndarray
+    truth: Truth
+    stopped: np.ndarray
 
 
-def sweep(world: World, seeds: int, index: int) -> tuple[pd.DataFrame, dict[str, Truth]]:
-    """The table of a sweep, and the truth by optimizer. The same arguments give the same table."""
-    rng = np.random.default_rng([index, seeds, zlib.crc32(world.name.encode())])
-    truths, frames = {}, []
+def logs(world: World, index: int) -> dict[str, Logs]:
+    """The runs of a sweep by optimizer. The same arguments give the same runs."""
+    rng = np.random.default_rng([index, world.seeds, zlib.crc32(world.name.encode())])
+    found: dict[str, Logs] = {}
     for place, (name, curve) in enumerate(world.curves.items()):
-        if not (world.equal and truths):
+        truth = Truth(curve=curve, critical=CRITICAL, min_steps=MIN_STEPS * 1.3**place, slowed=world.slowed)
+        if world.equal and found:
+            critical = CRITICAL * next(iter(found.values())).truth.least_product / truth.least_product
+        else:
             critical = CRITICAL * 2.0 ** rng.uniform(-0.5, 0.5)
-        truth = Truth(curve=curve, critical=critical, min_steps=MIN_STEPS * 1.3**place)
-        frame = _trials(world, truth, seeds, rng)
-        truths[name] = _within(truth, CRITICAL * 2.0 ** world.octaves[-1]) if world.endless else truth
-        frames.append(frame.assign(optimizer=name) if len(world.curves) > 1 else frame)
-    return pd.concat(frames, ignore_index=True), truths
+        found[name] = _runs(world, replace(truth, critical=critical), rng)
+    return found
 
 
-def _within(truth: Truth, largest: float) -> Truth:
-    """The same steps with the fewest of them at the largest batch size."""
-    end = largest / truth.critical
-    fewest = float(truth.curve(np.array(end)))
-    at = float(brentq(lambda x: float(truth.curve(np.array(x))) - 2 * fewest, end * 1e-6, end))
-    return Truth(
-        curve=lambda x: truth.curve(at * x) / fewest, critical=at * truth.critical, min_steps=fewest * truth.min_steps
-    )
-
-
-def _trials(world: World, truth: Truth, seeds: int, rng: np.random.Generator) -> pd.DataFrame:
+def _runs(world: World, truth: Truth, rng: np.random.Generator) -> Logs:
     sizes = np.round(CRITICAL * 2.0 ** np.array(world.octaves))
-    count = len(sizes)
+    shape = count, _, seeds = len(sizes), LRS, world.seeds
     best = rng.uniform(0, 1) + rng.uniform(0.3, 0.7) * np.log2(sizes)
     lattice = np.round(best)[:, None] + np.arange(LRS) - LRS // 2
     logs = np.log(truth.steps(sizes))[:, None] + PENALTY * (lattice - best[:, None]) ** 2
-    noise = SHARED * rng.standard_normal((count, 1, seeds)) + OWN * rng.standard_normal((count, LRS, seeds))
+    noise = SHARED * rng.standard_normal((count, 1, seeds)) + OWN * rng.standard_normal(shape)
     logs = logs[..., None] + world.noise * noise
-    logs = logs + np.where(sizes < 2 * CRITICAL, 0.0, math.log(world.slowed))[:, None, None]
-    at = np.indices(logs.shape).reshape(3, -1)
-    return pd.DataFrame(
-        {
-            "batch_size": sizes[at[0]],
-            "steps": np.exp(logs).ravel(),
-            "seed": at[2],
-            "lr": 1e-3 * 2.0 ** lattice[at[0], at[1]],
-            "censored": False,
-        }
+    common, slide = rng.standard_normal((2, seeds))
+    logs += world.common * common + world.slide * np.outer(np.log(sizes / CRITICAL), slide)[:, None]
+    logs[rng.integers(count), LRS // 2, rng.integers(seeds)] += math.log(world.far)
+
+    limit = np.log(np.minimum(world.patience * truth.steps(sizes), world.budget * truth.min_steps))[:, None, None]
+    stopped = np.where(logs > limit, limit, np.nan)
+    diverged = np.broadcast_to((lattice - best[:, None] >= world.diverges)[..., None], shape)
+    gone = (rng.random(shape) < world.missing) & (np.arange(LRS) != LRS // 2)[:, None]
+    gone = (gone | (rng.random((count, 1, seeds)) < world.absent)) & (np.arange(seeds) > 0)
+    return Logs(
+        sizes=sizes,
+        logs=np.where(gone, np.nan, np.where(diverged | (logs > limit), np.inf, logs)),
+        log_lrs=np.log(1e-3 * 2.0**lattice),
+        truth=truth,
+        stopped=np.where(gone | diverged, np.nan, stopped),
     )
 
 
-def power(exponent: float) -> Curve:
-    return lambda x: 1 + x**-exponent
+def tables(world: World, index: int) -> tuple[pd.DataFrame, dict[str, Truth]]:
+    """The table of a sweep, as :func:`fit_table` reads it, and the truth by optimizer. Runs that were stopped are
+    ``censored`` at the steps run; those that diverged have no steps."""
+    found = logs(world, index)
+    frames = []
+    for name, runs in found.items():
+        made = np.nonzero(~np.isnan(runs.logs))
+        size, lr, seed = made
+        steps, stopped = runs.logs[made], runs.stopped[made]
+        reached = np.isfinite(steps)
+        frame = pd.DataFrame(
+            {
+                "batch_size": runs.sizes[size],
+                "steps": np.exp(np.where(reached, steps, stopped)),
+                "seed": seed,
+                "lr": np.exp(runs.log_lrs[size, lr]),
+                "censored": ~reached,
+            }
+        )
+        frames.append(frame.assign(optimizer=name) if len(found) > 1 else frame)
+    return pd.concat(frames, ignore_index=True), {name: runs.truth for name, runs in found.items()}
 
 
-def knee(sharpness: float, exponent: float = 1.0) -> Curve:
-    """The asymptotes of the power law, joined more sharply than by it above 1 and more bluntly below; 2 is the square
-    root of a sum of squares."""
-    return lambda x: (1 + (2**sharpness - 1) * x ** (-sharpness * exponent)) ** (1 / sharpness)
-
-
-def falling(share: float) -> Curve:
-    """The hyperbola, with steps that fall by ``share`` per e-fold of the batch size, for ever."""
-    return lambda x: (1 + 1 / x) * x**-share
-
-
-def slowed(x: np.ndarray) -> np.ndarray:
-    """The hyperbola, with runs that large batches make ever slower, by 10 % at the critical batch size."""
-    return (1 + 1 / x) * (1 + 0.1 * x**0.3)
-
-
-def two_exponents(x: np.ndarray) -> np.ndarray:
-    """Half of the rise with the exponent 0.6, half with 1.2."""
-    return 1 + 0.5 * x**-0.6 + 0.5 * x**-1.2
-
-
-def falling_exponent(x: np.ndarray) -> np.ndarray:
-    """From 1 at small batches to 0.6 at large ones."""
-    return 1 + x**-0.8 * np.cosh(np.log(x)) ** 0.2
-
-
-def two_slopes(x: np.ndarray) -> np.ndarray:
-    """Perfect scaling up to 1, and steps that fall with the power 0.3 from there, for ever: the model of appendix F of
-    2505.02222."""
-    return np.maximum(1 / x, x**-0.3)
-
-
-def quadratic(x: np.ndarray) -> np.ndarray:
-    """SGD at its best learning rate on a noisy quadratic of 10,000 coordinates, whose loss falls from 4.7 to 0.01."""
-    return np.exp(_quadratic()(np.log(x)))
-
-
-@functools.cache
-def _quadratic() -> CubicSpline:
-    """``ln S / S_min`` over ``ln B / B_crit``, five octaves on either side."""
-    model = NoisyQuadratic.binned(10_000)
-
-    def steps(batch_size: float) -> float:
-        found = tuned(model, "sgd", 0.01, batch_size)
-        assert found is not None
-        return found.steps
-
-    least = steps(np.inf)
-    middle = brentq(lambda log: math.log(steps(math.exp(log)) / (2 * least)), 0.0, 14.0, xtol=1e-10)
-    logs = math.log(2.0) * np.arange(-5, 5.01, 0.25)
-    return CubicSpline(logs, [math.log(steps(math.exp(middle + log)) / least) for log in logs])
+def shared(world: World) -> World:
+    """The world with seeds that are fast or slow at every batch size, about as measured."""
+    noise = min(world.noise, 0.04)
+    return replace(world, name=f"{world.name}, shared seeds", noise=noise, common=0.07, slide=0.02)
 
 
 def _spaced(count: int, octaves: float) -> tuple[float, ...]:
     return tuple(octaves * (np.arange(count) - (count - 1) / 2))
 
 
+def _moved(octaves: float) -> tuple[float, ...]:
+    return tuple(octaves + np.array(EIGHT))
+
+
+def _world(name: str, curve: Curve = power(1.0), **more: Any) -> World:  # noqa: B008
+    return World(name=name, curves={"": curve}, **more)
+
+
 QUIET = 0.02
-WORLDS = {
-    world.name: world
-    for world in (
-        *(World(name=f"exponent {a:g}", curves={"": power(a)}) for a in (0.7, 0.85, 1.0, 1.2, 1.5)),
-        World(name="exponent 1, 2 % noise", curves={"": power(1.0)}, noise=QUIET),
-        World(name="noisy quadratic, tuned SGD", curves={"": quadratic}),
-        World(name="steps fall by 5 % per e-fold for ever", curves={"": falling(0.05)}, endless=True),
-        World(name="steps fall by 15 % per e-fold for ever", curves={"": falling(0.15)}, endless=True),
-        World(name="square root of 1 + 3/x^2", curves={"": knee(2.0)}),
-        World(name="square root of 1 + 3/x", curves={"": knee(2.0, 0.5)}),
-        World(name="large batches ever slower", curves={"": slowed}, endless=True),
-        World(name="blunt knee, g = 0.7", curves={"": knee(0.7)}),
-        World(name="two exponents, 0.6 and 1.2", curves={"": two_exponents}),
-        World(name="exponent falls from 1 to 0.6", curves={"": falling_exponent}),
-        World(name="exponent falls from 1 to 0.6, 2 % noise", curves={"": falling_exponent}, noise=QUIET),
-        World(name="perfect scaling, then the power 0.3", curves={"": two_slopes}, endless=True),
-        World(name="3 batch sizes a factor 4 apart, exponent 0.7", curves={"": power(0.7)}, octaves=_spaced(3, 2)),
-        World(name="3 batch sizes a factor 8 apart, exponent 0.7", curves={"": power(0.7)}, octaves=_spaced(3, 3)),
-        World(name="4 batch sizes a factor 2 apart, exponent 0.7", curves={"": power(0.7)}, octaves=_spaced(4, 1)),
-        World(name="5 batch sizes a factor 2 apart, exponent 0.7", curves={"": power(0.7)}, octaves=_spaced(5, 1)),
-        World(name="quick recipe, exponent 0.7", curves={"": power(0.7)}, octaves=(-5, -3, -1, 1, 3), seeds=2),
-        World(name="two optimizers, knees 0.7 and 1.5", curves={"first": knee(0.7), "second": knee(1.5)}, equal=True),
-        World(
-            name="two optimizers, exponents 0.85 and 1.2",
-            curves={"first": power(0.85), "second": power(1.2)},
-            equal=True,
-        ),
-        World(name="large batches 20 % slower", curves={"": power(1.0)}, noise=QUIET, slowed=1.2),
-    )
-}
+_FIRST = (
+    *(_world(f"exponent {a:g}", power(a)) for a in (0.7, 0.85, 1.0, 1.2, 1.5)),
+    _world("exponent 1, 2 % noise", noise=QUIET),
+    _world("noisy quadratic, tuned SGD", quadratic),
+    _world("steps fall by 5 % per e-fold for ever", falling(0.05)),
+    _world("steps fall by 15 % per e-fold for ever", falling(0.15)),
+    _world("square root of 1 + 3/x^2", knee(2.0)),
+    # its product is x + 3, least for the smallest of batches
+    _world("square root of 1 + 3/x", knee(2.0, 0.5), smooth=False),
+    _world("large batches ever slower", slowed),
+    _world("blunt knee, g = 0.7", knee(0.7)),
+    _world("two exponents, 0.6 and 1.2", two_exponents),
+    _world("exponent falls from 1 to 0.6", falling_exponent),
+    _world("exponent falls from 1 to 0.6, 2 % noise", falling_exponent, noise=QUIET),
+    _world("perfect scaling, then the power 0.3", two_slopes, smooth=False),
+    # with the exponent 0.7 the least product is two octaves below the middle: at the edge of three of these
+    _world("3 batch sizes a factor 4 apart, exponent 0.7", power(0.7), octaves=_spaced(3, 2), smooth=False),
+    _world("3 batch sizes a factor 8 apart, exponent 0.7", power(0.7), octaves=_spaced(3, 3)),
+    _world("4 batch sizes a factor 2 apart, exponent 0.7", power(0.7), octaves=_spaced(4, 1), smooth=False),
+    _world("5 batch sizes a factor 2 apart, exponent 0.7", power(0.7), octaves=_spaced(5, 1), smooth=False),
+    _world("quick recipe, exponent 0.7", power(0.7), octaves=(-5, -3, -1, 1, 3), seeds=2),
+    World(name="two optimizers, knees 0.7 and 1.5", curves={"first": knee(0.7), "second": knee(1.5)}, equal=True),
+    World(
+        name="two optimizers, exponents 0.85 and 1.2", curves={"first": power(0.85), "second": power(1.2)}, equal=True
+    ),
+    _world("large batches 20 % slower", noise=QUIET, slowed=1.2, smooth=False),
+)
+_SHAPES = (
+    _world("large batches 20 % slower, 6 % noise", slowed=1.2, smooth=False),
+    _world("perfect scaling, then the power 0.3, 2 % noise", two_slopes, noise=QUIET, smooth=False),
+    _world("perfect scaling, then none", perfect_then_none, smooth=False),
+    _world("sharp knee, g = 4", knee(4.0), smooth=False),
+    _world("sharp knee, g = 4, 2 % noise", knee(4.0), noise=QUIET, smooth=False),
+    _world("exponent 1.3", power(1.3)),
+    _world("examples and steps U-shaped", u_shaped),
+    _world("logarithmic tail", log_tail),
+    _world("logarithmic overhead", log_overhead),
+    _world("powers 1 and 1/2", two_powers),
+    _world("exponential saturation", exponential),
+    _world("least product at the largest batch size", octaves=_moved(-3.5), smooth=False),
+    _world("least product above all batch sizes", octaves=_moved(-5), smooth=False),
+    _world("least product below all batch sizes", octaves=_moved(5), smooth=False),
+)
+_RUNS = (
+    _world("stopped at 1.25 times the fewest steps", patience=1.25),
+    _world("stopped by a budget of 11 S_0", budget=11.0),
+    _world("a third of other learning rates' seeds missing", missing=1 / 3),
+    _world("a fifth of seeds missing", absent=0.2),
+    _world("learning rates above the best diverge", diverges=1.5),
+    _world("one run takes 1.8 times as long", far=1.8, smooth=False),
+    *(_world(f"exponent 1, {seeds} seed{'s'[: seeds - 1]}", seeds=seeds, smooth=seeds > 1) for seeds in (1, 2, 4, 5)),
+    *(_world(f"exponent 1, {count} batch sizes a factor 4 apart", octaves=_spaced(count, 2)) for count in (3, 4, 5)),
+    *(_world(f"exponent 1, {count} batch sizes a factor 2 apart", octaves=_spaced(count, 1)) for count in (5, 6, 7, 9)),
+    _world("exponent falls from 1 to 0.6, 5 sizes a factor 4 apart", falling_exponent, octaves=_spaced(5, 2)),
+)
+WORLDS = {world.name: world for world in (*_FIRST, *map(shared, _FIRST), *_SHAPES, *_RUNS)}
 
 
-def fit(world: World, seeds: int, index: int, resamples: int) -> list[dict[str, Any]]:
+def fit(world: World, index: int, resamples: int) -> list[dict[str, Any]]:
     """What an analysis says of a sweep, one record per optimizer."""
-    table, truths = sweep(world, seeds, index)
+    table, truths = tables(world, index)
     answers = fit_table(table, AnalysisConfig(resamples=resamples)).answers
     wrong = _ratio_silent(answers, list(truths.values()))
     return [
@@ -242,16 +278,12 @@ def fit(world: World, seeds: int, index: int, resamples: int) -> list[dict[str, 
 
 
 def record(answer: Answer, truth: Truth) -> dict[str, Any]:
-    assert answer.fit is not None
-    power = interval(answer.fit.resampled_power.critical, answer.confidence)
-    value = answer.critical_batch_size
+    value, exact = answer.critical_batch_size, truth.least_product
     return {
         "interval": answer.interval,
-        "covered": holds(answer.interval, truth.critical),
-        "power": power,
-        "power_covered": holds(power, truth.critical),
+        "covered": holds(answer.interval, exact),
         "verdict": str(answer.verdict),
-        "ratio": math.inf if value is None else value / truth.critical,  # without an upper end there is no value
+        "ratio": math.nan if value is None or not 0 < exact < math.inf else value / exact,
     }
 
 
@@ -259,7 +291,7 @@ def _ratio_silent(answers: Sequence[Answer], truths: Sequence[Truth]) -> bool | 
     """Whether two optimizers are both ``ok`` and the interval of the ratio of their critical batch sizes is wrong."""
     if len(answers) != 2:
         return None
-    held = holds(critical_pair(*answers).interval, truths[0].critical / truths[1].critical)
+    held = holds(critical_pairs(answers)[0].interval, truths[0].least_product / truths[1].least_product)
     return all(answer.verdict is Verdict.OK for answer in answers) and not held
 
 
@@ -268,25 +300,55 @@ def holds(ends: tuple[float | None, float | None], truth: float) -> bool:
     return (low is None or low <= truth) and (high is None or truth <= high)
 
 
-def measure(name: str, sweeps: int, resamples: int, first: int = 0) -> dict[str, Any]:
-    """Shares over sweeps: ``covered``, ``power_covered`` (by the power law alone), ``silent`` (``ok`` with a wrong
-    interval), ``ratio_silent`` (of two optimizers, likewise of their ratio), ``ok``; medians of the ``half_width`` of
-    ln B_crit and of the ``ratio`` of estimate to truth; how much ``wider`` than the power law's; all ``verdicts``."""
-    world = WORLDS[name]
-    records = [entry for index in range(first, first + sweeps) for entry in fit(world, world.seeds, index, resamples)]
-    closed = [entry["interval"] for entry in records if all(entry["interval"])]
-    pairs = [(*entry["interval"], *entry["power"]) for entry in records if all(entry["interval"] + entry["power"])]
+Mapped = Callable[[Callable[[int], list[dict[str, Any]]], Iterable[int]], Iterable[list[dict[str, Any]]]]
+"""``map``, or that of a pool."""
+
+
+def measure(name: str, sweeps: int, resamples: int, first: int = 0, mapped: Mapped = map) -> dict[str, Any]:
+    """Shares over sweeps: ``covered``, ``covered_ok`` (of those that are ``ok``), ``silent`` (``ok`` with a wrong
+    interval), ``ratio_silent`` (of two optimizers, likewise of their ratio), ``ok``, ``closed`` (both ends are
+    numbers); medians of the ``half_width`` of closed intervals of ln B and of the ``ratio`` of value to truth; all
+    ``verdicts``. NaN if there is nothing to count."""
+    job = functools.partial(_job, name, resamples)
+    records = [entry for found in mapped(job, range(first, first + sweeps)) for entry in found]
+    fine = [entry for entry in records if entry["verdict"] == "ok"]
+    closed = [entry["interval"] for entry in records if None not in entry["interval"]]
+    ratios = [entry["ratio"] for entry in records if not math.isnan(entry["ratio"])]
     return {
         "covered": mean(entry["covered"] for entry in records),
-        "power_covered": mean(entry["power_covered"] for entry in records),
-        "silent": mean(entry["verdict"] == "ok" and not entry["covered"] for entry in records),
+        "covered_ok": mean(entry["covered"] for entry in fine) if fine else math.nan,
+        "silent": sum(not entry["covered"] for entry in fine) / len(records),
         "ratio_silent": mean(bool(entry["ratio_silent"]) for entry in records),
-        "ok": mean(entry["verdict"] == "ok" for entry in records),
-        "half_width": median(math.log(high / low) / 2 for low, high in closed),
-        "wider": math.exp(mean(math.log(math.log(b / a) / math.log(d / c)) for a, b, c, d in pairs)),
-        "ratio": median(entry["ratio"] for entry in records),
+        "ok": len(fine) / len(records),
+        "closed": len(closed) / len(records),
+        "half_width": median(math.log(high / low) / 2 for low, high in closed) if closed else math.nan,
+        "ratio": median(ratios) if ratios else math.nan,
         "verdicts": Counter(entry["verdict"] for entry in records),
     }
+
+
+def _job(name: str, resamples: int, index: int) -> list[dict[str, Any]]:
+    return fit(WORLDS[name], index, resamples)
+
+
+_SHARES = ("covered", "covered_ok", "silent", "ok", "closed")
+_HEADS = ("curve", "covered, %", "covered where `ok`, %", "silent, %", "`ok`, %", "closed, %", "half width", "ratio")
+
+
+def _cells(world: World, found: Mapping[str, Any]) -> list[str]:
+    """A line of the table; the silent errors of two optimizers are those of their ratio in brackets."""
+    shares = ["" if math.isnan(found[key]) else f"{100 * found[key]:.1f}" for key in _SHARES]
+    if len(world.curves) == 2:
+        shares[_SHARES.index("silent")] += f" ({100 * found['ratio_silent']:.1f})"
+    others = [each for each in found["verdicts"].most_common() if each[0] != "ok"][:3]
+    total = found["verdicts"].total()
+    doubts = ", ".join(f"{verdict} {100 * count / total:.0f}" for verdict, count in others)
+    return [
+        world.name,
+        *shares,
+        *("" if math.isnan(n := found[key]) else f"{n:.2f}" for key in ("half_width", "ratio")),
+        doubts,
+    ]
 
 
 def main() -> None:
@@ -295,16 +357,21 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=0, help="index of the first sweep")
     parser.add_argument("--resamples", type=int, default=500)
     parser.add_argument("--world", choices=list(WORLDS), action="append", help="repeats; all if absent")
+    parser.add_argument("--smooth", action="store_true", help="only worlds that should be ok")
+    parser.add_argument("--shared", action="store_true", help="only worlds whose seeds share a level")
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
     asked = parser.parse_args()
-    heads = ("curve", "covered, %", "by the power law, %", "silent, %", "`ok`, %", "half width", "wider", "ratio")
-    print("| " + " | ".join(heads) + " |")
-    print("|---" * 8 + "|")
-    for name in asked.world or WORLDS:
-        found = measure(name, asked.sweeps, asked.resamples, asked.first)
-        silent = found["ratio_silent"] if len(WORLDS[name].curves) == 2 else found["silent"]
-        shares = [f"{100 * share:.1f}" for share in (found["covered"], found["power_covered"], silent, found["ok"])]
-        cells = [name, *shares, *(f"{found[key]:.2f}" for key in ("half_width", "wider", "ratio"))]
-        print("| " + " | ".join(cells) + " |", flush=True)
+    print("| " + " | ".join((*_HEADS, "other verdicts, %")) + " |")
+    print("|---" * (len(_HEADS) + 1) + "|")
+    with ProcessPoolExecutor(asked.jobs) as pool:
+        chunk = max(1, min(10, asked.sweeps // asked.jobs))
+        mapped: Mapped = functools.partial(pool.map, chunksize=chunk) if asked.jobs > 1 else map
+        for name in asked.world or WORLDS:
+            world = WORLDS[name]
+            if (asked.smooth and not world.smooth) or (asked.shared and not world.common):
+                continue
+            found = measure(name, asked.sweeps, asked.resamples, asked.first, mapped)
+            print("| " + " | ".join(_cells(world, found)) + " |", flush=True)
 
 
 if __name__ == "__main__":

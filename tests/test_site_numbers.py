@@ -67,7 +67,7 @@ def test_what_is_out_of_date_is_told(numbers, monkeypatch, tmp_path, printed, kn
 
 def test_a_command_runs_in_the_folder_of_its_files(numbers, tmp_path):
     (tmp_path / "steps.csv").write_text("batch_size,steps\n64,100\n128,60\n")
-    assert "2 batch sizes determine the curve exactly" in " ".join(
+    assert "2 batch sizes do not show how a curve bends" in " ".join(
         numbers.output("cbs fit steps.csv", tmp_path).split()
     )
 

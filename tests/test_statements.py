@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import math
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -11,15 +12,13 @@ from typing import Any
 
 import pytest
 
-from analysis.estimate import diagnosis
-from analysis.estimate.definitions import DEFINITIONS
-from analysis.estimate.fitting.bend import FALL
-from analysis.estimate.fitting.bend import FEWEST as FEWEST_FOR_BEND
-from analysis.estimate.fitting.exponent import SPREAD
-from analysis.estimate.fitting.forms import FORMS
-from analysis.estimate.fitting.least_squares import REACH
+from analysis.config import DEFAULT as ANALYSIS
+from analysis.estimate import diagnosis, prior, seeds, study_draws
+from analysis.estimate.definitions import DEFINITIONS, HEADLINE
 from analysis.estimate.studies import FARTHEST
+from analysis.estimate.suggest.design import GOAL
 from analysis.page_widths import VENUES
+from analysis.phrases import B_CRIT
 from analysis.questions.budget.answer import NATS
 from analysis.questions.recommend.answer import NEAR
 from analysis.questions.report.live import REFRESH
@@ -61,7 +60,6 @@ def cells(source: str, kind: str) -> int:
 
 QUICK, DEFAULT, PLAN = RECIPES.make("quick"), RECIPES.make("default"), EvaluationPlan()
 MODELS = len({model for model, _, _ in read(models.PAGE.read_text())})
-FORM = {form.knee: form.belief for form in FORMS if not form.levelled}
 
 STATEMENTS: list[tuple[str, str, Callable[[], tuple[Any, ...]]]] = [
     (
@@ -86,27 +84,43 @@ STATEMENTS: list[tuple[str, str, Callable[[], tuple[Any, ...]]]] = [
         lambda: (2 * FIRST, FIRST * 2 ** PERIOD.bit_length(), PERIOD),
     ),
     ("noise-scale.md", "single examples on {} models", lambda: (MODELS,)),
-    ("fits.md", "prior around 0 with standard deviation {}", lambda: (SPREAD,)),
-    ("fits.md", "| the power law above | {} |", lambda: (FORM[1.0],)),
-    ("fits.md", "B_crit lies below it | {} |", lambda: (sum(form.belief for form in FORMS if form.levelled),)),
-    ("fits.md", "a sharper knee, g = 1.5 | {:.2f} |", lambda: (FORM[1.5],)),
-    ("fits.md", "a very blunt one, g = 0.5 | {:.2f} |", lambda: (FORM[0.5],)),
-    ("fits.md", "more than {:.0f} times beyond the measured ones", lambda: (REACH,)),
+    ("fits.md", "{} curves are drawn from the posterior", lambda: (ANALYSIS.resamples,)),
+    ("fits.md", "Shares rho up to {} and lengths l from {} e-folds", lambda: (max(seeds.SHARES), min(seeds.LENGTHS))),
     (
         "fits.md",
-        "It becomes the verdict if p < {} and the size is above {:.0f} %",
-        lambda: (diagnosis.LACK_OF_FIT, 100 * diagnosis.EXCESS_RMS),
+        "median is {:.0f} % of the steps, a factor of e either way",
+        lambda: (100 * prior.StepsPrior.noise,),
     ),
     (
         "fits.md",
-        "falls by more than {} with probability above {}, or rises with probability above {}, the",
-        lambda: (FALL, diagnosis.MAY_FALL, diagnosis.RISES),
+        "a standard deviation of {:.0f} e-folds), and ln a around 0 with standard deviation {}",
+        lambda: (prior.PLACE, prior.EXPONENT),
     ),
-    ("fits.md", "It needs two seeds and {} batch sizes", lambda: ({4: "four"}[FEWEST_FOR_BEND],)),
+    ("fits.md", "(Matérn 3/2, length {:.0f} in ln B)", lambda: (prior.LENGTH,)),
+    (
+        "fits.md",
+        "{:.1g}, {:.1g}, {:.1g}, {:.2g} and {:.2g}, as standard deviations of the slope",
+        lambda: tuple(math.sqrt(2) * size for size in prior.SIZES),
+    ),
+    ("fits.md", "have the prior probabilities {}, {}, {}, {} and {}", lambda: prior.WEIGHTS),
+    (
+        "fits.md",
+        "**A jump**, with probability {}: from some batch size on all runs are slower or faster, by about {:.0f} %",
+        lambda: (prior.JUMPS, 100 * prior.JUMP),
+    ),
+    ("fits.md", "A seed a factor of {} or more from the others", lambda: (study_draws.LEAST_FACTOR,)),
+    (
+        "fits.md",
+        "by more than a {} of its interval, in ln B, and by more than {:.0f} %",
+        lambda: ({0.25: "quarter"}[diagnosis.MOVES], 100 * diagnosis.NOTABLE),
+    ),
+    ("fits.md", "lowers chi squared by more than {:.0f} is named", lambda: (diagnosis.SUDDEN,)),
+    ("fits.md", "until it is expected to be {:.0f} % narrower", lambda: (100 * (1 - GOAL),)),
     ("fits.md", "between two that are more than a factor of {} apart", lambda: (FARTHEST,)),
     ("fits.md", "the interval spans a factor of {} or more", lambda: (WORDS[int(diagnosis.WIDE)],)),
+    ("definitions.md", "`exchange` r = {:g} | above", lambda: (default(HEADLINE, "exchange"),)),
     ("definitions.md", "`overhead` p = {}, `reference_batch`", lambda: (default("overhead", "overhead"),)),
-    ("definitions.md", "measured steps | `tolerance` t = {} | Shallue", lambda: (default("saturation", "tolerance"),)),
+    ("definitions.md", "measured sizes | `tolerance` t = {} | Shallue", lambda: (default("saturation", "tolerance"),)),
     (
         "schedules.md",
         "| `theta` ({}), `cap`, `lr_exponent` (0) | 2412.21124 |",
@@ -158,6 +172,12 @@ STATEMENTS: list[tuple[str, str, Callable[[], tuple[Any, ...]]]] = [
 def test_a_page_says_what_the_program_does(page: str, said: str, values: Callable[[], tuple[Any, ...]]) -> None:
     text = (ROOT / page if page == "README.md" else ROOT / "docs" / page).read_text()
     assert said.format(*values()) in " ".join(text.split())
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/definitions.md", "docs/glossary.md"])
+def test_the_headline_is_said_in_the_same_words(page: str) -> None:
+    text = (ROOT / page).read_text().replace("**", "")
+    assert B_CRIT.partition(" ")[2] in text
 
 
 def test_every_verdict_has_a_row_in_the_guide_and_a_place_in_the_glossary() -> None:

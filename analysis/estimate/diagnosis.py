@@ -6,16 +6,15 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 import numpy as np
 
-from analysis.estimate.fitting.bend import Bend
-from analysis.estimate.fitting.misfit import Misfit
-from analysis.estimate.fitting.other_forms import OtherForms
-from analysis.estimate.fitting.quality import LeaveOneOut
+from analysis.arrays import Interval
 from analysis.estimate.studies import Point, easier_or_equal
-from analysis.estimate.study_fits import FarSeed
+from analysis.estimate.study_draws import Break, Drawn, FarSeed
 from analysis.read.groups import Group
+from cbs.trial.store import finite_or_none
 from cbs.trial.target import Target
 
 
@@ -24,19 +23,18 @@ class Verdict(StrEnum):
 
     NOT_REACHED = "target not reached"
     TOO_FEW_BATCH_SIZES = "too few batch sizes"
-    NO_PERFECT_SCALING = "perfect-scaling part not reached"
-    NO_SATURATION = "saturating part not reached"
+    BELOW = "below the measured batch sizes"
+    ABOVE = "above the measured batch sizes"
     COARSE_STEPS = "evaluations too rare"
     NOISY_STEPS = "evaluations too noisy"
-    IN_WARMUP = "target reached in the warmup"
+    IN_WARMUP = "the warmup decides"
     AT_GRID_EDGE = "LR optimum at edge of grid"
     OFF_THE_CURVE = "points are off the curve"
     FAR_SEED = "one seed far from the others"
-    ONE_DECIDES = "one batch size decides the fit"
-    EXPONENT_FROM_PRIOR = "exponent from the prior"
+    PRIOR_DECIDES = "the prior decides"
     TOO_FEW_SEEDS = "too few seeds"
-    DEPENDS_ON_FORM = "depends on the curve's form"
     TOO_WIDE = "interval too wide"
+    EXTRAPOLATED = "extrapolated"
     OK = "ok"
 
     @classmethod
@@ -45,28 +43,14 @@ class Verdict(StrEnum):
         return min(verdicts, key=list(cls).index, default=cls.OK)
 
 
-LACK_OF_FIT = 0.01
-"""The residuals of a fit are called too large if their probability is below this."""
+SUDDEN = 6.0
+"""A jump or kink that lowers chi squared by more is a verdict; 3 % of hyperbolas with eight sizes do by chance."""
 
-ON_THE_CURVE = 0.1
-"""If one batch size is left out and the probability of the remaining residuals is above this, the other points are said
-to lie on the curve."""
+MOVES = 0.25
+"""Share of its interval by which an answer may move with the priors, or with the warmup."""
 
-_ROUNDING = 1e-6
-"""Tolerance in ``ln B_crit``: without noise an interval is a point, and refits leave it by the error of the
-optimizer."""
-
-EXCESS_RMS = 0.03
-"""Distance of the points from a fitted curve, in ln S, that the interval still covers; up to it the misfit is only a
-remark, above it a verdict."""
-
-
-MAY_FALL = 0.2
-"""Largest acceptable probability that the exponent falls. Up to it, silent errors stay near 5 % or below in the
-simulations of ``docs/evidence.md``."""
-
-RISES = 0.99
-"""Largest acceptable probability that the exponent rises; most of a rise is covered by the forms with a sharp knee."""
+NOTABLE = 0.05
+"""Moves of ln B_crit up to this never matter."""
 
 WIDE = 10.0
 """Ratio of the ends of an interval above which it is too wide to choose a batch size."""
@@ -86,48 +70,49 @@ EARLY = 0.1
 
 @dataclass(frozen=True, kw_only=True)
 class Doubts:
-    """Reasons to doubt a fit.
+    """Reasons to doubt an answer.
 
     Attributes:
-        misfit: how far the points lie off the curve; ``None`` if undefined.
-        left_out: critical batch sizes with one batch size left out at a time; ``None`` if fewer than 4 reached the
+        beyond: whether the least product may lie below the smallest, and above the largest batch size that reached the
             target.
-        ends: interval of the critical batch size of the curve; ``None`` for an open end.
-        seen: whether the measured batch sizes show the perfect-scaling part and the saturating part of the curve.
-        far_seeds: seeds far from the others; the fit leaves them out, its resamples include both cases.
-        exponent_from_prior: whether the exponent is determined less by the data than by its prior.
-        forms: critical batch sizes by other forms of the curve; ``None`` if an end of the interval is open.
-        bend: how the exponent changes towards large batch sizes; ``None`` if undefined.
+        far_seeds: seeds far from the others; every second draw leaves them out.
+        sudden: the likeliest sudden change of the curve.
+        width: ln of the ratio of the ends of the interval; infinite if one is open.
+        moved_by_prior, moved_by_warmup: how far ln of the headline moves if the priors are half or twice as wide, and
+            if half of the warmup does not count.
+        extrapolated: name of the chosen definition if it lies at an asymptote; else empty.
     """
 
-    misfit: Misfit | None = None
-    left_out: LeaveOneOut | None = None
-    ends: tuple[float | None, float | None] = (None, None)
-    seen: tuple[bool, bool] = (False, False)
+    beyond: tuple[bool, bool] = (True, True)
     far_seeds: Sequence[FarSeed] = ()
-    exponent_from_prior: bool = False
-    forms: OtherForms | None = None
-    bend: Bend | None = None
+    sudden: Break | None = None
+    width: float = math.inf
+    moved_by_prior: float = 0.0
+    moved_by_warmup: float = 0.0
+    extrapolated: str = ""
 
-    @property
-    def of_the_form(self) -> OtherForms | None:
-        """``forms`` unless the points speak against an exponent that changes with the batch size."""
-        bent = self.bend is None or self.bend.falls > MAY_FALL or self.bend.rises > RISES
-        return self.forms if bent else None
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "sudden_change": None if self.sudden is None else self.sudden._asdict(),
+            "far_seeds": [far._asdict() for far in self.far_seeds],
+            "moved_by_prior": finite_or_none(self.moved_by_prior),
+            "moved_by_warmup": finite_or_none(self.moved_by_warmup),
+        }
 
-    def decisive(self) -> tuple[float, float] | None:
-        """Return the batch size whose omission moves the critical one farthest outside its interval, and where it then
-        lies; ``None`` if no omission moves it outside."""
-        if self.left_out is None or self.ends == (None, None):
-            return None
-        low, high = (np.log(end) if end else np.inf * side for end, side in zip(self.ends, (-1, 1), strict=True))
-        with np.errstate(divide="ignore", invalid="ignore"):
-            logs = np.log(self.left_out.critical)
-            outside = np.where(logs < low, low - logs, np.where(logs > high, logs - high, 0.0))
-        worst = int(outside.argmax())
-        if not outside[worst] > _ROUNDING:
-            return None
-        return float(self.left_out.batch_sizes[worst]), float(self.left_out.critical[worst])
+
+def doubts_of(found: Drawn, ends: Interval, extrapolated: str = "") -> Doubts:
+    """Return the doubts about draws, given the interval of their least product, and the name of the chosen definition
+    if it is extrapolated."""
+    low, high = ends
+    return Doubts(
+        beyond=(low is None, high is None),
+        far_seeds=found.far,
+        sudden=found.sudden,
+        width=math.log(high / low) if low and high else math.inf,
+        moved_by_prior=found.moved_by_prior,
+        moved_by_warmup=found.moved_by_warmup,
+        extrapolated=extrapolated,
+    )
 
 
 def judge(points: Sequence[Point], doubts: Doubts, not_reached: str, easier: str) -> tuple[Verdict, str]:
@@ -135,7 +120,7 @@ def judge(points: Sequence[Point], doubts: Doubts, not_reached: str, easier: str
     :class:`analysis.estimate.estimates.Reading`."""
     if not any(point.reached for point in points):
         return Verdict.NOT_REACHED, not_reached
-    findings = [*_findings(points, doubts.seen), *_doubtful(doubts)]
+    findings = [*_findings(points, doubts), *_doubtful(doubts)]
     missed = [point for point in points if not point.reached]
     if missed:
         easier = f"; {easier} was reached at every batch size" if easier else ""
@@ -147,22 +132,23 @@ def judge(points: Sequence[Point], doubts: Doubts, not_reached: str, easier: str
     return findings[0][0] if findings else Verdict.OK, "; ".join(text for _, text in findings)
 
 
-def _findings(points: Sequence[Point], seen: tuple[bool, bool]) -> Iterator[tuple[Verdict, str]]:
+def _findings(points: Sequence[Point], doubts: Doubts) -> Iterator[tuple[Verdict, str]]:
     reached = [point for point in points if point.reached]
     if len(reached) == 1:
         yield Verdict.TOO_FEW_BATCH_SIZES, "the target was reached at 1 batch size; 3 or more are needed"
     if len(reached) == 2:
-        yield (
-            Verdict.TOO_FEW_BATCH_SIZES,
-            "2 batch sizes determine the curve exactly and leave no interval; add a third",
-        )
+        yield Verdict.TOO_FEW_BATCH_SIZES, "2 batch sizes do not show how a curve bends; add a third"
     sides = (
-        (Verdict.NO_PERFECT_SCALING, reached[0], "smallest that reached the target, is past", "smaller"),
-        (Verdict.NO_SATURATION, reached[-1], "largest that reached the target, is short of", "larger"),
+        (Verdict.BELOW, reached[0], "below", "smallest", "smaller"),
+        (Verdict.ABOVE, reached[-1], "above", "largest", "larger"),
     )
-    for shown, (verdict, end, words, wanted) in zip(seen, sides, strict=True):
-        if len(reached) >= 2 and not shown:
-            yield verdict, f"batch size {end.batch_size}, the {words} the critical one: add {wanted} ones"
+    for open_end, (verdict, end, side, words, wanted) in zip(doubts.beyond, sides, strict=True):
+        if len(reached) >= 2 and open_end:
+            yield (
+                verdict,
+                f"steps x examples may be least {side} batch size {end.batch_size}, the {words} that reached the "
+                f"target: add {wanted} ones",
+            )
     coarse = [point for point in reached if point.resolution > COARSE]
     if coarse:
         where, most = ", ".join(str(point.batch_size) for point in coarse), max(point.resolution for point in coarse)
@@ -186,6 +172,12 @@ def _findings(points: Sequence[Point], seen: tuple[bool, bool]) -> Iterator[tupl
             Verdict.IN_WARMUP,
             f"the warmup of the learning rate lasts longer than the run to the target at batch size {where}, and sets "
             "the steps there: shorten it, or choose a harder target",
+        )
+    elif doubts.moved_by_warmup > max(MOVES * doubts.width, NOTABLE):
+        yield (
+            Verdict.IN_WARMUP,
+            f"without half of their warmup the runs' B_crit is {_factor(doubts.moved_by_warmup)}: shorten the warmup, "
+            "or choose a harder target",
         )
     edges = [point for point in reached if point.at_grid_edge]
     if edges:
@@ -223,79 +215,46 @@ def _growing(reached: Sequence[Point]) -> Iterator[tuple[Verdict, str]]:
         )
 
 
-def _off_the_curve(doubts: Doubts, misfit: Misfit) -> str:
-    text = f"the points lie {100 * misfit.excess_rms:.2g} % (rms) off the curve, beyond what seeds explain"
-    text += f" (p = {misfit.probability:.1g})"
-    if doubts.left_out is None:
-        return text
-    # if a refit leaves no residual degrees of freedom its misfit is undefined (NaN)
-    probabilities = np.nan_to_num(doubts.left_out.misfit)
-    best = int(probabilities.argmax())
-    size, rest = doubts.left_out.batch_sizes[best], probabilities[best]
-    if rest > ON_THE_CURVE:
-        text += f", but not without batch size {size:g} (p = {rest:.1g}): look at its trials"
-    return text
+def _factor(moved: float) -> str:
+    return f"another by a factor of {math.exp(moved):.2g}" if math.isfinite(moved) else "beyond the measured sizes"
 
 
 def _doubtful(doubts: Doubts) -> Iterator[tuple[Verdict, str]]:
-    if doubts.misfit is not None and doubts.misfit.probability < LACK_OF_FIT:
-        large = doubts.misfit.excess_rms > EXCESS_RMS
-        yield Verdict.OFF_THE_CURVE if large else Verdict.OK, _off_the_curve(doubts, doubts.misfit)
+    if doubts.sudden is not None and doubts.sudden.gain > SUDDEN:
+        kind, below, above, _ = doubts.sudden
+        middle = round(math.sqrt(below * above))
+        if kind == "kink":
+            text = f"a kink near batch size {middle}: the steps change their course at once, and B_crit may lie there"
+        else:
+            text = f"the steps jump between batch sizes {below:g} and {above:g}: did these runs train alike?"
+        yield Verdict.OFF_THE_CURVE, f"{text} Batch size {middle} would show it" if kind != "kink" else text
     if doubts.far_seeds:
         named = "; ".join(
             f"seed {seed} at batch size {size} took {factor:.2g} times the steps of the other seeds"
             for size, seed, factor in doubts.far_seeds
         )
-        yield Verdict.FAR_SEED, f"{named}: look at the run; the estimate leaves it out, the interval allows for both"
-    decisive = doubts.decisive()
-    if decisive is not None:
-        size, value = decisive
-        where = f"{value:.3g}" if 0 < value < np.inf else "not bounded"
         yield (
-            Verdict.ONE_DECIDES,
-            f"without batch size {size:g} the critical one is {where}, outside the interval: run more seeds there, and "
-            "neighbouring batch sizes",
+            Verdict.FAR_SEED,
+            f"{named}: look at the run; every second draw leaves it out, so the interval allows both",
         )
-    yield from _of_the_form(doubts)
-    low, high = doubts.ends
-    if low is not None and high is not None and high / low >= WIDE:
+    if doubts.moved_by_prior > max(MOVES * doubts.width, NOTABLE):
+        yield (
+            Verdict.PRIOR_DECIDES,
+            f"with priors half or twice as wide B_crit is {_factor(doubts.moved_by_prior)}: add seeds, or batch sizes "
+            "near it",
+        )
+    if doubts.extrapolated:
+        yield (
+            Verdict.EXTRAPOLATED,
+            f"{doubts.extrapolated} depends on steps that no batch size measured; least_product does not",
+        )
+    if WIDE <= math.exp(min(doubts.width, 700.0)) < math.inf and math.isfinite(doubts.width):
+        ratio = math.exp(doubts.width)
         yield (
             Verdict.TOO_WIDE,
-            f"the interval of the critical batch size spans a factor of {high / low:.2g}; four times as many seeds "
-            f"make that about {math.sqrt(high / low):.2g}, and more batch sizes on both sides of it also help",
+            f"the interval of the critical batch size spans a factor of {ratio:.2g}; four times as many seeds make "
+            f"that about {math.sqrt(ratio):.2g}, and more batch sizes on both sides of it also help",
         )
-
-
-def _of_the_form(doubts: Doubts) -> Iterator[tuple[Verdict, str]]:
-    if doubts.exponent_from_prior:
-        yield (
-            Verdict.EXPONENT_FROM_PRIOR,
-            "these batch sizes determine the exponent less than its prior (near 1) does, and B_crit depends on "
-            "it: add batch sizes between them and beyond both ends",
-        )
-    if doubts.of_the_form is not None:
-        text = _of_the_exponent(doubts.bend)
-        alternatives = "; ".join(f"if {words}, B_crit is {value:.3g}" for words, value in doubts.of_the_form.named)
-        deciding = doubts.of_the_form.deciding
-        where = f"batch size{'s'[: len(deciding) - 1]} {' and '.join(map(str, deciding))}" if deciding else "more seeds"
-        yield (
-            Verdict.DEPENDS_ON_FORM,
-            f"{text}{': ' if alternatives else ''}{alternatives}; {where} would determine it best",
-        )
-
-
-def _of_the_exponent(bend: Bend | None) -> str:
-    if bend is None:
-        return "the points do not determine the form of the curve"
-    small, large = f"{bend.small:.2g}", f"{bend.large:.2g}"
-    change = f"from {small} at small to {large} at large batch sizes"
-    fitted = f"; fitted, it goes {change}" if small != large else ""
-    if bend.rises > RISES:
-        return f"the exponent rises {change}: the knee is sharper than that of a power law"
-    return (
-        f"the exponent may fall towards large batch sizes (probability {bend.falls:.2g}{fitted}), "
-        "and B_crit lie above the interval"
-    )
 
 
 def not_reached(group: Group, target: Target, easier: Target | None) -> str:

@@ -1,4 +1,4 @@
-"""From results, or from the studies of one optimizer, to answers: fit, definitions, verdict, and per-step columns."""
+"""From results, or from the studies of one optimizer, to answers: draws, definitions, verdict, and per-step columns."""
 
 from __future__ import annotations
 
@@ -12,23 +12,18 @@ from typing import Any
 
 import numpy as np
 
-from analysis.arrays import UNKNOWN, Array, Interval, Quantity
+from analysis.arrays import Array, Quantity, interval, percentiles
 from analysis.config import AnalysisConfig
 from analysis.estimate.attention import attention_logits
-from analysis.estimate.curves import StepsCurve
-from analysis.estimate.definitions import CurveSample, Definition, chosen
-from analysis.estimate.diagnosis import Doubts, judge, not_reached
-from analysis.estimate.fitting import Fit, interval
-from analysis.estimate.fitting.data import Trials
-from analysis.estimate.fitting.exponent import SPREAD, Belief
-from analysis.estimate.fitting.least_squares import EXPONENTS
-from analysis.estimate.fitting.other_forms import other_forms
-from analysis.estimate.fitting.quality import leave_one_out
+from analysis.estimate.definitions import EXTRAPOLATED, HEADLINE, CurveSample, Definition, chosen
+from analysis.estimate.definitions.least_product import within
+from analysis.estimate.diagnosis import Doubts, doubts_of, judge, not_reached
+from analysis.estimate.draws import Draws
 from analysis.estimate.noise import Recorded, measure
 from analysis.estimate.optimizer_steps import optimizer_steps
-from analysis.estimate.result import Answer, CriticalBatchSize, Hyperbola
+from analysis.estimate.result import Answer, CriticalBatchSize, BatchDoubling, Hyperbola
 from analysis.estimate.studies import Study, best_values, point, studies, within_reach
-from analysis.estimate.study_fits import FarSeed, beliefs, fit_studies, sample
+from analysis.estimate.study_draws import Drawn, draw_studies
 from analysis.read.groups import Group
 from analysis.read.results import Results
 from cbs.errors import ConfigError
@@ -62,33 +57,31 @@ def known_value(target: Target) -> float | None:
     return target.value if getattr(target, "known", True) else None
 
 
-def estimates(
-    group: Group, readings: Sequence[Reading], config: AnalysisConfig, believed: Sequence[Belief]
-) -> Iterator[Answer]:
+def estimates(group: Group, readings: Sequence[Reading], config: AnalysisConfig) -> Iterator[Answer]:
     """Yield the answers at every target of one optimizer, without results from the per-step columns.
 
-    All targets use the same random seed, so that they can be compared resample by resample. ``believed`` holds the
-    prior of the exponent at each target, see :func:`analysis.estimate.study_fits.beliefs`.
+    All targets use the same random seed, so that they can be compared draw by draw.
     """
-    fits = [fit_studies(reading.studies, config, belief) for reading, belief in zip(readings, believed, strict=True)]
-    pairs = zip(fits, readings, strict=True)
-    usable = [(fit, known_value(reading.target)) for (fit, *_), reading in pairs if fit is not None]
-    measured = [sample(fit, target) for fit, target in usable]
-    resampled = [sample(fit, target, resampled=True) for fit, target in usable]
-    wanted = chosen(config)
-    at = -1
-    for reading, (fit, far, used) in zip(readings, fits, strict=True):
-        at += fit is not None
+    found = [draw_studies(reading.studies, config, group.optimizer) for reading in readings]
+    samples = [
+        CurveSample(each.draws, each.hyperbola.law, known_value(reading.target))
+        for each, reading in zip(found, readings, strict=True)
+        if each is not None
+    ]
+    wanted, at = chosen(config), -1
+    for reading, drawn in zip(readings, found, strict=True):
+        at += drawn is not None
         definitions = {
             name: CriticalBatchSize(
                 definition=name,
                 options=dataclasses.asdict(definition),  # type: ignore[call-overload]
-                **({} if fit is None else _critical(definition, measured, resampled, at, config.confidence)),
+                **({} if drawn is None else _critical(definition, samples, at, config.confidence)),
             )
             for name, definition in wanted.items()
         }
         points = tuple(point(study) for study in reading.studies)
-        doubts = Doubts() if fit is None else _doubts(fit, far, used, config.confidence)
+        beyond = config.definition if definitions[config.definition].remark.startswith(EXTRAPOLATED) else ""
+        doubts = Doubts() if drawn is None else doubts_of(drawn, definitions[HEADLINE].interval, beyond)
         verdict, advice = judge(points, doubts, reading.not_reached, reading.easier)
         yield Answer(
             group=group,
@@ -96,102 +89,81 @@ def estimates(
             config=config,
             studies=tuple(reading.studies),
             points=points,
-            fit=fit,
+            draws=None if drawn is None else drawn.draws,
             definitions=definitions,
             verdict=verdict,
             advice=advice,
             doubts=doubts,
-            **({} if fit is None else _of_curve(fit, config.confidence)),
+            **({} if drawn is None else _of_curve(drawn, config.confidence)),
         )
 
 
-def _doubts(fit: Fit, far: Sequence[FarSeed], used: Sequence[Trials], confidence: float) -> Doubts:
-    ends = interval(fit.resampled.critical, confidence)
-    # a part of the curve is seen if the critical batch size does not lie beyond the measured ones, nor does its
-    # interval
-    critical, exact = float(fit.estimate.critical), not len(fit.resampled_log_steps)
-    low, high = (critical, critical) if exact else ends
-    return Doubts(
-        misfit=fit.misfit,
-        left_out=leave_one_out(fit, used),
-        ends=ends,
-        seen=(
-            critical >= fit.batch_sizes[0] and bool(low),
-            critical <= fit.batch_sizes[-1] and high is not None and high < math.inf,
-        ),
-        far_seeds=far,
-        exponent_from_prior=not exact and (fit.free_exponent is None or bool(fit.free_exponent.variance >= SPREAD**2)),
-        forms=None if exact or None in ends else other_forms(fit),
-        bend=None if exact else fit.bend,
-    )
+def _of_curve(drawn: Drawn, confidence: float) -> dict[str, Any]:
+    draws, law = drawn.draws, drawn.draws.law
 
+    def quantity(values: Array) -> Quantity:
+        return Quantity(float(np.median(values)), interval(values, confidence))
 
-def _of_curve(fit: Fit, confidence: float) -> dict[str, Any]:
-    def asymptotes(curve: StepsCurve, resampled: StepsCurve, *names: str) -> tuple[dict[str, Quantity], bool]:
-        """Return quantities, ``None`` if they describe a part of the curve that is not seen; and whether it is a
-        plateau."""
-        ends, drawn = interval(resampled.critical, confidence), {name: getattr(resampled, name) for name in names}
-        below, above = _beyond(float(curve.critical), ends, fit.batch_sizes, len(resampled.critical))
-        unseen = dict.fromkeys(names, below or above) | {"min_steps": above, "min_examples": below}
-        values = {name: None if unseen[name] else float(getattr(curve, name)) for name in names}
-        return {name: Quantity(values[name], interval(drawn[name], confidence)) for name in names}, below
-
-    own, plateau = asymptotes(fit.estimate, fit.resampled, "min_steps", "examples_at_critical")
-    other, _ = asymptotes(fit.hyperbola, fit.resampled_hyperbola, "critical", "min_steps", "min_examples")
-    # the exponent is unknown where it runs to an end of the range of the search
-    exponent, low, high = (
-        end if end is not None and EXPONENTS[0] * (1 + _ROUNDING) < end < EXPONENTS[1] * (1 - _ROUNDING) else None
-        for end in (float(fit.estimate.exponent), *interval(fit.resampled.exponent, confidence))
-    )
-    return own | {
-        # a plateau alone does not tell how steeply steps fall before it
-        "exponent": UNKNOWN if plateau else Quantity(exponent, (low, high)),
-        "hyperbola": Hyperbola(critical_batch_size=other.pop("critical"), **other),
-    }
-
-
-def _critical(
-    definition: Definition,
-    measured: Sequence[CurveSample],
-    resampled: Sequence[CurveSample],
-    at: int,
-    confidence: float,
-) -> dict[str, Any]:
-    value, values = float(definition(measured, at)[0]), definition(resampled, at)
-    ends = interval(values, confidence)
-    if ends[1] == 0.0:  # below the batch sizes that were measured
-        ends = None, float(measured[at].batch_sizes[0])
-    if definition.on_grid:
-        edges = measured[at].batch_sizes[[0, -1]]
-        ends = ends[0] if ends[0] != edges[0] else None, ends[1] if ends[1] != edges[1] else None
+    one = drawn.hyperbola.law
     return {
-        "value": None if any(_beyond(value, ends, measured[at].batch_sizes, len(values))) else finite_or_none(value),
-        "interval": ends,
-        "remark": definition.remark(measured, at),
-        "resampled": values,
+        "min_steps": quantity(law.min_steps),
+        "exponent": quantity(law.exponent),
+        "hyperbola": Hyperbola(
+            critical_batch_size=quantity(one.critical),
+            min_steps=quantity(one.min_steps),
+            min_examples=quantity(one.min_examples),
+            curve=one,
+        ),
+        "near": within(draws),
+        "doublings": doublings(draws, confidence),
     }
 
 
-def _beyond(value: float, ends: Interval, batch_sizes: Array, resamples: int) -> tuple[bool, bool]:
-    """Return whether a value only means "below" or "above" the measured batch sizes."""
-    return (
-        value <= 0 or (resamples > 0 and ends[0] is None and value < batch_sizes[0]),
-        value == math.inf or (resamples > 0 and ends[1] is None and value > batch_sizes[-1]),
-    )
+def doublings(draws: Draws, confidence: float) -> tuple[BatchDoubling, ...]:
+    """Return what doubling buys from every measured batch size whose double is not above the largest one."""
+    sizes = draws.batch_sizes[2 * draws.batch_sizes <= draws.batch_sizes[-1] * (1 + _ROUNDING)]
+    if not len(sizes):
+        return ()
+    rise = draws.drawn(2 * sizes) - draws.drawn(sizes)
+    expected = draws.estimate(2 * sizes) - draws.estimate(sizes)
+    found = []
+    for size, mean, rows in zip(sizes, expected, rise.T, strict=True):
+        low, high = percentiles(rows, confidence).tolist()
+        found.append(
+            BatchDoubling(
+                batch_size=size,
+                steps_saved=Quantity(-math.expm1(mean), (-math.expm1(high), -math.expm1(low))),
+                examples_added=Quantity(2 * math.exp(mean) - 1, (2 * math.exp(low) - 1, 2 * math.exp(high) - 1)),
+            )
+        )
+    return tuple(found)
+
+
+def _critical(definition: Definition, samples: Sequence[CurveSample], at: int, confidence: float) -> dict[str, Any]:
+    values = definition(samples, at)
+    # where half of the draws have no value, nor has the definition
+    value, ends = float(np.quantile(values, 0.5, method="nearest")), interval(values, confidence)
+    sizes = samples[at].batch_sizes
+    if definition.on_grid:
+        ends = ends[0] if ends[0] != sizes[0] else None, ends[1] if ends[1] != sizes[-1] else None
+    if value == 0.0:
+        ends = None, ends[1] or float(sizes[0])
+    elif value == math.inf:
+        ends = ends[0] or float(sizes[-1]), None
+    return {
+        "value": finite_or_none(value) or None,
+        "interval": ends,
+        "remark": definition.remark(samples, at, value),
+        "drawn": values,
+    }
 
 
 def answered(
     readings_by_group: Sequence[tuple[Group, Sequence[Reading]]], config: AnalysisConfig
 ) -> Iterator[Iterator[Answer]]:
-    """Yield the answers of every group at its targets, without results from the per-step columns.
-
-    The prior of a curve's exponent comes from the curves of the same sweep and target.
-    """
-    curves = [(group.sweep, reading) for group, readings in readings_by_group for reading in readings]
-    scopes = [(sweep, reading.target) for sweep, reading in curves]
-    believed = iter(beliefs([reading.studies for _, reading in curves], scopes, config))
+    """Yield the answers of every group at its targets, without results from the per-step columns."""
     for group, readings in readings_by_group:
-        yield estimates(group, readings, config, [next(believed) for _ in readings])
+        yield estimates(group, readings, config)
 
 
 def answers(

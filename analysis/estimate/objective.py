@@ -1,198 +1,172 @@
 r"""Use the loss at the end of runs of equal length as the objective, instead of the steps to target.
 
-The code that chooses a learning rate and quantifies how far the choice can be trusted (:mod:`cbs.trial.lr_choice`,
-:mod:`analysis.estimate.optima`, :mod:`analysis.estimate.fitting.bootstrap`, ...) works on the logarithms of steps. A
+The choice of a learning rate (:mod:`cbs.trial.lr_choice`), the objective at the best one
+(:mod:`analysis.estimate.best_rate`) and the draws (:mod:`analysis.estimate.draws`) work on the logarithms of steps. A
 loss takes the place of such a logarithm: a study of losses y has :math:`e^{(y - y_0)/u}` as its steps, with the unit u
-of :func:`unit_of`, so that nothing overflows, whatever the unit of the loss. Seed variances, winners and depths of
-parabolas are linear in y, and come out in units of u.
+of :func:`loss_studies`, so that a difference that matters is about as large as one of ln steps that does. Everything
+that is made of them is linear in y, and comes out in units of u.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 
 from analysis.arrays import Array
 from analysis.config import AnalysisConfig
-from analysis.estimate.fitting.bootstrap import alike_uniform, resampled_seeds, rescaled
-from analysis.estimate.fitting.data import Trials
-from analysis.estimate.fitting.form_fits import widening
-from analysis.estimate.fitting.winner_bias import winner_bias
-from analysis.estimate.optima import savings
+from analysis.estimate.best_rate import at_best
+from analysis.estimate.draws import Draws, draw, draw_levels
+from analysis.estimate.line import Line
 from analysis.estimate.studies import Study
 
-_RANGE = 50.0
-"""Largest difference of two losses in units of u."""
+_BENT = 4.0
+"""The unit over the second difference of the loss at the best learning rate and its neighbours: two of these away the
+loss is higher by .7 units (2.5^2 - .5^2 = 6 halves of that difference), which still shows the shape of the bottom."""
 
-_TINY = 1e-9
-"""Standard deviation below which there is no noise."""
+_NOISY = 10.0
+"""The unit over the standard deviation of one run, at least."""
+
+_RANGE = 300.0
+"""Losses above the smallest count as at most so many units higher; those at the best learning rates never are."""
+
+_STEP = 0.05
+"""Spacing in ln B of a curve."""
+
+_ONE_SEED = Line(noise_spread=1.0)
+"""The prior if no seeds show the noise: it is then assumed to be about a hundredth of what neighbouring rates lose."""
 
 _FEWEST = 4
-"""Number of neighbouring batch sizes whose losses show, if there is one seed, their scatter around a smooth curve."""
-
-_OVERLAP = 2.3
-"""Third differences per degree of freedom: neighbouring ones share losses, with correlations of -.75, .3 and -.05."""
+"""Number of batch sizes whose losses show, if there is one seed, their scatter around a curve."""
 
 
-def unit_of(losses: Sequence[Array]) -> tuple[float, float]:
-    """Return the smallest finite loss, and the unit in which losses above it are measured."""
-    finite = np.concatenate([table[np.isfinite(table)] for table in losses])
-    if not len(finite):
-        return 0.0, 1.0
-    low, high = float(finite.min()), float(finite.max())
-    return low, (high - low) / _RANGE if high > low else 1.0
+class Scale(NamedTuple):
+    """A loss is ``zero`` plus ``unit`` times what stands in its place."""
+
+    zero: float
+    unit: float
 
 
-def as_study(study: Study, losses: Array, scale: tuple[float, float]) -> Study:
-    """Return the study of one batch size with losses, shape ``[L, N]``, NaN where there is none, in place of its
-    steps."""
-    low, unit = scale
-    nothing = np.full(losses.shape, np.nan)
-    return Study(
-        batch_size=study.batch_size,
-        lrs=study.lrs,
-        seeds=study.seeds,
-        steps=np.exp((losses - low) / unit),
-        status=study.status,
-        bound=nothing,
-        trials=study.trials,
-        resolution=np.zeros(losses.shape),
-        tuned=study.tuned,
-        warmup=study.warmup,
-    )
+def loss_studies(studies: Sequence[Study], losses: Sequence[Array]) -> tuple[list[Study], Scale]:
+    """Return studies of losses, shape ``[L, N]`` each, NaN where there is none, in place of steps; and their scale."""
+    scale = _scale(losses)
+    made = []
+    for study, table in zip(studies, losses, strict=True):
+        nothing = np.full(table.shape, np.nan)
+        steps = np.exp(np.minimum((table - scale.zero) / scale.unit, _RANGE))
+        made.append(replace(study, steps=steps, bound=nothing, resolution=np.zeros(table.shape)))
+    return made, scale
+
+
+def _scale(losses: Sequence[Array]) -> Scale:
+    bends, squares, freedom, least, best = [], 0.0, 0, math.inf, []
+    for table in losses:
+        there = np.isfinite(table)
+        if not there.any():
+            continue
+        with np.errstate(invalid="ignore"):
+            means = np.where(there.any(axis=1), np.where(there, table, 0.0).sum(axis=1) / there.sum(axis=1), np.inf)
+        at, least = int(means.argmin()), min(least, float(table[there].min()))
+        row = table[at][there[at]]
+        best.append(means[at])
+        squares, freedom = squares + float(((row - row.mean()) ** 2).sum()), freedom + len(row) - 1
+        if 0 < at < len(means) - 1 and np.isfinite(means[at - 1 : at + 2]).all():
+            bends.append(float(means[at - 1] + means[at + 1] - 2 * means[at]))
+    if not best:
+        return Scale(0.0, 1.0)
+    spread = float(np.max(best)) - least
+    noise = math.sqrt(squares / freedom) if freedom else 0.0
+    unit = max(_BENT * float(np.median(bends)) if bends else 0.1 * spread, _NOISY * noise, spread / _RANGE)
+    return Scale(least, unit if unit > 0 else 1.0)
 
 
 @dataclass(frozen=True, kw_only=True)
-class BestLosses:
-    """Losses at the best learning rate of each of ``M`` batch sizes.
+class Losses:
+    """Losses at the best learning rate of each of ``M`` conditions, including rates between those that were run.
 
     Attributes:
-        losses: expected loss at the best learning rate, including learning rates between those that were run, shape
-            ``[M]``.
-        resampled: resampled losses, shape ``[R, M]``; no rows if the noise is unknown.
-        deviation: standard deviation of the loss of one seed at every batch size, shape ``[M]``.
-        freedom: degrees of freedom of the noise.
+        sizes: batch sizes, shape ``[M]``.
+        values: the expected losses, shape ``[M]``.
+        drawn: draws of them, shape ``[R, M]``; no rows if the noise is unknown.
+        draws: draws of the curve through those that are no bounds; ``None`` where no curve joins them.
+        edges: whether the best learning rate is the lowest or the highest that was run, so that the loss is a bound,
+            shape ``[M]``. A single learning rate is both, unless no condition has more than one, as with a rule.
+        between: width of the range in which the saving by a learning rate between those that were run may lie, ``[M]``.
         seeds: number of seeds at the winning learning rate, shape ``[M]``.
-        between: uncertainty of the saving by a learning rate between those that were run, shape ``[M]``.
-        luck: amount by which the winner's mean is expected to be too low, shape ``[M]``.
-        shared: correlation of the losses of one seed between batch sizes, see :func:`shared_by_seeds`.
+        deviation: standard deviation of one run.
+        freedom: degrees of freedom of the noise that seeds show.
     """
 
-    losses: Array
-    resampled: Array
-    deviation: Array
-    freedom: float
-    seeds: Array
+    sizes: Array
+    values: Array
+    drawn: Array = field(repr=False)
+    draws: Draws | None = field(repr=False)
+    edges: np.ndarray
     between: Array
-    luck: Array
-    shared: float = 0.0
+    seeds: Array
+    deviation: float
+    freedom: int
 
-    def alone(self, confidence: float) -> Array:
-        """Return resamples of every loss by itself, shape ``[R, M]``; ``resampled`` are for differences between batch
-        sizes, in which what the losses of one seed share cancels.
+    def curve(self) -> tuple[Array, Array]:
+        """Return ln of batch sizes ``[G]``, from the smallest to the largest that is no bound, and draws ``[R, G]``."""
+        logs = np.log(self.sizes[~self.edges])
+        places = np.unique(np.append(np.arange(float(logs[0]), float(logs[-1]), _STEP), logs))
+        return places, self.at(places)
 
-        If a seed is lucky at all batch sizes alike, these say less about the noise than their number suggests: the
-        variance pooled over M of them with several seeds has ``freedom`` / (1 + (M - 1) rho^2) degrees of freedom
-        (Satterthwaite 1946), and at least those of one batch size.
-        """
-        several = int((self.seeds > 1).sum())
-        if not len(self.resampled) or several < 2:
-            return self.resampled
-        least = min(float(self.seeds.max()) - 1.0, self.freedom)  # those of the batch size with the most seeds alone
-        fewer = max(self.freedom / (1 + (several - 1) * self.shared**2), least)
-        wider = widening(fewer, confidence) / widening(self.freedom, confidence)
-        return self.losses + wider * (self.resampled - self.losses)
+    def at(self, places: Array) -> Array:
+        """Return draws at ln of some batch sizes ``[G]``, ``[R, G]``: of the curve, or of straight lines without one;
+        the expected losses if the noise is unknown."""
+        if self.draws is not None:
+            return self.draws.drawn(np.exp(places))
+        logs, rows = np.log(self.sizes[~self.edges]), self.drawn if len(self.drawn) else self.values[None]
+        return np.array([np.interp(places, logs, row) for row in rows[:, ~self.edges]])
 
 
-def best_losses(studies: Sequence[Study], scale: tuple[float, float], config: AnalysisConfig) -> BestLosses:
-    """Return the losses at the best learning rates, and resamples of them; every study must have a winner.
+def draw_losses(studies: Sequence[Study], scale: Scale, config: AnalysisConfig, *, curve: bool = True) -> Losses:
+    """Return draws of the losses at the best learning rates of studies of losses, each of which has a winner.
 
-    A loss is the winner's mean over seeds, plus the expected luck in the choice of the winner, minus the expected
-    saving by a learning rate in between (:func:`analysis.estimate.optima.savings`). A resample draws seeds with
-    replacement and chooses the learning rate again; deviations are rescaled to the variance of a seed pooled over batch
-    sizes, and widened by Student's t, as for steps to target (:func:`analysis.estimate.fitting.fit_curve`). In
-    resamples the luck is 0 or twice its expectation, and the saving varies over its possible range; where no saving is
-    expected, it is 0 in every second resample. With one seed the noise is the scatter of losses around a smooth curve
-    over batch sizes: four neighbours around a parabola through them.
+    With ``curve`` the conditions are batch sizes in increasing order, and the draws those of a curve through them,
+    which lowers the noise. With one seed its size is read off the scatter about the curve.
     """
-    low, unit = scale
-    tables = [Trials(study.steps, study.bound, study.ran) for study in studies]
-    least, likely, most = np.array([savings(study.along_lr) for study in studies]).T
-    rng, resamples = np.random.default_rng(config.seed), config.resamples
-    # a row of a table is a learning rate; every table here has a winner
-    count = np.array([float(np.isfinite(table.steps[table.winner]).sum()) for table in tables])
-    means = np.array([float(np.nanmean(np.log(table.steps[table.winner]))) for table in tables])
-    seeds = resampled_seeds(tables, count, resamples, rng)
-    variance, freedom, shares = seeds.variance, float(seeds.freedom), seeds.shares
-    if not freedom:
-        variance, freedom = _scatter(np.log([study.batch_size for study in studies]), means)
-        variance *= float(np.mean(count))
-    luck = winner_bias(tables, variance, rng)
-    expected = means + luck - likely
-    drawn = np.empty((0, len(tables)))
-    if freedom > 0:
-        deviation = math.sqrt(variance)
-        wanted = np.sqrt(shares / count)
-        drawn = rescaled(seeds.deviations / max(deviation, _TINY), wanted, rng)
-        drawn *= deviation * widening(freedom, config.confidence)
-        saved = least + (most - least) * alike_uniform(drawn.shape, rng)
-        saved[::2, likely <= least] = 0.0
-        drawn += means + luck - saved
-        drawn += np.where(np.arange(resamples) % 4 > 1, 1.0, -1.0)[:, None] * luck
-    return BestLosses(
-        losses=low + unit * expected,
-        resampled=low + unit * drawn,
-        deviation=unit * np.sqrt(variance * shares),
+    found, edges = at_best(studies), winners_at_edges(studies)
+    sizes = np.array([study.batch_size for study in studies], dtype=float)
+    values = np.array([float(np.nanmean(each.values)) for each in found])
+    seeds = np.array([float(np.isfinite(study.steps[study.winner or 0]).sum()) for study in studies])
+    freedom, kept = int((seeds - 1).sum()), np.flatnonzero(~edges)
+    count, seed = config.resamples, config.seed
+    drawn, draws, deviation = np.empty((0, len(found))), None, math.nan
+    if curve and len(kept) > 1 and (freedom or len(kept) >= _FEWEST):
+        draws = draw(sizes[kept].tolist(), [found[at] for at in kept], count, seed, Line() if freedom else _ONE_SEED)
+        own, deviation = draws.own, draws.deviation
+        drawn = (
+            values + own[:, None] * np.random.default_rng([seed, 1]).standard_normal((count, len(found))) / seeds**0.5
+        )
+        drawn[:, kept] = draws.drawn(sizes[kept])
+    elif freedom:
+        drawn, own = draw_levels(sizes.tolist(), found, count, seed, Line())
+        deviation = math.sqrt(float(np.mean(own**2)))
+    if len(drawn):
+        values = np.median(drawn, axis=0)
+    return Losses(
+        sizes=sizes,
+        values=scale.zero + scale.unit * values,
+        drawn=scale.zero + scale.unit * drawn,
+        draws=draws and draws.rescaled(*scale),
+        edges=edges,
+        between=scale.unit * 4.0 * np.sqrt(np.array([each.variance for each in found])),
+        seeds=seeds,
+        deviation=scale.unit * deviation,
         freedom=freedom,
-        seeds=count,
-        between=unit * (most - least),
-        luck=unit * luck,
-        shared=shared_by_seeds(studies),
     )
 
 
 def winners_at_edges(studies: Sequence[Study]) -> np.ndarray:
-    """Return a mask of the studies whose best learning rate is the lowest or the highest, shape ``[M]``.
-
-    A single learning rate is both, unless no study has more than one, as with a rule, where none was chosen.
-    """
+    """Return a mask of the studies whose best learning rate is the lowest or the highest, shape ``[M]``."""
     chosen = any(len(study.lrs) > 1 for study in studies)
     return np.array(
         [chosen and bool(np.isfinite(study.lrs).all()) and study.at_edge(study.winner or 0) for study in studies],
         dtype=bool,
     )
-
-
-def shared_by_seeds(studies: Sequence[Study]) -> float:
-    """Return the correlation of the losses of one seed at two batch sizes, 0 to 1, each at its best learning rate: runs
-    of one seed begin alike and may see the same examples."""
-    seeds = sorted({seed for study in studies for seed in study.seeds.tolist()})
-    apart = np.full((len(studies), len(seeds)), np.nan)
-    for row, study in zip(apart, studies, strict=True):
-        logs = np.log(study.steps[study.winner or 0])
-        row[np.searchsorted(seeds, study.seeds)] = np.where(np.isfinite(logs), logs - np.nanmean(logs), np.nan)
-    known = np.isfinite(apart)
-    apart = np.where(known, apart, 0.0)
-    together = known.astype(float) @ known.T - 1.0
-    pairs = np.where(together > 0, apart @ apart.T / np.maximum(together, 1.0), np.nan)
-    own, others = np.diag(pairs), pairs[~np.eye(len(pairs), dtype=bool)]
-    if not np.isfinite(own).any() or not np.isfinite(others).any() or not np.nanmean(own) > 0:
-        return 0.0
-    return float(np.clip(np.nanmean(others) / np.nanmean(own), 0.0, 1.0))
-
-
-def _scatter(log_sizes: Array, means: Array) -> tuple[float, float]:
-    """Return the variance of means around a smooth curve over batch sizes, and its degrees of freedom (0 if there are
-    too few).
-
-    A combination of four neighbours that vanishes for every parabola contains only the noise of the four.
-    """
-    squares = []
-    for start in range(len(means) - _FEWEST + 1):
-        x = log_sizes[start : start + _FEWEST] - log_sizes[start]
-        weights = np.linalg.svd(np.vander(x, 3).T)[2][-1]
-        squares.append(float(weights @ means[start : start + _FEWEST]) ** 2)
-    return (float(np.mean(squares)), max(1.0, len(squares) / _OVERLAP)) if squares else (0.0, 0.0)

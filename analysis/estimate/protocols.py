@@ -20,7 +20,6 @@ import pandas as pd
 
 from analysis.arrays import UNKNOWN, Quantity
 from analysis.estimate.estimates import Reading, estimates
-from analysis.estimate.fitting.exponent import ALONE, Belief
 from analysis.estimate.result import Answer
 from analysis.estimate.studies import NOT_RUN, Study
 from analysis.estimate.suggest.earlier_command import adding
@@ -166,14 +165,9 @@ def _counterfactual(answer: Answer, name: str, reference: int | None, wanted: di
         lacking = study.seeds[~ran[lr]] if tried else study.seeds
         if len(lacking):
             missing.setdefault((lr, tuple(lacking.tolist())), []).append(study.batch_size)
-    believed = ALONE
-    if answer.fit is not None:
-        # the same prior of the exponent, so that only the trials differ
-        exponent = answer.fit.exponent
-        believed = Belief(np.array([exponent.log_mean]), np.array([exponent.variance]), np.ones(1))
     failed = "no trial with these learning rates reached the target"
     reading = Reading(target=answer.target, studies=kept, not_reached=failed)
-    (estimate,) = estimates(answer.group, [reading], answer.config, [believed])
+    (estimate,) = estimates(answer.group, [reading], answer.config)
     group = answer.group
     return Protocol(
         name=name,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,11 +10,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.arrays import UNKNOWN, Array, Interval, Quantity
+from analysis.arrays import OPEN, UNKNOWN, Array, Interval, Quantity, interval
 from analysis.config import AnalysisConfig
 from analysis.estimate.attention import peaks
+from analysis.estimate.curves import StepsCurve
 from analysis.estimate.diagnosis import Doubts, Verdict
-from analysis.estimate.fitting import Fit
+from analysis.estimate.draws import Draws
 from analysis.estimate.noise import PLAIN, NoiseScale, NoiseScales, near
 from analysis.estimate.studies import Point, Study
 from analysis.plain import plain, shown
@@ -31,16 +33,16 @@ class CriticalBatchSize(Quantity):
         definition: name of the definition.
         options: the options it was evaluated with.
         remark: a remark on the value; empty if there is none.
-        resampled: its value on every resample, shape ``[R]``; 0, infinity or NaN as :class:`Definition` describes.
+        drawn: its value on every draw, shape ``[R]``; 0, infinity or NaN as :class:`Definition` describes.
     """
 
     definition: str
     options: dict[str, Any]
     remark: str = ""
-    resampled: Array = field(default_factory=lambda: np.empty(0), repr=False)
+    drawn: Array = field(default_factory=lambda: np.empty(0), repr=False)
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values without the resamples."""
+        """Return plain JSON values without the draws."""
         content = shown(self)
         return {"critical_batch_size": content.pop("value"), **content}
 
@@ -53,14 +55,34 @@ class Hyperbola:
         critical_batch_size: ``E_min / S_min`` in examples.
         min_steps: ``S_min``, optimizer updates.
         min_examples: ``E_min``.
+        curve: its draws, shape ``[R]``.
     """
 
     critical_batch_size: Quantity
     min_steps: Quantity
     min_examples: Quantity
+    curve: StepsCurve = field(repr=False)
 
     def to_json(self) -> dict[str, Any]:
         return _pairs(self, "critical_batch_size", "min_steps", "min_examples")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchDoubling:
+    """What twice the batch size buys.
+
+    Attributes:
+        batch_size: from which it is doubled, in examples.
+        steps_saved: fraction of the steps to the target that is saved; at most a half by perfect scaling.
+        examples_added: fraction by which the examples to the target grow.
+    """
+
+    batch_size: float
+    steps_saved: Quantity
+    examples_added: Quantity
+
+    def to_json(self) -> dict[str, Any]:
+        return {"batch_size": self.batch_size, **_pairs(self, "steps_saved", "examples_added")}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,15 +94,16 @@ class Answer:
         target: the target.
         config: configuration of the analysis.
         studies, points: one per batch size, in increasing order.
-        fit: the curve through the points; ``None`` if the target was reached at fewer than two batch sizes.
+        draws: draws of the curve; ``None`` if the target was reached at fewer than two batch sizes.
         definitions: the critical batch size by every definition, by name.
-        min_steps: ``S_min``, optimizer updates.
-        exponent: exponent of the curve.
-        examples_at_critical: examples to target at the critical batch size of the curve, ``2 S_min B_crit``.
-        hyperbola: quantities with the exponent fixed at 1; ``None`` without a fit.
+        near: range of batch sizes in which steps times examples are within 10 % of the least; an end beyond the
+            measured ones is ``None``.
+        doublings: what doubling buys, from every measured batch size.
+        min_steps, exponent: ``S_min`` (optimizer updates) and exponent of the fitted law, extrapolated.
+        hyperbola: quantities with the exponent fixed at 1; ``None`` without draws.
         verdict: the most serious objection to the answer.
         advice: what to change; empty if nothing is missing.
-        doubts: what may speak against the fit.
+        doubts: what may speak against it.
         noise: noise scales by batch size, for the batch sizes that reached the target.
         attention_logits: curves of the largest attention logit by batch size, see
             :func:`analysis.estimate.attention.attention_logits`.
@@ -95,11 +118,12 @@ class Answer:
     config: AnalysisConfig
     studies: tuple[Study, ...] = field(repr=False)
     points: tuple[Point, ...]
-    fit: Fit | None = field(repr=False)
+    draws: Draws | None = field(repr=False)
     definitions: dict[str, CriticalBatchSize]
+    near: Interval = OPEN
+    doublings: tuple[BatchDoubling, ...] = ()
     min_steps: Quantity = UNKNOWN
     exponent: Quantity = UNKNOWN
-    examples_at_critical: Quantity = UNKNOWN
     hyperbola: Hyperbola | None = None
     verdict: Verdict
     advice: str
@@ -162,13 +186,18 @@ class Answer:
         return self.matched_noise_scale.over(self.critical)
 
     @property
-    def leave_one_out(self) -> Interval | None:
-        """Smallest and largest critical batch size of refits without one batch size, in examples; an end that the data
-        leave open is ``None``. ``None`` if fewer than 4 batch sizes reached the target."""
-        return None if self.doubts.left_out is None else self.doubts.left_out.range
+    def examples_at_critical(self) -> Quantity:
+        """Examples to the target at the critical batch size of the chosen definition; no value where that has none, or
+        lies beyond the measured batch sizes."""
+        draws, size = self.draws, self.critical_batch_size
+        if draws is None or size is None or not draws.batch_sizes[0] <= size <= draws.batch_sizes[-1]:
+            return UNKNOWN
+        at = np.array([size])
+        drawn = np.exp(draws.drawn(at)[:, 0])
+        return Quantity(math.exp(draws.estimate(at)[0]), interval(drawn, self.confidence)).times(size)
 
     def to_json(self) -> dict[str, Any]:
-        group, fit = self.group, self.fit
+        group, draws = self.group, self.draws
         noise: dict[str, Any] = {}
         for kind, scale, ratio in (
             ("simple", self.noise_scale, self.noise_scale_ratio),
@@ -185,14 +214,15 @@ class Answer:
             "critical_batch_size": self.critical_batch_size,
             "interval": list(self.interval),
             "definitions": [entry.to_json() for entry in self.definitions.values()],
-            "interval_method": fit.interval_method if fit else "none: no fit",
+            "within_10_percent": list(self.near),
+            "doublings": plain(self.doublings),
             **_pairs(self, "min_steps", "exponent", "examples_at_critical"),
             "hyperbola": plain(self.hyperbola),
-            "misfit": plain(self.doubts.misfit),
-            "leave_one_out": plain(self.leave_one_out),
-            "far_seeds": [far._asdict() for far in self.doubts.far_seeds],
+            **self.doubts.to_json(),
             **{name: getattr(group, name) for name in ("example_unit", "tokens_per_example", "metric_unit")},
-            "residual_rms": fit.residual_rms if fit else None,
+            "residual_rms": draws.residual_rms if draws else None,
+            "seed_deviation": draws.deviation if draws and draws.freedom else None,
+            "shared_by_seeds": draws.shared if draws and draws.freedom else None,
             "verdict": str(self.verdict),
             "advice": self.advice,
             "points": [self._point(entry) for entry in self.points],

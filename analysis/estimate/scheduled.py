@@ -9,7 +9,7 @@ steps, it is the one with the fewest examples among those whose steps do not exc
 
 below 1 beats them all (McCandlish et al. 2018, arXiv 1812.06162, appendix D; a noise scale that grows as the square
 root of the progress allows .96). Without a hyperbola there is no :math:`E_{min}`, and only the savings against the
-curve remain.
+curve remain. That curve is known where it is drawn, up to a factor of e beyond the measured batch sizes.
 """
 
 from __future__ import annotations
@@ -22,11 +22,8 @@ import numpy as np
 
 from analysis.arrays import UNKNOWN, Array, Quantity
 from analysis.estimate.curves import StepsCurve
-from analysis.estimate.fitting import Fit
-from analysis.estimate.fitting.form_fits import widening
+from analysis.estimate.draws import Draws
 from cbs.trial.store import finite_or_none
-
-_HALVINGS = 80
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,13 +53,13 @@ class ScheduleGain:
         steps, examples: steps and examples to the target, geometric means over seeds.
         gamma: see the module docstring; 0 or negative if the run lies below an asymptote.
         steps_saved: fraction of the steps of the best constant batch size at equal examples that is saved; negative if
-            the schedule takes more, no value if there is no such batch size.
+            the schedule takes more, no value if the curve has no such batch size.
         examples_saved: fraction of the examples of the best constant batch size at equal steps that is saved, likewise.
         seconds: time to the target, geometric mean over seeds; no value without step times.
         seconds_saved: seconds saved against the best constant batch size at equal examples; negative if the schedule
             takes longer.
-        equal_examples, equal_steps: these constant batch sizes; ``None`` if none has so few examples, or steps.
-        beats: probability, over the resamples, that it saves steps.
+        equal_examples, equal_steps: these constant batch sizes; ``None`` if the drawn curve has none.
+        beats: probability, over the draws, that it saves steps.
     """
 
     steps: Quantity
@@ -78,26 +75,25 @@ class ScheduleGain:
 
 
 def compare(
-    fit: Fit,
+    draws: Draws,
     runs: Sequence[ScheduledRun],
     confidence: float,
     *,
-    hyperbola: bool,
+    hyperbola: StepsCurve | None = None,
     step_times: Callable[[Array], Array] | None = None,
     step_factors: Callable[[Array, int], Array] | None = None,
     seed: int = 0,
 ) -> ScheduleGain:
     """Compare a schedule's runs, one per seed, with the curve of constant batch sizes.
 
-    The interval includes the uncertainty of the curve and the noise of the scheduled seeds. Log steps of a seed scatter
-    with the larger of two standard deviations: that of the curve's seeds pooled with their own, and their own. Along
+    The interval includes the uncertainty of the curve and the noise of the scheduled seeds, see :func:`_scatter`. Along
     its schedule, a slow seed also sees more examples; the remaining scatter of its examples is drawn independently.
 
     Args:
-        fit: fit to the constant batch sizes.
+        draws: draws of the curve of constant batch sizes.
         runs: scheduled runs, at least one.
         confidence: confidence of the intervals.
-        hyperbola: whether the curve is a hyperbola, so that gamma is meaningful.
+        hyperbola: draws of that curve as a hyperbola; ``None`` if it is none, and gamma has no meaning.
         step_times: function from batch sizes to seconds per step, NaN where unknown.
         step_factors: function from batch sizes ``[K]`` and a count to random factors on their step times that represent
             the measurement error, ``[count, K]``.
@@ -105,23 +101,18 @@ def compare(
     """
     log_steps, log_examples = (np.log([getattr(run, name) for run in runs]) for name in ("steps", "examples"))
     slope = float(np.mean([run.batch_size * run.steps / run.examples for run in runs]))
-    rng, count = np.random.default_rng(seed), len(fit.resampled.critical)
-    own = float(np.var(log_steps, ddof=1)) if len(runs) > 1 else 0.0
-    freedom = fit.freedom + len(runs) - 1
-    pooled = (fit.freedom * fit.deviation**2 + (len(runs) - 1) * own) / freedom if freedom else own
-    scale = math.sqrt(max(pooled, own)) * widening(max(freedom, 1.0), confidence) / math.sqrt(len(runs))
-    beside = (log_examples - log_examples.mean()) - slope * (log_steps - log_steps.mean())
-    apart = 0.0
+    rng, count = np.random.default_rng(seed), draws.count
+    drawn = _scatter(draws, log_steps) * rng.standard_normal(count)
+    beside, apart = (log_examples - log_examples.mean()) - slope * (log_steps - log_steps.mean()), np.zeros(count)
     if len(runs) > 2:
-        apart = float(np.std(beside, ddof=2)) * widening(len(runs) - 2, confidence) / math.sqrt(len(runs))
-    drawn = scale * rng.standard_normal(count)
+        apart = float(np.std(beside, ddof=2)) / math.sqrt(len(runs)) * rng.standard_t(len(runs) - 2, count)
     s, e = float(log_steps.mean()), float(log_examples.mean())
-    # what was measured, then the resamples
+    # what was measured, then the draws
     steps = np.append(math.exp(s), np.exp(s + drawn))
-    examples = np.append(math.exp(e), np.exp(e + slope * drawn + apart * rng.standard_normal(count)))
-    curve = fit.estimate.then(fit.resampled)
-    fewest, at_examples = fewest_steps(curve, examples)
-    cheapest, at_steps = fewest_examples(curve, steps)
+    examples = np.append(math.exp(e), np.exp(e + slope * drawn + apart))
+    curves = np.vstack([draws.mean, draws.curves])
+    fewest, at_examples = fewest_steps(draws.log_sizes, curves, examples)
+    cheapest, at_steps = fewest_examples(draws.log_sizes, curves, steps)
     saved = 1.0 - steps / fewest
     seconds = sooner = np.full(1 + count, math.nan)
     if step_times is not None:
@@ -132,64 +123,80 @@ def compare(
         seconds = np.append(took, took * np.exp(rate * drawn))
         # if no constant batch size takes so few examples, it never reaches the target
         constant = fewest * step_times(at_examples)
-        if step_factors is not None and count:
+        if step_factors is not None:
             sizes = np.array([at_examples[0], *(run.batch_size for run in runs)])
             factors = step_factors(np.where(np.isfinite(sizes), sizes, sizes[-1]), count)
             constant[1:] *= factors[:, 0]
             seconds[1:] *= np.exp(np.log(factors[:, 1:]).mean(axis=1))
-        sooner = np.where(np.isnan(at_examples), np.inf, constant) - seconds
-    gamma = product(fit.hyperbola.then(fit.resampled_hyperbola), steps, examples)
+        sooner = np.where(np.isinf(fewest), np.inf, constant) - seconds
+    gamma = UNKNOWN
+    if hyperbola is not None:
+        curve = hyperbola.mapped(lambda values: np.append(np.median(values), values))
+        gamma = _quantity(product(curve, steps, examples), confidence)
     return ScheduleGain(
         steps=_quantity(steps, confidence),
         examples=_quantity(examples, confidence),
-        gamma=_quantity(gamma, confidence) if hyperbola else UNKNOWN,
+        gamma=gamma,
         steps_saved=_quantity(saved, confidence, at_examples[0]),
         examples_saved=_quantity(1.0 - examples / cheapest, confidence, at_steps[0]),
         seconds=_quantity(seconds, confidence),
         seconds_saved=_quantity(sooner, confidence, at_examples[0]),
         equal_examples=finite_or_none(at_examples[0]),
         equal_steps=finite_or_none(at_steps[0]),
-        beats=float((saved[1:] > 0).mean()) if count else None,
+        beats=float((saved[1:] > 0).mean()),
     )
 
 
+def _scatter(draws: Draws, log_steps: Array) -> Array:
+    """Return the standard deviation of the mean over scheduled seeds, of every draw, shape ``[R]``.
+
+    One run scatters as the drawn runs of constant batch sizes pooled with the scheduled ones; if these scatter more, as
+    they do. With one seed each, what is drawn is the prior, which counts as one degree of freedom.
+    """
+    freedom, more = max(draws.freedom, 1), len(log_steps) - 1
+    own = float(np.var(log_steps, ddof=1)) if more else 0.0
+    pooled = (freedom * draws.own**2 + more * own) / (freedom + more)
+    return np.sqrt(np.maximum(pooled, own) / len(log_steps))
+
+
 def product(curve: StepsCurve, steps: Array, examples: Array) -> Array:
-    """Return gamma, shape ``[R]``; negative if one or both factors are negative; infinity if an asymptote is 0."""
-    with np.errstate(all="ignore"):
-        over = [steps / curve.min_steps - 1.0, examples / curve.min_examples - 1.0]
-        size = np.abs(over[0] * over[1])
-    below = (over[0] <= 0) | (over[1] <= 0)
-    return np.where(below, -size, np.where(np.isnan(size), np.inf, size))
+    """Return gamma, shape ``[R]``; negative if one or both factors are negative."""
+    over = [steps / curve.min_steps - 1.0, examples / curve.min_examples - 1.0]
+    size = np.abs(over[0] * over[1])
+    return np.where((over[0] <= 0) | (over[1] <= 0), -size, size)
 
 
-def fewest_steps(curve: StepsCurve, examples: Array) -> tuple[Array, Array]:
-    """Return the steps of the best constant batch size with at most ``examples`` examples, and that batch size, each
-    ``[R]``; infinity and NaN if every batch size takes more."""
-    wanted, cheapest = np.log(examples), curve.log_cheapest
+def fewest_steps(log_sizes: Array, curves: Array, examples: Array) -> tuple[Array, Array]:
+    """Return the steps of the best constant batch size with at most ``examples`` ``[R]`` examples, and that batch size,
+    each ``[R]``, by the curves (:class:`analysis.estimate.draws.Draws`, ``[R, G]``).
 
-    def log_examples(log_sizes: Array) -> Array:
-        return np.asarray(log_sizes + curve.log_steps(np.exp(log_sizes)[:, None])[:, 0])
-
-    # beyond the batch size with the fewest examples they only grow, and steps never fall below the fewest
-    high = wanted - curve.log_min_steps
-    low = np.where(np.isfinite(cheapest), cheapest, high - 200.0)
-    none = log_examples(low) >= wanted
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        above = log_examples(middle) > wanted
-        low, high = np.where(above, low, middle), np.where(above, middle, high)
-    steps = np.exp(curve.log_steps(np.exp(low)[:, None])[:, 0])
-    return np.where(none, np.inf, steps), np.where(none, np.nan, np.exp(low))
+    Infinity and NaN if every batch size takes more; NaN twice if a larger one than those drawn may be best.
+    """
+    return _least(log_sizes, curves, log_sizes + curves, np.log(examples), outside=-1)
 
 
-def fewest_examples(curve: StepsCurve, steps: Array) -> tuple[Array, Array]:
-    """Return the examples of the best constant batch size with at most ``steps`` steps, and that batch size, each
-    ``[R]``; infinity and NaN if every batch size takes more."""
-    log_sizes = np.maximum(curve.log_sizes(np.log(steps)), curve.log_cheapest)
-    none = np.isnan(log_sizes)
-    sizes = np.exp(np.where(none, 0.0, log_sizes))
-    examples = sizes * np.exp(curve.log_steps(sizes[:, None])[:, 0])
-    return np.where(none, np.inf, examples), np.where(none, np.nan, sizes)
+def fewest_examples(log_sizes: Array, curves: Array, steps: Array) -> tuple[Array, Array]:
+    """Return the examples of the best constant batch size with at most ``steps`` ``[R]`` steps, and that batch size,
+    likewise; NaN twice if a smaller one than those drawn may be best."""
+    return _least(log_sizes, log_sizes + curves, curves, np.log(steps), outside=0)
+
+
+def _least(log_sizes: Array, wanted: Array, limited: Array, limit: Array, outside: int) -> tuple[Array, Array]:
+    """Return the least ``exp(wanted)`` where ``limited`` is at most ``limit`` along curves ``[R, G]`` that are straight
+    between their points, and the batch size there; ``outside`` is the end beyond which there may be less."""
+    over = limited - limit[:, None]
+    before, after = over[:, :-1], over[:, 1:]
+    crosses = (before > 0) != (after > 0)
+    share = np.where(crosses, before / np.where(crosses, before - after, 1.0), 0.0)
+    # the least of straight pieces lies at a point, or where the limit is crossed
+    between = wanted[:, :-1] + share * np.diff(wanted, axis=1)
+    places = log_sizes[:-1] + share * np.diff(log_sizes)
+    every = np.hstack([np.where(over <= 0, wanted, np.inf), np.where(crosses, between, np.inf)])
+    places = np.hstack([np.broadcast_to(log_sizes, over.shape), places])
+    rows, best = np.arange(len(every)), every.argmin(axis=1)
+    values, at = np.exp(every[rows, best]), np.exp(places[rows, best])
+    beyond = best == outside % over.shape[1]
+    return np.where(beyond & np.isfinite(values), np.nan, values), np.where(beyond | np.isinf(values), np.nan, at)
 
 
 def _quantity(rows: Array, confidence: float, against: float = 0.0) -> Quantity:

@@ -1,7 +1,7 @@
 """Steps to target and seconds per step over batch sizes on a number of devices, and the plane of compute against time.
 
 The plane shows wall time to the target against devices, with one iso-loss curve along batch sizes per optimizer
-(Essential AI, "Practical Efficiency of Muon", 2505.02222): steps to target by the fit, times seconds per step.
+(Essential AI, "Practical Efficiency of Muon", 2505.02222): steps to target by the draws, times seconds per step.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ class TimeCurve:
         devices: number of devices.
         batch_sizes: batch sizes, shape ``[K]``, increasing.
         seconds: seconds per step, shape ``[K]``.
-        steps: steps to target by the fit, shape ``[K]``.
-        resampled: resampled steps to target, shape ``[R, K]``.
-        drawn: random factors on the seconds that represent their measurement error, shape ``[R, K]``.
+        steps: expected steps to target, shape ``[K]``.
+        drawn: draws of them, shape ``[R, K]``.
+        errors: random factors on the seconds that represent their measurement error, shape ``[R, K]``.
     """
 
     devices: int
     batch_sizes: Array
     seconds: Array
     steps: Array
-    resampled: Array
     drawn: Array
+    errors: Array
 
     @property
     def time(self) -> Array:
@@ -46,9 +46,9 @@ class TimeCurve:
         return self.steps * self.seconds
 
     @property
-    def resampled_time(self) -> Array:
-        """Resampled time to the target, shape ``[R, K]``."""
-        return self.resampled * self.seconds * self.drawn
+    def drawn_time(self) -> Array:
+        """Draws of the time to the target, shape ``[R, K]``."""
+        return self.drawn * self.seconds * self.errors
 
 
 def candidates(low: float, high: float) -> Array:
@@ -72,31 +72,30 @@ def course(
     span: tuple[float, float] | None = None,
     measured: bool = False,
 ) -> TimeCurve | None:
-    """Return steps and seconds over the batch sizes that the fit (or ``span``) covers and that have a step time;
-    ``None`` if there are none.
+    """Return steps and seconds over the batch sizes from the smallest to the largest that reached the target (or
+    ``span``) that have a step time; ``None`` if there are none.
 
     If ``measured``, only batch sizes that reached the target or are in the table, and both ends, are used.
     """
-    fit, optimizer = answer.fit, answer.group.optimizer
+    draws, optimizer = answer.draws, answer.group.optimizer
     known = throughput.span(optimizer, devices)
-    if fit is None or known is None:
+    if draws is None or known is None:
         return None
-    covered = span or (fit.batch_sizes[0], fit.batch_sizes[-1])
+    covered = span or (draws.batch_sizes[0], draws.batch_sizes[-1])
     low, high = max(known[0], covered[0]), min(known[1], covered[1])
     sizes = candidates(low, high)
     if measured:
-        looked_at = (*fit.batch_sizes, *throughput.batch_sizes(optimizer, devices), *sizes[:1], *sizes[-1:])
+        looked_at = (*draws.batch_sizes, *throughput.batch_sizes(optimizer, devices), *sizes[:1], *sizes[-1:])
         sizes = np.unique([size for size in looked_at if low <= size <= high])
     if not len(sizes):
         return None
-    resampled = np.exp(fit.resampled.log_steps(sizes))
     return TimeCurve(
         devices,
         sizes,
         throughput.seconds_per_step(optimizer, sizes, devices),
-        np.exp(fit.estimate.log_steps(sizes)),
-        resampled,
-        throughput.drawn(optimizer, sizes, devices, len(resampled), answer.config.seed),
+        np.exp(draws.estimate(sizes)),
+        np.exp(draws.drawn(sizes)),
+        throughput.drawn(optimizer, sizes, devices, draws.count, answer.config.seed),
     )
 
 
@@ -119,19 +118,19 @@ def plane(answer: Answer, throughput: Throughput) -> list[dict[str, Any]]:
     """Return every measured batch size on every number of devices, by increasing devices and batch size.
 
     Batch sizes are those that reached the target, those of the table, and the ends of the range that has a step time,
-    all within the batch sizes that reached the target. Empty without a fit, or if none of them has a step time.
+    all within the batch sizes that reached the target. Empty without draws, or if none of them has a step time.
 
     Returns:
-        Rows with the ``optimizer``, the ``devices`` that share a step, the ``batch_size`` in examples, the ``steps`` to
-        target by the fit, the wall time in ``seconds`` without validation, its interval from those of the steps and of
-        the step time (``seconds_low``, ``seconds_high``; ``None`` without resamples), the ``assumption`` of the step
-        time (empty if it was measured), and whether it is ``on_frontier``, see :func:`undominated`.
+        Rows with the ``optimizer``, the ``devices`` that share a step, the ``batch_size`` in examples, the expected
+        ``steps`` to target, the wall time in ``seconds`` without validation, its interval from those of the steps and
+        of the step time (``seconds_low``, ``seconds_high``), the ``assumption`` of the step time (empty if it was
+        measured), and whether it is ``on_frontier``, see :func:`undominated`.
     """
-    if answer.fit is None:
+    if answer.draws is None:
         return []
     optimizer, tables = answer.group.optimizer, []
     for entry in courses_of(answer, throughput, most_devices(answer, throughput), measured=True):
-        low, high = percentiles(entry.resampled_time, answer.confidence)
+        low, high = percentiles(entry.drawn_time, answer.confidence)
         columns = {"batch_size": entry.batch_sizes.astype(int), "steps": entry.steps, "seconds": entry.time}
         table = pd.DataFrame({"optimizer": optimizer, "devices": entry.devices, **columns})
         table["seconds_low"], table["seconds_high"] = low, high
@@ -146,8 +145,8 @@ def plane(answer: Answer, throughput: Throughput) -> list[dict[str, Any]]:
 def most_devices(answer: Answer, throughput: Throughput) -> int:
     """Return the largest number of devices worth considering: as many as the largest measured batch size has examples,
     or as were measured."""
-    assert answer.fit is not None
-    largest = int(answer.fit.batch_sizes[-1])
+    assert answer.draws is not None
+    largest = int(answer.draws.batch_sizes[-1])
     measured = [
         count
         for count in throughput.device_counts(answer.group.optimizer, largest)

@@ -1,4 +1,4 @@
-"""Tables of answers: the summary, all definitions side by side, all points."""
+"""Tables of answers: the summary, what doubling buys, all definitions side by side, all points."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
-from analysis.estimate.definitions import in_words, math_symbol, symbol
+from analysis.arrays import Quantity
+from analysis.estimate.definitions import HEADLINE, in_words, math_symbol, symbol
 from analysis.estimate.diagnosis import Verdict
 from analysis.estimate.noise import PLAIN
-from analysis.estimate.result import Answer
+from analysis.estimate.result import Answer, BatchDoubling
 from analysis.estimate.studies import Point
-from analysis.phrases import DASH, number, percent, share_in_percent, with_interval
+from analysis.phrases import DASH, number, percent, share_in_percent
+from analysis.present.sentences import good, if_hyperbola, meaning, sentence
 from analysis.present.table import ESCAPED, Column, Table, files, quantity, text_of
+from cbs.trial.store import finite_or_none
 from cbs.trial.target import Target
 
 _OF_HYPERBOLA = ("critical_batch_size", "min_steps", "min_examples")
@@ -80,32 +81,39 @@ def summary(answers: Sequence[Answer], *, names: Mapping[str, str] | None = None
             quantity(f"{key}_ratio", when(condition, f"{scale} / {b}"), f"{of}_ratio", over, wide=True),
         )
 
-    unit = example_units(answers)
+    unit, called = example_units(answers), in_words(first.critical.definition, first.critical.options)
+    own = called == HEADLINE
     columns = (
         *about(answers, names),
         Column("definition", "critical.definition"),
         Column("example_unit", "group.example_unit"),
         Column("critical_batch_size", "", b, "interval", b_latex),
-        quantity("exponent", "exponent"),
+        Column("within_10_percent_low", lambda a: a.near[0]),
+        Column("within_10_percent_high", lambda a: a.near[1]),
+        Column("", good, "within 10 %", latex=r"within 10\,\%") if own else Column(""),
         Column(
             "critical_batch_size_tokens", lambda a: _tokens(a, a.critical_batch_size), when(tokens, f"{b} (tokens)"),
             latex=f"{b_latex} (tokens)", wide=True,
         ),
         quantity("min_steps", "S_min", latex=r"$S_{\mathrm{min}}$", wide=True),
+        quantity("exponent", "exponent", wide=True),
         quantity(
-            "examples_at_critical", f"{unit} at {symbol('pareto')}",
-            latex=f"{unit.translate(ESCAPED)} at {math_symbol('pareto')}", wide=True,
+            "examples_at_critical", f"{unit} at {b}", latex=f"{unit.translate(ESCAPED)} at {b_latex}", wide=True,
         ),
         *scales("simple", "noise_scale", noise),
         Column("matched_geometry", "", when(matched, "geometry"), left=True, wide=True),
         *scales("matched", "matched_noise_scale", matched),
-        Column("interval_method", lambda a: a.fit.interval_method if a.fit else "none: no fit"),
-        Column("residual_rms", "fit.residual_rms", "rms residual", text=share_in_percent),
-        Column("lack_of_fit", "doubts.misfit.probability"),
+        *(
+            Column(key, of, heading, text=share_in_percent, wide=True)
+            for key, of, heading in (
+                ("seed_deviation", _noise_known("deviation"), "deviation of a seed"),
+                ("shared_by_seeds", _noise_known("shared"), "shared by seeds"),
+                ("residual_rms", "draws.residual_rms", "rms residual"),
+                ("moved_by_prior", lambda a: finite_or_none(a.doubts.moved_by_prior), "moved by priors"),
+            )
+        ),
         *(quantity(f"hyperbola_{name}", of=f"hyperbola.{name}") for name in _OF_HYPERBOLA),
         Column("far_seeds", lambda a: len(a.doubts.far_seeds)),
-        Column("leave_one_out_low", lambda a: (a.leave_one_out or (None, None))[0]),
-        Column("leave_one_out_high", lambda a: (a.leave_one_out or (None, None))[1]),
         Column("batch_sizes_reached", lambda a: sum(point.reached for point in a.points)),
         Column("batch_sizes", lambda a: len(a.points)),
         Column("lr_interior", lr_interior, when(lrs_known, "LR interior"), left=True, wide=True),
@@ -115,7 +123,6 @@ def summary(answers: Sequence[Answer], *, names: Mapping[str, str] | None = None
         Column("verdict", heading="verdict", left=True),
         Column("advice"),
     )  # fmt: skip
-    called = in_words(first.critical.definition, first.critical.options)
     title = f"Critical batch size ({called}) in {unit} [{percent(first.confidence)} % interval]"
     lines, wide_lines = [], []
     scales_shown = {"B_simple": "noise_scale"} | ({"B_matched": "matched_noise_scale"} if matched else {})
@@ -126,43 +133,48 @@ def summary(answers: Sequence[Answer], *, names: Mapping[str, str] | None = None
                 wide_lines.append(f"{who}: {name}: {note}")
         if cell := meaning(answer):
             lines.append(f"{who}: {cell}")
-        if cell := if_hyperbola(answer):
-            wide_lines.append(f"{who}: {cell}")
+        if answer.draws is not None:
+            wide_lines.append(f"{who}: {if_hyperbola(answer)}")
         if answer.advice:
             lines.append(f"{who}: {'' if answer.verdict is Verdict.OK else f'{answer.verdict}: '}{answer.advice}")
-        if answer.critical.remark:
+        if answer.critical.remark and not own:
             lines.append(f"{who}: {answer.critical.definition}: {answer.critical.remark}")
+    if any(answer.draws for answer in answers):
+        wide_lines.append("S_min and exponent are of the fitted power law, extrapolated")
+    if first.critical.definition == HEADLINE:
+        lines.append(sentence(first.critical))
     return Table(columns=columns, rows=answers, title=title + titled(answers), lines=lines, wide_lines=wide_lines)
 
 
-def meaning(answer: Answer) -> str:
-    """Say what the critical batch size means for a run, by the fitted curve; empty if there is none."""
-    fit, size = answer.fit, answer.critical_batch_size
-    if fit is None or size is None or answer.min_steps.value is None:
-        return ""
-    sizes = np.array([fit.batch_sizes[0], size])
-    first, here = fit.estimate.log_steps(sizes)
-    times = math.exp(here) / answer.min_steps.value
-    steps = "twice" if answer.critical.definition == "pareto" else f"{times:.2g} times"
-    examples = f"{size * math.exp(here - first) / sizes[0]:.2g} times the {answer.group.example_unit}s"
-    return (
-        f"at B = {number(size)} a run takes {steps} the fewest steps and {examples} of the smallest batch, {sizes[0]:g}"
+def _noise_known(name: str) -> Callable[[Answer], float | None]:
+    """Return what reads a number of the draws that only several seeds show."""
+    return lambda a: getattr(a.draws, name) if a.draws and a.draws.freedom else None
+
+
+def doublings(answers: Sequence[Answer], *, names: Mapping[str, str] | None = None) -> Table:
+    """Return a table with one row per answer and measured batch size: what its double buys."""
+    rows = [(doubling, answer) for answer in answers for doubling in answer.doublings]
+
+    def whole(name: str, heading: str) -> Column:
+        def of(doubling: BatchDoubling) -> Quantity:
+            return getattr(doubling, name).times(100)
+
+        def ends(doubling: BatchDoubling, _: Answer) -> tuple[int | None, ...]:
+            return tuple(None if end is None else round(end) for end in of(doubling).interval)
+
+        return Column("", lambda doubling, _: round(of(doubling).value or 0), heading, ends, signed=True)
+
+    columns = (
+        *about(answers, names),
+        Column("batch_size"),
+        Column("", lambda doubling, _: f"{doubling.batch_size:g} to {2 * doubling.batch_size:g}", "B", name=True),
+        quantity("steps_saved"),
+        quantity("examples_added"),
+        whole("steps_saved", "steps saved, %"),
+        whole("examples_added", f"{example_units(answers)} added, %"),
     )
-
-
-def if_hyperbola(answer: Answer) -> str:
-    """Say what the hyperbola would give, if that differs; empty otherwise."""
-    curve = answer.hyperbola
-    if curve is None or answer.exponent.value is None:
-        return ""
-    own = answer.definitions["pareto"]
-    size = curve.critical_batch_size
-    other = with_interval(size.value, size.interval)
-    if other == with_interval(own.value, own.interval):
-        return ""
-    steps, examples = (with_interval(each.value, each.interval) for each in (curve.min_steps, curve.min_examples))
-    unit = answer.group.example_unit
-    return f"with the exponent fixed at 1: B_crit {other}, S_min {steps}, E_min {examples} {unit}s"
+    title = f"What doubling the batch size buys [{percent(answers[0].confidence)} % interval]"
+    return Table(columns=columns, rows=rows, title=title + titled(answers))
 
 
 def _tokens(answer: Answer, size: float | None) -> float | None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.phrases import DASH, ends, number
+from analysis.phrases import DASH, beyond, ends, number
 
 Reader = str | Callable[..., Any]
 """How to read a value: a function of the parts of a row, or a dotted path of attributes and mapping keys, which gives
@@ -87,8 +87,11 @@ class Column:
 
     def cell(self, row: Any) -> tuple[str, str]:
         """Return its value and its interval in a row as texts; the interval is empty if there is none. In a ``wide``
-        column it is a dash in brackets if it is undefined although there is a value."""
+        column it is a dash in brackets if it is undefined although there is a value. Without a value but with one end
+        of the interval the value is :func:`~analysis.phrases.beyond`."""
         value, interval = self.read(row), self.read_interval(row)
+        if value is None and interval is not None and (bound := beyond(interval)):
+            return bound, ""
         unknown = f"[{DASH}]" if self.wide and value is not None else ""
         return self.text(value), "" if interval is None else ends(interval, signed=self.signed) or unknown
 
@@ -192,13 +195,13 @@ _SHORT = 12
 
 
 def for_paper(table: Table, keys: Sequence[str]) -> Table:
-    """Return the table with at most :data:`MOST_COLUMNS` columns: those that name its rows, the last of ``keys``, and
-    as many of the other keys, in order, as there is room for."""
+    """Return the table with at most :data:`MOST_COLUMNS` columns: those that name its rows, the last of ``keys`` (keys,
+    or headings of columns without one), and as many of the others, in order, as there is room for."""
     table = table.shown(wide=True)
     names = [column for column in table.columns if column.name]
-    others = {column.key: column for column in table.columns if column.key in keys and not column.name}
+    named = {column.key or column.heading: column for column in table.columns if not column.name}
     room = max(0, MOST_COLUMNS - 1 - len(names))
-    kept = [*names, *[others[key] for key in keys[:-1] if key in others][:room], others[keys[-1]]]
+    kept = [*names, *[named[key] for key in keys[:-1] if key in named][:room], named[keys[-1]]]
     return replace(table, columns=tuple(kept))
 
 

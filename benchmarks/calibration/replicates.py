@@ -8,7 +8,7 @@ from typing import Any
 
 from analysis.arrays import UNKNOWN
 from analysis.config import AnalysisConfig
-from analysis.estimate.result import Answer, Hyperbola
+from analysis.estimate.result import Answer
 from analysis.questions.analyze.answer import analyze
 from benchmarks.calibration.cases import SEEDS, Case
 from benchmarks.calibration.shared_stream import SharedStream
@@ -106,12 +106,12 @@ def shared_workload(case: Case) -> SharedStream:
 
 def record(answer: Answer) -> dict[str, Any]:
     """Values and intervals of ``B_crit``, ``S_min`` and ``E_min``, which the hyperbola alone has, and the points."""
-    hyperbola = answer.hyperbola or Hyperbola(critical_batch_size=UNKNOWN, min_steps=UNKNOWN, min_examples=UNKNOWN)
+    hyperbola = answer.hyperbola
     found = {
         "critical": answer.critical,
         "min_steps": answer.min_steps,
-        "min_examples": hyperbola.min_examples,
-        "hyperbola_critical": hyperbola.critical_batch_size,
+        "min_examples": hyperbola.min_examples if hyperbola else UNKNOWN,
+        "hyperbola_critical": hyperbola.critical_batch_size if hyperbola else UNKNOWN,
         "exponent": answer.exponent,
     }
     return {
@@ -120,7 +120,7 @@ def record(answer: Answer) -> dict[str, Any]:
         },
         "verdict": str(answer.verdict),
         "advice": answer.advice,
-        "deviation": None if answer.fit is None else answer.fit.deviation,
+        "deviation": None if answer.draws is None else answer.draws.deviation,
         "points": [
             {
                 "batch_size": point.batch_size,

@@ -5,8 +5,8 @@ Two curves are true. That of the *expected loss* is in closed form
 evaluation below the target (:mod:`.first_passage`), at the learning rate at which it is lowest; sweeps measure this
 one. Of either there are two estimands:
 
-- **exact**: the batch size at which the curve takes twice its fewest steps, ``S_min`` those of infinite batches and
-  ``E_min`` the limit of examples at small ones;
+- **exact**: the batch size at which steps times examples of the curve are least, ``S_min`` the steps of infinite
+  batches and ``E_min`` the limit of examples at small ones;
 - **fitted**: what least squares in ``ln S`` make of the exact curve at the batch sizes of the sweep, with a free
   exponent for ``B_crit`` and ``S_min``, as a hyperbola for ``E_min``.
 """
@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 from scipy.interpolate import CubicSpline
-from scipy.optimize import brentq, least_squares
+from scipy.optimize import least_squares
 
 from analysis.extensions.theory.noisy_quadratic import tuned
 from benchmarks.calibration.cases import PLAN, TARGET, Case
@@ -167,10 +167,11 @@ def _vertex(left: float, middle: float, right: float) -> float:
 
 
 def exact(sizes: np.ndarray, steps: np.ndarray) -> Estimands:
-    """Between the batch sizes the curve is a spline of ``ln S / S_min`` over ``ln B``."""
-    excess = CubicSpline(np.log(sizes[1:-1]), np.log(steps[1:-1] / (2.0 * steps[-1])))
-    middle = brentq(lambda at: float(excess(at)), math.log(sizes[1]), math.log(sizes[-2]))
-    return Estimands(critical=math.exp(middle), min_steps=float(steps[-1]), min_examples=float(sizes[0] * steps[0]))
+    """Between the batch sizes the curve is a spline of ``ln S`` over ``ln B``."""
+    curve = CubicSpline(np.log(sizes[1:-1]), np.log(steps[1:-1]))
+    places = np.linspace(math.log(sizes[1]), math.log(sizes[-2]), 20_001)
+    least = float(places[(places + 2 * curve(places)).argmin()])
+    return Estimands(critical=math.exp(least), min_steps=float(steps[-1]), min_examples=float(sizes[0] * steps[0]))
 
 
 def fitted(sizes: np.ndarray, steps: np.ndarray) -> Estimands:
@@ -184,7 +185,10 @@ def fitted(sizes: np.ndarray, steps: np.ndarray) -> Estimands:
     start = [targets[-1], float(logs.mean())]
     free = least_squares(residuals, [*start, 1.0], xtol=1e-12).x
     held = least_squares(residuals, start, xtol=1e-12).x
-    return Estimands(critical=math.exp(free[1]), min_steps=math.exp(free[0]), min_examples=math.exp(held[0] + held[1]))
+    level, middle, exponent = free
+    # B S^2 of a power law is least where (B_0/B)^a = 1/(2a - 1); with an exponent of half or less nowhere
+    least = middle + math.log(2 * exponent - 1) / exponent if exponent > 0.5 else -math.inf
+    return Estimands(critical=math.exp(least), min_steps=math.exp(level), min_examples=math.exp(held[0] + held[1]))
 
 
 def at_nearest(truth: Truth, batch_size: float) -> Best:

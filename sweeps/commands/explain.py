@@ -45,7 +45,7 @@ def meanings() -> dict[str, str]:
         "a verdict; docs/fits.md says what each means and what to do",
     )
     for name in DEFINITIONS:
-        first = (DEFINITIONS[name].__doc__ or "").partition("\n")[0].replace("``", "")
+        first = " ".join((DEFINITIONS[name].__doc__ or "").partition("\n\n")[0].split()).replace("``", "")
         by_word[name] = f"a definition of the critical batch size. {first}"
     for line in (line for line in text.splitlines() if line.startswith("| ") and not line.endswith("| meaning |")):
         word, *command, said = (cell.strip().replace(r"\|", "|") for cell in re.split(r"(?<!\\)\|", line)[1:-1])

@@ -121,7 +121,5 @@ def _prior(source: str, choice: Choice, group: Group, target: str, law: Learning
         told=f"{what}, best learning rates at {len(sizes)} batch sizes from {sizes[0]} to {sizes[-1]}{edge}",
         batch_sizes=tuple(sizes),
         log_lrs=tuple(entry.log_lr for entry in used),
-        variances=tuple(
-            entry.grid_variance + entry.seed_variance / entry.seeds if inside else AT_AN_EDGE for entry in used
-        ),
+        variances=tuple(entry.variance if inside else AT_AN_EDGE for entry in used),
     )

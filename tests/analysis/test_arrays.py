@@ -6,8 +6,9 @@ import math
 
 import numpy as np
 import pytest
+from scipy.stats import norm, t
 
-from analysis.arrays import OPEN, UNKNOWN, Quantity
+from analysis.arrays import OPEN, UNKNOWN, Quantity, interval, widening
 
 
 def test_the_first_row_is_the_value_and_the_others_alone_are_the_interval() -> None:
@@ -32,3 +33,24 @@ def test_a_ratio_to_what_has_no_upper_end_has_no_lower_one() -> None:
     assert found.value == 3.0
     assert found.interval[0] is None
     assert found.interval[1] is not None
+
+
+@pytest.mark.parametrize(("low", "high"), [(1.0, 5.0), (0.0, math.inf), (1.0, math.inf), (0.0, 5.0)])
+def test_ends_at_nothing_or_infinity_are_open(low: float, high: float) -> None:
+    values = np.array([low] * 50 + [2.0] * 100 + [high] * 50)
+    assert interval(values, 0.95) == (low or None, None if high == math.inf else high)
+
+
+@pytest.mark.parametrize("values", [[], [math.inf] * 100, [0.0] * 100, [1.0, math.nan, 2.0]])
+def test_draws_that_bound_nothing_have_no_interval(values: list[float]) -> None:
+    assert interval(np.array(values), 0.95) == (None, None)
+
+
+def test_an_interval_holds_so_much_of_the_draws() -> None:
+    low, high = interval(np.arange(1.0, 1002.0), 0.5)
+    assert (low, high) == (pytest.approx(251, abs=1), pytest.approx(751, abs=1))
+
+
+def test_an_estimated_deviation_widens_as_students_t_does() -> None:
+    assert widening(5.0, 0.95) == pytest.approx(t.ppf(0.975, 5) / norm.ppf(0.975))
+    assert widening(1e9, 0.8) == pytest.approx(1.0)

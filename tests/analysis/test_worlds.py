@@ -1,34 +1,57 @@
-"""Curves whose critical batch size is known: those off the power law are doubted or held, hyperbolas believed."""
+"""Curves whose least product is known: held where they are smooth, doubted where they are not."""
 
 from __future__ import annotations
 
-import dataclasses
 import math
 
 import numpy as np
 import pytest
 
-from analysis.config import AnalysisConfig
-from analysis.estimate.diagnosis import Verdict
-from analysis.estimate.fit_table import fit_table
-from benchmarks.worlds import CRITICAL, EIGHT, WORLDS, World, holds, measure, quadratic, sweep
+from benchmarks.worlds import CRITICAL, WORLDS, holds, logs, measure, shared, tables
 
 
-@pytest.mark.parametrize("name", WORLDS)
-def test_truth_is_where_the_curve_itself_takes_twice_the_fewest_steps(name: str) -> None:
-    """On a grid of a hundred thousand batch sizes, with no use of how the curve was written."""
-    _, truths = sweep(WORLDS[name], 1, 0)
-    for truth in truths.values():
-        # where steps never stop falling, the fewest are those at the largest batch size
-        largest = 60.0 if not WORLDS[name].endless else math.log2(CRITICAL * 2.0 ** max(EIGHT) / truth.critical)
-        if truth.curve is quadratic:
-            largest = 5.0  # as far as it is tabulated
-        batch_sizes = truth.critical * 2.0 ** np.linspace(-4.9, largest, 100_001)
-        steps = truth.steps(batch_sizes)
-        assert (np.diff(steps) <= 1e-9 * steps[:-1]).all()
-        assert steps[-1] == pytest.approx(truth.min_steps, rel=0.1 if truth.curve is quadratic else 1e-9)
-        crossing = np.interp(2 * truth.min_steps, steps[::-1], batch_sizes[::-1])
-        assert crossing == pytest.approx(truth.critical, rel=1e-4)
+@pytest.mark.parametrize("name", [name for name, world in WORLDS.items() if not world.common])
+def test_truth_is_where_the_product_of_steps_and_examples_is_least(name: str) -> None:
+    """On a grid of a hundred thousand batch sizes; a smooth world has it between those that it runs."""
+    for runs in logs(WORLDS[name], 0).values():
+        sizes = CRITICAL * np.exp(np.linspace(-12, 12, 100_001))
+        product = np.log(sizes) + 2 * np.log(runs.truth.steps(sizes))
+        truth = runs.truth.least_product
+        if 0 < product.argmin() < 100_000:
+            assert truth == pytest.approx(sizes[product.argmin()], rel=1e-3)
+        else:
+            assert truth == (0.0 if product[0] < product[-1] else math.inf)
+        if WORLDS[name].smooth:
+            assert runs.sizes[0] < truth < runs.sizes[-1]
+
+
+def test_the_same_sweep_twice_and_another_one() -> None:
+    first, again, other = (tables(WORLDS["exponent 1"], index)[0] for index in (0, 0, 1))
+    assert first.equals(again)
+    assert not first.equals(other)
+
+
+def test_runs_are_as_noisy_as_the_world_says() -> None:
+    """At the best learning rate, over 60 sweeps of 8 sizes and 3 seeds: .04 of their own and .07 in common."""
+    world = shared(WORLDS["exponent 1"])
+    rows = [next(iter(logs(world, index).values())).logs[:, 2] for index in range(60)]
+    level = [row.mean(axis=0) - row.mean() for row in rows]
+    left = [row - row.mean(axis=1, keepdims=True) - (row.mean(axis=0) - row.mean()) for row in rows]
+    assert np.sqrt(np.square(level).sum() / 120) == pytest.approx(math.hypot(0.07, 0.04 / math.sqrt(8)), rel=0.25)
+    assert np.sqrt(np.square(left).sum() / (60 * 14)) == pytest.approx(math.hypot(0.04, 0.02 * 1.6), rel=0.2)
+
+
+def test_a_table_holds_every_run_that_was_made() -> None:
+    """Stopped ones are censored at the steps run, missing ones have no row."""
+    table, _ = tables(WORLDS["stopped at 1.25 times the fewest steps"], 0)
+    assert len(table) == 8 * 5 * 3
+    assert 0 < table["censored"].sum() < len(table) / 2
+    assert table["steps"].notna().all()
+    missing, _ = tables(WORLDS["a third of other learning rates' seeds missing"], 0)
+    assert 70 < len(missing) < 110
+    diverged, _ = tables(WORLDS["learning rates above the best diverge"], 0)
+    assert diverged.loc[diverged["steps"].isna(), "censored"].all()
+    assert diverged["steps"].isna().any()
 
 
 @pytest.mark.parametrize(
@@ -39,66 +62,50 @@ def test_an_open_end_holds_all_on_its_side(ends: tuple[float | None, float | Non
     assert holds(ends, 100.0) is held
 
 
+def slow(*names: str) -> list[object]:
+    return [pytest.param(name, marks=pytest.mark.slow) for name in names]
+
+
 @pytest.mark.parametrize(
     "name",
     [
-        "steps fall by 15 % per e-fold for ever",
-        *(
-            pytest.param(name, marks=pytest.mark.slow)
-            for name in (
-                "two optimizers, knees 0.7 and 1.5",
-                "square root of 1 + 3/x",
-                "3 batch sizes a factor 4 apart, exponent 0.7",
-                "square root of 1 + 3/x^2",
-            )
+        "exponent 1",
+        *slow(
+            "exponent 1, shared seeds", "exponent falls from 1 to 0.6", "examples and steps U-shaped",
+            "logarithmic tail", "stopped by a budget of 11 S_0", "a third of other learning rates' seeds missing",
+            "learning rates above the best diverge", "noisy quadratic, tuned SGD",
+            "two optimizers, knees 0.7 and 1.5",
         ),
     ],
-)
-def test_curves_off_the_power_law_are_held_or_doubted(name: str) -> None:
-    """With the power law alone a third of the 20 sweeps would be silent errors, of the ratios a quarter; fewer than 4
-    would then have probability 0.06. At 2 % more than 2 have probability 0.007."""
-    found = measure(name, sweeps=20, resamples=200)
-    assert found["silent"] <= 0.1
-    assert found["ratio_silent"] <= 0.1
+)  # fmt: skip
+def test_smooth_curves_are_ok_and_held(name: str) -> None:
+    """12 sweeps. At 5 % more than 3 silent errors have probability 0.002; at 90 % fewer than 8 that are ok, 0.004.
+    Intervals are narrow enough to be quoted."""
+    found = measure(name, sweeps=12, resamples=200)
+    assert found["silent"] <= 0.25
+    assert found["ratio_silent"] <= 0.25
+    assert found["ok"] >= 0.65
+    assert found["half_width"] <= 0.3
+    assert found["ratio"] == pytest.approx(1.0, abs=0.12)
 
 
 @pytest.mark.parametrize(
     ("name", "verdict"),
     [
         ("large batches 20 % slower", "points are off the curve"),
-        pytest.param("square root of 1 + 3/x^2", "depends on the curve's form", marks=pytest.mark.slow),
+        *(
+            pytest.param(name, verdict, marks=pytest.mark.slow)
+            for name, verdict in (
+                ("perfect scaling, then none", "points are off the curve"),
+                ("perfect scaling, then the power 0.3, 2 % noise", "points are off the curve"),
+                ("least product above all batch sizes", "above the measured batch sizes"),
+                ("least product below all batch sizes", "below the measured batch sizes"),
+            )
+        ),
     ],
 )
-def test_worlds_off_every_power_law_are_seldom_ok(name: str, verdict: str) -> None:
-    """1 and 25 % of many sweeps are."""
-    found = measure(name, sweeps=20, resamples=200)
-    assert found["ok"] <= 0.5
-    assert found["verdicts"][verdict] >= 10
-
-
-def test_learning_rates_far_apart_are_no_reason_to_doubt_curves_of_little_noise(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Steps rise by a third at twice or half the best learning rate, and seeds differ by half a percent: judged by the
-    spacing of learning rates alone, a third of hyperbolas were ok, by the shape of the steps around the best one 19 of
-    20; falling exponents none of 20."""
-    monkeypatch.setattr("benchmarks.worlds.PENALTY", 0.3)
-    alike = dataclasses.replace(WORLDS["exponent 1"], noise=0.005)
-    falling = dataclasses.replace(WORLDS["exponent falls from 1 to 0.6"], noise=0.005)
-    config = AnalysisConfig(resamples=100)
-
-    def trusted(world: World) -> int:
-        answers = [fit_table(sweep(world, 3, index)[0], config).answers[0] for index in range(8)]
-        return sum(answer.verdict is Verdict.OK for answer in answers)
-
-    assert trusted(alike) >= 6
-    assert trusted(falling) <= 2
-
-
-def test_a_hyperbola_is_neither_always_doubted_nor_held_by_a_wide_interval() -> None:
-    """34 % of 764 sweeps are ok; of 20, fewer than 3 with probability 0.02."""
-    found = measure("exponent 1", sweeps=20, resamples=200)
-    assert set(found["verdicts"]) <= {"ok", "depends on the curve's form"}
-    assert found["ok"] >= 0.15
-    assert found["covered"] >= 0.9
-    assert found["half_width"] <= 0.27
+def test_worlds_that_change_at_once_or_end_too_early_are_seldom_ok(name: str, verdict: str) -> None:
+    """9 of 10 and more are not: of 6 sweeps fewer than 4 have probability 0.016 at 90 %."""
+    found = measure(name, sweeps=6, resamples=200)
+    assert found["verdicts"][verdict] >= 4
+    assert found["ok"] <= 0.34

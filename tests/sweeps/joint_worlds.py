@@ -19,7 +19,6 @@ import pandas as pd
 
 from analysis.config import AnalysisConfig
 from analysis.estimate.estimates import Reading, estimates
-from analysis.estimate.fitting.exponent import ALONE
 from analysis.estimate.result import Answer
 from analysis.estimate.studies import one_study
 from analysis.read.groups import Group
@@ -103,7 +102,7 @@ def analysed(asked: Sweep, results: Sequence[TrialResult], resamples: int) -> An
     parts = [(int(size), part) for size, part in table.groupby("batch_size")]
     studies = [one_study(group, size, part, TARGET, part["steps"].to_numpy()) for size, part in parts]
     reading = Reading(target=TARGET, studies=studies, not_reached="")
-    return next(estimates(group, [reading], AnalysisConfig(resamples=resamples), [ALONE]))
+    return next(estimates(group, [reading], AnalysisConfig(resamples=resamples)))
 
 
 def replicate(world: World, momenta: Sequence[float] = MOMENTA, resamples: int = 300) -> dict[str, Any]:

@@ -13,10 +13,9 @@ import numpy as np
 import pytest
 
 from analysis.config import AnalysisConfig
+from analysis.estimate.best_rate import at_best
 from analysis.estimate.diagnosis import Verdict
-from analysis.estimate.optima import gain
 from analysis.estimate.studies import point as point_of
-from analysis.estimate.study_fits import tables
 from analysis.estimate.suggest.earlier_command import adding
 from analysis.questions.analyze.answer import analyze
 from analysis.questions.lr.answer import learning_rates
@@ -126,15 +125,14 @@ def test_the_best_combination_of_every_batch_size_is_the_curve(stored: Path) -> 
 
 
 def test_neighbours_of_the_best_learning_rate_have_its_options(stored: Path) -> None:
-    """What a finer learning rate could save is asked of the trials with the options that won."""
+    """What a finer learning rate saves is asked of the trials with the options that won."""
     (answer,) = analyze(stored, AnalysisConfig(resamples=100)).answers
-    for joint, table in zip(answer.studies, tables(answer.studies), strict=True):
-        assert table.gain == gain(joint.along_lr) > 0
-        assert len(table.steps) == len(joint.lrs)
+    alone = at_best([joint.along_lr for joint in answer.studies])
+    assert [each.saving for each in at_best(answer.studies)] == [each.saving for each in alone]
     # the highest learning rate of its options: the next row is no neighbour
     tuned = np.array(["a=1", "a=1", "a=2", "a=2"], dtype=object)
     edge = replace(study([[300.0], [200.0], [400.0], [500.0]]), tuned=tuned)
-    assert tables([edge])[0].gain == 0.0 < gain(edge)
+    assert at_best([edge])[0].edge == 1
     assert point_of(edge).at_grid_edge
 
 

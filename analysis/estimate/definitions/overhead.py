@@ -8,7 +8,7 @@ p = 0.2 in the paper, with a reference batch size of 256 sequences in the author
 
 and, for linear scaling from :math:`B \to 0`, :math:`B_p = p b/a`. With another exponent steps do not scale linearly at
 any small batch size. Without a reference the definition is therefore that of the hyperbola; with one it is solved on
-the fitted curve.
+the drawn curves.
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from analysis.arrays import Array
-from analysis.estimate.curves import StepsCurve
-from analysis.estimate.definitions import DEFINITIONS, CurveSample, Definition
-
-_HALVINGS = 60
+from analysis.estimate.definitions import DEFINITIONS, EXTRAPOLATED, CurveSample, Definition
+from analysis.estimate.draws import Draws
+from analysis.estimate.prior import STEP
 
 
 @DEFINITIONS.register("overhead")
@@ -48,32 +47,27 @@ class Overhead(Definition):
         sample, start = samples[at], self.reference_batch
         if start is None or self.hyperbola:
             return np.asarray((1.0 + self.overhead) * (start or 0.0) + self.overhead * sample.hyperbola.critical)
-        sizes = _largest(sample.curve, start, math.log1p(self.overhead))
-        return np.where(np.isinf(sample.curve.critical), np.inf, sizes)
+        return _largest(sample.draws, start, math.log1p(self.overhead))
 
-    def remark(self, samples: Sequence[CurveSample], at: int = 0) -> str:
+    def remark(self, samples: Sequence[CurveSample], at: int, value: float) -> str:
         low, high = samples[at].batch_sizes[[0, -1]]
         remarks = []
         if self.reference_batch is not None and not low <= self.reference_batch <= high:
             remarks.append(f"the reference batch size {self.reference_batch:g} was not measured ({low:g} to {high:g})")
         if self.reference_batch is None:
-            remarks.append("assumes exponent 1 unless reference_batch is given")
-        value = self(samples, at)[0]
+            remarks.append(f"{EXTRAPOLATED}; assumes exponent 1 unless reference_batch is given")
         if 0 < value < low or high < value < np.inf:
             remarks.append(f"{'below' if value < low else 'above'} the measured batch sizes ({low:g} to {high:g})")
         return "; ".join(remarks)
 
 
-def _largest(curve: StepsCurve, start: float, excess: float) -> Array:
-    """Return where ``ln(B S(B))`` last exceeds its value at ``start`` by ``excess``, shape ``[R]``, by bisection.
-
-    ``B S`` has at most one minimum and grows without bound, and ``S`` never falls below ``S_min``, so the solution lies
-    between ``start`` and the batch size at which ``B S_min`` alone is as large.
-    """
-    wanted = excess + math.log(start) + curve.log_steps(np.array([start]))[:, 0]
-    low, high = np.full(len(wanted), math.log(start)), wanted - curve.log_min_steps
-    for _ in range(_HALVINGS):
-        middle = 0.5 * (low + high)
-        above = middle + curve.log_steps(np.exp(middle)[:, None])[:, 0] > wanted
-        low, high = np.where(above, low, middle), np.where(above, middle, high)
-    return np.asarray(np.exp(0.5 * (low + high)))
+def _largest(draws: Draws, start: float, excess: float) -> Array:
+    """Return where ``ln(B S(B))`` last exceeds its value at ``start`` by ``excess``, shape ``[R]``; infinity if that is
+    beyond the batch sizes at which curves are drawn."""
+    wanted = excess + math.log(start) + draws.drawn(np.array([start]))
+    over = draws.log_sizes + draws.curves - wanted
+    last = over.shape[1] - 1 - (over <= 0)[:, ::-1].argmax(axis=1)
+    after, rows = np.minimum(last + 1, over.shape[1] - 1), np.arange(len(over))
+    rise = over[rows, after] - over[rows, last]
+    at = draws.log_sizes[last] - STEP * over[rows, last] / np.where(rise > 0, rise, np.inf)
+    return np.where(after > last, np.exp(at), np.inf)

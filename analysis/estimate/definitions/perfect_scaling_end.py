@@ -46,10 +46,10 @@ class PerfectScalingEnd(Definition):
         on = excess <= math.log1p(self.tolerance) + ROUNDING
         return excess, np.asarray(on.shape[1] - 1 - on[:, ::-1].argmax(axis=1))
 
-    def remark(self, samples: Sequence[CurveSample], at: int = 0) -> str:
-        sizes, last = samples[at].batch_sizes, self._last(samples[at])[1][0]
-        if last == len(sizes) - 1:
+    def remark(self, samples: Sequence[CurveSample], at: int, value: float) -> str:
+        sizes = samples[at].batch_sizes
+        if value == math.inf:
             return f"no measured batch size leaves the line: beyond {sizes[-1]:g}; add larger ones"
-        if last == 0:
+        if value < sizes[1]:
             return f"batch size {sizes[1]:g}, the second smallest, has left the line already: add smaller ones"
         return ""

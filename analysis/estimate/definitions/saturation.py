@@ -44,10 +44,10 @@ class Saturation(Definition):
         excess = np.asarray(sample.log_steps - sample.log_steps.min(axis=1, keepdims=True))
         return excess, np.asarray((excess <= math.log1p(self.tolerance) + ROUNDING).argmax(axis=1))
 
-    def remark(self, samples: Sequence[CurveSample], at: int = 0) -> str:
-        sizes, first = samples[at].batch_sizes, self._first(samples[at])[1][0]
-        if first == len(sizes) - 1:
+    def remark(self, samples: Sequence[CurveSample], at: int, value: float) -> str:
+        sizes = samples[at].batch_sizes
+        if value == math.inf:
             return f"the steps still fall at the largest measured batch size, {sizes[-1]:g}: add larger ones"
-        if first == 0:
+        if value == 0:
             return f"the steps no longer fall at the smallest measured batch size, {sizes[0]:g}: add smaller ones"
         return ""

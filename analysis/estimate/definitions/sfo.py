@@ -34,8 +34,8 @@ class Sfo(Definition):
         fewest = examples <= examples.min(axis=1, keepdims=True) + ROUNDING
         return np.asarray(samples[at].batch_sizes[fewest.argmax(axis=1)])
 
-    def remark(self, samples: Sequence[CurveSample], at: int = 0) -> str:
-        sizes, value = samples[at].batch_sizes, self(samples, at)[0]
+    def remark(self, samples: Sequence[CurveSample], at: int, value: float) -> str:
+        sizes = samples[at].batch_sizes
         if value == sizes[0]:
             return "at the smallest measured batch size, where every curve S = a + b/B has it: no interior optimum"
         if value == sizes[-1]:

@@ -43,9 +43,9 @@ class TokenOptimal(Definition):
         limit = math.log1p(self.tolerance) + ROUNDING
         return np.asarray(examples <= examples.min(axis=1, keepdims=True) + limit)
 
-    def remark(self, samples: Sequence[CurveSample], at: int = 0) -> str:
-        sizes, value, ties = samples[at].batch_sizes, self(samples, at)[0], self._fewest(samples[at]).sum()
-        remarks = [] if self.tolerance or ties > 1 else ["brittle: one batch size alone has the fewest examples"]
+    def remark(self, samples: Sequence[CurveSample], at: int, value: float) -> str:
+        sizes = samples[at].batch_sizes
+        remarks = [] if self.tolerance else ["brittle: noise decides which batch size has the fewest examples"]
         if value in sizes[[0, -1]]:
             remarks.append(f"at the {'smallest' if value == sizes[0] else 'largest'} measured batch size")
         return "; ".join(remarks)

@@ -10,7 +10,7 @@ For :math:`B_n \to \infty` it is a pure power law.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -18,11 +18,9 @@ from typing import Any
 import numpy as np
 from scipy.special import ndtri
 
-from analysis.arrays import UNKNOWN, Array, Quantity, percentiles
+from analysis.arrays import UNKNOWN, Array, Quantity, interval, percentiles, widening
 from analysis.config import DEFAULT, AnalysisConfig
-from analysis.estimate.fitting import interval
-from analysis.estimate.fitting.form_fits import widening
-from analysis.estimate.optima import Optimum, optimum
+from analysis.estimate.best_rate import at_best
 from analysis.estimate.studies import Study
 from analysis.plain import plain, shown
 
@@ -40,6 +38,11 @@ _QUIETEST = 0.7
 than about half. The measured coverage is in ``docs/learning-rates.md``."""
 
 
+_WORTH = 3
+"""Degrees of freedom that the stated variances of the optima count as at most, beside the optima's own scatter: seeds
+tell the noise, but neither how skewed a bottom is nor where pruned learning rates would have ended."""
+
+
 class Trend(StrEnum):
     """How the best learning rate depends on the batch size."""
 
@@ -48,6 +51,38 @@ class Trend(StrEnum):
     FLAT = "no dependence seen"
     FALLS = "falls"
     UNKNOWN = "too few optima"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Optimum:
+    """The best learning rate at one batch size.
+
+    Attributes:
+        batch_size: examples per step.
+        log_lr, variance, edge, step: as in :class:`analysis.estimate.best_rate.AtBest`.
+        seeds: number of seeds.
+    """
+
+    batch_size: int
+    log_lr: float
+    variance: float
+    edge: int
+    step: float
+    seeds: int
+
+    @property
+    def lr(self) -> float:
+        return math.exp(self.log_lr)
+
+    def interval(self, half: float) -> tuple[float | None, float | None]:
+        """Return the interval of ``lr``, ``half`` in ln lr to either side; ``None`` for an unknown end.
+
+        At an edge it is open on the outer side and ends half a grid step inside on the other.
+        """
+        if self.edge:
+            end = math.exp(self.log_lr - self.edge * self.step / 2)
+            return (end, None) if self.edge > 0 else (None, end)
+        return (None, None) if math.isnan(half) else (math.exp(self.log_lr - half), math.exp(self.log_lr + half))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,17 +181,16 @@ class LearningRateLaw:
 def learning_rate_law(studies: Sequence[Study], config: AnalysisConfig = DEFAULT) -> LearningRateLaw:
     """Find the optima and fit the law.
 
-    The variance of an optimum is that of seeds, pooled over batch sizes, or the uncertainty due to the grid if that is
-    larger. All variances are then scaled by a common factor, from the scatter of the optima around the law and the
-    seeds, each with its degrees of freedom. The resamples are normal draws around the law, widened by Student's t, and
-    refitted. ``studies`` are those of one optimizer at one target, in order of increasing batch size.
+    The variances of the optima are scaled by a common factor: their scatter around the law, to whose degrees of freedom
+    those of the seeds are added, :data:`_WORTH` of them at most. The resamples are normal draws around the law, widened
+    by Student's t, and refitted. ``studies`` are those of one optimizer at one target, in order of increasing batch
+    size.
     """
     rng, confidence = np.random.default_rng(config.seed), config.confidence
-    optima = tuple(entry for entry in (optimum(study.along_lr, rng) for study in studies) if entry is not None)
+    optima = tuple(_optima(studies))
     used = [entry for entry in optima if not entry.edge]
     freedom = sum(entry.seeds - 1 for entry in used)
-    pooled = sum((entry.seeds - 1) * entry.seed_variance for entry in used) / max(freedom, 1)
-    deviations = np.sqrt([max(pooled / entry.seeds, entry.grid_variance) for entry in optima])
+    deviations = np.sqrt([entry.variance for entry in optima])
     normal = float(ndtri(0.5 + confidence / 2))
     if len(used) < LEAST:
         scale = widening(freedom, confidence) if freedom else math.nan
@@ -167,8 +201,9 @@ def learning_rate_law(studies: Sequence[Study], config: AnalysisConfig = DEFAULT
     level, log_noise, power = _fit(vertices[None], weights, logs)
     fitted = level[:, None] + power[:, None] * _shape(log_noise[:, None], logs)
     left = len(used) - (3 if np.isfinite(log_noise[0]) and abs(power[0]) < _STEEPEST else 2)
-    scatter = math.sqrt((float((((vertices - fitted[0]) / noise) ** 2).sum()) + freedom) / (left + freedom))
-    scale = max(_QUIETEST, scatter) * widening(left + freedom, confidence)
+    worth = min(freedom, _WORTH)
+    scatter = math.sqrt((float((((vertices - fitted[0]) / noise) ** 2).sum()) + worth) / (left + worth))
+    scale = max(_QUIETEST, scatter) * widening(left + worth, confidence)
     rows = np.vstack([vertices, fitted + scale * noise * rng.standard_normal((config.resamples, len(used)))])
     level, log_noise, power = _fit(rows, weights, logs)
     across = (logs - logs @ weights) * weights
@@ -194,6 +229,20 @@ def learning_rate_law(studies: Sequence[Study], config: AnalysisConfig = DEFAULT
         **saturating,
         curves=np.stack([level, log_noise, power]),
     )
+
+
+def _optima(studies: Sequence[Study]) -> Iterator[Optimum]:
+    """Yield the optima of the studies that reached the target and state their learning rates."""
+    for study, best in zip(studies, at_best(studies), strict=True):
+        if math.isfinite(best.log_lr):
+            yield Optimum(
+                batch_size=study.batch_size,
+                log_lr=best.log_lr,
+                variance=best.log_lr_variance,
+                edge=best.edge,
+                step=best.step,
+                seeds=int(np.isfinite(best.values).sum()),
+            )
 
 
 def _trend(slope: Quantity, highest_noise: float | None, largest: int) -> Trend:

@@ -1,27 +1,26 @@
 """Suggest which trials to run next, and estimate what they gain.
 
-First comes what the verdict calls for: more than one seed, batch sizes on the side of the curve that has not been seen
-or at which forms of the curve differ, learning rates beyond an edge. If nothing is missing, it is the trials that
-narrow the interval most per example, see :mod:`analysis.estimate.suggest.design`.
+First comes what the verdict calls for: more than one seed, batch sizes on the side where the answer may lie beyond the
+measured ones or where the curve changes suddenly, learning rates beyond an edge. If nothing is missing, it is the
+trials that narrow the interval most per example, see :mod:`analysis.estimate.suggest.design`.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from analysis.estimate.diagnosis import FEWEST_SEEDS
-from analysis.estimate.fitting.other_forms import middles
+from analysis.estimate.definitions import HEADLINE
+from analysis.estimate.diagnosis import FEWEST_SEEDS, SUDDEN, Doubts
 from analysis.estimate.result import Answer
 from analysis.estimate.studies import NOT_RUN, Study
-from analysis.estimate.suggest.design import GOAL, best_per_example, examples, two_sided, width_factor
+from analysis.estimate.suggest.design import GOAL, Cell, Design
 from analysis.estimate.suggest.earlier_command import adding
 from analysis.plain import shown
 from analysis.read.groups import Group
@@ -35,6 +34,9 @@ _LRS_BEYOND = 2
 
 _LRS_FROM_KNOWN = 3
 """Learning rates of a search that starts at the best one: this one, and a worse one on either side."""
+
+_WIDE_GAP, _NEAR = 3.0, 1.5
+"""Ratios of neighbouring batch sizes above which one in between is considered, and where the curve changes suddenly."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,9 +77,6 @@ class Suggestion:
 
 Wanted = tuple[tuple[int, ...], tuple[int, ...], tuple[str, ...]]
 """Batch sizes and seeds to have, and the reasons."""
-
-Cell = tuple[int, int]
-"""Batch size and seed."""
 
 
 def suggest(answer: Answer) -> Suggestion | None:
@@ -186,24 +185,13 @@ def _asked_for(answer: Answer, reached: Sequence[int], edges: dict[int, tuple[fl
     """Return the trials that the verdict calls for; ``None`` if it calls for none."""
     smaller, larger = _sides(answer, reached)
     seeds, have = _seeds(answer, SEEDS), max(point.seeds for point in answer.points if point.reached)
-    # form and exponent matter only once both sides of the curve are seen
-    beside, missing, deciding = (
-        _runnable(answer, reached, sizes)
-        for sizes in (
-            _beside_decisive(answer),
-            [] if smaller or larger else _telling_exponent(answer, reached),
-            [] if smaller or larger else _telling_form(answer),
-        )
-    )
+    odd = _odd(answer.doubts, reached)
     at_edges = ", ".join(f"{size} ({_listed(lrs)})" for size, lrs in edges.items())
-    unseen = "part of the curve has not been reached"
     asked = [
-        (smaller, f"smaller batch sizes ({_listed(smaller)}): the perfect-scaling {unseen}"),
-        (larger, f"larger batch sizes ({_listed(larger)}): the saturating {unseen}"),
+        (smaller, f"smaller batch sizes ({_listed(smaller)}): steps x examples may be least below the present ones"),
+        (larger, f"larger batch sizes ({_listed(larger)}): steps x examples may be least above the present ones"),
         (edges, f"learning rates beyond the edge of the grid at batch size {at_edges}"),
-        (beside, f"batch sizes {_listed(beside)}: one batch size alone decides"),
-        (missing, f"batch sizes {_listed(missing)}: the present ones hardly determine the exponent"),
-        (deciding, f"batch sizes {_listed(deciding)}: forms of the curve that fit as well differ most there"),
+        (odd, f"batch sizes {_listed(odd)}: the curve changes suddenly there"),
         (
             reached if have < FEWEST_SEEDS else (),
             f"{len(seeds)} seeds instead of {have}: with fewer, the noise between seeds is hardly known",
@@ -214,69 +202,58 @@ def _asked_for(answer: Answer, reached: Sequence[int], edges: dict[int, tuple[fl
 
 
 def _sides(answer: Answer, reached: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Return batch sizes to add below and above the existing ones, until the curve is seen on both sides.
+    """Return batch sizes to add below and above the existing ones, until the answer lies between them.
 
     At most two on a side, each about a factor of 2 farther; none above batch sizes that were run and did not reach the
     target.
     """
     first, last = answer.points[0].batch_size, answer.points[-1].batch_size
-    seen = answer.doubts.seen if len(reached) > 1 else (False, False)
+    below, above = answer.doubts.beyond if len(reached) > 2 else (True, True)
     smaller = [first // part for part in (4, 2) if first >= part]
     return (
-        smaller if not seen[0] and first == reached[0] else [],
-        [last * 2, last * 4] if not seen[1] and last == reached[-1] else [],
+        smaller if below and first == reached[0] else [],
+        [last * 2, last * 4] if above and last == reached[-1] else [],
     )
 
 
-def _beside_decisive(answer: Answer) -> list[int]:
-    """Return the batch size that decides alone, and the middles of the gaps next to it; empty if there is none."""
-    decisive = answer.doubts.decisive()
-    if decisive is None:
+def _odd(doubts: Doubts, reached: Sequence[int]) -> list[int]:
+    """Return the middles of the gaps in which the curve jumps or has a kink; empty if it does neither."""
+    found = doubts.sudden
+    if found is None or found.gain <= SUDDEN:
         return []
-    size = round(decisive[0])
-    gaps = pairwise(point.batch_size for point in answer.points)
-    return sorted({size, *(round(math.sqrt(low * high)) for low, high in gaps if size in (low, high))})
+    return _middles([size for size in reached if found.below <= size <= found.above], _NEAR)
 
 
-def _telling_exponent(answer: Answer, reached: Sequence[int]) -> list[int]:
-    """If the exponent is hardly known, return the middles of wide gaps, or without such a doubling at both ends."""
-    if not answer.doubts.exponent_from_prior:
-        return []
-    return middles(reached) or [size for size in (reached[0] // 2, reached[-1] * 2) if size]
-
-
-def _telling_form(answer: Answer) -> Sequence[int]:
-    """Return where forms of the curve differ most, if they disagree by more than the interval."""
-    return answer.doubts.of_the_form.deciding if answer.doubts.of_the_form else ()
-
-
-def _runnable(answer: Answer, reached: Sequence[int], sizes: Sequence[int]) -> list[int]:
-    """Return the sizes that are not beyond batch sizes that were run and did not reach the target."""
-    first, last = answer.points[0], answer.points[-1]
-    return [size for size in sizes if (first.reached or size >= reached[0]) and (last.reached or size <= reached[-1])]
+def _middles(batch_sizes: Sequence[int], ratio: float) -> list[int]:
+    """Return the geometric means of gaps of more than this ratio between increasing batch sizes."""
+    return [round(math.sqrt(low * high)) for low, high in pairwise(batch_sizes) if high / low > ratio]
 
 
 def _most_for_its_cost(answer: Answer, reached: Sequence[int]) -> Wanted | None:
-    """Return new batch sizes with the existing seeds, or one more seed at some: whatever reaches the goal at less
+    """Return new batch sizes with the existing seeds, or one more seed at some or all: what reaches the goal at least
     cost."""
-    fit, have, done = answer.fit, _seeds(answer, 0), _done(answer)
-    if fit is None or not two_sided(fit):
+    design = _design(answer)
+    if design is None:
         return None
+    have, more, done = _seeds(answer, 0), _seeds(answer, len(_seeds(answer, 0)) + 1), _done(answer)
     first, last = answer.points[0].batch_size, answer.points[-1].batch_size
     new = [first // 2] if first == reached[0] and first % 2 == 0 else []
     new += [last * 2] if last == reached[-1] else []
-    new += middles(reached)
+    new += _middles(reached, _WIDE_GAP)
+
+    def missing(seeds: Sequence[int]) -> Callable[[int], list[Cell]]:
+        return lambda size: [(size, seed) for seed in seeds if (size, seed) not in done]
+
     plans: list[tuple[float, float, Wanted]] = []
-    for candidates, seeds, each, what in (
-        (new, have, len(have), "new batch sizes"),
-        (reached, _seeds(answer, len(have) + 1), 1, "one more seed at batch sizes"),
+    for sizes, seeds, what in (
+        (design.best_per_example(new, missing(have)), have, "new batch sizes"),
+        (design.best_per_example(reached, missing(more)), more, "one more seed at batch sizes"),
+        (tuple(reached), more, "one more seed at batch sizes"),
     ):
-        chosen = best_per_example(fit, candidates, each)
-        if chosen:
-            cells = [cell for cell in itertools.product(chosen, seeds) if cell not in done]
-            cost = sum(_examples(answer, size) for size, _ in cells)
-            reason = f"{what} {_listed(chosen)}: these narrow the interval most per example"
-            plans.append((_factor(answer, cells) or 1.0, cost, (chosen, seeds, (reason,))))
+        cells = [cell for size in sizes for cell in missing(seeds)(size)]
+        cost = sum(design.examples(size) for size, _ in cells)
+        reason = f"{what} {_listed(sizes)}: these narrow the interval most per example"
+        plans += [(design.width(cells), cost, (sizes, seeds, (reason,)))] if cells else []
     best = min(plans, key=_price, default=None)
     return None if best is None else best[2]
 
@@ -289,6 +266,10 @@ def _price(plan: tuple[float, float, Wanted]) -> tuple[bool, float]:
     return True, cost / -math.log(factor) if factor < 1.0 else math.inf
 
 
+def _design(answer: Answer) -> Design | None:
+    return None if answer.draws is None else Design(answer.draws, frozenset(_seeds(answer, 0)))
+
+
 def _done(answer: Answer) -> dict[Cell, set[float]]:
     """Return the cells that have trials, and the learning rates that a sweep would not run again there."""
     return {
@@ -299,18 +280,18 @@ def _done(answer: Answer) -> dict[Cell, set[float]]:
 
 
 def _factor(answer: Answer, cells: Iterable[Cell]) -> float | None:
-    """Return the expected width of the interval with these cells, relative to now."""
-    if answer.fit is None:
+    """Return the expected width of the interval with these cells, relative to now; ``None`` if an end of it is open."""
+    design, done = _design(answer), _done(answer)
+    if design is None or None in answer.definitions[HEADLINE].interval:
         return None
-    done = _done(answer)
-    new = Counter(cell[0] for cell in cells if cell not in done)
-    return width_factor(answer.fit, list(new), list(new.values()), answer.confidence)
+    return design.width([cell for cell in cells if cell not in done])
 
 
 def _examples(answer: Answer, batch_size: int) -> float:
-    """Return the examples to target of one trial: by the fit, or in proportion to the nearest batch size."""
-    if answer.fit is not None:
-        return examples(answer.fit, batch_size)
+    """Return the examples to target of one trial: by the curve, or in proportion to the nearest batch size."""
+    design = _design(answer)
+    if design is not None:
+        return design.examples(batch_size)
     steps = {point.batch_size: point.steps_to_target for point in answer.points if point.steps_to_target}
     return batch_size * steps[min(steps, key=lambda size: abs(math.log(size / batch_size)))]
 

@@ -1,23 +1,33 @@
-r"""Find the further trials that narrow the critical batch size most.
+r"""What further runs would narrow, and which narrow most for their examples.
 
-The curve is linearised at the fit. ``n`` seeds of variance :math:`\sigma^2` at every batch size give the information
-:math:`M = \sum_m n_m g_m g_m^T / \sigma^2` on :math:`\ln B_{crit}` and the log exponent, with :math:`g` the derivatives
-of :math:`\ln S` and :math:`\ln S_{min}` profiled out; the prior of the exponent adds the inverse of its variance. The
-first entry of the inverse of M is the variance of :math:`\ln B_{crit}`. A design that makes it small is c-optimal
-(Pukelsheim, "Optimal Design of Experiments", 2006, chapter 2); here trials are added one batch size at a time, where
-the logarithm of this variance falls most per example.
+Near the answer the draws of the curve F and of :math:`z = \ln B_{crit}` (the least product) are about jointly normal.
+The run of a seed s at batch size B observes :math:`y = F(\ln B) + u_s + x_B + e`: of the variance of one run, the share
+that runs of a seed have in common belongs to :math:`u_s` (taken as one level for all batch sizes), the rest to e; and
+:math:`x_B`, because no learning rate that was run is quite the best, is the same for all seeds. Once y is known,
+
+.. math:: \operatorname{var} z - \operatorname{cov}(z, y) \operatorname{cov}(y)^{-1} \operatorname{cov}(y, z)
+
+is left of the variance of z, whatever y turns out to be. The level of a seed that has run already is known as far as
+that of the curve is, so its further runs observe the curve relative to its level and without :math:`u_s`. Where n runs
+have been made with a mean :math:`\bar y`, all that is known of :math:`x_B` is a share of :math:`\bar y - F`.
+
+A design that makes this small is c-optimal (Pukelsheim, "Optimal Design of Experiments", 2006, chapter 2); here batch
+sizes are added one at a time, where the logarithm of the width falls most per example. What is learned of the size of
+the noise and of the curve's departure from the power law is not foreseen.
 """
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from analysis.estimate.fitting import Fit
-from analysis.estimate.fitting.form_fits import widening
-from analysis.estimate.fitting.least_squares import information
+from analysis.arrays import Array
+from analysis.estimate.definitions.least_product import least_product
+from analysis.estimate.draws import Draws
 
 GOAL = 0.8
 """Expected width of the interval, relative to now, at which no more trials are added."""
@@ -25,58 +35,83 @@ GOAL = 0.8
 MOST = 4
 """Largest number of batch sizes that are added at a time."""
 
-
-def two_sided(fit: Fit) -> bool:
-    """Return whether the fit shows both sides of the curve, so that it depends on both parameters."""
-    return bool(0 < fit.power.critical < math.inf)
+Cell = tuple[int, int]
+"""Batch size and seed."""
 
 
-def examples(fit: Fit, batch_size: float) -> float:
-    """Return the examples to the target at one batch size by the fit."""
-    return batch_size * math.exp(fit.power.log_steps(np.array([batch_size]))[0])
+@dataclass(frozen=True)
+class Design:
+    """What runs would narrow.
 
-
-def variance(fit: Fit, batch_sizes: Sequence[float] = (), seeds: Sequence[float] = ()) -> float:
-    """Return the variance of ``ln B_crit``, in units of the variance of one seed, with additional ``seeds`` at
-    ``batch_sizes``; the curve must be seen on both sides, see :func:`two_sided`."""
-    at = np.concatenate([fit.batch_sizes, np.asarray(batch_sizes, dtype=float)])
-    count = np.concatenate([fit.weights, np.asarray(seeds, dtype=float)])
-    known = information(at, fit.power, count)
-    known[1, 1] += fit.deviation**2 / float(fit.exponent.variance)
-    return float(np.linalg.inv(known)[0, 0])
-
-
-def width_factor(fit: Fit, batch_sizes: Sequence[float], seeds: Sequence[int], confidence: float) -> float | None:
-    """Return the expected width of the interval of ``ln B_crit`` with these seeds, relative to now.
-
-    It is the standard deviation times Student's t at the degrees of freedom. ``None`` if there is no interval yet, or
-    one side of the curve is not seen.
+    Attributes:
+        draws: draws of the curve as it is known now.
+        seeds: the seeds that have run.
     """
-    if not two_sided(fit) or len(fit.batch_sizes) < 3:
-        return None
-    freedom = fit.freedom
-    # a new batch size adds one residual and its seeds minus one; a further seed at an existing one adds itself
-    narrower = widening(freedom + sum(seeds), confidence) / widening(freedom, confidence)
-    return narrower * math.sqrt(variance(fit, batch_sizes, seeds) / variance(fit))
 
+    draws: Draws
+    seeds: frozenset[int]
 
-def best_per_example(fit: Fit, candidates: Sequence[int], seeds: int) -> tuple[int, ...]:
-    """Choose batch sizes out of ``candidates``, with ``seeds`` each, in increasing order.
+    @functools.cached_property
+    def places(self) -> Array:
+        """ln of the least product of every draw, minus its mean, shape ``[R]``; the end of the measured batch sizes
+        where it lies beyond."""
+        first, last = self.draws.batch_sizes[[0, -1]]
+        places = np.log(np.clip(least_product(self.draws), first, last))
+        return np.asarray(places - places.mean())
 
-    They are added one at a time, where the variance of ``ln B_crit`` falls most per example, until :data:`GOAL` or
-    :data:`MOST` is reached.
-    """
-    chosen: list[int] = []
-    left = list(dict.fromkeys(candidates))
-    while left and len(chosen) < MOST:
-        now = variance(fit, chosen, [seeds] * len(chosen))
-        if math.sqrt(now / variance(fit)) <= GOAL:
-            break
-        gain = {
-            size: math.log(now / variance(fit, [*chosen, size], [seeds] * (len(chosen) + 1))) / examples(fit, size)
-            for size in left
-        }
-        best = max(left, key=lambda size: gain[size])
-        chosen.append(best)
-        left.remove(best)
-    return tuple(sorted(chosen))
+    def width(self, cells: Sequence[Cell]) -> float:
+        """Return the expected width of the interval of ``ln B_crit`` with these further runs, relative to now."""
+        now, draws = float(np.mean(self.places**2)), self.draws
+        if not cells or now <= 0:
+            return 1.0
+        seeds = np.array([seed for _, seed in cells])
+        known = np.isin(seeds, list(self.seeds))
+        sizes, at = np.unique([size for size, _ in cells], return_inverse=True)
+        level = draws.drawn(draws.batch_sizes).mean(axis=1, keepdims=True)
+        rates, share = (values[at] for values in self._between_rates(sizes))
+        values = (1 - share) * (draws.drawn(sizes)[:, at] - level) + np.where(known, 0.0, level)
+        values = values - values.mean(axis=0)
+        together = (seeds[:, None] == seeds) & ~known
+        noise = self._variance * (draws.shared * together + (1 - draws.shared) * np.eye(len(cells)))
+        noise += (at[:, None] == at) * rates * (1 - share)
+        across = self.places @ values / len(values)
+        gained = float(across @ np.linalg.solve(values.T @ values / len(values) + noise, across))
+        return math.sqrt(max(1.0 - gained / now, 0.0))
+
+    @property
+    def _variance(self) -> float:
+        """Variance of one run."""
+        return float(np.mean(self.draws.own**2))
+
+    def _between_rates(self, sizes: Array) -> tuple[Array, Array]:
+        """Return the variance of the error that all seeds of a batch size share, and the share that it has in what is
+        known of the deviation of their mean from the curve, shape ``[K]`` each."""
+        draws = self.draws
+        measured = np.maximum(np.diagonal(draws.covariance) - self._variance / draws.seeds, 0.0)
+        there = draws.batch_sizes == sizes[:, None]
+        rates = np.where(there.any(axis=1), there @ measured, measured.mean())
+        own = (1 - draws.shared) * self._variance / np.maximum(there @ draws.seeds, 1)
+        return rates, np.where(there.any(axis=1), rates / (rates + own), 0.0)
+
+    def examples(self, batch_size: float) -> float:
+        """Return the expected examples to the target at a batch size."""
+        return batch_size * math.exp(self.draws.estimate(np.array([batch_size]))[0])
+
+    def best_per_example(self, candidates: Sequence[int], cells: Callable[[int], Sequence[Cell]]) -> tuple[int, ...]:
+        """Choose batch sizes out of ``candidates``, where ``cells`` would run, in increasing order.
+
+        They are added one at a time, where the logarithm of the width falls most per example, until :data:`GOAL` or
+        :data:`MOST` is reached.
+        """
+        chosen: list[int] = []
+        runs: list[Cell] = []
+        left, now = [size for size in dict.fromkeys(candidates) if cells(size)], 1.0
+        while left and len(chosen) < MOST and now > GOAL:
+            widths = {size: self.width([*runs, *cells(size)]) for size in left}
+            costs = {size: len(cells(size)) * self.examples(size) for size in left}
+            best = max(left, key=lambda size: math.log(now / max(widths[size], 1e-9)) / costs[size])
+            chosen.append(best)
+            runs += cells(best)
+            left.remove(best)
+            now = widths[best]
+        return tuple(sorted(chosen))

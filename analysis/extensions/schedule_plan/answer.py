@@ -11,7 +11,7 @@ Every phase of a run (see :mod:`analysis.extensions.schedule_plan.phases`) gets 
 ===========  ==========================================================================================================
 
 The lower end of the interval decides, so that noise in the measurement does not make a batch too large; a plan never
-reduces the batch size. Its steps and examples are predicted on every resample, for the table as it stands, under every
+reduces the batch size. Its steps and examples are predicted on every draw, for the table as it stands, under every
 rule of the learning rate (:mod:`analysis.extensions.schedule_plan.lr_rules`).
 """
 
@@ -112,7 +112,7 @@ def _of_budget(budget: int, whole: float) -> list[str]:
 def _table(phases: Sequence[PhaseEstimate], chosen: Array, ask: PlanRequest) -> tuple[OpenLoop, Array]:
     """Return the stages as a trainer takes them, and the examples at which the phases end."""
     sizes = np.asarray(chosen)
-    ends = np.cumsum(sizes * [np.exp(phase.estimate.log_steps(sizes[[at]])[0]) for at, phase in enumerate(phases)])
+    ends = np.cumsum(sizes * [np.exp(phase.log_steps(sizes[[at]])[0, 0]) for at, phase in enumerate(phases)])
     run = RunSettings(batch_size=int(sizes[0]), examples=ask.budget or math.ceil(ends[-1]), lr_schedule=Schedule())
     starts = [0.0, *ends[:-1].tolist()]
     return of_table(run, ((start, int(size), 1.0) for start, size in zip(starts, sizes, strict=True))), ends

@@ -1,7 +1,9 @@
 """Phases from a sweep: the critical batch size between one loss and the next.
 
 The steps between two targets form a curve over batch sizes like those to one target, from the same trials, at the
-learning rate that is best for the hardest target, because a run has only one learning rate.
+learning rate that is best for the hardest target, because a run has only one learning rate. What a finer grid of
+learning rates would have saved of all steps is taken off the steps of every phase in proportion. The critical batch
+size of a phase is that of least steps times examples, so it lies within the measured batch sizes or is unknown.
 """
 
 from __future__ import annotations
@@ -13,15 +15,17 @@ from dataclasses import replace
 
 import numpy as np
 
-from analysis.arrays import Quantity
+from analysis.arrays import Array, Quantity, interval
 from analysis.config import AnalysisConfig
-from analysis.estimate.diagnosis import EXCESS_RMS, LACK_OF_FIT, Verdict
+from analysis.estimate.best_rate import AtBest, at_best
+from analysis.estimate.definitions.least_product import least_product
+from analysis.estimate.diagnosis import SUDDEN, Verdict
+from analysis.estimate.draws import Draws, draw
 from analysis.estimate.estimates import answers
-from analysis.estimate.fitting import Fit, fit_curve, interval
-from analysis.estimate.fitting.data import Trials
 from analysis.estimate.laws.learning_rate import Trend, learning_rate_law
 from analysis.estimate.result import Answer
 from analysis.estimate.studies import Study
+from analysis.estimate.study_draws import sudden
 from analysis.extensions.schedule_plan.phases import PhaseEstimate
 from analysis.extensions.schedule_plan.source import PhaseSource
 from analysis.read.results import Results, load
@@ -80,37 +84,42 @@ def _source(results: Results, answer: Answer, targets: Sequence[float] | None) -
         raise ResultsError("one target does not show how the critical batch size grows: repeat --target")
     trial, step, value = (results.evaluations[name].to_numpy() for name in ("trial", "step", "value"))
     steps = [target.crossings(trial, step, value, len(results.trials)) for target in ends]
-    sizes, tables = _increments(answer, np.array(steps))
-    if len(sizes) < FEWEST:
+    reached = [study for study in answer.studies if study.winner is not None]
+    if len(reached) < FEWEST:
         raise ResultsError(
-            f"{answer.target} was reached at {len(sizes)} batch sizes, and an interval needs {FEWEST} or more"
+            f"{answer.target} was reached at {len(reached)} batch sizes, and an interval needs {FEWEST} or more"
         )
-    least = np.min([table.min(axis=1) for table in tables], axis=0)
+    sizes = [study.batch_size for study in reached]
+    tables = [_increments(study, np.array(steps)) for study in reached]
+    least = np.min([np.nanmin(table, axis=1) for table in tables], axis=0)
     for before, after, steps_between in zip(["the start", *ends], ends, least, strict=False):
         if not steps_between > 0:
             raise ResultsError(f"no step lies between {before} and {after}: take targets further apart")
-    between = [[Trials.of(table[[place]]) for table in tables] for place in range(len(ends))]
-    fits = [fit_curve(sizes, trials, config=answer.config) for trials in between]
+    whole = at_best(reached)
+    curves = [
+        draw(sizes, [_of_phase(each, table[place]) for each, table in zip(whole, tables, strict=True)],
+             answer.config.resamples, answer.config.seed)
+        for place in range(len(ends))
+    ]  # fmt: skip
     notes = [f"{group.optimizer}: {answer.verdict}: {answer.advice}"] if answer.verdict is not Verdict.OK else []
-    for target, fit in zip(ends, fits, strict=True):
-        off = fit.misfit
-        if off is not None and off.probability < LACK_OF_FIT and off.excess_rms > EXCESS_RMS:
-            notes.append(f"up to {target}: the steps of the phase lie {100 * off.excess_rms:.2g} % off their curve")
+    for target, draws in zip(ends, curves, strict=True):
+        change = sudden(draws)
+        if change is not None and change.gain > SUDDEN:
+            where = f"between batch sizes {change.below:g} and {change.above:g}"
+            notes.append(f"up to {target}: the steps of the phase have a {change.kind} {where}, off their curve")
     law = learning_rate_law(answer.studies, answer.config)
-    phases = [_phase(str(target), fit, answer.confidence) for target, fit in zip(ends, fits, strict=True)]
-    reached = [point for point in answer.points if point.reached]
     return PhaseSource(
         what=f"steps between {len(ends)} losses in {group.sweep}",
         optimizer=group.optimizer,
-        phases=tuple(phases),
-        whole=None if answer.fit is None else _phase(str(answer.target), answer.fit, answer.confidence),
+        phases=tuple(_phase(str(end), draws, answer.confidence) for end, draws in zip(ends, curves, strict=True)),
+        whole=None if answer.draws is None else _phase(str(answer.target), answer.draws, answer.confidence),
         measured=(sizes[0], sizes[-1]),
         critical=answer.critical_batch_size,
         grain=math.gcd(*sizes),
         law=None if law.trend is Trend.UNKNOWN else law,
         best_lrs=tuple((entry.batch_size, entry.lr) for entry in law.optima if not entry.edge),
         highest_lrs=tuple(_highest(study) for study in answer.studies if np.isfinite(study.steps).any()),
-        decays=_decays(results, [point.trials[0] for point in reached]),
+        decays=_decays(results, [point.trials[0] for point in answer.points if point.reached]),
         example_unit=group.example_unit,
         tokens_per_example=group.tokens_per_example,
         notes=tuple(notes),
@@ -138,23 +147,33 @@ def _shares(answer: Answer, results: Results) -> list[float]:
     return kept
 
 
-def _increments(answer: Answer, steps: np.ndarray) -> tuple[list[int], list[np.ndarray]]:
-    """Return the batch sizes at which seeds reached the target, and their steps in every phase, shape ``[phases,
-    seeds]``.
+def _increments(study: Study, steps: Array) -> Array:
+    """Return the steps of every seed in every phase at the best learning rate of a study, shape ``[phases, N]``; NaN
+    where it did not reach the target.
 
     ``steps`` are those of every trial to every target, shape ``[phases, trials]``.
     """
-    reached = [point for point in answer.points if point.reached]
-    tables = [np.diff(steps[:, list(point.trials)], axis=0, prepend=0.0) for point in reached]
-    return [point.batch_size for point in reached], tables
+    reached = np.isfinite(study.steps[study.winner])
+    table = np.full((len(steps), len(reached)), np.nan)
+    table[:, reached] = np.diff(steps[:, study.trials[study.winner][reached]], axis=0, prepend=0.0)
+    return table
 
 
-def _phase(where: str, fit: Fit, confidence: float) -> PhaseEstimate:
-    values, value = fit.resampled_power.critical, float(fit.power.critical)
-    ends = interval(values, confidence)
-    unseen = not 0 < value < np.inf or (None in ends and not fit.batch_sizes[0] <= value <= fit.batch_sizes[-1])
-    critical = Quantity(None if unseen else value, ends)
-    return PhaseEstimate(where=where, critical=critical, estimate=fit.power, resampled=fit.resampled_power)
+def _of_phase(whole: AtBest, steps: Array) -> AtBest:
+    """Return ln of a phase's ``steps`` ``[N]`` as if at the best learning rate of the whole run."""
+    nothing = np.full(len(steps), np.nan)
+    return AtBest(values=np.log(steps) - whole.saving, floors=nothing, ceilings=nothing, variance=whole.variance)
+
+
+def _phase(where: str, draws: Draws, confidence: float) -> PhaseEstimate:
+    drawn = least_product(draws)
+    value = float(np.median(drawn))
+
+    def log_steps(sizes: Array) -> Array:
+        return np.vstack([draws.estimate(sizes), draws.drawn(sizes)])
+
+    critical = Quantity(value if 0 < value < np.inf else None, interval(drawn, confidence))
+    return PhaseEstimate(where=where, critical=critical, log_steps=log_steps)
 
 
 def _highest(study: Study) -> tuple[int, float]:

@@ -10,8 +10,8 @@ with :math:`n_k` steps in the earlier stages. Their noise exceeds that of the la
 and is not completely forgotten by the end: progress is lost in proportion, nothing if eta/B is unchanged,
 :math:`\lambda` if the last stage has negligible noise in comparison. The value of :math:`\lambda` depends on the
 curvatures; it is bounded by :data:`LOST` and drawn uniformly. In addition to it, draws include :data:`OFF`, up to one
-step more or less (because steps are integers and intrinsic time is not), and the resamples of the curve of the whole
-run, which gives S(B) and the constant batch size with which a plan is compared.
+step more or less (because steps are integers and intrinsic time is not), and the draws of the curve of the whole run,
+which gives S(B) and the constant batch size with which a plan is compared.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ import numpy as np
 
 from analysis.arrays import UNKNOWN, Array, Quantity
 from analysis.config import AnalysisConfig
+from analysis.estimate.draws import BEYOND
+from analysis.estimate.prior import STEP
 from analysis.estimate.scheduled import fewest_examples
 from analysis.extensions.schedule_plan.lr_rules import LearningRateRule
 from analysis.extensions.schedule_plan.phases import PlanCost, along, steps_of
@@ -38,7 +40,7 @@ OFF = 0.025
 """Further standard deviation of ln S of a plan: momentum starts slowly, and constant batch sizes are better at rates
 between those of a grid. It is the most likely value for 36 plans of simulated sweeps, none of which is counted in a
 table of the docs, but it was determined after that table had been seen. The uncertainty due to the choice of the
-learning rate and to points off the curve is in the resamples of the curve instead."""
+learning rate and to points off the curve is in the draws of the curve instead."""
 
 
 def outcomes(
@@ -140,10 +142,11 @@ def _of_last(source: PhaseSource, rule: LearningRateRule, sizes: Array, rows: in
 
 def _saved(source: PhaseSource, course: PlanCost) -> Array:
     """Return the fraction of examples saved against the constant batch size with equally many steps, shape ``[1 + R]``;
-    1 if none has so few."""
+    1 if none has so few, NaN if that batch size lies far below the measured ones."""
     assert source.whole is not None
-    curve = source.whole.estimate.then(source.whole.resampled)
-    examples, _ = fewest_examples(curve, course.steps)
+    low, high = np.log(source.measured)
+    log_sizes = np.arange(low - BEYOND, high + BEYOND, STEP)
+    examples, _ = fewest_examples(log_sizes, source.whole.log_steps(np.exp(log_sizes)), course.steps)
     return np.asarray(1.0 - course.examples / examples)
 
 

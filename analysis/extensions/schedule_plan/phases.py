@@ -1,23 +1,22 @@
 r"""Divide a run into phases, and compute what a batch size that changes between them takes.
 
-Between two losses a constant batch size takes :math:`\Delta S(B) = \Delta S_{min} (1 + (b/B)^a)` steps: the curve of
-steps to target again, with a critical batch size b of the phase alone. With progress s counted in steps without noise,
-:math:`S = \int (1 + B_n/B)\,ds` and :math:`E = \int (B + B_n)\,ds` (McCandlish et al. 2018, arXiv 1812.06162, appendix
-D), so on the hyperbola :math:`\Delta S_{min} = \Delta s`, and b is the mean noise scale of the phase. The critical
-batch size of a whole run is an average over its phases, and smaller than that at its end.
+Between two losses a constant batch size takes :math:`\Delta S(B)` steps: the curve of steps to target again, with a
+critical batch size b of the phase alone, where steps times examples are least. With progress s counted in steps without
+noise, :math:`S = \int (1 + B_n/B)\,ds` and :math:`E = \int (B + B_n)\,ds` (McCandlish et al. 2018, arXiv 1812.06162,
+appendix D), so on the hyperbola :math:`\Delta S = \Delta s (1 + b/B)`, and b is the mean noise scale of the phase. The
+critical batch size of a whole run is an average over its phases, and smaller than that at its end.
 
 The only assumption is that the steps in a phase do not depend on the batch sizes before it, at the same loss.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from analysis.arrays import Array, Quantity
-from analysis.estimate.curves import StepsCurve
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,19 +26,23 @@ class PhaseEstimate:
     Attributes:
         where: where it ends, in words.
         critical: critical batch size of the phase in examples; no value if it lies beyond what was measured.
-        estimate, resampled: curve of the steps in the phase against the batch size, scalars and of shape ``[R]``; no
-            rows without an interval.
+        log_steps: function from batch sizes ``[M]`` to ln of the steps in the phase, shape ``[1 + R, M]``: the
+            estimate, then the draws; none of these without an interval.
     """
 
     where: str
     critical: Quantity
-    estimate: StepsCurve = field(repr=False)
-    resampled: StepsCurve = field(repr=False)
+    log_steps: Callable[[Array], Array] = field(repr=False)
+
+    @property
+    def drawn(self) -> bool:
+        """Whether there are draws."""
+        return len(self.log_steps(np.ones(1))) > 1
 
 
 @dataclass(frozen=True)
 class PlanCost:
-    """Cost of stages up to the end of the last phase; the first row is the estimate, the others are the resamples.
+    """Cost of stages up to the end of the last phase; the first row is the estimate, the others are the draws.
 
     Attributes:
         stages: steps in each stage, shape ``[1 + R, T]``.
@@ -62,7 +65,7 @@ class PlanCost:
 
 def steps_of(phases: Sequence[PhaseEstimate], sizes: Array) -> Array:
     """Return the steps in every phase at every constant batch size ``[M]``, shape ``[1 + R, phases, M]``."""
-    return np.stack([np.exp(phase.estimate.then(phase.resampled).log_steps(sizes)) for phase in phases], axis=1)
+    return np.stack([np.exp(phase.log_steps(sizes)) for phase in phases], axis=1)
 
 
 def along(phases: Sequence[PhaseEstimate], starts: Sequence[float], sizes: Sequence[float]) -> PlanCost:
@@ -99,7 +102,7 @@ def best_sizes(steps: Array, weights: Array, sizes: Array) -> Array:
 
 def lower_ends(best: Array, confidence: float) -> Array:
     """Return the lower end of the two-sided interval of each phase's best batch size, but never smaller than that of an
-    earlier phase; without resamples, the best one itself."""
+    earlier phase; without draws, the best one itself."""
     ends = best[0] if len(best) == 1 else np.quantile(best[1:], 0.5 - confidence / 2, axis=0, method="lower")
     return np.maximum.accumulate(np.minimum(ends, best[0]))
 
@@ -110,7 +113,7 @@ def doubled(phases: Sequence[PhaseEstimate], first: float, largest: float) -> Ar
     lower end."""
     size, sizes = first, []
     for phase in phases:
-        low = phase.critical.interval[0] if len(phase.resampled.critical) else phase.critical.value
+        low = phase.critical.interval[0] if phase.drawn else phase.critical.value
         while low is not None and low > 2 * size and 2 * size <= largest:
             size *= 2
         sizes.append(size)

@@ -114,5 +114,5 @@ def chosen(
 
 def best_constant(source: PhaseSource, cost: Array, sizes: Array) -> int:
     """Return the constant batch size of least cost, by the curve of the whole run if there is one."""
-    steps = np.exp(source.whole.estimate.log_steps(sizes)) if source.whole else steps_of(source.phases, sizes)[0].sum(0)
+    steps = steps_of([source.whole] if source.whole else source.phases, sizes)[0].sum(axis=0)
     return int(sizes[np.argmin(steps * cost)])

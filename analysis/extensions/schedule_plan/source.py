@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from scipy.special import ndtri
 
-from analysis.arrays import UNKNOWN, Array, Interval, Quantity
+from analysis.arrays import UNKNOWN, Interval, Quantity
 from analysis.estimate.curves import StepsCurve
 from analysis.estimate.laws.learning_rate import LearningRateLaw
-from analysis.extensions.schedule_plan.phases import PhaseEstimate
+from analysis.extensions.schedule_plan.phases import PhaseEstimate, steps_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,8 +22,8 @@ class PhaseSource:
         what: how they were measured, in words.
         optimizer: name, with what distinguishes it from others; empty if unknown.
         phases: the phases.
-        whole: the run as one phase, which is not the sum of the others, because each curve has its own form; ``None``
-            if it was not measured at constant batch sizes.
+        whole: the run as one phase, which is only nearly the sum of the others, because each is a curve of its own;
+            ``None`` if it was not measured at constant batch sizes.
         measured: smallest and largest batch size for which steps are known.
         critical: critical batch size of all phases together, in examples; ``None`` if unknown.
         grain: number of which batch sizes are multiples, so that they can be run like the measured ones.
@@ -81,25 +81,15 @@ def of_noise_scale(
         normal = np.random.default_rng(seed).standard_normal(draws) / ndtri(0.5 + confidence / 2)
         down, up = math.log(value / low), math.log(high / value)
         drawn = value * np.exp(normal * np.where(normal < 0, down, up))
-    batch_size = seen / progress
-    return PhaseEstimate(
-        where=where,
-        critical=Quantity(value, ends),
-        estimate=_hyperbola(np.asarray(value), progress, batch_size),
-        resampled=_hyperbola(drawn, progress, batch_size),
-    )
-
-
-def _hyperbola(noise_scale: Array, steps: float, batch_size: float) -> StepsCurve:
-    """Return the curve of a run with this many steps at this batch size: each made 1/(1 + B_n/B) steps of progress."""
-    return StepsCurve(
-        np.log(steps / (1.0 + noise_scale / batch_size)), np.log(noise_scale), np.ones_like(noise_scale), noise_scale
-    )
+    scales = np.append(value, drawn)
+    # at the batch size of the run each step made 1 / (1 + B_n / B) steps of progress
+    least = np.log(progress / (1.0 + scales / (seen / progress)))
+    curve = StepsCurve(least, np.log(scales), np.ones_like(scales))
+    return PhaseEstimate(where=where, critical=Quantity(value, ends), log_steps=curve.log_steps)
 
 
 def together(phases: tuple[PhaseEstimate, ...]) -> float:
     """Return the critical batch size of all hyperbolic phases together: E_min over S_min."""
-    return float(
-        sum(float(phase.estimate.min_examples) for phase in phases)
-        / sum(float(phase.estimate.min_steps) for phase in phases)
-    )
+    scales = np.array([phase.critical.value or 0.0 for phase in phases])
+    fewest = steps_of(phases, np.ones(1))[0, :, 0] / (1.0 + scales)
+    return float(fewest @ scales / fewest.sum())

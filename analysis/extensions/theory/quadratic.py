@@ -1,7 +1,7 @@
 """Which optimizers gain from large batches on the noisy quadratic of Zhang et al. (2019, arXiv:1907.04164).
 
-The curves come from closed forms, see :mod:`analysis.extensions.theory.noisy_quadratic`. They are fitted like those of
-a measured sweep, but ``S_min`` and ``B_crit`` are known without assuming a form.
+The curves come from closed forms, see :mod:`analysis.extensions.theory.noisy_quadratic`. They are drawn like those of a
+measured sweep, but ``S_min`` and the batch size of least steps times examples are known without that.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import pandas as pd
 
 from analysis.arrays import OPEN, UNKNOWN, Quantity
 from analysis.config import AnalysisConfig
+from analysis.estimate.definitions import HEADLINE
 from analysis.estimate.fit_table import TableFit, fit_table
 from analysis.estimate.result import Answer
 from analysis.extensions.theory.noisy_quadratic import (
@@ -120,8 +121,8 @@ def quadratic(
         def known(answer: Answer) -> Answer:
             row = row_of[answer.group.optimizer]
             given = row.momentum if row.ema is None else row.ema
-            near = float(np.sqrt(answer.points[0].batch_size * answer.points[-1].batch_size))
-            exact = critical(model, row.optimizer, target, momentum=given, power=row.power, near=near)
+            near = min(answer.points, key=lambda point: point.batch_size * (point.steps_to_target or np.inf) ** 2)
+            exact = critical(model, row.optimizer, target, momentum=given, power=row.power, near=near.batch_size)
             return _known(answer, exact)
 
         fit = replace(fitted, answers=tuple(map(known, fitted.answers)))
@@ -179,9 +180,9 @@ def fit_exactly(table: pd.DataFrame, config: AnalysisConfig) -> TableFit:
 
 
 def _within(answer: Answer) -> Answer:
-    if answer.fit is None:
+    if answer.draws is None:
         return answer
-    first, last = answer.fit.batch_sizes[[0, -1]]
+    first, last = answer.draws.batch_sizes[[0, -1]]
 
     def measured(value: float | None) -> bool:
         return value is not None and first <= value <= last
@@ -190,24 +191,17 @@ def _within(answer: Answer) -> Answer:
         name: definition if measured(definition.value) else replace(definition, value=None, interval=OPEN)
         for name, definition in answer.definitions.items()
     }
-    critical = float(answer.fit.estimate.critical)
-    if not measured(critical):
-        least = answer.min_steps if critical < first else UNKNOWN
-        answer = replace(answer, min_steps=least, examples_at_critical=UNKNOWN, hyperbola=None)
+    if not measured(answer.definitions["pareto"].value):
+        answer = replace(answer, min_steps=UNKNOWN, hyperbola=None)
     return replace(answer, definitions=definitions)
 
 
 def _known(answer: Answer, exact: CurveSummary | None) -> Answer:
-    """Return the answer with exact values in place of those from the fitted form."""
+    """Return the answer with exact values in place of those from the drawn curve."""
     size, least = (exact.batch_size, exact.min_steps) if exact else (None, None)
-    pareto = replace(answer.definitions["pareto"], value=size, interval=OPEN, remark="")
-    return replace(
-        answer,
-        definitions=answer.definitions | {"pareto": pareto},
-        min_steps=Quantity(least),
-        examples_at_critical=Quantity(2.0 * least * size) if least and size else UNKNOWN,
-        hyperbola=None,
-    )
+    known = replace(answer.definitions[HEADLINE], value=size, interval=OPEN, remark="")
+    definitions = answer.definitions | {HEADLINE: known}
+    return replace(answer, definitions=definitions, min_steps=Quantity(least))
 
 
 def label(row: Row) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import singledispatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,6 +19,7 @@ import pandas as pd
 
 from analysis.estimate.definitions import in_words
 from analysis.estimate.findings import Analysis
+from analysis.estimate.fit_table import TableTarget
 from analysis.estimate.result import Answer
 from analysis.estimate.result import scopes as side_by_side
 from analysis.figure_labels import PLAIN, FigureLabels
@@ -34,8 +35,7 @@ TOGETHER = 6
 """Largest number of optimizers whose curves can be distinguished in one panel."""
 
 CRITICAL = ("critical_batch_size", "critical_low", "critical_high")
-EXPONENT = ("exponent", "exponent_low", "exponent_high")
-"""Columns of a value and its interval, see :func:`about`."""
+"""Columns of the value and its interval, see :func:`about`."""
 
 FORMATS = (".pdf", ".png")
 """File formats in which every figure is written."""
@@ -115,7 +115,7 @@ class FigureKind:
 def _among_others(own: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
     """Return the rows of one optimizer with those of the others as background, see :attr:`FigureKind.apart`; without a
     second axis in tokens, for which many panels have no room."""
-    others = table[~table.index.isin(own.index) & (table["kind"] != "hyperbola")]
+    others = table[~table.index.isin(own.index) & ~table["kind"].isin(["hyperbola", "near"])]
     kinds = np.where(others["kind"] == "fit", "other", "beyond")
     others = others.assign(kind=kinds, other_of=others["optimizer"], optimizer=own["optimizer"].iloc[0])
     return pd.concat([own, others], ignore_index=True).assign(tokens_per_example=np.nan)
@@ -175,9 +175,33 @@ def parts(result: Any) -> Iterable[tuple[str, Any]]:
     return [("", result)]
 
 
+@singledispatch
+def in_one(result: Any) -> Any:
+    """Return what one figure of everything is drawn from: the whole result, unless its type registers otherwise."""
+    return result
+
+
 @parts.register
 def _(result: Analysis) -> Iterable[tuple[str, Any]]:
     return scopes(result.answers)
+
+
+@in_one.register
+def _(result: Analysis) -> list[Answer]:
+    """Return the answers, each with what distinguishes it from all others as the name of its optimizer."""
+    groups, optimizers, targets = (
+        len({of(answer) for answer in result.answers}) > 1
+        for of in (lambda a: a.group.workload, lambda a: a.group.optimizer, lambda a: str(a.target))
+    )
+    found = []
+    for answer in result.answers:
+        parts = [answer.group.workload] if groups and answer.group.workload else []
+        parts += [answer.group.optimizer] if optimizers or not parts else []
+        if targets:
+            parts.append(str(answer.target))
+            answer = replace(answer, target=TableTarget(metric="target", value=0.0, known=False))
+        found.append(replace(answer, group=replace(answer.group, optimizer=", ".join(parts))))
+    return found
 
 
 def scopes(answers: Sequence[Answer]) -> list[tuple[str, list[Answer]]]:
@@ -197,13 +221,11 @@ def in_file_name(words: str) -> str:
 def about(answer: Answer) -> dict[str, Any]:
     """Return columns that say which optimizer a row belongs to, its units, and values shown beside its curve."""
     critical = answer.critical_batch_size, *answer.interval
-    exponent = answer.exponent.value, *answer.exponent.interval
     return {
         "optimizer": answer.group.optimizer,
         "definition": answer.critical.definition,
         "definition_in_words": in_words(answer.critical.definition, answer.critical.options),
         **dict(zip(CRITICAL, critical, strict=True)),
-        **dict(zip(EXPONENT, exponent, strict=True)),
         "confidence": answer.confidence,
         "example_unit": answer.group.example_unit,
         "tokens_per_example": answer.group.tokens_per_example,

@@ -1,4 +1,4 @@
-"""Rows of figures of steps against batch size: measured points, and the fitted curve with its band."""
+"""Rows of figures of steps against batch size: measured points, and the expected curve with its band."""
 
 from __future__ import annotations
 
@@ -22,15 +22,14 @@ def measured(point: Point) -> dict[str, Any]:
 
 
 def fitted(answer: Answer, batch_sizes: Array) -> list[dict[str, Any]]:
-    """Return rows of the fitted curve, with its interval band if there is one, and of the hyperbola for comparison."""
-    fit = answer.fit
-    assert fit is not None
-    log_steps, if_one = fit.estimate.log_steps(batch_sizes), fit.hyperbola.log_steps(batch_sizes)
-    resampled = (
-        fit.resampled.log_steps(batch_sizes) if len(fit.resampled_log_steps) else np.empty((0, len(batch_sizes)))
-    )
-    band = np.exp(percentiles(resampled, answer.confidence))
-    rows = along("fit", batch_size=batch_sizes, steps=np.exp(log_steps), low=band[0], high=band[1])
-    if answer.hyperbola is not None and np.abs(if_one - log_steps).max() > _VISIBLE:
-        rows += along("hyperbola", batch_size=batch_sizes, steps=np.exp(if_one))
+    """Return rows of the expected curve, with its interval band, and of the hyperbola for comparison."""
+    draws = answer.draws
+    assert draws is not None
+    expected = draws.estimate(batch_sizes)
+    band = np.exp(percentiles(draws.drawn(batch_sizes), answer.confidence))
+    rows = along("fit", batch_size=batch_sizes, steps=np.exp(expected), low=band[0], high=band[1])
+    if answer.hyperbola is not None:
+        if_one = np.median(answer.hyperbola.curve.log_steps(batch_sizes), axis=0)
+        if np.abs(if_one - expected).max() > _VISIBLE:
+            rows += along("hyperbola", batch_size=batch_sizes, steps=np.exp(if_one))
     return rows

@@ -36,9 +36,10 @@ def command(
     ] = False,
     answer: Answer,
 ) -> None:
-    """Critical batch size with interval, noise scale, figures.
+    """Critical batch size with interval, what doubling buys, noise scale, figures.
 
-    The results are also written as tables, in CSV and LaTeX.
+    The critical batch size B_crit is where steps x examples, B S(B)^2, is least: there one percent fewer steps costs
+    one percent more examples. The results are also written as tables, in CSV and LaTeX.
 
     Example: cbs analyze results/ --target 2.4 --target 2.8
 

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from analysis.estimate.findings import Analysis
 from analysis.present import Presentation, presentation
-from analysis.present.answers import definitions, points, summary
+from analysis.present.answers import definitions, doublings, points, summary
 from analysis.present.suggestions import in_words
-
-if TYPE_CHECKING:
-    pass
 
 
 @presentation.register
@@ -18,13 +13,14 @@ def _(analysis: Analysis) -> Presentation:
     suggested = [] if analysis.suggestions is None else in_words(analysis.suggestions)
     tables = {
         "summary": summary(analysis.answers, names=analysis.headings),
+        "doublings": doublings(analysis.answers, names=analysis.headings),
         "points": points(analysis.answers),
         "definitions": definitions(analysis.answers, names=analysis.headings),
     }
     return Presentation(
-        shown=[tables["summary"], tables["definitions"], *suggested, *analysis.notes],
+        shown=[tables["summary"], tables["doublings"], tables["definitions"], *suggested, *analysis.notes],
         tables=tables,
-        latex=("summary", "definitions"),
-        paper={"summary": ("critical_batch_size", "exponent", "verdict")},
+        latex=("summary", "doublings", "definitions"),
+        paper={"summary": ("critical_batch_size", "within 10 %", "examples_at_critical", "verdict")},
         json="report.json",
     )

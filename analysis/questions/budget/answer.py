@@ -6,26 +6,27 @@ import itertools
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from scipy.special import stdtrit
 
-from analysis.arrays import OPEN, Array, Quantity, percentiles
+from analysis.arrays import OPEN, Array, Quantity
 from analysis.config import DEFAULT, AnalysisConfig
 from analysis.estimate.across import differing
 from analysis.estimate.findings import Findings
-from analysis.estimate.objective import BestLosses, best_losses, winners_at_edges
+from analysis.estimate.margin import Standing, largest_within
+from analysis.estimate.objective import Losses
 from analysis.phrases import number, plural
 from analysis.plain import plain, shown
 from analysis.questions.budget.critical import Relation, relation
 from analysis.questions.budget.doubling import SizeDoubling, doublings
-from analysis.questions.budget.equivalence import Equivalence, Excess, SizeStanding, equivalence, zeros
+from analysis.questions.budget.equivalence import Equivalence, Excess, equivalence
 from analysis.questions.budget.pairs import Pair, pair
 from analysis.questions.budget.reading import Spent, side_by_side, spent
 from analysis.read.groups import Group
-from analysis.read.results import load
+from analysis.read.results import Results, load
 from cbs.errors import ConfigError
 from cbs.trial.record import AT_BUDGET
 
@@ -103,11 +104,11 @@ class OptimizerAtBudget:
     @property
     def standing(self) -> str:
         """The equivalence in words."""
-        sizes: dict[SizeStanding, list[str]] = {}
+        sizes: dict[Standing, list[str]] = {}
         for each in self.sizes:
             sizes.setdefault(each.excess.standing, []).append(str(each.batch_size))
         more = [each.excess.more_seeds for each in self.sizes if each.excess.more_seeds is not None]
-        parts = [f"{standing}: {', '.join(sizes[standing])}" for standing in SizeStanding if standing in sizes]
+        parts = [f"{standing}: {', '.join(sizes[standing])}" for standing in Standing if standing in sizes]
         return "; ".join(parts) + (f" (about {plural(min(more), 'more seed')} would tell the nearest)" if more else "")
 
     def to_json(self) -> dict[str, Any]:
@@ -177,29 +178,22 @@ def budget(
         _margin(within, 1.0)
     results = load(*paths, metric=metric)
     notes: list[str] = [*results.notes, *differing(results.groups)]
-    found = [(entry, best_losses(entry.studies, entry.scale, config)) for entry in spent(results, at, notes)]
-    of = {id(entry): losses for entry, losses in found}
+    found = spent(results, at, config, notes)
     budgets = []
-    for scope in side_by_side([entry for entry, _ in found]):
+    for scope in side_by_side(found):
         first = scope[0]
-        best = min(float(of[id(entry)].losses.min()) for entry in scope)
+        best = min(float(entry.losses.values.min()) for entry in scope)
         asked = within or (f"{NATS:g}" if first.group.metric_unit.startswith("nats") else f"{100 * SHARE:g}%")
         margin = _margin(asked, best)
         names = _names(scope)
-        entries = []
-        for entry, name in zip(scope, names, strict=True):
-            others = [(e, losses) for e, losses in found if e is not entry and e.trains == entry.trains]
-            others = [pair for pair in others if pair[0].group.workload == entry.group.workload]
-            answered = _answer(entry, name, of[id(entry)], margin, others, config)
-            near = relation(
-                results, entry, answered.equivalence.best.value, answered.equivalence.largest_within, margin, config
-            )
-            entries.append(replace(answered, relation=near))
-        pairs = []
-        for (one, name), (two, other) in itertools.combinations(zip(scope, names, strict=True), 2):
-            sizes, losses = (one.sizes, two.sizes), (of[id(one)], of[id(two)])
-            bounds = winners_at_edges(one.studies), winners_at_edges(two.studies)
-            pairs.append(pair((name, other), sizes, losses, bounds, config.confidence, config.seed))
+        entries = [
+            _answer(results, entry, name, margin, [each for each in found if _same(each, entry)], config)
+            for entry, name in zip(scope, names, strict=True)
+        ]
+        pairs = [
+            pair((name, other), one.losses, two.losses, config)
+            for (one, name), (two, other) in itertools.combinations(zip(scope, names, strict=True), 2)
+        ]
         budgets.append(
             AtBudget(
                 title=f"{number(first.budget)} {first.group.example_unit}s",
@@ -240,63 +234,55 @@ def _names(scope: Sequence[Spent]) -> list[str]:
     return longer if len(set(longer)) == len(longer) else [f"{e.group.optimizer}, {e.group.sweep}" for e in scope]
 
 
+def _same(one: Spent, other: Spent) -> bool:
+    """Return whether two entries are of the same runs at different budgets."""
+    return one is not other and one.trains == other.trains and one.group.workload == other.group.workload
+
+
 def _answer(
-    entry: Spent,
-    name: str,
-    found: BestLosses,
-    margin: float,
-    others: Sequence[tuple[Spent, BestLosses]],
-    config: AnalysisConfig,
+    results: Results, entry: Spent, name: str, margin: float, others: Sequence[Spent], config: AnalysisConfig
 ) -> OptimizerAtBudget:
-    edges = winners_at_edges(entry.studies)
-    equal = equivalence(entry.sizes, found, margin, edges, config.confidence)
-    sizes = tuple(
-        _size(entry, place, found, equal.excesses[place], margin, bool(edges[place]), config.confidence)
-        for place in range(len(entry.studies))
-    )
-    verdict, advice = _verdict(sizes, found, margin)
+    equal = equivalence(entry.losses, margin, config.confidence)
+    sizes = tuple(_size(entry, place, equal.excesses[place], margin, config) for place in range(len(entry.studies)))
+    verdict, advice = _verdict(sizes, entry.losses, margin)
     return OptimizerAtBudget(
         group=entry.group,
         optimizer=name,
         sizes=sizes,
         equivalence=equal,
-        doublings=doublings(entry, found, edges, others, config.confidence),
-        relation=Relation(),
+        doublings=doublings(entry, others, config.confidence),
+        relation=relation(results, entry, equal.best.value, equal.largest_within, margin, config),
         verdict=verdict,
         advice=advice,
         constant=entry.constant,
     )
 
 
-def _size(
-    entry: Spent, place: int, found: BestLosses, excess: Excess, margin: float, edge: bool, confidence: float
-) -> SizeAtBudget:
-    study, losses, sign = entry.studies[place], entry.losses[place], entry.sign
-    winner = study.winner
+def _size(entry: Spent, place: int, excess: Excess, margin: float, config: AnalysisConfig) -> SizeAtBudget:
+    study, losses, sign, found = entry.studies[place], entry.tables[place], entry.sign, entry.losses
+    winner, edge = study.winner, bool(found.edges[place])
     assert winner is not None
     named = bool(np.isfinite(study.lrs).all())
-    ends: list[float | None] = [None, None]
-    if len(found.resampled):
-        ends = [sign * end for end in percentiles(found.alone(confidence)[:, place], confidence)]
-    low, high = ends if sign > 0 else ends[::-1]
+    rows = sign * np.append(found.values[place], found.drawn[:, place])
+    metric = Quantity.drawn(rows, config.confidence)
+    if edge:  # a better learning rate may lie beyond
+        metric = Quantity(metric.value, (None, metric.interval[1]) if sign > 0 else (metric.interval[0], None))
     means = _means(losses, study.ran, winner)
     return SizeAtBudget(
         batch_size=study.batch_size,
         steps=round(entry.budget / study.batch_size),
-        metric=Quantity(
-            sign * float(found.losses[place]), (None if edge and sign > 0 else low, None if edge and sign < 0 else high)
-        ),
+        metric=metric,
         per_seed=tuple((sign * losses[winner][np.isfinite(losses[winner])]).tolist()),
         best_lr=float(study.lrs[winner]) if named else None,
         at_grid_edge=edge,
-        seeds=int(np.isfinite(losses[winner]).sum()),
+        seeds=int(found.seeds[place]),
         failed=int((study.ran[winner] & ~np.isfinite(losses[winner])).sum()),
         excess=excess,
-        basin=_basin(study.lrs, means, float(means[winner]) + margin, winner) if named else None,
+        basin=_basin(study.lrs, means, margin, winner) if named else None,
         between=float(found.between[place]),
         grid=tuple((float(lr), sign * float(mean)) for lr, mean in zip(study.lrs, means, strict=True)),
         warmup=study.warmup,
-        others=_others(entry, study.trials[winner], confidence),
+        others=_others(entry, study.trials[winner], config.confidence),
     )
 
 
@@ -330,19 +316,18 @@ def _means(losses: Array, ran: Array, winner: int) -> Array:
     return np.where(failed | ~both.any(axis=1), np.nan, whole + mean)
 
 
-def _basin(lrs: Array, means: Array, limit: float, winner: int) -> float | None:
-    """Return the ratio of the highest to the lowest learning rate at which the mean, interpolated in ln lr, is below
-    the limit; a failed learning rate ends the range halfway to it."""
+def _basin(lrs: Array, means: Array, margin: float, winner: int) -> float | None:
+    """Return the ratio of the highest to the lowest learning rate at which the mean, interpolated in ln lr, is within
+    the margin of the winner's; a failed learning rate ends the range halfway to it."""
     width = 0.0
     for side in (1, -1):
-        logs, over = side * np.log(lrs)[winner::side], means[winner::side] - limit
+        logs, over = side * np.log(lrs)[winner::side], means[winner::side] - means[winner] - margin
         over[1:] = np.where(np.isfinite(over[1:]), over[1:], -over[:-1])
-        ends = float(zeros(logs, over[None], smooth=False)[0]) if len(logs) > 1 else math.inf
-        width += ends - logs[0]
+        width += float(largest_within(logs, over[None], 0.0, np.zeros(1))[0]) - logs[0]
     return math.exp(width) if math.isfinite(width) else None
 
 
-def _verdict(sizes: Sequence[SizeAtBudget], found: BestLosses, margin: float) -> tuple[str, str]:
+def _verdict(sizes: Sequence[SizeAtBudget], found: Losses, margin: float) -> tuple[str, str]:
     edges = [str(size.batch_size) for size in sizes if size.at_grid_edge]
     if edges:
         return (
@@ -351,10 +336,16 @@ def _verdict(sizes: Sequence[SizeAtBudget], found: BestLosses, margin: float) ->
         )
     if len(sizes) < 2:
         return "too few batch sizes", "run at least two, a factor of two apart"
-    if not len(found.resampled):
+    if not len(found.drawn):
         return "too few seeds", "with one seed and fewer than four batch sizes the scatter of losses is unknown"
-    if found.freedom < len(sizes) and int(found.seeds.max()) == 1:
+    if not found.freedom:
         return "too few seeds", "the noise is read off the scatter about a smooth curve; run two or more seeds"
+    if failed := [f"{size.batch_size} ({size.failed} of {size.failed + size.seeds})" for size in sizes if size.failed]:
+        return (
+            "some seeds failed",
+            f"at the best learning rate of batch size {', '.join(failed)}: the loss there is that of the other seeds "
+            "only; look at the runs that failed",
+        )
     if coarse := [size for size in sizes if size.between > margin]:
         told = ", ".join(f"{size.batch_size} (around {size.best_lr:.3g})" for size in coarse)
         return (
@@ -364,10 +355,4 @@ def _verdict(sizes: Sequence[SizeAtBudget], found: BestLosses, margin: float) ->
         )
     if all(math.isnan(lr) for size in sizes for lr, _ in size.grid) or all(len(size.grid) < 2 for size in sizes):
         return "learning rate not tuned", "one learning rate per batch size: each loss is at that one, not at the best"
-    if failed := [f"{size.batch_size} ({size.failed} of {size.failed + size.seeds})" for size in sizes if size.failed]:
-        return (
-            "some seeds failed",
-            f"at the best learning rate of batch size {', '.join(failed)}: the loss there is that of the other seeds "
-            "only; look at the runs that failed",
-        )
     return "ok", ""

@@ -6,8 +6,8 @@ batch size by the slope of the curve in ln E times the difference of ln E_eff:
 
 .. math:: L(B) - L(B_0) = s \ln\frac{1 + B/B_\mathrm{crit}}{1 + B_0/B_\mathrm{crit}},\quad s = -dL/d\ln E.
 
-The critical batch size is that of the steps to the hardest loss that every batch size had reached when the examples
-were spent, estimated as in ``cbs analyze``.
+The critical batch size is that of the hyperbola through the steps to the hardest loss that every batch size had reached
+when the examples were spent, as ``cbs fit`` estimates it; where it is beyond the batch sizes, it is extrapolated.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Relation:
 
     Attributes:
         target: value of the metric for which the critical batch size holds.
-        critical_batch_size: critical batch size in examples.
+        critical_batch_size: critical batch size of the hyperbola, in examples.
         slope: decrease of the loss per unit of ln E at the best batch size, in the unit of the metric.
         predicted: the largest batch size within the margin that these two predict.
         measured: the measured one.
@@ -63,10 +63,10 @@ def relation(
         return Relation(measured=measured, remark="learning rates decay, so no curve passes a loss as it would have")
     if best is None or len(entry.studies) < 2:
         return Relation(measured=measured, remark="there are too few batch sizes")
-    curve = entry.tuned_curve(entry.studies[int(np.flatnonzero(entry.sizes == best)[0])])
+    curve = entry.tuned_curve(entry.studies[int(np.flatnonzero(entry.losses.sizes == best)[0])])
     if len(curve[0]) < _FEWEST:
         return Relation(measured=measured, remark="the runs have no curves")
-    hardest = max(float(np.nanmin(np.nanmean(_whole(losses), axis=1))) for losses in entry.losses)
+    hardest = max(float(np.nanmin(np.nanmean(_whole(losses), axis=1))) for losses in entry.tables)
     target = replace(entry.group.target, value=easier_by_rounding(entry.sign * hardest, entry.sign > 0, 4))
     trial, step, value = (results.evaluations[name].to_numpy() for name in ("trial", "step", "value"))
     steps = target.crossings(trial, step, value, len(results.trials))
@@ -76,7 +76,7 @@ def relation(
     evaluations = [trial, step, value]
     read = Reading(target=target, studies=list(studies(entry.group, entry.rows, target, steps, apart, evaluations)))
     ((answer,),) = (list(made) for made in answered([(entry.group, [read])], config))
-    critical = Quantity(answer.critical_batch_size, answer.interval)
+    critical = answer.hyperbola.critical_batch_size if answer.hyperbola else UNKNOWN
     slope = _slope(*curve)
     said = "" if str(answer.verdict) == "ok" else str(answer.verdict)
     if slope is None or critical.value is None:

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from analysis.arrays import UNKNOWN, Array, Quantity
-from analysis.estimate.objective import BestLosses
 from analysis.questions.budget.reading import Spent
 
 _EDGE = "a best learning rate lies at the edge of the grid"
@@ -41,53 +40,43 @@ class SizeDoubling:
     remark: str = ""
 
 
-def doublings(
-    entry: Spent,
-    found: BestLosses,
-    bound: np.ndarray,
-    others: Sequence[tuple[Spent, BestLosses]],
-    confidence: float,
-) -> tuple[SizeDoubling, ...]:
-    """Return the cost of going from every batch size to the next one.
-
-    Args:
-        entry: the runs of the optimizer at this budget.
-        found: losses of the batch sizes.
-        bound: mask of the losses that are bounds, because the best learning rate is at the edge of the grid, ``[M]``.
-        others: the same optimizer at other budgets, for runs without curves and decaying learning rates.
-        confidence: confidence of the intervals.
-    """
+def doublings(entry: Spent, others: Sequence[Spent], confidence: float) -> tuple[SizeDoubling, ...]:
+    """Return the cost of going from every batch size to the next one; ``others`` are the same optimizer at other
+    budgets, for runs without curves and decaying learning rates."""
+    found = entry.losses
     curves = [entry.tuned_curve(study) for study in entry.studies] if entry.constant else []
     source = "no curve of the runs goes there"
     if not any(len(examples) > 1 for examples, _ in curves):
-        curves = [_over_budgets(int(size), entry, found, others) for size in entry.sizes]
+        curves = [_over_budgets(size, [*others, entry]) for size in found.sizes]
         source = "no smaller budget of these batch sizes goes there: a second one has to be run"
     made = []
     for place in range(len(entry.studies) - 1):
         small, large = (entry.studies[place + step].batch_size for step in (0, 1))
-        if bound[place : place + 2].any():
+        if found.edges[place : place + 2].any():
             made.append(SizeDoubling(batch_size=small, larger=large, loss=UNKNOWN, remark=_EDGE))
             continue
-        worse = found.losses[place + 1] - found.losses[place]
-        drawn = found.resampled[:, place + 1] - found.resampled[:, place]
-        rows, pair = np.concatenate([[worse], drawn]), (curves[place], curves[place + 1])
-        loss, data = Quantity.drawn(rows, confidence), _share(pair, entry.budget, rows, confidence)
-        times = large / small
-        steps = _times(data, times)
-        remark = source if data.value is None else ""
-        made.append(SizeDoubling(batch_size=small, larger=large, loss=loss, data=data, steps=steps, remark=remark))
+        rows = np.concatenate([np.diff(found.values)[[place]], np.diff(found.drawn)[:, place]])
+        data = _share((curves[place], curves[place + 1]), entry.budget, rows, confidence)
+        made.append(
+            SizeDoubling(
+                batch_size=small,
+                larger=large,
+                loss=Quantity.drawn(rows, confidence),
+                data=data,
+                steps=_times(data, large / small),
+                remark=source if data.value is None else "",
+            )
+        )
     return tuple(made)
 
 
-def _over_budgets(
-    size: int, entry: Spent, found: BestLosses, others: Sequence[tuple[Spent, BestLosses]]
-) -> tuple[Array, Array]:
+def _over_budgets(size: float, entries: Sequence[Spent]) -> tuple[Array, Array]:
     """Return the budgets at which a batch size was run, and its losses there."""
-    points = {}
-    for spent, losses in [*others, (entry, found)]:
-        for study, loss in zip(spent.studies, losses.losses, strict=True):
-            if study.batch_size == size:
-                points[spent.budget] = float(loss)
+    points = {
+        entry.budget: float(entry.losses.values[entry.losses.sizes == size][0])
+        for entry in entries
+        if size in entry.losses.sizes
+    }
     budgets = sorted(points)
     return np.array(budgets), np.minimum.accumulate([points[budget] for budget in budgets])
 

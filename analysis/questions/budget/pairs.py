@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from analysis.arrays import UNKNOWN, Array, Interval, Quantity, percentiles
-from analysis.estimate.independent import shuffled
-from analysis.estimate.objective import BestLosses
-from analysis.questions.budget.equivalence import zeros
+from analysis.arrays import UNKNOWN, Quantity
+from analysis.config import AnalysisConfig
+from analysis.estimate.margin import largest_within
+from analysis.estimate.objective import Losses
+from analysis.estimate.together import Difference, difference
 
 
 @dataclass(frozen=True, kw_only=True)
-class DifferenceAt(Quantity):
+class DifferenceAt(Difference):
     """Loss of one optimizer minus that of the other at a batch size, in the unit of the metric; positive if the other
-    is better.
-
-    Attributes:
-        probability: probability that the other is better; ``None`` without resamples.
-    """
+    is better."""
 
     batch_size: int
-    probability: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,54 +39,36 @@ class Pair:
     overtaker: str = ""
 
 
-def pair(
-    names: tuple[str, str],
-    sizes: tuple[Array, Array],
-    found: tuple[BestLosses, BestLosses],
-    bounds: tuple[np.ndarray, np.ndarray],
-    confidence: float,
-    seed: int,
-) -> Pair:
-    """Return the first minus the second where neither loss is a bound; the resamples of the two are independent."""
-    both = np.intersect1d(*(own[~bound] for own, bound in zip(sizes, bounds, strict=True)))
-    one, two = (np.searchsorted(own, both) for own in sizes)
-    losses = found[0].losses[one] - found[1].losses[two]
-    known = len(found[0].resampled) and len(found[1].resampled)
-    drawn = np.empty((0, len(both)))
-    if known:
-        drawn = found[0].resampled[:, one] - shuffled(found[1].resampled, seed=seed)[:, two]
-    ends = percentiles(drawn, confidence).T if known else np.full((len(both), 2), np.nan)
-    at = tuple(
-        DifferenceAt(
-            value=float(losses[place]),
-            interval=(float(ends[place][0]), float(ends[place][1])) if known else (None, None),
-            batch_size=int(size),
-            probability=float((drawn[:, place] > 0).mean()) if known else None,
-        )
-        for place, size in enumerate(both)
-    )
-    overtakes, rising = _overtakes(np.log(both), losses, drawn, confidence)
+def pair(names: tuple[str, str], first: Losses, second: Losses, config: AnalysisConfig) -> Pair:
+    """Return the first minus the second where neither loss is a bound; the draws of the two are independent."""
+    order = np.random.default_rng([config.seed, 1]).permutation(len(second.drawn))
+    draws = second.draws and second.draws.taken(order)
+    second = replace(second, drawn=second.drawn[order], draws=draws)
+    both = np.intersect1d(first.sizes[~first.edges], second.sizes[~second.edges])
+    one, two = np.searchsorted(first.sizes, both), np.searchsorted(second.sizes, both)
+    known, at = len(first.drawn) and len(second.drawn), []
+    for size, mine, its in zip(both, one, two, strict=True):
+        found = Difference(float(first.values[mine] - second.values[its]))
+        if known:
+            found = difference(first.drawn[:, mine], second.drawn[:, its], config.confidence)
+        at.append(DifferenceAt(**vars(found), batch_size=int(size)))
+    overtakes, rising = _overtakes(at, first, second, config.confidence) if known else (UNKNOWN, False)
     who = "" if overtakes.value is None else names[1] if rising else names[0]
-    return Pair(optimizer=names[0], other=names[1], at=at, overtakes=overtakes, overtaker=who)
+    return Pair(optimizer=names[0], other=names[1], at=tuple(at), overtakes=overtakes, overtaker=who)
 
 
-def _overtakes(logs: Array, losses: Array, drawn: Array, confidence: float) -> tuple[Quantity, bool]:
-    """Return where the difference passes 0, with its interval, if both its ends differ significantly from 0 and in
+def _overtakes(at: list[DifferenceAt], first: Losses, second: Losses, confidence: float) -> tuple[Quantity, bool]:
+    """Return where the difference passes 0, with its interval, if it differs significantly from 0 on both sides and in
     sign; and whether it rises."""
-    if len(logs) < 2 or not len(drawn):
-        return UNKNOWN, False
-    low, high = percentiles(drawn, confidence)
-    told = np.flatnonzero((low > 0) | (high < 0))
-    signs = np.sign(losses[told])
+    told = [each for each in at if (each.interval[0] or -1.0) > 0 or (each.interval[1] or 1.0) < 0]
+    signs = np.sign([each.value or 0.0 for each in told])
     changes = np.flatnonzero(np.diff(signs))
     if len(changes) != 1:
         return UNKNOWN, False
-    first, last = told[changes[0]], told[changes[0] + 1]
-    rising = bool(losses[last] > 0)
-    part, sign = slice(first, last + 1), 1.0 if rising else -1.0
-    rows = np.vstack([losses[None], drawn])[:, part] * sign
-    values = np.empty(len(rows))
-    for turn, smooth in enumerate((True, False)):
-        values[turn::2] = np.minimum(zeros(logs[part], rows[turn::2], smooth=smooth), logs[last])
-    ends: Interval = tuple(np.exp(percentiles(values[1:], confidence)).tolist())  # type: ignore[assignment]
-    return Quantity(float(np.exp(values[0])), ends), rising
+    below, above = told[changes[0]], told[changes[0] + 1]
+    places = np.linspace(np.log(below.batch_size), np.log(above.batch_size), 64)
+    sign = float(signs[changes[0] + 1])
+    rows = sign * (first.at(places) - second.at(places))
+    passed = np.minimum(largest_within(places, rows, 0.0, np.zeros(len(rows))), places[-1])
+    low, value, high = np.exp(np.quantile(passed, [0.5 - confidence / 2, 0.5, 0.5 + confidence / 2])).tolist()
+    return Quantity(value, (low, high)), sign > 0

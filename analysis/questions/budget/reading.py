@@ -12,8 +12,9 @@ import numpy as np
 import pandas as pd
 
 from analysis.arrays import Array
+from analysis.config import AnalysisConfig
 from analysis.estimate.across import OF_BUDGET, settings_of
-from analysis.estimate.objective import as_study, unit_of
+from analysis.estimate.objective import Losses, draw_losses, loss_studies
 from analysis.estimate.studies import FARTHEST, Study, one_study
 from analysis.phrases import number, plural
 from analysis.read.groups import EXECUTION, Group
@@ -35,9 +36,9 @@ class Spent:
             budget.
         budget: number of examples.
         sign: 1 if a lower metric is better, otherwise -1: a loss is the metric times this.
-        scale: as for :func:`analysis.estimate.objective.as_study`.
         studies: studies of losses, in order of increasing batch size; each has a winner.
-        losses: losses of each study, shape ``[L, N]``.
+        tables: losses of each study, shape ``[L, N]``.
+        losses: draws of the losses at the best learning rates.
         constant: whether learning rates were at their peak when the examples were spent, so that curves also give
             smaller budgets; for imports, whether nothing says otherwise.
         results: results to which ``rows`` belong.
@@ -48,9 +49,9 @@ class Spent:
     name: str
     budget: float
     sign: float
-    scale: tuple[float, float]
     studies: tuple[Study, ...] = field(repr=False)
-    losses: tuple[Array, ...] = field(repr=False)
+    tables: tuple[Array, ...] = field(repr=False)
+    losses: Losses = field(repr=False)
     constant: bool
     results: Results = field(repr=False)
     rows: pd.DataFrame = field(repr=False)
@@ -61,10 +62,6 @@ class Spent:
         own = {name: str(value) for name, value in settings_of(self.group).items()}
         unlike = (*EXECUTION, "evaluation", "prune_factor", "stops_at_target")
         return {"": self.name} | {name: own[name] for name in own if name.partition(".")[0] not in unlike}
-
-    @property
-    def sizes(self) -> Array:
-        return np.array([study.batch_size for study in self.studies], dtype=float)
 
     def tuned_curve(self, study: Study) -> tuple[Array, Array]:
         """Return examples, up to the budget, and the smallest mean loss over seeds of all learning rates there.
@@ -87,12 +84,13 @@ class Spent:
         return grid[kept], np.maximum.accumulate(best[kept][::-1])[::-1]
 
 
-def spent(results: Results, at: Sequence[float], notes: list[str]) -> list[Spent]:
+def spent(results: Results, at: Sequence[float], config: AnalysisConfig, notes: list[str]) -> list[Spent]:
     """Return the runs of every group at every budget; notes say what is left out.
 
     Args:
         results: the results.
         at: budgets in examples to read from curves of constant learning rates; empty for the ends of the runs.
+        config: configuration of the analysis.
         notes: list to which lines are added.
 
     Raises:
@@ -111,7 +109,7 @@ def spent(results: Results, at: Sequence[float], notes: list[str]) -> list[Spent
         if "imported" in group.manifest and at:
             notes.append(f"{group.sweep}: the learning-rate schedule is not known; --at takes it for constant")
         for budget in at or (None,):
-            entry = _at_budget(results, group, rows, budget, notes)
+            entry = _at_budget(results, group, rows, budget, config, notes)
             if isinstance(entry, str):
                 reasons.append(f"{group.optimizer}: {entry}")
             else:
@@ -122,7 +120,9 @@ def spent(results: Results, at: Sequence[float], notes: list[str]) -> list[Spent
     return found
 
 
-def _at_budget(results: Results, group: Group, rows: pd.DataFrame, at: float | None, notes: list[str]) -> Spent | str:
+def _at_budget(
+    results: Results, group: Group, rows: pd.DataFrame, at: float | None, config: AnalysisConfig, notes: list[str]
+) -> Spent | str:
     """Return the runs of one group at one budget, or the reason why there are none."""
     sign = -1.0 if group.target.direction == "above" else 1.0
     if at is None:
@@ -180,15 +180,15 @@ def _at_budget(results: Results, group: Group, rows: pd.DataFrame, at: float | N
             notes.append(f"{group.optimizer}: at batch size {size} no run reached {number(at)} examples")
     if not studies:
         return f"no run reached {budget}"
-    scale = unit_of(tables)
+    of_losses, scale = loss_studies(studies, tables)
     return Spent(
         group=group,
         name=_name(group),
         budget=at,
         sign=sign,
-        scale=scale,
-        studies=tuple(as_study(study, table, scale) for study, table in zip(studies, tables, strict=True)),
-        losses=tuple(tables),
+        studies=tuple(of_losses),
+        tables=tuple(tables),
+        losses=draw_losses(of_losses, scale, config),
         constant=not decays,
         results=results,
         rows=rows,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,7 +14,7 @@ from analysis.estimate.time_curves import plane
 from analysis.questions.compare.ratios import (
     CriticalPair,
     TokenRatio,
-    critical_pair,
+    critical_pairs,
     named,
     pick_reference,
     token_ratio,
@@ -122,7 +121,7 @@ def _comparison(scope: Scope, reference: str | None, throughput: Throughput | No
         optimizers=tuple(answer.group.optimizer for answer in answers),
         reference=chosen.group.optimizer,
         token_ratios=tuple(ratios),
-        critical_batch_sizes=tuple(critical_pair(one, two) for one, two in itertools.permutations(answers, 2)),
+        critical_batch_sizes=tuple(critical_pairs(answers)),
         compute_time=tuple(points),
         notes=tuple(notes),
     )

@@ -93,6 +93,6 @@ def rising(ratio: TokenRatio) -> str:
         return f"{ratio.optimizer}: too few batch sizes to say whether the ratio decreases with the batch size"
     return (
         f"{ratio.optimizer}: the ratio does not decrease with the batch size with probability "
-        f"{share(ratio.probability_not_decreasing)} by the fitted curves"
-        + ("" if ratio.verdict is Verdict.OK else f", one of which is in doubt: {ratio.verdict}")
+        f"{share(ratio.probability_not_decreasing)}"
+        + ("" if ratio.verdict is Verdict.OK else f", but one of the curves is in doubt: {ratio.verdict}")
     )

@@ -42,7 +42,7 @@ HOUR = 3600.0
 """Seconds per hour."""
 
 
-class Standing(StrEnum):
+class ScheduleStanding(StrEnum):
     """Verdict on a schedule; the notes say what prevents a stronger one."""
 
     BETTER = "better than all constant"
@@ -78,7 +78,7 @@ class Judged:
     seeds: int = 0
     seeds_reached: int = 0
     comparison: ScheduleGain | None = field(default=None, repr=False)
-    verdict: Standing = Standing.UNKNOWN
+    verdict: ScheduleStanding = ScheduleStanding.UNKNOWN
     notes: tuple[str, ...] = ()
     course: pd.DataFrame | None = field(default=None, repr=False)
 
@@ -188,15 +188,15 @@ def _judged(
         "best_lr": float(study.lrs[row]), "at_grid_edge": edge, "seeds": int(ran.sum()),
         "seeds_reached": int(hit.sum()), "course": course,
     }  # fmt: skip
-    if answer.fit is None:
+    if answer.draws is None or answer.hyperbola is None:
         return Judged(**about, notes=("the constant batch sizes have no curve: " + answer.advice,))
     low, high = answer.exponent.interval
     hyperbola = (low is None or low <= 1.0) and (high is None or high >= 1.0)
     comparison = compare(
-        answer.fit,
+        answer.draws,
         runs,
         answer.confidence,
-        hyperbola=hyperbola,
+        hyperbola=answer.hyperbola.curve if hyperbola else None,
         step_times=times,
         step_factors=None if factors is None else lambda sizes, count: factors(sizes, count=count),
         seed=answer.config.seed,
@@ -207,16 +207,16 @@ def _judged(
         where = "" if unchanged == len(runs) else f" in {unchanged} of {len(runs)} seeds"
         against.append(f"the target was reached before the batch size changed{where}")
     if comparison.equal_examples is None:
-        remarks.append("by the fitted curve no constant batch size needs so few examples")
+        remarks.append("no constant batch size near the measured ones takes as many examples")
     if comparison.equal_steps is None:
-        remarks.append("by the fitted curve no constant batch size needs so few steps")
+        remarks.append("no constant batch size near the measured ones takes as many steps")
     if times is not None and comparison.seconds.value is None:
         remarks.append("a batch size of the schedule has no step time, so there are no hours")
     elif times is not None and comparison.seconds_saved.value is None and comparison.equal_examples is not None:
         remarks.append(f"no step time at batch size {comparison.equal_examples:.3g}, so no hours saved")
     if not hyperbola:
         remarks.append("the curve of constant batch sizes is not a hyperbola, so gamma is meaningless")
-    verdict = Standing.UNKNOWN if against else _standing(comparison.steps_saved)
+    verdict = ScheduleStanding.UNKNOWN if against else _standing(comparison.steps_saved)
     return Judged(**about, comparison=comparison, verdict=verdict, notes=(*against, *remarks))
 
 
@@ -261,8 +261,8 @@ def _against(answer: Answer, gain: ScheduleGain, edge: bool, reached: int, seeds
         remarks.append(f"{reached} of {seeds} seeds reached the target, so the means are only over the fast ones")
     elif seeds < FEWEST_SEEDS:
         remarks.append("the schedule was run with one seed only")
-    assert answer.fit is not None
-    low, high = answer.fit.batch_sizes[0], answer.fit.batch_sizes[-1]
+    assert answer.draws is not None
+    low, high = answer.draws.batch_sizes[[0, -1]]
     for words, size in (("examples", gain.equal_examples), ("steps", gain.equal_steps)):
         if size is not None and not low <= size <= high:
             remarks.append(
@@ -272,13 +272,13 @@ def _against(answer: Answer, gain: ScheduleGain, edge: bool, reached: int, seeds
     return remarks
 
 
-def _standing(saved: Quantity) -> Standing:
+def _standing(saved: Quantity) -> ScheduleStanding:
     low, high = saved.interval
     if low is not None and low > 0:
-        return Standing.BETTER
+        return ScheduleStanding.BETTER
     if high is not None and high < 0:
-        return Standing.WORSE
-    return Standing.ALIKE if low is not None and high is not None else Standing.UNKNOWN
+        return ScheduleStanding.WORSE
+    return ScheduleStanding.ALIKE if low is not None and high is not None else ScheduleStanding.UNKNOWN
 
 
 def course_of(trial: pd.Series, recorded: dict[int, dict[str, np.ndarray]]) -> pd.DataFrame:

@@ -2,7 +2,8 @@ r"""The local critical batch size along a training run, measured by branches of 
 
 Merrill et al. (arXiv 2505.23971): branches of a checkpoint train for a window of examples with k times the batch size
 of the run, and the largest k whose loss does not fall behind gives the critical batch size there. Here it is estimated
-from paired differences, with an interval (:mod:`analysis.estimate.branches.paired`); the published rule stands beside.
+with an interval, from draws of the loss over k (:mod:`analysis.estimate.branches.local_factor`); the published rule
+stands beside.
 
 The constant batch size that is nearest to the local one f(t) in mean square is the time average of f, which is
 :math:`f(T)/(c + 1)` for :math:`f \sim t^c` (appendix D of the paper).
@@ -23,13 +24,13 @@ import numpy as np
 from analysis.arrays import UNKNOWN, Array, Quantity
 from analysis.config import DEFAULT, AnalysisConfig
 from analysis.estimate.across import differing
-from analysis.estimate.branches.paired import noise_to_borrow
+from analysis.estimate.branches.local_factor import ENOUGH, FactorCurve
 from analysis.estimate.estimates import answers
 from analysis.estimate.findings import Findings
 from analysis.phrases import number
 from analysis.plain import plain, shown
 from analysis.questions.local.checkpoints import LocalCheckpoint, checkpoint
-from analysis.questions.local.tuned_branches import CheckpointTables, tables_of
+from analysis.questions.local.tuned_branches import TunedBranches, tuned
 from analysis.read.branches import branched
 from analysis.read.groups import Group
 from analysis.read.results import load, read_trials
@@ -156,17 +157,17 @@ def local(
     if not 0 <= noise_share < math.inf:
         raise ConfigError(f"--noise-share must be 0 or more, got {noise_share:g}")
     every, notes = read_trials(*paths)
-    tables = [tables_of(each) for each in branched(every, notes)]
+    found = [tuned(each) for each in branched(every, notes)]
     beside = _beside(paths, config)
     scopes = []
-    for _, members in itertools.groupby(sorted(tables, key=_scope), key=_scope):
+    for _, members in itertools.groupby(sorted(found, key=_scope), key=_scope):
         scopes.append(_answered(list(members), beside, config, within, noise_share))
     notes += [line for scope in scopes for line in differing([curve.group for curve in scope.curves])]
     return LocalBatchSizes(config=config, scopes=tuple(scopes), notes=tuple(dict.fromkeys(notes)))
 
 
-def _scope(tables: CheckpointTables) -> tuple[str, str, str]:
-    group = tables.branched.group
+def _scope(branches: TunedBranches) -> tuple[str, str, str]:
+    group = branches.branched.group
     return group.workload, group.target.metric, str(group.data_hash)
 
 
@@ -198,33 +199,37 @@ def _beside(paths: Sequence[str | os.PathLike[str]], config: AnalysisConfig) -> 
 
 
 def _answered(
-    members: list[CheckpointTables], beside: Sequence[tuple[Group, SweepCritical]], config: AnalysisConfig,
+    members: list[TunedBranches], beside: Sequence[tuple[Group, SweepCritical]], config: AnalysisConfig,
     within: float, share: float,
 ) -> LocalScope:  # fmt: skip
-    noises = [tables.noise for tables in members if not math.isnan(tables.noise)]
-    noise = float(np.median(noises)) if noises else None
+    names = [(each.branched.group.sweep, each.branched.group.optimizer) for each in members]
+    runs: list[list[tuple[TunedBranches, FactorCurve | None]]] = []
+    for _, own in itertools.groupby(range(len(members)), key=names.__getitem__):
+        along = sorted((members[place] for place in own), key=lambda each: each.branched.examples)
+        runs.append(list(zip(along, factor_curves(along, config, 101 * len(runs)), strict=True)))
+    deviations = [curve.deviation for run in runs for _, curve in run if curve is not None and curve.freedom]
+    noise = float(np.median(deviations)) if deviations else None
     tolerance = max(within, share * (noise or 0.0))
+    sweeps = Counter(optimizer for _, optimizer in set(names))
     curves: list[LocalCurve] = []
-    names = {id(tables): (tables.branched.group.sweep, tables.branched.group.optimizer) for tables in members}
-    sweeps = Counter(optimizer for _, optimizer in set(names.values()))
-    for (sweep, optimizer), own in itertools.groupby(members, key=lambda tables: names[id(tables)]):
-        along = sorted(own, key=lambda tables: tables.branched.examples)
-        lent = noise_to_borrow([tables.of("loss") for tables in along])
+    for run in runs:
         checkpoints = tuple(
-            checkpoint(tables, tolerance, lent, config, 101 * len(curves) + place) for place, tables in enumerate(along)
+            checkpoint(branches, drawn, tolerance, config, 101 * len(curves) + place)
+            for place, (branches, drawn) in enumerate(run)
         )
-        group = along[0].branched.group
+        first = run[0][0].branched
         exponent, power = _power_law(checkpoints, config.confidence)
+        optimizer = first.group.optimizer
         curves.append(
             LocalCurve(
-                group=group,
-                optimizer=f"{optimizer}, {sweep}" if sweeps[optimizer] > 1 else optimizer,
-                source=along[0].branched.source,
+                group=first.group,
+                optimizer=f"{optimizer}, {first.group.sweep}" if sweeps[optimizer] > 1 else optimizer,
+                source=first.source,
                 checkpoints=checkpoints,
                 average=_average(checkpoints, config.confidence),
                 exponent=exponent,
                 power_average=power,
-                sweep=tuple(critical for other, critical in beside if _alike(group, other)),
+                sweep=tuple(critical for other, critical in beside if _alike(first.group, other)),
             )
         )
     group = members[0].branched.group
@@ -234,6 +239,19 @@ def _answered(
         example_unit=group.example_unit, tokens_per_example=group.tokens_per_example, tolerance=tolerance,
         absolute=within, noise_share=share, noise=noise, curves=tuple(curves), pairs=tuple(pairs),
     )  # fmt: skip
+
+
+def factor_curves(along: Sequence[TunedBranches], config: AnalysisConfig, seed: int) -> list[FactorCurve | None]:
+    """Return draws of the losses of every checkpoint of a run; those with hardly any noise of their own have that of
+    the others."""
+    every = [branches.curve("loss", config, seed + place) for place, branches in enumerate(along)]
+    lenders = [each for each in every if each is not None and each.freedom >= ENOUGH]
+    return [
+        branches.curve("loss", config, seed + place, lenders)
+        if lenders and each is not None and each.freedom < ENOUGH
+        else each
+        for place, (branches, each) in enumerate(zip(along, every, strict=True))
+    ]
 
 
 def _rows(checkpoints: Sequence[LocalCheckpoint]) -> Array | None:

@@ -14,13 +14,14 @@ from scipy.special import fdtrc
 
 from analysis.arrays import UNKNOWN, Array, Quantity
 from analysis.config import AnalysisConfig
+from analysis.estimate.branches.local_factor import FactorCurve, LocalFactor, local_factor, recovery
 from analysis.estimate.branches.losses import BranchLosses
-from analysis.estimate.branches.paired import LentNoise, LocalFactor, PairedMeans, local_factor, paired_means
 from analysis.estimate.branches.published import published, smoothed
+from analysis.estimate.margin import Standing
 from analysis.estimate.noise import NoiseScale, measure
 from analysis.phrases import number
 from analysis.plain import plain, shown
-from analysis.questions.local.tuned_branches import CheckpointTables
+from analysis.questions.local.tuned_branches import TunedBranches
 from cbs.trial.store import finite_or_none
 from cbs.trial.trial_files import read_steps
 
@@ -29,6 +30,9 @@ _UNLIKE = 0.01
 
 _LEVEL = 0.25
 """Fraction of the tolerance up to which the fall of the loss expected below the smallest factor is not reported."""
+
+_TAIL = 0.025
+"""Probability that the loss does not fall below which it is said to."""
 
 _WIDE = 4.0
 """Ratio of the upper to the lower end of an interval above which k* cannot be told."""
@@ -56,13 +60,13 @@ class BranchesAt:
     Attributes:
         factor: ratio of the batch size to that of the trunk.
         batch_size: examples per step.
-        lr_factor: ratio of the best learning rate that was tried to that of the trunk.
+        lr_factor: ratio of the best learning rate that was run to that of the trunk.
         at_grid_edge: whether that rate is the lowest or the highest of several.
         seeds: number of seeds whose loss is known, infinite ones included.
         diverged: number of branches that diverged.
         loss: mean loss over seeds, in the unit of the metric; ``None`` if a branch diverged.
-        excess: loss above that of the best smaller factor; no value if the factors cannot be compared.
-        standing: ``within`` the tolerance, ``lost``, or ``cannot be told``.
+        excess: loss above that of the best factor, both at their best learning rates; no value if a branch diverged.
+        standing: ``equal`` to the best factor within the tolerance, ``worse``, or ``cannot be told``.
         train_loss: mean over seeds of the smoothed training loss, for the published rule.
     """
 
@@ -127,93 +131,84 @@ class LocalCheckpoint:
 
 
 def checkpoint(
-    tables: CheckpointTables, tolerance: float, lent: LentNoise, config: AnalysisConfig, seed: int
+    branches: TunedBranches, whole: FactorCurve | None, tolerance: float, config: AnalysisConfig, seed: int
 ) -> LocalCheckpoint:
     """Return the answer at one checkpoint.
 
     Args:
-        tables: branches of the checkpoint.
+        branches: branches of the checkpoint.
+        whole: draws of their losses at the end of the window.
         tolerance: excess loss up to which a branch has not lost, in the unit of the metric.
-        lent: noise for factors that few seeds ran, see :func:`analysis.estimate.branches.paired.noise_to_borrow`.
         config: configuration of the analysis.
         seed: added to the seed of the configuration; different for every checkpoint.
     """
-    branched, losses = tables.branched, tables.of("loss")
-    whole, found = _at(losses, tolerance, lent, config, seed)
-    halfway, _ = _at(tables.of("half"), tolerance, lent, config, seed, part=1)
-    trials = branched.trials
+    branched, trials = branches.branched, branches.branched.trials
+    found, short = _at(branches, whole, tolerance, config, seed), UNKNOWN
+    half = branches.curve("half", config, seed)
+    if whole is not None and half is not None:
+        early = _at(branches, half, tolerance, config, seed)
+        short = recovery((found, whole), (early, half), config.confidence, config.seed + seed)
     size = float((trials["batch_size"] / trials["factor"]).iloc[0])
-    recovery = _ratio(whole, halfway, config.confidence)
-    training = _training(tables)
-    simple, matched, geometry = _noise_scales(tables, config.confidence)
+    training = _training(branches)
+    simple, matched, geometry = _noise_scales(branches, config.confidence)
     largest, point = published(training)
-    critical = whole.factor.times(size)
-    verdict, advice = _verdict(whole, found, losses, tables, recovery, tolerance)
+    critical = found.factor.times(size)
+    verdict, advice = _verdict(found, whole, branches, short, tolerance)
     sign = 1.0 if branched.group.target.direction == "below" else -1.0
     return LocalCheckpoint(
         examples=branched.examples,
         loss=finite_or_none(sign * float(trials["start"].mean())),
         batch_size=size,
         window=branched.window,
-        factors=tuple(_factors(tables, losses, training, whole, tolerance, sign)),
-        factor=whole.factor,
+        factors=tuple(_factors(branches, training, found, sign)),
+        factor=found.factor,
         critical_batch_size=critical,
         published=point.times(size),
         published_factor=largest,
-        recovery=recovery,
+        recovery=short,
         noise_scale=simple,
         matched_noise_scale=matched,
         matched_geometry=geometry,
         noise_scale_ratio=simple.over(critical),
         matched_noise_scale_ratio=matched.over(critical),
-        branches=int((tables.rows >= 0).sum()),
+        branches=int((branches.rows >= 0).sum()),
         verdict=verdict,
         advice=advice,
-        drawn=whole.drawn + math.log(size),
+        drawn=found.drawn + math.log(size),
     )
 
 
 def _at(
-    losses: BranchLosses, tolerance: float, lent: LentNoise, config: AnalysisConfig, seed: int, *, part: int = 0
-) -> tuple[LocalFactor, PairedMeans | None]:
-    if not losses.usable.any():
-        return LocalFactor(factor=UNKNOWN, drawn=np.empty(0), factors=np.empty(0), excess=()), None
-    found = paired_means(losses, config.resamples, config.seed + seed, lent, part=part)
-    diverged = losses.factors[losses.diverged & (losses.factors > found.factors[-1])]
+    branches: TunedBranches, curve: FactorCurve | None, tolerance: float, config: AnalysisConfig, seed: int
+) -> LocalFactor:
+    if curve is None:
+        return LocalFactor(factor=UNKNOWN, drawn=np.empty(0), factors=np.empty(0), excess=(), standings=())
+    diverged = branches.factors[branches.diverged & (branches.factors > curve.factors[-1])]
     first = float(diverged[0]) if len(diverged) else None
-    return local_factor(found, tolerance, config.confidence, first, config.seed + seed), found
+    return local_factor(curve, tolerance, config.confidence, first, config.seed + seed)
 
 
-def _ratio(whole: LocalFactor, halfway: LocalFactor, confidence: float) -> Quantity:
-    """Return the ratio of k* after the whole window to k* after half of it, from draws with the same random numbers."""
-    if whole.factor.value is None or halfway.factor.value is None or len(whole.drawn) != len(halfway.drawn):
-        return UNKNOWN
-    with np.errstate(invalid="ignore", over="ignore"):
-        ratios = np.exp(whole.drawn - halfway.drawn)
-    return Quantity.drawn(np.append(whole.factor.value / halfway.factor.value, ratios), confidence)
-
-
-def _training(tables: CheckpointTables) -> BranchLosses:
+def _training(branches: TunedBranches) -> BranchLosses:
     """Return the smoothed training loss of every branch; infinity if it diverged."""
-    trials = tables.branched.trials
-    values = np.full(tables.rows.shape, np.nan)
-    for place in np.argwhere(tables.rows >= 0):
-        row = trials.iloc[tables.rows[tuple(place)]]
+    trials = branches.branched.trials
+    values = np.full(branches.rows.shape, np.nan)
+    for place in np.argwhere(branches.rows >= 0):
+        row = trials.iloc[branches.rows[tuple(place)]]
         if np.isfinite(row["loss"]):
             columns, _ = read_steps(Path(row["folder"]) / "steps.parquet")
-            last = round(tables.branched.window / row["batch_size"])
+            last = round(branches.branched.window / row["batch_size"])
             values[tuple(place)] = smoothed(np.asarray(columns["train_loss"])[:last][-_SMOOTHED:])
         else:
             values[tuple(place)] = row["loss"]
-    return BranchLosses(tables.factors, values)
+    return BranchLosses(branches.factors, values)
 
 
-def _noise_scales(tables: CheckpointTables, confidence: float) -> tuple[NoiseScale, NoiseScale, str]:
+def _noise_scales(branches: TunedBranches, confidence: float) -> tuple[NoiseScale, NoiseScale, str]:
     """Return the simple and the matched noise scale of the branches whose batch size is nearest to that of the trunk,
     measured over the second half of their steps, and the name of the geometry."""
-    trials = tables.branched.trials
-    for place in np.argsort(np.abs(np.log(tables.factors)), kind="stable"):
-        own = trials.iloc[tables.rows[tables.rows[:, place] >= 0, place]]
+    trials = branches.branched.trials
+    for place in np.argsort(np.abs(np.log(branches.factors)), kind="stable"):
+        own = trials.iloc[branches.rows[branches.rows[:, place] >= 0, place]]
         own = own[np.isfinite(own["loss"])]
         if len(own):
             recorded = [read_steps(Path(folder) / "steps.parquet") for folder in own["folder"]]
@@ -225,107 +220,87 @@ def _noise_scales(tables: CheckpointTables, confidence: float) -> tuple[NoiseSca
     return nothing, nothing, ""
 
 
-def _factors(
-    tables: CheckpointTables, losses: BranchLosses, training: BranchLosses, whole: LocalFactor, tolerance: float,
-    sign: float,
-) -> Iterator[BranchesAt]:  # fmt: skip
-    trials = tables.branched.trials
-    for place, factor in enumerate(tables.factors.tolist()):
-        own = trials.iloc[tables.rows[tables.rows[:, place] >= 0, place]]
-        at = np.flatnonzero(whole.factors == factor)
-        excess = whole.excess[at[0]] if len(at) else UNKNOWN
+def _factors(branches: TunedBranches, training: BranchLosses, found: LocalFactor, sign: float) -> Iterator[BranchesAt]:
+    trials = branches.branched.trials
+    for place, factor in enumerate(branches.factors.tolist()):
+        own = trials.iloc[branches.rows[branches.rows[:, place] >= 0, place]]
+        at = np.flatnonzero(found.factors == factor)
         seen = own["loss"].to_numpy(float)
         seen = seen[~np.isnan(seen)]
+        unknown = Standing.WORSE if branches.diverged[place] else Standing.UNKNOWN
         yield BranchesAt(
             factor=factor,
-            batch_size=int(own["batch_size"].iloc[0]),
-            lr_factor=float(tables.lr_factors[place]),
-            at_grid_edge=bool(tables.edges[place]),
+            batch_size=branches.studies[place].batch_size,
+            lr_factor=float(branches.lr_factors[place]),
+            at_grid_edge=bool(branches.edges[place]),
             seeds=len(seen),
             diverged=int(np.isposinf(seen).sum()),
             loss=finite_or_none(sign * float(seen.mean())) if len(seen) else None,
-            excess=excess,
-            standing=_standing(excess, bool(losses.diverged[place]), tolerance),
+            excess=found.excess[at[0]] if len(at) else UNKNOWN,
+            standing=found.standings[at[0]] if len(at) else unknown,
             train_loss=finite_or_none(float(np.nanmean(training.losses[:, place]))) if len(seen) else None,
         )
 
 
-def _standing(excess: Quantity, diverged: bool, tolerance: float) -> str:
-    low, high = excess.interval
-    if diverged or (low is not None and low > tolerance):
-        return "lost"
-    return "within" if high is not None and high <= tolerance else "cannot be told"
-
-
 def _verdict(
-    whole: LocalFactor,
-    found: PairedMeans | None,
-    losses: BranchLosses,
-    tables: CheckpointTables,
-    recovery: Quantity,
-    tolerance: float,
+    found: LocalFactor, curve: FactorCurve | None, branches: TunedBranches, short: Quantity, tolerance: float
 ) -> tuple[LocalVerdict, str]:
-    if found is None:
+    if curve is None:
         return LocalVerdict.UNTOLD, "no branch trained to the end of the window: lower the learning rate"
-    if not len(whole.drawn):
+    if not curve.freedom and not curve.lent:
         return LocalVerdict.TOO_FEW_SEEDS, "run every branch with 3 seeds or more: one seed does not show the noise"
-    largest, smallest = number_of(whole.factors[-1]), number_of(whole.factors[0])
-    low, high = whole.factor.interval
-    if (whole.beyond == "above" and low is not None and low < 0.999 * whole.factors[-1]) or (
-        whole.beyond == "below" and len(whole.factors) > 1 and (high is None or high > whole.factors[1])
+    largest, smallest = number_of(found.factors[-1]), number_of(found.factors[0])
+    low, high = found.factor.interval
+    if (found.beyond == "above" and low is not None and low < 0.999 * found.factors[-1]) or (
+        found.beyond == "below" and len(found.factors) > 1 and (high is None or high > found.factors[1])
     ):
-        side = f"above {largest}" if whole.beyond == "above" else f"below {smallest}"
+        side = f"above {largest}" if found.beyond == "above" else f"below {smallest}"
         return LocalVerdict.UNTOLD, f"run more seeds, and factors {side}"
-    if whole.beyond == "above":
+    if found.beyond == "above":
         return LocalVerdict.NONE_LOST, f"try factors above {largest}"
-    if whole.beyond == "below":
+    if found.beyond == "below":
         return LocalVerdict.ALL_LOST, f"try factors below {smallest}"
-    if advice := _near_divergence(losses, whole):
+    if advice := _near_divergence(branches, found, curve):
         return LocalVerdict.NEAR_DIVERGENCE, advice
-    low, high = recovery.interval
-    if (low is not None and low > 1.0) or (high is not None and high < 1.0):
+    if (short.interval[0] or 0.0) > 1.0 or (short.interval[1] or math.inf) < 1.0:
         return LocalVerdict.SHORT_WINDOW, (
-            f"after half of the window k* is {1 / (recovery.value or 1.0):.2g} times as large: double the window"
+            f"after half of the window k* is {1 / (short.value or 1.0):.2g} times as large: double the window"
         )
-    low, high = whole.factor.interval
     if low is None or high is None or high > _WIDE * low:
         return LocalVerdict.UNTOLD, "run more seeds of the factors around the tolerance"
     notes = []
-    if fall := _still_falling(found, whole, tolerance):
+    if fall := _still_falling(curve, tolerance):
         notes.append(
             f"the loss still falls towards factors below {smallest}, by about {number(fall)}, and k* with it: try "
             "smaller ones"
         )
-    if found.borrowed.any():
-        notes.append("where one or two seeds ran a factor its noise is taken from other checkpoints or factors")
-    if tables.chosen_alone:
-        notes.append("with one seed the learning rate is the best of the losses that are compared, which are too low")
-    if tables.edges.any():
+    if curve.lent:
+        notes.append("too few seeds ran the same factors, so the noise is that of other checkpoints")
+    if branches.edges.any():
         notes.append("the best learning rate of a factor lies at the edge of those that were tried")
     return LocalVerdict.OK, "; ".join(notes)
 
 
-def _near_divergence(losses: BranchLosses, whole: LocalFactor) -> str:
+def _near_divergence(branches: TunedBranches, found: LocalFactor, curve: FactorCurve) -> str:
     """Return advice if a branch diverged at a factor below the upper end of the interval of k*, or losses at one of the
-    two factors around k* scatter more over seeds than those of smaller factors; otherwise an empty text. Such losses
-    are skewed, so that few seeds often miss the largest ones."""
-    high = whole.factor.interval[1] or math.inf
-    passed = losses.factors[losses.diverged & (losses.factors < min(high, whole.factors[-1]))]
+    factors around k* and its interval scatter more over seeds than those of smaller factors; otherwise an empty text.
+    Such losses are skewed, so that few seeds often miss the largest ones."""
+    high = found.factor.interval[1] or math.inf
+    passed = branches.factors[branches.diverged & (branches.factors < min(high, found.factors[-1]))]
     if len(passed):
         return (
             f"a branch at factor {number_of(passed[0])} diverged, but those of a larger factor, which decide k*, did "
             "not: try lower learning rates"
         )
-    kept = np.isin(losses.factors, whole.factors)
-    factors, values = losses.factors[kept], losses.losses[:, kept]
-    count = np.isfinite(values).sum(axis=0)
-    after = min(int(np.searchsorted(factors, whole.factor.value or factors[-1])), len(factors) - 1)
+    factors, values = curve.factors, curve.losses
+    count = np.isfinite(values).sum(axis=1)
+    after, last = np.minimum(np.searchsorted(factors, (found.factor.value or math.inf, high)), len(factors) - 1)
     below = [place for place in range(max(after - 1, 1)) if count[place] > 1]
-    usual = float(np.median([np.nanvar(values[:, place], ddof=1) for place in below])) if below else 0.0
-    for place in range(max(after - 1, 1), after + 1):
+    usual = float(np.median([np.nanvar(values[place], ddof=1) for place in below])) if below else 0.0
+    for place in range(max(after - 1, 1), last + 1):
         if count[place] < 2 or not usual:
             continue
-        ratio = float(np.nanvar(values[:, place], ddof=1)) / usual
+        ratio = float(np.nanvar(values[place], ddof=1)) / usual
         if fdtrc(count[place] - 1, min(count[below]) - 1, ratio) < _UNLIKE:
             return (
                 f"losses at factor {number_of(factors[place])} scatter {math.sqrt(ratio):.0f} times as far over seeds "
@@ -334,14 +309,12 @@ def _near_divergence(losses: BranchLosses, whole: LocalFactor) -> str:
     return ""
 
 
-def _still_falling(found: PairedMeans, whole: LocalFactor, tolerance: float) -> float | None:
+def _still_falling(curve: FactorCurve, tolerance: float) -> float | None:
     """Return by how much the loss would fall from the smallest factor to factor 0, as losses are linear in small batch
     sizes; ``None`` if the two smallest factors do not show a fall, or one too small to matter."""
-    if len(found.factors) < 2 or whole.excess[1].interval[0] is None:
-        return None
-    low, second = whole.excess[1].interval[0], whole.excess[1].value
-    fall = float(second or 0.0) * float(found.factors[0] / (found.factors[1] - found.factors[0]))
-    return fall if low > 0 and fall > _LEVEL * tolerance else None
+    apart = curve.drawn[:, 1] - curve.drawn[:, 0]
+    fall = float(np.median(apart)) * float(curve.factors[0] / (curve.factors[1] - curve.factors[0]))
+    return fall if np.quantile(apart, _TAIL) > 0 and fall > _LEVEL * tolerance else None
 
 
 def number_of(factor: float) -> str:

@@ -9,16 +9,17 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
+from analysis.estimate.margin import Standing
 from analysis.phrases import number
 from analysis.present import style
 from analysis.present.figures import figure, tidy
 from analysis.questions.local.answer import LocalBatchSizes, LocalScope
 
-_MARK = {"within": "full", "lost": "none", "cannot be told": "bottom"}
+_MARK = {Standing.EQUAL: "full", Standing.WORSE: "none", Standing.UNKNOWN: "bottom"}
 """Fill style of the marker of a branch, by its standing."""
 
 _SHOWN = 6.0
-"""Largest excess that is shown, as a multiple of the tolerance; larger ones have lost in any case."""
+"""Largest excess that is shown, as a multiple of the tolerance; larger ones are worse in any case."""
 
 
 def _about(found: LocalBatchSizes, scope: LocalScope) -> dict[str, Any]:
@@ -58,7 +59,7 @@ def compute_losses(found: LocalBatchSizes) -> pd.DataFrame:
 
 def marks(table: pd.DataFrame) -> list[Line2D]:
     """Return the legend of the markers that occur and of the lines."""
-    words = {"within": "within the tolerance", "lost": "lost", "cannot be told": "cannot be told"}
+    words = {Standing.EQUAL: "within the tolerance", Standing.WORSE: "worse", Standing.UNKNOWN: "cannot be told"}
     shown = [
         style.mark(words[standing], marker="o", linestyle="", fillstyle=fill, markerfacecoloralt="white")
         for standing, fill in _MARK.items()
@@ -70,7 +71,7 @@ def marks(table: pd.DataFrame) -> list[Line2D]:
 @figure(
     "local_losses", of=LocalBatchSizes, compute=compute_losses, panel="panel", marks=marks,
     title="Loss of branches against batch size",
-    caption="Loss at the end of every branch above that of the best smaller one, with {percent} intervals, at every "
+    caption="Loss at the end of every branch above that of the best one, with {percent} intervals, at every "
     "checkpoint; the local critical batch size is where the curve passes the tolerance.",
 )  # fmt: skip
 def draw_losses(axes: Axes, table: pd.DataFrame) -> None:
@@ -78,7 +79,7 @@ def draw_losses(axes: Axes, table: pd.DataFrame) -> None:
     own = table[table["kind"] == "branch"]
     tolerance = float(table["tolerance"].iloc[0])
     unit = f" ({table['metric_unit'].iloc[0]})" if table["metric_unit"].iloc[0] else ""
-    label = f"loss above the best smaller batch{unit}"
+    label = f"loss above the best batch size{unit}"
     style.batch_axes(axes, own, own["excess"].abs() + tolerance, label, own["batch_size"])
     axes.set_yscale("linear")
     most = float(np.clip(own["excess"].max(), 1.5 * tolerance, _SHOWN * tolerance))
@@ -93,7 +94,7 @@ def draw_losses(axes: Axes, table: pd.DataFrame) -> None:
         for standing, part in branches.groupby("standing"):
             axes.plot(
                 part["batch_size"], part["excess"], look.marker, color=look.colour, zorder=4,
-                fillstyle=_MARK[str(standing)], markerfacecoloralt="white",
+                fillstyle=_MARK[Standing(standing)], markerfacecoloralt="white",
             )  # fmt: skip
         for row in critical.itertuples():
             axes.plot([row.batch_size] * 2, [axes.get_ylim()[0], tolerance], ":", color=look.colour, linewidth=1.0)

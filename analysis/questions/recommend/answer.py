@@ -1,8 +1,8 @@
 r"""Recommend a batch size to train with, from steps to target and seconds per step.
 
-The time to target at batch size B on n devices is :math:`T(B, n) = S(B)\, s(B, n)`, with :math:`S` the fitted curve and
-:math:`s` the seconds per step. One of four objectives is minimised, each over all batch sizes and over any number of
-devices up to the given one:
+The time to target at batch size B on n devices is :math:`T(B, n) = S(B)\, s(B, n)`, with :math:`S` the expected curve
+and :math:`s` the seconds per step. One of four objectives is minimised, each over all batch sizes and over any number
+of devices up to the given one:
 
 ==============  =======================================  ==========================================================
 ``time``        :math:`T`                                hours to target
@@ -12,7 +12,9 @@ devices up to the given one:
 ==============  =======================================  ==========================================================
 
 The last one is the trade-off of McCandlish et al. (2018), appendix D, who minimise examples plus r times steps, with
-the minimum at :math:`B = \sqrt{r B_{crit}}`.
+the minimum at :math:`B = \sqrt{r B_{crit}}`. There one percent fewer steps cost :math:`r/B` percent more examples, so
+that it is the least product :math:`E S^{r/B}` of the same draws
+(:class:`~analysis.estimate.definitions.least_product.LeastProduct`).
 
 The steps are uncertain, and so are the seconds if their table gives their error. For a given number of devices the
 first two and the last choose the same batch size; they differ in the number of devices.
@@ -22,19 +24,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
 
-from analysis.arrays import Array, Quantity
+from analysis.arrays import Array, Quantity, interval
 from analysis.config import DEFAULT, AnalysisConfig
 from analysis.estimate.diagnosis import Verdict
 from analysis.estimate.findings import read_scopes
-from analysis.estimate.fitting import interval
-from analysis.estimate.independent import shuffled
 from analysis.estimate.result import Answer
 from analysis.estimate.time_curves import TimeCurve, course, courses_of
+from analysis.estimate.together import together
 from analysis.phrases import plural
 from analysis.questions.recommend.along import LocalCurves, beside, local_curves
 from analysis.questions.recommend.plans import (
@@ -56,7 +58,7 @@ _ROUNDING = 1e-9
 """Relative difference of the objective below which batch sizes count as equal; the smallest of them is taken."""
 
 _FLAT = 5e-3
-"""``_ROUNDING`` for examples: near perfect scaling, an exponent slightly off 1 could move their minimum anywhere."""
+"""``_ROUNDING`` for examples: near perfect scaling, a slope slightly off could move their minimum anywhere."""
 
 
 def recommend(
@@ -75,12 +77,12 @@ def recommend(
     found, notes = read_scopes(path, config, targets, metric=metric)
     curves, recommendations = local_curves(Path(path)), []
     for scope in found:
-        advice = tuple(advise(answer, throughput, wish, curves) for answer in scope.answers)
+        joint = [replace(one, draws=its) for one, its in zip(scope.answers, together(scope.answers), strict=True)]
+        advice = tuple(advise(answer, throughput, wish, curves) for answer in joint)
         by_objective = ([entry.plans[name] for entry in advice if entry.plans] for name in wish.objectives)
         bounds = {a.group.optimizer for a in scope.answers if any(point.at_an_edge for point in a.points)}
-        fits = {a.group.optimizer: a.fit for a in scope.answers if a.fit is not None}
-        measured = {name: (float(fit.batch_sizes[0]), float(fit.batch_sizes[-1])) for name, fit in fits.items()}
-        winners = tuple(winner(plans, bounds, measured, config.seed) for plans in by_objective if plans)
+        measured = {a.group.optimizer: tuple(a.draws.batch_sizes[[0, -1]]) for a in joint if a.draws is not None}
+        winners = tuple(winner(plans, bounds, measured) for plans in by_objective if plans)
         recommendations.append(Recommendation(**vars(scope), advice=advice, winners=winners))
     return Recommendations(
         wish=wish, recommendations=tuple(recommendations), config=config, throughput=throughput, notes=notes
@@ -103,22 +105,17 @@ def advise(answer: Answer, throughput: Throughput, wish: Wish, curves: LocalCurv
     )
 
 
-def probabilities_of_best(plans: Sequence[Plan], *, seed: int) -> list[float] | None:
-    """Return the probability of each plan, each of another optimizer, to have the smallest objective; ``None`` if one
-    has no resamples. The optimizers are independent."""
-    if not all(len(plan.objective_resamples) for plan in plans):
-        return None
-    best = np.argmin([shuffled(plan.objective_resamples, seed=seed, turn=at) for at, plan in enumerate(plans)], axis=0)
+def probabilities_of_best(plans: Sequence[Plan]) -> list[float]:
+    """Return the probability of each plan, each of another optimizer and drawn together, to have the smallest
+    objective."""
+    best = np.argmin([plan.objective_draws for plan in plans], axis=0)
     return [float((best == index).mean()) for index in range(len(plans))]
 
 
-def winner(
-    plans: Sequence[Plan], bounds: Collection[str], measured: Mapping[str, tuple[float, float]], seed: int
-) -> Winner:
+def winner(plans: Sequence[Plan], bounds: Collection[str], measured: Mapping[str, tuple[float, ...]]) -> Winner:
     """Return the best of the plans of several optimizers, without a probability if another optimizer may be better than
     was measured: because it is one of ``bounds``, whose best learning rate is at the edge of its grid, or because its
     plan is at an end of its ``measured`` batch sizes while the best plan lies beyond it."""
-    shares = probabilities_of_best(plans, seed=seed) if len(plans) > 1 else None
     at = min(range(len(plans)), key=lambda index: plans[index].objective_value)
     best = plans[at]
 
@@ -127,7 +124,7 @@ def winner(
         return best.batch_size < low >= plan.batch_size or best.batch_size > high <= plan.batch_size
 
     unknown = any(plan.optimizer in bounds or cut_short(plan) for plan in plans if plan is not best)
-    probability = None if shares is None or unknown else shares[at]
+    probability = None if len(plans) < 2 or unknown else probabilities_of_best(plans)[at]
     return Winner(objective=best.objective, optimizer=best.optimizer, probability=probability)
 
 
@@ -143,14 +140,12 @@ def _plan(answer: Answer, throughput: Throughput, wish: Wish, objective: str, co
     # among equals, the one on more devices is sooner
     chosen = min(reversed(range(len(courses))), key=lambda index: (courses[index].steps * weights[index]).min())
     entry, weight, price = courses[chosen], weights[chosen], prices[chosen]
-    drawn = 1.0 if objective == "examples" else entry.drawn
-    value, resampled = entry.steps * weight, entry.resampled * weight * drawn
+    value, drawn = entry.steps * weight, entry.drawn * weight * (1.0 if objective == "examples" else entry.errors)
     at = int(np.flatnonzero(value <= value.min() * (1 + (_FLAT if objective == "examples" else _ROUNDING)))[0])
-    best = resampled.argmin(axis=1)
-    shares = resampled[:, at] <= NEAR * resampled[np.arange(len(best)), best]
+    best = drawn.argmin(axis=1)
     batch_size = int(entry.batch_sizes[at])
-    steps = Quantity(value=float(entry.steps[at]), interval=interval(entry.resampled[:, at], confidence))
-    seconds = Quantity(value=float(entry.time[at]), interval=interval(entry.resampled_time[:, at], confidence))
+    steps = Quantity(value=float(entry.steps[at]), interval=interval(entry.drawn[:, at], confidence))
+    seconds = Quantity(value=float(entry.time[at]), interval=interval(entry.drawn_time[:, at], confidence))
     hours = seconds.times(entry.devices / 3600)
     remarks = throughput.assumption(optimizer, entry.devices), _of_plan(answer, throughput, objective, entry, at)
     return Plan(
@@ -160,7 +155,7 @@ def _plan(answer: Answer, throughput: Throughput, wish: Wish, objective: str, co
         devices=entry.devices,
         within_5_percent=_near(entry.batch_sizes, value, at),
         best_batch_size_interval=interval(entry.batch_sizes[best], confidence),
-        probability_within_5_percent=float(shares.mean()) if len(shares) else None,
+        probability_within_5_percent=float((drawn[:, at] <= NEAR * drawn.min(axis=1)).mean()),
         steps=steps,
         examples=steps.times(batch_size),
         seconds=seconds,
@@ -169,7 +164,7 @@ def _plan(answer: Answer, throughput: Throughput, wish: Wish, objective: str, co
         price=price,
         remarks=tuple(filter(None, remarks)),
         objective_value=float(value[at]),
-        objective_resamples=resampled[:, at],
+        objective_draws=drawn[:, at],
     )
 
 
@@ -182,32 +177,29 @@ def _near(batch_sizes: Array, values: Array, at: int) -> tuple[int, int]:
 
 
 def _of_plan(answer: Answer, throughput: Throughput, objective: str, entry: TimeCurve, at: int) -> str:
-    """For the least data, say what determines it; otherwise, if the best candidate is the smallest or the largest, say
-    why, and whether the best may lie beyond."""
-    fit, optimizer = answer.fit, answer.group.optimizer
-    assert fit is not None
-    if objective == "examples":
-        always = "up to an exponent of 1 the smallest batch size always needs the fewest examples"
-        return f"{always}; here it is {float(fit.estimate.exponent):.3g}"
+    """If the best candidate is the smallest or the largest, say why, and whether the best may lie beyond."""
     if at not in (0, len(entry.batch_sizes) - 1):
         return ""
-    size, span = entry.batch_sizes[at], throughput.span(optimizer, entry.devices)
+    draws, size, span = answer.draws, entry.batch_sizes[at], throughput.span(answer.group.optimizer, entry.devices)
+    assert draws is not None
     assert span is not None
     if len(entry.batch_sizes) == 1:
         sharing = plural(entry.devices, "device")
         return f"{sharing} can share only batch size {size:.0f} of those measured: measure larger ones"
     end, side = (("smallest", "smaller"), ("largest", "larger"))[at > 0]
-    first, last = fit.batch_sizes[0], fit.batch_sizes[-1]
+    first, last = draws.batch_sizes[[0, -1]]
     if not (first - 1 >= span[0] if at == 0 else last + 1 <= span[1]):
         return f"batch size {size:.0f} is the {end} with a step time: a {side} one may be better"
-    further = course(answer, throughput, entry.devices, span=(span[0], min(span[1], last * 1e3)))
+    if objective == "examples":
+        return f"batch size {size:.0f} is the {end} that reached the target: a {side} one may need less data"
+    further = course(answer, throughput, entry.devices, span=tuple(np.exp(draws.log_sizes[[0, -1]])))
     assert further is not None
     best = int(further.time.argmin())
     if first <= further.batch_sizes[best] <= last:
         return ""
     where = f"{further.batch_sizes[best]:.0f}" + (" or more" if best == len(further.batch_sizes) - 1 else "")
     return (
-        f"the best lies outside the measured batch sizes: by the fit, not by measurement, {where} takes "
+        f"the best lies outside the measured batch sizes: by the curve, not by measurement, {where} takes "
         f"{further.time[best] / entry.time[at]:.2f} of the time at {size:.0f}, the {end} that reached the target; "
         f"sweep {side} batch sizes"
     )
@@ -218,7 +210,7 @@ def _doubling(answer: Answer, throughput: Throughput, devices: int) -> Doubling 
     if before is None or after is None:
         return None
     first, second = (int(entry.time.argmin()) for entry in (before, after))
-    factors = after.resampled_time[:, second] / before.resampled_time[:, first]
+    factors = after.drawn_time[:, second] / before.drawn_time[:, first]
     factor = Quantity(float(after.time[second] / before.time[first]), interval(factors, answer.confidence))
     remarks = [throughput.assumption(answer.group.optimizer, 2 * devices)]
     if second == len(after.batch_sizes) - 1:
@@ -233,12 +225,12 @@ def _doubling(answer: Answer, throughput: Throughput, devices: int) -> Doubling 
 
 
 def _why_nothing(answer: Answer, throughput: Throughput, devices: int) -> str:
-    if answer.fit is None:
-        return "nothing can be recommended without a fit"
+    if answer.draws is None:
+        return "nothing can be recommended without a curve"
     span = throughput.span(answer.group.optimizer, devices)
     if span is None:
         return f"there is no step time for {answer.group.optimizer}: add rows for it, or rows without an optimizer"
-    low, high = answer.fit.batch_sizes[0], answer.fit.batch_sizes[-1]
+    low, high = answer.draws.batch_sizes[[0, -1]]
     return (
         f"no batch size has both: on {plural(devices, 'device')} a step time is known from {span[0]:g} to {span[1]:g}, "
         f"and the target was reached from {low:g} to {high:g}"

@@ -54,16 +54,16 @@ class Plan:
         batch_size: the recommended batch size.
         devices: number of devices.
         within_5_percent: smallest and largest batch size around it that take at most 5 % more on these devices.
-        best_batch_size_interval: interval of the best batch size on these devices, over the resamples.
+        best_batch_size_interval: interval of the best batch size on these devices.
         probability_within_5_percent: probability that the batch size takes at most 5 % more than the best on these
-            devices; ``None`` without resamples.
+            devices.
         steps, examples: steps and examples to target.
         seconds: wall time to target, without validation.
         device_hours: device-hours to target.
         cost: cost in the currency of the price of a device-hour; both are ``None`` if unknown.
         remarks: remarks on the plan.
         objective_value: value of the objective in its own unit.
-        objective_resamples: value of the objective on every resample, shape ``[R]``.
+        objective_draws: draws of it, shape ``[R]``.
     """
 
     optimizer: str = field(repr=False)
@@ -72,7 +72,7 @@ class Plan:
     devices: int
     within_5_percent: tuple[int, int]
     best_batch_size_interval: Interval
-    probability_within_5_percent: float | None
+    probability_within_5_percent: float
     steps: Quantity
     examples: Quantity
     seconds: Quantity
@@ -81,7 +81,7 @@ class Plan:
     price: float | None = field(repr=False)
     remarks: tuple[str, ...]
     objective_value: float = field(repr=False)
-    objective_resamples: Array = field(repr=False)
+    objective_draws: Array = field(repr=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,7 +131,7 @@ class Advice:
 @dataclass(frozen=True, kw_only=True)
 class Winner:
     """The best optimizer for an objective, each at its own recommended batch size; the probability that it is the best
-    is ``None`` without resamples, with one optimizer, if another's best learning rate is at the edge of its grid, or if
+    is ``None`` with one optimizer, if another's best learning rate is at the edge of its grid, or if
     another was not run beyond its recommended batch size, where the best lies."""
 
     objective: str

@@ -81,7 +81,7 @@ def sentences(recommendation: Recommendation, *, exact: bool) -> Iterator[str]:
     for advice in recommendation.advice:
         yield from (f"{advice.optimizer}: {remark}" for remark in advice.remarks)
         time = advice.plans.get("time")
-        if time is not None and time.probability_within_5_percent is not None:
+        if time is not None:
             low, high = map(number, time.best_batch_size_interval)
             yield (
                 f"{advice.optimizer}: batch size {time.batch_size} is within 5 % of the least time with probability "

@@ -25,8 +25,9 @@ from analysis.estimate.result import Answer
 from analysis.estimate.suggest import suggest
 from analysis.phrases import percent
 from analysis.present import presentation
-from analysis.present.answers import definitions, example_units, points, summary
+from analysis.present.answers import definitions, doublings, example_units, points, summary
 from analysis.present.figures import figures_of, pictures, scopes
+from analysis.present.sentences import sentence
 from analysis.present.suggestions import facts
 from analysis.present.table import Table
 from analysis.questions.report import content, vector
@@ -170,7 +171,8 @@ def render(
         percent=percent(config.confidence),
         called=in_words(config.definition, shown_answers[0].critical.options),
         config=config,
-        intervals=list(dict.fromkeys(answer.fit.interval_method for answer in shown_answers if answer.fit)),
+        headline=sentence(shown_answers[0].critical),
+        doublings=doublings(shown_answers),
         described=content.definitions(shown_answers),
         suggestions=[(suggestion, facts(suggestion)) for suggestion in map(suggest, shown_answers) if suggestion],
         scopes=figures,

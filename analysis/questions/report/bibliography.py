@@ -15,6 +15,8 @@ from cbs.registry.choices import Choice
 SOFTWARE = "cbs"
 """Key of the entry of this program."""
 
+GAUSSIAN_PROCESSES = "rasmussen2006gaussian"
+
 _ARXIV = re.compile(r"arXiv:(\d{4}\.\d{5})")
 _EPRINT = re.compile(r"eprint = \{([^}]*)\}")
 _OPTIMIZERS = re.compile(r", optimizers = \{([^}]*)\}")

@@ -20,7 +20,7 @@ from analysis.estimate.diagnosis import Verdict
 from analysis.estimate.result import Answer
 from analysis.phrases import DASH, with_interval
 from analysis.plain import flat
-from analysis.present.answers import if_hyperbola, meaning
+from analysis.present.sentences import good, if_hyperbola, meaning
 from analysis.present.table import Column, Table
 from analysis.read.results import Results
 
@@ -43,8 +43,9 @@ def axis(answers: Sequence[Answer]) -> tuple[float, float]:
 def judged(answers: Sequence[Answer]) -> list[dict[str, Any]]:
     """Return what the page says about every answer.
 
-    That is its ``value`` with interval, whether it is ``fine``, what a ``hyperbola`` would give, and the positions of
-    low end, value and high end on the common axis, 0 to 1, ``None`` if open or undefined.
+    That is its ``value`` with interval, whether it is ``fine``, the range that is nearly as ``good``, what a
+    ``hyperbola`` would give, and the positions of low end, value and high end on the common axis, 0 to 1, ``None`` if
+    open or undefined.
     """
     low, high = map(math.log, axis(answers))
     return [
@@ -56,6 +57,7 @@ def judged(answers: Sequence[Answer]) -> list[dict[str, Any]]:
             ],
             "fine": answer.verdict is Verdict.OK,
             "value": value_of(answer),
+            "good": good(answer) if answer.draws else "",
             "meaning": meaning(answer),
             "hyperbola": if_hyperbola(answer),
         }

@@ -6,21 +6,20 @@ by the author.
 
 from __future__ import annotations
 
-import inspect
 import os
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import cbs
 from analysis.config import DEFAULT, AnalysisConfig
-from analysis.estimate.definitions import DEFINITIONS, in_words, math_symbol
+from analysis.estimate.definitions import HEADLINE, in_words, math_symbol, symbol
 from analysis.estimate.diagnosis import Verdict
 from analysis.estimate.estimates import answers
 from analysis.estimate.result import Answer
 from analysis.phrases import number, percent, plural
 from analysis.present.answers import example_units, lrs_tried
+from analysis.present.sentences import sentence
 from analysis.present.table import ESCAPED
 from analysis.questions.report import bibliography
 from analysis.read.results import load
@@ -63,6 +62,7 @@ def methods(
     keys = bibliography.of_definition(config.definition)
     for members in by_sweep.values():
         for answer in members:
+            keys += [bibliography.GAUSSIAN_PROCESSES] if answer.draws else []
             keys += bibliography.of_optimizer(answer.group.choice)
     paragraphs = tuple(_paragraph(members) for members in by_sweep.values())
     return Methods(paragraphs=paragraphs, bibtex=bibliography.bibtex([*keys, bibliography.SOFTWARE]))
@@ -81,7 +81,7 @@ def _paragraph(members: Sequence[Answer]) -> str:
         *_definition(members[0]),
         *_trials(members, protocol),
         *_learning_rate(members, manifest, protocol),
-        *_fit(members),
+        *_curve(members),
         *_software(manifest),
     ]
     needed = {"schedule": "learning-rate schedule", "max_steps": "budget", "precision": "precision"}
@@ -93,15 +93,13 @@ def _paragraph(members: Sequence[Answer]) -> str:
 
 
 def _definition(answer: Answer) -> Iterator[str]:
-    critical = answer.critical
-    kind = DEFINITIONS[critical.definition]
-    meaning = re.sub(r":\w+:`([^`]*)`|``", r"\1", " ".join((inspect.getdoc(kind) or "").partition(".")[0].split()))
-    called = _tex(in_words(critical.definition, critical.options))
-    meaning = meaning.removeprefix("The ")
-    yield (
-        f"By the critical batch size {math_symbol(critical.definition)} we mean, in the definition \\emph{{{called}}}"
-        f"{_cite(bibliography.of_definition(critical.definition))}, the {_tex(meaning[0].lower() + meaning[1:])}."
-    )
+    critical, name = answer.critical, answer.critical.definition
+    said = _tex(sentence(critical)).replace(_tex(symbol(name)), math_symbol(name))
+    said = said.replace(_tex("steps x examples, B S(B)^2,"), r"steps $\times$ examples, $B\,S(B)^2$,")
+    called = in_words(name, critical.options)
+    yield f"In the definition \\emph{{{_tex(called)}}}{_cite(bibliography.of_definition(name))}, {said}."
+    if called == HEADLINE:
+        yield r"On the hyperbola it is $E_{\mathrm{min}} / S_{\mathrm{min}}$."
 
 
 def _trials(members: Sequence[Answer], protocol: Mapping[str, Any]) -> Iterator[str]:
@@ -190,14 +188,17 @@ def _further(protocol: Mapping[str, Any]) -> str:
     return f", with {_and(parts)}" if parts else ""
 
 
-def _fit(members: Sequence[Answer]) -> Iterator[str]:
-    fits = [answer.fit for answer in members if answer.fit is not None]
-    if fits:
-        ways = "; ".join(dict.fromkeys(_tex(fit.interval_method) for fit in fits))
+def _curve(members: Sequence[Answer]) -> Iterator[str]:
+    drawn = [answer.draws for answer in members if answer.draws is not None]
+    if drawn:
+        paired = any(draws.freedom for draws in drawn)
+        seeds = ", and runs of one seed were paired by a covariance that was estimated" if paired else ""
         yield (
-            r"The curve $S = S_{\mathrm{min}} (1 + (B_{\mathrm{crit}}/B)^a)$ was fitted to the logarithm of the steps "
-            r"to target $S$ against the batch size $B$, exponent $a$ included; brackets hold "
-            rf"{percent(members[0].confidence)}\,\% intervals ({ways}; {members[0].config.resamples:,} resamples)."
+            r"The logarithm of the steps to target $S$ against that of the batch size $B$ was modelled as a power law "
+            "plus a departure whose slope is a Gaussian process of a size that was learned"
+            f"{_cite([bibliography.GAUSSIAN_PROCESSES])}{seeds}; brackets hold {percent(members[0].confidence)}\\,\\% "
+            f"intervals, percentiles of {members[0].config.resamples:,} posterior draws of the curve, with the error "
+            "of choosing a learning rate."
         )
     several = len({str(answer.target) for answer in members}) > 1
     notes = []

@@ -23,7 +23,7 @@ from analysis.questions.report.hover import values
 LONGEST_TABLE = 60
 """Number of rows shown of the table behind a figure; the download has all."""
 
-FIRST = ("steps", "pareto", "definitions")
+FIRST = ("steps", "doubling", "pareto", "definitions")
 """Figures that come before the others."""
 
 LARGEST = 400_000

@@ -23,7 +23,7 @@ from cbs.errors import ConfigError, ResultsError
 from cbs.trial.target import Target
 
 _OWN = 0.25
-"""Ratio of the spread of ln S_min to that of ln B_crit below which an exponent against data counted at B_crit is 1
+"""Ratio of the spread of ln S(B_crit) to that of ln B_crit below which an exponent against data counted at B_crit is 1
 within a quarter, whatever the data."""
 
 _ONE_LAW = "; a law holds for one workload and optimizer: models that share a law need the same workload name"
@@ -133,8 +133,9 @@ def _against_itself(law: ScalingLaw, points: Sequence[ScalingPoint]) -> list[str
     if np.std(np.log(law.x) - sizes) > _OWN * np.std(sizes):
         return []
     return [
-        f"{law.workload}, {law.optimizer}: {law.axis}, counted at B_crit, is proportional to it, as S_min hardly "
-        "differs between the points: an exponent near 1 means nothing; count it at one batch size, --data-at-batch B"
+        f"{law.workload}, {law.optimizer}: {law.axis}, counted at B_crit, is proportional to it, as the steps there "
+        "hardly differ between the points: an exponent near 1 means nothing; count it at one batch size, "
+        "--data-at-batch B"
     ]
 
 

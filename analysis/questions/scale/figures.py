@@ -11,6 +11,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
+from analysis.estimate.definitions import HEADLINE
 from analysis.phrases import with_interval
 from analysis.present import style
 from analysis.present.figures import along, figure, in_file_name, parts, tidy
@@ -110,7 +111,7 @@ def draw(axes: Axes, table: pd.DataFrame) -> None:
     label, unit = _WORDS.get(about["axis"], style.words(about["axis"])), about["axis_unit"]
     label += f" ({unit})" if unit and unit != about["axis"] else ""
     label += f", at data {style.plain(about['held_data'])}" if pd.notna(about["held_data"]) else ""
-    definition = "" if about["definition"] == "pareto" else f" by {style.words(about['definition'])}"
+    definition = "" if about["definition"] == HEADLINE else f" by {style.words(about['definition'])}"
     ticks = values if len(values) <= 6 and about["axis"] not in ("data", "compute") else None
     y_label = f"critical batch size{definition} ({about['unit']}s)"
     shown = style.near(table["critical_batch_size"], table[["low", "high"]], 3)

@@ -179,12 +179,12 @@ def _fitted(
 ) -> tuple[PowerLaw | None, str]:
     """Return the law and a remark; for two values, the ratio with the interval from the points' own errors."""
     uncertain = axis in ("data", "compute")
-    errors = [point.log_data_resamples if uncertain else 0.0 * point.log_critical_resamples for point in points]
+    errors = [point.log_data_draws if uncertain else 0.0 * point.log_critical_draws for point in points]
     observed = Observations(
         log_x=np.log(x),
         log_y=np.log([point.critical_batch_size for point in points]),
-        log_x_resamples=np.column_stack(errors),
-        log_y_resamples=np.column_stack([point.log_critical_resamples for point in points]),
+        log_x_draws=np.column_stack(errors),
+        log_y_draws=np.column_stack([point.log_critical_draws for point in points]),
         runs=np.array([point.run for point in points]),
         sets=np.array(sets),
     )

@@ -11,9 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from analysis.arrays import Array, Interval, Quantity, percentiles
+from analysis.arrays import Array, Interval, interval, percentiles
 from analysis.estimate.diagnosis import Verdict
+from analysis.estimate.draws import Draws
 from analysis.estimate.result import Answer
+from analysis.estimate.together import critical_sizes, together
 from analysis.plain import flat
 from cbs.trial.target import Target
 
@@ -43,8 +45,8 @@ class ScalingPoint:
         compute: 6 N D in FLOPs; ``None`` without N or tokens.
         held_data: for a point interpolated between targets, the data at which it is interpolated.
         verdict: verdict on the answer behind the point; for an interpolated point, the worse of two.
-        log_critical_resamples: resampled ln critical batch size, shape ``[R]``.
-        log_data_resamples: resampled ln data, shape ``[R]``; empty without ``data``.
+        log_critical_draws: draws of ln critical batch size, shape ``[R]``.
+        log_data_draws: draws of ln data, shape ``[R]``; empty without ``data``.
     """
 
     sweep: str
@@ -64,8 +66,8 @@ class ScalingPoint:
     compute: float | None
     held_data: float | None = None
     verdict: Verdict = Verdict.OK
-    log_critical_resamples: Array = field(repr=False)
-    log_data_resamples: Array = field(repr=False)
+    log_critical_draws: Array = field(repr=False)
+    log_data_draws: Array = field(repr=False)
 
     @property
     def values(self) -> dict[str, float]:
@@ -125,7 +127,11 @@ def points_of(answers: Sequence[Answer], data_at_batch: float | None) -> tuple[l
     for verdict in (each for each in Verdict if each is not Verdict.OK):
         doubted = [_named(answer) for answer in kept if answer.verdict is verdict]
         lines += [f"{verdict}, of {len(doubted)} of {len(kept)} points: {'; '.join(doubted)}"] if doubted else []
-    return [_point(answer, runs[id(answer.group)], tokens, data_at_batch) for answer in kept], lines
+    points = []
+    for answer, draws, critical in zip(kept, together(kept), critical_sizes(kept), strict=True):
+        assert draws is not None
+        points.append(_point(answer, draws, critical, runs[id(answer.group)], tokens, data_at_batch))
+    return points, lines
 
 
 def _named(answer: Answer) -> str:
@@ -134,31 +140,31 @@ def _named(answer: Answer) -> str:
 
 def _reason(answer: Answer) -> str:
     """Return why there is no point; empty if there is one."""
-    if answer.fit is None or answer.critical.value is None:
+    if answer.draws is None or answer.critical.value is None:
         return f"no critical batch size ({answer.verdict})"
-    if None in answer.critical.interval:
-        exact = not len(answer.fit.resampled_log_steps)
-        return f"no interval ({answer.verdict})" if exact else f"its interval is open ({answer.verdict})"
-    return ""
+    return f"its interval is open ({answer.verdict})" if None in answer.critical.interval else ""
 
 
-def _point(answer: Answer, run: int, in_tokens: bool, data_at_batch: float | None) -> ScalingPoint:
-    group, fit = answer.group, answer.fit
-    assert fit is not None
-    tokens = group.tokens_per_example or 1
+def _point(
+    answer: Answer, draws: Draws, sizes: Array, run: int, in_tokens: bool, data_at_batch: float | None
+) -> ScalingPoint:
+    group, tokens = answer.group, answer.group.tokens_per_example or 1
     factor = tokens if in_tokens else 1
-    critical, data = answer.critical.times(factor), answer.examples_at_critical
+    critical, log_sizes = answer.critical.times(factor), _logs(sizes)
     assert critical.value is not None
-    drawn = fit.resampled.examples_at_critical
-    if data_at_batch is not None:
-        rows = data_at_batch * np.exp(fit.estimate.then(fit.resampled).log_steps(np.array([data_at_batch])))[:, 0]
-        data, drawn = Quantity.drawn(rows, answer.confidence), rows[1:]
-    data = data.times(tokens)
-    # resamples of different runs are independent, those of one run belong together
-    order = np.random.default_rng([answer.config.seed, run]).permutation(len(drawn))
+    if data_at_batch is None:
+        data = answer.examples_at_critical.value
+        # every draw has a critical batch size of its own
+        steps = (np.interp(size, draws.log_sizes, curve) for size, curve in zip(log_sizes, draws.curves, strict=True))
+        log_data = log_sizes + np.fromiter(steps, float)
+    else:
+        batch = np.array([data_at_batch])
+        data = data_at_batch * math.exp(draws.estimate(batch)[0])
+        log_data = np.log(batch) + draws.drawn(batch)[:, 0]
+    data, log_data = None if data is None else data * tokens, log_data + math.log(tokens)
     compute = None
-    if group.parameters and data.value and group.tokens_per_example:
-        compute = FLOPS_PER_PARAMETER_AND_TOKEN * group.parameters * data.value
+    if group.parameters and data and group.tokens_per_example:
+        compute = FLOPS_PER_PARAMETER_AND_TOKEN * group.parameters * data
     return ScalingPoint(
         sweep=group.sweep,
         family=_family(answer),
@@ -175,13 +181,13 @@ def _point(answer: Answer, run: int, in_tokens: bool, data_at_batch: float | Non
         interval=critical.interval,
         unit="token" if in_tokens else group.example_unit,
         parameters=group.parameters,
-        data=data.value,
-        data_interval=data.interval,
+        data=data,
+        data_interval=(None, None) if data is None else interval(np.exp(log_data), answer.confidence),
         data_unit="token" if group.tokens_per_example else group.example_unit,
         compute=compute,
         verdict=answer.verdict,
-        log_critical_resamples=_logs(answer.critical.resampled)[order] + np.log(factor),
-        log_data_resamples=np.empty(0) if data.value is None else _logs(drawn)[order] + np.log(tokens),
+        log_critical_draws=log_sizes + math.log(factor),
+        log_data_draws=np.empty(0) if data is None else log_data,
     )
 
 
@@ -189,7 +195,7 @@ def at_data(points: Sequence[ScalingPoint], data: float, confidence: float) -> t
     """Return one point per curve at the same data instead of the same loss, and one line per curve that has none.
 
     The critical batch size is interpolated, log against log, between the two targets whose data lie around ``data``, on
-    every resample.
+    every draw.
     """
     scaling_points, left_out = [], []
     for run in dict.fromkeys(point.run for point in points):
@@ -203,34 +209,34 @@ def at_data(points: Sequence[ScalingPoint], data: float, confidence: float) -> t
             continue
         (first, place), (second, other) = around[0]
         below, above = own[place], own[other]
-        # position of the data between the two, at most half the distance outside: the estimate, then the resamples
-        start = np.append(np.log(first), below.log_data_resamples)
-        distance = np.maximum(np.append(np.log(second), above.log_data_resamples) - start, 1e-9)
+        # position of the data between the two, at most half the distance outside: the estimate, then the draws
+        start = np.append(np.log(first), below.log_data_draws)
+        distance = np.maximum(np.append(np.log(second), above.log_data_draws) - start, 1e-9)
         share = np.clip((np.log(data) - start) / distance, -0.5, 1.5)
-        low, high = (np.append(math.log(end.critical_batch_size), end.log_critical_resamples) for end in (below, above))
+        low, high = (np.append(math.log(end.critical_batch_size), end.log_critical_draws) for end in (below, above))
         critical = low + share * (high - low)
-        interval = np.exp(percentiles(critical[1:], confidence))
+        ends = np.exp(percentiles(critical[1:], confidence))
         loss = below.target.value + float(share[0]) * (above.target.value - below.target.value)
         scaling_points.append(
             replace(
                 below,
                 target=replace(below.target, value=loss),
                 critical_batch_size=math.exp(critical[0]),
-                interval=(float(interval[0]), float(interval[1])),
+                interval=(float(ends[0]), float(ends[1])),
                 data=data,
                 data_interval=(data, data),
                 compute=None if below.compute is None else below.compute * data / first,
                 held_data=data,
                 verdict=Verdict.gravest((below.verdict, above.verdict)),
-                log_critical_resamples=critical[1:],
-                log_data_resamples=np.full(len(critical) - 1, np.log(data)),
+                log_critical_draws=critical[1:],
+                log_data_draws=np.full(len(critical) - 1, np.log(data)),
             )
         )
     return scaling_points, left_out
 
 
 def _logs(values: Array) -> Array:
-    """Return natural logarithms; 0 and infinity, from the few resamples beyond a closed interval, count as the
+    """Return natural logarithms; 0 and infinity, from the few draws beyond a closed interval, count as the
     outermost."""
     usable = np.isfinite(values) & (values > 0)
     inside = values[usable]

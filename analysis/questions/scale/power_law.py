@@ -1,7 +1,7 @@
 r"""Fit a power law :math:`y = c\,x^k` to points with errors in both coordinates and additional scatter.
 
 In logarithms the law is a line. Sets of points may have constants of their own and share the exponent (fixed effects).
-Every point is weighted by the variance of :math:`\ln y - k \ln x` over its resamples, so that errors in ``x``
+Every point is weighted by the variance of :math:`\ln y - k \ln x` over its draws, so that errors in ``x``
 correlated with those in ``y`` are treated correctly (York 1966), plus the scatter of
 :mod:`analysis.questions.scale.scatter`. The correlation between points of the same runs enters the intervals but not
 the weights: weights by the inverse of a nearly singular covariance can put a pooled exponent outside the range of all
@@ -16,9 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from analysis.arrays import Array, percentiles
+from analysis.arrays import Array, percentiles, widening
 from analysis.config import DEFAULT, AnalysisConfig
-from analysis.estimate.fitting.form_fits import widening
 from analysis.plain import plain, shown
 from analysis.questions.scale import scatter
 from analysis.questions.scale.scatter import Scatter
@@ -36,17 +35,17 @@ class Observations:
 
     Attributes:
         log_x, log_y: the points, shape ``[n]``.
-        log_x_resamples, log_y_resamples: resamples, shape ``[R, n]``; only their deviations from the mean over ``R``
+        log_x_draws, log_y_draws: draws, shape ``[R, n]``; only their deviations from the mean over ``R``
             are used. Equal rows mean exact numbers.
-        runs: index of the runs that every point comes from, shape ``[n]``. Resamples of one index are compared row by
+        runs: index of the runs that every point comes from, shape ``[n]``. Draws of one index are compared row by
             row; those of different indices must be independent.
         sets: index of the set, 0, 1, ..., with a constant of its own, shape ``[n]``.
     """
 
     log_x: Array
     log_y: Array
-    log_x_resamples: Array = field(repr=False)
-    log_y_resamples: Array = field(repr=False)
+    log_x_draws: Array = field(repr=False)
+    log_y_draws: Array = field(repr=False)
     runs: np.ndarray
     sets: np.ndarray
 
@@ -92,7 +91,7 @@ class PowerLaw:
         freedom: see :attr:`Observations.freedom`.
         residual_rms: root mean squared residual of ``ln y``.
         confidence: confidence of the intervals.
-        resampled: ``ln c`` of every set and ``k`` on every resample, shape ``[R, sets + 1]``.
+        drawn: ``ln c`` of every set and ``k`` on every draw, shape ``[R, sets + 1]``.
         new_point: deviations of a new point of other runs from the law, shape ``[R]``.
     """
 
@@ -105,7 +104,7 @@ class PowerLaw:
     freedom: int
     residual_rms: float
     confidence: float = field(repr=False)
-    resampled: Array = field(repr=False)
+    drawn: Array = field(repr=False)
     new_point: Array = field(repr=False)
 
     @property
@@ -120,8 +119,8 @@ class PowerLaw:
     def prediction(self, x: Array | float) -> tuple[Array, Array]:
         """Return the interval of the true ``y`` of a new point at every ``x``: uncertainty of the law and scatter."""
         log_x = np.log(np.atleast_1d(np.asarray(x, dtype=float)))
-        drawn = self.resampled[:, 0, None] + self.resampled[:, -1, None] * log_x
-        low, high = percentiles(drawn + self.new_point[:, None], self.confidence)
+        law = self.drawn[:, 0, None] + self.drawn[:, -1, None] * log_x
+        low, high = percentiles(law + self.new_point[:, None], self.confidence)
         return np.exp(low), np.exp(high)
 
     def to_json(self) -> dict[str, Any]:
@@ -130,10 +129,10 @@ class PowerLaw:
 
 
 def fit(observations: Observations, config: AnalysisConfig = DEFAULT) -> PowerLaw:
-    r"""Fit the law, and refit it to resamples.
+    r"""Fit the law to the points, and to draws of them.
 
-    A resample moves every point by the deviation of its own resample and by a normal draw of the scatter. These are
-    multiplied by :math:`\max(1, \sqrt{q}\,t/z)`, where ``q`` is the weighted mean squared residual and ``t`` and ``z``
+    Each moves every point by the deviation of its own draw and by a normal one of the scatter. These are multiplied
+    by :math:`\max(1, \sqrt{q}\,t/z)`, where ``q`` is the weighted mean squared residual and ``t`` and ``z``
     are the quantiles of Student's t at the degrees of freedom and of the normal distribution: the variance of Hartung
     and Knapp (2001), but never less than that of the points' own errors. On synthetic laws (3 to 8 points, scatter from
     none to five times the errors) the 95 % interval of the exponent covered the truth in 93 to 99 %; most with three
@@ -146,8 +145,8 @@ def fit(observations: Observations, config: AnalysisConfig = DEFAULT) -> PowerLa
     n, p = design.shape
     if n < p or np.linalg.matrix_rank(design) < p:
         raise ValueError("the points do not determine the law")
-    dx = observations.log_x_resamples - observations.log_x_resamples.mean(axis=0)
-    dy = observations.log_y_resamples - observations.log_y_resamples.mean(axis=0)
+    dx = observations.log_x_draws - observations.log_x_draws.mean(axis=0)
+    dy = observations.log_y_draws - observations.log_y_draws.mean(axis=0)
     y, runs, freedom = observations.log_y, observations.runs, observations.freedom
     together = scatter.same(runs)
     beta = np.linalg.lstsq(design, y, rcond=None)[0]
@@ -189,6 +188,6 @@ def fit(observations: Observations, config: AnalysisConfig = DEFAULT) -> PowerLa
         freedom=freedom,
         residual_rms=float(np.sqrt(np.mean(residual**2))),
         confidence=confidence,
-        resampled=moved,
+        drawn=moved,
         new_point=new_point,
     )

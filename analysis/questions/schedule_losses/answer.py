@@ -13,7 +13,7 @@ import pandas as pd
 from analysis.arrays import Array, Interval, Quantity, percentiles
 from analysis.config import DEFAULT, AnalysisConfig
 from analysis.estimate.findings import Findings
-from analysis.estimate.objective import BestLosses, as_study, best_losses, unit_of, winners_at_edges
+from analysis.estimate.objective import draw_losses, loss_studies
 from analysis.estimate.studies import Study, one_study
 from analysis.plain import plain
 from analysis.read.groups import Group
@@ -33,7 +33,7 @@ class LossDifference(Quantity):
 
     Attributes:
         batch_size: the constant batch size.
-        probability_smaller: probability that the metric is smaller; ``None`` without resamples, or if the best learning
+        probability_smaller: probability that the metric is smaller; ``None`` without draws, or if the best learning
             rate of either is at the edge of its grid.
         steps_saved: updates saved, as a fraction of those of the constant batch size.
     """
@@ -169,11 +169,12 @@ def _entries(
             notes.append(f"{group.optimizer}, {name} at batch size {size}: no run saw all of its examples")
     if not kept:
         return []
-    scale = unit_of([table for *_, table in kept])
-    studies = [as_study(study, table, scale) for *_, study, table in kept]
-    found = best_losses(studies, scale, config)
-    if found.seeds.max(initial=0) < 2:  # noise could only come from batch sizes, and these do not form a curve
-        found = BestLosses(**vars(found) | {"resampled": found.resampled[:0]})
+    # what seeds share is a function of the batch size, so the first batch sizes have to increase
+    order = sorted(range(len(kept)), key=lambda place: kept[place][1])
+    kept = [kept[place] for place in order]
+    studies, scale = loss_studies([study for *_, study, _ in kept], [table for *_, table in kept])
+    found = draw_losses(studies, scale, config, curve=False)
+    if not found.freedom:
         notes.append(f"{group.optimizer}: one seed, so the scatter of losses is unknown; run two or more")
     places = {size: place for place, (name, size, *_) in enumerate(kept) if name == "constant"}
     steps = [_mean(part, "final_step") for _, _, part, _, _ in kept]
@@ -189,8 +190,7 @@ def _entries(
                 f"{group.optimizer}, {name} from batch size {size}: {100 * (1 - seen / most):.2g} % of the examples "
                 "at the end do not fill a batch and are not used, so its loss is slightly too high"
             )
-    losses, drawn, alone = sign * found.losses, sign * found.resampled, sign * found.alone(config.confidence)
-    edges = winners_at_edges(studies).tolist()
+    losses, drawn, edges = sign * found.values, sign * found.drawn, found.edges.tolist()
     entries = []
     for place, (name, size, _, _, _) in enumerate(kept):
         apart = {other: drawn[:, place] - drawn[:, at] for other, at in places.items() if at != place}
@@ -202,7 +202,7 @@ def _entries(
                 schedule=name,
                 batch_size=size,
                 metric=Quantity(
-                    float(losses[place]), _ends_of(alone[:, place], config.confidence, sign * edges[place])
+                    float(losses[place]), _ends_of(drawn[:, place], config.confidence, sign * edges[place])
                 ),
                 against=tuple(
                     LossDifference(
@@ -223,7 +223,7 @@ def _entries(
                 seeds=int(found.seeds[place]),
             )
         )
-    return entries
+    return [entries[order.index(place)] for place in range(len(order))]
 
 
 def _last_batch(name: str, size: int, part: pd.DataFrame) -> float:

@@ -1,4 +1,4 @@
-"""``--auto``: add batch sizes until both asymptotes of the curve of steps against batch size are seen."""
+"""``--auto``: add batch sizes until the critical batch size and its interval lie between those that were measured."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class BothSides(CriticalRounds):
     def curable(self) -> set[Verdict]:
         from analysis.estimate.diagnosis import Verdict
 
-        return {Verdict.NOT_REACHED, Verdict.TOO_FEW_BATCH_SIZES, Verdict.NO_PERFECT_SCALING, Verdict.NO_SATURATION}
+        return {Verdict.NOT_REACHED, Verdict.TOO_FEW_BATCH_SIZES, Verdict.BELOW, Verdict.ABOVE}
 
     def wanted(self, wish: Suggestion, answer: Answer, sweep: Sweep) -> Suggestion | None:
         """Keep only the proposed batch sizes below and above those that exist, with the seeds and learning rates of the

@@ -7,6 +7,7 @@ from abc import abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from analysis.phrases import with_interval
 from cbs.errors import ConfigError
 from sweeps.launching.policies.rounds import Judgement, Rounds, WantedTrials, half_width
 from sweeps.search.limits import Limits
@@ -68,10 +69,9 @@ class CriticalRounds(Rounds):
         return judged
 
     def told(self, estimate: dict[str, Any]) -> str:
-        low, high = (f"{end:.3g}" if end else "?" for end in estimate["interval"])
-        value = f"{estimate['critical_batch_size']:.3g}" if estimate["critical_batch_size"] else "unknown"
+        known = with_interval(estimate["critical_batch_size"], tuple(estimate["interval"]))
         width = f", half-width {estimate['half_width']:.2f}" if estimate["half_width"] else ""
-        return f"{estimate['optimizer']}: B_crit {value} [{low}, {high}]{width}"
+        return f"{estimate['optimizer']}: B_crit {known}{width}"
 
 
 def look(sweep: Sweep, folder: Path) -> dict[str, Answer]:

@@ -88,7 +88,7 @@ class EqualBudgets(Rounds):
 
     def _wish(self, sweep: Sweep, budget: float, margin: float, answer: OptimizerAtBudget) -> WantedTrials | None:
         """Return the trials that one optimizer needs at one budget: the first kind that is missing."""
-        from analysis.questions.budget.equivalence import SizeStanding
+        from analysis.estimate.margin import Standing
 
         sizes = answer.sizes
         first, last = sizes[0], sizes[-1]
@@ -97,11 +97,11 @@ class EqualBudgets(Rounds):
             why = f"learning rates to {margin:.2g} at batch size {', '.join(map(str, coarse))}"
             return WantedTrials(batch_sizes=coarse, seeds=sweep.seeds, within=margin, why=why)
         larger = 2 * last.batch_size
-        if last.excess.standing is not SizeStanding.WORSE and _fits(sweep, larger, budget):
+        if last.excess.standing is not Standing.WORSE and _fits(sweep, larger, budget):
             why = f"batch size {larger}: {last.batch_size}, the largest, is not shown to be worse"
             return WantedTrials(batch_sizes=(larger,), seeds=sweep.seeds, why=why)
         best = answer.equivalence.best.value
-        worse = len(sizes) > 1 and sizes[1].excess.standing is SizeStanding.WORSE
+        worse = len(sizes) > 1 and sizes[1].excess.standing is Standing.WORSE
         if worse and best == first.batch_size and first.batch_size > 1:
             smaller = first.batch_size // 2
             why = f"batch size {smaller}: {first.batch_size}, the smallest, is the best"

@@ -7,10 +7,13 @@ import math
 import numpy as np
 import pytest
 
+from analysis.estimate.best_rate import AtBest
+from analysis.estimate.branches.local_factor import FactorCurve, LocalFactor, factor_curve, local_factor, recovery
 from analysis.estimate.branches.losses import BranchLosses
-from analysis.estimate.branches.paired import LentNoise, local_factor, noise_to_borrow, paired_means
 from analysis.estimate.branches.published import published, smoothed
 from analysis.estimate.branches.sequential import BranchState, next_branches
+from analysis.estimate.margin import Standing
+from analysis.estimate.objective import Scale
 from analysis.extensions.theory.noisy_quadratic import NoisyQuadratic
 from analysis.extensions.theory.noisy_quadratic.modes import modes_of
 from benchmarks.branching_truth import FACTORS, TRUNKS, Trunk, coverage, sequential, worlds
@@ -66,92 +69,69 @@ def test_a_table_that_does_not_fit_is_refused() -> None:
         table((1.0, 2.0), factors=(1.0, 2.0, 3.0))
 
 
-def test_a_difference_has_the_t_interval_of_its_pairs_whatever_all_branches_of_a_seed_share() -> None:
+def curve_of(
+    *rows: tuple[float, ...], lenders: tuple[FactorCurve, ...] = (), draws: int = 1000, unit: float = 0.1
+) -> FactorCurve:
+    """Draws of the losses of factors 1, 2, 4 ..., a row per seed."""
+    losses = np.array(rows)
+    nothing = np.full(len(losses), NAN)
+    found = [AtBest(values=column / unit, floors=nothing, ceilings=nothing) for column in losses.T]
+    return factor_curve(2.0 ** np.arange(losses.shape[1]), found, Scale(0.0, unit), draws, 0, lenders)
+
+
+def seeds_of(losses: tuple[float, ...], deviation: float, common: float = 0.0) -> list[tuple[float, ...]]:
     rng = np.random.default_rng(0)
-    own, shared = 0.01 * rng.standard_normal((4, 3)), 5.0 * rng.standard_normal((4, 1))
-    branches = table(*(own + shared + [0.0, 0.02, 0.1]).tolist(), factors=(1.0, 2.0, 4.0))
-    found = paired_means(branches, 40_000, 0)
-    apart = branches.losses[:, 2] - branches.losses[:, 0]
-    assert found.means[2] - found.means[0] == pytest.approx(apart.mean())
-    half = 3.18245 * apart.std(ddof=1) / 2.0  # t with 3 degrees of freedom
-    drawn = np.quantile(found.drawn[:, 2] - found.drawn[:, 0], [0.025, 0.975])
-    assert drawn == pytest.approx([apart.mean() - half, apart.mean() + half], rel=0.05)
+    noise = deviation * rng.standard_normal((4, len(losses))) + common * rng.standard_normal((4, 1))
+    return [tuple(row) for row in (np.array(losses) + noise).tolist()]
+
+
+def within(curve: FactorCurve, tolerance: float = 0.01, diverged: float | None = None) -> LocalFactor:
+    return local_factor(curve, tolerance, 0.95, diverged)
+
+
+def width(found: LocalFactor) -> float:
+    low, high = found.factor.interval
+    assert low is not None
+    assert high is not None
+    return math.log(high / low)
+
+
+def test_what_all_branches_of_a_seed_share_costs_nothing() -> None:
+    losses = (1.0, 1.003, 1.008, 1.023, 1.064)
+    quiet, shared, strange = (
+        within(curve_of(*seeds_of(losses, *noise))) for noise in ((0.001, 0.0), (0.001, 0.01), (0.01, 0.0))
+    )
+    assert quiet.factor.value == pytest.approx(4.5, rel=0.15)
+    assert width(shared) < 2 * width(quiet)
+    assert width(strange) > 2 * width(shared)
 
 
 def test_seeds_that_ran_some_factors_only_are_compared_by_what_they_share() -> None:
-    seeds = np.array([[0.0], [7.0], [-3.0]])
-    losses = seeds + np.array([1.0, 1.5, 2.5, 4.0])
+    losses = np.array([[0.0], [0.1], [-0.1], [0.05]]) + np.array([1.0, 1.02, 1.08, 1.3])
     losses[0, 3] = losses[1, 0] = losses[2, 1] = NAN
-    found = paired_means(table(*losses.tolist()), 100, 0)
-    assert np.diff(found.means) == pytest.approx([0.5, 1.0, 1.5])
-    assert np.ptp(found.drawn - found.means, axis=1).max() < 1e-9
+    found = within(curve_of(*losses.tolist()), 0.05)
+    assert found.factor.value is not None
+    assert 2.0 < found.factor.value < 4.0
+    assert width(found) < 1.0
 
 
-def test_factors_that_no_seed_joins_are_not_compared() -> None:
-    branches = table((1.0, 1.1, NAN, NAN), (NAN, NAN, 1.2, NAN), (1.0, 1.2, NAN, INF))
-    assert branches.usable.tolist() == [True, True, False, False]
-    assert not table((NAN, NAN, NAN, NAN)).usable.any()
-
-
-def test_one_seed_has_no_interval_unless_noise_is_lent() -> None:
-    branches = table((1.0, 1.001, 1.02, 1.5))
-    bare = local_factor(paired_means(branches, 200, 0), 0.01, 0.95)
-    assert bare.factor.value == pytest.approx(3.0, rel=0.2)
-    assert bare.factor.interval == (None, None)
-    other = table((1.0, 1.003, 1.02, 1.5), (1.0, 1.001, 1.03, 1.5))
-    lent = noise_to_borrow([branches, other])
-    assert np.isfinite(lent.variance).all()
-    own = paired_means(other, 0, 0).variance
-    assert lent.variance == pytest.approx(own.max() * 4 / 3), "with the third that all four factors share"
-    assert lent.freedom == 3.0
-    found = paired_means(branches, 200, 0, lent)
-    low, high = local_factor(found, 0.01, 0.95).factor.interval
-    assert found.borrowed.all()
-    assert low is not None
-    assert high is not None
-    assert low < 3.0 < high
-    assert np.isnan(noise_to_borrow([branches]).variance).all()
-
-
-def test_two_seeds_borrow_the_noise_of_many_checkpoints() -> None:
-    """Their own t has one degree of freedom: 12.7 deviations to either side."""
-    rng = np.random.default_rng(0)
-    checkpoints = [table(*(0.003 * rng.standard_normal((2, 4)) + [0, 0, 0.01, 0.1]).tolist()) for _ in range(20)]
-    lent = noise_to_borrow(checkpoints)
-    assert lent.freedom == 60.0
-    spreads = []
-    for branches in checkpoints:
-        found = paired_means(branches, 4000, 0, lent)
-        assert found.borrowed.all()
-        spreads.append(np.ptp(np.quantile(found.drawn[:, 3] - found.drawn[:, 0], [0.025, 0.975])))
-    least = 2 * 2.0 * 0.003  # of the exact normal interval of a difference of two means of two
-    assert least < min(spreads) <= max(spreads) < 4 * least
-    assert not paired_means(checkpoints[0], 10, 0, noise_to_borrow(checkpoints[:0])).borrowed.any()
-
-
-def test_noise_that_two_factors_share_half_of_is_lent_whole() -> None:
-    """The deviation of a difference comes back as that of two factors together."""
-    rng = np.random.default_rng(0)
-    branches = BranchLosses(np.array([1.0, 2.0]), rng.standard_normal((400, 2)) + 50 * rng.standard_normal((400, 1)))
-    assert noise_to_borrow([branches]).variance == pytest.approx(1.0, rel=0.2)
-
-
-def test_a_factor_that_one_seed_ran_is_not_taken_for_exact() -> None:
-    rows = [(1.0, 1.001, 1.02, NAN), (1.0, 1.002, 1.03, NAN), (1.0, 1.002, 1.01, 1.011)]
-    branches = table(*rows)
-    found = paired_means(branches, 2000, 0, noise_to_borrow([branches]))
-    assert found.borrowed.tolist() == [False, False, False, True]
-    spread = (found.drawn[:, 3] - found.drawn[:, 0]).std()
-    assert spread > 0.5 * (found.drawn[:, 2] - found.drawn[:, 0]).std() > 0
+def test_one_seed_has_the_noise_of_other_checkpoints() -> None:
+    losses = (1.0, 1.001, 1.02, 1.5)
+    loud, quiet = (curve_of(*seeds_of((1.0, 1.003, 1.02, 1.5), noise, 0.02)) for noise in (0.006, 0.0006))
+    assert quiet.freedom == 12
+    assert loud.apart == pytest.approx(0.006, rel=0.6)
+    one = curve_of(losses, lenders=(loud,))
+    assert one.lent
+    assert not curve_of(losses).lent
+    assert width(within(one)) > 1.5 * width(within(curve_of(losses, lenders=(quiet,))))
+    assert not curve_of(*seeds_of(losses, 0.001), lenders=(loud,)).lent, "has enough of its own"
 
 
 @pytest.mark.parametrize(
     ("losses", "beyond"), [((1.0, 1.0, 1.001, 1.002), "above"), ((1.0, 1.02, 1.03, 1.04), "below")]
 )
 def test_beyond_the_factors_there_is_no_value(losses: tuple[float, ...], beyond: str) -> None:
-    rng = np.random.default_rng(0)
-    rows = np.array(losses) + 1e-4 * rng.standard_normal((4, 4))
-    found = local_factor(paired_means(table(*rows.tolist()), 400, 0), 0.01, 0.95)
+    found = within(curve_of(*seeds_of(losses, 1e-4)))
     assert (found.factor.value, found.beyond) == (None, beyond)
     low, high = found.factor.interval
     assert (high is None) == (beyond == "above")
@@ -159,38 +139,43 @@ def test_beyond_the_factors_there_is_no_value(losses: tuple[float, ...], beyond:
 
 
 def test_a_factor_that_lost_does_not_hide_a_larger_one_that_did_not() -> None:
-    rng = np.random.default_rng(0)
-    rows = np.array([1.0, 1.02, 1.003, 1.05]) + 1e-4 * rng.standard_normal((4, 4))
-    found = local_factor(paired_means(table(*rows.tolist()), 400, 0), 0.01, 0.95)
+    found = within(curve_of(*seeds_of((1.0, 1.02, 1.003, 1.05), 1e-4)))
     assert found.factor.value is not None
     assert 4.0 < found.factor.value < 8.0
 
 
-def test_the_excess_is_that_over_the_best_smaller_factor() -> None:
-    rng = np.random.default_rng(0)
-    rows = np.array([1.02, 1.0, 1.005, 1.015]) + 1e-4 * rng.standard_normal((4, 4))
-    found = local_factor(paired_means(table(*rows.tolist()), 400, 0), 0.01, 0.95)
+def test_the_excess_is_that_over_the_best_factor() -> None:
+    found = within(curve_of(*seeds_of((1.008, 1.0, 1.003, 1.019), 1e-4)))
     assert found.factor.value is not None
     assert 4.0 < found.factor.value < 8.0
-    assert [each.value for each in found.excess] == pytest.approx([0.0, 0.0, 0.005, 0.015], abs=2e-4)
+    assert [each.value for each in found.excess] == pytest.approx([0.008, 0.0, 0.003, 0.019], abs=4e-4)
+    assert found.standings == (*[Standing.EQUAL] * 3, Standing.WORSE)
 
 
 def test_where_the_next_factor_diverged_anything_up_to_it_is_possible() -> None:
-    rows = [(1.0, 1.001, 1.002, INF), (1.1, 1.1015, 1.102, INF), (1.2, 1.2005, 1.202, 1.3)]
-    branches = table(*rows)
-    assert branches.diverged.tolist() == [False, False, False, True]
-    found = local_factor(paired_means(branches, 1000, 0), 0.01, 0.95, diverged=8.0)
+    found = within(curve_of(*seeds_of((1.0, 1.001, 1.002), 1e-4)), diverged=8.0)
     low, high = found.factor.interval
     assert found.factor.value == pytest.approx(math.sqrt(32), rel=0.1)
     assert low is not None
     assert high is not None
-    assert 4.0 <= low < 4.5
+    assert 3.9 <= low < 4.5
     assert 7.0 < high < 8.0
-    alone = local_factor(
-        paired_means(table((1.0, INF, INF, INF), (1.1, INF, INF, INF)), 100, 0), 0.01, 0.95, diverged=2.0
-    )
+    alone = within(curve_of((1.0,), (1.1,)), diverged=2.0)
     assert (alone.factor.value, alone.beyond) == (None, "below")
     assert alone.factor.interval[1] == pytest.approx(2.0, rel=0.05)
+
+
+def test_two_windows_are_compared_as_far_as_their_noise_goes_together() -> None:
+    losses = (1.0, 1.003, 1.008, 1.023, 1.064)
+    alike, other = seeds_of(losses, 0.002), list(reversed(seeds_of(losses, 0.002)))
+    whole = (within(curve_of(*alike)), curve_of(*alike))
+    ratio = recovery(whole, whole, 0.95, 0)
+    assert ratio.value == 1.0
+    assert ratio.interval == pytest.approx((1.0, 1.0))
+    low, high = recovery(whole, (within(curve_of(*other)), curve_of(*other)), 0.95, 0).interval
+    assert low is not None
+    assert high is not None
+    assert low < 0.95 < 1.05 < high
 
 
 def test_expected_losses_of_the_benchmark_are_those_of_the_closed_form() -> None:
@@ -299,19 +284,3 @@ def test_where_the_smallest_factor_diverged_the_search_ends() -> None:
     assert answer.states[1:] == (BranchState.UNTOLD,) * 3
     rows = [(INF if seed == 0 else 0.0, 0.01 + 0.02 * (-1) ** seed, NAN, NAN) for seed in range(5)]
     assert next_branches(table(*rows), 0.01, most_seeds=5).states[1] is not BranchState.OPEN
-
-
-def test_lent_noise_does_not_hang_together_from_one_part_of_the_window_to_the_other() -> None:
-    own = table((0.0, 0.01, 0.02, 0.05), (0.0, 0.02, 0.02, 0.03), (0.1, 0.1, 0.15, 0.13))
-    whole, half = (paired_means(own, 500, 3, LentNoise(1e-4, 5.0), part=part).drawn for part in (0, 1))
-    np.testing.assert_array_equal(whole, half)
-    one = table((0.0, 0.01, 0.02, 0.05))
-    whole, half = (paired_means(one, 500, 3, LentNoise(1e-4, 5.0), part=part).drawn for part in (0, 1))
-    assert abs(np.corrcoef(whole[:, 0] - whole[:, 1], half[:, 0] - half[:, 1])[0, 1]) < 0.3
-
-
-def test_losses_that_determine_no_noise_have_no_interval() -> None:
-    """A second seed that ran one factor only fixes its own effect: nothing is left over, whatever the noise is."""
-    one = table((0.0, 0.01, 0.02, 0.05), (0.3, NAN, NAN, NAN))
-    assert np.isnan(noise_to_borrow([one]).variance).all()
-    assert not len(paired_means(one, 50, 0).drawn)

@@ -1,156 +1,251 @@
-"""What is said against an answer, and in which order."""
+"""What is said against an answer, from both sides of every limit, and in which order."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
+import re
 
-import numpy as np
 import pytest
 
-from analysis.estimate.diagnosis import EXCESS_RMS, LACK_OF_FIT, Doubts, Verdict, judge
-from analysis.estimate.fitting.misfit import Misfit
-from analysis.estimate.fitting.quality import LeaveOneOut
+from analysis.estimate.diagnosis import MOVES, SUDDEN, WIDE, Doubts, Verdict, doubts_of, judge
 from analysis.estimate.studies import Point
+from analysis.estimate.study_draws import Break, Drawn, FarSeed
+from tests.analysis.estimate.known import exact, hyperbola
 
 SIZES = (4, 16, 64, 256)
 POINTS = [
-    Point(batch_size=size, steps_to_target=100.0, best_lr=1e-3, at_grid_edge=False, seeds=3, seeds_reached=3, status="")
+    Point(
+        batch_size=size, steps_to_target=100.0, best_lr=1e-3, at_grid_edge=False, seeds=3, seeds_reached=3,
+        status="REACHED",
+    )
     for size in SIZES
-]
-LEFT_OUT = LeaveOneOut(np.array(SIZES), np.array([40.0, 41.0, 42.0, 43.0]), np.array([0.5, 0.001, 0.001, 0.001]))
-SEEN = Doubts(seen=(True, True))
-LARGE, SMALL = Misfit(0.0004, 2 * EXCESS_RMS), Misfit(0.0004, 0.5 * EXCESS_RMS)
+]  # fmt: skip
+WIDTH = 0.6
+SEEN = Doubts(beyond=(False, False), width=WIDTH)
+JUMP, KINK = Break("jump", 16.0, 64.0, SUDDEN + 1), Break("kink", 4.0, 64.0, SUDDEN + 1)
 
 
 def verdict(points: list[Point] = POINTS, **doubts: object) -> tuple[Verdict, str]:
-    return judge(points, dataclasses.replace(SEEN, **doubts), "", "")
+    return judge(points, dataclasses.replace(SEEN, **doubts), "not reached at all", "loss 3")
+
+
+def with_each(name: str, values: tuple[object, ...]) -> list[Point]:
+    return [dataclasses.replace(point, **{name: value}) for point, value in zip(POINTS, values, strict=True)]
 
 
 def test_nothing_to_say() -> None:
     assert verdict() == (Verdict.OK, "")
-    fine = Misfit(2 * LACK_OF_FIT, 2 * EXCESS_RMS)
-    assert verdict(misfit=fine, left_out=LEFT_OUT, ends=(30.0, 60.0)) == (Verdict.OK, "")
+    almost = {
+        "sudden": JUMP._replace(gain=SUDDEN), "moved_by_prior": 0.99 * MOVES * WIDTH,
+        "moved_by_warmup": 0.99 * MOVES * WIDTH,
+    }  # fmt: skip
+    assert verdict(**almost) == (Verdict.OK, "")
 
 
-def test_points_far_off_the_curve_are_the_verdict() -> None:
-    everywhere = dataclasses.replace(LEFT_OUT, misfit=np.full(4, 0.001))
-    found, advice = verdict(misfit=LARGE, left_out=everywhere, ends=(30.0, 60.0))
-    assert found == "points are off the curve"
-    assert f"{200 * EXCESS_RMS:.2g} % (rms) off the curve" in advice
-    assert "p = 0.0004" in advice
-    assert "without batch size" not in advice
-
-
-@pytest.mark.filterwarnings("error")
-def test_refits_without_a_misfit_of_their_own_name_no_batch_size() -> None:
-    undefined = dataclasses.replace(LEFT_OUT, misfit=np.full(4, np.nan))
-    found, advice = verdict(misfit=LARGE, left_out=undefined, ends=(30.0, 60.0))
-    assert found is Verdict.OFF_THE_CURVE
-    assert "without batch size" not in advice
-
-
-@pytest.mark.parametrize("probability", [1e-3, 1e-12])
-@pytest.mark.parametrize("percent", [1, 2, 2.9])
-def test_points_a_little_off_the_curve_are_a_remark_however_sure(percent: float, probability: float) -> None:
-    found, advice = verdict(misfit=Misfit(probability, percent / 100), ends=(30.0, 60.0))
+def test_a_target_that_nothing_reached_has_the_advice_of_the_reading() -> None:
+    missed = [dataclasses.replace(point, steps_to_target=None, status="PRUNED") for point in POINTS]
+    assert verdict(missed) == (Verdict.NOT_REACHED, "not reached at all")
+    found, advice = verdict([*POINTS[:3], missed[3]])
     assert found is Verdict.OK
-    words = f"the points lie {percent:.2g} % (rms) off the curve, beyond what seeds explain (p = {probability:.1g})"
-    assert advice.startswith(words)
+    assert advice == "not reached at batch size 256 (PRUNED); loss 3 was reached at every batch size"
+
+
+@pytest.mark.parametrize(("count", "words"), [(1, "1 batch size; 3 or more"), (2, "add a third"), (3, "")])
+def test_too_few_batch_sizes(count: int, words: str) -> None:
+    found, advice = verdict(POINTS[:count], beyond=(False, False))
+    assert found is (Verdict.TOO_FEW_BATCH_SIZES if count < 3 else Verdict.OK)
+    assert words in advice
+
+
+@pytest.mark.parametrize(
+    ("beyond", "expected", "words"),
+    [
+        (
+            (True, False),
+            Verdict.BELOW,
+            "least below batch size 4, the smallest that reached the target: add smaller ones",
+        ),
+        (
+            (False, True),
+            Verdict.ABOVE,
+            "least above batch size 256, the largest that reached the target: add larger ones",
+        ),
+    ],
+)
+def test_a_least_product_that_may_lie_beyond(beyond: tuple[bool, bool], expected: Verdict, words: str) -> None:
+    found, advice = verdict(beyond=beyond)
+    assert found is expected
+    assert words in advice
+    assert verdict(beyond=(True, True))[0] is Verdict.BELOW
+    # the largest one does not count if nobody got to the target there
+    missed = dataclasses.replace(POINTS[3], steps_to_target=None, status="PRUNED")
+    assert "batch size 64" in verdict([*POINTS[:3], missed], beyond=(False, True))[1]
 
 
 def test_steps_that_are_known_too_coarsely_are_the_verdict() -> None:
-    blurred = [
-        dataclasses.replace(point, resolution=part) for point, part in zip(POINTS, (0, 0.1, 0.11, 1), strict=True)
-    ]
-    found, advice = verdict(blurred)
+    found, advice = verdict(with_each("resolution", (0, 0.1, 0.11, 1)))
     assert found == "evaluations too rare"
     assert "up to 100 % fewer steps may have been enough at batch size 64, 256," in advice
-    assert verdict([dataclasses.replace(point, resolution=0.1) for point in POINTS]) == (Verdict.OK, "")
+    assert verdict(with_each("resolution", (0.1,) * 4)) == (Verdict.OK, "")
 
 
 def test_evaluations_that_pass_the_target_by_luck_are_the_verdict() -> None:
-    lucky = [dataclasses.replace(point, lead=by) for point, by in zip(POINTS, (0, 0.1, 0.11, 0.5), strict=True)]
-    found, advice = verdict(lucky)
+    found, advice = verdict(with_each("lead", (0, 0.1, 0.11, 0.5)))
     assert found == "evaluations too noisy"
     assert "earlier than the run's trend at batch size 64 (10 %), 256 (39 %): validate on more" in advice
-    assert verdict([*lucky[:2], *POINTS[2:]]) == (Verdict.OK, "")
+    assert verdict(with_each("lead", (0, 0.1, 0.1, 0.1))) == (Verdict.OK, "")
 
 
 def test_a_target_that_is_reached_in_the_warmup_is_the_verdict() -> None:
-    slow = [dataclasses.replace(point, warmup=by) for point, by in zip(POINTS, (0, 99, 100, 250.5), strict=True)]
-    found, advice = verdict(slow)
-    assert found == "target reached in the warmup"
+    found, advice = verdict(with_each("warmup", (0, 99, 100, 250.5)))
+    assert found is Verdict.IN_WARMUP
     assert "at batch size 64 (100 steps), 256 (250.5 steps), and sets the steps there" in advice
-    at_once = [dataclasses.replace(POINTS[0], steps_to_target=0.0), *POINTS[1:]]
-    assert "warmup" not in verdict(at_once)[1]
-    assert verdict([*slow[:2], *POINTS[2:]]) == (Verdict.OK, "")
+    assert "warmup" not in verdict(with_each("steps_to_target", (0.0, 100.0, 100.0, 100.0)))[1]
+    assert verdict(with_each("warmup", (0, 99, 99, 99))) == (Verdict.OK, "")
+
+
+@pytest.mark.parametrize(
+    ("moved", "words"), [(math.log(2), "another by a factor of 2:"), (math.inf, "beyond the measured")]
+)
+def test_a_warmup_that_moves_the_answer_is_the_verdict_though_runs_are_longer(moved: float, words: str) -> None:
+    found, advice = verdict(moved_by_warmup=moved)
+    assert found == "the warmup decides"
+    assert words in advice
+    # one sentence is enough where the warmup is longer than a run as well
+    assert verdict(with_each("warmup", (0, 0, 0, 200)), moved_by_warmup=moved)[1].count("warmup") == 1
+
+
+@pytest.mark.parametrize(
+    ("moved", "words"), [(math.log(2), "another by a factor of 2:"), (math.inf, "beyond the measured")]
+)
+def test_a_prior_that_moves_the_answer_is_the_verdict(moved: float, words: str) -> None:
+    found, advice = verdict(moved_by_prior=moved)
+    assert found == "the prior decides"
+    assert words in advice
+    assert verdict(moved_by_prior=moved, width=math.inf)[0] is Verdict.OK
+
+
+def test_a_best_learning_rate_at_the_edge_is_the_verdict() -> None:
+    found, advice = verdict(with_each("at_grid_edge", (False, True, False, True)))
+    assert found is Verdict.AT_GRID_EDGE
+    assert "at batch size 16 (0.001), 256 (0.001): extend the grid" in advice
+    unnamed = [dataclasses.replace(point, best_lr=None, at_grid_edge=None) for point in POINTS]
+    assert verdict(unnamed) == (Verdict.OK, "")
+    tuned = [dataclasses.replace(POINTS[0], at_axis_edge=("momentum",), tuned="momentum=0.99"), *POINTS[1:]]
+    found, advice = verdict(tuned)
+    assert found is Verdict.AT_GRID_EDGE
+    assert "the best momentum is the lowest or highest tried at batch size 4 (momentum=0.99)" in advice
 
 
 @pytest.mark.parametrize(("factors", "grows"), [((4, 2, 1.4, 1), 0), ((4, 1, 1.4, 1.3), 0), ((1, 4, 2, 8), 1)])
 def test_steps_that_grow_with_the_batch_size_are_off_any_curve(factors: tuple[float, ...], grows: int) -> None:
-    steps = [dataclasses.replace(point, steps_to_target=100.0 * by) for point, by in zip(POINTS, factors, strict=True)]
-    found, advice = verdict(steps)
+    found, advice = verdict(with_each("steps_to_target", tuple(100.0 * by for by in factors)))
     assert found is (Verdict.OFF_THE_CURVE if grows else Verdict.OK)
     assert advice.startswith("the steps grow by a factor 8 from batch size 4 to 256: are they" if grows else "")
 
 
-def test_a_misfit_that_chance_explains_is_not_mentioned() -> None:
-    assert verdict(misfit=Misfit(1.01 * LACK_OF_FIT, 10.0)) == (Verdict.OK, "")
-
-
-@pytest.mark.parametrize(("misfit", "expected"), [(LARGE, Verdict.OFF_THE_CURVE), (SMALL, Verdict.OK)])
-def test_one_batch_size_off_the_curve_is_named(misfit: Misfit, expected: Verdict) -> None:
-    found, advice = verdict(misfit=misfit, left_out=LEFT_OUT, ends=(30.0, 60.0))
-    assert found is expected
-    assert "not without batch size 4 (p = 0.5)" in advice
+def test_one_far_seed_of_three_does_not_make_steps_grow() -> None:
+    steps = with_each("steps_per_seed", ((100.0,) * 3, (90.0,) * 3, (80.0,) * 3, (80.0, 80.0, 900.0)))
+    assert verdict(steps) == (Verdict.OK, "")
 
 
 @pytest.mark.parametrize(
-    ("ends", "critical", "words"),
+    ("sudden", "words"),
     [
-        ((41.5, 60.0), LEFT_OUT.critical, "without batch size 4 the critical one is 40"),
-        ((30.0, 42.5), LEFT_OUT.critical, "without batch size 256 the critical one is 43"),
-        ((30.0, 60.0), np.array([40.0, 41.0, 42.0, np.inf]), "without batch size 256 the critical one is not bounded"),
-        ((30.0, 60.0), np.array([0.0, 41.0, 42.0, 43.0]), "without batch size 4 the critical one is not bounded"),
+        (JUMP, "the steps jump between batch sizes 16 and 64: did these runs train alike? Batch size 32 would show it"),
+        (KINK, "a kink near batch size 16: the steps change their course at once, and B_crit may lie there"),
     ],
 )
-def test_one_batch_size_that_decides(ends: tuple[float, float], critical: np.ndarray, words: str) -> None:
-    found, advice = verdict(left_out=dataclasses.replace(LEFT_OUT, critical=critical), ends=ends)
-    assert found == "one batch size decides the fit"
-    assert words in advice
-
-
-def test_an_open_interval_holds_everything_on_that_side() -> None:
-    left_out = dataclasses.replace(LEFT_OUT, critical=np.array([40.0, 41.0, 42.0, np.inf]))
-    assert verdict(left_out=left_out, ends=(30.0, None))[0] is Verdict.OK
-    assert verdict(left_out=left_out, ends=(None, None))[0] is Verdict.OK
+def test_a_sudden_change_is_off_the_curve(sudden: Break, words: str) -> None:
+    assert verdict(sudden=sudden) == (Verdict.OFF_THE_CURVE, words)
 
 
 def test_a_far_seed_is_named_with_all_that_finds_it() -> None:
-    found, advice = verdict(far_seeds=[(64, 2, 2.04), (256, 0, 11.3)])
+    found, advice = verdict(far_seeds=[FarSeed(64, 2, 2.04), FarSeed(256, 0, 11.3)])
     assert found == "one seed far from the others"
     assert "seed 2 at batch size 64 took 2 times the steps of the other seeds" in advice
     assert "seed 0 at batch size 256 took 11 times" in advice
 
 
-def test_the_most_serious_comes_first() -> None:
-    edge = [dataclasses.replace(point, at_grid_edge=True, seeds=1) for point in POINTS]
-    found, advice = verdict(
-        edge, misfit=LARGE, left_out=LEFT_OUT, ends=(41.5, 60.0), seen=(False, True), far_seeds=[(64, 2, 2.0)]
+def test_one_seed_is_too_few_and_two_are_not() -> None:
+    found, advice = verdict(with_each("seeds", (1,) * 4))
+    assert found is Verdict.TOO_FEW_SEEDS
+    assert "3 or more" in advice
+    assert verdict(with_each("seeds", (1, 2, 1, 1)))[0] is Verdict.OK
+
+
+def test_seeds_that_did_not_get_there_are_a_remark() -> None:
+    found, advice = verdict(with_each("seeds_reached", (3, 2, 3, 3)))
+    assert (found, advice) == (
+        Verdict.OK,
+        "only some seeds reached the target at the best LR of batch size 16 (2 of 3)",
     )
-    assert found is Verdict.NO_PERFECT_SCALING
+
+
+@pytest.mark.parametrize(("factor", "expected"), [(0.98, Verdict.OK), (1.02, Verdict.TOO_WIDE)])
+def test_an_interval_over_a_decade_is_too_wide(factor: float, expected: Verdict) -> None:
+    found, advice = verdict(width=math.log(factor * WIDE))
+    assert found is expected
+    assert ("spans a factor of 10; four times as many seeds make that about 3.2" in advice) == (factor > 1)
+
+
+EVERYTHING = {
+    "beyond": (True, True), "far_seeds": [FarSeed(64, 2, 2.0)], "sudden": JUMP, "moved_by_prior": math.inf,
+    "moved_by_warmup": math.inf, "width": math.log(20),
+}  # fmt: skip
+
+
+def all_at_once() -> tuple[Verdict, str]:
+    worst = [
+        dataclasses.replace(
+            point, resolution=0.5, lead=0.5, at_grid_edge=True, at_axis_edge=("momentum",), tuned="momentum=0.99",
+            seeds=1, seeds_reached=0, steps_to_target=100.0 * by,
+        )
+        for point, by in zip(POINTS, (1, 4, 2, 8), strict=True)
+    ]  # fmt: skip
+    return verdict(worst, **EVERYTHING)
+
+
+def test_the_most_serious_comes_first() -> None:
+    found, advice = all_at_once()
+    assert found is Verdict.BELOW
     order = [
-        "add smaller ones",
-        "extend the grid",
-        "off the curve",
-        "seed 2 at batch size 64",
-        "without batch size 4 the critical",
-        "one seed",
-    ]
+        "add smaller ones", "add larger ones", "evaluate more often", "validate on more", "shorten the warmup",
+        "extend the grid", "the steps grow", "the steps jump", "seed 2 at batch size 64", "priors half", "one seed:",
+        "the interval of the critical batch size",
+    ]  # fmt: skip
     places = [advice.index(words) for words in order]
     assert places == sorted(places)
 
 
-def test_runs_without_a_learning_rate_are_not_at_an_edge() -> None:
-    unnamed = [dataclasses.replace(point, best_lr=None, at_grid_edge=None) for point in POINTS]
-    assert verdict(unnamed) == (Verdict.OK, "")
+def test_every_sentence_is_whole() -> None:
+    """Nothing is left to fill in, no number has a dozen digits, and no sentence begins or ends in the middle."""
+    for _, advice in (all_at_once(), verdict(sudden=KINK), verdict(POINTS[:1]), verdict(POINTS[:2])):
+        assert not re.search(r"[{}]|\bNone\b|\bnan\b|\binf\b|\d\.\d{5}|  |\.\.", advice)
+        for sentence in advice.split("; "):
+            assert sentence == sentence.strip()
+            assert re.fullmatch(r"\S.*[\w)?]", sentence)
+
+
+def test_gravest() -> None:
+    assert Verdict.gravest([Verdict.OK, Verdict.TOO_WIDE, Verdict.ABOVE]) is Verdict.ABOVE
+    assert Verdict.gravest([]) is Verdict.OK
+
+
+@pytest.mark.parametrize(
+    ("ends", "beyond", "width"),
+    [((20.0, 80.0), (False, False), math.log(4)), ((None, 80.0), (True, False), math.inf),
+     ((20.0, None), (False, True), math.inf)],
+)  # fmt: skip
+def test_doubts_of_draws(ends: tuple[float | None, float | None], beyond: tuple[bool, bool], width: float) -> None:
+    draws = exact(hyperbola, count=100)
+    found = doubts_of(
+        Drawn(draws=draws, hyperbola=draws, far=(), sudden=KINK, moved_by_prior=0.1, moved_by_warmup=math.inf),
+        ends,
+    )  # fmt: skip
+    assert (found.beyond, found.width) == (beyond, pytest.approx(width))
+    assert found.to_json() == {
+        "sudden_change": {"kind": "kink", "below": 4.0, "above": 64.0, "gain": SUDDEN + 1},
+        "far_seeds": [], "moved_by_prior": 0.1, "moved_by_warmup": None,
+    }  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,7 +11,7 @@ import pytest
 
 from analysis.arrays import Quantity as Estimated
 from analysis.config import AnalysisConfig
-from analysis.estimate.laws.learning_rate import LEAST, LearningRateLaw, Trend, learning_rate_law
+from analysis.estimate.laws.learning_rate import LEAST, LearningRateLaw, Optimum, Trend, learning_rate_law
 from analysis.estimate.studies import Study
 from cbs.trial.lr_choice import censored
 
@@ -75,8 +75,8 @@ def holds(found: Estimated, truth: float) -> bool:
 
 
 def test_a_known_law_comes_back() -> None:
-    truth = Truth(noise_batch_size=10.0, alpha=0.8)
-    found = law(truth)
+    truth = Truth(noise_batch_size=10.0, alpha=0.8, noise=1e-3)
+    found = law(truth, 3)
     assert found.trend is Trend.SATURATES
     for value, known in (
         (found.max_lr, truth.max_lr),
@@ -84,7 +84,7 @@ def test_a_known_law_comes_back() -> None:
         (found.alpha, truth.alpha),
         (found.first_slope, truth.slope(SIZES[0])),
     ):
-        assert value.value == pytest.approx(known, rel=0.03)
+        assert value.value == pytest.approx(known, rel=0.06)
         assert holds(value, known)
     np.testing.assert_allclose(found.log_lrs(SIZES)[0], np.log([truth.best(size) for size in SIZES]), atol=0.01)
     factor = found.factor(16, 4)
@@ -127,7 +127,7 @@ def test_optima_at_an_edge_are_left_out_and_four_inside_are_needed() -> None:
     assert not learning_rate_law(nothing, AnalysisConfig(resamples=100, seed=0)).optima
     last = studies[-1]
     kept = slice(0, 3)  # the best one lies beyond
-    part = {name: getattr(last, name)[kept] for name in ("lrs", "steps", "status", "bound", "trials")}
+    part = {name: getattr(last, name)[kept] for name in ("lrs", "steps", "status", "bound", "trials", "resolution")}
     edged = [*studies[:-1], replace(last, **part)]
     found = learning_rate_law(edged, AnalysisConfig(resamples=100, seed=0))
     assert [entry.edge for entry in found.optima] == [0] * (len(SIZES) - 1) + [1]
@@ -142,6 +142,80 @@ def test_optima_at_an_edge_are_left_out_and_four_inside_are_needed() -> None:
     assert few.optima[0].interval(few.half_widths[0]) == (None, None)
     assert np.isfinite(law(truth, 2, sizes=SIZES[: LEAST - 1]).half_widths).all()
     assert law(truth, sizes=SIZES[:LEAST]).trend is not Trend.UNKNOWN
+
+
+LRS = (1e-3, 2e-3, 4e-3, 8e-3, 16e-3)
+
+
+def one(steps: Sequence[Sequence[float]], lrs: Sequence[float] = LRS, **changes: np.ndarray) -> Optimum:
+    """The optimum where rows are learning rates, beside a batch size whose bottom is a parabola of curvature .2. NaN is
+    a trial that was pruned at 130 steps, 0 one that was never run."""
+    table = np.asarray(steps, dtype=float)
+    status = np.where(table == 0, "", np.where(np.isnan(table), "PRUNED", "REACHED")).astype(object)
+    columns = {"steps": np.where(table > 0, table, np.nan), "status": status}
+    columns |= {"bound": np.where(status == "PRUNED", 130.0, np.nan)} | changes
+    columns |= {"trials": np.full(table.shape, -1), "resolution": np.zeros(table.shape)}
+    of = Study(8, np.asarray(lrs), np.arange(table.shape[1]), **columns)
+    beside = np.array(parabola(4e-3))
+    nothing, exact = np.full(beside.shape, math.nan), np.zeros(beside.shape)
+    done = np.full(beside.shape, "REACHED", dtype=object)
+    known = Study(16, np.array(LRS), np.arange(1), beside, done, nothing, exact, exact)
+    return learning_rate_law([of, known]).optima[0]
+
+
+def parabola(best: float, lrs: Sequence[float] = LRS) -> list[list[float]]:
+    return [[100 * math.exp(0.2 * math.log(lr / best) ** 2)] for lr in lrs]
+
+
+@pytest.mark.parametrize("lrs", [LRS, (1e-3, 1.7e-3, 4.1e-3, 6e-3, 16e-3)])
+@pytest.mark.parametrize("best", [2.3e-3, 4e-3, 5.1e-3])
+def test_the_bottom_of_a_parabola_is_found_between_grid_points(best: float, lrs: Sequence[float]) -> None:
+    noise = 1e-3 * np.random.default_rng(0).standard_normal((5, 3))
+    found = one(np.array(parabola(best, lrs)) * np.exp(noise), lrs)
+    assert found.lr == pytest.approx(best, rel=0.02)
+    assert found.edge == 0
+    assert 0 < found.variance < (0.2 * found.step) ** 2
+
+
+def test_a_pruned_neighbour_says_that_the_bottom_lies_on_the_other_side() -> None:
+    gone = math.nan
+    below = one([[gone], [gone], [100], [104], [gone]])
+    above = one([[gone], [104], [100], [gone], [gone]])
+    both = one([[gone], [gone], [100], [gone], [gone]])
+    assert below.log_lr > both.log_lr + 0.05 > above.log_lr + 0.1
+    assert both.log_lr == pytest.approx(math.log(4e-3))
+
+
+def test_one_pruned_seed_makes_a_neighbour_a_bound_and_one_never_run_does_not() -> None:
+    whole = one([[110, 110.1], [100, 100.1], [120, 119.9]], LRS[:3])
+    pruned = one([[110, 110.1], [100, 100.1], [120, math.nan]], LRS[:3])
+    never = one([[110, 110.1], [100, 100.1], [120, 0]], LRS[:3])
+    assert never.log_lr == pytest.approx(whole.log_lr, abs=0.01)
+    assert pruned.log_lr == pytest.approx(whole.log_lr, abs=0.1)
+
+
+@pytest.mark.parametrize(("best", "edge"), [(2e-4, -1), (9e-2, 1)])
+def test_at_an_edge_only_a_bound_is_known(best: float, edge: int) -> None:
+    found = one(parabola(best))
+    assert (found.edge, found.lr) == (edge, pytest.approx(LRS[-1] if edge > 0 else LRS[0]))
+    low, high = found.interval(0.1)
+    ends = (LRS[-1] / math.sqrt(2), None) if edge > 0 else (None, LRS[0] * math.sqrt(2))
+    assert (low, high) == tuple(None if end is None else pytest.approx(end) for end in ends)
+    # ties go to the lower one, and a single learning rate is an edge
+    assert one([[100], [100], [110]], LRS[:3]).edge == -1
+    assert one([[100]], LRS[:1]).edge != 0
+
+
+def test_learning_rates_that_failed_or_never_ran_are_no_neighbours() -> None:
+    status = np.array([["FAILED"], ["REACHED"], ["REACHED"], ["OUT_OF_MEMORY"], [""]], dtype=object)
+    steps, nothing = np.array([[np.nan], [100.0], [110.0], [np.nan], [np.nan]]), np.full((5, 1), np.nan)
+    assert one(steps, status=status, bound=nothing).edge == -1
+    status[0] = "DIVERGED"
+    assert one(steps, status=status, bound=nothing).edge == 0
+
+
+def test_no_optimum_where_no_trial_names_its_learning_rate() -> None:
+    assert one([[100.0]], [math.nan]).batch_size == 16
 
 
 def draw(index: int) -> tuple[Truth, tuple[int, ...]]:
@@ -225,7 +299,7 @@ def test_intervals_hold_the_truth_95_times_in_100(seeds: int) -> None:
                 held[name].append(holds(value, known))
     assert saturates > 30
     for name, cases in held.items():
-        assert 0.9 <= np.mean(cases) <= (1.0 if name in CLAIMS else 0.99), name
+        assert 0.9 <= np.mean(cases) <= (1.0 if name in CLAIMS else 0.995), name
 
 
 @pytest.mark.slow

@@ -1,9 +1,11 @@
-"""Trials that were never run: they have not failed, and a sweep with holes says the same as a whole one."""
+"""Trials that were never run or never got to the target, and tables that bound nothing."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -11,110 +13,137 @@ import pytest
 
 from analysis.config import AnalysisConfig
 from analysis.estimate.diagnosis import Verdict
-from analysis.estimate.estimates import Reading, estimates
+from analysis.estimate.estimates import Reading, answers, estimates
 from analysis.estimate.fit_table import fit_table
-from analysis.estimate.fitting.exponent import ALONE
-from analysis.estimate.fitting.least_squares import EXPONENTS
-from analysis.estimate.fitting.quality import LeaveOneOut
 from analysis.estimate.result import Answer
 from analysis.estimate.studies import Study
-from tests.analysis.estimate.test_seeds import GROUP
-from tests.factories import Truth, tables
+from analysis.read.results import load
+from tests.analysis.estimate.known import GROUP
+from tests.factories import Truth, sweep, tables
 
 SIZES = (4, 16, 64, 256, 1024)
 CRITICAL, MIN_STEPS = 100.0, 400.0
 QUICK = AnalysisConfig(resamples=100)
 
 
-def sweep(seed: int, *, missing: float, known: bool = True) -> list[Study]:
+def runs(
+    seed: int, *, missing: float = 0.0, known: bool = True, budget: float = math.inf, exponent: float = 1.0
+) -> list[Study]:
     """Seven learning rates, three seeds, and so large a share of the trials never run; ``known`` says so, otherwise
-    they seem to have failed."""
-    truth = Truth(min_steps=MIN_STEPS, min_examples=MIN_STEPS * CRITICAL, noise=0.05, lr_power=0.2, curvature=0.5)
+    they seem to have failed. At the smallest batch size runs are stopped at ``budget`` times the true steps."""
+    truth = Truth(
+        min_steps=MIN_STEPS, min_examples=MIN_STEPS * CRITICAL, noise=0.05, lr_power=0.2, curvature=0.5,
+        exponent=exponent,
+    )  # fmt: skip
     rng = np.random.default_rng([7, seed])
     found = []
     for size, table in zip(SIZES, tables(truth, SIZES, 3, prune_factor=None, seed=seed), strict=True):
         gone = rng.random(table.shape) < missing
-        steps, bound, trials = np.where(gone, np.nan, table), np.full(table.shape, np.nan), np.full(table.shape, -1)
-        status = np.where(gone, "" if known else "FAILED", "REACHED").astype(object)
-        lrs, exact = 5e-4 * 2.0 ** np.arange(len(table)), np.zeros(table.shape)
-        found.append(Study(size, lrs, np.arange(3), steps, status, bound, trials, exact))
+        limit = budget * MIN_STEPS * (1 + (CRITICAL / size) ** exponent) if size == SIZES[0] else math.inf
+        late = ~gone & (table > limit)
+        status = np.where(gone, "" if known else "FAILED", np.where(late, "BUDGET_EXHAUSTED", "REACHED")).astype(object)
+        found.append(
+            Study(
+                batch_size=size, lrs=5e-4 * 2.0 ** np.arange(len(table)), seeds=np.arange(3),
+                steps=np.where(gone | late, np.nan, table), status=status, bound=np.where(late, limit, np.nan),
+                trials=np.full(table.shape, -1), resolution=np.zeros(table.shape),
+            )
+        )  # fmt: skip
     return found
 
 
 def estimate(studies: list[Study]) -> Answer:
-    return next(estimates(GROUP, [Reading(target=GROUP.target, studies=studies)], QUICK, [ALONE]))
+    return next(estimates(GROUP, [Reading(target=GROUP.target, studies=studies)], QUICK))
 
 
-def holds(truth: float, interval: tuple[float | None, float | None]) -> bool:
+def holds(interval: tuple[float | None, float | None]) -> bool:
     low, high = interval
-    return (low is None or low <= truth) and (high is None or truth <= high)
+    return (low is None or low <= CRITICAL) and (high is None or high >= CRITICAL)
 
 
 def test_a_sweep_with_holes_says_the_same_as_a_whole_one() -> None:
-    """30 % of the cells of 20 sweeps were never run. At 95 % fewer than 17 hits have probability 0.016. Taken for
-    failed they let learning rates win that happened to be run with every seed: estimates are then off by a factor."""
-    found = [estimate(sweep(seed, missing=0.3)) for seed in range(20)]
-    assert sum(holds(CRITICAL, each.definitions["pareto"].interval) for each in found) >= 17
-    assert sum(holds(MIN_STEPS, each.min_steps.interval) for each in found) >= 17
-    assert np.median([each.min_steps.value or math.nan for each in found]) == pytest.approx(MIN_STEPS, rel=0.05)
-    failed = [estimate(sweep(seed, missing=0.3, known=False)) for seed in range(10)]
+    """30 % of the cells of 14 sweeps were never run. At 95 % fewer than 11 hits have probability 0.004. Taken for
+    failed they let learning rates win that happened to be run with every seed."""
+    found = [estimate(runs(seed, missing=0.3)) for seed in range(14)]
+    assert sum(holds(each.interval) for each in found) >= 11
+    failed = [estimate(runs(seed, missing=0.3, known=False)) for seed in range(14)]
     off = [
-        np.median([abs(math.log((each.definitions["pareto"].value or math.inf) / CRITICAL)) for each in some])
+        np.median([abs(math.log((each.critical_batch_size or math.inf) / CRITICAL)) for each in some])
         for some in (found, failed)
     ]
     assert off[0] < 0.15
-    assert off[1] > 0.25
+    assert off[1] > 1.5 * off[0]
 
 
 def test_nothing_missing_nothing_changed() -> None:
     """Where all was run, what ``ran`` says is what is taken when it says nothing."""
-    whole, told = (estimate(sweep(0, missing=0.0, known=known)) for known in (True, False))
-    assert whole.definitions["pareto"].interval == told.definitions["pareto"].interval
+    whole, told = (estimate(runs(0, known=known)) for known in (True, False))
+    assert whole.interval == told.interval
     assert whole.points == told.points
 
 
-PERFECT = [(8, 100000), (16, 50000), (32, 25000), (64, 12500)]
+@pytest.mark.parametrize("budget", [1.0, 1.3])
+def test_a_budget_near_the_curve_leaves_the_answer_right(budget: float) -> None:
+    """At 1 about half of the seeds of the smallest batch size are in time, early ones: 12 sweeps; at 95 % fewer than 9
+    hits have probability 0.002."""
+    found = [estimate(runs(seed, budget=budget)) for seed in range(12)]
+    assert sum(holds(each.interval) for each in found) >= 9
+
+
+def test_seeds_that_were_not_in_time_lift_the_curve() -> None:
+    """Where at the best learning rate some seeds of the smallest batch size were in time and others not: without the
+    bounds of these the curve is that of the fast ones."""
+    shifts = []
+    for seed in range(12):
+        studies = runs(seed, budget=1.0)
+        first = studies[0]
+        if first.winner is None or not np.isfinite(first.bound[first.winner]).any():
+            continue
+        deaf = dataclasses.replace(first, bound=np.full(first.bound.shape, np.nan))
+        told, silent = (estimate(each).draws for each in (studies, [deaf, *studies[1:]]))
+        assert told is not None
+        assert silent is not None
+        shifts.append(float((told.estimate(np.array([4.0])) - silent.estimate(np.array([4.0])))[0]))
+    assert len(shifts) >= 3
+    assert np.mean(shifts) > 0.01
+
+
+@pytest.mark.parametrize("steps", [3000, 5000])
+def test_a_sweep_on_disk_whose_smallest_batch_size_ran_out_of_budget(tmp_path: Path, steps: int) -> None:
+    """The budget of 5000 steps contradicts nothing (the curve is at 7556); the interval is as good as without."""
+    sweep(tmp_path, {"adamw": Truth(noise=0.05)}, batch_sizes=(1, 4, 16, 64, 256), seeds=3, max_steps=steps, growth=1.2)
+    answer = answers(load(tmp_path), AnalysisConfig(resamples=300), noise=False)[0]
+    assert [point.reached for point in answer.points] == [False, True, True, True, True]
+    low, high = answer.interval
+    assert low is not None
+    assert high is not None
+    assert low < 7381 / 175 < high
+    assert "not reached at batch size 1 (BUDGET_EXHAUSTED)" in answer.advice
+    assert answer.draws is not None
+    assert answer.draws.batch_sizes.tolist() == [4, 16, 64, 256]
+    assert answer.draws.estimate(np.array([1.0]))[0] > math.log(steps)
+
+
+PERFECT = [(8, 100003), (16, 50001), (32, 25002), (64, 12499)]
 
 
 @pytest.mark.parametrize("rows", [PERFECT, PERFECT[:3], [(b, round(s * (b / 8) ** -0.9)) for b, s in PERFECT]])
-def test_a_table_of_perfect_scaling_is_short_of_the_saturating_part_and_valid_json(rows: list[tuple[int, int]]) -> None:
+def test_a_table_of_perfect_scaling_has_its_least_product_above_and_is_valid_json(rows: list[tuple[int, int]]) -> None:
     found = fit_table(pd.DataFrame(rows, columns=["batch_size", "steps"]), QUICK)
     (answer,) = found.answers
-    assert answer.verdict is Verdict.NO_SATURATION
-    assert answer.verdict == "saturating part not reached"
+    assert answer.verdict is Verdict.ABOVE
     assert answer.critical_batch_size is None
     assert answer.interval[0] is not None
-    assert answer.interval[0] > rows[-1][0]
+    assert answer.interval[0] >= 0.7 * rows[-1][0]
     assert answer.interval[1] is None
     written = json.loads(json.dumps(found.to_json(), allow_nan=False))["fits"][0]
-    assert (written["critical_batch_size"], written["min_steps"], written["examples_at_critical"]) == (None,) * 3
-    assert written["hyperbola"]["critical_batch_size"] is None
-    low, high = written["leave_one_out"] or (None, None)
-    assert low is None or low > rows[-1][0]
-    assert high is None
+    assert (written["critical_batch_size"], written["examples_at_critical"]) == (None, None)
+    assert written["within_10_percent"][1] is None
+    assert all(each["examples_added"] < 0.2 for each in written["doublings"])
 
 
 @pytest.mark.parametrize("rows", [[(b, 300) for b, _ in PERFECT], [(8, 300), (16, 300)], PERFECT[:2]])
 def test_tables_without_a_bend_are_valid_json(rows: list[tuple[int, int]]) -> None:
     found = fit_table(pd.DataFrame(rows, columns=["batch_size", "steps"]), QUICK)
-    assert found.answers[0].verdict in (Verdict.NO_PERFECT_SCALING, Verdict.TOO_FEW_BATCH_SIZES)
+    assert found.answers[0].verdict in (Verdict.BELOW, Verdict.TOO_FEW_BATCH_SIZES)
     json.dumps(found.to_json(), allow_nan=False)
-
-
-@pytest.mark.parametrize("exponent", [0.1, 9.0])
-def test_an_exponent_at_the_end_of_what_is_looked_for_is_open(exponent: float) -> None:
-    sizes = 2.0 ** np.arange(1, 10)
-    steps = 1000 * (1 + (30.0 / sizes) ** exponent)
-    found = fit_table(pd.DataFrame({"batch_size": sizes, "steps": steps}), QUICK).answers[0]
-    assert found.exponent.value is None
-    assert found.exponent.interval[0 if exponent < 1 else 1] is None
-    assert not set(EXPONENTS) & {found.exponent.value, *found.exponent.interval}
-
-
-@pytest.mark.parametrize(
-    ("critical", "expected"),
-    [([40.0, 50.0], (40.0, 50.0)), ([0.0, 50.0], (None, 50.0)), ([40.0, math.inf], (40.0, None)),
-     ([math.inf, math.inf], (None, None)), ([0.0, 0.0], (None, None))],
-)  # fmt: skip
-def test_refits_that_bound_nothing_leave_their_range_open(critical: list[float], expected: tuple[float, float]) -> None:
-    assert LeaveOneOut(np.array([2.0, 4.0]), np.array(critical), np.full(2, math.nan)).range == expected

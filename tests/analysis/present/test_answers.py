@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,12 +14,14 @@ import pytest
 from rich.console import Console
 
 from analysis import Analysis, analyze, present
+from analysis.arrays import Quantity
 from analysis.config import AnalysisConfig
-from analysis.estimate.definitions import DEFINITIONS
-from analysis.phrases import DASH, number, with_interval
+from analysis.estimate.definitions import DEFINITIONS, HEADLINE
+from analysis.phrases import B_CRIT, DASH, number, with_interval
 from analysis.present import style
-from analysis.present.answers import definitions, lrs_tried, points, summary
+from analysis.present.answers import definitions, doublings, lrs_tried, points, summary
 from analysis.present.figures import FIGURES
+from analysis.present.sentences import good
 from analysis.present.table import latex
 from tests.analysis.present.test_table import WIDTHS, lacking, text
 from tests.factories import Truth, sweep
@@ -58,51 +61,100 @@ def defined(tmp_path_factory: pytest.TempPathFactory) -> Analysis:
 def test_one_line_per_optimizer_and_the_advice_below(measured: Analysis) -> None:
     lines = printed(measured, 100).splitlines()
     head = next(line for line in lines if line.startswith("optimizer"))
-    assert head.split() == ["optimizer", "B_crit", "exponent", "rms", "residual", "verdict"]
+    assert head.split() == ["optimizer", "B_crit", "within", "10", "%", "verdict"]
     for answer in measured.answers:
-        (line,) = [line for line in lines if line.startswith(f"{answer.group.optimizer} ")]
+        line = next(line for line in lines if line.startswith(f"{answer.group.optimizer} "))
         assert with_interval(answer.critical_batch_size, answer.interval) in line
-        assert with_interval(answer.exponent.value, answer.exponent.interval) in line
-        assert f"{number(100 * answer.fit.residual_rms, 2)} %" in line
+        assert f" {good(answer)} " in line
         assert line.rstrip().endswith(str(answer.verdict))
         verdict = "" if answer.verdict == "ok" else f"{answer.verdict}: "
         assert f"{answer.group.optimizer}: {verdict}{answer.advice}".strip(": ") in " ".join(" ".join(lines).split())
     assert "[95 % interval]" in lines[0]
 
 
-def test_the_hyperbola_is_a_line_of_its_own_where_it_says_something_else(measured: Analysis) -> None:
-    assert "hyperbola" not in " ".join(summary(measured.answers).lines)
-    shown = " ".join(summary(measured.answers).wide_lines)
+def test_the_hyperbola_is_a_line_of_its_own_where_everything_is_asked_for(measured: Analysis) -> None:
+    table = summary(measured.answers)
+    assert "exponent fixed at 1" not in " ".join(table.lines)
     for answer in measured.answers:
         size = answer.hyperbola.critical_batch_size
-        assert f"with the exponent fixed at 1: B_crit {with_interval(size.value, size.interval)}" in shown
-    same = [
-        replace(answer, hyperbola=replace(answer.hyperbola, critical_batch_size=own))
-        for answer in measured.answers
-        for own in [replace(answer.min_steps, value=answer.critical_batch_size, interval=answer.interval)]
-    ]
-    assert "hyperbola" not in " ".join(summary(same).wide_lines)
+        line = f"{answer.group.optimizer}: with the exponent fixed at 1: E_min / S_min "
+        assert line + with_interval(size.value, size.interval) in " ".join(table.wide_lines)
 
 
-def test_one_sentence_says_what_the_number_means(measured: Analysis) -> None:
-    """Against the fitted curve by hand, which takes twice its fewest steps at the critical batch size."""
+def test_what_the_number_is_and_what_it_means_for_a_run_is_told(measured: Analysis) -> None:
+    """By the expected curve: steps and examples against those of the smallest batch."""
     for answer in measured.answers:
-        first, size = answer.fit.batch_sizes[0], answer.critical_batch_size
-        curve = answer.fit.estimate
-        steps = curve.min_steps * (1 + (curve.critical / first) ** curve.exponent)
-        examples = 2 * curve.min_steps * size / (steps * first)
-        said = f"at B = {number(size)} a run takes twice the fewest steps and {examples:.2g} times the sequences of the"
-        assert f"{answer.group.optimizer}: {said} smallest batch, {first:g}" in summary(measured.answers).lines
+        sizes = np.array([answer.draws.batch_sizes[0], answer.critical_batch_size])
+        first, here = np.exp(answer.draws.estimate(sizes))
+        examples = here * sizes[1] / (first * sizes[0])
+        said = f"at B = {number(sizes[1])} a run takes {here / first:.2g} times the steps and {examples:.2g} times the "
+        line = f"{answer.group.optimizer}: {said}sequences of the smallest batch, {sizes[0]:g}"
+        assert line in summary(measured.answers).lines
+    assert summary(measured.answers).lines.count(B_CRIT) == 1
+
+
+@pytest.mark.parametrize(
+    ("critical", "near", "shown", "range_shown"),
+    [
+        (Quantity(30.0, (20.0, 40.0)), (15.0, 60.0), ("30", "[20, 40]"), "15 to 60"),
+        (Quantity(None, (None, 2.0)), (None, 7.0), ("below 2", ""), "< 2 to 7"),
+        (Quantity(None, (128.0, None)), (90.0, None), ("above 128", ""), "90 to > 128"),
+        (Quantity(None, (128.0, None)), (140.0, None), ("above 128", ""), "> 128"),
+        (Quantity(100.0, (70.0, None)), (None, None), ("100", "[70, ∞]"), "< 2 to > 128"),
+    ],
+)
+def test_an_end_beyond_the_measured_batch_sizes_is_told_as_such(
+    measured: Analysis,
+    critical: Quantity,
+    near: tuple[float | None, float | None],
+    shown: tuple[str, str],
+    range_shown: str,
+) -> None:
+    answer = measured.answers[0]
+    own = replace(answer.critical, value=critical.value, interval=critical.interval)
+    table = summary([replace(answer, definitions=answer.definitions | {HEADLINE: own}, near=near)])
+    columns = {column.key or column.heading: column for column in table.columns}
+    assert columns["critical_batch_size"].cell(table.rows[0]) == shown
+    assert columns["within 10 %"].cell(table.rows[0]) == (range_shown, "")
+    (row,) = table.frame()[["within_10_percent_low", "within_10_percent_high"]].astype(object).values.tolist()
+    assert [None if pd.isna(end) else end for end in row] == list(near)
+
+
+def test_what_doubling_buys_is_told_in_percent_and_kept_as_shares(measured: Analysis) -> None:
+    table = doublings(measured.answers)
+    lines = printed(measured, 100).splitlines()
+    frame = table.frame()
+    assert len(frame) == 3 * 3
+    for (entry, answer), (_, row) in zip(table.rows, frame.iterrows(), strict=True):
+        here, there = np.exp(answer.draws.estimate(np.array([1.0, 2.0]) * entry.batch_size))
+        assert row["steps_saved"] == pytest.approx(1 - there / here)
+        assert row["examples_added"] == pytest.approx(2 * there / here - 1)
+        assert row["steps_saved_low"] < row["steps_saved"] < row["steps_saved_high"]
+        ends = ", ".join(f"{100 * end:.0f}" for end in entry.steps_saved.interval)
+        start = f"{answer.group.optimizer} +{entry.batch_size:g} to {2 * entry.batch_size:g} "
+        (line,) = [line for line in lines if re.match(start.replace(" +", " +"), line)]
+        assert f" {100 * row['steps_saved']:.0f} [{ends}] " in line
 
 
 def test_wide_has_every_quantity_in_a_cell_of_its_own(measured: Analysis) -> None:
     wide = printed(measured, 400, wide=True)
     head = next(line for line in wide.splitlines() if line.startswith("optimizer"))
-    for heading in ("S_min", "sequences at B_crit", "B_crit (tokens)", "B_simple", "B_simple / B_crit", "geometry"):
+    for heading in (
+        "S_min",
+        "exponent",
+        "deviation of a seed",
+        "shared by seeds",
+        "rms residual",
+        "sequences at B_crit",
+        "B_crit (tokens)",
+        "B_simple",
+        "B_simple / B_crit",
+        "geometry",
+    ):
         assert f"  {heading}  " in head
     assert all(heading not in printed(measured, 400) for heading in ("S_min  ", "B_simple", "tokens"))
     for answer in measured.answers:
-        for scale in (answer.noise_scale, answer.noise_scale_ratio, answer.matched_noise_scale):
+        for scale in (answer.noise_scale, answer.noise_scale_ratio, answer.matched_noise_scale, answer.exponent):
             assert with_interval(scale.value, scale.interval) in wide
 
 
@@ -121,7 +173,8 @@ def test_how_far_the_learning_rates_went_is_told(measured: Analysis) -> None:
 @pytest.mark.parametrize("wide", [True, False])
 def test_no_number_is_cut_at_any_width(measured: Analysis, defined: Analysis, width: int, wide: bool) -> None:
     for found in (measured, defined):
-        for table in (summary(found.answers), definitions(found.answers), points(found.answers)):
+        tables = [made(found.answers) for made in (summary, doublings, definitions, points)]
+        for table in tables:
             assert lacking(table.shown(wide=wide), text(table, width, wide=wide)) == []
         said = printed(found, width, wide=wide, definitions=True)
         assert "…" not in said
@@ -246,9 +299,12 @@ def test_headings_name_the_definition(defined: Analysis) -> None:
     assert "B_overhead" in shown
     (head,) = [line for line in shown.splitlines() if line.startswith("optimizer") and "verdict" in line]
     assert "B_crit" not in head
+    assert "within" not in head
+    assert B_CRIT not in " ".join(shown.split())
     source = latex(summary(defined.answers))
     assert r"$B_{\mathrm{overhead}}$" in source
-    assert source.count(r"B_{\mathrm{crit}}") == source.count(r"sequences at $B_{\mathrm{crit}}$") == 1
+    assert source.count(r"sequences at $B_{\mathrm{overhead}}$") == 1
+    assert r"B_{\mathrm{crit}}" not in source
 
 
 def test_the_figure_has_a_dot_per_value_and_an_arrow_per_open_end(defined: Analysis) -> None:

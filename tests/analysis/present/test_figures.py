@@ -34,6 +34,7 @@ from analysis.present import style
 from analysis.present.figures import FIGURES, TOGETHER, Picture, figures_of, pictures
 from analysis.present.style.labels import MOST_INSIDE
 from analysis.present.style.scales import CONTRAST, ink, literal, width, wrapped, wrapped_apart
+from analysis.questions.analyze.figures.doubling import EVEN
 from cbs.errors import ConfigError
 from cbs.trial.target import Target
 from tests.factories import Truth, geometry_columns, sweep
@@ -484,22 +485,39 @@ def test_noise_scales_stand_against_critical_batch_sizes_where_there_are_several
     assert left > right  # the loss falls to the right
 
 
-def test_a_curve_that_is_no_hyperbola_is_drawn_beside_one_with_exponent_1(tmp_path: Path) -> None:
-    sweep(tmp_path, {"adamw": NOISY}, batch_sizes=(2, 8, 32, 128, 512), lrs=(1e-3, 2e-3, 4e-3), growth=1.1)
-    (answer,) = analyze(tmp_path, QUICK).answers
-    assert answer.fit is not None
-    bent = dataclasses.replace(answer.fit.estimate, exponent=np.float64(0.6))
-    fit = dataclasses.replace(answer.fit, estimate=bent)
-    drawn = {}
-    for name, shown in {"bent": fit, "straight": dataclasses.replace(fit, estimate=fit.hyperbola)}.items():
-        table = FIGURES["steps"].compute([dataclasses.replace(answer, fit=shown)])
+def test_a_curve_that_is_no_hyperbola_is_drawn_beside_one(tmp_path: Path) -> None:
+    sizes, drawn = (2, 8, 32, 128, 512), {}
+    for name, exponent in (("bent", 0.6), ("straight", 1.0)):
+        truth = dataclasses.replace(NOISY, exponent=exponent, noise=0.005, lr_at_1=2e-3, lr_power=0.0)
+        sweep(tmp_path / name, {"adamw": truth}, batch_sizes=sizes, lrs=(1e-3, 2e-3, 4e-3), growth=1.1)
+        (answer,) = analyze(tmp_path / name, QUICK).answers
+        table = FIGURES["steps"].compute([answer])
         drawn[name] = (table["kind"] == "hyperbola").any()
         words = [text.get_text() for text in FIGURES["steps"].figure(table).axes[0].get_legend().get_texts()]
         assert words[0] == f"adamw  {with_interval(answer.critical_batch_size, answer.interval)}"
-        assert ("exponent fixed at 1" in words) == drawn[name]
-        curve = table[table["kind"] == "fit"]
-        np.testing.assert_allclose(np.log(curve["steps"]), shown.estimate.log_steps(curve["batch_size"].to_numpy()))
+        assert ("hyperbola" in words) == drawn[name]
+        curve, near = (table[table["kind"] == kind] for kind in ("fit", "near"))
+        np.testing.assert_allclose(np.log(curve["steps"]), answer.draws.estimate(curve["batch_size"].to_numpy()))
+        ends = [end or sizes[-place] for place, end in enumerate(answer.near)]
+        assert near["batch_size"].iloc[[0, -1]].tolist() == pytest.approx(ends)
     assert drawn == {"bent": True, "straight": False}
+
+
+def test_what_doubling_buys_is_drawn_as_it_is_told(tmp_path: Path) -> None:
+    sizes = (2, 4, 8, 32, 64)
+    sweep(tmp_path, {"adamw": NOISY}, batch_sizes=sizes, lrs=(1e-3, 2e-3, 4e-3), growth=1.1)
+    (answer,) = analyze(tmp_path, QUICK).answers
+    table = FIGURES["doubling"].compute([answer])
+    points, curve = (table[table["kind"] == kind] for kind in ("point", "fit"))
+    assert points["batch_size"].tolist() == [2, 4, 8, 32]
+    saved = [entry.steps_saved.value for entry in answer.doublings]
+    assert points["steps_saved"].tolist() == pytest.approx([100 * value for value in saved])
+    added = [entry.examples_added.value for entry in answer.doublings]
+    assert points["examples_added"].tolist() == pytest.approx([100 * value for value in added])
+    assert (curve["low"] < curve["steps_saved"]).all()
+    assert (curve["steps_saved"] < curve["high"]).all()
+    # steps times examples are the same before and after where the product of both factors is 1
+    assert pytest.approx(1) == (1 - EVEN / 100) * (1 + (100 - 2 * EVEN) / 100)
 
 
 def test_a_key_that_would_crowd_the_data_stands_below() -> None:
@@ -618,7 +636,7 @@ def test_the_pareto_key_says_what_stars_and_thin_lines_are(situation: Situation)
     legend = figure.axes[0].get_legend() or figure.legends[0]
     said = {text.get_text() for text in legend.get_texts()}
     assert (r"$B_{\mathrm{crit}}$" in said) == (table["kind"] == "critical").any()
-    assert ("exponent fixed at 1" in said) == (table["kind"] == "hyperbola").any()
+    assert ("hyperbola" in said) == (table["kind"] == "hyperbola").any()
 
 
 def test_an_open_end_is_an_arrow_and_an_unknown_interval_nothing() -> None:

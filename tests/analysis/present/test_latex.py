@@ -59,7 +59,7 @@ def test_long_words_are_broken_where_the_table_would_be_too_wide() -> None:
 def test_the_summary_has_six_columns_and_the_rest_stands_beside_it(results: Path, tmp_path: Path) -> None:
     files = present.write(analyze(results, FAST, targets=[2.4, 2.8]), tmp_path, figures=None)
     texts = {path.name: path.read_text() for path in files if path.suffix == ".tex"}
-    assert set(texts) == {"summary.tex", "summary_full.tex", "definitions.tex"}
+    assert set(texts) == {"summary.tex", "summary_full.tex", "doublings.tex", "definitions.tex"}
     assert columns(texts["summary.tex"]) <= MOST_COLUMNS < columns(texts["summary_full.tex"])
     for heading in ("optimizer", r"$B_{\mathrm{crit}}$", "verdict", "target"):
         assert heading in texts["summary.tex"].split(r"\midrule")[0]

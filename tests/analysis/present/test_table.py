@@ -74,7 +74,10 @@ def test_open_ends_are_shown() -> None:
     assert with_interval(42.0, (None, 50.0)) == "42 [0, 50]"
     row = {"difference": -0.2, "interval": (None, 1.2)}
     assert Column("difference", "", "difference", "interval", signed=True).cell(row) == ("-0.2", "[-∞, 1.2]")
-    assert with_interval(None, (None, 7.0)) == "– [0, 7]"
+    assert with_interval(None, (None, 7.0)) == "below 7"
+    assert with_interval(None, (4000.0, None)) == "above 4,000"
+    assert with_interval(None, (4.0, 7.0)) == "– [4, 7]"
+    assert Column("size", "size", "size", "interval").cell({"size": None, "interval": (8.0, None)}) == ("above 8", "")
     assert with_interval(42.0, (None, None)) == "42"
 
 
@@ -189,15 +192,15 @@ def test_a_pivot_has_a_dash_where_there_is_nothing() -> None:
 
 
 def test_latex_is_escaped_and_balanced() -> None:
-    columns = (Column("name", "", "name_%", name=True), Column("b", None, "B", "ends", latex="$B$"))
+    columns = (Column("name", "", "name_%", name=True), Column("b", "b", "B", "ends", latex="$B$"))
     hostile = r"50% & #1 {x}_y ^z~ \a $ < >"
-    source = latex(Table(columns=columns, rows=[{"name": hostile, "b": None, "ends": (1.0, None)}], title="t"))
+    source = latex(Table(columns=columns, rows=[{"name": hostile, "b": 2.0, "ends": (1.0, None)}], title="t"))
     body = source.splitlines()
     assert body[0] == "% t"
     assert body[1] == r"\begin{tabular}{lr}"
     (row,) = [line for line in body if "50" in line]
     assert r"50\% \& \#1 \{x\}\_y" in row
-    assert r"\textless{} \textgreater{} & -- [1, $\infty$]" in row
+    assert r"\textless{} \textgreater{} & 2 [1, $\infty$]" in row
     assert r"name\_\% & $B$ \\" in source
     assert re.search(r"(?<!\\)[#<>~^]|(?<!\\)%(?! t)", source) is None
     assert all(rule in source for rule in (r"\toprule", r"\midrule", r"\bottomrule"))

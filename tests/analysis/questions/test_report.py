@@ -23,9 +23,10 @@ from analysis.config import AnalysisConfig
 from analysis.estimate.diagnosis import Verdict
 from analysis.estimate.findings import Analysis
 from analysis.estimate.suggest import suggest
-from analysis.phrases import number, with_interval
-from analysis.present.answers import definitions, if_hyperbola, points, summary
+from analysis.phrases import B_CRIT, number, with_interval
+from analysis.present.answers import definitions, doublings, points, summary
 from analysis.present.figures import pictures, scopes
+from analysis.present.sentences import if_hyperbola
 from analysis.present.style.scales import luminance
 from analysis.questions.report.answer import Page, content, report, vector
 from cbs.errors import ResultsError
@@ -179,9 +180,9 @@ def test_headings_tables_and_figures_are_accessible(document: Document) -> None:
     assert levels.count(1) == 1
     assert max(np.diff(levels)) <= 1
     assert all(heading.get("scope") in ("col", "row") for heading in document.all("th"))
-    assert len(document.all("figcaption")) == len(document.all("figure")) == 6
+    assert len(document.all("figcaption")) == len(document.all("figure")) == 7
     drawings = [svg for svg in document.all("svg") if svg.get("aria-hidden") != "true"]
-    assert len(drawings) == 6
+    assert len(drawings) == 7
     assert all(svg["role"] == "img" and svg["aria-labelledby"] for svg in drawings)
     assert {"lang": "en"} in document.all("html")
     assert document.all("title")
@@ -217,8 +218,16 @@ def test_everything_is_there(document: Document, page: Page) -> None:
         assert answer.advice in text
     for words in ("2026-03-01T08:00:00+00:00", "torch 2.9.0<b>", "0123456789-dirty", "16 GiB memory", "4a05<"):
         assert words in text
-    for words in ("prune_factor", "workload.options.size", "REACHED", "PRUNED", "bootstrap over seeds"):
+    for words in (
+        "prune_factor",
+        "workload.options.size",
+        "REACHED",
+        "PRUNED",
+        B_CRIT,
+        "What doubling the batch size buys",
+    ):
         assert words in text
+    assert "100 posterior draws" in " ".join(text.split())
     sections = [attributes["id"] for attributes in document.all("section")]
     linked = [attributes["href"][1:] for attributes in document.all("a") if attributes["href"][0] == "#"]
     assert set(sections) <= set(linked)
@@ -227,17 +236,17 @@ def test_everything_is_there(document: Document, page: Page) -> None:
 
 def test_the_hyperbola_stands_beside_the_curve_that_was_fitted(document: Document, page: Page) -> None:
     text = " ".join(document.text().split())
-    assert "The curve S = S min (1 + (B crit /B) a )" in text
+    assert "a power law of ln B with a departure from it" in text
     told = [found for answer in page.answers if (found := if_hyperbola(answer))]
     assert told
     for found in told:
         assert f"W{found[1:]}." in text
-    assert text.count("E_min") == len(told)
+    assert text.count("E_min / S_min") == len(told)
 
 
 def test_tables_are_those_of_the_terminal_and_say_where_they_can_be_scrolled(document: Document, page: Page) -> None:
     cells = {text for tag, text in document.texts if tag in ("span", "td", "th", "wbr")}
-    for table in (summary(page.answers), definitions(page.answers), points(page.answers)):
+    for table in (made(page.answers) for made in (summary, doublings, definitions, points)):
         shown = table.shown(wide=True)
         numbers = [cell for row in shown.cells() for cell in row]
         for column, (value, interval) in zip(shown.columns * len(table.rows), numbers, strict=True):

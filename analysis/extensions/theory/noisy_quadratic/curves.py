@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import brentq
 
 from analysis.extensions.theory.noisy_quadratic.model import NoisyQuadratic
 from analysis.extensions.theory.noisy_quadratic.search import Best, best_settings, tuned
@@ -27,9 +26,8 @@ averaging begins above 1e-5, and omits a point that exceeds 1e-5 at most by roun
 CUSHION = 1e-8
 """Number that the notebook adds to ``1 - rho`` of plain SGD."""
 
-_STRIDE, _OPEN = math.log(4.0), 50.0
-"""Stride in ln B of the search for a critical batch size; and the value of ln(steps / (2 S_min)) if no setting reaches
-the target."""
+_STRIDE = math.log(2.0)
+"""First stride in ln B of the search for the least product, and four times the last."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,7 +162,7 @@ class CurveSummary:
 
     Attributes:
         min_steps: steps to the target without noise, the limit of large batch sizes.
-        batch_size: batch size at which a run takes twice as many steps; ``None`` if there is no noise.
+        batch_size: batch size at which steps times examples are least; ``None`` if there is no noise.
     """
 
     min_steps: float
@@ -180,7 +178,8 @@ def critical(
     power: float = 0.0,
     near: float = 1.0,
 ) -> CurveSummary | None:
-    """Return ``S_min`` and the batch size of twice as many steps, to a thousandth; arguments as for :func:`curve`.
+    """Return ``S_min`` and the batch size of least steps times examples, to some thousandths; arguments as for
+    :func:`curve`.
 
     Args:
         near: batch size around which the search starts.
@@ -195,13 +194,20 @@ def critical(
         return CurveSummary(min_steps=least.steps, batch_size=None)
 
     @functools.cache
-    def excess(log_size: float) -> float:
-        best = _best(model, optimizer, target, math.exp(log_size), momentum, power)
-        return math.log(best.steps / (2.0 * least.steps)) if best else _OPEN
+    def product(place: float) -> float:
+        best = _best(model, optimizer, target, near * math.exp(place), momentum, power)
+        return place + 2 * math.log(best.steps) if best else math.inf
 
-    low = high = math.log(near)
-    while excess(low) < 0.0:
-        high, low = low, low - _STRIDE
-    while excess(high) >= 0.0:
-        low, high = high, high + _STRIDE
-    return CurveSummary(min_steps=least.steps, batch_size=math.exp(brentq(excess, low, high, xtol=1e-3)))
+    place, stride = 0.0, _STRIDE
+    while True:
+        below, here, above = (product(place + side * stride) for side in (-1, 0, 1))
+        if above < here or math.isinf(here):
+            place += stride
+        elif below < here:
+            place -= stride
+        elif stride > _STRIDE / 4:
+            stride /= 2
+        else:
+            # the vertex of the parabola through the three
+            place += stride * (below - above) / (2 * (below - 2 * here + above))
+            return CurveSummary(min_steps=least.steps, batch_size=near * math.exp(place))

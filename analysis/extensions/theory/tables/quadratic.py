@@ -4,21 +4,25 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from analysis.estimate.diagnosis import EXCESS_RMS, Verdict
+from analysis.estimate.definitions import HEADLINE
+from analysis.estimate.diagnosis import Verdict
 from analysis.extensions.theory.quadratic import QuadraticAnswer, Row, label
 from analysis.phrases import share_in_percent
 from analysis.present import Presentation, presentation
 from analysis.present.table import Column, Table
 
 EXACT = (
-    "B_crit (pareto) and S_min are exact: at B_crit a run takes twice the steps of one without noise; quantities with "
-    "an interval come from the curve fitted to these points"
+    "B_crit and S_min are exact: at B_crit steps times examples are least, and S_min are the steps without noise; "
+    "quantities with an interval come from the curve through these points"
 )
+
+ROUGH = 0.02
+"""Root mean square distance of the steps from their curve above which it is mentioned."""
 
 UNSEEN = {
     Verdict.TOO_FEW_BATCH_SIZES: "further",
-    Verdict.NO_PERFECT_SCALING: "smaller",
-    Verdict.NO_SATURATION: "larger",
+    Verdict.BELOW: "smaller",
+    Verdict.ABOVE: "larger",
 }
 """Verdicts that also hold without noise, and the batch sizes for which they call."""
 
@@ -33,25 +37,25 @@ def _(found: QuadraticAnswer) -> Presentation:
     fit = presentation(found.fit)
     tables |= fit.tables
     summary = tables["summary"]
-    # Verdicts call mainly for seeds, which only measured curves have; here only those about batch sizes apply.
+    # Verdicts call mainly for seeds, which only measured curves have; here only those about batch sizes apply
     columns = tuple(
-        replace(column, interval=None) if column.key in ("min_steps", "examples_at_critical") else column
+        replace(column, interval=None) if column.key == "min_steps" else column
         for column in summary.columns
-        if column.key not in ("verdict", "advice")
+        if column.key not in ("verdict", "advice", "seed_deviation", "shared_by_seeds", "moved_by_prior")
     )
     lines = [
         f"{answer.group.optimizer}: {answer.verdict}: no value beyond it; add {wanted} batch sizes with --batch-sizes"
         for answer in found.fit.answers
         for verdict, wanted in UNSEEN.items()
-        if answer.verdict is verdict and answer.config.definition != "pareto"
+        if answer.verdict is verdict and answer.config.definition != HEADLINE
     ]
     lines += [
-        f"{answer.group.optimizer}: the steps lie {share_in_percent(answer.fit.residual_rms)} (rms) off the fitted "
-        "curve, so its exponent is approximate; steps are whole numbers, and a lower --target takes more of them"
+        f"{answer.group.optimizer}: the steps lie {share_in_percent(answer.draws.residual_rms)} (rms) off the curve, "
+        "so its exponent is approximate; steps are whole numbers, and a lower --target takes more of them"
         for answer in found.fit.answers
-        if answer.fit is not None and answer.fit.residual_rms > EXCESS_RMS
+        if answer.draws is not None and answer.draws.residual_rms > ROUGH
     ]
-    tables["summary"] = replace(summary, columns=columns, lines=[EXACT, *lines])
+    tables["summary"] = replace(summary, columns=columns, lines=[EXACT, *lines], wide_lines=())
     shown = [tables[name] for name in ("steps", "schedules", "summary", "definitions") if name in tables]
     return Presentation(shown=shown, tables=tables, latex=fit.latex, json="nqm.json")
 

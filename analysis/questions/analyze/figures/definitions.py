@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patheffects import withStroke
 
-from analysis.estimate.definitions import in_words
+from analysis.estimate.definitions import EXTRAPOLATED, in_words
 from analysis.estimate.findings import Analysis
 from analysis.estimate.result import Answer
 from analysis.present import style
@@ -47,7 +47,7 @@ def compute(answers: Sequence[Answer]) -> pd.DataFrame:
             label = {"label": in_words(entry.definition, entry.options), "remark": entry.remark}
             rows.append(about(answer) | {"definition": entry.definition} | values | ends | label)
     table = tidy(rows, ["optimizer", "definition", "label", *_NUMBERS, "smallest", "largest", "remark"])
-    own = [name for name in table if name.startswith(("critical_", "exponent", "definition_"))]
+    own = [name for name in table if name.startswith(("critical_", "definition_"))]
     return table.drop(columns=own).iloc[: len(table) if table[_NUMBERS].notna().any(axis=None) else 0]
 
 
@@ -57,6 +57,8 @@ def marks(table: pd.DataFrame) -> list[Line2D]:
     handles.append(style.mark(style.percent(table), marker="|", linestyle=""))
     if (table["low"].isna() ^ table["high"].isna()).any():
         handles.append(style.mark("open end", marker=">", linestyle=""))
+    if table["remark"].str.startswith(EXTRAPOLATED).any():
+        handles.append(style.mark("extrapolated", marker="o", linestyle="", markersize=4, markerfacecolor="white"))
     return [*handles, style.mark("measured", alpha=0.25, linewidth=6)]
 
 
@@ -67,7 +69,8 @@ def marks(table: pd.DataFrame) -> list[Line2D]:
     marks=marks,
     title="Definitions side by side",
     caption="The critical batch size in {example_unit}s to {target}, by every definition; bars are {percent} "
-    "intervals, and an arrow is an end that the data leave open. Grey: the batch sizes that reached the target. "
+    "intervals, and an arrow is an end that the data leave open. Grey: the batch sizes that reached the target; open "
+    "marks are extrapolated. "
     "The axis is logarithmic. Definitions answer different questions: only values of one definition may be "
     "compared.",
 )
@@ -123,4 +126,5 @@ def _draw_entry(axes: Axes, entry: pd.Series, place: float, look: style.MarkStyl
             mark = arrow if np.isnan(known) else "|"
             axes.plot([end], [place], mark, color=look.colour, markersize=4, zorder=3, clip_on=False)
     if np.isfinite(value):
-        axes.plot([value], [place], look.marker, color=look.colour, markersize=4, zorder=4)
+        fill = "white" if entry["remark"].startswith(EXTRAPOLATED) else look.colour
+        axes.plot([value], [place], look.marker, color=look.colour, markersize=4, markerfacecolor=fill, zorder=4)

@@ -43,8 +43,8 @@ def compute(answers: Sequence[Answer]) -> pd.DataFrame:
     whole=True,
     title="Data against steps at several targets",
     caption="Data in {example_unit}s against optimizer steps, a front for every target, darker the harder it is or the "
-    "larger its value; each batch size at its best learning rate, both axes logarithmic. Lines are the fitted curves, "
-    "stars the points at B_crit.",
+    "larger its value; each batch size at its best learning rate, both axes logarithmic. Lines are the expected "
+    "curves, stars the critical batch sizes by definition {definition_in_words}.",
 )
 def draw(axes: Axes, table: pd.DataFrame) -> None:
     """Draw a front for every target in shades of one colour map."""

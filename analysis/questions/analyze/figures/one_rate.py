@@ -6,6 +6,7 @@ Source: arXiv 2601.05034, for the constant rate before the decay of WSD schedule
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -36,7 +37,7 @@ def compute(answers: Sequence[Answer]) -> pd.DataFrame:
 def _rows(answer: Answer) -> Iterator[dict[str, Any]]:
     rates = np.unique(np.concatenate([study.lrs for study in answer.studies]))
     points = [(point.batch_size, point.steps_to_target) for point in answer.points if point.steps_to_target]
-    if len(rates) > 1 or answer.fit is None or len(points) < 2:
+    if len(rates) > 1 or answer.hyperbola is None or len(points) < 2:
         return
     sizes, steps = np.array(points, dtype=float).T
     pieces = three_pieces(steps, sizes * steps)
@@ -45,9 +46,9 @@ def _rows(answer: Answer) -> Iterator[dict[str, Any]]:
     yield from along("point", batch_size=sizes, steps=steps, examples=sizes * steps)
     fine = np.geomspace(0.7 * steps.min(), 1.4 * steps.max(), 400)
     curves = {"pieces": (fine, pieces.examples(fine))}
-    excess = fine / float(answer.fit.hyperbola.min_steps) - 1
+    excess = fine / (answer.hyperbola.min_steps.value or math.inf) - 1
     above = excess > 0
-    curves["hyperbola"] = fine[above], float(answer.fit.hyperbola.critical) * (fine / excess)[above]
+    curves["hyperbola"] = fine[above], (answer.hyperbola.critical_batch_size.value or math.nan) * (fine / excess)[above]
     for kind, (at, examples) in curves.items():
         log_sizes, log_steps = np.log(examples / at)[::-1], np.log(at)[::-1]  # batch sizes fall along the curve
         misses = np.interp(np.log(sizes), log_sizes, log_steps) - np.log(steps)

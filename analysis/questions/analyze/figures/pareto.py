@@ -13,21 +13,21 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from analysis.estimate.definitions import HEADLINE
 from analysis.estimate.findings import Analysis
 from analysis.estimate.result import Answer
+from analysis.phrases import B_CRIT
 from analysis.present import style
 from analysis.present.figures import about, figure, tidy
 from analysis.present.figures.curves import fitted, measured
 
 _RESOLUTION = 120
-_BEYOND = 3.0
-"""Factor by which the curve is drawn beyond the measured batch sizes."""
 
 
 def compute(answers: Sequence[Answer]) -> pd.DataFrame:
     """Return rows of up to four kinds (column ``kind``): ``point`` per batch size; ``fit`` along the curve;
-    ``hyperbola`` along the curve of exponent 1 if that looks different; ``critical`` at B_crit of the fit, which takes
-    twice the fewest steps."""
+    ``hyperbola`` along the curve of exponent 1 if that looks different; ``critical`` at the critical batch size, if it
+    was measured there."""
     rows = [row | about(answer) for answer in answers for row in _rows(answer)]
     table = tidy(rows, ["optimizer", "kind", "batch_size", "steps"])
     table.insert(4, "examples", table["batch_size"] * table["steps"])
@@ -37,12 +37,12 @@ def compute(answers: Sequence[Answer]) -> pd.DataFrame:
 def _rows(answer: Answer) -> Iterator[dict[str, Any]]:
     reached = [point for point in answer.points if point.reached]
     yield from map(measured, reached)
-    fewest = answer.min_steps.value
-    if answer.fit is not None and fewest is not None and answer.examples_at_critical.value is not None:
-        critical = float(answer.fit.estimate.critical)
-        ends = min(critical, reached[0].batch_size) / _BEYOND, max(critical, reached[-1].batch_size) * _BEYOND
-        yield from fitted(answer, np.geomspace(*ends, _RESOLUTION))
-        yield {"kind": "critical", "batch_size": critical, "steps": 2 * fewest}
+    if answer.draws is not None:
+        first, last = answer.draws.batch_sizes[[0, -1]]
+        yield from fitted(answer, np.geomspace(first, last, _RESOLUTION))
+    examples, size = answer.examples_at_critical.value, answer.critical_batch_size
+    if examples and size:
+        yield {"kind": "critical", "batch_size": size, "steps": examples / size}
 
 
 @figure(
@@ -53,9 +53,10 @@ def _rows(answer: Answer) -> Iterator[dict[str, Any]]:
     title="Data against steps",
     caption="Data to {target} in {example_unit}s against the optimizer steps to it, each batch size at its best "
     "learning rate; both axes are logarithmic. Numbers at the points are batch sizes: small ones at the lower "
-    "right, large ones at the upper left. Lines are the fitted curve, "
-    "S = S_min (1 + (B_crit/B)^a) or one of another knee, with E = B S; thin ones the same with a = 1 where that "
-    "looks different. A star is the point at B_crit, which takes twice the fewest steps.",
+    "right, large ones at the upper left. Lines are the expected curves, thin ones the hyperbola where that looks "
+    "different. A star is the critical batch size by definition {definition_in_words}. By least_product, "
+    + B_CRIT
+    + "; on the dotted lines through the stars steps x examples are the same.",
 )
 def draw(axes: Axes, table: pd.DataFrame) -> None:
     """Draw the curve, with small batches at the lower right, large ones at the upper left, and a star at B_crit."""
@@ -65,18 +66,21 @@ def draw(axes: Axes, table: pd.DataFrame) -> None:
     style.log_axes(axes, marks["steps"], marks["examples"], label, y_label, above=0.12)
     style.token_axis(axes, table["tokens_per_example"], axis="y", quantity="data")
     looks = style.looks(table["optimizer"])
+    constant: dict[str, Any] = {"color": style.GREY, "linestyle": ":", "linewidth": 0.7, "zorder": 1}
     for _, look, (points, fit, thin, star) in style.each(table, "point", "fit", "hyperbola", "critical"):
         axes.plot(thin["steps"], thin["examples"], color=look.colour, linewidth=0.5, zorder=2)
         axes.plot(fit["steps"], fit["examples"], color=look.colour, linestyle=look.dashes, zorder=2)
         axes.plot(points["steps"], points["examples"], look.marker, color=look.colour, zorder=3)
         marked: dict[str, Any] = {"color": look.colour, "markersize": 11, "markeredgecolor": "white", "zorder": 4}
         axes.plot(star["steps"], star["examples"], "*", **marked)
+        for _, least in star[star["definition"] == HEADLINE].iterrows():
+            axes.axline((least["steps"], least["examples"]), (least["steps"] / 2, 2 * least["examples"]), **constant)
     others = style.behind(axes, table, "steps", "examples")
     key = [] if others else [style.handle(name, look) for name, look in looks.items()]
     if (table["kind"] == "critical").any():
         key.append(style.mark("$B_{\\mathrm{crit}}$", marker="*", markersize=8, linestyle=""))
     if (table["kind"] == "hyperbola").any():
-        key.append(style.mark("exponent fixed at 1", linewidth=0.5))
+        key.append(style.mark("hyperbola", linewidth=0.5))
     if others:
         style.below(cast(Figure, axes.figure), [*key, *others])
     else:

@@ -1,4 +1,5 @@
-"""Steps to target against batch size, with the fit, its interval band and the critical batch size."""
+"""Steps to target against batch size: the curve with its interval band, the critical batch size, and how far around it
+steps x examples are nearly as few."""
 
 from __future__ import annotations
 
@@ -15,9 +16,9 @@ from matplotlib.patheffects import withStroke
 from analysis.estimate.definitions import math_symbol
 from analysis.estimate.findings import Analysis
 from analysis.estimate.result import Answer
-from analysis.phrases import number, with_interval
+from analysis.phrases import B_CRIT, with_interval
 from analysis.present import style
-from analysis.present.figures import CRITICAL, about, figure, tidy
+from analysis.present.figures import CRITICAL, about, along, figure, tidy
 from analysis.present.figures.curves import fitted, measured
 
 _RESOLUTION = 100
@@ -30,9 +31,9 @@ def compute(answers: Sequence[Answer]) -> pd.DataFrame:
     """Return rows of several kinds (column ``kind``).
 
     ``point``: steps of one batch size with the range over seeds (``low``, ``high``); ``censored``: the most steps run
-    where the target was not reached; ``fit``: the fitted curve with the interval band, over the batch sizes that
-    reached the target; ``hyperbola``: the same with exponent 1, if that looks different. Every row has the critical
-    batch size and the exponent with their intervals.
+    where the target was not reached; ``fit``: the expected curve with its interval band, over the batch sizes that
+    reached the target; ``near``: the part of it where steps times examples are within 10 % of the least; ``hyperbola``:
+    the curve of exponent 1, if that looks different. Every row has the critical batch size with its interval.
     """
     return tidy([row | about(answer) for answer in answers for row in _rows(answer)], _COLUMNS)
 
@@ -43,11 +44,12 @@ def _rows(answer: Answer) -> Iterator[dict[str, Any]]:
             yield measured(point)
         elif point.steps_lower_bound is not None:
             yield {"kind": "censored", "batch_size": point.batch_size, "steps": point.steps_lower_bound}
-    if answer.fit is not None:
-        ends = [answer.fit.batch_sizes[0], answer.fit.batch_sizes[-1]]
-        if answer.critical_batch_size is not None:
-            ends.append(np.clip(answer.critical_batch_size, answer.points[0].batch_size, answer.points[-1].batch_size))
-        yield from fitted(answer, np.geomspace(min(ends), max(ends), _RESOLUTION))
+    if answer.draws is not None:
+        first, last = answer.draws.batch_sizes[[0, -1]]
+        yield from fitted(answer, np.geomspace(first, last, _RESOLUTION))
+        low, high = answer.near[0] or first, answer.near[1] or last
+        near = np.geomspace(low, high, _RESOLUTION if low < high else 0)
+        yield from along("near", batch_size=near, steps=np.exp(answer.draws.estimate(near)))
 
 
 @figure(
@@ -58,22 +60,22 @@ def _rows(answer: Answer) -> Iterator[dict[str, Any]]:
     title="Steps against batch size",
     caption="Optimizer steps to {target} against the batch size in {example_unit}s, each batch size at its best "
     "learning rate; both axes are logarithmic. Points are geometric means over seeds, bars their range; lines are "
-    "the fitted curve, S = S_min (1 + (B_crit/B)^a) or one of another knee, bands "
-    "its {percent} interval; thin ones the same with a = 1 "
-    "where that looks different. Dotted lines mark the critical batch size by definition {definition_in_words}, which "
-    "the key gives, the pale grey one what perfect scaling would do. Open triangles: the target was not reached in "
-    "the steps that were run, so the true value is higher.",
+    "the expected curves, bands their {percent} intervals; thin ones the hyperbola where that looks different. Dotted "
+    "lines mark the critical batch size by definition {definition_in_words}, bars at their feet its interval, which "
+    "the key gives. By least_product, " + B_CRIT + "; where a curve is broad, the product is within 10 % of the "
+    "least. Pale grey: perfect scaling. Open triangles: the target was not reached in the steps that were run, so the "
+    "true value is higher.",
 )
 def draw(axes: Axes, table: pd.DataFrame) -> None:
-    """Draw one style per optimizer, open triangles for lower bounds, and a dotted line at every critical batch size; if
-    an optimizer has a panel of its own, its critical batch size is in the corner."""
+    """Draw one style per optimizer, open triangles for lower bounds, and a dotted line with a bar at every critical
+    batch size; if an optimizer has a panel of its own, its critical batch size is in the corner."""
     sizes = table.loc[table["kind"].isin(["point", "censored", "beyond"]), "batch_size"]
     label = f"steps to {style.words(table['target'].iloc[0])}"
     style.batch_axes(axes, table, table[["steps", "low", "high"]], label, sizes)
     count = table["optimizer"].nunique()
     key = [
-        _draw_optimizer(axes, name, look, kinds, 4 + 2 * (count - index))
-        for index, (name, look, kinds) in enumerate(style.each(table, "point", "fit", "hyperbola", "censored"))
+        _draw_optimizer(axes, name, look, kinds, count - index)
+        for index, (name, look, kinds) in enumerate(style.each(table, "point", "fit", "hyperbola", "censored", "near"))
     ]
     points = table[table["kind"] == "point"]
     if len(points):
@@ -84,7 +86,7 @@ def draw(axes: Axes, table: pd.DataFrame) -> None:
     if (table["kind"] == "censored").any():
         key.append(style.mark("more steps than this", marker="^", linestyle="", markerfacecolor="white"))
     if (table["kind"] == "hyperbola").any():
-        key.append(style.mark("exponent fixed at 1", linewidth=0.5))
+        key.append(style.mark("hyperbola", linewidth=0.5))
     symbol = math_symbol(table["definition"].iloc[0])
     known = table[list(CRITICAL)].notna().any()
     title = f"{symbol} [{style.percent(table)}]" if known["critical_low"] else symbol if known.any() else ""
@@ -100,23 +102,32 @@ def draw(axes: Axes, table: pd.DataFrame) -> None:
     style.below(cast(Figure, axes.figure), [*key[1:], *others], title=title and f"in the corner: {title}")
 
 
-def _draw_optimizer(
-    axes: Axes, name: str, look: style.MarkStyle, kinds: Sequence[pd.DataFrame], triangle: float
-) -> Line2D:
+def _draw_optimizer(axes: Axes, name: str, look: style.MarkStyle, kinds: Sequence[pd.DataFrame], place: int) -> Line2D:
     """Draw one optimizer and return its key entry, labelled with the critical batch size.
 
-    Triangles of several optimizers at one place differ in size.
+    ``place`` counts optimizers from the last: triangles at one place differ in size, and bars in height.
     """
-    points, fit, hyperbola, censored = kinds
+    points, fit, hyperbola, censored, near = kinds
     style.curve(axes, fit, "batch_size", "steps", look)
     axes.plot(hyperbola["batch_size"], hyperbola["steps"], color=look.colour, linewidth=0.5, zorder=2)
     style.points(axes, points, "batch_size", "steps", look)
-    open_marks: dict[str, Any] = {"markerfacecolor": "none", "markersize": triangle, "color": look.colour, "zorder": 4}
+    open_marks: dict[str, Any] = {
+        "markerfacecolor": "none",
+        "markersize": 4 + 2 * place,
+        "color": look.colour,
+        "zorder": 4,
+    }
     axes.plot(censored["batch_size"], censored["steps"], "^", **open_marks)
     about = pd.concat(kinds).iloc[0]
-    critical = about["critical_batch_size"]
+    critical, low, high = about[list(CRITICAL)].astype(float)
     if len(fit) and axes.get_xlim()[0] <= critical <= axes.get_xlim()[1]:
         style.drop_line(axes, fit, critical, look)
+        if not np.isnan([low, high]).all():
+            ends = np.where(np.isnan([low, high]), axes.get_xlim(), [low, high])  # an open end goes on to the edge
+            axes.plot(ends, [0.02 * place] * 2, color=look.colour, linewidth=2, alpha=0.6, zorder=2,
+                      transform=axes.get_xaxis_transform(), solid_capstyle="butt")  # fmt: skip
+    axes.plot(near["batch_size"], near["steps"], color=look.colour, linewidth=6, alpha=0.25, zorder=1,
+              solid_capstyle="butt")  # fmt: skip
     shown, fill = (look, look.colour) if len(points) else (look._replace(marker="^"), "white")
     return style.handle(f"{name}  {_words(about)}".strip(), shown, line=len(fit) > 0, markerfacecolor=fill)
 
@@ -125,8 +136,4 @@ def _words(about: pd.Series) -> str:
     """Return the critical batch size of a row with its interval, short enough for a key."""
     numbers = about[list(CRITICAL)].astype(object)
     value, low, high = numbers.where(numbers.notna(), None)
-    if value is not None:
-        return with_interval(value, (low, high))
-    if low is not None:
-        return f"> {number(low)}"
-    return "" if high is None else f"< {number(high)}"
+    return "" if value is low is high is None else with_interval(value, (low, high))

@@ -15,36 +15,39 @@ from analysis.present import style
 from analysis.present.figures import about, figure, tidy
 from analysis.questions.compare.answer import Comparisons
 
-_RATIO = ["optimizer", "kind", "batch_size", "token_ratio", "low", "high"]
+_RATIO = ["optimizer", "kind", "batch_size", "token_ratio", "low", "high", "measured"]
 _TIMES = ["seconds", "seconds_low", "seconds_high"]
 
 
 def compute_ratio(comparisons: Comparisons) -> pd.DataFrame:
     """Return rows of two kinds (column ``kind``): ``point`` per batch size at which both optimizers reached the target,
-    and ``fit`` along the ratio of the fitted curves, both with intervals."""
+    with the measured ratio ``measured`` beside that by the draws, and ``curve`` between them, both with intervals."""
     rows = []
     for comparison in comparisons.comparisons:
         own = {"panel": comparison.title, "reference": comparison.reference} | about(comparison.answers[0])
         for ratio in comparison.token_ratios:
-            for kind, part in (("point", ratio.at), ("fit", ratio.curve)):
-                values = [(ratio.optimizer, kind, at.batch_size, at.value, *at.interval) for at in part]
+            for kind, part in (("point", ratio.at), ("curve", ratio.curve)):
+                values = [(ratio.optimizer, kind, at.batch_size, at.value, *at.interval, at.measured) for at in part]
                 rows += [own | dict(zip(_RATIO, row, strict=True)) for row in values]
     return tidy(rows, ["panel", "reference", *_RATIO])
 
 
 @figure("token_ratio", of=Comparisons, compute=compute_ratio, panel="panel")
 def draw_ratio(axes: Axes, table: pd.DataFrame) -> None:
-    """Draw the token ratio; points of several optimizers are offset, so that their intervals do not overlap."""
+    """Draw the curves with their bands, and the measured ratios as points; those of several optimizers are
+    offset. Where a better learning rate may lie beyond the grid, points have intervals in place of a band."""
     sizes, reference = table.loc[table["kind"] == "point", "batch_size"], table["reference"].iloc[0]
-    values = np.append(table[["token_ratio", "low", "high"]].to_numpy(float), 1.0)
+    values = np.append(table[["token_ratio", "low", "high", "measured"]].to_numpy(float), 1.0)
     style.batch_axes(axes, table, values, f"token ratio, {reference} / other", sizes)
     axes.axhline(1.0, color=style.GREY, linewidth=0.6, zorder=1)
     middle, key = (table["optimizer"].nunique() - 1) / 2, []
-    for place, (name, look, (points, fit)) in enumerate(style.each(table, "point", "fit", after=[reference])):
-        style.curve(axes, fit, "batch_size", "token_ratio", look)
-        style.points(axes, points, "batch_size", "token_ratio", look, aside=1.06 ** (place - middle))
-        key.append(style.handle(name, look, line=len(fit) > 0))
-    highest = table[["token_ratio", "high"]].max(axis=1).clip(lower=1.0)  # the line at 1, too
+    for place, (name, look, (points, curve)) in enumerate(style.each(table, "point", "curve", after=[reference])):
+        style.curve(axes, curve, "batch_size", "token_ratio", look)
+        if len(curve) and curve[["low", "high"]].notna().all(axis=None):
+            points = points.assign(low=np.nan, high=np.nan)  # the band has them
+        style.points(axes, points, "batch_size", "measured", look, aside=1.06 ** (place - middle))
+        key.append(style.handle(name, look, line=len(curve) > 0))
+    highest = table[["token_ratio", "high", "measured"]].max(axis=1).clip(lower=1.0)  # the line at 1, too
     style.key(axes, key, table["batch_size"], highest)
 
 

@@ -33,7 +33,7 @@ def compute(schedules: Schedules) -> pd.DataFrame:
         for point in reached:
             took = {"steps": point.steps_to_target, "examples": point.examples_to_target}
             rows.append(whose | {"kind": "point", "batch_size": point.batch_size} | took)
-        if answer.fit is not None and reached:
+        if answer.draws is not None:
             sizes = np.geomspace(reached[0].batch_size / _BEYOND, reached[-1].batch_size * _BEYOND, _RESOLUTION)
             rows += [
                 whose | {**row, "low": np.nan, "high": np.nan, "examples": row["batch_size"] * row["steps"]}

@@ -52,7 +52,7 @@ def _rows(answer: Answer, step_times: Throughput, plan: Plan) -> Iterator[dict[s
     assert entry is not None
     price = 1.0 if plan.objective == "time" else plan.devices / 3600 * (1.0 if plan.price is None else plan.price)
     near = dict(zip(("near_low", "near_high"), plan.within_5_percent, strict=True))
-    curve = price * entry.seconds * np.stack([entry.steps, *percentiles(entry.resampled, answer.confidence)])
+    curve = price * entry.seconds * np.stack([entry.steps, *percentiles(entry.drawn, answer.confidence)])
     for row in along("curve", batch_size=entry.batch_sizes, value=curve[0], low=curve[1], high=curve[2]):
         yield row
         if row["batch_size"] == plan.batch_size:
@@ -71,7 +71,7 @@ def marks(table: pd.DataFrame) -> list[Line2D]:
         "recommended batch size B": {"marker": "*", "linestyle": "", **_STAR},
         "at most 5 % more than that": _NEAR,
         "measured steps, range over seeds": {"marker": "o", "linestyle": ""},
-        f"fit and its {style.percent(table)}": {"linewidth": 1.2},
+        f"expected curve and its {style.percent(table)}": {"linewidth": 1.2},
     }
     return [style.mark(label, **look) for label, look in shown.items()]
 

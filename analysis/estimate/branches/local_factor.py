@@ -1,0 +1,233 @@
+r"""The local critical batch size: the largest factor of the batch size whose branches do not fall behind.
+
+The conditions are the factors k of one checkpoint, the objective is the loss at the end of a branch at its best
+learning rate. The draws of its curve (:mod:`analysis.estimate.draws`) pair the branches of a seed as far as their
+losses are measured to go together, and :math:`k^*` is the largest k at which a drawn curve is within a tolerance of its
+least value between the factors that were run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from analysis.arrays import OPEN, UNKNOWN, Array, Quantity
+from analysis.estimate.best_rate import AtBest
+from analysis.estimate.draws import Draws, draw
+from analysis.estimate.line import Line
+from analysis.estimate.margin import Standing, largest_within, standings
+from analysis.estimate.objective import Scale
+
+ENOUGH = 4
+"""Degrees of freedom of the noise from which on a checkpoint needs none of the others."""
+
+_ALIKE = 0.5
+"""Standard deviation of ln of the noise from one checkpoint of a run to another."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FactorCurve:
+    """Draws of the loss of the factors of one checkpoint.
+
+    Attributes:
+        factors: factors with a loss, of which no branch diverged, ``[K]``, increasing.
+        losses: of every seed at the best learning rate, ``[K, N]``; NaN where there is none.
+        places: ln of factors between the first and the last, ``[G]``.
+        curves: draws there, ``[R, G]``.
+        drawn: draws at the factors, ``[R, K]``.
+        freedom: degrees of freedom of the noise that seeds show; 0 with one seed.
+        deviation: standard deviation of one loss; NaN without seeds that show it.
+        apart: standard deviation of one loss without what the branches of a seed have in common; NaN likewise.
+        lent: whether the noise is taken from other checkpoints.
+    """
+
+    factors: Array
+    losses: Array = field(repr=False)
+    places: Array = field(repr=False)
+    curves: Array = field(repr=False)
+    drawn: Array = field(repr=False)
+    freedom: int = 0
+    deviation: float = math.nan
+    apart: float = math.nan
+    lent: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalFactor:
+    """The factor k* from which on branches are worse than the best one by more than the tolerance.
+
+    Attributes:
+        factor: k*, the median of the draws; no value if it lies beyond the factors that were run, and an end of its
+            interval is open likewise.
+        drawn: draws of ln k*, ``[R]``; infinite beyond the largest factor.
+        factors: factors with a loss, ``[K]``.
+        excess: their losses above that of the best factor.
+        standings: whether they are equal to it within the tolerance, or worse.
+        beyond: ``above`` if the largest factor is within the tolerance, ``below`` if only the smallest one is;
+            otherwise empty.
+    """
+
+    factor: Quantity = UNKNOWN
+    drawn: Array = field(repr=False)
+    factors: Array
+    excess: tuple[Quantity, ...]
+    standings: tuple[Standing, ...]
+    beyond: str = ""
+
+
+def factor_curve(
+    factors: Array,
+    found: Sequence[AtBest],
+    scale: Scale,
+    draws: int,
+    seed: int,
+    lenders: Sequence[FactorCurve] = (),
+) -> FactorCurve:
+    """Return draws of the losses at some factors, at least one of which has a value.
+
+    Args:
+        factors: ``[K]``, increasing.
+        found: the losses at the best learning rate, in units of ``scale``; the seeds of all factors have the same
+            columns.
+        scale: see :func:`analysis.estimate.objective.loss_studies`.
+        draws: number of draws.
+        seed: seed of the draws.
+        lenders: other checkpoints of the same run, whose noise counts if that of this one is hardly known.
+    """
+    here = [bool(np.isfinite(each.values).any()) for each in found]
+    factors, found = factors[here], [each for each, kept in zip(found, here, strict=True) if kept]
+    table = np.array([each.values for each in found])
+    logs, freedom = np.log(factors), int(np.isfinite(table).sum()) - len(table)
+    losses, prior = scale.zero + scale.unit * table, Line()
+    if len(factors) < 2:
+        flat = np.zeros((draws, 1))
+        return FactorCurve(factors=factors, losses=losses, places=logs, curves=flat, drawn=flat, freedom=freedom)
+    known = [each for each in lenders if each.freedom >= ENOUGH] if freedom < ENOUGH else []
+    if known:
+        # of a single seed, what its branches have in common moves the level only
+        noise = max(each.deviation if freedom else each.apart for each in known)
+        prior, wanted = Line(noise_spread=_ALIKE), noise / prior.noise
+        found, scale = [_in_units(each, scale.unit / wanted) for each in found], scale._replace(unit=wanted)
+    made = draw(factors.tolist(), found, draws, seed, prior)
+    tilt = _tilt(logs, np.array([each.values for each in found]), made, seed)
+    places = np.unique(np.append(logs, made.log_sizes[(made.log_sizes > logs[0]) & (made.log_sizes < logs[-1])]))
+    return FactorCurve(
+        factors=factors,
+        losses=losses,
+        places=places,
+        curves=scale.zero + scale.unit * (made.drawn(np.exp(places)) + np.outer(tilt, places - logs.mean())),
+        drawn=scale.zero + scale.unit * (made.drawn(factors) + np.outer(tilt, logs - logs.mean())),
+        freedom=freedom,
+        deviation=scale.unit * made.deviation if freedom else math.nan,
+        apart=scale.unit * _apart(made) if freedom else math.nan,
+        lent=bool(known),
+    )
+
+
+def _in_units(found: AtBest, ratio: float) -> AtBest:
+    nothing = np.full(len(found.values), np.nan)
+    return AtBest(values=ratio * found.values, floors=nothing, ceilings=nothing, variance=ratio**2 * found.variance)
+
+
+def _tilt(logs: Array, table: Array, made: Draws, seed: int) -> Array:
+    """Return slopes against ln k to add to the draws, ``[R]``.
+
+    What a batch of other examples does to a branch grows with k, so that losses of a seed depart from those of the
+    others as straight lines do: alike at neighbouring factors, and far apart at distant ones. There are as few such
+    lines as seeds, and no model of the correlation of two branches shows how unlike they are. The slopes of the seeds'
+    own losses do: where these scatter more than the draws do, slopes by Student's t are added.
+    """
+    whole, x = np.isfinite(table).all(axis=0), logs - logs.mean()
+    count, weights = int(whole.sum()), x / (x @ x)
+    if count < 2 or len(logs) < 3:
+        return np.zeros(made.count)
+    measured = float(np.var(weights @ table[:, whole], ddof=1)) / count
+    if measured <= float(weights @ made.covariance @ weights):
+        return np.zeros(made.count)
+    return math.sqrt(measured) * np.random.default_rng([seed, 3]).standard_t(count - 1, made.count)
+
+
+def _apart(made: Draws) -> float:
+    """Return the standard deviation of one objective without what those of a seed have in common."""
+    count = len(made.covariance)
+    own = np.trace(made.covariance) / count
+    common = (made.covariance.sum() - count * own) / (count * (count - 1))
+    return math.sqrt(float(made.seeds.mean() * max(own - common, 0.0)))
+
+
+def local_factor(
+    curve: FactorCurve, tolerance: float, confidence: float, diverged: float | None = None, seed: int = 0
+) -> LocalFactor:
+    """Estimate k*, the largest factor whose loss is at most the tolerance above the least one.
+
+    Args:
+        curve: result of :func:`factor_curve`.
+        tolerance: tolerance above 0, in the unit of the loss.
+        confidence: level of the intervals.
+        diverged: smallest factor above those of the curve at which a branch diverged; ``None`` if there is none. If the
+            largest factor of the curve is within the tolerance, k* is drawn between the two.
+        seed: seed of these draws.
+    """
+    logs = np.log(curve.factors)
+    found = standings(curve.drawn, tolerance, confidence)
+    above = curve.drawn - curve.drawn[:, [found.best]]
+    middles = np.maximum(np.median(above, axis=0), 0.0)
+    excess = [Quantity(*each) for each in zip(middles.tolist(), zip(found.low, found.high, strict=True), strict=True)]
+    drawn = largest_within(curve.places, curve.curves, tolerance)
+    if diverged is not None:
+        between = np.random.default_rng([seed, 1]).uniform(logs[-1], math.log(diverged), len(drawn))
+        drawn = np.where(np.isposinf(drawn), between, drawn)
+    tail = 0.5 - confidence / 2
+    low, middle, high = (float(np.quantile(drawn, rank, method="nearest")) for rank in (tail, 0.5, 1 - tail))
+    # if all other factors lost, even smaller ones could be better
+    below = len(logs) == 1 or middle < logs[1]
+    beyond = "above" if math.isinf(middle) else "below" if below else ""
+    ends = (
+        None if beyond == "below" else math.exp(min(low, logs[-1])),
+        math.exp(high) if math.isfinite(high) else None,
+    )
+    return LocalFactor(
+        factor=Quantity(None if beyond else math.exp(middle), ends),
+        drawn=drawn,
+        factors=curve.factors,
+        excess=tuple(excess),
+        standings=found.standings,
+        beyond=beyond,
+    )
+
+
+def recovery(
+    whole: tuple[LocalFactor, FactorCurve], half: tuple[LocalFactor, FactorCurve], confidence: float, seed: int
+) -> Quantity:
+    """Return the ratio of k* after a whole window to k* after half of it.
+
+    The two are made of the same branches, and hang together as much as the losses of their seeds do. The draws are put
+    in an order in which ranks do, too (a Gaussian copula).
+    """
+    if whole[0].factor.value is None or half[0].factor.value is None:
+        return UNKNOWN
+    count, together = len(whole[0].drawn), _correlation(whole[1], half[1])
+    normal = np.random.default_rng([seed, 2]).standard_normal((2, count))
+    normal[1] = together * normal[0] + math.sqrt(1 - together**2) * normal[1]
+    ranks = normal.argsort(axis=1).argsort(axis=1)
+    first, second = (np.sort(each.drawn)[order] for (each, _), order in zip((whole, half), ranks, strict=True))
+    value = whole[0].factor.value / half[0].factor.value
+    if not np.isfinite([first, second]).all():
+        return Quantity(value, OPEN)
+    return Quantity.drawn(np.append(value, np.exp(first - second)), confidence)
+
+
+def _correlation(one: FactorCurve, other: FactorCurve) -> float:
+    """Return the correlation of the losses of two windows, without what factors and seeds do to all of them."""
+    both = np.isin(one.factors, other.factors), np.isin(other.factors, one.factors)
+    tables = [each.losses[kept] for each, kept in zip((one, other), both, strict=True)]
+    whole = np.isfinite(tables).all(axis=(0, 1))
+    left = [table[:, whole] for table in tables]
+    if min(left[0].shape) < 2:
+        return 0.0
+    left = [each - each.mean(axis=0) - each.mean(axis=1, keepdims=True) + each.mean() for each in left]
+    size = math.sqrt(float((left[0] ** 2).sum() * (left[1] ** 2).sum()))
+    return float(np.clip((left[0] * left[1]).sum() / size, 0.0, 1.0)) if size else 0.0

@@ -1,0 +1,326 @@
+r"""Posterior draws of the curve of an objective against the batch size: every answer is a function of them.
+
+The objective (ln of the steps to a target, at the best learning rate) of seed s is taken as :math:`y_s(B) = f(\ln B) +
+u_s(B)`. Of the curve f a prior is assumed (:mod:`analysis.estimate.prior`), of what seeds share a covariance
+(:mod:`analysis.estimate.seeds`); every combination of their sizes and of the size of the noise counts by its
+likelihood. Draws are made by Matheron's rule (Wilson et al. 2020, arXiv:2002.09309, equation 9): draw curve and noise
+from the prior, and add to the curve what the data say of the difference. Bounds, of runs that did not get to the target
+or were past it when first evaluated, then choose among the draws by their probability.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from scipy.special import ndtr
+
+from analysis.arrays import Array
+from analysis.estimate.best_rate import AtBest
+from analysis.estimate.curves import StepsCurve
+from analysis.estimate.line import Line
+from analysis.estimate.prior import STEP, StepsPrior, Slopes
+from analysis.estimate.seeds import SeedModels, seed_models
+
+BEYOND = 1.0
+"""How far beyond the measured batch sizes curves are drawn, in ln B: an answer out there is an open end."""
+
+_LEVEL = 50.0
+_LEAST = 1e-3
+"""Standard deviation of a condition that is always there: steps are never known better."""
+
+_NEGLIGIBLE = 1e-3
+"""Models of seeds and noise with less of the largest weight are left out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Draws:
+    """Draws of the curve of one optimizer.
+
+    Attributes:
+        batch_sizes: batch sizes with a value, shape ``[M]``, increasing.
+        log_steps: the objective there, the seeds' mean, shape ``[M]``.
+        log_sizes: ln of the batch sizes at which curves are drawn, shape ``[G]``.
+        mean: the expected curve, shape ``[G]``.
+        curves: the draws, shape ``[R, G]``.
+        law: parameters of the power law, of every draw, shape ``[R]``: S_min and B_crit are asymptotes, extrapolated.
+            NaN if the prior is a straight line.
+        deviation: standard deviation of one run's objective, expected.
+        own: the same, of every draw, shape ``[R]``.
+        shared: expected share of its variance that runs of a seed have in common.
+        freedom: degrees of freedom of the contrasts between seeds; 0 with one seed.
+        seeds: number of seeds with a value, shape ``[M]``.
+        table, labels: the objective of every seed, shape ``[M, N]``, NaN where there is none, and their numbers.
+        covariance: expected covariance of ``log_steps`` around the curve, shape ``[M, M]``.
+        residual_rms: root mean square of ``log_steps`` around the expected curve.
+    """
+
+    batch_sizes: Array
+    log_steps: Array
+    log_sizes: Array = field(repr=False)
+    mean: Array = field(repr=False)
+    curves: Array = field(repr=False)
+    law: StepsCurve = field(repr=False)
+    deviation: float
+    own: Array = field(repr=False)
+    shared: float
+    freedom: int
+    seeds: Array
+    table: Array = field(repr=False)
+    labels: tuple[int, ...] = field(repr=False)
+    covariance: Array = field(repr=False)
+
+    @property
+    def count(self) -> int:
+        """Number of draws."""
+        return len(self.curves)
+
+    @property
+    def residual_rms(self) -> float:
+        apart = self.log_steps - self.estimate(self.batch_sizes)
+        return math.sqrt(float(np.mean((apart - apart.mean()) ** 2)))
+
+    def estimate(self, batch_sizes: Array) -> Array:
+        """Return the expected objective at batch sizes ``[K]``, shape ``[K]``."""
+        return at_sizes(self.log_sizes, self.mean[None], batch_sizes)[0]
+
+    def drawn(self, batch_sizes: Array) -> Array:
+        """Return the draws of the objective at batch sizes ``[K]``, shape ``[R, K]``."""
+        return at_sizes(self.log_sizes, self.curves, batch_sizes)
+
+    def taken(self, rows: np.ndarray) -> Draws:
+        """Return some of the draws."""
+        law = self.law.mapped(lambda values: values[rows])
+        return replace(self, curves=self.curves[rows], law=law, own=self.own[rows])
+
+    def rescaled(self, zero: float, unit: float) -> Draws:
+        """Return the draws of an objective that is ``zero`` plus ``unit`` times this one."""
+        return replace(
+            self,
+            log_steps=zero + unit * self.log_steps,
+            mean=zero + unit * self.mean,
+            curves=zero + unit * self.curves,
+            deviation=unit * self.deviation,
+            own=unit * self.own,
+            covariance=unit**2 * self.covariance,
+        )
+
+    def mixed(self, other: Draws) -> Draws:
+        """Return the draws with every second one from ``other``, which has the same batch sizes to draw at."""
+        turn = np.arange(self.count) % 2 == 0
+
+        def either(mine: Array, its: Array) -> Array:
+            return np.where(turn.reshape(-1, *[1] * (mine.ndim - 1)), mine, its)
+
+        return replace(
+            self,
+            curves=either(self.curves, other.curves),
+            law=self.law.mapped(either, other.law),
+            own=either(self.own, other.own),
+        )
+
+
+def draw(
+    batch_sizes: Sequence[float],
+    found: Sequence[AtBest],
+    count: int,
+    seed: int,
+    prior: StepsPrior | Line | None = None,
+    *,
+    name: str = "",
+) -> Draws:
+    """Return draws of the curve through the objective at batch sizes, in increasing order; at least two have values.
+
+    The same seed gives the same draws, and nearly the same for nearly the same data. Draws of another ``name``, such as
+    another optimizer's, have with the same seed only that in common which runs of a seed share.
+    """
+    prior, rng = prior or StepsPrior(), np.random.default_rng([seed, zlib.crc32(name.encode())])
+    every = np.log(np.asarray(batch_sizes, dtype=float))
+    table, labels = _table(found)
+    here = np.isfinite(table).any(axis=1)
+    x, extra = every[here], np.array([each.variance for each in found])[here] + _LEAST**2
+    models = seed_models(x, table[here], labels)
+    sigma, likelihood = _noises(models, prior.noise, prior.noise_spread)
+    most = np.unravel_index(likelihood.argmax(), likelihood.shape)
+    grid = _grid(every)
+    likeliest = models.covariances[most[0]] * sigma[most] ** 2 + np.diag(extra)
+    slopes = prior.slopes(grid[:-1], x, models.means[most[0]], likeliest)
+    mixture = _Mixture(slopes, x, models, extra)
+    weights, model, sigma = mixture.weights(sigma, likelihood)
+    # systematic sampling: every draw stands for an equal share of the mixture
+    turns = (rng.permutation(count) + rng.uniform()) / count
+    chosen = np.minimum(np.searchsorted(np.cumsum(weights), turns), weights.size - 1)
+    kind, pair = np.unravel_index(chosen, weights.shape)
+    curves, parameters = mixture.draw(kind, model[pair], sigma[pair], grid, seed, rng)
+    x_0, exponent = parameters[:, 0], np.exp(parameters[:, -1])
+    # the level of the law is such that it passes through the middle of the drawn curve
+    middle = float(x.mean())
+    through = at_sizes(grid, curves, np.exp([middle]))[:, 0]
+    with np.errstate(invalid="ignore"):
+        fall = np.logaddexp(0.0, -exponent * (middle - x_0))
+    by_pair = weights.sum(axis=0)
+    result = Draws(
+        batch_sizes=np.asarray(batch_sizes, dtype=float)[here],
+        log_steps=by_pair @ models.means[model],
+        log_sizes=grid,
+        mean=curves.mean(axis=0),
+        curves=curves,
+        law=StepsCurve(through - fall, x_0, exponent),
+        deviation=float(np.sqrt(by_pair @ sigma**2)),
+        own=sigma[pair],
+        shared=float(by_pair @ models.shares[model]),
+        freedom=models.freedom,
+        seeds=np.isfinite(table[here]).sum(axis=1).astype(float),
+        table=table[here],
+        labels=tuple(labels),
+        covariance=np.einsum("p,pmn->mn", by_pair * sigma**2, models.covariances[model]) + np.diag(extra),
+    )
+    return _bounded(result, every, found, rng)
+
+
+def draw_levels(
+    batch_sizes: Sequence[float], found: Sequence[AtBest], count: int, seed: int, prior: StepsPrior | Line
+) -> tuple[Array, Array]:
+    """Return draws of the objective of conditions that no curve joins, shape ``[R, M]``, and of the standard deviation
+    of one run, shape ``[R]``. Every condition has a value, and one of them several."""
+    rng, extra = np.random.default_rng(seed), np.array([each.variance for each in found]) + _LEAST**2
+    models = seed_models(np.log(np.asarray(batch_sizes, dtype=float)), *_table(found))
+    sigma, likelihood = _noises(models, prior.noise, prior.noise_spread)
+    weights = np.exp(likelihood - likelihood.max()).ravel()
+    model, noise = np.unravel_index(rng.choice(weights.size, count, p=weights / weights.sum()), sigma.shape)
+    own, between = sigma[model, noise], np.sqrt(extra) * rng.standard_normal((count, len(extra)))
+    return models.means[model] + own[:, None] * models.errors(model, seed, rng) + between, own
+
+
+class _Mixture:
+    """All combinations of a kind of curve (``T``), a model of seeds (``J``) and a size of the noise, and what they say
+    of the conditions' means."""
+
+    def __init__(self, slopes: Slopes, log_sizes: Array, models: SeedModels, extra: Array) -> None:
+        self.slopes, self.models, self.extra = slopes, models, extra
+        self.at = slopes.integrals(log_sizes)
+        self.basis = self.at @ slopes.derivatives
+        self.across = self.at @ slopes.kernel
+        self.jumps = slopes.jumps @ self.at.T
+        # any level is as likely as any other; large numbers are taken out first, for the sake of rounding
+        self.law = self.basis @ self.basis.T + _LEVEL**2 + np.diag(extra)
+        self.kinds = (
+            slopes.sizes[:, None, None] ** 2 * (self.across @ self.at.T)
+            + self.jumps[:, :, None] * self.jumps[:, None, :]
+        )
+        left = models.means - self.at @ slopes.base
+        self.offset = left.mean(axis=1)
+        self.left = left - self.offset[:, None]
+
+    def weights(self, sigma: Array, likelihood: Array) -> tuple[Array, Array, Array]:
+        """Return the posterior weights ``[T, P]`` of the pairs of a model of seeds and a noise that are not negligible,
+        and these, shape ``[P]`` each."""
+        every = np.unravel_index(np.arange(sigma.size), sigma.shape)
+        smooth = ~self.slopes.jumps.any(axis=1)
+        logs = self._likelihoods(smooth, every[0], sigma[every]) + likelihood[every]
+        total = np.exp(logs - logs.max()).sum(axis=0)
+        kept = np.flatnonzero(total > _NEGLIGIBLE * total.max())
+        model, noise = every[0][kept], sigma[every][kept]
+        whole = np.empty((len(smooth), len(kept)))
+        whole[smooth] = logs[:, kept]
+        if not smooth.all():
+            whole[~smooth] = self._likelihoods(~smooth, model, noise) + likelihood[every][kept]
+        weights = np.exp(whole - whole.max())
+        return weights / weights.sum(), model, noise
+
+    def _likelihoods(self, kinds: Array, model: Array, sigma: Array) -> Array:
+        """Return ln of likelihood and prior of some kinds with every pair, shape ``[kinds, P]``."""
+        noise = sigma[:, None, None] ** 2 * self.models.covariances[model]
+        root = np.linalg.cholesky(self.law + self.kinds[kinds][:, None] + noise)
+        left = np.broadcast_to(self.left[model][None, :, :, None], (*root.shape[:-1], 1))
+        white = np.linalg.solve(root, left)[..., 0]
+        logs = -0.5 * (white**2).sum(axis=-1) - np.log(np.diagonal(root, axis1=-2, axis2=-1)).sum(axis=-1)
+        return np.asarray(logs + self.slopes.log_weights[kinds][:, None])
+
+    def draw(
+        self, kind: Array, model: Array, sigma: Array, grid: Array, key: int, rng: np.random.Generator
+    ) -> tuple[Array, Array]:
+        """Return curves ``[R, G]``, and the parameters ``[R, P]`` of their laws, one for each of these combinations."""
+        slopes, count = self.slopes, len(kind)
+        sizes, jumps = slopes.sizes[kind][:, None], self.jumps[kind]
+        parameters = rng.standard_normal((count, slopes.derivatives.shape[1]))
+        departures = rng.standard_normal((count, len(slopes.edges))) @ slopes.root.T
+        jumped = rng.standard_normal((count, 1))
+        drawn = parameters @ slopes.derivatives.T + sizes * departures + jumped * slopes.jumps[kind]
+        levels = _LEVEL * rng.standard_normal(count)
+        errors = sigma[:, None] * self.models.errors(model, key, rng)
+        errors = errors + np.sqrt(self.extra) * rng.standard_normal((count, len(self.extra)))
+        apart = self.left[model] - (drawn @ self.at.T + levels[:, None] + errors)
+        covariance = self.law + self.kinds[kind] + sigma[:, None, None] ** 2 * self.models.covariances[model]
+        gap = np.linalg.solve(covariance, apart[..., None])[..., 0]
+        parameters = parameters + gap @ self.basis
+        drawn = drawn + (gap @ self.basis) @ slopes.derivatives.T + sizes**2 * (gap @ self.across)
+        drawn = drawn + (gap * jumps).sum(axis=1)[:, None] * slopes.jumps[kind]
+        levels = levels + _LEVEL**2 * gap.sum(axis=1) + self.offset[model]
+        curves = levels[:, None] + (slopes.base + drawn) @ slopes.integrals(grid).T
+        return curves, slopes.at + parameters * slopes.spread
+
+
+def _table(found: Sequence[AtBest]) -> tuple[Array, list[int]]:
+    """Return the objective of every condition and seed, shape ``[M, N]``, NaN where there is none, and the numbers of
+    the seeds."""
+    labels = sorted({int(label) for each in found for label in each.labels})
+    table = np.full((len(found), len(labels)), np.nan)
+    for row, each in zip(table, found, strict=True):
+        row[np.searchsorted(labels, each.labels)] = each.values
+    return table, labels
+
+
+def _grid(log_sizes: Array) -> Array:
+    """Return ln of the batch sizes at which curves are drawn."""
+    count = math.ceil((log_sizes[-1] - log_sizes[0] + 2 * BEYOND) / STEP)
+    return np.asarray(log_sizes[0] - BEYOND + STEP * np.arange(count + 1))
+
+
+def _noises(models: SeedModels, usual: float, spread_of_usual: float) -> tuple[Array, Array]:
+    """Return standard deviations of one run to try with every seed model, and ln of their likelihood by the contrasts
+    between seeds and of their prior, whose median is ``usual`` up to ``spread_of_usual`` in ln, shape ``[J, Q]``
+    each."""
+    if models.freedom:
+        spread = min(1.2, 2.6 / math.sqrt(2 * models.freedom))
+        middle = np.sqrt(models.squares / models.freedom)
+        logs = np.log(np.maximum(middle, 1e-4))[:, None] + np.linspace(-spread, spread, 9)
+    else:
+        logs = np.broadcast_to(np.linspace(math.log(_LEAST), math.log(0.4), 13), (len(models.means), 13))
+    gaps = logs[:, 1:2] - logs[:, :1]
+    likelihood = (
+        -models.freedom * logs - 0.5 * models.squares[:, None] * np.exp(-2 * logs) + models.log_weights[:, None]
+    )
+    return np.exp(logs), likelihood - 0.5 * ((logs - math.log(usual)) / spread_of_usual) ** 2 + np.log(gaps)
+
+
+def at_sizes(log_sizes: Array, curves: Array, batch_sizes: Array) -> Array:
+    """Return curves ``[R, G]``, drawn at an even grid, at batch sizes ``[K]``, shape ``[R, K]``; beyond the grid they
+    go on straight in log-log."""
+    at = (np.log(np.asarray(batch_sizes, dtype=float)) - log_sizes[0]) / STEP
+    before = np.clip(np.floor(at).astype(int), 0, len(log_sizes) - 2)
+    return curves[:, before] + (at - before) * (curves[:, before + 1] - curves[:, before])
+
+
+def _bounded(draws: Draws, log_sizes: Array, found: Sequence[AtBest], rng: np.random.Generator) -> Draws:
+    """Return the draws chosen again by the probability of all bounds.
+
+    Of a run that did not get to the target only :math:`y > b` is known, which has the probability
+    :math:`\\Phi((f(x) - b)/\\sigma)`. Seeds count as strangers here.
+    """
+    log_probability = np.zeros(draws.count)
+    for at, each in zip(log_sizes, found, strict=True):
+        curve = draws.drawn(np.exp([at]))[:, 0]
+        for bounds, side in ((each.floors, 1.0), (each.ceilings, -1.0)):
+            for bound in bounds[np.isfinite(bounds)]:
+                log_probability += np.log(np.maximum(ndtr(side * (curve - bound) / draws.own), 1e-12))
+    if not log_probability.any():
+        return draws
+    weights = np.exp(log_probability - log_probability.max())
+    turns = (np.arange(draws.count) + rng.uniform()) / draws.count
+    rows = np.searchsorted(np.cumsum(weights / weights.sum()), turns)
+    chosen = draws.taken(np.minimum(rows, draws.count - 1))
+    return replace(chosen, mean=chosen.curves.mean(axis=0))

@@ -1,0 +1,169 @@
+r"""What is assumed of a curve of ln steps against the batch size, before its points are seen.
+
+.. math:: f(x) = c + \ln(1 + e^{-a (x - x_0)}) + d(x), \qquad x = \ln B,
+
+a power law of any level c with a departure d. The exponent :math:`\ln a` has mean 0 and standard deviation
+:data:`EXPONENT`; :math:`x_0` may lie anywhere (:data:`PLACE`). The slope :math:`d'` is a Gaussian process with a Matérn
+kernel of order 3/2 and the length :data:`LENGTH`; how large it is, is learned: each of :data:`SIZES` counts by its
+likelihood, and so does a jump (:data:`JUMPS`) in each gap between batch sizes. The power law is linearised at its most
+likely parameters, so that what is left is a mixture of normal distributions of the slopes in the pieces of a grid.
+
+A Gaussian process with such a mixture of scales is treated in Rasmussen and Williams, "Gaussian Processes for Machine
+Learning" (2006), sections 2.7 and 5.4.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.optimize import least_squares
+
+from analysis.arrays import Array
+
+STEP = 0.1
+"""Spacing in ln B of the batch sizes at which curves are drawn."""
+
+EXPONENT, PLACE = 0.3, 3.0
+"""Standard deviations of the priors of ln a and of x_0, around 0 and around the middle of the batch sizes."""
+
+LENGTH = 2.0
+SIZES = (0.005, 0.03, 0.06, 0.12, 0.25)
+WEIGHTS = (0.2, 0.25, 0.25, 0.2, 0.1)
+"""Standard deviations of the departure's slope, over the square root of 2, and their prior probabilities. Most curves
+that were measured are power laws within .06; .25 lets a curve of exponent 1 pass for one of .65 or 1.35."""
+
+JUMPS, JUMP = 0.1, 0.25
+"""Probability that all runs from some batch size on are faster or slower, because they trained on another footing, and
+the standard deviation of that in ln steps."""
+
+BESIDE_A_JUMP = 0.03
+"""The departure's size beside a jump."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slopes:
+    """A prior, as normal distributions of the slopes in ``U`` pieces of the grid: ``T`` of them, of which one holds.
+
+    Attributes:
+        edges: left ends of the pieces, in ln B, shape ``[U]``.
+        base: expected slopes, shape ``[U]``.
+        derivatives: slopes by one standard deviation of each of ``P`` parameters, shape ``[U, P]``.
+        kernel, root: covariance of the departure's slopes, of size 1, and its Cholesky factor, shape ``[U, U]``.
+        sizes: standard deviation of the departure, shape ``[T]``.
+        jumps: slopes by one standard deviation of a jump, shape ``[T, U]``; 0 where there is none.
+        log_weights: ln of the prior probabilities, shape ``[T]``.
+        at: the expected parameters, shape ``[P]``, and their standard deviations, ``spread``.
+    """
+
+    edges: Array
+    base: Array
+    derivatives: Array
+    kernel: Array
+    root: Array
+    sizes: Array
+    jumps: Array
+    log_weights: Array
+    at: Array
+    spread: Array
+
+    def integrals(self, points: Array) -> Array:
+        """Return the weights ``[K, U]`` with which slopes add up to the rise from the left end to ``points``."""
+        return _integrals(self.edges, points)
+
+
+def _integrals(edges: Array, points: Array) -> Array:
+    return np.asarray(STEP * np.clip((points[:, None] - edges) / STEP, 0.0, 1.0))
+
+
+def departure(log_sizes: Array, size: float) -> Array:
+    """Return the covariance of a departure of a size at batch sizes, up to its level, shape ``[M, M]``."""
+    edges = np.arange(log_sizes[0], log_sizes[-1], STEP)
+    rises = _integrals(edges, log_sizes)
+    return np.asarray(size**2 * rises @ matern(edges + STEP / 2, LENGTH) @ rises.T)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepsPrior:
+    """The prior of ln steps to a target.
+
+    Attributes:
+        scale: factor on all standard deviations.
+        hyperbola: whether no other exponent, no departure and no jump are allowed.
+    """
+
+    scale: float = 1.0
+    hyperbola: bool = False
+
+    noise, noise_spread = 0.05, 1.0
+    """Median of the prior of one run's standard deviation, and the standard deviation of its logarithm: seeds of one
+    recipe scatter by 2 to 15 % of the steps."""
+
+    @property
+    def spread(self) -> Array:
+        """Standard deviations of x_0 and of ln a."""
+        return self.scale * np.array([PLACE, 1e-6 if self.hyperbola else EXPONENT])
+
+    def slopes(self, edges: Array, log_sizes: Array, means: Array, covariance: Array) -> Slopes:
+        """Return the prior linearised at the most likely power law through ``means`` ``[M]``, known up to
+        ``covariance``."""
+        place, log_exponent = self._likeliest(log_sizes, means, covariance)
+        middles, small, exponent = edges + STEP / 2, 1e-4, math.exp(log_exponent)
+        base = _slope(middles, place, exponent)
+        by_place = (_slope(middles, place + small, exponent) - base) / small
+        by_exponent = (_slope(middles, place, exponent * math.exp(small)) - base) / small
+        kernel = matern(middles, LENGTH)
+        sizes, jumps, log_weights = self._mixture(edges, log_sizes)
+        return Slopes(
+            edges=edges,
+            # linear in ln a from where it is most likely, but with its mean at 0: the prior counts once
+            base=base - log_exponent * by_exponent,
+            derivatives=np.stack([by_place, by_exponent], axis=1) * self.spread,
+            kernel=kernel,
+            root=np.linalg.cholesky(kernel + 1e-9 * np.eye(len(kernel))),
+            sizes=sizes,
+            jumps=jumps,
+            log_weights=log_weights,
+            at=np.array([place, 0.0]),
+            spread=self.spread,
+        )
+
+    def _mixture(self, edges: Array, log_sizes: Array) -> tuple[Array, Array, Array]:
+        smooth = np.array([1e-6]) if self.hyperbola else self.scale * np.array(SIZES)
+        weights = np.ones(1) if self.hyperbola else np.array(WEIGHTS)
+        # beside fewer than two sizes on either side a jump cannot be told from the curve
+        gaps = () if self.hyperbola else range(1, len(log_sizes) - 2)
+        jumps = np.zeros((len(smooth) + len(gaps), len(edges)))
+        for row, gap in zip(jumps[len(smooth) :], gaps, strict=True):
+            middle = (log_sizes[gap] + log_sizes[gap + 1]) / 2
+            row[np.searchsorted(edges, middle) - 1] = self.scale * JUMP / STEP
+        share = JUMPS if len(gaps) else 0.0
+        return (
+            np.append(smooth, np.full(len(gaps), self.scale * BESIDE_A_JUMP)),
+            jumps,
+            np.log(np.append((1 - share) * weights, np.full(len(gaps), share / max(len(gaps), 1)))),
+        )
+
+    def _likeliest(self, x: Array, values: Array, covariance: Array) -> tuple[float, float]:
+        """Return place and ln exponent of the most likely power law."""
+        root = np.linalg.inv(np.linalg.cholesky(covariance))
+        spread = self.spread * np.array([2.5, 1.0])
+
+        def residuals(p: Array) -> Array:
+            curve = p[0] + np.logaddexp(0, -math.exp(p[2]) * (x - p[1]))
+            return np.r_[root @ (values - curve), p[2] / spread[1], (p[1] - x.mean()) / spread[0]]
+
+        starts = ([values.min(), place, 0.0] for place in (x.mean(), x[0], x[-1]))
+        found = min((least_squares(residuals, start, method="lm") for start in starts), key=lambda each: each.cost)
+        return float(found.x[1]), float(found.x[2])
+
+
+def matern(places: Array, length: float) -> Array:
+    """Return the covariance of a Matérn process of order 3/2 and variance 2 at ``places``, shape ``[U, U]``."""
+    apart = math.sqrt(3) / length * np.abs(places[:, None] - places)
+    return 2.0 * (1 + apart) * np.exp(-apart)
+
+
+def _slope(at: Array, place: float, exponent: float) -> Array:
+    return -exponent / (1 + np.exp(np.clip(exponent * (at - place), -50, 50)))

@@ -1,0 +1,214 @@
+"""From the studies of one optimizer to draws of its curve, and to what speaks against them.
+
+Outlying seeds, which differ from the other runs of the same batch size by more than seeds do, are left out of every
+second draw.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import chdtri, stdtr
+
+from analysis.arrays import Array
+from analysis.config import AnalysisConfig
+from analysis.estimate.best_rate import AtBest, at_best
+from analysis.estimate.definitions.least_product import least_product
+from analysis.estimate.draws import Draws, draw
+from analysis.estimate.prior import StepsPrior, departure
+from analysis.estimate.studies import Study
+
+FEWEST = 2
+"""Number of batch sizes that a curve needs at least."""
+
+FEWEST_SIBLINGS = 2
+LEAST_FACTOR = 1.5
+"""A seed within this factor of the other seeds is never reported as far."""
+
+_LEVEL = 0.01
+"""Probability that any seed of a curve is reported as far if none is."""
+
+_FEW = 400
+"""Draws with which the priors are tried halved and doubled."""
+
+HALF_A_WARMUP = 0.5
+"""Share of its warmup by which a run is longer than one without: at a learning rate that rises evenly from 0 it makes
+about half the progress."""
+
+
+_USUAL = 0.06
+"""Size of a departure, as :data:`analysis.estimate.prior.SIZES` are, that is no sudden change."""
+
+
+class FarSeed(NamedTuple):
+    """A seed that took ``factor`` times the geometric mean of the other seeds' steps to target."""
+
+    batch_size: int
+    seed: int
+    factor: float
+
+
+class Break(NamedTuple):
+    """A sudden change of the curve between two batch sizes.
+
+    Attributes:
+        kind: ``jump`` of the steps, or ``kink`` of their slope, whichever explains more.
+        below, above: the batch sizes.
+        gain: how much the jump lowers chi squared, with one parameter more.
+    """
+
+    kind: str
+    below: float
+    above: float
+    gain: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drawn:
+    """The draws of one optimizer's curve at one target, and what was found on the way.
+
+    Attributes:
+        draws: the draws.
+        hyperbola: likewise if the exponent is 1 and nothing departs from the hyperbola.
+        far: seeds far from the others.
+        sudden: the likeliest sudden change; ``None`` with fewer than four batch sizes.
+        moved_by_prior: by how much ln of the headline moves if all priors are half or twice as wide, whichever is more.
+        moved_by_warmup: by how much it moves if runs are counted without half of their warmup.
+    """
+
+    draws: Draws
+    hyperbola: Draws
+    far: tuple[FarSeed, ...]
+    sudden: Break | None
+    moved_by_prior: float
+    moved_by_warmup: float
+
+
+def draw_studies(studies: Sequence[Study], config: AnalysisConfig, name: str = "") -> Drawn | None:
+    """Return the draws of the curve through the studies, in increasing order of batch sizes; ``None`` if fewer than two
+    reached the target."""
+    found = at_best(studies)
+    if sum(bool(np.isfinite(each.values).any()) for each in found) < FEWEST:
+        return None
+    sizes = [study.batch_size for study in studies]
+    far = far_seeds(found)
+    draws = draw(sizes, found, config.resamples, config.seed, name=name)
+    if far:
+        rest = [_without(each, far[place][0]) if place in far else each for place, each in enumerate(found)]
+        draws = draw(sizes, rest, config.resamples, config.seed, name=name).mixed(draws)
+    few, usual = min(_FEW, config.resamples), _middle(draws)
+
+    def moved(objectives: Sequence[AtBest], prior: StepsPrior) -> float:
+        middle = _middle(draw(sizes, objectives, few, config.seed, prior, name=name))
+        return 0.0 if middle == usual else abs(middle - usual)
+
+    warm = _without_warmup(found, studies)
+    return Drawn(
+        draws=draws,
+        hyperbola=draw(sizes, found, config.resamples, config.seed, StepsPrior(hyperbola=True)),
+        far=tuple(FarSeed(sizes[at], int(studies[at].seeds[column]), factor) for at, (column, factor) in far.items()),
+        sudden=sudden(draws),
+        moved_by_prior=max(moved(found, StepsPrior(scale=scale)) for scale in (0.5, 2.0)),
+        moved_by_warmup=0.0 if warm is None else moved(warm, StepsPrior()),
+    )
+
+
+def _middle(draws: Draws) -> float:
+    with np.errstate(divide="ignore"):
+        return float(np.log(np.median(least_product(draws))))
+
+
+def _without(found: AtBest, column: int) -> AtBest:
+    values = found.values.copy()
+    values[column] = np.nan
+    return replace(found, values=values)
+
+
+def _without_warmup(found: Sequence[AtBest], studies: Sequence[Study]) -> list[AtBest] | None:
+    """Return the objective without half of the warmup; ``None`` if no run has one."""
+    warmups = [HALF_A_WARMUP * study.warmup for study in studies]
+    if not any(warmups):
+        return None
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return [
+            replace(each, values=np.log(np.maximum(np.exp(each.values) - warmup, 0.1 * np.exp(each.values))))
+            for each, warmup in zip(found, warmups, strict=True)
+        ]
+
+
+def far_seeds(found: Sequence[AtBest]) -> dict[int, tuple[int, float]]:
+    """Find far seeds; return column and factor of the farthest one by the index of the batch size.
+
+    A seed at the best learning rate is far if its log steps lie far from the mean of at least two others. The distance
+    is compared by Student's t, at 1 % for all seeds of the curve together, with a variance that a few far seeds cannot
+    raise: the median over batch sizes of each one's own variance divided by the median of its chi-squared distribution,
+    at half the total degrees of freedom.
+    """
+    logs = [each.values for each in found]
+    several = [int(np.isfinite(row).sum()) for row in logs]
+    medians = [
+        float(np.nanvar(row, ddof=1)) / (chdtri(count - 1, 0.5) / (count - 1))
+        for row, count in zip(logs, several, strict=True)
+        if count > 1
+    ]
+    if not medians:
+        return {}
+    deviation = math.sqrt(float(np.median(medians)))
+    freedom = max(1.0, sum(count - 1 for count in several if count > 1) / 2)
+    # beside a far seed the others look far as well, so only the farthest one is kept
+    farthest: dict[int, tuple[int, float]] = {}
+    for place, row in enumerate(logs):
+        for column in np.flatnonzero(np.isfinite(row)) if several[place] > FEWEST_SIBLINGS else ():
+            siblings = np.delete(row, column)
+            siblings = siblings[np.isfinite(siblings)]
+            distance = float(row[column] - siblings.mean())
+            unit = deviation * math.sqrt(1.0 + 1.0 / len(siblings))
+            tail = float(stdtr(freedom, -abs(distance) / unit)) if unit > 0 else 0.0
+            if abs(distance) > math.log(LEAST_FACTOR) and 2.0 * tail * sum(several) < _LEVEL:
+                far_seed = int(column), math.exp(distance)
+                farthest[place] = max(far_seed, farthest.get(place, far_seed), key=lambda seed: abs(math.log(seed[1])))
+    return farthest
+
+
+def sudden(draws: Draws) -> Break | None:
+    """Return the jump or kink between two batch sizes that, added to the power law, lowers chi squared most.
+
+    It is compared with the power law and a departure of the usual size (:data:`_USUAL`), so that no knee that is a
+    little sharper or blunter than the law's looks like one. Draws follow a jump only where it is likely, and
+    never quite a kink. ``None`` with fewer than four batch sizes.
+    """
+    x, y = np.log(draws.batch_sizes), draws.log_steps
+    if len(x) < 4:
+        return None
+    root = np.linalg.inv(np.linalg.cholesky(draws.covariance + departure(x, _USUAL)))
+    law, small = draws.law.mapped(np.median), 1e-5
+    place, exponent = float(law.log_critical), float(law.exponent)
+
+    def shape(place: float, exponent: float) -> Array:
+        return np.logaddexp(0.0, -exponent * (x - place))
+
+    by = [(shape(place + small, exponent) - shape(place, exponent)) / small]
+    by.append((shape(place, exponent * math.exp(small)) - shape(place, exponent)) / small)
+    columns, left = [np.ones(len(x)), *by], y - shape(place, exponent)
+
+    def misfit(*more: Array) -> float:
+        design = root @ np.stack([*columns, *more], axis=1)
+        rest = root @ left - design @ np.linalg.lstsq(design, root @ left, rcond=None)[0]
+        return float(rest @ rest)
+
+    usual, found = misfit(), []
+    for after in range(2, len(x) - 1):
+        edge = (x[after - 1] + x[after]) / 2
+        found.append(
+            Break("jump", *draws.batch_sizes[after - 1 : after + 1].tolist(), usual - misfit(1.0 * (x > edge)))
+        )
+    best = max(found, key=lambda each: each.gain)
+    hinges = {at: usual - misfit(np.maximum(x - x[at], 0.0)) for at in range(1, len(x) - 1)}
+    at = max(hinges, key=lambda each: hinges[each])
+    if hinges[at] > best.gain:
+        return Break("kink", float(draws.batch_sizes[at - 1]), float(draws.batch_sizes[at + 1]), best.gain)
+    return best

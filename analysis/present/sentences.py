@@ -1,0 +1,65 @@
+"""What an answer says in words, for terminal, page and paper."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import re
+
+import numpy as np
+
+from analysis.estimate.definitions import DEFINITIONS, HEADLINE, symbol
+from analysis.estimate.result import Answer, CriticalBatchSize
+from analysis.phrases import B_CRIT, DASH, number, with_interval
+
+
+def good(answer: Answer) -> str:
+    """Say in which batch sizes steps times examples are within 10 % of the least; an end beyond the measured ones as
+    such."""
+    if answer.draws is None:
+        return DASH
+    low, high = answer.near
+    first, last = answer.draws.batch_sizes[[0, -1]]
+    if (low or 0) > last or (high or math.inf) < first:
+        return f"> {number(last)}" if (low or 0) > last else f"< {number(first)}"
+    ends = f"< {number(first)}" if low is None else number(low), f"> {number(last)}" if high is None else number(high)
+    return " to ".join(ends)
+
+
+def sentence(critical: CriticalBatchSize) -> str:
+    """Say what the definition of a critical batch size is."""
+    name, rate = critical.definition, critical.options.get("exchange", 1)
+    if name == HEADLINE and rate == 1:
+        return B_CRIT
+    if name == HEADLINE:
+        return (
+            f"the critical batch size B_crit is where examples times steps to the power {rate:g} are least: there one "
+            f"percent fewer steps costs {rate:g} percent more examples"
+        )
+    first = " ".join((inspect.getdoc(DEFINITIONS[name]) or "").partition(".")[0].split()).removeprefix("The ")
+    said = re.sub(r":\w+:`([^`]*)`|``", r"\1", first[0].lower() + first[1:])
+    return f"the critical batch size {symbol(name)} is the {said}"
+
+
+def meaning(answer: Answer) -> str:
+    """Say what the critical batch size means for a run, by the expected curve; empty if none was measured there."""
+    draws, size = answer.draws, answer.critical_batch_size
+    if draws is None or size is None or not answer.examples_at_critical.value:
+        return ""
+    first, here = draws.estimate(np.array([draws.batch_sizes[0], size]))
+    steps, examples = math.exp(here - first), math.exp(here - first) * size / draws.batch_sizes[0]
+    return (
+        f"at B = {number(size)} a run takes {steps:.2g} times the steps and {examples:.2g} times the "
+        f"{answer.group.example_unit}s of the smallest batch, {draws.batch_sizes[0]:g}"
+    )
+
+
+def if_hyperbola(answer: Answer) -> str:
+    """Say what the hyperbola would give; empty without draws."""
+    curve, unit = answer.hyperbola, answer.group.example_unit
+    if curve is None:
+        return ""
+    size, steps, examples = (with_interval(each.value, each.interval) for each in (
+        curve.critical_batch_size, curve.min_steps, curve.min_examples
+    ))  # fmt: skip
+    return f"with the exponent fixed at 1: E_min / S_min {size}, S_min {steps}, E_min {examples} {unit}s"
