@@ -140,8 +140,10 @@ def test_shared_examples_give_the_same_trial_bit_for_bit(kept: int, monkeypatch:
 
 def test_the_exact_and_the_fitted_truth_of_a_curve_of_the_fitted_form_agree() -> None:
     steps = 30.0 * (1 + (100.0 / SIZES) ** 1.2)
+    fine = np.geomspace(20.0, 500.0, 100_001)
+    least = fine[(fine * (1 + (100.0 / fine) ** 1.2) ** 2).argmin()]
     for found in (exact(SIZES, steps), fitted(SIZES[1:-1], steps[1:-1])):
-        assert found.critical == pytest.approx(100.0, rel=2e-3)
+        assert found.critical == pytest.approx(least, rel=5e-3)
         assert found.min_steps == pytest.approx(30.0, rel=1e-6)
     hyperbola = 30.0 + 3000.0 / SIZES
     assert exact(SIZES, hyperbola).min_examples == pytest.approx(3060.0)  # at the smallest batch size, 2
@@ -149,8 +151,9 @@ def test_the_exact_and_the_fitted_truth_of_a_curve_of_the_fitted_form_agree() ->
 
 
 def test_where_a_curve_bends_the_two_truths_part() -> None:
+    """Perfect scaling up to 100, then none: there the product is least, give or take what a spline makes of it."""
     steps = np.maximum(30.0, 3000.0 / SIZES)
-    assert exact(SIZES, steps).critical == pytest.approx(50.0, rel=0.03)
+    assert exact(SIZES, steps).critical == pytest.approx(100.0, rel=0.15)
     assert exact(SIZES, steps).min_steps == 30.0
     assert fitted(SIZES[1:-1], steps[1:-1]).min_steps < 28.0
 

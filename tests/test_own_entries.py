@@ -106,7 +106,7 @@ from dataclasses import dataclass
 @dataclass(frozen=True, kw_only=True)
 class mine:
     def __call__(self, samples, at=0):
-        return 2.0 * samples[at].curve.critical
+        return 2.0 * samples[at].draws.law.critical
 """
 
 

@@ -48,6 +48,9 @@ _SKEWED = 1 / (6 * math.sqrt(3))
 one side as on the other, it moves by up to 1/6 of a step: this is that of a uniform distribution on (-1/6, 1/6)."""
 
 _LEAST_NOISE = 1e-4
+_CEILING = 0.9
+"""Share of its steps that a run may have needed less, above which they are a ceiling and no value."""
+
 _OF_ITS_OWN = 0.7
 """Share of one run's noise that learning rates of the same seed do not have in common, where it is not known."""
 
@@ -113,12 +116,15 @@ def _one(study: Study, curvature: float, noise: float) -> AtBest:
         return AtBest(values=nothing, floors=_logs(row), ceilings=nothing, seeds=study.seeds)
     values, late = np.log(study.steps[winner]), study.resolution[winner] / study.steps[winner]
     floors = np.where(np.isfinite(values), np.nan, _logs(study.bound[winner]))
-    # where nothing was measured in between, the crossing lies anywhere before; far before is no more than a ceiling
-    ceilings = np.where(late > 0.5, values, np.nan)
-    shift = np.log1p(-np.where(late > 0.5, 0.0, np.nan_to_num(late)))
-    blur = float(np.mean(shift[np.isfinite(values)] ** 2)) / 12.0
+    # of a run that was past the target when first evaluated there is a ceiling alone; between two evaluations the
+    # crossing is interpolated, give or take a quarter of the way, or it is the later one of the two
+    first = late > _CEILING
+    ceilings = np.where(first, values, np.nan)
+    gap = np.log1p(-np.where(first, 0.0, np.nan_to_num(late)))
+    shift, width = (0.0 * gap, gap / 2) if study.interpolated else (gap / 2, gap)
+    blur = float(np.mean(width[np.isfinite(values)] ** 2)) / 12.0
     found = AtBest(
-        values=np.where(late > 0.5, np.nan, values + shift / 2),
+        values=np.where(first, np.nan, values + shift),
         floors=floors,
         ceilings=ceilings,
         seeds=study.seeds,

@@ -22,7 +22,7 @@ from analysis.arrays import Array
 from analysis.estimate.best_rate import AtBest
 from analysis.estimate.curves import StepsCurve
 from analysis.estimate.line import Line
-from analysis.estimate.prior import STEP, StepsPrior, Slopes
+from analysis.estimate.prior import STEP, Slopes, StepsPrior
 from analysis.estimate.seeds import SeedModels, seed_models
 
 BEYOND = 1.0
@@ -47,6 +47,7 @@ class Draws:
         mean: the expected curve, shape ``[G]``.
         curves: the draws, shape ``[R, G]``.
         law: parameters of the power law, of every draw, shape ``[R]``: S_min and B_crit are asymptotes, extrapolated.
+            Where the curve may depart from it, the two share what was measured.
             NaN if the prior is a straight line.
         deviation: standard deviation of one run's objective, expected.
         own: the same, of every draw, shape ``[R]``.

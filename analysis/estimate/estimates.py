@@ -21,7 +21,7 @@ from analysis.estimate.diagnosis import Doubts, doubts_of, judge, not_reached
 from analysis.estimate.draws import Draws
 from analysis.estimate.noise import Recorded, measure
 from analysis.estimate.optimizer_steps import optimizer_steps
-from analysis.estimate.result import Answer, CriticalBatchSize, BatchDoubling, Hyperbola
+from analysis.estimate.result import Answer, BatchDoubling, CriticalBatchSize, Hyperbola
 from analysis.estimate.studies import Study, best_values, point, studies, within_reach
 from analysis.estimate.study_draws import Drawn, draw_studies
 from analysis.read.groups import Group

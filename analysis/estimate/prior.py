@@ -90,10 +90,12 @@ class StepsPrior:
 
     Attributes:
         scale: factor on all standard deviations.
-        hyperbola: whether no other exponent, no departure and no jump are allowed.
+        departs: whether the curve may depart from the power law, or jump.
+        hyperbola: whether no other exponent than 1 is allowed, and no departure either.
     """
 
     scale: float = 1.0
+    departs: bool = True
     hyperbola: bool = False
 
     noise, noise_spread = 0.05, 1.0
@@ -130,10 +132,11 @@ class StepsPrior:
         )
 
     def _mixture(self, edges: Array, log_sizes: Array) -> tuple[Array, Array, Array]:
-        smooth = np.array([1e-6]) if self.hyperbola else self.scale * np.array(SIZES)
-        weights = np.ones(1) if self.hyperbola else np.array(WEIGHTS)
+        held = self.hyperbola or not self.departs
+        smooth = np.array([1e-6]) if held else self.scale * np.array(SIZES)
+        weights = np.ones(1) if held else np.array(WEIGHTS)
         # beside fewer than two sizes on either side a jump cannot be told from the curve
-        gaps = () if self.hyperbola else range(1, len(log_sizes) - 2)
+        gaps = () if held else range(1, len(log_sizes) - 2)
         jumps = np.zeros((len(smooth) + len(gaps), len(edges)))
         for row, gap in zip(jumps[len(smooth) :], gaps, strict=True):
             middle = (log_sizes[gap] + log_sizes[gap + 1]) / 2

@@ -57,6 +57,7 @@ class Study:
             before their trend does, see :func:`analysis.estimate.early_crossing.early_crossing`; mean over seeds. 0 if
             evaluations have no noise of their own, since a run that crosses the target for a moment has reached it.
         warmup: number of warmup steps of the learning rate.
+        interpolated: whether steps are interpolated between evaluations, or those of the later one.
         tuned: other options tuned at every batch size, such as ``momentum=0.9``, shape ``[L]``: a row is then a
             learning rate with these options, and the winner is one among all rows. Empty if there are none.
     """
@@ -72,6 +73,7 @@ class Study:
     tuned: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=object))
     lead: float = 0.0
     warmup: float = 0.0
+    interpolated: bool = True
 
     @property
     def winner(self) -> int | None:
@@ -219,6 +221,8 @@ def one_study(
     target: Target,
     steps: np.ndarray,
     resolution: np.ndarray | float = 0.0,
+    *,
+    interpolated: bool = True,
 ) -> Study:
     """Return the study of one batch size.
 
@@ -257,7 +261,7 @@ def one_study(
         status[np.isfinite(table)], table = STOPPED, np.full(table.shape, np.nan)
     hit = np.isfinite(table)
     status[hit], bound[hit] = str(TrialStatus.REACHED), np.nan
-    return Study(batch_size, lrs, seeds, table, status, bound, trials, blur, tuned)
+    return Study(batch_size, lrs, seeds, table, status, bound, trials, blur, tuned, interpolated=interpolated)
 
 
 def _cut_off(table: np.ndarray, stopped: np.ndarray) -> bool:

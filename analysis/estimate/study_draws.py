@@ -100,6 +100,9 @@ def draw_studies(studies: Sequence[Study], config: AnalysisConfig, name: str = "
     if far:
         rest = [_without(each, far[place][0]) if place in far else each for place, each in enumerate(found)]
         draws = draw(sizes, rest, config.resamples, config.seed, name=name).mixed(draws)
+    # the law's own parameters are those without departures, which would take any part of it
+    law = draw(sizes, found, config.resamples, config.seed, StepsPrior(departs=False), name=name).law
+    draws = replace(draws, law=law)
     few, usual = min(_FEW, config.resamples), _middle(draws)
 
     def moved(objectives: Sequence[AtBest], prior: StepsPrior) -> float:

@@ -203,7 +203,9 @@ def _studies(name: str, about: Group, rows: pd.DataFrame, target: Target) -> lis
             }
         )
         number: Any = int(size) if size.is_integer() else size
-        studies.append(one_study(about, number, trials, target, part["steps"].where(reached), grain))
+        studies.append(
+            one_study(about, number, trials, target, part["steps"].where(reached), grain, interpolated=False)
+        )
     return studies
 
 

@@ -63,6 +63,7 @@ def study(
     bound: np.ndarray | None = None,
     resolution: float = 0.0,
     warmup: float = 0.0,
+    interpolated: bool = True,
 ) -> Study:
     """A study with ``ln S`` of every (learning rate, seed); what is NaN was not run unless ``status`` says how it
     ended. Without learning rates they are not stated."""
@@ -78,4 +79,5 @@ def study(
         trials=np.arange(table.size).reshape(table.shape),
         resolution=resolution * np.exp(table),
         warmup=warmup,
+        interpolated=interpolated,
     )

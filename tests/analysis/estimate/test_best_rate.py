@@ -153,17 +153,20 @@ def test_one_learning_rate_is_taken_as_it_is(stated: bool) -> None:
     assert found.log_lr == pytest.approx(0.3) if stated else math.isnan(found.log_lr)
 
 
-@pytest.mark.parametrize("late", [0.2, 0.9])
-def test_a_crossing_that_was_seen_late_is_earlier_on_average(late: float) -> None:
-    """Anywhere between now and the evaluation before; far before, it is no more than a ceiling."""
-    found = one(LEVELS[None], None, resolution=late)
-    if late < 0.5:
-        np.testing.assert_allclose(found.values, LEVELS + math.log(1 - late) / 2)
-        assert found.variance == pytest.approx(math.log(1 - late) ** 2 / 12)
-        assert np.isnan(found.ceilings).all()
-    else:
-        assert np.isnan(found.values).all()
-        np.testing.assert_allclose(found.ceilings, LEVELS)
+@pytest.mark.parametrize("interpolated", [False, True])
+def test_a_crossing_between_two_evaluations(interpolated: bool) -> None:
+    """If the later one was read off, it is anywhere between the two; interpolated, within a quarter of the way."""
+    found = one(LEVELS[None], None, resolution=0.2, interpolated=interpolated)
+    gap = math.log(1 - 0.2)
+    np.testing.assert_allclose(found.values, LEVELS + (0.0 if interpolated else gap / 2))
+    assert found.variance == pytest.approx((gap / 2 if interpolated else gap) ** 2 / 12)
+    assert np.isnan(found.ceilings).all()
+
+
+def test_a_run_past_the_target_at_its_first_evaluation_is_a_ceiling() -> None:
+    found = one(LEVELS[None], None, resolution=1.0)
+    assert np.isnan(found.values).all()
+    np.testing.assert_allclose(found.ceilings, LEVELS)
 
 
 def test_a_seed_that_missed_at_the_best_learning_rate_is_a_floor_and_a_diverged_one_is_nothing() -> None:

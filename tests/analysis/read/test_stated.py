@@ -66,7 +66,7 @@ def test_a_warmup_counts_where_the_program_says_it_and_nowhere_else(tmp_path: Pa
     (fit,) = analyze(tmp_path / ("ours" if kind == "ours" else "other"), AnalysisConfig(resamples=100)).to_json()[
         "fits"
     ]
-    assert (fit["verdict"] == "target reached in the warmup") is in_warmup
+    assert (fit["verdict"] == "the warmup decides") is in_warmup
 
 
 def test_what_programs_state_tells_groups_apart_and_a_trial_that_is_silent_takes_what_the_others_agree_on(

@@ -68,7 +68,8 @@ def test_imported_curves_give_their_critical_batch_size(run: Cli, tmp_path: Path
     code, out, err = run("analyze", tmp_path / "out", "--figures", "none", "--json", "--resamples", "100")
     assert code == 0, err
     (fit,) = json.loads(out)["fits"]
-    assert fit["critical_batch_size"] == pytest.approx(32.0, rel=ROUGH)
+    # five sizes a factor of 4 apart: between them even an exact curve is known to some percent
+    assert fit["critical_batch_size"] == pytest.approx(32.0, rel=0.1)
     assert fit["example_unit"] == "sequence"
     assert fit["simple_noise_scale"] is None
     assert fit["simple_noise_scale_note"] == "no gradient moments were recorded"
