@@ -53,7 +53,7 @@ class Quantity:
     interval: Interval = OPEN
 
     @classmethod
-    def drawn(cls, rows: Array, confidence: float) -> Quantity:
+    def of_draws(cls, rows: Array, confidence: float) -> Quantity:
         """The first of ``rows`` with the interval of the others, without one where some of these have no value."""
         if not math.isfinite(rows[0]):
             return UNKNOWN

@@ -187,7 +187,7 @@ def measured(trunk: Trunk, steps: int, seeds: int, replicates: int) -> list[Fact
     )
     found = []
     for turn in range(replicates):
-        beside = [each[turn, :3] for each in others] if seeds == 1 else []  # several seeds have enough of their own
+        beside = [each[turn, : seeds if seeds > 1 else 3] for each in others] if seeds < 3 else []
         found.append(curves_of([losses[0][turn, :seeds], *beside], turn)[0])
     return found
 

@@ -22,12 +22,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from analysis.questions.budget.answer import budget
 
 from analysis.arrays import Quantity
 from analysis.config import AnalysisConfig
 from analysis.estimate.margin import Standing
 from analysis.phrases import number
+from analysis.questions.budget.answer import budget
 from benchmarks.budget_truth import Setting, World
 from benchmarks.calibration.replicates import seeds_of, train
 from benchmarks.calibration.shared_stream import SharedStream

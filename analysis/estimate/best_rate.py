@@ -30,18 +30,11 @@ _FARTHER = 8.0
 """How many times as slow, compared with the winner, a second neighbour may be as the first one to be one: a parabola
 allows four."""
 
-_CRUDE = 0.15
-"""Error of the parabola at a learning rate, as a share of how much slower it is than the winner."""
-
 _ALIKE = 0.5
 """Standard deviation of ln of the curvature of one condition around that of its neighbours."""
 
 _LENGTH = 2.0
 """Distance in ln B over which curvatures are alike."""
-
-_SHAPE = 0.3
-"""Standard deviation of the saving because no bottom is quite a parabola, as a share of it: a cubic term that makes one
-side twice as steep as the other moves the depth by about as much."""
 
 _SKEWED = 1 / (6 * math.sqrt(3))
 """Smallest standard deviation of the place of a bottom, in grid steps. If the objective rises up to twice as fast on
@@ -53,6 +46,36 @@ _CEILING = 0.9
 
 _OF_ITS_OWN = 0.7
 """Share of one run's noise that learning rates of the same seed do not have in common, where it is not known."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """What a bottom may look like.
+
+    Attributes:
+        skews: how fast the curvature grows with ln lr, tried: 0 is a parabola.
+        skewed: standard deviation of their prior.
+        crude: error of the shape at a learning rate, as a share of how much slower it is than the winner.
+        unlike: standard deviation of the saving because no bottom has quite this shape, as a share of it: of a
+            parabola, a cubic term that makes one side twice as steep as the other moves the depth by about as much.
+    """
+
+    skews: tuple[float, ...] = (0.0,)
+    skewed: float = 1.0
+    crude: float = 0.15
+    unlike: float = 0.3
+
+
+PARABOLA = Shape()
+SKEWED = Shape(skews=(-3.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0), skewed=1.5, crude=0.06, unlike=0.3)
+"""For losses, which are known so well that the parabola's error would be larger than the noise."""
+
+
+def _basin(apart: Array, skew: Array) -> Array:
+    """Return :math:`2 (e^{s x} - s x - 1)/s^2`, which is x^2 without skew s and has its minimum at 0."""
+    turn = np.where(skew == 0, 1.0, skew) * apart
+    bent = 2 * (np.expm1(turn) - turn) / np.where(skew == 0, 1.0, skew) ** 2
+    return np.asarray(np.where(skew == 0, apart**2, bent))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +116,7 @@ class AtBest:
         return np.arange(len(self.values)) if self.seeds is None else self.seeds
 
 
-def at_best(studies: Sequence[Study]) -> list[AtBest]:
+def at_best(studies: Sequence[Study], shape: Shape = PARABOLA) -> list[AtBest]:
     """Return the objective (ln of a study's steps) at the best learning rate of every study, in increasing order of
     batch sizes.
 
@@ -103,10 +126,10 @@ def at_best(studies: Sequence[Study]) -> list[AtBest]:
     studies = [_tried(study.along_lr) for study in studies]
     curvatures = _neighbouring(np.log([study.batch_size for study in studies]), [_curvature(s) for s in studies])
     noise = _own_noise(studies)
-    return [_one(study, curvature, noise) for study, curvature in zip(studies, curvatures, strict=True)]
+    return [_one(study, curvature, noise, shape) for study, curvature in zip(studies, curvatures, strict=True)]
 
 
-def _one(study: Study, curvature: float, noise: float) -> AtBest:
+def _one(study: Study, curvature: float, noise: float, shape: Shape) -> AtBest:
     winner = study.winner
     if winner is None:
         known = np.isfinite(study.bound)
@@ -137,7 +160,7 @@ def _one(study: Study, curvature: float, noise: float) -> AtBest:
         return replace(found, **_edge(logs, winner))
     if not curvature > 0:
         return replace(found, **_unbent(logs, winner))
-    bottom = _Bottom(study, winner, curvature, noise)
+    bottom = _Bottom(study, winner, curvature, noise, shape)
     # a seed without a run at the winner has a level still; one that is blurred, or has a bound alone, keeps its own
     whole = np.isnan(found.values) & np.isnan(found.floors) & np.isnan(found.ceilings)
     levels = bottom.levels + np.nan_to_num(found.values - values)
@@ -166,15 +189,12 @@ class _Bottom:
         saving, variance: how far it lies below that, and the variance of the difference that all seeds share.
     """
 
-    def __init__(self, study: Study, winner: int, curvature: float, noise: float) -> None:
+    def __init__(self, study: Study, winner: int, curvature: float, noise: float, shape: Shape) -> None:
         places = np.log(study.lrs / study.lrs[winner])
         below, above = -float(places[winner - 1]), float(places[winner + 1])
-        at, bend = (
-            values.ravel()
-            for values in np.meshgrid(
-                np.linspace(-below, above, 81), curvature * np.exp(_ALIKE * np.linspace(-2.5, 2.5, 11)), indexing="ij"
-            )
-        )
+        bends = curvature * np.exp(_ALIKE * np.linspace(-2.5, 2.5, 11))
+        grid = np.meshgrid(np.linspace(-below, above, 81), bends, shape.skews, indexing="ij")
+        at, bend, skew = (values.ravel() for values in grid)
         table, apart = (
             np.log(study.steps),
             _means(study) - np.log(study.steps[winner][np.isfinite(study.steps[winner])]).mean(),
@@ -182,26 +202,26 @@ class _Bottom:
         apart[winner] = 0.0  # infinite where a seed did not get there
         rows = _window(apart, winner, noise)
         cliff = winner + 1 not in rows and not np.isfinite(study.bound[winner + 1]).any()
-        rises = bend * ((places[:, None] - at) ** 2 - at**2)  # over the winner, [L, K]
+        rises = bend * (_basin(places[:, None] - at, skew) - _basin(-at, skew))  # over the winner, [L, K]
         there = np.isfinite(table[rows])
-        certain = there / (noise**2 + (_CRUDE * apart[rows, None]) ** 2)
+        certain = there / (noise**2 + (shape.crude * apart[rows, None]) ** 2)
         left = np.where(there, table[rows], 0.0)[..., None] - rises[rows][:, None]
         with np.errstate(invalid="ignore"):
             levels = np.einsum("ln,lnk->nk", certain, left) / certain.sum(axis=0)[:, None]
         chances = -0.5 * np.einsum("ln,lnk->k", certain, np.where(there[..., None], left - levels, 0.0) ** 2)
-        chances -= 0.5 * (np.log(bend / curvature) / _ALIKE) ** 2
+        chances -= 0.5 * (np.log(bend / curvature) / _ALIKE) ** 2 + 0.5 * (skew / shape.skewed) ** 2
         for row in (winner - 1, winner + 1):
             bounds = _logs(np.where(np.isfinite(study.steps[row]), np.nan, study.bound[row]))
             for seed in np.flatnonzero(np.isfinite(bounds) & there.any(axis=0)):
                 over = levels[seed] + rises[row] - bounds[seed]
-                chances += log_ndtr(over / np.hypot(math.sqrt(2) * noise, _CRUDE * rises[row]))
+                chances += log_ndtr(over / np.hypot(math.sqrt(2) * noise, shape.crude * rises[row]))
         weights = np.exp(chances - chances.max())
         weights /= weights.sum()
-        depth, more = bend * at**2, np.zeros(len(at))
+        depth, more = bend * _basin(-at, skew), np.zeros(len(at))
         if cliff:
             # the limit of stability lies anywhere up to the learning rate that diverged; at most so far may it be gone
             limits = np.linspace(0.05, 0.95, 10)[:, None] * above
-            depths = np.where(at > limits, bend * (at**2 - (at - limits) ** 2), depth)
+            depths = np.where(at > limits, bend * (_basin(-at, skew) - _basin(limits - at, skew)), depth)
             depth, more = depths.mean(axis=0), depths.var(axis=0)
             at = np.minimum(at, limits).mean(axis=0)
         with np.errstate(invalid="ignore"):
@@ -211,7 +231,7 @@ class _Bottom:
         self.step = (below + above) / 2
         self.place_variance = max(float(weights @ (at - self.place) ** 2), (_SKEWED * self.step) ** 2)
         spread = float(weights @ ((values - weights @ values) ** 2 + more))
-        self.variance = spread + (_SHAPE * self.saving) ** 2
+        self.variance = spread + (shape.unlike * self.saving) ** 2
 
 
 def _tried(study: Study) -> Study:

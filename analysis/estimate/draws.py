@@ -107,6 +107,7 @@ class Draws:
             deviation=unit * self.deviation,
             own=unit * self.own,
             covariance=unit**2 * self.covariance,
+            table=zero + unit * self.table,
         )
 
     def mixed(self, other: Draws) -> Draws:
@@ -142,12 +143,12 @@ def draw(
     every = np.log(np.asarray(batch_sizes, dtype=float))
     table, labels = _table(found)
     here = np.isfinite(table).any(axis=1)
-    x, extra = every[here], np.array([each.variance for each in found])[here] + _LEAST**2
+    x, extra = every[here], _by_rates(every, found, prior.alike)[np.ix_(here, here)]
     models = seed_models(x, table[here], labels)
     sigma, likelihood = _noises(models, prior.noise, prior.noise_spread)
     most = np.unravel_index(likelihood.argmax(), likelihood.shape)
     grid = _grid(every)
-    likeliest = models.covariances[most[0]] * sigma[most] ** 2 + np.diag(extra)
+    likeliest = models.covariances[most[0]] * sigma[most] ** 2 + extra
     slopes = prior.slopes(grid[:-1], x, models.means[most[0]], likeliest)
     mixture = _Mixture(slopes, x, models, extra)
     weights, model, sigma = mixture.weights(sigma, likelihood)
@@ -177,7 +178,7 @@ def draw(
         seeds=np.isfinite(table[here]).sum(axis=1).astype(float),
         table=table[here],
         labels=tuple(labels),
-        covariance=np.einsum("p,pmn->mn", by_pair * sigma**2, models.covariances[model]) + np.diag(extra),
+        covariance=np.einsum("p,pmn->mn", by_pair * sigma**2, models.covariances[model]) + extra,
     )
     return _bounded(result, every, found, rng)
 
@@ -207,7 +208,7 @@ class _Mixture:
         self.across = self.at @ slopes.kernel
         self.jumps = slopes.jumps @ self.at.T
         # any level is as likely as any other; large numbers are taken out first, for the sake of rounding
-        self.law = self.basis @ self.basis.T + _LEVEL**2 + np.diag(extra)
+        self.law = self.basis @ self.basis.T + _LEVEL**2 + extra
         self.kinds = (
             slopes.sizes[:, None, None] ** 2 * (self.across @ self.at.T)
             + self.jumps[:, :, None] * self.jumps[:, None, :]
@@ -216,11 +217,11 @@ class _Mixture:
         self.offset = left.mean(axis=1)
         self.left = left - self.offset[:, None]
 
-    def weights(self, sigma: Array, likelihood: Array) -> tuple[Array, Array, Array]:
+    def weights(self, sigma: Array, likelihood: Array) -> tuple[Array, np.ndarray, Array]:
         """Return the posterior weights ``[T, P]`` of the pairs of a model of seeds and a noise that are not negligible,
         and these, shape ``[P]`` each."""
         every = np.unravel_index(np.arange(sigma.size), sigma.shape)
-        smooth = ~self.slopes.jumps.any(axis=1)
+        smooth = np.logical_not(self.slopes.jumps.any(axis=1))
         logs = self._likelihoods(smooth, every[0], sigma[every]) + likelihood[every]
         total = np.exp(logs - logs.max()).sum(axis=0)
         kept = np.flatnonzero(total > _NEGLIGIBLE * total.max())
@@ -232,7 +233,7 @@ class _Mixture:
         weights = np.exp(whole - whole.max())
         return weights / weights.sum(), model, noise
 
-    def _likelihoods(self, kinds: Array, model: Array, sigma: Array) -> Array:
+    def _likelihoods(self, kinds: np.ndarray, model: np.ndarray, sigma: Array) -> Array:
         """Return ln of likelihood and prior of some kinds with every pair, shape ``[kinds, P]``."""
         noise = sigma[:, None, None] ** 2 * self.models.covariances[model]
         root = np.linalg.cholesky(self.law + self.kinds[kinds][:, None] + noise)
@@ -242,7 +243,7 @@ class _Mixture:
         return np.asarray(logs + self.slopes.log_weights[kinds][:, None])
 
     def draw(
-        self, kind: Array, model: Array, sigma: Array, grid: Array, key: int, rng: np.random.Generator
+        self, kind: np.ndarray, model: np.ndarray, sigma: Array, grid: Array, key: int, rng: np.random.Generator
     ) -> tuple[Array, Array]:
         """Return curves ``[R, G]``, and the parameters ``[R, P]`` of their laws, one for each of these combinations."""
         slopes, count = self.slopes, len(kind)
@@ -253,7 +254,7 @@ class _Mixture:
         drawn = parameters @ slopes.derivatives.T + sizes * departures + jumped * slopes.jumps[kind]
         levels = _LEVEL * rng.standard_normal(count)
         errors = sigma[:, None] * self.models.errors(model, key, rng)
-        errors = errors + np.sqrt(self.extra) * rng.standard_normal((count, len(self.extra)))
+        errors = errors + rng.standard_normal((count, len(self.extra))) @ np.linalg.cholesky(self.extra).T
         apart = self.left[model] - (drawn @ self.at.T + levels[:, None] + errors)
         covariance = self.law + self.kinds[kind] + sigma[:, None, None] ** 2 * self.models.covariances[model]
         gap = np.linalg.solve(covariance, apart[..., None])[..., 0]
@@ -263,6 +264,14 @@ class _Mixture:
         levels = levels + _LEVEL**2 * gap.sum(axis=1) + self.offset[model]
         curves = levels[:, None] + (slopes.base + drawn) @ slopes.integrals(grid).T
         return curves, slopes.at + parameters * slopes.spread
+
+
+def _by_rates(log_sizes: Array, found: Sequence[AtBest], alike: float) -> Array:
+    """Return the covariance of the errors that all seeds of a condition share, shape ``[M, M]``: neighbouring batch
+    sizes, to the distance ``alike`` in ln B, are run at learning rates that miss the best ones by as much."""
+    deviations = np.sqrt([each.variance for each in found])
+    apart = np.abs(log_sizes[:, None] - log_sizes) / max(alike, 1e-9)
+    return np.outer(deviations, deviations) * np.exp(-apart) + _LEAST**2 * np.eye(len(found))
 
 
 def _table(found: Sequence[AtBest]) -> tuple[Array, list[int]]:

@@ -40,10 +40,12 @@ class Line:
     Attributes:
         noise: median of the prior of one run's standard deviation.
         noise_spread: standard deviation of its logarithm.
+        alike: distance in ln B over which the errors of losses between learning rates are alike.
     """
 
     noise: float = 0.05
     noise_spread: float = 3.0
+    alike: float = 3.0
 
     def slopes(self, edges: Array, log_sizes: Array, means: Array, covariance: Array) -> Slopes:
         """Return the prior, with the sizes of departures by ``means`` ``[M]``."""

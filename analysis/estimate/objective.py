@@ -18,7 +18,7 @@ import numpy as np
 
 from analysis.arrays import Array
 from analysis.config import AnalysisConfig
-from analysis.estimate.best_rate import at_best
+from analysis.estimate.best_rate import SKEWED, at_best
 from analysis.estimate.draws import Draws, draw, draw_levels
 from analysis.estimate.line import Line
 from analysis.estimate.studies import Study
@@ -125,13 +125,16 @@ class Losses:
         return np.array([np.interp(places, logs, row) for row in rows[:, ~self.edges]])
 
 
-def draw_losses(studies: Sequence[Study], scale: Scale, config: AnalysisConfig, *, curve: bool = True) -> Losses:
+def draw_losses(
+    studies: Sequence[Study], scale: Scale, config: AnalysisConfig, *, name: str = "", curve: bool = True
+) -> Losses:
     """Return draws of the losses at the best learning rates of studies of losses, each of which has a winner.
 
     With ``curve`` the conditions are batch sizes in increasing order, and the draws those of a curve through them,
-    which lowers the noise. With one seed its size is read off the scatter about the curve.
+    which lowers the noise. With one seed its size is read off the scatter about the curve. ``name`` is as for
+    :func:`analysis.estimate.draws.draw`.
     """
-    found, edges = at_best(studies), winners_at_edges(studies)
+    found, edges = at_best(studies, SKEWED), winners_at_edges(studies)
     sizes = np.array([study.batch_size for study in studies], dtype=float)
     values = np.array([float(np.nanmean(each.values)) for each in found])
     seeds = np.array([float(np.isfinite(study.steps[study.winner or 0]).sum()) for study in studies])
@@ -139,7 +142,9 @@ def draw_losses(studies: Sequence[Study], scale: Scale, config: AnalysisConfig, 
     count, seed = config.resamples, config.seed
     drawn, draws, deviation = np.empty((0, len(found))), None, math.nan
     if curve and len(kept) > 1 and (freedom or len(kept) >= _FEWEST):
-        draws = draw(sizes[kept].tolist(), [found[at] for at in kept], count, seed, Line() if freedom else _ONE_SEED)
+        draws = draw(
+            sizes[kept].tolist(), [found[at] for at in kept], count, seed, Line() if freedom else _ONE_SEED, name=name
+        )
         own, deviation = draws.own, draws.deviation
         drawn = (
             values + own[:, None] * np.random.default_rng([seed, 1]).standard_normal((count, len(found))) / seeds**0.5

@@ -98,6 +98,7 @@ class StepsPrior:
     departs: bool = True
     hyperbola: bool = False
 
+    alike = 0.0
     noise, noise_spread = 0.05, 1.0
     """Median of the prior of one run's standard deviation, and the standard deviation of its logarithm: seeds of one
     recipe scatter by 2 to 15 % of the steps."""
@@ -123,7 +124,7 @@ class StepsPrior:
             base=base - log_exponent * by_exponent,
             derivatives=np.stack([by_place, by_exponent], axis=1) * self.spread,
             kernel=kernel,
-            root=np.linalg.cholesky(kernel + 1e-9 * np.eye(len(kernel))),
+            root=np.asarray(np.linalg.cholesky(kernel + 1e-9 * np.eye(len(kernel))), dtype=float),
             sizes=sizes,
             jumps=jumps,
             log_weights=log_weights,

@@ -104,7 +104,7 @@ def seed_models(log_sizes: Array, values: Array, labels: Sequence[int] | None = 
     both = root @ np.column_stack([means, cells])
     columns, right = both[..., :count], both[..., count:]
     information = columns.swapaxes(1, 2) @ columns
-    covariances = np.linalg.inv(information)
+    covariances = np.asarray(np.linalg.inv(information), dtype=float)
     fitted = covariances @ (columns.swapaxes(1, 2) @ right)
     squares = ((right - columns @ fitted) ** 2).sum(axis=(1, 2))
     logs = -np.log(np.diagonal(root, axis1=1, axis2=2)).sum(axis=1) + 0.5 * np.linalg.slogdet(information)[1]

@@ -205,10 +205,8 @@ def sudden(draws: Draws) -> Break | None:
 
     usual, found = misfit(), []
     for after in range(2, len(x) - 1):
-        edge = (x[after - 1] + x[after]) / 2
-        found.append(
-            Break("jump", *draws.batch_sizes[after - 1 : after + 1].tolist(), usual - misfit(1.0 * (x > edge)))
-        )
+        below, above = draws.batch_sizes[after - 1 : after + 1].tolist()
+        found.append(Break("jump", below, above, usual - misfit(1.0 * (x > (x[after - 1] + x[after]) / 2))))
     best = max(found, key=lambda each: each.gain)
     hinges = {at: usual - misfit(np.maximum(x - x[at], 0.0)) for at in range(1, len(x) - 1)}
     at = max(hinges, key=lambda each: hinges[each])

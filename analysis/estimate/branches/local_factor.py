@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -21,8 +21,8 @@ from analysis.estimate.line import Line
 from analysis.estimate.margin import Standing, largest_within, standings
 from analysis.estimate.objective import Scale
 
-ENOUGH = 4
-"""Degrees of freedom of the noise from which on a checkpoint needs none of the others."""
+ENOUGH, SOME = 8, 3
+"""Degrees of freedom of the noise from which on a checkpoint needs none of the others, and may lend to them."""
 
 _ALIKE = 0.5
 """Standard deviation of ln of the noise from one checkpoint of a run to another."""
@@ -41,6 +41,7 @@ class FactorCurve:
         freedom: degrees of freedom of the noise that seeds show; 0 with one seed.
         deviation: standard deviation of one loss; NaN without seeds that show it.
         apart: standard deviation of one loss without what the branches of a seed have in common; NaN likewise.
+        slopes: against ln k of the losses of every seed that ran all factors, shape ``[n]``.
         lent: whether the noise is taken from other checkpoints.
     """
 
@@ -52,6 +53,7 @@ class FactorCurve:
     freedom: int = 0
     deviation: float = math.nan
     apart: float = math.nan
+    slopes: Array = field(default_factory=lambda: np.empty(0), repr=False)
     lent: bool = False
 
 
@@ -105,25 +107,31 @@ def factor_curve(
     if len(factors) < 2:
         flat = np.zeros((draws, 1))
         return FactorCurve(factors=factors, losses=losses, places=logs, curves=flat, drawn=flat, freedom=freedom)
-    known = [each for each in lenders if each.freedom >= ENOUGH] if freedom < ENOUGH else []
+    known = [each for each in lenders if each.freedom >= SOME] if freedom < ENOUGH else []
     if known:
         # of a single seed, what its branches have in common moves the level only
         noise = max(each.deviation if freedom else each.apart for each in known)
         prior, wanted = Line(noise_spread=_ALIKE), noise / prior.noise
         found, scale = [_in_units(each, scale.unit / wanted) for each in found], scale._replace(unit=wanted)
     made = draw(factors.tolist(), found, draws, seed, prior)
-    tilt = _tilt(logs, np.array([each.values for each in found]), made, seed)
     places = np.unique(np.append(logs, made.log_sizes[(made.log_sizes > logs[0]) & (made.log_sizes < logs[-1])]))
-    return FactorCurve(
+    curve = FactorCurve(
         factors=factors,
         losses=losses,
         places=places,
-        curves=scale.zero + scale.unit * (made.drawn(np.exp(places)) + np.outer(tilt, places - logs.mean())),
-        drawn=scale.zero + scale.unit * (made.drawn(factors) + np.outer(tilt, logs - logs.mean())),
+        curves=scale.zero + scale.unit * made.drawn(np.exp(places)),
+        drawn=scale.zero + scale.unit * made.drawn(factors),
         freedom=freedom,
         deviation=scale.unit * made.deviation if freedom else math.nan,
         apart=scale.unit * _apart(made) if freedom else math.nan,
+        slopes=_slopes(logs, losses),
         lent=bool(known),
+    )
+    tilts = _tilts(curve, known, made, scale, seed)
+    return replace(
+        curve,
+        curves=curve.curves + np.outer(tilts, places - logs.mean()),
+        drawn=curve.drawn + np.outer(tilts, logs - logs.mean()),
     )
 
 
@@ -132,22 +140,30 @@ def _in_units(found: AtBest, ratio: float) -> AtBest:
     return AtBest(values=ratio * found.values, floors=nothing, ceilings=nothing, variance=ratio**2 * found.variance)
 
 
-def _tilt(logs: Array, table: Array, made: Draws, seed: int) -> Array:
+def _slopes(logs: Array, table: Array) -> Array:
+    """Return the slope against ln k of every seed with all losses, shape ``[n]``; none with fewer than 3 factors."""
+    x, whole = logs - logs.mean(), np.isfinite(table).all(axis=0)
+    return np.asarray(x / (x @ x) @ table[:, whole]) if len(logs) > 2 else np.empty(0)
+
+
+def _tilts(curve: FactorCurve, lenders: Sequence[FactorCurve], made: Draws, scale: Scale, seed: int) -> Array:
     """Return slopes against ln k to add to the draws, ``[R]``.
 
-    What a batch of other examples does to a branch grows with k, so that losses of a seed depart from those of the
-    others as straight lines do: alike at neighbouring factors, and far apart at distant ones. There are as few such
-    lines as seeds, and no model of the correlation of two branches shows how unlike they are. The slopes of the seeds'
-    own losses do: where these scatter more than the draws do, slopes by Student's t are added.
+    What other examples do to a branch grows with k, so that losses of a seed depart from those of the others as
+    straight lines do: alike at neighbouring factors, and far apart at distant ones. There are as few such lines as
+    seeds, and no model of the correlation of two branches shows how unlike they are. The slopes of the seeds' own
+    losses do: where these scatter more than the draws do, slopes by Student's t are added.
     """
-    whole, x = np.isfinite(table).all(axis=0), logs - logs.mean()
-    count, weights = int(whole.sum()), x / (x @ x)
-    if count < 2 or len(logs) < 3:
+    x, seeds = np.log(curve.factors) - np.log(curve.factors).mean(), float(made.seeds.mean())
+    known = [each.slopes for each in (*lenders, curve) if len(each.slopes) > 1]
+    if not known or len(x) < 3:
         return np.zeros(made.count)
-    measured = float(np.var(weights @ table[:, whole], ddof=1)) / count
+    measured = max(float(np.var(each, ddof=1)) for each in known) / seeds
+    weights = scale.unit * x / (x @ x)
     if measured <= float(weights @ made.covariance @ weights):
         return np.zeros(made.count)
-    return math.sqrt(measured) * np.random.default_rng([seed, 3]).standard_t(count - 1, made.count)
+    freedom = sum(len(each) - 1 for each in known)
+    return math.sqrt(measured) * np.random.default_rng([seed, 3]).standard_t(freedom, made.count)
 
 
 def _apart(made: Draws) -> float:
@@ -217,7 +233,7 @@ def recovery(
     value = whole[0].factor.value / half[0].factor.value
     if not np.isfinite([first, second]).all():
         return Quantity(value, OPEN)
-    return Quantity.drawn(np.append(value, np.exp(first - second)), confidence)
+    return Quantity.of_draws(np.append(value, np.exp(first - second)), confidence)
 
 
 def _correlation(one: FactorCurve, other: FactorCurve) -> float:

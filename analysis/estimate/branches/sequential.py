@@ -12,7 +12,9 @@ A factor close to k* would take the most seeds, so factors on both sides of it a
 has recovered and one is lost that are near enough to each other.
 
 The variance of a difference is pooled over all factors and checkpoints that two or more seeds ran, so that one seed of
-a factor may be enough. If a factor scatters far more than all others, only its own noise is used for it.
+a factor may be enough. If a factor scatters far more than all others, only its own noise is used for it. The
+variance by the models of :mod:`analysis.estimate.seeds`, which also spend degrees of freedom on what all branches of a
+seed share, would take a sixth more branches for the same decisions.
 """
 
 from __future__ import annotations

@@ -207,7 +207,7 @@ def learning_rate_law(studies: Sequence[Study], config: AnalysisConfig = DEFAULT
     rows = np.vstack([vertices, fitted + scale * noise * rng.standard_normal((config.resamples, len(used)))])
     level, log_noise, power = _fit(rows, weights, logs)
     across = (logs - logs @ weights) * weights
-    slope = Quantity.drawn(rows @ across / (across @ logs), confidence)
+    slope = Quantity.of_draws(rows @ across / (across @ logs), confidence)
     sizes = np.where(log_noise > logs[0] - math.log(_REACH) + 1e-9, np.exp(log_noise), 0.0)
     ends = interval(sizes[1:], confidence)
     trend, saturating = _trend(slope, ends[1], used[-1].batch_size), {}
@@ -216,7 +216,7 @@ def learning_rate_law(studies: Sequence[Study], config: AnalysisConfig = DEFAULT
         saturating = {
             "max_lr": Quantity(value=float(highest[0]), interval=interval(highest[1:], confidence)),
             "noise_batch_size": Quantity(value=math.exp(log_noise[0]), interval=ends),
-            "alpha": Quantity.drawn(power, confidence),
+            "alpha": Quantity.of_draws(power, confidence),
         }
     return LearningRateLaw(
         optima=optima,
@@ -225,7 +225,7 @@ def learning_rate_law(studies: Sequence[Study], config: AnalysisConfig = DEFAULT
         trend=trend,
         scatter=scatter,
         slope=slope,
-        first_slope=Quantity.drawn(power / (1 + np.exp(logs[0] - log_noise)), confidence),
+        first_slope=Quantity.of_draws(power / (1 + np.exp(logs[0] - log_noise)), confidence),
         **saturating,
         curves=np.stack([level, log_noise, power]),
     )

@@ -64,14 +64,14 @@ def outcomes(
             course = _course(source, table, rule, config)
         saved = UNKNOWN
         if course is not None and source.whole is not None and not alone:
-            saved = Quantity.drawn(_saved(source, course), config.confidence)
+            saved = Quantity.of_draws(_saved(source, course), config.confidence)
         outcomes_of_choices.append(
             PlanOutcome(
                 name="plan" if rule is None else f"plan, {rule.name}",
                 batch_sizes=tuple(stages),
                 lrs=(None,) * len(stages) if rule is None else tuple(_times(rule.base, each) for each in rule.factors),
-                steps=UNKNOWN if course is None else Quantity.drawn(course.steps, config.confidence),
-                examples=UNKNOWN if course is None else Quantity.drawn(course.examples, config.confidence),
+                steps=UNKNOWN if course is None else Quantity.of_draws(course.steps, config.confidence),
+                examples=UNKNOWN if course is None else Quantity.of_draws(course.examples, config.confidence),
                 hours=UNKNOWN if course is None else _hours(source, ask, course, config),
                 examples_saved=saved,
             )
@@ -85,8 +85,8 @@ def _constant(source: PhaseSource, ask: PlanRequest, size: int, config: Analysis
         name=f"constant {size:,}",
         batch_sizes=(size,),
         lrs=(source.best_lr(size).value,),
-        steps=Quantity.drawn(course.steps, config.confidence),
-        examples=Quantity.drawn(course.examples, config.confidence),
+        steps=Quantity.of_draws(course.steps, config.confidence),
+        examples=Quantity.of_draws(course.examples, config.confidence),
         hours=_hours(source, ask, course, config),
     )
 
@@ -98,7 +98,7 @@ def _hours(source: PhaseSource, ask: PlanRequest, course: PlanCost, config: Anal
     took, count = seconds(source, ask, course.sizes), len(course.stages) - 1
     drawn = ask.throughput.drawn(source.optimizer, course.sizes, ask.devices, count, config.seed)
     factors = np.vstack([np.ones_like(took), drawn])
-    return Quantity.drawn((course.stages * took * factors).sum(axis=1) / 3600, config.confidence)
+    return Quantity.of_draws((course.stages * took * factors).sum(axis=1) / 3600, config.confidence)
 
 
 def _times(base: Quantity, factor: Quantity) -> float | None:

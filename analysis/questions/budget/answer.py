@@ -264,7 +264,7 @@ def _size(entry: Spent, place: int, excess: Excess, margin: float, config: Analy
     assert winner is not None
     named = bool(np.isfinite(study.lrs).all())
     rows = sign * np.append(found.values[place], found.drawn[:, place])
-    metric = Quantity.drawn(rows, config.confidence)
+    metric = Quantity.of_draws(rows, config.confidence)
     if edge:  # a better learning rate may lie beyond
         metric = Quantity(metric.value, (None, metric.interval[1]) if sign > 0 else (metric.interval[0], None))
     means = _means(losses, study.ran, winner)

@@ -61,7 +61,7 @@ def doublings(entry: Spent, others: Sequence[Spent], confidence: float) -> tuple
             SizeDoubling(
                 batch_size=small,
                 larger=large,
-                loss=Quantity.drawn(rows, confidence),
+                loss=Quantity.of_draws(rows, confidence),
                 data=data,
                 steps=_times(data, large / small),
                 remark=source if data.value is None else "",

@@ -188,7 +188,7 @@ def _at_budget(
         sign=sign,
         studies=tuple(of_losses),
         tables=tuple(tables),
-        losses=draw_losses(of_losses, scale, config),
+        losses=draw_losses(of_losses, scale, config, name=group.optimizer),
         constant=not decays,
         results=results,
         rows=rows,

@@ -24,7 +24,7 @@ import numpy as np
 from analysis.arrays import UNKNOWN, Array, Quantity
 from analysis.config import DEFAULT, AnalysisConfig
 from analysis.estimate.across import differing
-from analysis.estimate.branches.local_factor import ENOUGH, FactorCurve
+from analysis.estimate.branches.local_factor import ENOUGH, SOME, FactorCurve
 from analysis.estimate.estimates import answers
 from analysis.estimate.findings import Findings
 from analysis.phrases import number
@@ -245,13 +245,12 @@ def factor_curves(along: Sequence[TunedBranches], config: AnalysisConfig, seed: 
     """Return draws of the losses of every checkpoint of a run; those with hardly any noise of their own have that of
     the others."""
     every = [branches.curve("loss", config, seed + place) for place, branches in enumerate(along)]
-    lenders = [each for each in every if each is not None and each.freedom >= ENOUGH]
-    return [
-        branches.curve("loss", config, seed + place, lenders)
-        if lenders and each is not None and each.freedom < ENOUGH
-        else each
-        for place, (branches, each) in enumerate(zip(along, every, strict=True))
-    ]
+    found = []
+    for place, (branches, own) in enumerate(zip(along, every, strict=True)):
+        lenders = [each for each in every if each is not None and each is not own and each.freedom >= SOME]
+        needs = own is not None and own.freedom < ENOUGH and bool(lenders)
+        found.append(branches.curve("loss", config, seed + place, lenders) if needs else own)
+    return found
 
 
 def _rows(checkpoints: Sequence[LocalCheckpoint]) -> Array | None:

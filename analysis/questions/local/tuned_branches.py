@@ -16,6 +16,8 @@ from analysis.estimate.studies import Study
 from analysis.read.branches import Branched
 from cbs.trial.record import TrialStatus
 
+_WILD = 30.0
+
 
 @dataclass(frozen=True, kw_only=True)
 class TunedBranches:
@@ -29,7 +31,8 @@ class TunedBranches:
             branch, ``[N, K]``.
         lr_factors: the best learning rate of every factor that was run, ``[K]``.
         edges: whether it is the lowest or the highest of several, ``[K]``.
-        diverged: whether a branch diverged at it, ``[K]``.
+        diverged: whether a branch diverged at it, or losses over seeds scatter :data:`_WILD` times as far as is usual,
+            so that some are on the way to it, ``[K]``.
     """
 
     branched: Branched
@@ -88,12 +91,22 @@ def tuned(branched: Branched) -> TunedBranches:
     studies, _ = loss_studies(studies, [_of_cells(losses, study.trials) for study in studies])
     best = [study.winner or 0 for study in studies]
     found = list(zip(studies, best, strict=True))
+    rows = np.stack([study.trials[row] for study, row in found], axis=1)
+    spreads = np.array([_spread(own) for own in _of_cells(losses, rows).T])
+    usual = float(np.median(spreads[spreads > 0])) if (spreads > 0).any() else 0.0
     return TunedBranches(
         branched=branched,
         factors=factors,
         studies=tuple(studies),
-        rows=np.stack([study.trials[row] for study, row in found], axis=1),
+        rows=rows,
         lr_factors=np.array([study.lrs[row] for study, row in found]),
         edges=winners_at_edges(studies),
-        diverged=np.array([(study.status[row] == TrialStatus.DIVERGED).any() for study, row in found]),
+        diverged=np.array([(study.status[row] == TrialStatus.DIVERGED).any() for study, row in found])
+        | ((spreads > 0) & (spreads > _WILD * usual)),
     )
+
+
+def _spread(losses: Array) -> float:
+    """Return the standard deviation of the finite losses; 0 of a single one."""
+    known = losses[np.isfinite(losses)]
+    return float(known.std()) if len(known) else 0.0

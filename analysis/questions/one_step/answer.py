@@ -89,8 +89,8 @@ def one_step_test(
     most, noise = _fitted(sizes, saved)
     points = tuple(
         BestStep(
-            batch_size=int(size), length=Quantity.drawn(length[:, place], confidence),
-            saved=Quantity.drawn(saved[:, place], confidence), at_edge=edges[place],
+            batch_size=int(size), length=Quantity.of_draws(length[:, place], confidence),
+            saved=Quantity.of_draws(saved[:, place], confidence), at_edge=edges[place],
         )
         for place, size in enumerate(sizes)
     )  # fmt: skip
@@ -98,11 +98,11 @@ def one_step_test(
     notes = [
         f"at batch size {point.batch_size} the best step lies beyond those tried" for point in points if point.at_edge
     ]
-    value = Quantity.drawn(simple, confidence).value
+    value = Quantity.of_draws(simple, confidence).value
     if value is not None and value > examples / 4:
         notes.append(f"{examples:,} examples to measure losses on are few for a noise scale of {value:.3g}: take more")
     return OneStepTest(
-        about=about, points=points, most=Quantity.drawn(most, confidence),
+        about=about, points=points, most=Quantity.of_draws(most, confidence),
         noise_scale=_within(noise, confidence), hessian_noise_scale=_within(hessian, confidence),
         simple_noise_scale=_within(simple, confidence), confidence=confidence, notes=tuple(notes),
     )  # fmt: skip

@@ -212,7 +212,7 @@ def test_the_interval_holds_the_true_factor(trunk: Trunk, wanted: float) -> None
 def test_the_search_brackets_the_true_factor_for_fewer_branches() -> None:
     trunk = TRUNKS[1]
     tolerance = worlds(trunk, 50, 40)[0].tolerance(2.4)
-    first, *_, last = sequential(trunk, tolerance, 12)
+    first, *_, last = sequential(trunk, tolerance, 6)
     assert first["wrong"] == last["wrong"] == 0
     assert first["branches"] < 20
     assert last["branches"] < 20

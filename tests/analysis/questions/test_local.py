@@ -169,6 +169,15 @@ def test_branches_that_diverged_are_lost_and_bound_the_answer(tmp_path: Path) ->
     assert 4.0 <= low < high <= 8.0
 
 
+def test_a_factor_whose_losses_run_away_on_some_seeds_counts_as_diverged() -> None:
+    rng = np.random.default_rng(0)
+    rows = [(k, 1.0, seed, 2.0 + 0.01 * rng.standard_normal()) for k in (1.0, 2.0, 4.0) for seed in range(3)]
+    rows += [(8.0, 1.0, seed, 2.0 + 5.0 * seed) for seed in range(3)]
+    assert tuned_of(rows).diverged.tolist() == [False, False, False, True]
+    alone = [row for row in rows if row[0] in (1.0, 8.0) or row[2] == 0]
+    assert not tuned_of([row for row in alone if row[0] < 8.0]).diverged.any(), "single seeds show no scatter"
+
+
 @pytest.mark.parametrize("gone", [0.25, 2.0])
 def test_a_factor_that_diverged_below_the_answer_is_told(gone: float, tmp_path: Path) -> None:
     write(tmp_path, checkpoints=(10_000,), diverged=lambda factor: factor == gone)
