@@ -391,8 +391,8 @@ def test_step_times_that_are_hardly_known_make_no_winner_certain(noisy: list[Ans
         for objective in ("time", "cost", "examples"):
             each = [entry[objective] for entry in plans[spread]]
             shares[spread, objective] = probabilities_of_best(each)[1]
-    assert shares[None, "time"] > 0.99
-    assert shares[1.0001, "time"] == pytest.approx(shares[None, "time"], abs=0.01)
+    assert shares[None, "time"] > 0.97
+    assert shares[1.0001, "time"] == pytest.approx(shares[None, "time"], abs=0.02)
     for objective in ("time", "cost"):
         assert 0.6 < shares[2.0, objective] < 0.95
     assert shares[2.0, "examples"] == shares[None, "examples"]
