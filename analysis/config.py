@@ -1,4 +1,4 @@
-"""How every number of an analysis is made: definition, confidence, bootstrap."""
+"""How every number of an analysis is made: definition, confidence, draws."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class AnalysisConfig:
             :mod:`analysis.estimate.definitions`; all the others are evaluated beside it.
         options: options of definitions by the name of the definition.
         confidence: of every interval.
-        resamples: of every bootstrap.
-        seed: of every bootstrap; the same seed gives the same numbers.
+        resamples: number of draws of every answer.
+        seed: of all draws; the same seed gives the same numbers.
     """
 
     definition: str = "least_product"
