@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from analysis.arrays import Interval
+from analysis.estimate.draws import Break
 from analysis.estimate.studies import Point, easier_or_equal
-from analysis.estimate.study_draws import Break, Drawn, FarSeed
+from analysis.estimate.study_draws import Drawn, FarSeed
 from analysis.read.groups import Group
 from cbs.trial.store import finite_or_none
 from cbs.trial.target import Target
@@ -43,8 +44,8 @@ class Verdict(StrEnum):
         return min(verdicts, key=list(cls).index, default=cls.OK)
 
 
-SUDDEN = 6.0
-"""A jump or kink that lowers chi squared by more is a verdict; 3 % of hyperbolas with eight sizes do by chance."""
+SUDDEN = 0.3
+"""A jump or kink of a greater probability is a verdict."""
 
 MOVES = 0.25
 """Share of its interval by which an answer may move with the priors, or with the warmup."""
@@ -107,7 +108,7 @@ def doubts_of(found: Drawn, ends: Interval, extrapolated: str = "") -> Doubts:
     return Doubts(
         beyond=(low is None, high is None),
         far_seeds=found.far,
-        sudden=found.sudden,
+        sudden=found.draws.sudden,
         width=math.log(high / low) if low and high else math.inf,
         moved_by_prior=found.moved_by_prior,
         moved_by_warmup=found.moved_by_warmup,
@@ -220,14 +221,17 @@ def _factor(moved: float) -> str:
 
 
 def _doubtful(doubts: Doubts) -> Iterator[tuple[Verdict, str]]:
-    if doubts.sudden is not None and doubts.sudden.gain > SUDDEN:
+    if doubts.sudden is not None and doubts.sudden.chance > SUDDEN:
         kind, below, above, _ = doubts.sudden
         middle = round(math.sqrt(below * above))
-        if kind == "kink":
-            text = f"a kink near batch size {middle}: the steps change their course at once, and B_crit may lie there"
-        else:
-            text = f"the steps jump between batch sizes {below:g} and {above:g}: did these runs train alike?"
-        yield Verdict.OFF_THE_CURVE, f"{text} Batch size {middle} would show it" if kind != "kink" else text
+        text = (
+            f"a kink near batch size {middle}: the steps change their course at once, and B_crit may lie there; more "
+            "batch sizes beside it would show it"
+            if kind == "kink"
+            else f"the steps jump between batch sizes {below:g} and {above:g}: did these runs train alike? Batch size "
+            f"{middle} would show it"
+        )
+        yield Verdict.OFF_THE_CURVE, text
     if doubts.far_seeds:
         named = "; ".join(
             f"seed {seed} at batch size {size} took {factor:.2g} times the steps of the other seeds"

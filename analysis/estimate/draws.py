@@ -14,6 +14,7 @@ import math
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 from scipy.special import ndtr
@@ -34,6 +35,21 @@ _LEAST = 1e-3
 
 _NEGLIGIBLE = 1e-3
 """Models of seeds and noise with less of the largest weight are left out."""
+
+
+class Break(NamedTuple):
+    """A sudden change of the curve between two batch sizes.
+
+    Attributes:
+        kind: ``jump`` of the steps, or ``kink`` of their slope, whichever is likelier.
+        below, above: the batch sizes.
+        chance: probability that there is one, anywhere.
+    """
+
+    kind: str
+    below: float
+    above: float
+    chance: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +89,7 @@ class Draws:
     table: Array = field(repr=False)
     labels: tuple[int, ...] = field(repr=False)
     covariance: Array = field(repr=False)
+    sudden: Break | None = None
 
     @property
     def count(self) -> int:
@@ -179,8 +196,23 @@ def draw(
         table=table[here],
         labels=tuple(labels),
         covariance=np.einsum("p,pmn->mn", by_pair * sigma**2, models.covariances[model]) + extra,
+        sudden=_sudden(slopes, weights.sum(axis=1), x),
     )
     return _bounded(result, every, found, rng)
+
+
+def _sudden(slopes: Slopes, chances: Array, log_sizes: Array) -> Break | None:
+    """Return the likeliest sudden change, given the probabilities of all kinds of curves ``[T]``."""
+    jumps, odd = slopes.jumps.any(axis=1), np.isfinite(slopes.places)
+    if not odd.any():
+        return None
+    kind, which = max(("jump", jumps), ("kink", odd & ~jumps), key=lambda each: float(chances[each[1]].sum()))
+    place = slopes.places[np.where(which, chances, -1.0).argmax()]
+    # a kink at a batch size shows in the gaps on both sides of it
+    other = log_sizes[np.abs(log_sizes - place) >= STEP]
+    below, above = np.r_[log_sizes[0], other[other < place]].max(), np.r_[log_sizes[-1], other[other > place]].min()
+    ends = np.exp([below, above]).round(9)
+    return Break(kind, float(ends[0]), float(ends[1]), float(chances[which].sum()))
 
 
 def draw_levels(
@@ -208,37 +240,43 @@ class _Mixture:
         self.across = self.at @ slopes.kernel
         self.jumps = slopes.jumps @ self.at.T
         # any level is as likely as any other; large numbers are taken out first, for the sake of rounding
-        self.law = self.basis @ self.basis.T + _LEVEL**2 + extra
         self.kinds = (
-            slopes.sizes[:, None, None] ** 2 * (self.across @ self.at.T)
+            self.basis @ self.basis.transpose(0, 2, 1)
+            + _LEVEL**2
+            + slopes.sizes[:, None, None] ** 2 * (self.across @ self.at.T)
             + self.jumps[:, :, None] * self.jumps[:, None, :]
+            + extra
         )
-        left = models.means - self.at @ slopes.base
-        self.offset = left.mean(axis=1)
-        self.left = left - self.offset[:, None]
+        left = models.means - (slopes.base @ self.at.T)[:, None]
+        self.offset = left.mean(axis=2)
+        self.left = left - self.offset[:, :, None]
 
     def weights(self, sigma: Array, likelihood: Array) -> tuple[Array, np.ndarray, Array]:
         """Return the posterior weights ``[T, P]`` of the pairs of a model of seeds and a noise that are not negligible,
         and these, shape ``[P]`` each."""
-        every = np.unravel_index(np.arange(sigma.size), sigma.shape)
-        smooth = np.logical_not(self.slopes.jumps.any(axis=1))
-        logs = self._likelihoods(smooth, every[0], sigma[every]) + likelihood[every]
+        model, noise = (each.ravel() for each in np.broadcast_arrays(np.arange(len(sigma))[:, None], sigma))
+        prior = likelihood.ravel()
+        odd = np.isfinite(self.slopes.places)
+        usual, odd = np.flatnonzero(~odd), np.flatnonzero(odd)
+        logs = self._likelihoods(usual, model, noise) + prior
         total = np.exp(logs - logs.max()).sum(axis=0)
         kept = np.flatnonzero(total > _NEGLIGIBLE * total.max())
-        model, noise = every[0][kept], sigma[every][kept]
-        whole = np.empty((len(smooth), len(kept)))
-        whole[smooth] = logs[:, kept]
-        if not smooth.all():
-            whole[~smooth] = self._likelihoods(~smooth, model, noise) + likelihood[every][kept]
+        model, noise, prior = model[kept], noise[kept], prior[kept]
+        whole = np.full((len(self.kinds), len(kept)), -np.inf)
+        whole[usual] = logs[:, kept]
+        # what is odd is tried with the likeliest pair first, and with the others where it counts
+        likeliest = [int(total[kept].argmax())]
+        first = (self._likelihoods(odd, model[likeliest], noise[likeliest]) + prior[likeliest])[:, 0]
+        odd = odd[first > whole[usual].max() + math.log(_NEGLIGIBLE)]
+        whole[odd] = self._likelihoods(odd, model, noise) + prior
         weights = np.exp(whole - whole.max())
         return weights / weights.sum(), model, noise
 
     def _likelihoods(self, kinds: np.ndarray, model: np.ndarray, sigma: Array) -> Array:
         """Return ln of likelihood and prior of some kinds with every pair, shape ``[kinds, P]``."""
         noise = sigma[:, None, None] ** 2 * self.models.covariances[model]
-        root = np.linalg.cholesky(self.law + self.kinds[kinds][:, None] + noise)
-        left = np.broadcast_to(self.left[model][None, :, :, None], (*root.shape[:-1], 1))
-        white = np.linalg.solve(root, left)[..., 0]
+        root = np.linalg.cholesky(self.kinds[kinds][:, None] + noise)
+        white = np.linalg.solve(root, self.left[kinds][:, model, :, None])[..., 0]
         logs = -0.5 * (white**2).sum(axis=-1) - np.log(np.diagonal(root, axis1=-2, axis2=-1)).sum(axis=-1)
         return np.asarray(logs + self.slopes.log_weights[kinds][:, None])
 
@@ -248,22 +286,23 @@ class _Mixture:
         """Return curves ``[R, G]``, and the parameters ``[R, P]`` of their laws, one for each of these combinations."""
         slopes, count = self.slopes, len(kind)
         sizes, jumps = slopes.sizes[kind][:, None], self.jumps[kind]
-        parameters = rng.standard_normal((count, slopes.derivatives.shape[1]))
+        parameters = rng.standard_normal((count, slopes.derivatives.shape[2]))
         departures = rng.standard_normal((count, len(slopes.edges))) @ slopes.root.T
         jumped = rng.standard_normal((count, 1))
-        drawn = parameters @ slopes.derivatives.T + sizes * departures + jumped * slopes.jumps[kind]
+        by, base = slopes.derivatives[kind], slopes.base[kind]
+        drawn = np.einsum("rp,rup->ru", parameters, by) + sizes * departures + jumped * slopes.jumps[kind]
         levels = _LEVEL * rng.standard_normal(count)
         errors = sigma[:, None] * self.models.errors(model, key, rng)
         errors = errors + rng.standard_normal((count, len(self.extra))) @ np.linalg.cholesky(self.extra).T
-        apart = self.left[model] - (drawn @ self.at.T + levels[:, None] + errors)
-        covariance = self.law + self.kinds[kind] + sigma[:, None, None] ** 2 * self.models.covariances[model]
+        apart = self.left[kind, model] - (drawn @ self.at.T + levels[:, None] + errors)
+        covariance = self.kinds[kind] + sigma[:, None, None] ** 2 * self.models.covariances[model]
         gap = np.linalg.solve(covariance, apart[..., None])[..., 0]
-        parameters = parameters + gap @ self.basis
-        drawn = drawn + (gap @ self.basis) @ slopes.derivatives.T + sizes**2 * (gap @ self.across)
+        moved = np.einsum("rm,rmp->rp", gap, self.basis[kind])
+        drawn = drawn + np.einsum("rp,rup->ru", moved, by) + sizes**2 * (gap @ self.across)
         drawn = drawn + (gap * jumps).sum(axis=1)[:, None] * slopes.jumps[kind]
-        levels = levels + _LEVEL**2 * gap.sum(axis=1) + self.offset[model]
-        curves = levels[:, None] + (slopes.base + drawn) @ slopes.integrals(grid).T
-        return curves, slopes.at + parameters * slopes.spread
+        levels = levels + _LEVEL**2 * gap.sum(axis=1) + self.offset[kind, model]
+        curves = levels[:, None] + (base + drawn) @ slopes.integrals(grid).T
+        return curves, slopes.at + (parameters + moved) * slopes.spread
 
 
 def _by_rates(log_sizes: Array, found: Sequence[AtBest], alike: float) -> Array:

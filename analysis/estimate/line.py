@@ -60,13 +60,14 @@ class Line:
         weights = np.repeat([(1 - BENDS) / len(SHARES), BENDS / len(places)], [len(SHARES), len(places)])
         return Slopes(
             edges=edges,
-            base=np.zeros(len(edges)),
-            derivatives=np.full((len(edges), 1), _ANY),
+            base=np.zeros((len(weights), len(edges))),
+            derivatives=np.full((len(weights), len(edges), 1), _ANY),
             kernel=kernel,
             root=np.asarray(np.linalg.cholesky(kernel + 1e-9 * np.diag(np.diag(kernel)))),
             sizes=np.append(SHARES, np.full(len(places), BESIDE_A_BEND)),
             jumps=np.concatenate([np.zeros((len(SHARES), len(edges))), bends]),
             log_weights=np.log(weights),
+            places=np.append(np.full(len(SHARES), np.nan), places),
             at=np.full(1, np.nan),
             spread=np.zeros(1),
         )

@@ -5,7 +5,8 @@ r"""What is assumed of a curve of ln steps against the batch size, before its po
 a power law of any level c with a departure d. The exponent :math:`\ln a` has mean 0 and standard deviation
 :data:`EXPONENT`; :math:`x_0` may lie anywhere (:data:`PLACE`). The slope :math:`d'` is a Gaussian process with a Matérn
 kernel of order 3/2 and the length :data:`LENGTH`; how large it is, is learned: each of :data:`SIZES` counts by its
-likelihood, and so does a jump (:data:`JUMPS`) in each gap between batch sizes. The power law is linearised at its most
+likelihood. So does a jump (:data:`JUMPS`) in each gap between batch sizes, and a kink (:data:`KINKS`) at every place:
+two straight lines in place of the power law, which no smooth departure follows. The power law is linearised at its most
 likely parameters, so that what is left is a mixture of normal distributions of the slopes in the pieces of a grid.
 
 A Gaussian process with such a mixture of scales is treated in Rasmussen and Williams, "Gaussian Processes for Machine
@@ -35,11 +36,15 @@ WEIGHTS = (0.2, 0.25, 0.25, 0.2, 0.1)
 that were measured are power laws within .06; .25 lets a curve of exponent 1 pass for one of .65 or 1.35."""
 
 JUMPS, JUMP = 0.1, 0.25
-"""Probability that all runs from some batch size on are faster or slower, because they trained on another footing, and
-the standard deviation of that in ln steps."""
+"""Odds that all runs from some batch size on are faster or slower, because they trained on another footing, and the
+standard deviation of that in ln steps."""
 
-BESIDE_A_JUMP = 0.03
-"""The departure's size beside a jump."""
+KINKS, BEFORE, AFTER = 0.1, (1.0, 0.3), (0.2, 0.25)
+"""Odds that the curve is no power law but two straight lines that meet somewhere, and the means and standard deviations
+of their exponents."""
+
+BESIDE = 0.03
+"""The departure's size beside a jump or a kink."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,12 +53,13 @@ class Slopes:
 
     Attributes:
         edges: left ends of the pieces, in ln B, shape ``[U]``.
-        base: expected slopes, shape ``[U]``.
-        derivatives: slopes by one standard deviation of each of ``P`` parameters, shape ``[U, P]``.
+        base: expected slopes, shape ``[T, U]``.
+        derivatives: slopes by one standard deviation of each of ``P`` parameters, shape ``[T, U, P]``.
         kernel, root: covariance of the departure's slopes, of size 1, and its Cholesky factor, shape ``[U, U]``.
         sizes: standard deviation of the departure, shape ``[T]``.
-        jumps: slopes by one standard deviation of a jump, shape ``[T, U]``; 0 where there is none.
+        jumps: slopes by one standard deviation of a jump (or bend), shape ``[T, U]``; 0 where there is none.
         log_weights: ln of the prior probabilities, shape ``[T]``.
+        places: where in ln B the curve jumps or has a kink, shape ``[T]``; NaN where it does neither.
         at: the expected parameters, shape ``[P]``, and their standard deviations, ``spread``.
     """
 
@@ -65,6 +71,7 @@ class Slopes:
     sizes: Array
     jumps: Array
     log_weights: Array
+    places: Array
     at: Array
     spread: Array
 
@@ -75,13 +82,6 @@ class Slopes:
 
 def _integrals(edges: Array, points: Array) -> Array:
     return np.asarray(STEP * np.clip((points[:, None] - edges) / STEP, 0.0, 1.0))
-
-
-def departure(log_sizes: Array, size: float) -> Array:
-    """Return the covariance of a departure of a size at batch sizes, up to its level, shape ``[M, M]``."""
-    edges = np.arange(log_sizes[0], log_sizes[-1], STEP)
-    rises = _integrals(edges, log_sizes)
-    return np.asarray(size**2 * rises @ matern(edges + STEP / 2, LENGTH) @ rises.T)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,37 +116,31 @@ class StepsPrior:
         base = _slope(middles, place, exponent)
         by_place = (_slope(middles, place + small, exponent) - base) / small
         by_exponent = (_slope(middles, place, exponent * math.exp(small)) - base) / small
+        # linear in ln a from where it is most likely, but with its mean at 0: the prior counts once
+        law = base - log_exponent * by_exponent, np.stack([by_place, by_exponent], axis=1) * self.spread
+        held = self.hyperbola or not self.departs
+        sizes, weights = ([1e-6], [1.0]) if held else (SIZES, WEIGHTS)
+        # beside fewer than two sizes on either side neither a jump nor a kink can be told from the curve
+        gaps = np.empty(0) if held else (log_sizes[1:-2] + log_sizes[2:-1]) / 2
+        kinks = edges[(edges > log_sizes[1]) & (edges < log_sizes[-2])] if len(gaps) else np.empty(0)
+        powers, odd = len(sizes) + len(gaps), len(gaps) + len(kinks)
+        jumps = np.zeros((len(sizes) + odd, len(edges)))
+        jumps[len(sizes) + np.arange(len(gaps)), np.searchsorted(edges, gaps) - 1] = self.scale * JUMP / STEP
+        before = 1.0 * (edges < kinks[:, None] - STEP / 2)
+        lines = np.stack([before * BEFORE[1], (1 - before) * AFTER[1]], axis=2) * self.scale
         kernel = matern(middles, LENGTH)
-        sizes, jumps, log_weights = self._mixture(edges, log_sizes)
         return Slopes(
             edges=edges,
-            # linear in ln a from where it is most likely, but with its mean at 0: the prior counts once
-            base=base - log_exponent * by_exponent,
-            derivatives=np.stack([by_place, by_exponent], axis=1) * self.spread,
+            base=np.r_[np.tile(law[0], (powers, 1)), -before * BEFORE[0] - (1 - before) * AFTER[0]],
+            derivatives=np.r_[np.tile(law[1], (powers, 1, 1)), lines],
             kernel=kernel,
             root=np.asarray(np.linalg.cholesky(kernel + 1e-9 * np.eye(len(kernel))), dtype=float),
-            sizes=sizes,
+            sizes=self.scale * np.append(sizes, np.full(odd, BESIDE)),
             jumps=jumps,
-            log_weights=log_weights,
+            log_weights=np.log(np.r_[weights, _each(JUMPS, len(gaps)), _each(KINKS, len(kinks))]),
+            places=np.r_[np.full(len(sizes), np.nan), gaps, kinks],
             at=np.array([place, 0.0]),
             spread=self.spread,
-        )
-
-    def _mixture(self, edges: Array, log_sizes: Array) -> tuple[Array, Array, Array]:
-        held = self.hyperbola or not self.departs
-        smooth = np.array([1e-6]) if held else self.scale * np.array(SIZES)
-        weights = np.ones(1) if held else np.array(WEIGHTS)
-        # beside fewer than two sizes on either side a jump cannot be told from the curve
-        gaps = () if held else range(1, len(log_sizes) - 2)
-        jumps = np.zeros((len(smooth) + len(gaps), len(edges)))
-        for row, gap in zip(jumps[len(smooth) :], gaps, strict=True):
-            middle = (log_sizes[gap] + log_sizes[gap + 1]) / 2
-            row[np.searchsorted(edges, middle) - 1] = self.scale * JUMP / STEP
-        share = JUMPS if len(gaps) else 0.0
-        return (
-            np.append(smooth, np.full(len(gaps), self.scale * BESIDE_A_JUMP)),
-            jumps,
-            np.log(np.append((1 - share) * weights, np.full(len(gaps), share / max(len(gaps), 1)))),
         )
 
     def _likeliest(self, x: Array, values: Array, covariance: Array) -> tuple[float, float]:
@@ -161,6 +155,11 @@ class StepsPrior:
         starts = ([values.min(), place, 0.0] for place in (x.mean(), x[0], x[-1]))
         found = min((least_squares(residuals, start, method="lm") for start in starts), key=lambda each: each.cost)
         return float(found.x[1]), float(found.x[2])
+
+
+def _each(odds: float, count: int) -> Array:
+    """Return the odds of each of several places, all alike."""
+    return np.full(count, odds / max(count, 1))
 
 
 def matern(places: Array, length: float) -> Array:

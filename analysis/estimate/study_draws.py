@@ -14,12 +14,11 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import chdtri, stdtr
 
-from analysis.arrays import Array
 from analysis.config import AnalysisConfig
 from analysis.estimate.best_rate import AtBest, at_best
 from analysis.estimate.definitions.least_product import least_product
 from analysis.estimate.draws import Draws, draw
-from analysis.estimate.prior import StepsPrior, departure
+from analysis.estimate.prior import StepsPrior
 from analysis.estimate.studies import Study
 
 FEWEST = 2
@@ -40,31 +39,12 @@ HALF_A_WARMUP = 0.5
 about half the progress."""
 
 
-_USUAL = 0.06
-"""Size of a departure, as :data:`analysis.estimate.prior.SIZES` are, that is no sudden change."""
-
-
 class FarSeed(NamedTuple):
     """A seed that took ``factor`` times the geometric mean of the other seeds' steps to target."""
 
     batch_size: int
     seed: int
     factor: float
-
-
-class Break(NamedTuple):
-    """A sudden change of the curve between two batch sizes.
-
-    Attributes:
-        kind: ``jump`` of the steps, or ``kink`` of their slope, whichever explains more.
-        below, above: the batch sizes.
-        gain: how much the jump lowers chi squared, with one parameter more.
-    """
-
-    kind: str
-    below: float
-    above: float
-    gain: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +55,6 @@ class Drawn:
         draws: the draws.
         hyperbola: likewise if the exponent is 1 and nothing departs from the hyperbola.
         far: seeds far from the others.
-        sudden: the likeliest sudden change; ``None`` with fewer than four batch sizes.
         moved_by_prior: by how much ln of the headline moves if all priors are half or twice as wide, whichever is more.
         moved_by_warmup: by how much it moves if runs are counted without half of their warmup.
     """
@@ -83,7 +62,6 @@ class Drawn:
     draws: Draws
     hyperbola: Draws
     far: tuple[FarSeed, ...]
-    sudden: Break | None
     moved_by_prior: float
     moved_by_warmup: float
 
@@ -114,7 +92,6 @@ def draw_studies(studies: Sequence[Study], config: AnalysisConfig, name: str = "
         draws=draws,
         hyperbola=draw(sizes, found, config.resamples, config.seed, StepsPrior(hyperbola=True)),
         far=tuple(FarSeed(sizes[at], int(studies[at].seeds[column]), factor) for at, (column, factor) in far.items()),
-        sudden=sudden(draws),
         moved_by_prior=max(moved(found, StepsPrior(scale=scale)) for scale in (0.5, 2.0)),
         moved_by_warmup=0.0 if warm is None else moved(warm, StepsPrior()),
     )
@@ -175,41 +152,3 @@ def far_seeds(found: Sequence[AtBest]) -> dict[int, tuple[int, float]]:
                 far_seed = int(column), math.exp(distance)
                 farthest[place] = max(far_seed, farthest.get(place, far_seed), key=lambda seed: abs(math.log(seed[1])))
     return farthest
-
-
-def sudden(draws: Draws) -> Break | None:
-    """Return the jump or kink between two batch sizes that, added to the power law, lowers chi squared most.
-
-    It is compared with the power law and a departure of the usual size (:data:`_USUAL`), so that no knee that is a
-    little sharper or blunter than the law's looks like one. Draws follow a jump only where it is likely, and
-    never quite a kink. ``None`` with fewer than four batch sizes.
-    """
-    x, y = np.log(draws.batch_sizes), draws.log_steps
-    if len(x) < 4:
-        return None
-    root = np.linalg.inv(np.linalg.cholesky(draws.covariance + departure(x, _USUAL)))
-    law, small = draws.law.mapped(np.median), 1e-5
-    place, exponent = float(law.log_critical), float(law.exponent)
-
-    def shape(place: float, exponent: float) -> Array:
-        return np.logaddexp(0.0, -exponent * (x - place))
-
-    by = [(shape(place + small, exponent) - shape(place, exponent)) / small]
-    by.append((shape(place, exponent * math.exp(small)) - shape(place, exponent)) / small)
-    columns, left = [np.ones(len(x)), *by], y - shape(place, exponent)
-
-    def misfit(*more: Array) -> float:
-        design = root @ np.stack([*columns, *more], axis=1)
-        rest = root @ left - design @ np.linalg.lstsq(design, root @ left, rcond=None)[0]
-        return float(rest @ rest)
-
-    usual, found = misfit(), []
-    for after in range(2, len(x) - 1):
-        below, above = draws.batch_sizes[after - 1 : after + 1].tolist()
-        found.append(Break("jump", below, above, usual - misfit(1.0 * (x > (x[after - 1] + x[after]) / 2))))
-    best = max(found, key=lambda each: each.gain)
-    hinges = {at: usual - misfit(np.maximum(x - x[at], 0.0)) for at in range(1, len(x) - 1)}
-    at = max(hinges, key=lambda each: hinges[each])
-    if hinges[at] > best.gain:
-        return Break("kink", float(draws.batch_sizes[at - 1]), float(draws.batch_sizes[at + 1]), best.gain)
-    return best

@@ -84,9 +84,31 @@ class Mixed(NamedTuple):
     log_density: float
 
 
+def power_law(points: np.ndarray, law: tuple[float, float], spreads: tuple[float, float]) -> np.ndarray:
+    """The power law of a place and a ln of the exponent at points, and what a standard deviation of each adds, shape
+    ``[3, K]``."""
+    small = 1e-5
+
+    def power(place: float, log_exponent: float) -> np.ndarray:
+        return np.array([math.log1p(math.exp(-math.exp(log_exponent) * (x - place))) for x in points])
+
+    by_place = (power(law[0] + small, law[1]) - power(law[0] - small, law[1])) / (2 * small)
+    by_exponent = (power(law[0], law[1] + small) - power(law[0], law[1] - small)) / (2 * small)
+    # the mean of ln a is 0
+    return np.array([power(*law) - law[1] * by_exponent, spreads[0] * by_place, spreads[1] * by_exponent])
+
+
+def two_lines(points: np.ndarray, place: float, before: tuple[float, float], after: tuple[float, float]) -> np.ndarray:
+    """Two straight lines that meet at a place, given means and standard deviations of their exponents; as
+    :func:`power_law`."""
+    left = np.array([min(x - place, 0.0) for x in points])
+    right = np.array([max(x - place, 0.0) for x in points])
+    return np.array([-before[0] * left - after[0] * right, before[1] * left, after[1] * right])
+
+
 def conditioned(
-    cells: Cells, points: np.ndarray, noise: np.ndarray, law: tuple[float, float], spreads: tuple[float, float],
-    departure: np.ndarray, level: float, level_spread: float,
+    cells: Cells, points: np.ndarray, noise: np.ndarray, law: np.ndarray, departure: np.ndarray, level: float,
+    level_spread: float,
 ) -> Mixed:  # fmt: skip
     """The curve at points given all cells, for one size of everything.
 
@@ -94,22 +116,12 @@ def conditioned(
         cells: what was measured.
         points: ln of batch sizes, shape ``[K]``.
         noise: covariance of the cells around the curve, shape ``[C, C]``.
-        law: place and ln of the exponent around which the power law is linear.
-        spreads: standard deviations of both.
-        departure: covariance of the departure at the batch sizes of the cells and then the points, ``[C + K, C + K]``.
-        level, level_spread: mean and standard deviation of the level, which is that of the power law.
+        law: :func:`power_law` or :func:`two_lines` at the batch sizes of the cells and then the points, ``[3, C + K]``.
+        departure: covariance of the departure there, ``[C + K, C + K]``.
+        level, level_spread: mean and standard deviation of the level.
     """
-    where, small = np.r_[cells.x, points], 1e-5
-
-    def power(place: float, log_exponent: float) -> np.ndarray:
-        return np.array([math.log1p(math.exp(-math.exp(log_exponent) * (x - place))) for x in where])
-
-    mean = level + power(*law)
-    by_place = (power(law[0] + small, law[1]) - power(law[0] - small, law[1])) / (2 * small)
-    by_exponent = (power(law[0], law[1] + small) - power(law[0], law[1] - small)) / (2 * small)
-    prior = level_spread**2 + departure
-    for column, spread in zip((by_place, by_exponent), spreads, strict=True):
-        prior = prior + spread**2 * np.outer(column, column)
+    mean = level + law[0]
+    prior = level_spread**2 + departure + law[1:].T @ law[1:]
     count = len(cells.y)
     seen = prior[:count, :count] + noise
     gain = prior[count:, :count] @ np.linalg.inv(seen)

@@ -219,7 +219,7 @@ def _sides(answer: Answer, reached: Sequence[int]) -> tuple[list[int], list[int]
 def _odd(doubts: Doubts, reached: Sequence[int]) -> list[int]:
     """Return the middles of the gaps in which the curve jumps or has a kink; empty if it does neither."""
     found = doubts.sudden
-    if found is None or found.gain <= SUDDEN:
+    if found is None or found.chance <= SUDDEN:
         return []
     return _middles([size for size in reached if found.below <= size <= found.above], _NEAR)
 

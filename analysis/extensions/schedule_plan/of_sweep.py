@@ -25,7 +25,6 @@ from analysis.estimate.estimates import answers
 from analysis.estimate.laws.learning_rate import Trend, learning_rate_law
 from analysis.estimate.result import Answer
 from analysis.estimate.studies import Study
-from analysis.estimate.study_draws import sudden
 from analysis.extensions.schedule_plan.phases import PhaseEstimate
 from analysis.extensions.schedule_plan.source import PhaseSource
 from analysis.read.results import Results, load
@@ -103,8 +102,8 @@ def _source(results: Results, answer: Answer, targets: Sequence[float] | None) -
     ]  # fmt: skip
     notes = [f"{group.optimizer}: {answer.verdict}: {answer.advice}"] if answer.verdict is not Verdict.OK else []
     for target, draws in zip(ends, curves, strict=True):
-        change = sudden(draws)
-        if change is not None and change.gain > SUDDEN:
+        change = draws.sudden
+        if change is not None and change.chance > SUDDEN:
             where = f"between batch sizes {change.below:g} and {change.above:g}"
             notes.append(f"up to {target}: the steps of the phase have a {change.kind} {where}, off their curve")
     law = learning_rate_law(answer.studies, answer.config)

@@ -9,8 +9,9 @@ import re
 import pytest
 
 from analysis.estimate.diagnosis import MOVES, SUDDEN, WIDE, Doubts, Verdict, doubts_of, judge
+from analysis.estimate.draws import Break
 from analysis.estimate.studies import Point
-from analysis.estimate.study_draws import Break, Drawn, FarSeed
+from analysis.estimate.study_draws import Drawn, FarSeed
 from tests.analysis.estimate.known import exact, hyperbola
 
 SIZES = (4, 16, 64, 256)
@@ -23,7 +24,7 @@ POINTS = [
 ]  # fmt: skip
 WIDTH = 0.6
 SEEN = Doubts(beyond=(False, False), width=WIDTH)
-JUMP, KINK = Break("jump", 16.0, 64.0, SUDDEN + 1), Break("kink", 4.0, 64.0, SUDDEN + 1)
+JUMP, KINK = Break("jump", 16.0, 64.0, 0.8), Break("kink", 4.0, 64.0, 0.8)
 
 
 def verdict(points: list[Point] = POINTS, **doubts: object) -> tuple[Verdict, str]:
@@ -37,7 +38,7 @@ def with_each(name: str, values: tuple[object, ...]) -> list[Point]:
 def test_nothing_to_say() -> None:
     assert verdict() == (Verdict.OK, "")
     almost = {
-        "sudden": JUMP._replace(gain=SUDDEN), "moved_by_prior": 0.99 * MOVES * WIDTH,
+        "sudden": JUMP._replace(chance=SUDDEN), "moved_by_prior": 0.99 * MOVES * WIDTH,
         "moved_by_warmup": 0.99 * MOVES * WIDTH,
     }  # fmt: skip
     assert verdict(**almost) == (Verdict.OK, "")
@@ -154,7 +155,11 @@ def test_one_far_seed_of_three_does_not_make_steps_grow() -> None:
     ("sudden", "words"),
     [
         (JUMP, "the steps jump between batch sizes 16 and 64: did these runs train alike? Batch size 32 would show it"),
-        (KINK, "a kink near batch size 16: the steps change their course at once, and B_crit may lie there"),
+        (
+            KINK,
+            "a kink near batch size 16: the steps change their course at once, and B_crit may lie there; "
+            "more batch sizes beside it would show it",
+        ),
     ],
 )
 def test_a_sudden_change_is_off_the_curve(sudden: Break, words: str) -> None:
@@ -239,13 +244,13 @@ def test_gravest() -> None:
      ((20.0, None), (False, True), math.inf)],
 )  # fmt: skip
 def test_doubts_of_draws(ends: tuple[float | None, float | None], beyond: tuple[bool, bool], width: float) -> None:
-    draws = exact(hyperbola, count=100)
+    draws = dataclasses.replace(exact(hyperbola, count=100), sudden=KINK)
     found = doubts_of(
-        Drawn(draws=draws, hyperbola=draws, far=(), sudden=KINK, moved_by_prior=0.1, moved_by_warmup=math.inf),
+        Drawn(draws=draws, hyperbola=draws, far=(), moved_by_prior=0.1, moved_by_warmup=math.inf),
         ends,
     )  # fmt: skip
     assert (found.beyond, found.width) == (beyond, pytest.approx(width))
     assert found.to_json() == {
-        "sudden_change": {"kind": "kink", "below": 4.0, "above": 64.0, "gain": SUDDEN + 1},
+        "sudden_change": {"kind": "kink", "below": 4.0, "above": 64.0, "chance": 0.8},
         "far_seeds": [], "moved_by_prior": 0.1, "moved_by_warmup": None,
     }  # fmt: skip

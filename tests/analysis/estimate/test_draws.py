@@ -17,7 +17,7 @@ from analysis.estimate.prior import StepsPrior
 from analysis.estimate.seeds import SeedModels
 from benchmarks.world_curves import exponential, log_tail, power, two_powers, u_shaped
 from tests.analysis.estimate.known import CRITICAL, SIZES, exact, hyperbola, known, noisy
-from tests.references.draws import Cells, Mixed, conditioned, correlation, departures
+from tests.references.draws import Cells, Mixed, conditioned, correlation, departures, power_law, two_lines
 
 
 def of(
@@ -29,6 +29,10 @@ def of(
 def half_width(found: Draws) -> float:
     low, high = np.quantile(least_product(found), [0.025, 0.975], method="nearest")
     return math.log(high / low) / 2 if low > 0 and high < math.inf else math.inf
+
+
+CURVES = [hyperbola(), hyperbola() + 0.15 * (SIZES > 20), 9 - np.log(np.minimum(SIZES, 40))]
+"""Smooth, with a jump, with a kink."""
 
 
 class TestAgainstTheTwin:
@@ -57,11 +61,16 @@ class TestAgainstTheTwin:
         x = np.log(SIZES)
         cells, where = Cells.of(x, values), np.r_[x, points]
         index = np.r_[np.searchsorted(x, cells.x), len(x) + np.arange(len(points))]
-        gaps = len(x) - 3
-        kinds = [(size, 0.9 * share, math.inf) for size, share in zip(self.SIZES, self.WEIGHTS, strict=True)]
-        kinds += [(prior.BESIDE_A_JUMP, 0.1 / gaps, (x[g] + x[g + 1]) / 2) for g in range(1, 1 + gaps)]
+        law = power_law(where, self.LAW, (prior.PLACE, prior.EXPONENT))
+        kinds = [(size, share, math.inf, law) for size, share in zip(self.SIZES, self.WEIGHTS, strict=True)]
+        gaps = [(x[g] + x[g + 1]) / 2 for g in range(1, len(x) - 2)]
+        kinds += [(prior.BESIDE, prior.JUMPS / len(gaps), gap, law) for gap in gaps]
+        kinks = [k for k in x[0] - draws.BEYOND + prior.STEP * np.arange(100) if x[1] < k < x[-2]]
+        for kink in kinks:
+            lines = two_lines(where, kink, prior.BEFORE, prior.AFTER)
+            kinds.append((prior.BESIDE, prior.KINKS / len(kinks), math.inf, lines))
         logs, parts, noises = [], [], []
-        for size, share, jump in kinds:
+        for size, share, jump, law in kinds:
             departure = departures(where, x[0] - draws.BEYOND, size, prior.LENGTH)
             departure += prior.JUMP**2 * np.outer(where > jump, where > jump)
             for model, chance in (((0.0, 1.0), 0.3), ((self.SHARE, self.LENGTH), 0.7)):
@@ -69,8 +78,7 @@ class TestAgainstTheTwin:
                     shared = (self.EXTRA + 1e-6) * (cells.x[:, None] == cells.x)
                     noise = sigma**2 * correlation(cells, *model) + shared
                     part = conditioned(
-                        cells, points, noise, self.LAW, (prior.PLACE, prior.EXPONENT),
-                        departure[np.ix_(index, index)], 5.0, 50.0,
+                        cells, points, noise, law[:, index], departure[np.ix_(index, index)], 5.0, 50.0,
                     )  # fmt: skip
                     logs.append(part.log_density + math.log(share * chance))
                     parts.append(part)
@@ -78,12 +86,12 @@ class TestAgainstTheTwin:
         weights = np.exp(np.array(logs) - max(logs))
         return weights / weights.sum(), parts, np.array(noises)
 
-    @pytest.mark.parametrize("jump", [0.0, 0.15])
-    def test_mean_covariance_and_shares(self, jump: float) -> None:
-        """Of 6000 draws: 4.5 standard errors of the means; correlations have an error of 0.013. Every draw stands for
-        an equal share of the mixture, so the noise has its mean up to one draw for each of 84 parts."""
+    @pytest.mark.parametrize("curve", CURVES)
+    def test_mean_covariance_and_shares(self, curve: np.ndarray) -> None:
+        """Of 6000 draws: 4.5 standard errors of the means; correlations have an error of 0.013, and the tails of a mixture twice that. Every draw stands for
+        an equal share of the mixture, so the noise has its mean up to one draw for each of 84 parts that count."""
         rng = np.random.default_rng(3)
-        values = noisy(rng, 0.05, common=0.04, curve=hyperbola() + jump * (SIZES > 20))
+        values = noisy(rng, 0.05, common=0.04, curve=curve)
         values[[2, 5], [1, 2]] = np.nan
         points = np.log([1.0, 3.0, 12.0, 40.0, 90.0, 300.0, 600.0])
         weights, parts, noises = self.twin(values, points)
@@ -96,7 +104,7 @@ class TestAgainstTheTwin:
         curves, spread = found.drawn(np.exp(points)), np.sqrt(np.diag(covariance))
         assert np.abs((curves.mean(axis=0) - mean) / spread).max() < 4.5 / math.sqrt(6000)
         np.testing.assert_allclose(
-            np.cov(curves.T) / np.outer(spread, spread), covariance / np.outer(spread, spread), atol=0.06
+            np.cov(curves.T) / np.outer(spread, spread), covariance / np.outer(spread, spread), atol=0.09
         )
         assert found.own.mean() == pytest.approx(weights @ noises, abs=84 * 0.06 / 6000)
         assert found.deviation == pytest.approx(math.sqrt(weights @ noises**2), rel=0.01)

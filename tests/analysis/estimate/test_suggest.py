@@ -18,11 +18,10 @@ import typer
 import cli
 from analysis.config import AnalysisConfig
 from analysis.estimate.diagnosis import SUDDEN
-from analysis.estimate.draws import draw
+from analysis.estimate.draws import Break, draw
 from analysis.estimate.estimates import answers
 from analysis.estimate.result import Answer
 from analysis.estimate.studies import Study
-from analysis.estimate.study_draws import Break
 from analysis.estimate.suggest import Suggestion, _beyond, _rates, _sides, suggest
 from analysis.estimate.suggest.design import GOAL, Design
 from analysis.estimate.suggest.earlier_command import SWITCHES, adding, parsed
@@ -188,8 +187,8 @@ def test_a_sudden_change_of_the_curve_gets_batch_sizes_in_its_gaps(
     tmp_path: Path, kind: str, below: float, above: float, between: tuple[int, ...]
 ) -> None:
     usual = healthy(tmp_path)
-    for gain, asked in ((SUDDEN + 1, True), (SUDDEN - 1, False)):
-        doubts = dataclasses.replace(usual.doubts, sudden=Break(kind, below, above, gain))
+    for chance, asked in ((SUDDEN + 0.1, True), (SUDDEN, False)):
+        doubts = dataclasses.replace(usual.doubts, sudden=Break(kind, below, above, chance))
         found = suggest(dataclasses.replace(usual, doubts=doubts))
         assert found is not None
         assert any("changes suddenly" in reason for reason in found.reasons) is asked
