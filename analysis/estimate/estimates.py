@@ -14,13 +14,12 @@ import numpy as np
 
 from analysis.arrays import Array, Quantity, interval, percentiles
 from analysis.config import AnalysisConfig
-from analysis.estimate.attention import attention_logits
+from analysis.estimate.along_training import attention_logits, optimizer_steps
 from analysis.estimate.definitions import EXTRAPOLATED, HEADLINE, CurveSample, Definition, chosen
 from analysis.estimate.definitions.least_product import within
 from analysis.estimate.diagnosis import Doubts, doubts_of, judge, not_reached
 from analysis.estimate.draws import Draws
 from analysis.estimate.noise import Recorded, measure
-from analysis.estimate.optimizer_steps import optimizer_steps
 from analysis.estimate.result import Answer, BatchDoubling, CriticalBatchSize, Hyperbola
 from analysis.estimate.studies import Study, best_values, point, studies, within_reach
 from analysis.estimate.study_draws import Drawn, draw_studies

@@ -12,7 +12,7 @@ import pandas as pd
 
 from analysis.arrays import OPEN, UNKNOWN, Array, Interval, Quantity, interval
 from analysis.config import AnalysisConfig
-from analysis.estimate.attention import peaks
+from analysis.estimate.along_training import peaks
 from analysis.estimate.curves import StepsCurve
 from analysis.estimate.diagnosis import Doubts, Verdict
 from analysis.estimate.draws import Draws
@@ -106,9 +106,9 @@ class Answer:
         doubts: what may speak against it.
         noise: noise scales by batch size, for the batch sizes that reached the target.
         attention_logits: curves of the largest attention logit by batch size, see
-            :func:`analysis.estimate.attention.attention_logits`.
+            :func:`analysis.estimate.along_training.attention_logits`.
         optimizer_steps: likewise curves of norms, trust ratios and clipped shares of matrices, see
-            :func:`analysis.estimate.optimizer_steps.optimizer_steps`.
+            :func:`analysis.estimate.along_training.optimizer_steps`.
         clipped: fraction of steps to the target whose gradients were clipped, mean over seeds, by batch size; without
             batch sizes whose trials do not clip.
     """

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from analysis.estimate.optimizer_steps import QUANTITIES, optimizer_steps
-from analysis.questions.analyze.figures.optimizer_step import compute
+from analysis.estimate.along_training import QUANTITIES, optimizer_steps
+from analysis.questions.analyze.figures.along_training import compute_matrices
 
 
 def columns(steps: int, scale: float, every: int = 1, **more: float) -> dict[str, np.ndarray]:
@@ -43,11 +43,11 @@ def test_the_figure_has_every_optimizer_in_every_panel_at_the_largest_shared_bat
         tables = {size: optimizer_steps([columns(5, size, **more)], [5.0], size) for size in sizes}
         return SimpleNamespace(optimizer_steps=tables, group=SimpleNamespace(optimizer=name, example_unit="image"))
 
-    table = compute([answer("adamw", (4, 16, 64)), answer("lamb", (4, 16), trust_ratio=0.5)])
+    table = compute_matrices([answer("adamw", (4, 16, 64)), answer("lamb", (4, 16), trust_ratio=0.5)])
     assert set(table["batch_size"]) == {16}
     assert list(dict.fromkeys(table["panel"])) == [QUANTITIES["trust_ratio"], QUANTITIES["weight_norm"]]
     trust = table[table["quantity"] == "trust_ratio"]
     assert list(trust["optimizer"]) == ["adamw", *["lamb"] * 5]
     assert list(trust["value"].dropna()) == [8.0, 16.0, 24.0, 32.0, 40.0]
     assert trust["value"].isna().sum() == 1
-    assert len(compute([answer("adamw", ())])) == 0
+    assert len(compute_matrices([answer("adamw", ())])) == 0

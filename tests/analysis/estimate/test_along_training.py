@@ -14,8 +14,8 @@ import pytest
 
 from analysis import analyze
 from analysis.config import AnalysisConfig
-from analysis.estimate import attention
-from analysis.estimate.attention import POINTS
+from analysis.estimate import along_training
+from analysis.estimate.along_training import POINTS
 from analysis.estimate.result import Answer
 from analysis.present import figures, style
 from analysis.present.figures import FIGURES
@@ -39,7 +39,7 @@ def folder(path: Path, **columns: np.ndarray) -> Path:
 
 def attention_logits(folders: list[Path], steps_to_target: list[float], batch_size: int) -> pd.DataFrame:
     columns = [read_steps(path / "steps.parquet")[0] for path in folders]
-    return attention.attention_logits(columns, steps_to_target, batch_size)
+    return along_training.attention_logits(columns, steps_to_target, batch_size)
 
 
 def test_median_and_range_over_seeds_of_the_largest_since_the_point_before(tmp_path: Path) -> None:
@@ -61,11 +61,11 @@ def test_the_peak_of_a_layer_is_its_largest_point_and_stands_in_the_answer(tmp_p
     seeds = [np.array([1.0, 4.0, 2.0]), np.array([1.0, 9.0, 3.0]), np.array([1.0, 6.0, 1.0])]
     folders = [folder(tmp_path / str(place), max_attention_logit_layer_1=each) for place, each in enumerate(seeds)]
     table = attention_logits(folders, [3.0, 3.0, 3.0], 8)
-    (found,) = attention.peaks(table, 0.95)
+    (found,) = along_training.peaks(table, 0.95)
     assert (found["layer"], found["peak"], found["step"]) == (1, 6.0, 2)
     reach = 4.302652729749464 * np.log([4.0, 9.0, 6.0]).std(ddof=1) / math.sqrt(3)  # t at two degrees of freedom
     assert found["peak_interval"] == pytest.approx([6 * math.exp(-reach), 6 * math.exp(reach)])
-    assert attention.peaks(attention_logits(folders[:1], [3.0], 8), 0.95)[0]["peak_interval"] == [None, None]
+    assert along_training.peaks(attention_logits(folders[:1], [3.0], 8), 0.95)[0]["peak_interval"] == [None, None]
     sweep(tmp_path / "sweep", {"adamw": LAYERS}, batch_sizes=(8, 32), lrs=LRS, growth=1.5, moments=True)
     (answer,) = analyze(tmp_path / "sweep", FAST).answers
     told = answer.to_json()["max_attention_logits"]
