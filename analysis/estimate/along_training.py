@@ -81,7 +81,7 @@ def _curves(
         reduced: one number for each of several intervals, from the values of all steps and the starts of the intervals.
 
     Returns:
-        One row per trial, column (``name``) and point: ``step`` at which its interval ends, and ``value``. No columns if
+        One row per trial, column (``name``) and point: ``step`` at which its interval ends, and ``value``. Empty if
         nothing was recorded.
     """
     recorded = [

@@ -1,1 +1,1 @@
-"""The figures of an analysis, one file each."""
+"""The figures of an analysis."""

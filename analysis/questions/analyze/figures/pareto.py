@@ -1,6 +1,7 @@
-"""The trade-off between steps and examples: what a larger batch gains and what it costs.
+"""The trade-off between steps and examples: what a larger batch gains and what it costs, at one target or several.
 
-McCandlish et al. (2018), figure 1 and equation 2.11.
+McCandlish et al. (2018), figure 1 and equation 2.11; figure 5 on: a harder target moves the front outwards and the
+critical batch size up.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from analysis.present.figures import about, figure, tidy
 from analysis.present.figures.curves import fitted, measured
 
 _RESOLUTION = 120
+_GOALS = ["panel", "goal", "kind", "batch_size", "steps", "examples"]
 
 
 def compute(answers: Sequence[Answer]) -> pd.DataFrame:
@@ -95,3 +97,45 @@ def draw(axes: Axes, table: pd.DataFrame) -> None:
     ]
     both = ["steps", "examples"]
     style.label_points(axes, labels, marks[marks["kind"] != "beyond"][both].to_numpy(), curves[both].to_numpy())
+
+
+def compute_goals(answers: Sequence[Answer]) -> pd.DataFrame:
+    """Return rows as :func:`compute` does, with the value of the target as
+    ``goal`` and the optimizer as ``panel``; no rows for an optimizer with a single target."""
+    tables, parts = [], [(a.group.sweep, a.group.workload, a.target.metric, a.group.optimizer) for a in answers]
+    told = [len(set(column)) > 1 for column in list(zip(*parts, strict=True))[:-1]] + [True]
+    for answer, own in zip(answers, parts, strict=True):
+        panel = ", ".join(part for part, shown in zip(own, told, strict=True) if shown)
+        tables.append(compute([answer]).assign(panel=panel, goal=answer.target.value))
+    table = pd.concat(tables) if tables else tidy([], _GOALS)
+    several = table[table["kind"] == "point"].groupby("panel")["goal"].nunique()
+    table = table[table["panel"].isin(several.index[several > 1])].reset_index(drop=True)
+    return table[[*_GOALS, *(name for name in table if name not in _GOALS)]]
+
+
+@figure(
+    "pareto_goals",
+    of=Analysis,
+    compute=compute_goals,
+    panel="panel",
+    whole=True,
+    title="Data against steps at several targets",
+    caption="Data in {example_unit}s against optimizer steps, a front for every target, darker the harder it is or the "
+    "larger its value; each batch size at its best learning rate, both axes logarithmic. Lines are the expected "
+    "curves, stars the critical batch sizes by definition {definition_in_words}.",
+)
+def draw_goals(axes: Axes, table: pd.DataFrame) -> None:
+    """Draw a front for every target in shades of one colour map."""
+    unit, marks = table["example_unit"].iloc[0], table[table["kind"].isin(["point", "critical"])]
+    style.log_axes(axes, marks["steps"], marks["examples"], "steps to target", f"data ({unit}s)")
+    style.token_axis(axes, table["tokens_per_example"], axis="y", quantity="data")
+    goals = dict(zip(table["goal"], table["target"], strict=True))
+    key = []
+    for goal, colour in style.shades_of_targets([*goals], str(table["target"].iloc[0])).items():
+        own = table[table["goal"] == goal]
+        points, fit, star = (own[own["kind"] == kind] for kind in ("point", "fit", "critical"))
+        axes.plot(fit["steps"], fit["examples"], color=colour, zorder=2)
+        axes.plot(points["steps"], points["examples"], "o", color=colour, markersize=3.5, zorder=3)
+        axes.plot(star["steps"], star["examples"], "*", color=colour, markersize=10, markeredgecolor="white", zorder=4)
+        key.append(style.mark(style.words(goals[goal]), color=colour, marker="o", markersize=3.5))
+    style.below(cast(Figure, axes.figure), key)

@@ -1,7 +1,8 @@
 """Figures that compare optimizers: the token ratio against batch size, and devices against wall time.
 
 Essential AI, "Practical Efficiency of Muon" (2505.02222); the token ratio is from equation 2: how many times more
-examples the reference needs than each of the others. In the plane of devices and time, lower left is better.
+examples the reference needs than each of the others, which does not fall with the batch size, at any loss. In the
+plane of devices and time, lower left is better.
 """
 
 from __future__ import annotations
@@ -81,3 +82,41 @@ def draw_plane(axes: Axes, table: pd.DataFrame) -> None:
         sizes = sorted({own["batch_size"].min(), own["batch_size"].max()})
         key.append(style.handle(f"{name}, B={'–'.join(f'{size:g}' for size in sizes)}", look))
     style.key(axes, key, front["time"], front["devices"])
+
+
+def compute_goals(comparisons: Comparisons) -> pd.DataFrame:
+    """Return the measured ratios of :func:`compute_ratio` with the value of the target as ``goal``, a panel for every
+    pair of optimizers; no rows for a pair with a single target."""
+    rows = compute_ratio(comparisons)
+    goals = {each.title: each.answers[0].target.value for each in comparisons.comparisons}
+    where = {each.title: (each.scope["sweep"], each.scope["workload"]) for each in comparisons.comparisons}
+    rows = rows[rows["kind"] == "point"]
+    if not len(rows):
+        return tidy([], ["panel", "goal"])
+    several = len(set(where.values())) > 1
+    names = [
+        ", ".join([*(where[panel] if several else ()), f"{reference} / {optimizer}"])
+        for panel, reference, optimizer in zip(rows["panel"], rows["reference"], rows["optimizer"], strict=True)
+    ]
+    rows = rows.assign(goal=rows["panel"].map(goals), panel=names)
+    counts = rows.groupby("panel")["goal"].transform("nunique")
+    return rows[counts > 1].reset_index(drop=True)
+
+
+@figure("token_ratio_goals", of=Comparisons, compute=compute_goals, panel="panel")
+def draw_goals(axes: Axes, table: pd.DataFrame) -> None:
+    """Draw a line with intervals for every target, the hardest darkest; points are offset so that they do not
+    overlap."""
+    shown = style.near(table["token_ratio"], table[["low", "high"]], 2.0)
+    style.batch_axes(axes, table, [*shown, 1.0], "token ratio", table["batch_size"])
+    axes.axhline(1.0, color=style.GREY, linewidth=0.6, zorder=1)
+    goals, ends = style.shades_of_targets(table["goal"], str(table["target"].iloc[0])), []
+    for place, (goal, colour) in enumerate(goals.items()):
+        own = table[table["goal"] == goal].sort_values("batch_size")
+        look = style.MarkStyle(colour, style.MARKERS[place % len(style.MARKERS)], "-")
+        aside = 1.05 ** (place - (len(goals) - 1) / 2)
+        axes.plot(own["batch_size"] * aside, own["token_ratio"], color=look.colour, linewidth=0.9, zorder=3)
+        style.points(axes, own, "batch_size", "token_ratio", look, aside=aside)
+        last = own.iloc[-1]
+        ends.append((last["batch_size"] * aside, last["token_ratio"], f"{goal:g}", look.colour))
+    style.label_ends(axes, ends)

@@ -1,1 +1,1 @@
-"""The figures of an answer, one file each."""
+"""The figures of an answer."""

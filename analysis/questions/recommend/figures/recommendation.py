@@ -1,4 +1,9 @@
-"""Time and cost to the target against batch size, with the recommended one and those that are nearly as good."""
+"""Time and cost to the target against batch size, with the recommended one and those that are nearly as good,
+and the factors of the time: steps, time of a step and utilisation.
+
+The time to a target is steps times seconds per step; a step of B examples at utilisation U of the fastest rate R takes
+B / (U R) seconds.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +25,9 @@ from analysis.questions.recommend.plans import Plan, Recommendations
 from analysis.read.throughput import Throughput
 
 _COLUMNS = ["panel", "objective", "optimizer", "kind", "devices", "batch_size", "value", "low", "high", "unit"]
+_FACTORS = ["panel", "optimizer", "devices", "kind", "batch_size", "steps", "step_time", "time", "utilisation"]
+_LINES = {"time": ("time", "-"), "steps": ("steps", "--"), "step_time": ("time of a step", ":"),
+          "utilisation": ("utilisation", "-.")}  # fmt: skip
 _STAR: dict[str, Any] = {"markersize": 11, "markeredgecolor": "white"}
 _NEAR: dict[str, Any] = {"linewidth": 5, "alpha": 0.45}
 
@@ -96,4 +104,43 @@ def draw(axes: Axes, table: pd.DataFrame) -> None:
         devices = f", {plural(int(star['devices']), 'device')}" if table["devices"].nunique() > 1 else ""
         text = f"{name}: B={star['batch_size']:g}{devices}"
         ends.append((last["batch_size"], last["value"], style.literal(text), look.colour))
+    style.label_ends(axes, ends)
+
+
+def compute_factors(found: Recommendations) -> pd.DataFrame:
+    """Return rows along the batch sizes of the plan of least time, one panel per optimizer.
+
+    ``steps`` and ``step_time`` are over their smallest values, so that ``time`` is their product; ``utilisation`` is
+    examples per second over the largest of the panel.
+    """
+    rows = []
+    for recommendation in found.recommendations:
+        for advice in recommendation.advice:
+            plan = advice.plans.get("time")
+            entry = course(advice.answer, found.throughput, plan.devices) if plan else None
+            if plan is None or entry is None or len(entry.batch_sizes) < 2:
+                continue
+            steps, seconds = entry.steps / entry.steps.min(), entry.seconds / entry.seconds.min()
+            rate = entry.batch_sizes / entry.seconds
+            lines = {"steps": steps, "step_time": seconds, "time": steps * seconds, "utilisation": rate / rate.max()}
+            panel = f"{recommendation.title}: {advice.optimizer} on {plural(plan.devices, 'device')}"
+            own = about(advice.answer) | {"panel": panel, "devices": plan.devices}
+            rows += [own | row for row in along("curve", batch_size=entry.batch_sizes, **lines)]
+    return tidy(rows, _FACTORS)
+
+
+@figure("time_factors", of=Recommendations, compute=compute_factors, panel="panel", columns=2)
+def draw_factors(axes: Axes, table: pd.DataFrame) -> None:
+    """Draw the factors and their product on one log axis, each named at its end, with a star at the least time."""
+    style.batch_axes(axes, table, table[list(_LINES)], "over the smallest, or share of the fastest")
+    looks = style.looks(_LINES)
+    ends = []
+    for name, (words, dashes) in _LINES.items():
+        colour, last = looks[name].colour, table.iloc[-1]
+        axes.plot(
+            table["batch_size"], table[name], color=colour, linestyle=dashes, linewidth=1.8 if name == "time" else 1.1
+        )
+        ends.append((last["batch_size"], last[name], words, colour))
+    best = table.loc[table["time"].idxmin()]
+    axes.plot(best["batch_size"], best["time"], "*", color=looks["time"].colour, markersize=10, markeredgecolor="white")
     style.label_ends(axes, ends)
