@@ -157,14 +157,6 @@ def _critical(definition: Definition, samples: Sequence[CurveSample], at: int, c
     }
 
 
-def answered(
-    readings_by_group: Sequence[tuple[Group, Sequence[Reading]]], config: AnalysisConfig
-) -> Iterator[Iterator[Answer]]:
-    """Yield the answers of every group at its targets, without results from the per-step columns."""
-    for group, readings in readings_by_group:
-        yield estimates(group, readings, config)
-
-
 def answers(
     results: Results, config: AnalysisConfig, *, targets: Sequence[float | Target] | None = None, noise: bool = True
 ) -> list[Answer]:
@@ -206,7 +198,8 @@ def answers(
             )
         curves.append((group, readings))
     answers_of_group: list[Answer] = []
-    for made in answered(curves, config):
+    for group, readings in curves:
+        made = estimates(group, readings, config)
         read = functools.cache(lambda row: read_steps(Path(results.trials.at[row, "folder"]) / "steps.parquet"))
         answers_of_group += [_with_columns(answer, read) for answer in made] if noise else made
     return answers_of_group

@@ -239,8 +239,7 @@ def tuned_columns(answers: Sequence[Answer]) -> list[Column]:
     """Return a column of the best tuned options, for rows of a point and an answer; no column if nothing was tuned."""
 
     def tuned(row: Any, answer: Answer) -> str:
-        size = row["batch_size"] if isinstance(row, dict) else row.batch_size
-        point_there = next(point for point in answer.points if point.batch_size == size)
+        point_there = next(point for point in answer.points if point.batch_size == row.batch_size)
         return f"{point_there.tuned} (edge)" if point_there.at_axis_edge else point_there.tuned
 
     return [Column("tuned", tuned, "best of the axes", left=True)] if any(a.group.tuned for a in answers) else []

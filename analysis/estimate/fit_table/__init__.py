@@ -19,7 +19,7 @@ import pandas as pd
 from analysis.arrays import Array
 from analysis.config import DEFAULT, AnalysisConfig
 from analysis.estimate.definitions import chosen
-from analysis.estimate.estimates import Reading, answered, known_value
+from analysis.estimate.estimates import Reading, estimates, known_value
 from analysis.estimate.findings import Analysis
 from analysis.estimate.fit_table.rows import read
 from analysis.estimate.studies import Study, one_study
@@ -143,7 +143,7 @@ def fit_table(
     return TableFit(
         config=config,
         name=name,
-        answers=tuple(answer for curve_answers in answered(curves, config) for answer in curve_answers),
+        answers=tuple(answer for about, readings in curves for answer in estimates(about, readings, config)),
         names=tuple(names),
         unit=whole if unit else "examples (as in the table)",
         notes=tuple(notes),

@@ -10,19 +10,19 @@ For :math:`B_n \to \infty` it is a pure power law.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
 import numpy as np
 from scipy.special import ndtri
 
-from analysis.arrays import UNKNOWN, Array, Quantity, interval, percentiles, widening
+from analysis.arrays import OPEN, UNKNOWN, Array, Interval, Quantity, interval, percentiles, widening
 from analysis.config import DEFAULT, AnalysisConfig
 from analysis.estimate.best_rate import at_best
 from analysis.estimate.studies import Study
-from analysis.plain import plain, shown
+from analysis.plain import plain
 
 LEAST = 4
 """Number of optima inside the grid that a law needs; it has three parameters."""
@@ -61,6 +61,7 @@ class Optimum:
         batch_size: examples per step.
         log_lr, variance, edge, step: as in :class:`analysis.estimate.best_rate.AtBest`.
         seeds: number of seeds.
+        half_width: of the interval in ln lr; NaN if there is one seed and no law, so that the scatter is unknown.
     """
 
     batch_size: int
@@ -69,20 +70,28 @@ class Optimum:
     edge: int
     step: float
     seeds: int
+    half_width: float = math.nan
 
     @property
     def lr(self) -> float:
         return math.exp(self.log_lr)
 
-    def interval(self, half: float) -> tuple[float | None, float | None]:
-        """Return the interval of ``lr``, ``half`` in ln lr to either side; ``None`` for an unknown end.
+    @property
+    def at_grid_edge(self) -> bool:
+        return self.edge != 0
 
-        At an edge it is open on the outer side and ends half a grid step inside on the other.
-        """
+    @property
+    def interval(self) -> Interval:
+        """The interval of ``lr``. At an edge it is open on the outer side and ends half a grid step inside on the
+        other."""
         if self.edge:
             end = math.exp(self.log_lr - self.edge * self.step / 2)
             return (end, None) if self.edge > 0 else (None, end)
-        return (None, None) if math.isnan(half) else (math.exp(self.log_lr - half), math.exp(self.log_lr + half))
+        low, high = math.exp(self.log_lr - self.half_width), math.exp(self.log_lr + self.half_width)
+        return OPEN if math.isnan(low) else (low, high)
+
+    def to_json(self) -> dict[str, Any]:
+        return {name: plain(getattr(self, name)) for name in ("batch_size", "lr", "interval", "at_grid_edge")}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,8 +119,6 @@ class LearningRateLaw:
     Attributes:
         optima: one per batch size that reached the target, in increasing order; those at an edge are not used for the
             law.
-        half_widths: half-widths of the intervals of ``optima`` in ln lr; NaN if there is one seed and no law, so that
-            the scatter is unknown.
         confidence: confidence of the intervals.
         trend: kind of dependence; saturation counts as seen if ``B_n`` is below the largest batch size with this
             confidence.
@@ -127,7 +134,6 @@ class LearningRateLaw:
     """
 
     optima: tuple[Optimum, ...]
-    half_widths: Array = field(repr=False)
     confidence: float = field(repr=False)
     trend: Trend = Trend.UNKNOWN
     scatter: float | None = None
@@ -142,14 +148,6 @@ class LearningRateLaw:
     def inside(self) -> list[int]:
         """Batch sizes of the optima inside the grid."""
         return [entry.batch_size for entry in self.optima if not entry.edge]
-
-    @property
-    def best(self) -> list[dict[str, Any]]:
-        """The optima with their intervals: ``batch_size``, ``lr``, ``interval``, ``at_grid_edge``."""
-        return [
-            {"batch_size": at.batch_size, "lr": at.lr, "interval": at.interval(half), "at_grid_edge": at.edge != 0}
-            for at, half in zip(self.optima, self.half_widths, strict=True)
-        ]
 
     def log_lrs(self, batch_sizes: Sequence[float] | Array) -> Array:
         """Return ln lr of the law and of its resamples, shape ``[1 + R, len(batch_sizes)]``."""
@@ -174,9 +172,6 @@ class LearningRateLaw:
             extrapolated=batch_size * multiple > self.inside[-1],
         )
 
-    def to_json(self) -> dict[str, Any]:
-        return shown(self) | {"optima": plain(self.best)}
-
 
 def learning_rate_law(studies: Sequence[Study], config: AnalysisConfig = DEFAULT) -> LearningRateLaw:
     """Find the optima and fit the law.
@@ -187,16 +182,30 @@ def learning_rate_law(studies: Sequence[Study], config: AnalysisConfig = DEFAULT
     size.
     """
     rng, confidence = np.random.default_rng(config.seed), config.confidence
-    optima = tuple(_optima(studies))
+    optima = [
+        Optimum(
+            batch_size=study.batch_size,
+            log_lr=best.log_lr,
+            variance=best.log_lr_variance,
+            edge=best.edge,
+            step=best.step,
+            seeds=int(np.isfinite(best.values).sum()),
+        )
+        for study, best in zip(studies, at_best(studies), strict=True)
+        if math.isfinite(best.log_lr)
+    ]
     used = [entry for entry in optima if not entry.edge]
     freedom = sum(entry.seeds - 1 for entry in used)
-    deviations = np.sqrt([entry.variance for entry in optima])
-    normal = float(ndtri(0.5 + confidence / 2))
+
+    def wide(scale: float) -> tuple[Optimum, ...]:
+        normal = float(ndtri(0.5 + confidence / 2))
+        return tuple(replace(entry, half_width=scale * math.sqrt(entry.variance) * normal) for entry in optima)
+
     if len(used) < LEAST:
         scale = widening(freedom, confidence) if freedom else math.nan
-        return LearningRateLaw(optima=optima, half_widths=deviations * scale * normal, confidence=confidence)
+        return LearningRateLaw(optima=wide(scale), confidence=confidence)
     logs, vertices = np.log([entry.batch_size for entry in used]), np.array([entry.log_lr for entry in used])
-    noise = deviations[[not entry.edge for entry in optima]]
+    noise = np.sqrt([entry.variance for entry in used])
     weights = noise**-2 / (noise**-2).sum()
     level, log_noise, power = _fit(vertices[None], weights, logs)
     fitted = level[:, None] + power[:, None] * _shape(log_noise[:, None], logs)
@@ -219,8 +228,7 @@ def learning_rate_law(studies: Sequence[Study], config: AnalysisConfig = DEFAULT
             "alpha": Quantity.of_draws(power, confidence),
         }
     return LearningRateLaw(
-        optima=optima,
-        half_widths=scale * deviations * normal,
+        optima=wide(scale),
         confidence=confidence,
         trend=trend,
         scatter=scatter,
@@ -229,20 +237,6 @@ def learning_rate_law(studies: Sequence[Study], config: AnalysisConfig = DEFAULT
         **saturating,
         curves=np.stack([level, log_noise, power]),
     )
-
-
-def _optima(studies: Sequence[Study]) -> Iterator[Optimum]:
-    """Yield the optima of the studies that reached the target and state their learning rates."""
-    for study, best in zip(studies, at_best(studies), strict=True):
-        if math.isfinite(best.log_lr):
-            yield Optimum(
-                batch_size=study.batch_size,
-                log_lr=best.log_lr,
-                variance=best.log_lr_variance,
-                edge=best.edge,
-                step=best.step,
-                seeds=int(np.isfinite(best.values).sum()),
-            )
 
 
 def _trend(slope: Quantity, highest_noise: float | None, largest: int) -> Trend:

@@ -19,7 +19,7 @@ import numpy as np
 
 from analysis.arrays import UNKNOWN, Array, Quantity
 from analysis.config import AnalysisConfig
-from analysis.estimate.estimates import Reading, answered
+from analysis.estimate.estimates import Reading, estimates
 from analysis.estimate.studies import easier_by_rounding, studies
 from analysis.questions.budget.reading import Spent
 from analysis.read.results import Results
@@ -75,7 +75,7 @@ def relation(
     apart = target.apart(trial, step, value, len(results.trials))
     evaluations = [trial, step, value]
     read = Reading(target=target, studies=list(studies(entry.group, entry.rows, target, steps, apart, evaluations)))
-    ((answer,),) = (list(made) for made in answered([(entry.group, [read])], config))
+    (answer,) = estimates(entry.group, [read], config)
     critical = answer.hyperbola.critical_batch_size if answer.hyperbola else UNKNOWN
     slope = _slope(*curve)
     said = "" if str(answer.verdict) == "ok" else str(answer.verdict)

@@ -48,8 +48,8 @@ def _about(entries: Iterable[LearningRate]) -> tuple[Column, ...]:
 
 def optima(entries: Sequence[LearningRate]) -> Table:
     """Return a table with one row per optimizer and batch size."""
-    rows = [(best, entry.answer) for entry in entries for best in entry.law.best]
-    bound = any(best["at_grid_edge"] for best, _ in rows)
+    rows = [(best, entry.answer) for entry in entries for best in entry.law.optima]
+    bound = any(best.edge for best, _ in rows)
     columns = (
         *_about(entries),
         Column("batch_size", heading="batch size", name=True),

@@ -138,9 +138,8 @@ def test_optima_at_an_edge_are_left_out_and_four_inside_are_needed() -> None:
     assert few.trend is Trend.UNKNOWN
     assert few.factor(8, 2) is few.scatter is None
     assert few.slope == few.first_slope == few.max_lr == Estimated()
-    assert np.isnan(few.half_widths).all()
-    assert few.optima[0].interval(few.half_widths[0]) == (None, None)
-    assert np.isfinite(law(truth, 2, sizes=SIZES[: LEAST - 1]).half_widths).all()
+    assert {entry.interval for entry in few.optima} == {(None, None)}
+    assert all(None not in entry.interval for entry in law(truth, 2, sizes=SIZES[: LEAST - 1]).optima)
     assert law(truth, sizes=SIZES[:LEAST]).trend is not Trend.UNKNOWN
 
 
@@ -198,7 +197,7 @@ def test_one_pruned_seed_makes_a_neighbour_a_bound_and_one_never_run_does_not() 
 def test_at_an_edge_only_a_bound_is_known(best: float, edge: int) -> None:
     found = one(parabola(best))
     assert (found.edge, found.lr) == (edge, pytest.approx(LRS[-1] if edge > 0 else LRS[0]))
-    low, high = found.interval(0.1)
+    low, high = found.interval
     ends = (LRS[-1] / math.sqrt(2), None) if edge > 0 else (None, LRS[0] * math.sqrt(2))
     assert (low, high) == tuple(None if end is None else pytest.approx(end) for end in ends)
     # ties go to the lower one, and a single learning rate is an edge

@@ -162,7 +162,7 @@ def test_the_best_rate_drifts_with_the_inverse_of_the_width(tmp_path: Path) -> N
     assert kind.compute(dataclasses.replace(found, entries=(of(16),))).empty, "one width"
     table = kind.compute(dataclasses.replace(found, entries=(of(16), of(64))))
     assert list(table["width"]) == [16, 64]
-    assert set(table["lr"]) == {entry.law.best[0]["lr"]}
+    assert set(table["lr"]) == {entry.law.optima[0].lr}
     figure = drawn("width_drift", table.assign(lr=[2.0, 1.0], low=[1.5, 0.8], high=[2.5, 1.2]))
     (legend,) = [axes.get_legend() for axes in figure.axes]
     assert legend.get_texts()[-1].get_text() == "ln lr = -0.231 + 14.8 / width"  # ln 2 / (1/16 - 1/64), through both

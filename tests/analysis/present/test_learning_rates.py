@@ -77,9 +77,9 @@ def test_tables_json_and_figure_are_written(found: LearningRates, tmp_path: Path
     assert {f"best_learning_rate.{suffix}" for suffix in ("png", "pdf", "csv")} <= names
     best = pd.read_csv(tmp_path / "best_learning_rates.csv").set_index(["optimizer", "batch_size"])
     entry = found.entries[0]
-    low, high = entry.law.optima[1].interval(entry.law.half_widths[1])
+    optimum = entry.law.optima[1]
     assert best.loc[("adamw", 8), ["lr", "lr_low", "lr_high"]].tolist() == pytest.approx(
-        [entry.law.optima[1].lr, low, high]
+        [optimum.lr, *optimum.interval]
     )
     assert best["at_grid_edge"].sum() == 1
     protocols = pd.read_csv(tmp_path / "protocols.csv")

@@ -41,8 +41,8 @@ def _rows(entry: LearningRate) -> Iterator[dict[str, Any]]:
         "tokens_per_example": group.tokens_per_example,
         "confidence": law.confidence,
     }
-    for at, half in zip(law.optima, law.half_widths, strict=True):
-        ends = dict(zip(("low", "high"), at.interval(half), strict=True))
+    for at in law.optima:
+        ends = dict(zip(("low", "high"), at.interval, strict=True))
         yield about | {"kind": "bound" if at.edge else "optimum", "batch_size": at.batch_size, "lr": at.lr} | ends
     if law.trend is not Trend.UNKNOWN:
         sizes = np.geomspace(law.inside[0], law.inside[-1], _ALONG)
@@ -89,11 +89,13 @@ def compute_drift(found: LearningRates) -> pd.DataFrame:
     for entry in found.entries:
         group = entry.answer.group
         width = group.workload_options.get("width")
-        for at, half in zip(entry.law.optima, entry.law.half_widths, strict=True) if is_number(width) else ():
+        for at in entry.law.optima if is_number(width) else ():
             name = f"{group.choice.name}, B={at.batch_size}, {style.words(str(entry.answer.target))}"
             about = {"panel": name, "optimizer": group.choice.name, "confidence": entry.law.confidence}
-            ends = dict(zip(("low", "high"), at.interval(half), strict=True))
-            rows.append(about | {"width": width, "batch_size": at.batch_size, "lr": at.lr, "edge": at.edge != 0} | ends)
+            ends = dict(zip(("low", "high"), at.interval, strict=True))
+            rows.append(
+                about | {"width": width, "batch_size": at.batch_size, "lr": at.lr, "edge": at.at_grid_edge} | ends
+            )
     table = tidy(rows, _DRIFT)
     return table[table.groupby("panel")["width"].transform("nunique") > 1].reset_index(drop=True)
 
