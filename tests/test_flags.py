@@ -130,7 +130,7 @@ FLAGS = {
         {
             "analysis.extensions.theory.quadratic.quadratic": answer,
             "analysis.extensions.theory.quadratic.as_notebook": answer,
-            "analysis.present.save_figure.save_figure": None,
+            "analysis.present.figures.save_figure": None,
             "analysis.extensions.theory.noisy_quadratic.NoisyQuadratic.power_law": answer,
             **PRESENT,
         },
@@ -146,7 +146,7 @@ FLAGS = {
         },
     ),
     "fit": Flags(
-        {"analysis.estimate.fit_table.fit_table": answer, "analysis.present.save_figure.save_figure": None, **PRESENT},
+        {"analysis.estimate.fit_table.fit_table": answer, "analysis.present.figures.save_figure": None, **PRESENT},
         base=["steps.csv"],
         cases={"--column": (["--column", "steps=mine", "--column", "lr=rate"], "{'steps': 'mine', 'lr': 'rate'}")},
     ),

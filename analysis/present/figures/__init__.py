@@ -24,6 +24,8 @@ from analysis.estimate.result import Answer
 from analysis.estimate.result import scopes as side_by_side
 from analysis.figure_labels import PLAIN, FigureLabels
 from analysis.page_widths import DEFAULT, Venue
+from cbs.errors import ConfigError
+from cbs.files import atomic_file
 from cbs.registry import Registry
 
 if TYPE_CHECKING:
@@ -175,19 +177,36 @@ def parts(result: Any) -> Iterable[tuple[str, Any]]:
     return [("", result)]
 
 
-@singledispatch
-def in_one(result: Any) -> Any:
-    """Return what one figure of everything is drawn from: the whole result, unless its type registers otherwise."""
-    return result
-
-
 @parts.register
 def _(result: Analysis) -> Iterable[tuple[str, Any]]:
     return scopes(result.answers)
 
 
-@in_one.register
-def _(result: Analysis) -> list[Answer]:
+def save_figure(result: Any, path: Path | None, name: str = "steps") -> list[Path]:
+    """Save the figure called ``name`` of a result as ``.pdf`` or ``.png``; all curves of an analysis are in one.
+
+    Returns the file; nothing if there is no file to write or nothing to draw.
+
+    Raises:
+        ConfigError: if the name of the file has another suffix.
+        ResultsError: if it cannot be written.
+    """
+    if result is None or path is None:
+        return []
+    if path.suffix not in FORMATS:
+        raise ConfigError(f"--figure {path}: a figure is a .pdf or a .png file")
+    kind = FIGURES[name]
+    table = kind.compute(_in_one(result) if isinstance(result, Analysis) else result)
+    if not len(table):
+        return []
+    from analysis.present import style
+
+    with atomic_file(path, "the figure ", "") as draft:
+        style.save_as(kind.figure(table), draft)
+    return [path]
+
+
+def _in_one(result: Analysis) -> list[Answer]:
     """Return the answers, each with what distinguishes it from all others as the name of its optimizer."""
     groups, optimizers, targets = (
         len({of(answer) for answer in result.answers}) > 1

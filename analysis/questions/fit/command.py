@@ -38,7 +38,7 @@ def command(
     Example: cbs fit steps.csv --figure steps.pdf
     """
     from analysis.estimate.fit_table import fit_table
-    from analysis.present.save_figure import save_figure
+    from analysis.present.figures import save_figure
 
     fit = fit_table(table, config, columns=pairs("--column", column, "OURS=THEIRS"), unit=unit)
     tell(fit, save_figure(fit, figure), as_json=as_json, wide=wide, definitions=definitions)

@@ -27,8 +27,7 @@ from analysis.phrases import percent
 from analysis.present import presentation
 from analysis.present.answers import definitions, doublings, example_units, points, summary
 from analysis.present.figures import figures_of, pictures, scopes
-from analysis.present.sentences import sentence
-from analysis.present.suggestions import facts
+from analysis.present.sentences import facts, sentence
 from analysis.present.table import Table
 from analysis.questions.report import content, vector
 from analysis.read.results import Results, load

@@ -73,7 +73,7 @@ def command(
     from analysis.config import AnalysisConfig
     from analysis.extensions.theory.noisy_quadratic import NoisyQuadratic
     from analysis.extensions.theory.quadratic import as_notebook, quadratic
-    from analysis.present.save_figure import save_figure
+    from analysis.present.figures import save_figure
     from cbs.errors import ConfigError
     from cbs.registry.parsing import parse_batch_sizes, parse_numbers
 
