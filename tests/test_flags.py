@@ -210,7 +210,7 @@ FLAGS = {
         {
             "analysis.questions.report.answer.report": answer,
             "analysis.questions.report.methods.methods": lambda *_, **__: Mock(paragraphs=("In words.",), bibtex="@"),
-            "analysis.questions.report.live.follow": answer,
+            "analysis.questions.report.answer.follow": answer,
         },
         cases={"--methods": (["--methods"], "printed: In words."), "--live": (["--live"], "follow(")},
     ),

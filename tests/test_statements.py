@@ -21,7 +21,7 @@ from analysis.page_widths import VENUES
 from analysis.phrases import B_CRIT
 from analysis.questions.budget.answer import NATS
 from analysis.questions.recommend.answer import NEAR
-from analysis.questions.report.live import REFRESH
+from analysis.questions.report.answer import REFRESH
 from benchmarks import models
 from benchmarks.model_cells import EXACT, FALLBACK, REFUSED
 from benchmarks.model_page import read

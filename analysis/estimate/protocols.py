@@ -121,16 +121,10 @@ def protocols(answer: Answer, reference: int | None = None) -> tuple[Protocol, .
     inside = [point.batch_size for point in answer.points if point.batch_size in best and not point.at_grid_edge]
     middle = math.sqrt(sizes[0] * sizes[-1])
     start = reference or min(inside or best, key=lambda size: abs(math.log(size / middle)))
-    one = at_learning_rate(answer, _common(answer.studies))
+    one = _counterfactual(answer, "one for all batch sizes", None, dict.fromkeys(sizes, _common(answer.studies)))
     rules = {f"that of batch size {start}": 0.0, **RULES}.items()
     scaled = {name: {size: best[start] * (size / start) ** power for size in sizes} for name, power in rules}
     return (tuned, one, *(_counterfactual(answer, name, start, wanted) for name, wanted in scaled.items()))
-
-
-def at_learning_rate(answer: Answer, lr: float) -> Protocol:
-    """Return the protocol with this learning rate for all batch sizes."""
-    sizes = [study.batch_size for study in answer.studies]
-    return _counterfactual(answer, "one for all batch sizes", None, dict.fromkeys(sizes, lr))
 
 
 def _common(studies: Sequence[Study]) -> float:

@@ -115,17 +115,12 @@ def fit_table(
     notes = [f"columns that are not used: {', '.join(unused)}"] if unused else []
     if unit is None:
         notes.append("batch sizes are in examples, as in the table; say what they are with --unit sequences")
-    if unit is None and len(broken := rows.loc[rows["batch_size"] % 1 != 0, "batch_size"]):
-        notes.append(
-            f"batch size {broken.iloc[0]:g} is not whole: the point is read as a decimal point, not as a thousands "
-            "separator"
-        )
-    fractions = rows.loc[rows["steps"] % 1 > 0, "steps"]
-    if len(fractions) and rows["steps"].max() < 1000 and np.allclose(fractions * 1000 % 1, 0, atol=_EXACT):
-        notes.append(
-            f"steps {fractions.iloc[0]:g} is not whole: the point is read as a decimal point, not as a thousands "
-            "separator"
-        )
+    broken, fractions = (rows.loc[rows[name] % 1 > 0, name] for name in ("batch_size", "steps"))
+    doubtful = [f"batch size {size:g}" for size in broken[:1] if unit is None]
+    if rows["steps"].max() < 1000 and np.allclose(fractions * 1000 % 1, 0, atol=_EXACT):
+        doubtful += [f"steps {steps:g}" for steps in fractions[:1]]
+    point = "the point is read as a decimal point, not as a thousands separator"
+    notes += [f"{what} is not whole: {point}" for what in doubtful]
     whole = unit.strip() if unit else "examples"
     one = whole[:-1] if len(whole) > 1 and whole.endswith("s") else whole
     chosen(config)

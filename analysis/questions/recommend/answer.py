@@ -38,15 +38,17 @@ from analysis.estimate.result import Answer
 from analysis.estimate.time_curves import TimeCurve, course, courses_of
 from analysis.estimate.together import together
 from analysis.phrases import plural
-from analysis.questions.recommend.along import LocalCurves, beside, local_curves
 from analysis.questions.recommend.plans import (
     Advice,
     Doubling,
+    LocalCurves,
     Plan,
     Recommendation,
     Recommendations,
     Winner,
     Wish,
+    beside,
+    local_curves,
 )
 from analysis.read.throughput import Throughput
 from cbs.trial.target import Target

@@ -6,9 +6,11 @@ were run. Values of marks are shown on hover by the titles of SVG elements.
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,10 +36,14 @@ from analysis.read.results import Results, load
 from cbs.errors import ResultsError
 from cbs.files import atomic_file, refuse_links
 from cbs.registry import extensions
+from cbs.trial.store import LOCK, STALE_SECONDS, find_sweeps
 from cbs.trial.target import Target
 
 LINES = 120
 """Number of rows of points above which their tables are folded."""
+
+REFRESH = 30
+"""Seconds between two versions of the page of a running sweep."""
 
 _BREAKS = re.compile(r"[^,_(=/]+[,_(=/]*|[,_(=/]+")
 
@@ -84,50 +90,90 @@ def report(
     file = Path(path) / "analysis" / "report.html" if output is None else Path(output)
     if output is None:
         refuse_links(Path(path), file)
-    figures = drawings(scope_answers)
-    count = sum(len(entry["figures"]) for entry in figures)
-    added = sections(Path(path), config, count + 1)
+    number = itertools.count(1)
+    figures = drawings(scope_answers, number)
+    added = list(sections(Path(path), config, number))
     text = render(results, scope_answers, config, figures, added, title=title, command=command, refresh=refresh)
     data = text.encode(errors="backslashreplace")
     with atomic_file(file, "the report to ", "; choose another file with --output") as draft:
         draft.write_bytes(data)
-    count += sum(len(part["figures"]) for part in added)
-    return Page(path=file, size=len(data), answers=tuple(scope_answers), figures=count)
+    return Page(path=file, size=len(data), answers=tuple(scope_answers), figures=next(number) - 1)
 
 
-def sections(path: Path, config: AnalysisConfig, number: int) -> list[dict[str, Any]]:
-    """Return what other questions add to the page: title, tables, sentences and figures, numbered from ``number``. A
+def follow(
+    path: str | os.PathLike[str],
+    write: Callable[[int | None], Page],
+    note: Callable[[str], None],
+    *,
+    pause: Callable[[float], None] = time.sleep,
+) -> Page:
+    """Write the page while a sweep at ``path`` runs, and once more when none is running.
+
+    Args:
+        path: path of the results.
+        write: writes the page; receives the seconds after which a browser reloads it, ``None`` for never.
+        note: called with each line of information for the user.
+        pause: waits for a number of seconds.
+
+    Raises:
+        ResultsError: as for :func:`report`, once no sweep is running.
+    """
+    if not running(path):
+        note(f"no sweep is running in {path}: the page is written once")
+    told = False
+    while running(path):
+        try:
+            page = write(REFRESH)
+        except ResultsError as error:
+            note(f"not yet: {error}")  # no trial has ended, or none got far enough
+        else:
+            if not told:
+                note(f"open {page.path} in a browser; it is written again every {REFRESH} s")
+            told = True
+        pause(REFRESH)
+    return write(None)
+
+
+def running(path: str | os.PathLike[str]) -> bool:
+    """Return whether the owner of one of the sweeps at ``path`` has touched its lock recently."""
+    for store in find_sweeps(path):
+        try:
+            age = time.time() - (store.root / LOCK).stat().st_mtime
+        except FileNotFoundError:
+            continue
+        if abs(age) <= STALE_SECONDS:
+            return True
+    return False
+
+
+def sections(path: Path, config: AnalysisConfig, number: Iterator[int]) -> Iterator[dict[str, Any]]:
+    """Yield what other questions add to the page: title, tables, sentences and figures, numbered by ``number``. A
     question adds something if its module ``section`` has a function ``section`` from a folder to a result or ``None``.
     """
-    parts: list[dict[str, Any]] = []
     for module in map(extensions.load, dict(extensions.modules("section", "analysis.questions"))):
         try:
             found = module.section(path, config)
         except ResultsError as error:  # a damaged file of another question must not prevent the report
-            parts.append({"title": module.TITLE, "tables": [], "lines": [f"Not shown: {error}"], "figures": []})
+            yield {"title": module.TITLE, "tables": [], "lines": [f"Not shown: {error}"], "figures": []}
             continue
         if found is None:
             continue
         shown = presentation(found).shown
-        drawn = [vector.drawn(picture, place) for place, picture in enumerate(figures_of(found), number)]
-        number += len(drawn)
+        drawn = [vector.drawn(picture, next(number)) for picture in figures_of(found)]
         tables = [part for part in shown if isinstance(part, Table) and part.rows]
         lines = [part for part in shown if isinstance(part, str)]
-        parts.append({"title": module.TITLE, "tables": tables, "lines": lines, "figures": drawn})
-    return parts
+        yield {"title": module.TITLE, "tables": tables, "lines": lines, "figures": drawn}
 
 
-def drawings(drawn_answers: Sequence[Answer]) -> list[dict[str, Any]]:
-    """Return the ``answers``, ``points`` and ``figures`` of every sweep, workload and target, figures numbered
-    throughout."""
+def drawings(drawn_answers: Sequence[Answer], number: Iterator[int]) -> list[dict[str, Any]]:
+    """Return the ``answers``, ``points`` and ``figures`` of every sweep, workload and target, figures numbered by
+    ``number``."""
     pages: list[dict[str, Any]] = []
-    number = 1
     for suffix, members in scopes(drawn_answers):
         shown = list(pictures(Analysis, members, suffix))
         first = [f"{kind}{suffix}" for kind in vector.FIRST]
         shown.sort(key=lambda picture: first.index(picture.name) if picture.name in first else len(first))
-        figures = [vector.drawn(picture, place) for place, picture in enumerate(shown, number)]
-        number += len(figures)
+        figures = [vector.drawn(picture, next(number)) for picture in shown]
         pages.append({"answers": members, "points": points(members), "figures": figures})
     return pages
 

@@ -56,8 +56,7 @@ def command(
         typer.echo(json.dumps(found.to_json(), indent=2) if as_json else "\n\n".join(parts))
         return
     with errors.status("analyzing"):
-        from analysis.questions.report.answer import Page, report
-        from analysis.questions.report.live import follow
+        from analysis.questions.report.answer import Page, follow, report
 
         command = shlex.join(["cbs", *sys.argv[1:]])
         about: dict[str, Any] = {"targets": target or None, "metric": metric, "command": command}
