@@ -258,6 +258,14 @@ def tidy(rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> pd.DataFrame
     return table.astype(dict.fromkeys(table.columns[table.isna().all()], float))
 
 
+def of_each(
+    rows: Callable[[Answer], Iterable[dict[str, Any]]], columns: Sequence[str]
+) -> Callable[[Sequence[Answer]], pd.DataFrame]:
+    """Return the function ``compute`` of a figure: the table of the ``rows`` of every answer, each with the columns of
+    :func:`about`."""
+    return lambda answers: tidy([row | about(answer) for answer in answers for row in rows(answer)], columns)
+
+
 def along(kind: str, **columns: Iterable[Any]) -> list[dict[str, Any]]:
     """Return rows of one kind, one for each index of the columns, which have the same length."""
     return [{"kind": kind} | dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]

@@ -226,7 +226,7 @@ def test_a_rate_at_which_a_seed_diverged_stands_for_no_seed() -> None:
 
 
 def test_branches_are_a_section_of_the_page_of_a_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("analysis.questions.report.answer.drawings", lambda answers: [])
+    monkeypatch.setattr("analysis.questions.report.answer.drawings", lambda *_: [])
     sweep(tmp_path / "sweep", {"adamw": Truth()}, batch_sizes=(4, 16, 64), lrs=(2e-3, 4e-3), growth=1.5)
     write(tmp_path / "branches", checkpoints=CHECKPOINTS[:2])
     page = report(tmp_path, output=tmp_path / "page.html", config=FAST)

@@ -343,7 +343,7 @@ def test_a_page_that_cannot_be_written_leaves_the_old_one(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("analysis.questions.report.answer.os.replace", full)
-    monkeypatch.setattr("analysis.questions.report.answer.drawings", lambda answers: [])
+    monkeypatch.setattr("analysis.questions.report.answer.drawings", lambda *_: [])
     with pytest.raises(ResultsError, match=f"cannot write the report to {file}: No space left.*--output") as error:
         report(tiny, output=file, config=FAST)
     assert "\n" not in str(error.value)
@@ -376,7 +376,7 @@ def test_the_command_says_where_it_wrote_and_the_same_input_gives_the_same_bytes
     again = report(tiny, output=tmp_path / "new" / "b.html", config=FAST, command=command)
     assert again.path.read_bytes() == file.read_bytes()
     (tmp_path / "file").touch()
-    monkeypatch.setattr("analysis.questions.report.answer.drawings", lambda answers: [])
+    monkeypatch.setattr("analysis.questions.report.answer.drawings", lambda *_: [])
     code, out, err = run("report", tiny, "-o", tmp_path / "file" / "r.html", "--resamples", 100)
     assert (code, out) == (2, "")
     assert err.startswith("cbs: cannot write the report to")

@@ -23,7 +23,7 @@ META = f'<meta http-equiv="refresh" content="{REFRESH}">'
 
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr("analysis.questions.report.answer.drawings", lambda answers, number: [])
+    monkeypatch.setattr("analysis.questions.report.answer.drawings", lambda *_: [])
     root = tmp_path / "results" / "one"
     sweep(root, {"adamw": Truth()}, batch_sizes=(4, 16, 64), lrs=(2e-3, 4e-3), growth=1.5)
     return root

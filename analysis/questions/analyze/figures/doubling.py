@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,44 +13,40 @@ from analysis.arrays import percentiles
 from analysis.estimate.findings import Analysis
 from analysis.estimate.result import Answer
 from analysis.present import style
-from analysis.present.figures import about, along, figure, tidy
+from analysis.present.figures import along, figure, of_each
 
 _RESOLUTION = 60
+_COLUMNS = ["optimizer", "kind", "batch_size", "steps_saved", "low", "high", "examples_added"]
 
 EVEN = 100 * (1 - 0.5**0.5)
 """Percent of the steps that doubling saves where steps times examples stay the same."""
 
 
-def compute(answers: Sequence[Answer]) -> pd.DataFrame:
-    """Return rows of two kinds: ``point`` for every measured batch size whose double is not above the largest one, and
+def rows(answer: Answer) -> Iterator[dict[str, Any]]:
+    """Yield rows of two kinds: ``point`` for every measured batch size whose double is not above the largest one, and
     ``fit`` between them.
 
     ``steps_saved`` is in percent, with its interval ``low`` to ``high``; ``examples_added``, in percent, follows from
     it.
     """
-    rows = [row | about(answer) for answer in answers for row in _rows(answer)]
-    table = tidy(rows, ["optimizer", "kind", "batch_size", "steps_saved", "low", "high"])
-    table.insert(6, "examples_added", 100 - 2 * table["steps_saved"])
-    return table
-
-
-def _rows(answer: Answer) -> Iterator[dict[str, Any]]:
+    found = []
     for entry in answer.doublings:
         saved = entry.steps_saved.times(100)
         ends = dict(zip(("low", "high"), saved.interval, strict=True))
-        yield {"kind": "point", "batch_size": entry.batch_size, "steps_saved": saved.value} | ends
+        found.append({"kind": "point", "batch_size": entry.batch_size, "steps_saved": saved.value} | ends)
     if answer.draws is not None and len(answer.doublings) > 1:
         sizes = np.geomspace(answer.doublings[0].batch_size, answer.doublings[-1].batch_size, _RESOLUTION)
         rise = answer.draws.drawn(2 * sizes) - answer.draws.drawn(sizes)
         expected = answer.draws.estimate(2 * sizes) - answer.draws.estimate(sizes)
         high, low = -100 * np.expm1(percentiles(rise, answer.confidence))
-        yield from along("fit", batch_size=sizes, steps_saved=-100 * np.expm1(expected), low=low, high=high)
+        found += along("fit", batch_size=sizes, steps_saved=-100 * np.expm1(expected), low=low, high=high)
+    yield from (row | {"examples_added": 100 - 2 * row["steps_saved"]} for row in found)
 
 
 @figure(
     "doubling",
     of=Analysis,
-    compute=compute,
+    compute=of_each(rows, _COLUMNS),
     apart=True,
     title="What doubling the batch size buys",
     caption="Percent of the optimizer steps to {target} that twice the batch size saves, against the batch size in "

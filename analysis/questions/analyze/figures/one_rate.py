@@ -13,7 +13,7 @@ size of least data is :math:`E_{min} / S_{opt}`, the smallest that reaches the l
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +27,7 @@ from analysis.estimate.findings import Analysis
 from analysis.estimate.result import Answer
 from analysis.phrases import share_in_percent
 from analysis.present import style
-from analysis.present.figures import about, along, figure, tidy
+from analysis.present.figures import along, figure, of_each
 
 _COLUMNS = ["optimizer", "kind", "batch_size", "steps", "examples", "residual"]
 
@@ -102,17 +102,12 @@ def three_pieces(steps: Array, examples: Array) -> ThreePieces | None:
     return curve(min(fits, key=lambda fit: fit.cost).x)
 
 
-def compute(answers: Sequence[Answer]) -> pd.DataFrame:
-    """Return rows of four kinds: ``point`` per batch size; ``pieces`` and ``hyperbola`` along the two curves, with
+def rows(answer: Answer) -> Iterator[dict[str, Any]]:
+    """Yield rows of four kinds: ``point`` per batch size; ``pieces`` and ``hyperbola`` along the two curves, with
     their root mean square ``residual`` in ln steps at the measured batch sizes; ``best`` at E_min of the pieces.
 
     Only optimizers whose trials all have the same learning rate, and enough points to fit the pieces, have rows.
     """
-    rows = [about(answer) | row for answer in answers for row in _rows(answer)]
-    return tidy(rows, _COLUMNS)
-
-
-def _rows(answer: Answer) -> Iterator[dict[str, Any]]:
     rates = np.unique(np.concatenate([study.lrs for study in answer.studies]))
     points = [(point.batch_size, point.steps_to_target) for point in answer.points if point.steps_to_target]
     if len(rates) > 1 or answer.hyperbola is None or len(points) < 2:
@@ -141,7 +136,7 @@ def _rows(answer: Answer) -> Iterator[dict[str, Any]]:
 @figure(
     "one_rate",
     of=Analysis,
-    compute=compute,
+    compute=of_each(rows, _COLUMNS),
     panel="optimizer",
     title="Data against steps at one learning rate",
     caption="Data to {target} in {example_unit}s against optimizer steps, where all batch sizes have one learning "

@@ -19,32 +19,31 @@ from analysis.estimate.findings import Analysis
 from analysis.estimate.result import Answer
 from analysis.phrases import B_CRIT
 from analysis.present import style
-from analysis.present.figures import about, figure, tidy
+from analysis.present.figures import figure, of_each, tidy
 from analysis.present.figures.curves import fitted, measured
 
 _RESOLUTION = 120
+_COLUMNS = ["optimizer", "kind", "batch_size", "steps", "examples"]
 _GOALS = ["panel", "goal", "kind", "batch_size", "steps", "examples"]
 
 
-def compute(answers: Sequence[Answer]) -> pd.DataFrame:
-    """Return rows of up to four kinds (column ``kind``): ``point`` per batch size; ``fit`` along the curve;
+def rows(answer: Answer) -> Iterator[dict[str, Any]]:
+    """Yield rows of up to four kinds (column ``kind``): ``point`` per batch size; ``fit`` along the curve;
     ``hyperbola`` along the curve of exponent 1 if that looks different; ``critical`` at the critical batch size, if it
     was measured there."""
-    rows = [row | about(answer) for answer in answers for row in _rows(answer)]
-    table = tidy(rows, ["optimizer", "kind", "batch_size", "steps"])
-    table.insert(4, "examples", table["batch_size"] * table["steps"])
-    return table.drop(columns=["low", "high"], errors="ignore")
-
-
-def _rows(answer: Answer) -> Iterator[dict[str, Any]]:
-    reached = [point for point in answer.points if point.reached]
-    yield from map(measured, reached)
+    found = [measured(point) for point in answer.points if point.reached]
     if answer.draws is not None:
         first, last = answer.draws.batch_sizes[[0, -1]]
-        yield from fitted(answer, np.geomspace(first, last, _RESOLUTION))
+        found += fitted(answer, np.geomspace(first, last, _RESOLUTION))
     examples, size = answer.examples_at_critical.value, answer.critical_batch_size
     if examples and size:
-        yield {"kind": "critical", "batch_size": size, "steps": examples / size}
+        found.append({"kind": "critical", "batch_size": size, "steps": examples / size})
+    for row in found:
+        kept = {name: row[name] for name in ("kind", "batch_size", "steps")}
+        yield kept | {"examples": row["batch_size"] * row["steps"]}
+
+
+compute = of_each(rows, _COLUMNS)
 
 
 @figure(

@@ -18,7 +18,7 @@ from analysis.estimate.findings import Analysis
 from analysis.estimate.result import Answer
 from analysis.phrases import B_CRIT, with_interval
 from analysis.present import style
-from analysis.present.figures import CRITICAL, about, along, figure, tidy
+from analysis.present.figures import CRITICAL, along, figure, of_each
 from analysis.present.figures.curves import fitted, measured
 
 _RESOLUTION = 100
@@ -27,18 +27,14 @@ _PALE: dict[str, Any] = {"color": style.GREY, "linewidth": 2.5, "alpha": 0.35, "
 _COLUMNS = ["optimizer", "kind", "batch_size", "steps", "low", "high"]
 
 
-def compute(answers: Sequence[Answer]) -> pd.DataFrame:
-    """Return rows of several kinds (column ``kind``).
+def rows(answer: Answer) -> Iterator[dict[str, Any]]:
+    """Yield rows of several kinds (column ``kind``).
 
     ``point``: steps of one batch size with the range over seeds (``low``, ``high``); ``censored``: the most steps run
     where the target was not reached; ``fit``: the expected curve with its interval band, over the batch sizes that
     reached the target; ``near``: the part of it where steps times examples are within 10 % of the least; ``hyperbola``:
-    the curve of exponent 1, if that looks different. Every row has the critical batch size with its interval.
+    the curve of exponent 1, if that looks different.
     """
-    return tidy([row | about(answer) for answer in answers for row in _rows(answer)], _COLUMNS)
-
-
-def _rows(answer: Answer) -> Iterator[dict[str, Any]]:
     for point in answer.points:
         if point.reached:
             yield measured(point)
@@ -55,7 +51,7 @@ def _rows(answer: Answer) -> Iterator[dict[str, Any]]:
 @figure(
     "steps",
     of=Analysis,
-    compute=compute,
+    compute=of_each(rows, _COLUMNS),
     apart=True,
     title="Steps against batch size",
     caption="Optimizer steps to {target} against the batch size in {example_unit}s, each batch size at its best "
