@@ -39,7 +39,6 @@ class Reading:
     """Input for the estimate of one optimizer's curve at one target.
 
     Attributes:
-        target: the target.
         studies: studies in order of increasing batch size.
         not_reached: advice in case no batch size reached the target.
         easier: an easier target that was reached at every batch size; empty if there is none.

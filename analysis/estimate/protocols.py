@@ -38,7 +38,6 @@ class Missing:
     """Cells of a protocol that were never run and that one sweep can run.
 
     Attributes:
-        lr: learning rate.
         batch_sizes: batch sizes in examples, increasing.
         seeds: seeds missing at all of these batch sizes.
         command: shell command; empty if the sweep was not run by ``cbs sweep``.
@@ -55,7 +54,6 @@ class Protocol:
     """One way to choose the learning rate, and its answer from the same trials.
 
     Attributes:
-        name: name of the protocol.
         reference: batch size from whose best learning rate it starts; ``None`` if it has none.
         lrs: learning rate by batch size, where it was run.
         answer: answer from these trials alone; of a part of the curve if batch sizes are missing.

@@ -30,7 +30,6 @@ class CriticalBatchSize(Quantity):
     does not apply.
 
     Attributes:
-        definition: name of the definition.
         options: the options it was evaluated with.
         remark: a remark on the value; empty if there is none.
         drawn: its value on every draw, shape ``[R]``; 0, infinity or NaN as :class:`Definition` describes.
@@ -54,7 +53,6 @@ class Hyperbola:
     Attributes:
         critical_batch_size: ``E_min / S_min`` in examples.
         min_steps: ``S_min``, optimizer updates.
-        min_examples: ``E_min``.
         curve: its draws, shape ``[R]``.
     """
 
@@ -90,9 +88,6 @@ class Answer:
     """The answer for one optimizer at one target.
 
     Attributes:
-        group: the trials of the optimizer.
-        target: the target.
-        config: configuration of the analysis.
         studies, points: one per batch size, in increasing order.
         draws: draws of the curve; ``None`` if the target was reached at fewer than two batch sizes.
         definitions: the critical batch size by every definition, by name.
@@ -149,6 +144,11 @@ class Answer:
     @property
     def interval(self) -> Interval:
         return self.critical.interval
+
+    @property
+    def judgement(self) -> str:
+        """The verdict, unless it is ok, and the advice; empty without either."""
+        return self.advice if self.verdict is Verdict.OK else f"{self.verdict}: {self.advice}"
 
     @property
     def geometry(self) -> GeometryColumns | None:

@@ -25,7 +25,6 @@ class TimeCurve:
     """Steps and seconds over batch sizes on one number of devices.
 
     Attributes:
-        devices: number of devices.
         batch_sizes: batch sizes, shape ``[K]``, increasing.
         seconds: seconds per step, shape ``[K]``.
         steps: expected steps to target, shape ``[K]``.

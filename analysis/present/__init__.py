@@ -103,8 +103,6 @@ def write(
     """Write tables (CSV, LaTeX), figures and JSON of a result into ``folder``, creating it if needed; all or nothing.
 
     Args:
-        result: the result.
-        folder: folder to write to.
         figures: page width for the figures, one of :data:`analysis.page_widths.VENUES`; ``None`` for no figures.
         labels: names of the curves in the figures, and whether a panel alone has a title.
 

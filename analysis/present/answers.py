@@ -9,7 +9,6 @@ from typing import Any
 
 from analysis.arrays import Quantity
 from analysis.estimate.definitions import HEADLINE, in_words, math_symbol, symbol
-from analysis.estimate.diagnosis import Verdict
 from analysis.estimate.noise import PLAIN
 from analysis.estimate.result import Answer, BatchDoubling
 from analysis.estimate.studies import Point
@@ -119,7 +118,7 @@ def summary(answers: Sequence[Answer], *, names: Mapping[str, str] | None = None
         Column("lr_interior", lr_interior, when(lrs_known, "LR interior"), left=True, wide=True),
         Column("lowest_lr", lambda a: (lrs_tried(a) or (None, None))[0]),
         Column("highest_lr", lambda a: (lrs_tried(a) or (None, None))[1]),
-        Column("", lrs_tried, when(lrs_known, "LRs tried"), text=_span, left=True, wide=True),
+        Column("", _span, when(lrs_known, "LRs tried"), left=True, wide=True),
         Column("verdict", heading="verdict", left=True),
         Column("advice"),
     )  # fmt: skip
@@ -136,7 +135,7 @@ def summary(answers: Sequence[Answer], *, names: Mapping[str, str] | None = None
         if answer.draws is not None:
             wide_lines.append(f"{who}: {if_hyperbola(answer)}")
         if answer.advice:
-            lines.append(f"{who}: {'' if answer.verdict is Verdict.OK else f'{answer.verdict}: '}{answer.advice}")
+            lines.append(f"{who}: {answer.judgement}")
         if answer.critical.remark and not own:
             lines.append(f"{who}: {answer.critical.definition}: {answer.critical.remark}")
     if any(answer.draws for answer in answers):
@@ -195,8 +194,8 @@ def lrs_tried(answer: Answer) -> tuple[float, float] | None:
     return (min(lrs), max(lrs)) if lrs and all(map(math.isfinite, lrs)) else None
 
 
-def _span(ends: tuple[float, float] | None) -> str:
-    return DASH if ends is None else f"{ends[0]:.3g}..{ends[1]:.3g}"
+def _span(answer: Answer) -> str | None:
+    return "{:.3g}..{:.3g}".format(*tried) if (tried := lrs_tried(answer)) else None
 
 
 def definitions(answers: Sequence[Answer], *, names: Mapping[str, str] | None = None) -> Table:

@@ -113,9 +113,7 @@ class Table:
 
     Attributes:
         columns, rows: see the module docstring.
-        title: one line above the table.
-        lines: sentences below it.
-        wide_lines: further sentences if all quantities are requested.
+        lines, wide_lines: sentences below it; the latter if all quantities are requested.
         asked: option that must be given for it to be shown, such as ``definitions``; empty for always.
     """
 
@@ -211,7 +209,6 @@ def latex(table: Table, *, fits: bool = False) -> str:
     Written without the Styler of pandas, whose import takes longer than the whole analysis of a small sweep.
 
     Args:
-        table: the table.
         fits: whether to break words of text columns if the table would be wider than the text of NeurIPS.
     """
     table = table.shown(wide=True)

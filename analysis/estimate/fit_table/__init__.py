@@ -58,7 +58,6 @@ class TableFit(Analysis):
     """Result of :func:`fit_table`, with one answer per group, optimizer and target.
 
     Attributes:
-        name: name of the table.
         names: group and optimizer of every answer as in the table; ``None`` if there is no such column.
         unit: what the batch size counts, in words.
     """
@@ -101,7 +100,6 @@ def fit_table(
         source: a CSV, TSV or Parquet file, ``-`` for standard input, or a table in memory, with the columns
             ``batch_size`` and ``steps`` and, optionally, ``optimizer``, ``group``, ``seed``, ``lr``, ``censored``,
             ``target`` and ``tokens_per_example``.
-        config: configuration of the analysis.
         columns: titles of columns in the table, by the names used here, where they differ.
         unit: what ``batch_size`` counts, in the plural: ``sequences``.
 

@@ -60,7 +60,6 @@ class Optimum:
     Attributes:
         batch_size: examples per step.
         log_lr, variance, edge, step: as in :class:`analysis.estimate.best_rate.AtBest`.
-        seeds: number of seeds.
         half_width: of the interval in ln lr; NaN if there is one seed and no law, so that the scatter is unknown.
     """
 
@@ -119,7 +118,6 @@ class LearningRateLaw:
     Attributes:
         optima: one per batch size that reached the target, in increasing order; those at an edge are not used for the
             law.
-        confidence: confidence of the intervals.
         trend: kind of dependence; saturation counts as seen if ``B_n`` is below the largest batch size with this
             confidence.
         scatter: scatter of the optima around the law, relative to what seeds and grid explain; ``None`` without a law.
@@ -128,7 +126,6 @@ class LearningRateLaw:
         max_lr: ``eta_max``; its value, and those of ``noise_batch_size`` and ``alpha``, are ``None`` if no saturation
             was seen.
         noise_batch_size: ``B_n`` in examples.
-        alpha: the exponent.
         curves: ``ln eta_max``, ``ln B_n`` and ``alpha`` of the law, then of every resample, shape ``[3, 1 + R]``. If
             ``ln B_n`` is infinite, ``ln eta_max`` is ln lr at B = 1.
     """

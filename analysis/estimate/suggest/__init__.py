@@ -44,14 +44,10 @@ class Suggestion:
     """Trials that would help: every batch size with every seed (and learning rate), except those that exist already.
 
     Attributes:
-        group: the trials of the optimizer.
-        target: the target.
         batch_sizes: batch sizes in examples, increasing.
-        seeds: the seeds.
         lrs: learning rates; ``None`` if the sweep searches them.
         missing: cells that have no trial yet, as batch size and seed.
         trials: number of missing trials; ``None`` if learning rates are searched.
-        reasons: reasons in words.
         interval_factor: expected width of the interval of ``ln B_crit`` relative to now; ``None`` if there is no
             interval yet.
         cost: examples that the missing trials take if all of them run to the target; pruned ones take less, or up to

@@ -78,7 +78,6 @@ def label_points(
     first. Everything else about the figure must be final.
 
     Args:
-        axes: the axes.
         labels: x and y (data), text and colour of each.
         marks: positions to keep free, in data coordinates, shape ``[n, 2]``.
         lines: points along lines that should stay visible, in data coordinates, shape ``[n, 2]``.
@@ -125,8 +124,6 @@ def key(axes: Axes, handles: Sequence[Line2D], x: Any, y: Any, *, title: str = "
     :data:`LEAST_DATA` of the height, is placed below the figure.
 
     Args:
-        axes: the axes.
-        handles: labelled artists.
         x: x values of the data, same length as ``y``.
         y: y values of the data; not finite where there is none.
         title: what the labels contain in addition to the names.

@@ -29,8 +29,6 @@ class Comparison(Scope):
     """Comparison of the optimizers of one sweep, workload and target.
 
     Attributes:
-        definition: definition of the critical batch size.
-        optimizers: names of the optimizers.
         reference: the optimizer in the numerator of the token ratios.
         token_ratios: one for each other optimizer.
         critical_batch_sizes: one for every ordered pair of optimizers.
@@ -99,8 +97,7 @@ def _comparison(scope: Scope, reference: str | None, throughput: Throughput | No
     chosen = pick_reference(answers, reference)
     others = [answer for answer in answers if answer is not chosen]
     ratios = [token_ratio(chosen, other) for other in others]
-    doubted = [answer for answer in answers if answer.verdict is not Verdict.OK]
-    notes = [f"{answer.group.optimizer}: {answer.verdict}: {answer.advice}" for answer in doubted]
+    notes = [f"{each.group.optimizer}: {each.judgement}" for each in answers if each.verdict is not Verdict.OK]
     if reference is not None and not named(answers, reference):
         notes.append(f"{reference} is not among these optimizers: compared with {chosen.group.optimizer}")
     if not others:

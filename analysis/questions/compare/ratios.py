@@ -35,7 +35,6 @@ class RatioAt(Quantity):
     one may lie beyond.
 
     Attributes:
-        batch_size: the batch size, in examples.
         measured: ratio of the measured means; ``None`` where one optimizer was not run. Without draws it is the value.
     """
 
@@ -48,8 +47,6 @@ class TokenRatio:
     """Token ratio of one optimizer.
 
     Attributes:
-        reference: the reference optimizer.
-        optimizer: the other optimizer.
         at: ratios at the batch sizes at which both reached the target.
         curve: ratios between the smallest and the largest of these; empty if there are fewer than two.
         probability_not_decreasing: probability that the ratio is at least as large at the largest batch size that both

@@ -93,7 +93,7 @@ def recommend(
 
 def advise(answer: Answer, throughput: Throughput, wish: Wish, curves: LocalCurves = MappingProxyType({})) -> Advice:
     """Return the best batch size of an optimizer for every objective; ``curves`` are those of :func:`local_curves`."""
-    remarks = [] if answer.verdict is Verdict.OK else [f"{answer.verdict}: {answer.advice}"]
+    remarks = [] if answer.verdict is Verdict.OK else [answer.judgement]
     courses = courses_of(answer, throughput, wish.devices)
     if not courses:
         remarks.append(_why_nothing(answer, throughput, wish.devices))

@@ -57,19 +57,13 @@ class Plan:
     """The best batch size of one optimizer for one objective.
 
     Attributes:
-        optimizer: the optimizer.
-        objective: the objective.
-        batch_size: the recommended batch size.
-        devices: number of devices.
         within_5_percent: smallest and largest batch size around it that take at most 5 % more on these devices.
         best_batch_size_interval: interval of the best batch size on these devices.
         probability_within_5_percent: probability that the batch size takes at most 5 % more than the best on these
             devices.
         steps, examples: steps and examples to target.
         seconds: wall time to target, without validation.
-        device_hours: device-hours to target.
         cost: cost in the currency of the price of a device-hour; both are ``None`` if unknown.
-        remarks: remarks on the plan.
         objective_value: value of the objective in its own unit.
         objective_draws: draws of it, shape ``[R]``.
     """
@@ -115,7 +109,6 @@ class Advice:
     """Recommendations for one optimizer.
 
     Attributes:
-        answer: the answer that they are based on.
         plans: plan by objective; empty if nothing can be recommended.
         doubling_devices: gain from twice the devices; ``None`` if no step time is known for them, or nothing can be
             recommended.

@@ -110,7 +110,6 @@ def follow(
     """Write the page while a sweep at ``path`` runs, and once more when none is running.
 
     Args:
-        path: path of the results.
         write: writes the page; receives the seconds after which a browser reloads it, ``None`` for never.
         note: called with each line of information for the user.
         pause: waits for a number of seconds.

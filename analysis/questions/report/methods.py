@@ -14,7 +14,6 @@ from typing import Any
 import cbs
 from analysis.config import DEFAULT, AnalysisConfig
 from analysis.estimate.definitions import HEADLINE, in_words, math_symbol, symbol
-from analysis.estimate.diagnosis import Verdict
 from analysis.estimate.estimates import answers
 from analysis.estimate.result import Answer
 from analysis.phrases import number, percent, plural
@@ -205,8 +204,7 @@ def _curve(members: Sequence[Answer]) -> Iterator[str]:
     for answer in members:
         if answer.advice:
             who = answer.group.optimizer + (f", {answer.target}" if several else "")
-            verdict = "" if answer.verdict is Verdict.OK else f"{answer.verdict}: "
-            notes.append(f"{_tex(who)}: {_tex(verdict + answer.advice)}.")
+            notes.append(f"{_tex(who)}: {_tex(answer.judgement)}.")
     if notes:
         yield rf"Not every answer is beyond doubt.\footnote{{{' '.join(notes)}}}"
 

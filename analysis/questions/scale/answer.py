@@ -61,7 +61,6 @@ def scale(
 
     Args:
         paths: sweeps, or folders of sweeps.
-        config: configuration of the analysis.
         against: names in :data:`analysis.questions.scale.points.AXES`; ``None`` for all that vary.
         vary: axes or workload options along which to compare, all else equal; ``None`` for every option that varies.
         hold_data: amounts of data at which ``vary`` is also compared, with the loss free; in tokens if an example has

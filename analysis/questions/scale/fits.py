@@ -50,10 +50,8 @@ class ScalingLaw:
         points: indices of the points.
         x: values of the points on the axis, shape ``[n]``.
         unit: unit of ``x``; empty for a plain number.
-        fit: the fitted law, if any.
         doubted: number of points whose verdict is not ok, which the interval does not account for.
         remark: why there is no law, or what to know about it; otherwise empty.
-        predictions: predictions at the requested values.
     """
 
     kind: str

@@ -29,18 +29,14 @@ class ScalingPoint:
     """One workload variant, optimizer and target with a critical batch size.
 
     Attributes:
-        sweep: name of the sweep.
         family: name of the workload.
         workload: name of the workload, with the options that distinguish it from others.
         workload_options: every option that the workload was given, nested ones by dotted name.
         optimizer: name of the optimizer, with the settings that distinguish it from others.
-        target: the target.
         run: index of the group of trials behind the point, the same for all targets of these trials.
-        critical_batch_size, interval: the critical batch size with its interval.
         unit: unit of batch sizes: ``sequence``, ``token``, ...
         parameters: number of model parameters, if known.
         data: examples to the target in ``data_unit``; ``None`` if the measured batch sizes do not show them.
-        data_interval: interval of ``data``.
         data_unit: unit of ``data``: ``token``, or the example.
         compute: 6 N D in FLOPs; ``None`` without N or tokens.
         held_data: for a point interpolated between targets, the data at which it is interpolated.

@@ -80,17 +80,14 @@ class PowerLaw:
     """A fitted power law.
 
     Attributes:
-        exponent: the exponent ``k``.
-        exponent_interval: its interval, including the scatter.
-        exponent_interval_of_errors: its interval if the law held exactly, without scatter beyond the points' own
+        exponent_interval: interval of the exponent ``k``, including the scatter.
+        exponent_interval_of_errors: the same if the law held exactly, without scatter beyond the points' own
             errors.
         log_constants: ``ln c`` of every set.
         constant_intervals: interval of ``c`` of every set.
         scatter: scatter beyond the points' own errors; ``None`` if there are no degrees of freedom to estimate it
             (``freedom`` 0): the intervals then include only the points' own errors.
         freedom: see :attr:`Observations.freedom`.
-        residual_rms: root mean squared residual of ``ln y``.
-        confidence: confidence of the intervals.
         drawn: ``ln c`` of every set and ``k`` on every draw, shape ``[R, sets + 1]``.
         new_point: deviations of a new point of other runs from the law, shape ``[R]``.
     """
