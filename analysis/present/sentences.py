@@ -38,9 +38,13 @@ def sentence(critical: CriticalBatchSize) -> str:
             f"the critical batch size B_crit is where examples times steps to the power {rate:g} are least: there one "
             f"percent fewer steps costs {rate:g} percent more examples"
         )
-    first = " ".join((inspect.getdoc(DEFINITIONS[name]) or "").partition(".")[0].split()).removeprefix("The ")
-    said = re.sub(r":\w+:`([^`]*)`|``", r"\1", first[0].lower() + first[1:])
-    return f"the critical batch size {symbol(name)} is the {said}"
+    first = unmarked((inspect.getdoc(DEFINITIONS[name]) or "").partition(".")[0]).removeprefix("The ")
+    return f"the critical batch size {symbol(name)} is the {first[0].lower()}{first[1:]}"
+
+
+def unmarked(text: str) -> str:
+    """Return a docstring without its markup, on one line."""
+    return re.sub(r":\w+:`([^`]*)`|``", r"\1", " ".join(text.split()))
 
 
 def meaning(answer: Answer) -> str:

@@ -22,6 +22,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 # isort: off
+# ruff: noqa: F401
 from analysis.present.style.labels import SMALL, below, key, label_ends, label_points, spread
 from analysis.present.style.scales import (
     apart, axis_label, batch_axes, data_scale, literal, log_axes, log_axis, log_scale, most_ticks, near, plain,
@@ -205,12 +206,3 @@ def handle(label: str, look: MarkStyle, *, line: bool = True, **marks: Any) -> L
         [], [], color=look.colour, linestyle=look.dashes if line else "", marker=look.marker,
         label=literal(label), **marks,
     )  # fmt: skip
-
-
-__all__ = [
-    "ALERT", "COLOURS", "GREY", "MARKERS", "SMALL", "MarkStyle", "apart", "axis_label", "band", "batch_axes", "behind",
-    "below", "curve", "data_scale", "drop_line", "each", "grid", "handle", "is_wide", "key", "label_ends",
-    "label_points", "literal", "log_axes",
-    "log_axis", "log_scale", "looks", "mark", "most_ticks", "near", "percent", "plain", "points",
-    "save_as", "shades", "size", "spread", "style", "token_axis", "width", "words", "wrapped", "wrapped_apart",
-]  # fmt: skip

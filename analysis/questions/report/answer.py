@@ -31,7 +31,7 @@ from analysis.present.answers import definitions, doublings, example_units, poin
 from analysis.present.figures import figures_of, pictures, scopes
 from analysis.present.sentences import facts, sentence
 from analysis.present.table import Table
-from analysis.questions.report import content, vector
+from analysis.questions.report import bibliography, content, vector
 from analysis.read.results import Results, load
 from cbs.errors import ResultsError
 from cbs.files import atomic_file, refuse_links
@@ -69,7 +69,6 @@ def report(
     metric: str | None = None,
     output: str | os.PathLike[str] | None = None,
     config: AnalysisConfig = DEFAULT,
-    title: str = "",
     command: str = "",
     refresh: int | None = None,
 ) -> Page:
@@ -78,7 +77,6 @@ def report(
     Args:
         path, targets, metric, config: as for :func:`analysis.analyze`, including errors.
         output: the file to write; ``analysis/report.html`` inside ``path`` by default.
-        title: title of the page; the names of the sweeps if empty.
         command: command that makes this page, to be shown on it; left out if empty.
         refresh: seconds after which a browser reloads the page, for a running sweep; ``None`` for never.
 
@@ -93,7 +91,7 @@ def report(
     number = itertools.count(1)
     figures = drawings(scope_answers, number)
     added = list(sections(Path(path), config, number))
-    text = render(results, scope_answers, config, figures, added, title=title, command=command, refresh=refresh)
+    text = render(results, scope_answers, config, figures, added, command=command, refresh=refresh)
     data = text.encode(errors="backslashreplace")
     with atomic_file(file, "the report to ", "; choose another file with --output") as draft:
         draft.write_bytes(data)
@@ -184,7 +182,6 @@ def render(
     figures: Sequence[Mapping[str, Any]],
     added: Sequence[Mapping[str, Any]] = (),
     *,
-    title: str = "",
     command: str = "",
     refresh: int | None = None,
 ) -> str:
@@ -202,7 +199,7 @@ def render(
     sweeps = [content.sweep(name, str(group.folder), group.manifest) for name, group in folders.items()]
     runs = [run for sweep in sweeps for run in sweep["runs"]]
     return environment.get_template("page.html").render(
-        title=title or f"Critical batch size: {', '.join(folders)}",
+        title=f"Critical batch size: {', '.join(folders)}",
         style=Markup((Path(__file__).parent / "page.css").read_text()),
         summary=content.verdict_first(summary(shown_answers).shown(wide=True)),
         definitions=definitions(shown_answers),
@@ -238,7 +235,7 @@ def render(
 def _papers(text: str) -> Markup:
     """Return ``text`` with arXiv numbers as links."""
     link = Markup('<a href="https://arxiv.org/abs/{0}">arXiv:{0}</a>')
-    parts = content.ARXIV.split(text)
+    parts = bibliography.ARXIV.split(text)
     return Markup("").join(link.format(part) if place % 2 else part for place, part in enumerate(parts))
 
 

@@ -17,7 +17,7 @@ SOFTWARE = "cbs"
 
 GAUSSIAN_PROCESSES = "rasmussen2006gaussian"
 
-_ARXIV = re.compile(r"arXiv:(\d{4}\.\d{5})")
+ARXIV = re.compile(r"arXiv:(\d{4}\.\d{5})")
 _EPRINT = re.compile(r"eprint = \{([^}]*)\}")
 _OPTIMIZERS = re.compile(r", optimizers = \{([^}]*)\}")
 """Field with the registered names of the optimizers that a paper introduces; not printed."""
@@ -42,9 +42,14 @@ def bibtex(keys: list[str]) -> str:
     return "\n\n".join(re.sub(r", (?=\w+ = \{)", ",\n  ", text)[:-1] + "\n}" for text in texts)
 
 
+def cited(name: str) -> list[str]:
+    """Return the arXiv numbers that the file of a definition cites, each once."""
+    return list(dict.fromkeys(ARXIV.findall(inspect.getdoc(sys.modules[DEFINITIONS[name].__module__]) or "")))
+
+
 def of_definition(name: str) -> list[str]:
     """Return the keys of the sources that the file of a definition cites by arXiv number."""
-    numbers = _ARXIV.findall(inspect.getdoc(sys.modules[DEFINITIONS[name].__module__]) or "")
+    numbers = cited(name)
     return [key for key, entry in entries().items() if (found := _EPRINT.search(entry)) and found[1] in numbers]
 
 

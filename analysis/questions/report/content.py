@@ -20,14 +20,13 @@ from analysis.estimate.diagnosis import Verdict
 from analysis.estimate.result import Answer
 from analysis.phrases import DASH, with_interval
 from analysis.plain import flat
-from analysis.present.sentences import good, if_hyperbola, meaning
+from analysis.present.sentences import good, if_hyperbola, meaning, unmarked
 from analysis.present.table import Column, Table
+from analysis.questions.report import bibliography
 from analysis.read.results import Results
 
 MESSAGES = 20
 """Largest number of trial messages that are shown."""
-
-ARXIV = re.compile(r"arXiv:(\d{4}\.\d{5})")
 
 
 def axis(answers: Sequence[Answer]) -> tuple[float, float]:
@@ -85,17 +84,14 @@ def definitions(answers: Sequence[Answer]) -> list[dict[str, str]]:
     entries = []
     for name, entry in answers[0].definitions.items():
         kind = DEFINITIONS[name]
-        sentence, _, rest = (inspect.getdoc(sys.modules[kind.__module__]) or "").partition("\n\n")
-        exactly = (inspect.getdoc(kind) or "").partition("\n\n")[0]
-        source = ", ".join(f"arXiv:{number}" for number in dict.fromkeys(ARXIV.findall(rest)))
-        called = in_words(name, entry.options)
-        entries.append({"called": called, "sentence": _plain(sentence), "exactly": _plain(exactly), "source": source})
+        sentence, exactly = (
+            unmarked((inspect.getdoc(of) or "").partition("\n\n")[0]) for of in (sys.modules[kind.__module__], kind)
+        )
+        source = ", ".join(f"arXiv:{number}" for number in bibliography.cited(name))
+        entries.append(
+            {"called": in_words(name, entry.options), "sentence": sentence, "exactly": exactly, "source": source}
+        )
     return entries
-
-
-def _plain(text: str) -> str:
-    """Return a docstring without its markup."""
-    return re.sub(r":\w+:`([^`]*)`", r"\1", " ".join(text.split())).replace("``", "")
 
 
 def sweep(name: str, folder: str, manifest: Mapping[str, Any]) -> dict[str, Any]:

@@ -323,13 +323,13 @@ def test_several_targets_have_their_figures_and_points_apart(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(vector, "_svg", lambda figure, prefix: "</svg>")
-    written = report(tiny, targets=[2.4, 2.8], output=tmp_path / "r.html", config=FAST, title="Mine")
+    written = report(tiny, targets=[2.4, 2.8], output=tmp_path / "r.html", config=FAST)
     document = Document(written.path.read_text())
     assert document.problems == []
     headings = [text for tag, text in document.texts if tag == "h3"]
     for target in ("validation_loss < 2.4", "validation_loss < 2.8"):
         assert headings.count(f"synthetic, synthetic, {target}") == 2
-    assert ("h1", "Mine") in document.texts
+    assert ("h1", "Critical batch size: synthetic") in document.texts
     assert written.figures == len(document.all("figure"))
 
 

@@ -29,7 +29,7 @@ def rows(answer: Answer) -> Iterator[dict[str, Any]]:
     ``steps_saved`` is in percent, with its interval ``low`` to ``high``; ``examples_added``, in percent, follows from
     it.
     """
-    found = []
+    found: list[dict[str, Any]] = []
     for entry in answer.doublings:
         saved = entry.steps_saved.times(100)
         ends = dict(zip(("low", "high"), saved.interval, strict=True))
