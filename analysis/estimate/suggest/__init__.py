@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from analysis.estimate.definitions import HEADLINE
-from analysis.estimate.diagnosis import FEWEST_SEEDS, SUDDEN, Doubts
+from analysis.estimate.diagnosis import FEWEST_SEEDS, SUDDEN
 from analysis.estimate.result import Answer
 from analysis.estimate.studies import NOT_RUN, Study
 from analysis.estimate.suggest.design import GOAL, Cell, Design
@@ -78,26 +78,21 @@ Wanted = tuple[tuple[int, ...], tuple[int, ...], tuple[str, ...]]
 def suggest(answer: Answer) -> Suggestion | None:
     """Return the trials that would help this answer most; ``None`` if no batch size reached the target, because more
     trials of the same protocol would not either."""
-    reached = [point.batch_size for point in answer.points if point.reached]
-    if not reached:
+    known = Known(answer)
+    if not known.reached:
         return None
-    edges = {
-        point.batch_size: _beyond(study.along_lr, point.best_lr)
-        for point, study in zip(answer.points, answer.studies, strict=True)
-        if point.at_grid_edge and point.best_lr is not None
-    }
-    group, searching = answer.group, _searching(answer, reached, edges)
+    group, searching = answer.group, known.searching()
     anew = searching is not None and answer.target != group.target
-    wanted = searching or _asked_for(answer, reached, edges) or _most_for_its_cost(answer, reached)
+    wanted = searching or known.asked_for() or known.most_for_its_cost()
     if wanted is None:
         return None
     sizes, seeds, reasons = wanted
-    rates, done = None if searching else _rates(answer, sizes, edges), {} if anew else _done(answer)
+    rates, done = None if searching else known.rates(sizes), {} if anew else known.done
     usual = _LRS_FROM_KNOWN if anew else int(np.median([len(study.lrs) for study in answer.studies]))
     lacking: dict[Cell, int] = {}
     for cell in itertools.product(sizes, seeds):
         there = done.get(cell, set())
-        beyond = len(edges.get(cell[0], ())) if searching else 0
+        beyond = len(known.edges.get(cell[0], ())) if searching else 0
         lacking[cell] = (beyond if there else usual) if rates is None else len(set(rates) - there)
     missing = tuple(cell for cell, count in lacking.items() if count)
     if not missing:
@@ -111,25 +106,167 @@ def suggest(answer: Answer) -> Suggestion | None:
         missing=missing,
         trials=None if rates is None else sum(lacking.values()),
         reasons=reasons,
-        interval_factor=_factor(answer, missing),
-        cost=sum(lacking[cell] * _examples(answer, cell[0]) for cell in missing),
+        interval_factor=known.factor(missing),
+        cost=sum(lacking[cell] * known.examples(cell[0]) for cell in missing),
         command=adding(
             group.manifest, group.folder, group.choice, sizes, seeds, rates, target=answer.target if anew else None
         ),
     )
 
 
-def _rates(answer: Answer, sizes: Sequence[int], edges: dict[int, tuple[float, ...]]) -> tuple[float, ...] | None:
-    """Return the learning rates for the command: those tried at the batch sizes, and those beyond an edge; ``None`` if
-    none were listed and no best one lies at an edge."""
-    axes = answer.group.manifest.get("axes")
-    listed = isinstance(axes, dict) and axes.get("lrs") is not None
-    if not (edges or listed):
-        return None
-    near = [study for study in answer.studies if listed or study.batch_size in sizes]
-    tried = {lr for study in near for lr in study.lrs.tolist() if math.isfinite(lr)}
-    beyond = {lr for lrs in edges.values() for lr in lrs if not any(math.isclose(lr, it, rel_tol=1e-5) for it in tried)}
-    return tuple(sorted(tried | beyond)) or None
+class Known:
+    """What has run for an answer.
+
+    Attributes:
+        reached: batch sizes that reached the target.
+        edges: by batch size whose best learning rate is at an edge of the grid, learning rates beyond it.
+        seeds: all seeds, in order.
+        done: cells that have trials, and the learning rates that a sweep would not run again there.
+        design: what further runs would narrow; ``None`` without draws.
+        axes: of the sweep; ``None`` if it does not state them.
+    """
+
+    def __init__(self, answer: Answer) -> None:
+        self.answer = answer
+        self.reached = [point.batch_size for point in answer.points if point.reached]
+        self.edges = {
+            point.batch_size: _beyond(study.along_lr, point.best_lr)
+            for point, study in zip(answer.points, answer.studies, strict=True)
+            if point.at_grid_edge and point.best_lr is not None
+        }
+        self.seeds = tuple(sorted({int(seed) for study in answer.studies for seed in study.seeds}))
+        self.done = {
+            (study.batch_size, int(seed)): set(study.lrs[np.isin(status, NOT_RUN, invert=True)].tolist())
+            for study in answer.studies
+            for seed, status in zip(study.seeds, study.status.T, strict=True)
+        }
+        self.design = None if answer.draws is None else Design(answer.draws, frozenset(self.seeds))
+        axes = answer.group.manifest.get("axes")
+        self.axes: dict[str, Any] | None = axes if isinstance(axes, dict) else None
+
+    def seeds_up_to(self, least: int) -> tuple[int, ...]:
+        """Return the existing seeds, with new ones added up to ``least``."""
+        new = (number for number in itertools.count() if number not in self.seeds)
+        return tuple(sorted([*self.seeds, *itertools.islice(new, max(0, least - len(self.seeds)))]))
+
+    def rates(self, sizes: Sequence[int]) -> tuple[float, ...] | None:
+        """Return the learning rates for the command: those tried at the batch sizes, and those beyond an edge; ``None``
+        if none were listed and no best one lies at an edge."""
+        listed = self.axes is not None and self.axes.get("lrs") is not None
+        if not (self.edges or listed):
+            return None
+        near = [study for study in self.answer.studies if listed or study.batch_size in sizes]
+        tried = {lr for study in near for lr in study.lrs.tolist() if math.isfinite(lr)}
+        beyond = {lr for lrs in self.edges.values() for lr in lrs}
+        beyond = {lr for lr in beyond if not any(math.isclose(lr, it, rel_tol=1e-5) for it in tried)}
+        return tuple(sorted(tried | beyond)) or None
+
+    def searching(self) -> Wanted | None:
+        """Return what a sweep that searches its learning rates needs if a best one is at an edge: never a list of them,
+        and other gaps show only once this one is closed. ``None`` if the sweep does not search, or no best one is at an
+        edge.
+
+        At the sweep's own target the search goes on until the best one is interior, so it has not ended. At another
+        target a new search, which starts from the best known learning rates, is far cheaper than a grid for all batch
+        sizes.
+        """
+        group, axes = self.answer.group, self.axes
+        if not self.edges or not group.stops_at_target or axes is None:
+            return None
+        if axes.get("lrs") is not None or axes.get("lr_rule"):
+            return None
+        where = f"the best learning rate is at the edge of the grid at batch size {_listed(self.edges)}"
+        if self.answer.target == group.target:
+            sizes = {point.batch_size for point in self.answer.points}.union(_whole(axes.get("batch_sizes")))
+            seeds = {*self.seeds}.union(_whole(axes.get("seeds")))
+            return tuple(sorted(sizes)), tuple(sorted(seeds)), (f"{where}: its search has not ended",)
+        reason = (
+            f"{where}, and a sweep searches at its own target only: a sweep at this target, which starts from the best "
+            "learning rates here"
+        )
+        return tuple(self.reached), self.seeds, (reason,)
+
+    def asked_for(self) -> Wanted | None:
+        """Return the trials that the verdict calls for; ``None`` if it calls for none."""
+        smaller, larger = self.sides()
+        seeds = self.seeds_up_to(SEEDS)
+        have = max(point.seeds for point in self.answer.points if point.reached)
+        found = self.answer.doubts.sudden
+        sudden = found is not None and found.chance > SUDDEN
+        around = [size for size in self.reached if sudden and found and found.below <= size <= found.above]
+        odd = _middles(around, _NEAR)
+        at_edges = ", ".join(f"{size} ({_listed(lrs)})" for size, lrs in self.edges.items())
+        asked = [
+            (
+                smaller,
+                f"smaller batch sizes ({_listed(smaller)}): steps x examples may be least below the present ones",
+            ),
+            (larger, f"larger batch sizes ({_listed(larger)}): steps x examples may be least above the present ones"),
+            (self.edges, f"learning rates beyond the edge of the grid at batch size {at_edges}"),
+            (odd, f"batch sizes {_listed(odd)}: the curve changes suddenly there"),
+            (
+                self.reached if have < FEWEST_SEEDS else (),
+                f"{len(seeds)} seeds instead of {have}: with fewer, the noise between seeds is hardly known",
+            ),
+        ]
+        sizes = sorted({size for part, _ in asked for size in part})
+        return (tuple(sizes), seeds, tuple(reason for part, reason in asked if part)) if sizes else None
+
+    def sides(self) -> tuple[list[int], list[int]]:
+        """Return batch sizes to add below and above the existing ones, until the answer lies between them.
+
+        At most two on a side, each about a factor of 2 farther; none above batch sizes that were run and did not reach
+        the target.
+        """
+        first, last = (self.answer.points[end].batch_size for end in (0, -1))
+        below, above = self.answer.doubts.beyond if len(self.reached) > 2 else (True, True)
+        smaller = [first // part for part in (4, 2) if first >= part]
+        return (
+            smaller if below and first == self.reached[0] else [],
+            [last * 2, last * 4] if above and last == self.reached[-1] else [],
+        )
+
+    def most_for_its_cost(self) -> Wanted | None:
+        """Return new batch sizes with the existing seeds, or one more seed at some or all: what reaches the goal at
+        least cost; of what does not, the fewest examples per log of narrowing."""
+        design = self.design
+        if design is None:
+            return None
+        reached, more = self.reached, self.seeds_up_to(len(self.seeds) + 1)
+        first, last = (self.answer.points[end].batch_size for end in (0, -1))
+        new = [first // 2] if first == reached[0] and first % 2 == 0 else []
+        new += [last * 2] if last == reached[-1] else []
+        new += _middles(reached, _WIDE_GAP)
+
+        def missing(seeds: Sequence[int]) -> Callable[[int], list[Cell]]:
+            return lambda size: [(size, seed) for seed in seeds if (size, seed) not in self.done]
+
+        plans: list[tuple[tuple[bool, float], Wanted]] = []
+        for sizes, seeds, what in (
+            (design.best_per_example(new, missing(self.seeds)), self.seeds, "new batch sizes"),
+            (design.best_per_example(reached, missing(more)), more, "one more seed at batch sizes"),
+            (tuple(reached), more, "one more seed at batch sizes"),
+        ):
+            if cells := [cell for size in sizes for cell in missing(seeds)(size)]:
+                width, cost = design.width(cells), sum(design.examples(size) for size, _ in cells)
+                price = cost if width <= GOAL else cost / -math.log(width) if width < 1.0 else math.inf
+                reason = f"{what} {_listed(sizes)}: these narrow the interval most per example"
+                plans.append(((width > GOAL, price), (sizes, seeds, (reason,))))
+        return min(plans, key=lambda plan: plan[0])[1] if plans else None
+
+    def factor(self, cells: Iterable[Cell]) -> float | None:
+        """Return the expected width of the interval with these cells, relative to now; ``None`` if an end of it is
+        open."""
+        if self.design is None or None in self.answer.definitions[HEADLINE].interval:
+            return None
+        return self.design.width([cell for cell in cells if cell not in self.done])
+
+    def examples(self, batch_size: int) -> float:
+        """Return the examples to target of one trial: by the curve, or in proportion to the nearest batch size."""
+        if self.design is not None:
+            return self.design.examples(batch_size)
+        steps = {point.batch_size: point.steps_to_target for point in self.answer.points if point.steps_to_target}
+        return batch_size * steps[min(steps, key=lambda size: abs(math.log(size / batch_size)))]
 
 
 def _beyond(study: Study, best: float) -> tuple[float, ...]:
@@ -142,154 +279,13 @@ def _beyond(study: Study, best: float) -> tuple[float, ...]:
     return tuple(float(f"{best * ratio**power:.6g}") for power in powers)
 
 
-def _seeds(answer: Answer, least: int) -> tuple[int, ...]:
-    """Return the existing seeds, with new ones added up to ``least``."""
-    have = sorted({int(seed) for study in answer.studies for seed in study.seeds})
-    new = (number for number in itertools.count() if number not in have)
-    return tuple(sorted([*have, *itertools.islice(new, max(0, least - len(have)))]))
-
-
-def _searching(answer: Answer, reached: Sequence[int], edges: dict[int, tuple[float, ...]]) -> Wanted | None:
-    """Return what a sweep that searches its learning rates needs if a best one is at an edge: never a list of them, and
-    other gaps show only once this one is closed. ``None`` if the sweep does not search, or no best one is at an edge.
-
-    At the sweep's own target the search goes on until the best one is interior, so it has not ended. At another target
-    a new search, which starts from the best known learning rates, is far cheaper than a grid for all batch sizes.
-    """
-    axes = answer.group.manifest.get("axes")
-    if not edges or not answer.group.stops_at_target or not isinstance(axes, dict):
-        return None
-    if axes.get("lrs") is not None or axes.get("lr_rule"):
-        return None
-    where = f"the best learning rate is at the edge of the grid at batch size {_listed(edges)}"
-    if answer.target == answer.group.target:
-        sizes = {point.batch_size for point in answer.points}.union(_whole(axes.get("batch_sizes")))
-        seeds = {*_seeds(answer, 0)}.union(_whole(axes.get("seeds")))
-        return tuple(sorted(sizes)), tuple(sorted(seeds)), (f"{where}: its search has not ended",)
-    reason = (
-        f"{where}, and a sweep searches at its own target only: a sweep at this target, which starts from the best "
-        "learning rates here"
-    )
-    return tuple(reached), _seeds(answer, 0), (reason,)
-
-
 def _whole(values: Any) -> list[int]:
     return [value for value in values if isinstance(value, int)] if isinstance(values, list) else []
-
-
-def _asked_for(answer: Answer, reached: Sequence[int], edges: dict[int, tuple[float, ...]]) -> Wanted | None:
-    """Return the trials that the verdict calls for; ``None`` if it calls for none."""
-    smaller, larger = _sides(answer, reached)
-    seeds, have = _seeds(answer, SEEDS), max(point.seeds for point in answer.points if point.reached)
-    odd = _odd(answer.doubts, reached)
-    at_edges = ", ".join(f"{size} ({_listed(lrs)})" for size, lrs in edges.items())
-    asked = [
-        (smaller, f"smaller batch sizes ({_listed(smaller)}): steps x examples may be least below the present ones"),
-        (larger, f"larger batch sizes ({_listed(larger)}): steps x examples may be least above the present ones"),
-        (edges, f"learning rates beyond the edge of the grid at batch size {at_edges}"),
-        (odd, f"batch sizes {_listed(odd)}: the curve changes suddenly there"),
-        (
-            reached if have < FEWEST_SEEDS else (),
-            f"{len(seeds)} seeds instead of {have}: with fewer, the noise between seeds is hardly known",
-        ),
-    ]
-    sizes = sorted({size for part, _ in asked for size in part})
-    return (tuple(sizes), seeds, tuple(reason for part, reason in asked if part)) if sizes else None
-
-
-def _sides(answer: Answer, reached: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Return batch sizes to add below and above the existing ones, until the answer lies between them.
-
-    At most two on a side, each about a factor of 2 farther; none above batch sizes that were run and did not reach the
-    target.
-    """
-    first, last = answer.points[0].batch_size, answer.points[-1].batch_size
-    below, above = answer.doubts.beyond if len(reached) > 2 else (True, True)
-    smaller = [first // part for part in (4, 2) if first >= part]
-    return (
-        smaller if below and first == reached[0] else [],
-        [last * 2, last * 4] if above and last == reached[-1] else [],
-    )
-
-
-def _odd(doubts: Doubts, reached: Sequence[int]) -> list[int]:
-    """Return the middles of the gaps in which the curve jumps or has a kink; empty if it does neither."""
-    found = doubts.sudden
-    if found is None or found.chance <= SUDDEN:
-        return []
-    return _middles([size for size in reached if found.below <= size <= found.above], _NEAR)
 
 
 def _middles(batch_sizes: Sequence[int], ratio: float) -> list[int]:
     """Return the geometric means of gaps of more than this ratio between increasing batch sizes."""
     return [round(math.sqrt(low * high)) for low, high in pairwise(batch_sizes) if high / low > ratio]
-
-
-def _most_for_its_cost(answer: Answer, reached: Sequence[int]) -> Wanted | None:
-    """Return new batch sizes with the existing seeds, or one more seed at some or all: what reaches the goal at least
-    cost."""
-    design = _design(answer)
-    if design is None:
-        return None
-    have, more, done = _seeds(answer, 0), _seeds(answer, len(_seeds(answer, 0)) + 1), _done(answer)
-    first, last = answer.points[0].batch_size, answer.points[-1].batch_size
-    new = [first // 2] if first == reached[0] and first % 2 == 0 else []
-    new += [last * 2] if last == reached[-1] else []
-    new += _middles(reached, _WIDE_GAP)
-
-    def missing(seeds: Sequence[int]) -> Callable[[int], list[Cell]]:
-        return lambda size: [(size, seed) for seed in seeds if (size, seed) not in done]
-
-    plans: list[tuple[float, float, Wanted]] = []
-    for sizes, seeds, what in (
-        (design.best_per_example(new, missing(have)), have, "new batch sizes"),
-        (design.best_per_example(reached, missing(more)), more, "one more seed at batch sizes"),
-        (tuple(reached), more, "one more seed at batch sizes"),
-    ):
-        cells = [cell for size in sizes for cell in missing(seeds)(size)]
-        cost = sum(design.examples(size) for size, _ in cells)
-        reason = f"{what} {_listed(sizes)}: these narrow the interval most per example"
-        plans += [(design.width(cells), cost, (sizes, seeds, (reason,)))] if cells else []
-    best = min(plans, key=_price, default=None)
-    return None if best is None else best[2]
-
-
-def _price(plan: tuple[float, float, Wanted]) -> tuple[bool, float]:
-    """Return a sort key: the cost of a plan that reaches the goal; for others, examples per log of narrowing."""
-    factor, cost, _ = plan
-    if factor <= GOAL:
-        return False, cost
-    return True, cost / -math.log(factor) if factor < 1.0 else math.inf
-
-
-def _design(answer: Answer) -> Design | None:
-    return None if answer.draws is None else Design(answer.draws, frozenset(_seeds(answer, 0)))
-
-
-def _done(answer: Answer) -> dict[Cell, set[float]]:
-    """Return the cells that have trials, and the learning rates that a sweep would not run again there."""
-    return {
-        (study.batch_size, int(seed)): set(study.lrs[np.isin(status, NOT_RUN, invert=True)].tolist())
-        for study in answer.studies
-        for seed, status in zip(study.seeds, study.status.T, strict=True)
-    }
-
-
-def _factor(answer: Answer, cells: Iterable[Cell]) -> float | None:
-    """Return the expected width of the interval with these cells, relative to now; ``None`` if an end of it is open."""
-    design, done = _design(answer), _done(answer)
-    if design is None or None in answer.definitions[HEADLINE].interval:
-        return None
-    return design.width([cell for cell in cells if cell not in done])
-
-
-def _examples(answer: Answer, batch_size: int) -> float:
-    """Return the examples to target of one trial: by the curve, or in proportion to the nearest batch size."""
-    design = _design(answer)
-    if design is not None:
-        return design.examples(batch_size)
-    steps = {point.batch_size: point.steps_to_target for point in answer.points if point.steps_to_target}
-    return batch_size * steps[min(steps, key=lambda size: abs(math.log(size / batch_size)))]
 
 
 def _listed(values: Iterable[float]) -> str:

@@ -18,11 +18,12 @@ import typer
 import cli
 from analysis.config import AnalysisConfig
 from analysis.estimate.diagnosis import SUDDEN
-from analysis.estimate.draws import Break, draw
+from analysis.estimate.draws import draw
 from analysis.estimate.estimates import answers
 from analysis.estimate.result import Answer
 from analysis.estimate.studies import Study
-from analysis.estimate.suggest import Suggestion, _beyond, _rates, _sides, suggest
+from analysis.estimate.draws import Break
+from analysis.estimate.suggest import Known, Suggestion, _beyond, suggest
 from analysis.estimate.suggest.design import GOAL, Design
 from analysis.estimate.suggest.earlier_command import SWITCHES, adding, parsed
 from analysis.read.results import load
@@ -259,7 +260,9 @@ def test_a_learning_rate_that_another_batch_size_tried_is_not_asked_for_a_second
     """Rates beyond an edge are rounded, those tried are 1e-3 times a root of 2."""
     roots = tuple(1e-3 * 2 ** (power / 2) for power in range(4))
     found = healthy(tmp_path, lrs=roots)
-    rates = _rates(found, SIZES, {8: (0.00141421, 0.00282843, 0.004)})
+    known = Known(found)
+    known.edges = {8: (0.00141421, 0.00282843, 0.004)}
+    rates = known.rates(SIZES)
     assert rates is not None
     assert rates == (*roots, 0.004)
 
@@ -369,7 +372,7 @@ def test_more_trials_of_a_width_are_not_another_telescope(tmp_path: Path) -> Non
 @pytest.mark.parametrize(("first", "smaller"), [(3, [1]), (5, [1, 2]), (6, [1, 3]), (1, []), (2, [1]), (16, [4, 8])])
 def test_smaller_batch_sizes_need_not_be_powers_of_two(tmp_path: Path, first: int, smaller: list[int]) -> None:
     sweep(tmp_path, batch_sizes=(first,), seeds=3, growth=1.3)
-    assert _sides(answer(tmp_path), [first])[0] == smaller
+    assert Known(answer(tmp_path)).sides()[0] == smaller
 
 
 def test_imported_runs_have_no_command(tmp_path: Path) -> None:
