@@ -216,7 +216,10 @@ def learning_rate_law(studies: Sequence[Study], config: AnalysisConfig = DEFAULT
     slope = Quantity.of_draws(rows @ across / (across @ logs), confidence)
     sizes = np.where(log_noise > logs[0] - math.log(_REACH) + 1e-9, np.exp(log_noise), 0.0)
     ends = interval(sizes[1:], confidence)
-    trend, saturating = _trend(slope, ends[1], used[-1].batch_size), {}
+    saturating, (low, high) = {}, slope.interval
+    trend = Trend.FALLS if high is not None and high < 0 else Trend.FLAT
+    if low is not None and low > 0:
+        trend = Trend.SATURATES if ends[1] is not None and ends[1] <= used[-1].batch_size else Trend.POWER_LAW
     if trend is Trend.SATURATES:
         highest = np.where(np.isfinite(log_noise), np.exp(level), np.inf)
         saturating = {
@@ -234,14 +237,6 @@ def learning_rate_law(studies: Sequence[Study], config: AnalysisConfig = DEFAULT
         **saturating,
         curves=np.stack([level, log_noise, power]),
     )
-
-
-def _trend(slope: Quantity, highest_noise: float | None, largest: int) -> Trend:
-    low, high = slope.interval
-    if low is not None and low > 0:
-        seen = highest_noise is not None and highest_noise <= largest
-        return Trend.SATURATES if seen else Trend.POWER_LAW
-    return Trend.FALLS if high is not None and high < 0 else Trend.FLAT
 
 
 def _shape(log_noise: Array, logs: Array) -> Array:

@@ -196,12 +196,10 @@ class Known:
         around = [size for size in self.reached if sudden and found and found.below <= size <= found.above]
         odd = _middles(around, _NEAR)
         at_edges = ", ".join(f"{size} ({_listed(lrs)})" for size, lrs in self.edges.items())
+        least = "steps x examples may be least"
         asked = [
-            (
-                smaller,
-                f"smaller batch sizes ({_listed(smaller)}): steps x examples may be least below the present ones",
-            ),
-            (larger, f"larger batch sizes ({_listed(larger)}): steps x examples may be least above the present ones"),
+            (smaller, f"smaller batch sizes ({_listed(smaller)}): {least} below the present ones"),
+            (larger, f"larger batch sizes ({_listed(larger)}): {least} above the present ones"),
             (self.edges, f"learning rates beyond the edge of the grid at batch size {at_edges}"),
             (odd, f"batch sizes {_listed(odd)}: the curve changes suddenly there"),
             (

@@ -71,21 +71,26 @@ def fits_on_the_page(figure: Figure) -> None:
     assert box.y1 <= height + 0.01
 
 
+def written(report: present.Result, json_file: str, sketches: dict[str, Figure], out: Path) -> list[str]:
+    """Write a report, check its files, and return the names of its figures."""
+    files = present.write(report, out)
+    text = (out / json_file).read_text()
+    assert json.loads(text, parse_constant=pytest.fail) == present.to_json(report, files=files)
+    assert {path.name for path in files} == {path.name for path in out.rglob("*") if path.is_file()}
+    drawn = list(figures_of(report))
+    assert list(sketches) == [picture.name for picture in drawn]
+    for picture in drawn:
+        fits_on_the_page(sketches[picture.name])
+        table = out / "figures" / f"{picture.name}.csv"
+        assert table.read_text() == picture.table.to_csv(index=False)  # drawing changed nothing
+    return list(sketches)
+
+
 def test_every_situation_is_compared_drawn_and_written_as_strict_json(
     situation: tuple, sketches: dict[str, Figure], tmp_path: Path
 ) -> None:
     name, root = situation
-    report = compare(root, FAST, throughput=ASSUMED)
-    files = present.write(report, tmp_path / "out")
-    text = (tmp_path / "out" / "comparison.json").read_text()
-    assert json.loads(text, parse_constant=pytest.fail) == present.to_json(report, files=files)
-    assert {path.name for path in files} == {path.name for path in (tmp_path / "out").rglob("*") if path.is_file()}
-    drawn = {picture.name: picture for picture in figures_of(report)}
-    assert set(sketches) == set(drawn)
-    for picture in drawn.values():
-        fits_on_the_page(sketches[picture.name])
-        written = tmp_path / "out" / "figures" / f"{picture.name}.csv"
-        assert written.read_text() == picture.table.to_csv(index=False)  # drawing changed nothing
+    drawn = written(compare(root, FAST, throughput=ASSUMED), "comparison.json", sketches, tmp_path / "out")
     absent = {"one optimizer": {"token_ratio"}, "nothing reached": {"token_ratio", "compute_time"}}
     absent["one batch size"] = {"compute_time"}
     assert set(drawn) == {"token_ratio", "compute_time"} - absent.get(name, set())
@@ -98,24 +103,16 @@ def test_every_situation_is_advised_drawn_and_written_as_strict_json(
 ) -> None:
     name, root = situation
     report = recommend(root, ASSUMED, Wish(devices=4, price_ratio=2.0), FAST)
-    files = present.write(report, tmp_path / "out")
-    text = (tmp_path / "out" / "recommendation.json").read_text()
-    assert json.loads(text, parse_constant=pytest.fail) == present.to_json(report, files=files)
     able = name not in ("nothing reached", "one batch size")
-    wanted = ["recommendation", "time_factors"] if able else []
-    assert [picture.name for picture in figures_of(report)] == wanted
-    assert list(sketches) == wanted
-    for picture in figures_of(report):
-        fits_on_the_page(sketches[picture.name])
-        written = tmp_path / "out" / "figures" / f"{picture.name}.csv"
-        assert written.read_text() == picture.table.to_csv(index=False)
+    drawn = written(report, "recommendation.json", sketches, tmp_path / "out")
+    assert drawn == (["recommendation", "time_factors"] if able else [])
     (only,) = report.recommendations
     assert bool(only.winners) == able
     assert any(advice.plans for advice in only.advice) == able
     for advice in only.advice:
-        drawn = advice.answer.draws is not None
-        assert set(advice.plans) == ({"time", "cost", "examples", "priced"} if drawn else set())
-        assert drawn or "without a curve" in advice.remarks[-1]
+        curve = advice.answer.draws is not None
+        assert set(advice.plans) == ({"time", "cost", "examples", "priced"} if curve else set())
+        assert curve or "without a curve" in advice.remarks[-1]
     assert (pd.read_csv(tmp_path / "out" / "recommendations.csv").shape[0] > 0) == able
 
 
