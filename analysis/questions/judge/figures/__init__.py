@@ -1,1 +1,1 @@
-"""The figures of judged batch schedules."""
+"""The figures of judged batch schedules, one file each."""
