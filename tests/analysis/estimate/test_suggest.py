@@ -18,11 +18,10 @@ import typer
 import cli
 from analysis.config import AnalysisConfig
 from analysis.estimate.diagnosis import SUDDEN
-from analysis.estimate.draws import draw
+from analysis.estimate.draws import Break, draw
 from analysis.estimate.estimates import answers
 from analysis.estimate.result import Answer
 from analysis.estimate.studies import Study
-from analysis.estimate.draws import Break
 from analysis.estimate.suggest import Known, Suggestion, _beyond, suggest
 from analysis.estimate.suggest.design import GOAL, Design
 from analysis.estimate.suggest.earlier_command import SWITCHES, adding, parsed
