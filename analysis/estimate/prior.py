@@ -152,8 +152,15 @@ class StepsPrior:
             curve = p[0] + np.logaddexp(0, -math.exp(p[2]) * (x - p[1]))
             return np.r_[root @ (values - curve), p[2] / spread[1], (p[1] - x.mean()) / spread[0]]
 
+        def jacobian(p: Array) -> Array:
+            slope = _slope(x, p[1], math.exp(p[2]))
+            columns = np.stack([np.ones(len(x)), -slope, slope * (x - p[1])], axis=1)
+            return np.r_[-root @ columns, [[0.0, 0.0, 1 / spread[1]], [0.0, 1 / spread[0], 0.0]]]
+
         starts = ([values.min(), place, 0.0] for place in (x.mean(), x[0], x[-1]))
-        found = min((least_squares(residuals, start, method="lm") for start in starts), key=lambda each: each.cost)
+        found = min(
+            (least_squares(residuals, start, jacobian, method="lm") for start in starts), key=lambda each: each.cost
+        )
         return float(found.x[1]), float(found.x[2])
 
 
