@@ -89,6 +89,12 @@ class Quantity:
         inverse = 1.0 / other.value, (1.0 / high if high else None, 1.0 / low if low else None)
         return Quantity(self.value / other.value, product_ends((self.value, self.interval), inverse))
 
+    def opened(self, *beyond: float) -> Quantity:
+        """The quantity with an open lower end for a positive entry of ``beyond``, an open upper end for a negative
+        one."""
+        low, high = self.interval
+        return Quantity(self.value, (None if max(beyond) > 0 else low, None if min(beyond) < 0 else high))
+
     def named(self, name: str) -> dict[str, Any]:
         """Two keys in place of a nested object."""
         return {name: self.value, f"{name}_interval": list(self.interval)}

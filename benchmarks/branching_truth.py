@@ -20,8 +20,8 @@ import pandas as pd
 
 from analysis.arrays import Array
 from analysis.config import AnalysisConfig
+from analysis.estimate.branches import BranchLosses
 from analysis.estimate.branches.local_factor import FactorCurve, local_factor
-from analysis.estimate.branches.losses import BranchLosses
 from analysis.estimate.branches.sequential import next_branches
 from analysis.questions.local.answer import factor_curves
 from analysis.questions.local.tuned_branches import TunedBranches, tuned

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis.estimate.branches.losses import BranchLosses
+from analysis.estimate.branches import BranchLosses
 from analysis.estimate.branches.sequential import BranchState, next_branches
 from cbs.trial.record import TrialResult, TrialStatus, end_mean
 from sweeps.search.limits import Limits

@@ -41,7 +41,8 @@ class FactorCurve:
         freedom: degrees of freedom of the noise that seeds show; 0 with one seed.
         deviation: standard deviation of one loss; NaN without seeds that show it.
         apart: standard deviation of one loss without what the branches of a seed have in common; NaN likewise.
-        slopes: against ln k of the losses of every seed that ran all factors, shape ``[n]``.
+        slopes: against ln k of the losses of every seed that ran all factors, shape ``[n]``; none with fewer than 3
+            factors.
         lent: whether the noise is taken from other checkpoints.
     """
 
@@ -65,18 +66,14 @@ class LocalFactor:
         factor: k*, the median of the draws; no value if it lies beyond the factors that were run, and an end of its
             interval is open likewise.
         drawn: draws of ln k*, ``[R]``; infinite beyond the largest factor.
-        factors: factors with a loss, ``[K]``.
-        excess: their losses above that of the best factor.
-        standings: whether they are equal to it within the tolerance, or worse.
+        compared: by factor, its loss above that of the best factor, and whether it is equal to it within the tolerance.
         beyond: ``above`` if the largest factor is within the tolerance, ``below`` if only the smallest one is;
             otherwise empty.
     """
 
     factor: Quantity = UNKNOWN
     drawn: Array = field(repr=False)
-    factors: Array
-    excess: tuple[Quantity, ...]
-    standings: tuple[Standing, ...]
+    compared: dict[float, tuple[Quantity, Standing]] = field(default_factory=dict)
     beyond: str = ""
 
 
@@ -112,8 +109,15 @@ def factor_curve(
         # of a single seed, what its branches have in common moves the level only
         noise = max(each.deviation if freedom else each.apart for each in known)
         prior, wanted = Line(noise_spread=_ALIKE), noise / prior.noise
-        found, scale = [_in_units(each, scale.unit / wanted) for each in found], scale._replace(unit=wanted)
-    made = draw(factors.tolist(), found, draws, seed, prior)
+        ratio, scale = scale.unit / wanted, scale._replace(unit=wanted)
+        found = [
+            replace(each, values=ratio * each.values, variance=ratio**2 * each.variance, seeds=None) for each in found
+        ]
+    made, x, whole = (
+        draw(factors.tolist(), found, draws, seed, prior),
+        logs - logs.mean(),
+        np.isfinite(table).all(axis=0),
+    )
     places = np.unique(np.append(logs, made.log_sizes[(made.log_sizes > logs[0]) & (made.log_sizes < logs[-1])]))
     curve = FactorCurve(
         factors=factors,
@@ -124,43 +128,29 @@ def factor_curve(
         freedom=freedom,
         deviation=scale.unit * made.deviation if freedom else math.nan,
         apart=scale.unit * _apart(made) if freedom else math.nan,
-        slopes=_slopes(logs, losses),
+        slopes=x / (x @ x) @ losses[:, whole] if len(logs) > 2 else np.empty(0),
         lent=bool(known),
     )
-    tilts = _tilts(curve, known, made, scale, seed)
+    tilts = _tilts(x, [each.slopes for each in (*known, curve)], made, scale, seed)
     return replace(
         curve,
         curves=curve.curves + np.outer(tilts, places - logs.mean()),
-        drawn=curve.drawn + np.outer(tilts, logs - logs.mean()),
+        drawn=curve.drawn + np.outer(tilts, x),
     )
 
 
-def _in_units(found: AtBest, ratio: float) -> AtBest:
-    nothing = np.full(len(found.values), np.nan)
-    return AtBest(values=ratio * found.values, floors=nothing, ceilings=nothing, variance=ratio**2 * found.variance)
-
-
-def _slopes(logs: Array, table: Array) -> Array:
-    """Return the slope against ln k of every seed with all losses, shape ``[n]``; none with fewer than 3 factors."""
-    x, whole = logs - logs.mean(), np.isfinite(table).all(axis=0)
-    return np.asarray(x / (x @ x) @ table[:, whole]) if len(logs) > 2 else np.empty(0)
-
-
-def _tilts(curve: FactorCurve, lenders: Sequence[FactorCurve], made: Draws, scale: Scale, seed: int) -> Array:
-    """Return slopes against ln k to add to the draws, ``[R]``.
+def _tilts(x: Array, slopes: Sequence[Array], made: Draws, scale: Scale, seed: int) -> Array:
+    """Return slopes against ln k, ``x`` from its mean, to add to the draws, ``[R]``.
 
     What other examples do to a branch grows with k, so that losses of a seed depart from those of the others as
     straight lines do: alike at neighbouring factors, and far apart at distant ones. There are as few such lines as
     seeds, and no model of the correlation of two branches shows how unlike they are. The slopes of the seeds' own
     losses do: where these scatter more than the draws do, slopes by Student's t are added.
     """
-    x, seeds = np.log(curve.factors) - np.log(curve.factors).mean(), float(made.seeds.mean())
-    known = [each.slopes for each in (*lenders, curve) if len(each.slopes) > 1]
-    if not known or len(x) < 3:
-        return np.zeros(made.count)
-    measured = max(float(np.var(each, ddof=1)) for each in known) / seeds
+    known = [each for each in slopes if len(each) > 1]
     weights = scale.unit * x / (x @ x)
-    if measured <= float(weights @ made.covariance @ weights):
+    measured = max((float(np.var(each, ddof=1)) for each in known), default=0.0) / float(made.seeds.mean())
+    if len(x) < 3 or measured <= float(weights @ made.covariance @ weights):
         return np.zeros(made.count)
     freedom = sum(len(each) - 1 for each in known)
     return math.sqrt(measured) * np.random.default_rng([seed, 3]).standard_t(freedom, made.count)
@@ -192,6 +182,7 @@ def local_factor(
     above = curve.drawn - curve.drawn[:, [found.best]]
     middles = np.maximum(np.median(above, axis=0), 0.0)
     excess = [Quantity(*each) for each in zip(middles.tolist(), zip(found.low, found.high, strict=True), strict=True)]
+    compared = zip(curve.factors.tolist(), zip(excess, found.standings, strict=True), strict=True)
     drawn = largest_within(curve.places, curve.curves, tolerance)
     if diverged is not None:
         between = np.random.default_rng([seed, 1]).uniform(logs[-1], math.log(diverged), len(drawn))
@@ -208,9 +199,7 @@ def local_factor(
     return LocalFactor(
         factor=Quantity(None if beyond else math.exp(middle), ends),
         drawn=drawn,
-        factors=curve.factors,
-        excess=tuple(excess),
-        standings=found.standings,
+        compared=dict(compared),
         beyond=beyond,
     )
 

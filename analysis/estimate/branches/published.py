@@ -9,13 +9,14 @@ losses are means over the seeds that ran every k.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 
 import numpy as np
 
 from analysis.arrays import UNKNOWN, Quantity
-from analysis.estimate.branches.losses import BranchLosses
+from analysis.estimate.branches import BranchLosses
 
 SMOOTHING = 0.5
 """Weight of the newest loss in the average."""
@@ -26,13 +27,11 @@ TOLERANCE = 0.01
 
 def smoothed(losses: Sequence[float] | np.ndarray) -> float:
     """Return the exponential average at the end of a series of losses, started at the first one; NaN without losses."""
-    average = math.nan
-    for place, loss in enumerate(losses):
-        average = float(loss) if not place else SMOOTHING * float(loss) + (1 - SMOOTHING) * average
-    return average
+    series = [float(loss) for loss in losses] or [math.nan]
+    return functools.reduce(lambda average, loss: SMOOTHING * loss + (1 - SMOOTHING) * average, series)
 
 
-def published(branches: BranchLosses, tolerance: float = TOLERANCE) -> tuple[float | None, Quantity]:
+def published(branches: BranchLosses) -> tuple[float | None, Quantity]:
     """Return ``k*`` by the published rule, and the point that the paper plots, with its interval.
 
     If ``k*`` is the largest k that was run, the point has no value and the interval is open above. A k whose branch
@@ -42,9 +41,8 @@ def published(branches: BranchLosses, tolerance: float = TOLERANCE) -> tuple[flo
     if not len(whole) or not np.isfinite(whole[:, 0]).all():
         return None, UNKNOWN
     means = whole.mean(axis=0)
-    below = np.minimum.accumulate(means)
-    held = np.flatnonzero([not place or means[place] <= below[place - 1] + tolerance for place in range(len(means))])
-    last = int(held[-1])
+    held = means <= np.append(np.inf, np.minimum.accumulate(means)[:-1] + TOLERANCE)
+    last = int(np.flatnonzero(held)[-1])
     largest = float(branches.factors[last])
     if last + 1 == len(means):
         return largest, Quantity(None, (largest, None))

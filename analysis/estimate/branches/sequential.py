@@ -28,7 +28,7 @@ import numpy as np
 from scipy.special import fdtrc, stdtrit
 
 from analysis.arrays import Array
-from analysis.estimate.branches.losses import BranchLosses
+from analysis.estimate.branches import BranchLosses
 
 MOST_SEEDS = 5
 """Default limit of the seeds of one factor."""
@@ -92,7 +92,7 @@ def next_branches(
     factors, count = branches.factors, len(branches.factors)
     noise = _noises([*earlier, branches])
     states = [BranchState.RECOVERED]
-    states += [_test(branches, place, noise).state(tolerance, error / 2, most_seeds) for place in range(1, count)]
+    states += [_state(branches, place, noise, tolerance, error / 2, most_seeds) for place in range(1, count)]
     there = ~np.isnan(branches.losses)
     first = branches.losses[there[:, 0], 0]
     for place in range(1, count):
@@ -142,53 +142,37 @@ def _noises(checkpoints: Iterable[BranchLosses]) -> Array:
     return np.array(found).reshape(-1, 3)
 
 
-def _test(branches: BranchLosses, place: int, noise: Array) -> _Test:
+def _state(branches: BranchLosses, place: int, noise: Array, tolerance: float, level: float, most: int) -> BranchState:
+    """Return the state of the sequential test of one factor, which did not decide before the last seed."""
     if np.isposinf(branches.losses[:, place]).any():
-        return _Test(np.array([np.inf]), 0.0, math.inf)
-    apart, log = _apart(branches, place), math.log(branches.factors[place] / branches.factors[0])
+        return BranchState.LOST
+    apart = _apart(branches, place)
+    count = len(apart)
+    if not count:
+        return BranchState.OPEN
+    log = math.log(branches.factors[place] / branches.factors[0])
     # the noise of a difference grows with the distance of the factors: its variance in proportion to the logarithm
     squares = noise[:, 1] * np.maximum(1.0, log / noise[:, 0])
     total, freedom = float(squares.sum()), float(noise[:, 2].sum())
-    own, less = float(((apart - apart.mean()) ** 2).sum()) if len(apart) > 1 else 0.0, len(apart) - 1
+    own, less = float(((apart - apart.mean()) ** 2).sum()), count - 1
     if less > 0 and freedom > less:
         others = max(total - own, 0.0) / (freedom - less)
         if fdtrc(less, freedom - less, own / less / others if others else math.inf) < _UNLIKE:
             total, freedom = own, float(less)
-    return _Test(apart, total / freedom if freedom else math.nan, freedom)
 
-
-@dataclass(frozen=True)
-class _Test:
-    """Sequential test of one factor: its paired differences so far from the smallest one, and the variance of one with
-    its degrees of freedom, 0 if it is unknown. The differences did not decide before the last seed."""
-
-    apart: Array
-    variance: float
-    freedom: float
-
-    def state(self, tolerance: float, level: float, most: int) -> BranchState:
-        count = len(self.apart)
-        if not count:
-            return BranchState.OPEN
-        mean, reach = float(self.apart.mean()), self._reach(level, most, count)
-        if mean - reach > tolerance:
-            return BranchState.LOST
-        if mean + reach <= tolerance:
-            return BranchState.RECOVERED
-        if count >= most:
-            return BranchState.UNTOLD
-        if self.freedom < 2:
-            return BranchState.OPEN
-        # if the mean stays where it is, would all seeds that are allowed decide?
-        told = abs(mean - tolerance) > self._reach(level, most, most)
-        return BranchState.OPEN if told else BranchState.UNTOLD
-
-    def _reach(self, level: float, most: int, look: int) -> float:
-        """Return half the width of the test's interval after ``look`` seeds: infinity if the noise is unknown, 0 if a
-        branch diverged."""
-        if not self.freedom or math.isinf(self.freedom):
-            return 0.0 if self.freedom else math.inf
-        freedom = self.freedom + look - len(self.apart)
-        now, before = (math.log1p((math.e - 1) * min(place / most, 1.0)) for place in (look, look - 1))
+    def reach(look: int) -> float:
+        """Half the width of the test's interval after so many seeds; infinity if the noise is unknown."""
+        if not freedom:
+            return math.inf
+        now, before = (math.log1p((math.e - 1) * min(test / most, 1.0)) for test in (look, look - 1))
         spent = max(level * (now - before), 1e-12)
-        return math.sqrt(self.variance / look) * float(-stdtrit(freedom, spent))
+        return math.sqrt(total / freedom / look) * float(-stdtrit(freedom + look - count, spent))
+
+    mean = float(apart.mean())
+    if mean - reach(count) > tolerance:
+        return BranchState.LOST
+    if mean + reach(count) <= tolerance:
+        return BranchState.RECOVERED
+    # if the mean stays where it is, would all seeds that are allowed decide?
+    told = freedom < 2 or abs(mean - tolerance) > reach(most)
+    return BranchState.OPEN if told and count < most else BranchState.UNTOLD

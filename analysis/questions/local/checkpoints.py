@@ -7,20 +7,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from scipy.special import fdtrc
 
 from analysis.arrays import UNKNOWN, Array, Quantity
 from analysis.config import AnalysisConfig
+from analysis.estimate.branches import BranchLosses
 from analysis.estimate.branches.local_factor import FactorCurve, LocalFactor, local_factor, recovery
-from analysis.estimate.branches.losses import BranchLosses
 from analysis.estimate.branches.published import published, smoothed
 from analysis.estimate.margin import Standing
 from analysis.estimate.noise import NoiseScale, measure
 from analysis.phrases import number
-from analysis.plain import plain, shown
 from analysis.questions.local.tuned_branches import TunedBranches
 from cbs.trial.store import finite_or_none
 from cbs.trial.trial_files import read_steps
@@ -126,9 +124,6 @@ class LocalCheckpoint:
     advice: str
     drawn: Array = field(repr=False)
 
-    def to_json(self) -> dict[str, Any]:
-        return shown(self) | {"factors": plain(self.factors)}
-
 
 def checkpoint(
     branches: TunedBranches, whole: FactorCurve | None, tolerance: float, config: AnalysisConfig, seed: int
@@ -182,7 +177,7 @@ def _at(
     branches: TunedBranches, curve: FactorCurve | None, tolerance: float, config: AnalysisConfig, seed: int
 ) -> LocalFactor:
     if curve is None:
-        return LocalFactor(factor=UNKNOWN, drawn=np.empty(0), factors=np.empty(0), excess=(), standings=())
+        return LocalFactor(drawn=np.empty(0))
     diverged = branches.factors[branches.diverged & (branches.factors > curve.factors[-1])]
     first = float(diverged[0]) if len(diverged) else None
     return local_factor(curve, tolerance, config.confidence, first, config.seed + seed)
@@ -190,25 +185,21 @@ def _at(
 
 def _training(branches: TunedBranches) -> BranchLosses:
     """Return the smoothed training loss of every branch; infinity if it diverged."""
-    trials = branches.branched.trials
-    values = np.full(branches.rows.shape, np.nan)
-    for place in np.argwhere(branches.rows >= 0):
-        row = trials.iloc[branches.rows[tuple(place)]]
-        if np.isfinite(row["loss"]):
-            columns, _ = read_steps(Path(row["folder"]) / "steps.parquet")
-            last = round(branches.branched.window / row["batch_size"])
-            values[tuple(place)] = smoothed(np.asarray(columns["train_loss"])[:last][-_SMOOTHED:])
-        else:
-            values[tuple(place)] = row["loss"]
-    return BranchLosses(branches.factors, values)
+    window, used = branches.branched.window, np.unique(branches.rows[branches.rows >= 0])
+    values = branches.branched.trials["loss"].to_numpy(float, copy=True)
+    for place in used[np.isfinite(values[used])]:
+        row = branches.branched.trials.iloc[place]
+        columns, _ = read_steps(Path(row["folder"]) / "steps.parquet")
+        last = round(window / row["batch_size"])
+        values[place] = smoothed(np.asarray(columns["train_loss"])[:last][-_SMOOTHED:])
+    return branches.arranged(values)
 
 
 def _noise_scales(branches: TunedBranches, confidence: float) -> tuple[NoiseScale, NoiseScale, str]:
     """Return the simple and the matched noise scale of the branches whose batch size is nearest to that of the trunk,
     measured over the second half of their steps, and the name of the geometry."""
-    trials = branches.branched.trials
     for place in np.argsort(np.abs(np.log(branches.factors)), kind="stable"):
-        own = trials.iloc[branches.rows[branches.rows[:, place] >= 0, place]]
+        own = branches.of_factor(int(place))
         own = own[np.isfinite(own["loss"])]
         if len(own):
             recorded = [read_steps(Path(folder) / "steps.parquet") for folder in own["folder"]]
@@ -221,13 +212,10 @@ def _noise_scales(branches: TunedBranches, confidence: float) -> tuple[NoiseScal
 
 
 def _factors(branches: TunedBranches, training: BranchLosses, found: LocalFactor, sign: float) -> Iterator[BranchesAt]:
-    trials = branches.branched.trials
     for place, factor in enumerate(branches.factors.tolist()):
-        own = trials.iloc[branches.rows[branches.rows[:, place] >= 0, place]]
-        at = np.flatnonzero(found.factors == factor)
-        seen = own["loss"].to_numpy(float)
-        seen = seen[~np.isnan(seen)]
         unknown = Standing.WORSE if branches.diverged[place] else Standing.UNKNOWN
+        excess, standing = found.compared.get(factor, (UNKNOWN, unknown))
+        seen = branches.of_factor(place)["loss"].dropna().to_numpy(float)
         yield BranchesAt(
             factor=factor,
             batch_size=branches.studies[place].batch_size,
@@ -236,8 +224,8 @@ def _factors(branches: TunedBranches, training: BranchLosses, found: LocalFactor
             seeds=len(seen),
             diverged=int(np.isposinf(seen).sum()),
             loss=finite_or_none(sign * float(seen.mean())) if len(seen) else None,
-            excess=found.excess[at[0]] if len(at) else UNKNOWN,
-            standing=found.standings[at[0]] if len(at) else unknown,
+            excess=excess,
+            standing=standing,
             train_loss=finite_or_none(float(np.nanmean(training.losses[:, place]))) if len(seen) else None,
         )
 
@@ -249,10 +237,10 @@ def _verdict(
         return LocalVerdict.UNTOLD, "no branch trained to the end of the window: lower the learning rate"
     if not curve.freedom and not curve.lent:
         return LocalVerdict.TOO_FEW_SEEDS, "run every branch with 3 seeds or more: one seed does not show the noise"
-    largest, smallest = number_of(found.factors[-1]), number_of(found.factors[0])
+    largest, smallest = number_of(curve.factors[-1]), number_of(curve.factors[0])
     low, high = found.factor.interval
-    if (found.beyond == "above" and low is not None and low < 0.999 * found.factors[-1]) or (
-        found.beyond == "below" and len(found.factors) > 1 and (high is None or high > found.factors[1])
+    if (found.beyond == "above" and low is not None and low < 0.999 * curve.factors[-1]) or (
+        found.beyond == "below" and len(curve.factors) > 1 and (high is None or high > curve.factors[1])
     ):
         side = f"above {largest}" if found.beyond == "above" else f"below {smallest}"
         return LocalVerdict.UNTOLD, f"run more seeds, and factors {side}"
@@ -286,7 +274,7 @@ def _near_divergence(branches: TunedBranches, found: LocalFactor, curve: FactorC
     factors around k* and its interval scatter more over seeds than those of smaller factors; otherwise an empty text.
     Such losses are skewed, so that few seeds often miss the largest ones."""
     high = found.factor.interval[1] or math.inf
-    passed = branches.factors[branches.diverged & (branches.factors < min(high, found.factors[-1]))]
+    passed = branches.factors[branches.diverged & (branches.factors < min(high, curve.factors[-1]))]
     if len(passed):
         return (
             f"a branch at factor {number_of(passed[0])} diverged, but those of a larger factor, which decide k*, did "

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import pandas as pd
 
 from analysis.arrays import Array
 from analysis.config import AnalysisConfig
 from analysis.estimate.best_rate import at_best
+from analysis.estimate.branches import BranchLosses
 from analysis.estimate.branches.local_factor import FactorCurve, factor_curve
-from analysis.estimate.branches.losses import BranchLosses
-from analysis.estimate.objective import loss_studies, winners_at_edges
+from analysis.estimate.objective import Scale, loss_studies, winners_at_edges
 from analysis.estimate.studies import Study
 from analysis.read.branches import Branched
 from cbs.trial.record import TrialStatus
@@ -43,18 +45,19 @@ class TunedBranches:
     edges: np.ndarray
     diverged: np.ndarray
 
-    def of(self, column: str) -> BranchLosses:
-        """Return a column of the trials at the best learning rates; NaN where there is no branch."""
-        values = self.branched.trials[column].to_numpy(float)
+    def arranged(self, values: Array) -> BranchLosses:
+        """Return values of the trials at the best learning rates; NaN where there is no branch."""
         return BranchLosses(self.factors, np.where(self.rows >= 0, values[self.rows], np.nan))
+
+    def of_factor(self, place: int) -> pd.DataFrame:
+        """Return the trials of one factor at its best learning rate."""
+        return self.branched.trials.iloc[self.rows[self.rows[:, place] >= 0, place]]
 
     def curve(
         self, column: str, config: AnalysisConfig, seed: int, lenders: list[FactorCurve] | None = None
     ) -> FactorCurve | None:
         """Return draws of the losses in a column, of the factors of which no branch diverged; ``None`` without one."""
-        values = self.branched.trials[column].to_numpy(float)
-        tables = [_of_cells(values, study.trials) for study in self.studies]
-        made, scale = loss_studies(self.studies, tables)
+        made, scale = _losses(self.branched, self.studies, column)
         kept = [at for at, study in enumerate(made) if study.winner is not None and not self.diverged[at]]
         if not kept:
             return None
@@ -62,9 +65,12 @@ class TunedBranches:
         return factor_curve(self.factors[kept], found, scale, config.resamples, config.seed + seed, lenders or ())
 
 
-def _of_cells(values: Array, rows: np.ndarray) -> Array:
-    """Return finite values at positions; NaN elsewhere, and where the position is -1."""
-    return np.where((rows >= 0) & np.isfinite(values[rows]), values[rows], np.nan)
+def _losses(branched: Branched, studies: Sequence[Study], column: str) -> tuple[list[Study], Scale]:
+    """Return studies of the finite losses in a column."""
+    values = branched.trials[column].to_numpy(float)
+    tables = [np.where((each.trials >= 0) & np.isfinite(values[each.trials]), values[each.trials], np.nan)
+              for each in studies]  # fmt: skip
+    return loss_studies(studies, tables)
 
 
 def tuned(branched: Branched) -> TunedBranches:
@@ -88,11 +94,11 @@ def tuned(branched: Branched) -> TunedBranches:
             Study(batch_size=size, lrs=lrs, seeds=seeds, steps=nothing, status=status, bound=nothing, trials=rows,
                   resolution=np.zeros(rows.shape))
         )  # fmt: skip
-    studies, _ = loss_studies(studies, [_of_cells(losses, study.trials) for study in studies])
-    best = [study.winner or 0 for study in studies]
-    found = list(zip(studies, best, strict=True))
+    studies, _ = _losses(branched, studies, "loss")
+    found = [(study, study.winner or 0) for study in studies]
     rows = np.stack([study.trials[row] for study, row in found], axis=1)
-    spreads = np.array([_spread(own) for own in _of_cells(losses, rows).T])
+    known = [losses[each[(each >= 0) & np.isfinite(losses[each])]] for each in rows.T]
+    spreads = np.array([each.std() if len(each) else 0.0 for each in known])
     usual = float(np.median(spreads[spreads > 0])) if (spreads > 0).any() else 0.0
     return TunedBranches(
         branched=branched,
@@ -104,9 +110,3 @@ def tuned(branched: Branched) -> TunedBranches:
         diverged=np.array([(study.status[row] == TrialStatus.DIVERGED).any() for study, row in found])
         | ((spreads > 0) & (spreads > _WILD * usual)),
     )
-
-
-def _spread(losses: Array) -> float:
-    """Return the standard deviation of the finite losses; 0 of a single one."""
-    known = losses[np.isfinite(losses)]
-    return float(known.std()) if len(known) else 0.0

@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from analysis.arrays import Array, Interval, Quantity, percentiles
+from analysis.arrays import Array, Quantity
 from analysis.config import DEFAULT, AnalysisConfig
 from analysis.estimate.findings import Findings
 from analysis.estimate.objective import draw_losses, loss_studies
 from analysis.estimate.studies import Study, one_study
-from analysis.plain import plain
 from analysis.read.groups import Group
 from analysis.read.results import load
 from cbs.errors import ResultsError
 from cbs.registry.choices import labels
 from cbs.trial.record import TrialStatus
-from cbs.trial.trial_files import METRIC, read_record, read_steps
+from cbs.trial.trial_files import read_steps
 
 ALIKE = 0.02
 """Relative difference of the examples of two runs above which they count as different."""
+
+CONSTANT = "constant"
+"""Name of the schedule of a constant batch size."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,9 +88,6 @@ class ScheduleLosses(Findings):
     entries: tuple[ScheduleLoss, ...]
     metric: str
 
-    def to_json(self) -> dict[str, Any]:
-        return super().to_json() | {"entries": plain(self.entries)}
-
 
 def schedule_losses(
     path: str | os.PathLike[str], config: AnalysisConfig = DEFAULT, *, metric: str | None = None
@@ -107,21 +107,22 @@ def schedule_losses(
         ResultsError: if no schedule has a comparable constant batch size, trials ended at a target or at different
             budgets, or a trial has no such metric.
     """
-    results = load(path)
+    results = load(path, metric=metric)
     entries: list[ScheduleLoss] = []
     notes = [note for note in results.notes if "with a batch schedule" not in note]
-    names = dict(zip(map(id, results.scheduled), labels([each.choice for each in results.scheduled]), strict=True))
+    names = labels([each.choice for each in results.scheduled])
     for index, group in enumerate(results.groups):
         if group.stops_at_target:
             raise ResultsError(f"{group.sweep}: trials end at a target; run the sweep with --budget")
-        parts = [("constant", int(size), _ends(part, metric))
-                 for size, part in results.of_group(index).groupby("batch_size", sort=True)]  # fmt: skip
-        parts += [(names[id(scheduled)], int(size), _ends(part, metric))
-                  for scheduled in results.scheduled if scheduled.reference == index
-                  for size, part in scheduled.trials.groupby("batch_size", sort=True)]  # fmt: skip
-        if all(name == "constant" for name, _, _ in parts):
-            continue
-        entries += _entries(group, parts, config, notes)
+        scheduled = [(name, each.trials) for name, each in zip(names, results.scheduled, strict=True)
+                     if each.reference == index]  # fmt: skip
+        if scheduled:
+            constant = results.of_group(index)
+            constant = constant.assign(
+                values=[results.curve(row)[1] for row in constant.index],
+                examples=[[seen] for seen in constant["final_step"] * constant["batch_size"]],
+            )
+            entries += _entries(group, [(CONSTANT, constant), *scheduled], config, notes)
     if not entries and results.scheduled:
         raise ResultsError(f"nothing to compare at {path}: {'; '.join(notes) or 'no run saw all of its examples'}")
     if not entries:
@@ -129,119 +130,98 @@ def schedule_losses(
             f"no batch schedule at {path} has constant batch sizes to compare with that differ in nothing else; also "
             "run the sweep without --schedule"
         )
-    compared = metric or results.groups[0].target.metric
-    return ScheduleLosses(config=config, entries=tuple(entries), metric=compared, notes=tuple(notes))
+    metric = results.groups[0].target.metric
+    return ScheduleLosses(config=config, entries=tuple(entries), metric=metric, notes=tuple(notes))
 
 
-def _ends(part: pd.DataFrame, metric: str | None) -> pd.DataFrame:
-    """Return the trials with their final loss, NaN if they did not see all examples, and the number of examples they
-    saw."""
-    rows = [_end(Path(folder), metric) for folder in part["folder"]]
-    values, seen, signs = (np.array(column, dtype=float) for column in zip(*rows, strict=True))
-    ran = part["status"].isin([str(TrialStatus.BUDGET_EXHAUSTED), str(TrialStatus.REACHED)]).to_numpy()
-    return part.assign(ended=np.where(ran, signs * values, np.nan), examples_seen=seen, sign=signs)
+class _Condition(NamedTuple):
+    """One schedule, or none, at one first batch size: its trials that saw all of their examples, and the losses
+    ``[L, N]`` of its study."""
+
+    name: str
+    batch_size: int
+    ended: pd.DataFrame
+    study: Study
+    losses: Array
+
+    @property
+    def last_batch(self) -> float:
+        """Examples of the last step; a schedule ends with the last step that fits into the budget."""
+        if self.name == CONSTANT:
+            return float(self.batch_size)
+        return float(read_steps(Path(self.ended["folder"].iloc[0]) / "steps.parquet")[0]["batch_size"][-1])
 
 
-def _end(folder: Path, metric: str | None) -> tuple[float, float, float]:
-    """Return metric and examples of the last evaluation, and -1 if a higher metric is better, otherwise 1."""
-    table, summary = read_record(folder / "record.parquet")
-    target = summary["config"]["target"]
-    name = "value" if metric in (None, target["metric"]) else f"{METRIC}{metric}"
-    if name not in table.column_names:
-        there = [each.removeprefix(METRIC) for each in table.column_names if each.startswith(METRIC)]
-        raise ResultsError(f"{folder} has no metric {metric!r}; it has {', '.join([target['metric'], *there])}")
-    side = target["direction"] if name == "value" else summary.get("directions", {}).get(metric)
-    return float(table[name][-1].as_py()), float(table["examples"][-1].as_py()), -1.0 if side == "above" else 1.0
+def _conditions(group: Group, parts: Sequence[tuple[str, pd.DataFrame]], notes: list[str]) -> Iterator[_Condition]:
+    """Yield the conditions of which a run ended."""
+    sign = -1.0 if group.target.direction == "above" else 1.0
+    for name, trials in parts:
+        for size, part in trials.groupby("batch_size", sort=True):
+            ran = part[part["status"].isin([TrialStatus.BUDGET_EXHAUSTED, TrialStatus.REACHED])]
+            last = (sign * ran["values"].map(lambda values: values[-1])).dropna()
+            study = one_study(group, int(size), part, group.target, np.full(len(part), np.nan))
+            losses = last.reindex(study.trials.ravel()).to_numpy(float).reshape(study.trials.shape)
+            if np.isfinite(losses).any():
+                yield _Condition(name, int(size), ran.loc[last.index], study, losses)
+            else:
+                notes.append(f"{group.optimizer}, {name} at batch size {size}: no run saw all of its examples")
 
 
 def _entries(
-    group: Group, parts: list[tuple[str, int, pd.DataFrame]], config: AnalysisConfig, notes: list[str]
+    group: Group, parts: Sequence[tuple[str, pd.DataFrame]], config: AnalysisConfig, notes: list[str]
 ) -> list[ScheduleLoss]:
-    sign = float(parts[0][2]["sign"].iloc[0])
-    kept: list[tuple[str, int, pd.DataFrame, Study, Array]] = []
-    for name, size, part in parts:
-        study = one_study(group, size, part, group.target, np.full(len(part), np.nan))
-        ended = part["ended"].to_dict()
-        table = np.array([ended.get(row, np.nan) for row in study.trials.ravel()]).reshape(study.trials.shape)
-        if np.isfinite(table).any():
-            kept.append((name, size, part, study, table))
-        else:
-            notes.append(f"{group.optimizer}, {name} at batch size {size}: no run saw all of its examples")
-    if not kept:
+    named = list(_conditions(group, parts, notes))
+    if not named:
         return []
     # what seeds share is a function of the batch size, so the first batch sizes have to increase
-    order = sorted(range(len(kept)), key=lambda place: kept[place][1])
-    kept = [kept[place] for place in order]
-    studies, scale = loss_studies([study for *_, study, _ in kept], [table for *_, table in kept])
+    order = sorted(range(len(named)), key=lambda place: named[place].batch_size)
+    kept = [named[place] for place in order]
+    studies, scale = loss_studies([each.study for each in kept], [each.losses for each in kept])
     found = draw_losses(studies, scale, config, curve=False)
     if not found.freedom:
         notes.append(f"{group.optimizer}: one seed, so the scatter of losses is unknown; run two or more")
-    places = {size: place for place, (name, size, *_) in enumerate(kept) if name == "constant"}
-    steps = [_mean(part, "final_step") for _, _, part, _, _ in kept]
-    examples = [_mean(part, "examples_seen") for _, _, part, _, _ in kept]
-    most = max(examples, default=0.0)
-    for (name, size, part, *_), seen in zip(kept, examples, strict=True):
-        if most - seen > max(ALIKE * most, 2 * _last_batch(name, size, part)):
+    steps = [float(each.ended["final_step"].mean()) for each in kept]
+    examples = [float(each.ended["examples"].map(lambda seen: seen[-1]).mean()) for each in kept]
+    most = max(examples)
+    for each, seen in zip(kept, examples, strict=True):
+        if most - seen > max(ALIKE * most, 2 * each.last_batch):
             raise ResultsError(
-                f"different budgets in {group.sweep}: {name} from batch size {size} saw {seen:g} examples of {most:g}"
+                f"different budgets in {group.sweep}: {each.name} from batch size {each.batch_size} saw {seen:g} "
+                f"examples of {most:g}"
             )
         if most - seen > ALIKE * most:
             notes.append(
-                f"{group.optimizer}, {name} from batch size {size}: {100 * (1 - seen / most):.2g} % of the examples "
-                "at the end do not fill a batch and are not used, so its loss is slightly too high"
+                f"{group.optimizer}, {each.name} from batch size {each.batch_size}: {100 * (1 - seen / most):.2g} % of "
+                "the examples at the end do not fill a batch and are not used, so its loss is slightly too high"
             )
-    losses, drawn, edges = sign * found.values, sign * found.drawn, found.edges.tolist()
-    entries = []
-    for place, (name, size, _, _, _) in enumerate(kept):
-        apart = {other: drawn[:, place] - drawn[:, at] for other, at in places.items() if at != place}
-        study, winner = studies[place], studies[place].winner or 0
-        entries.append(
-            ScheduleLoss(
-                sweep=group.sweep,
-                optimizer=group.optimizer,
-                schedule=name,
-                batch_size=size,
-                metric=Quantity(
-                    float(losses[place]), _ends_of(drawn[:, place], config.confidence, sign * edges[place])
-                ),
-                against=tuple(
-                    LossDifference(
-                        value=float(losses[place] - losses[places[other]]),
-                        interval=_ends_of(rows, config.confidence, sign * edges[place], -sign * edges[places[other]]),
-                        batch_size=other,
-                        probability_smaller=(
-                            None if edges[place] or edges[places[other]] or not len(rows) else float((rows < 0).mean())
-                        ),
-                        steps_saved=1.0 - steps[place] / steps[places[other]],
-                    )
-                    for other, rows in apart.items()
-                ),
-                steps=steps[place],
-                examples=examples[place],
-                best_lr=float(study.lrs[winner]),
-                at_grid_edge=edges[place],
-                seeds=int(found.seeds[place]),
-            )
+    sign = -1.0 if group.target.direction == "above" else 1.0
+    rows, beyond = sign * np.vstack([found.values, found.drawn]), sign * found.edges
+
+    def against(place: int, other: int) -> LossDifference:
+        apart = rows[:, place] - rows[:, other]
+        known = len(apart) > 1 and not found.edges[[place, other]].any()
+        return LossDifference(
+            **vars(Quantity.of_draws(apart, config.confidence).opened(beyond[place], -beyond[other])),
+            batch_size=kept[other].batch_size,
+            probability_smaller=float((apart[1:] < 0).mean()) if known else None,
+            steps_saved=1.0 - steps[place] / steps[other],
         )
+
+    constant = [place for place, each in enumerate(kept) if each.name == CONSTANT]
+    entries = [
+        ScheduleLoss(
+            sweep=group.sweep,
+            optimizer=group.optimizer,
+            schedule=each.name,
+            batch_size=each.batch_size,
+            metric=Quantity.of_draws(rows[:, place], config.confidence).opened(beyond[place]),
+            against=tuple(against(place, other) for other in constant if other != place),
+            steps=steps[place],
+            examples=examples[place],
+            best_lr=float(each.study.lrs[studies[place].winner or 0]),
+            at_grid_edge=bool(found.edges[place]),
+            seeds=int(found.seeds[place]),
+        )
+        for place, each in enumerate(kept)
+    ]
     return [entries[order.index(place)] for place in range(len(order))]
-
-
-def _last_batch(name: str, size: int, part: pd.DataFrame) -> float:
-    """Return the examples of the last step; a schedule ends with the last step that fits into the budget."""
-    if name == "constant":
-        return float(size)
-    folder = Path(part.loc[part["ended"].notna(), "folder"].iloc[0])
-    return float(read_steps(folder / "steps.parquet")[0]["batch_size"][-1])
-
-
-def _mean(part: pd.DataFrame, column: str) -> float:
-    """Return the mean over the runs that reached their end."""
-    return float(part.loc[part["ended"].notna(), column].mean())
-
-
-def _ends_of(rows: Array, confidence: float, *beyond: float) -> Interval:
-    """Return the interval; open below for a positive entry of ``beyond``, above for a negative one."""
-    if not len(rows):
-        return (None, None)
-    low, high = percentiles(rows, confidence).tolist()
-    return (None if max(beyond) > 0 else low, None if min(beyond) < 0 else high)

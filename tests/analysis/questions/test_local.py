@@ -221,7 +221,7 @@ def test_a_rate_at_which_a_seed_diverged_stands_for_no_seed() -> None:
     rows = [(*row[:3], math.inf if row[1] == 1.0 and row[2] == 0 else row[3]) for row in rows]
     branches = tuned_of(rows)
     assert branches.lr_factors.tolist() == [0.9]
-    assert branches.of("loss").losses.tolist() == [[2.1]] * 3
+    assert branches.arranged(branches.branched.trials["loss"].to_numpy()).losses.tolist() == [[2.1]] * 3
     assert not branches.diverged.any()
 
 

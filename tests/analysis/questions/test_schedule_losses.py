@@ -160,7 +160,7 @@ def test_another_metric_that_was_recorded_is_read(world: Store) -> None:
     near = entry.less(16)
     assert near is not None
     assert near.value == pytest.approx(-0.1, abs=0.01)
-    with pytest.raises(ResultsError, match="has no metric 'mass'; it has validation_loss, speed"):
+    with pytest.raises(ResultsError, match="has no metric 'mass'; it has validation_loss, train_loss, speed"):
         schedule_losses(world.root, CONFIG, metric="mass")
 
 
